@@ -1,0 +1,305 @@
+//! A Bloom filter that touches one cache line per token.
+//!
+//! Layout: `blocks` lines of 64 bytes. A token chooses one line, and in each of the line's eight 64-bit lanes one bit:
+//!
+//! ```text
+//! fingerprint ──► line = high bits · blocks / 2^64
+//!            └──► × odd constant ──► 8 × 6 bits ──► one bit in each lane
+//!
+//! line  │ lane 0 ······1· │ lane 1 1······· │  …  │ lane 7 ···1···· │   8 × 64 bits = one cache line
+//! ```
+//!
+//! The test is one AND per lane without a branch. Against a plain filter it costs 5 % more bits at a false positive
+//! ratio of 1 %, 9 % at 0.1 % and 23 % at 0.01 %, and saves all but one of the cache misses.
+//!
+//! # Source
+//! Putze, Sanders, Singler, "Cache-, Hash- and Space-Efficient Bloom Filters", 2007; the lanes are those of the
+//! "split block" filter of Apache Impala and Parquet.
+
+mod shape;
+
+use crate::fingerprint::Fingerprint;
+use bitvec::prelude::{BitVec, Lsb0};
+use std::ops::Range;
+
+pub use shape::{Estimate, Shape, ShapeError};
+
+/// Lanes of a line, each of 64 bits; also the number of bits a token sets.
+pub const LANES: usize = 8;
+
+type Line = [u64; LANES];
+
+/// Where a token's bits are: one line, and one bit in each of its lanes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Probe {
+    line: usize,
+    bits: Line,
+}
+
+impl Probe {
+    #[inline]
+    pub(crate) fn new(fingerprint: Fingerprint, shape: Shape) -> Self {
+        /// 2^64 divided by the golden ratio, odd: spreads every bit of the fingerprint into the high bits.
+        const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+        let line = (u128::from(fingerprint.0) * u128::from(shape.lines())) >> 64;
+        let spread = fingerprint.0.wrapping_mul(SPREAD);
+        let mut bits = [0; LANES];
+        for (lane, bit) in bits.iter_mut().enumerate() {
+            *bit = 1 << ((spread >> (16 + 6 * lane)) & 63);
+        }
+        Self { line: line as usize, bits }
+    }
+}
+
+/// A Bloom filter of fingerprints. Filters of one [`Shape`] can be united.
+///
+/// ```
+/// use headcount::bloom::{Bloom, Shape};
+/// use headcount::fingerprint::FingerprintKey;
+/// let key = FingerprintKey::new(b"sixteen bytes or more").unwrap();
+/// let mut filter = Bloom::new(Shape::for_capacity(1000, 1e-3).unwrap());
+/// assert_eq!(filter.insert(key.fingerprint(b"alice")), 8);
+/// assert!(filter.contains(key.fingerprint(b"alice")));
+/// assert!(!filter.contains(key.fingerprint(b"bob")));
+/// assert_eq!(filter.estimate().users.round(), 1.0);
+/// ```
+pub struct Bloom {
+    shape: Shape,
+    /// A few words longer than the filter, so that the first line can begin on a line's boundary: allocators place
+    /// large vectors 16 bytes into a page, where every line would straddle two.
+    words: BitVec<u64, Lsb0>,
+    start: usize,
+    ones: u64,
+}
+
+impl Bloom {
+    /// An empty filter.
+    pub fn new(shape: Shape) -> Self {
+        let words = BitVec::<u64, Lsb0>::repeat(false, (shape.words() + LANES - 1) * 64);
+        let start = words.as_raw_slice().as_ptr().align_offset(size_of::<Line>());
+        // Where alignment cannot be told, correctness does not need it.
+        let start = if start < LANES { start } else { 0 };
+        Self { shape, words, start, ones: 0 }
+    }
+
+    /// The filter's shape.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// How many bits are set.
+    pub fn ones(&self) -> u64 {
+        self.ones
+    }
+
+    /// The share of bits that are set, 0 to 1.
+    pub fn fill_ratio(&self) -> f64 {
+        self.ones as f64 / self.shape.bits() as f64
+    }
+
+    /// How many distinct fingerprints were inserted, estimated; see [`Shape::estimate`].
+    pub fn estimate(&self) -> Estimate {
+        self.shape.estimate(self.ones)
+    }
+
+    /// How likely an unknown fingerprint is taken for a known one, at the present fill.
+    pub fn false_positive_ratio(&self) -> f64 {
+        self.shape.false_positive_ratio(self.estimate().users)
+    }
+
+    /// Inserts a fingerprint and returns how many bits were new: 0 if the filter had it already.
+    pub fn insert(&mut self, fingerprint: Fingerprint) -> u32 {
+        self.set(Probe::new(fingerprint, self.shape))
+    }
+
+    /// Whether the fingerprint was inserted; true for others with the false positive ratio.
+    ///
+    /// # Cost
+    /// One cache line.
+    #[inline]
+    pub fn contains(&self, fingerprint: Fingerprint) -> bool {
+        self.has(Probe::new(fingerprint, self.shape))
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, probe: Probe) -> bool {
+        let line = &self.lines()[probe.line];
+        let mut missing = 0;
+        for lane in 0..LANES {
+            missing |= !line[lane] & probe.bits[lane];
+        }
+        missing == 0
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, probe: Probe) -> u32 {
+        let line = &mut self.lines_mut()[probe.line];
+        let mut new = 0;
+        for lane in 0..LANES {
+            new += u32::from(line[lane] & probe.bits[lane] == 0);
+            line[lane] |= probe.bits[lane];
+        }
+        self.ones += u64::from(new);
+        new
+    }
+
+    /// Takes in everything that `other` holds.
+    ///
+    /// # Panics
+    /// If the shapes differ: filters of one ring share one shape.
+    pub fn union(&mut self, other: &Self) {
+        assert_eq!(self.shape, other.shape, "filters of one ring share one shape");
+        self.union_words(0, other.words());
+    }
+
+    /// Takes in a run of words that begins at word `at`, and tells what each side lacked.
+    pub(crate) fn union_words(&mut self, at: usize, theirs: &[u64]) -> Difference {
+        let mut difference = Difference::default();
+        let mut gained = 0;
+        for (ours, theirs) in self.words_mut()[at..at + theirs.len()].iter_mut().zip(theirs) {
+            difference.ours_only |= *ours & !theirs != 0;
+            gained += u64::from((theirs & !*ours).count_ones());
+            *ours |= theirs;
+        }
+        self.ones += gained;
+        difference.gained = gained;
+        difference
+    }
+
+    /// Empties the filter and keeps its memory.
+    pub fn clear(&mut self) {
+        self.words_mut().fill(0);
+        self.ones = 0;
+    }
+
+    /// The bits, 64 at a time, in the order in which they are stored.
+    pub fn words(&self) -> &[u64] {
+        &self.words.as_raw_slice()[self.range()]
+    }
+
+    /// Overwrites a run of words that begins at word `at` of an empty filter.
+    pub(crate) fn fill_words(&mut self, at: usize, words: impl Iterator<Item = u64>) {
+        let mut ones = 0;
+        for (ours, word) in self.words_mut()[at..].iter_mut().zip(words) {
+            ones += u64::from(word.count_ones());
+            *ours = word;
+        }
+        self.ones += ones;
+    }
+
+    fn range(&self) -> Range<usize> {
+        self.start..self.start + self.shape.words()
+    }
+
+    fn words_mut(&mut self) -> &mut [u64] {
+        let range = self.range();
+        &mut self.words.as_raw_mut_slice()[range]
+    }
+
+    #[inline]
+    fn lines(&self) -> &[Line] {
+        self.words().as_chunks().0
+    }
+
+    #[inline]
+    fn lines_mut(&mut self) -> &mut [Line] {
+        self.words_mut().as_chunks_mut().0
+    }
+}
+
+/// What a union found out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Difference {
+    /// How many bits we lacked.
+    pub(crate) gained: u64,
+    /// Whether we hold a bit that they lack.
+    pub(crate) ours_only: bool,
+}
+
+impl Clone for Bloom {
+    fn clone(&self) -> Self {
+        let mut copy = Self::new(self.shape);
+        copy.words_mut().copy_from_slice(self.words());
+        copy.ones = self.ones;
+        copy
+    }
+}
+
+impl PartialEq for Bloom {
+    fn eq(&self, other: &Self) -> bool {
+        self.shape == other.shape && self.words() == other.words()
+    }
+}
+
+impl std::fmt::Debug for Bloom {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bloom").field("shape", &self.shape).field("ones", &self.ones).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn filter(of: &[u64]) -> Bloom {
+        let mut filter = Bloom::new(Shape::for_capacity(2000, 1e-3).unwrap());
+        for &fingerprint in of {
+            filter.insert(Fingerprint(fingerprint));
+        }
+        filter
+    }
+
+    fn united(one: &Bloom, other: &Bloom) -> Bloom {
+        let mut union = one.clone();
+        union.union(other);
+        union
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_inserted_is_found(of: Vec<u64>) {
+            let filter = filter(&of);
+            prop_assert!(of.iter().all(|&one| filter.contains(Fingerprint(one))));
+        }
+
+        #[test]
+        fn union_is_commutative_associative_and_idempotent(a: Vec<u64>, b: Vec<u64>, c: Vec<u64>) {
+            let (a, b, c) = (filter(&a), filter(&b), filter(&c));
+            prop_assert_eq!(united(&a, &b), united(&b, &a));
+            prop_assert_eq!(united(&united(&a, &b), &c), united(&a, &united(&b, &c)));
+            prop_assert_eq!(united(&a, &a), a);
+        }
+
+        #[test]
+        fn ones_counts_the_set_bits_through_inserts_and_unions(a: Vec<u64>, b: Vec<u64>) {
+            let union = united(&filter(&a), &filter(&b));
+            let counted: u64 = union.words().iter().map(|word| u64::from(word.count_ones())).sum();
+            prop_assert_eq!(union.ones(), counted);
+            prop_assert_eq!(union, filter(&[a, b].concat()));
+        }
+    }
+
+    #[test]
+    fn a_union_tells_what_each_side_lacked() {
+        let mut ours = filter(&[1, 2]);
+        let theirs = filter(&[2]);
+        assert_eq!(ours.union_words(0, theirs.words()), Difference { gained: 0, ours_only: true });
+        let more = filter(&[1, 2, u64::MAX]);
+        assert_eq!(ours.union_words(0, more.words()), Difference { gained: 8, ours_only: false });
+    }
+
+    #[test]
+    fn every_line_begins_on_a_cache_line() {
+        for capacity in [1, 1000, 100_000, 1_000_000] {
+            let filter = Bloom::new(Shape::for_capacity(capacity, 1e-3).unwrap());
+            assert_eq!(filter.words().as_ptr().align_offset(64), 0, "capacity {capacity}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "share one shape")]
+    fn filters_of_different_shapes_do_not_unite() {
+        filter(&[]).union(&Bloom::new(Shape::for_capacity(9000, 1e-3).unwrap()));
+    }
+}

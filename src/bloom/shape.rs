@@ -1,0 +1,184 @@
+//! How large a filter is, and what its number of set bits says.
+
+use super::LANES;
+
+/// The size of a filter: how many lines of 512 bits it has. Filters of one shape can be united.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    lines: u32,
+}
+
+/// How many distinct users a filter holds, with a 95 % interval for the error of sampling.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// The estimate itself.
+    pub users: f64,
+    /// The lower end of the interval.
+    pub low: f64,
+    /// The upper end of the interval.
+    pub high: f64,
+    /// Every bit is set: there are at least this many users, and nobody can tell how many more.
+    pub saturated: bool,
+}
+
+const LANE_BITS: f64 = 64.0;
+const LINE_BITS: u64 = 64 * LANES as u64;
+
+impl Shape {
+    /// The largest capacity: a filter of about 130 MB at the default ratio.
+    pub const MAX_CAPACITY: u64 = 1 << 26;
+    /// The smallest and the largest false positive ratio that can be asked for.
+    pub const RATIOS: std::ops::RangeInclusive<f64> = 1e-6..=0.1;
+
+    /// The smallest shape whose false positive ratio is at most `ratio` while it holds `capacity` users.
+    ///
+    /// # Errors
+    /// [`ShapeError`] if a value is outside its bounds.
+    pub fn for_capacity(capacity: u64, ratio: f64) -> Result<Self, ShapeError> {
+        if !(1..=Self::MAX_CAPACITY).contains(&capacity) {
+            return Err(ShapeError::Capacity { found: capacity });
+        }
+        if !Self::RATIOS.contains(&ratio) {
+            return Err(ShapeError::Ratio { found: ratio });
+        }
+        // At the strictest ratio a user takes 52 bits: a tenth of a line.
+        let (mut too_few, mut enough) = (0, u32::try_from(capacity).unwrap_or(u32::MAX).max(16));
+        while enough - too_few > 1 {
+            let middle = too_few + (enough - too_few) / 2;
+            let fits = Self { lines: middle }.false_positive_ratio(capacity as f64) <= ratio;
+            if fits { enough = middle } else { too_few = middle }
+        }
+        Ok(Self { lines: enough })
+    }
+
+    /// The shape of a stored filter; `None` if no filter can have so many lines.
+    pub(crate) fn from_lines(lines: u32) -> Option<Self> {
+        (lines > 0).then_some(Self { lines })
+    }
+
+    pub(crate) fn lines(self) -> u32 {
+        self.lines
+    }
+
+    /// How many 64-bit words a filter has.
+    pub fn words(self) -> usize {
+        self.lines as usize * LANES
+    }
+
+    /// How many bits a filter has.
+    pub fn bits(self) -> u64 {
+        u64::from(self.lines) * LINE_BITS
+    }
+
+    /// How many bytes a filter has.
+    pub fn bytes(self) -> usize {
+        self.words() * 8
+    }
+
+    /// Estimates how many distinct users a filter with `ones` set bits holds: −64·L·ln(1 − x/(512·L)) for x set bits
+    /// in L lines. The interval is ±1.96 standard deviations.
+    ///
+    /// Expected zeros: a user misses a given bit of one lane of one of L lines with 1 − 1/(64·L), so the eight lanes
+    /// are eight linear counters of 64·L bits over the same users. Their errors are those of linear counting, plus a
+    /// small part that the lanes share because they share the line.
+    ///
+    /// # Source
+    /// Swamidass & Baldi, 2007 (the estimate); Whang, Vander-Zanden & Taylor, "A Linear-Time Probabilistic Counting
+    /// Algorithm", 1990 (its error).
+    pub fn estimate(self, ones: u64) -> Estimate {
+        let saturated = ones >= self.bits();
+        let ones = ones.min(self.bits() - 1) as f64;
+        let lane_bits = LANE_BITS * f64::from(self.lines);
+        let load = -(-ones / self.bits() as f64).ln_1p();
+        let users = lane_bits * load;
+        let counting = lane_bits * (load.exp() - 1.0 - load) / LANES as f64;
+        let sharing = 0.4375 * f64::from(self.lines) * load * load;
+        let margin = 1.96 * (counting + sharing).max(0.0).sqrt();
+        Estimate { users, low: (users - margin).max(0.0), high: users + margin, saturated }
+    }
+
+    /// How likely a filter that holds `users` takes an unknown user for a known one.
+    ///
+    /// A line with j users has a given bit of a lane set with 1 − (63/64)^j; j is Poisson with mean c = users / lines;
+    /// the mean of the eighth power over that is Σᵢ C(8,i)·(−1)ⁱ·exp(−c·(1 − (63/64)ⁱ)).
+    pub fn false_positive_ratio(self, users: f64) -> f64 {
+        const BINOMIALS: [f64; LANES + 1] = [1.0, -8.0, 28.0, -56.0, 70.0, -56.0, 28.0, -8.0, 1.0];
+        let per_line = users / f64::from(self.lines);
+        let mut hit = 0.0;
+        let mut spared = 1.0;
+        for binomial in BINOMIALS {
+            hit += binomial * (-per_line * (1.0 - spared)).exp();
+            spared *= 1.0 - 1.0 / LANE_BITS;
+        }
+        hit.clamp(0.0, 1.0)
+    }
+}
+
+/// Why a shape was refused.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum ShapeError {
+    /// No filter of this capacity.
+    #[error("capacity is {found}; it must be between 1 and {}", Shape::MAX_CAPACITY)]
+    Capacity {
+        /// What was asked for.
+        found: u64,
+    },
+    /// No filter of this false positive ratio.
+    #[error("false_positive_rate is {found}; it must be between {:e} and {}", Shape::RATIOS.start(), Shape::RATIOS.end())]
+    Ratio {
+        /// What was asked for.
+        found: f64,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bits per key of a plain Bloom filter with the best number of hashes.
+    fn plain_bits_per_key(ratio: f64) -> f64 {
+        -ratio.ln() / std::f64::consts::LN_2.powi(2)
+    }
+
+    #[test]
+    fn a_shape_is_the_smallest_that_keeps_its_ratio() {
+        for capacity in [1, 1000, 16_384, 1_000_000] {
+            for ratio in [1e-2, 1e-3, 1e-4, 1e-6] {
+                let shape = Shape::for_capacity(capacity, ratio).unwrap();
+                assert!(shape.false_positive_ratio(capacity as f64) <= ratio);
+                if let Some(smaller) = Shape::from_lines(shape.lines - 1) {
+                    assert!(smaller.false_positive_ratio(capacity as f64) > ratio);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_per_token_costs_little_beside_a_plain_filter() {
+        for (ratio, most) in [(1e-2, 1.06), (1e-3, 1.10), (1e-4, 1.25)] {
+            let shape = Shape::for_capacity(1_000_000, ratio).unwrap();
+            let bits_per_key = shape.bits() as f64 / 1e6;
+            assert!(bits_per_key <= most * plain_bits_per_key(ratio), "{bits_per_key} bits at {ratio}");
+        }
+    }
+
+    #[test]
+    fn an_empty_filter_holds_nobody_and_a_full_one_says_so() {
+        let shape = Shape::for_capacity(1000, 1e-3).unwrap();
+        let empty = shape.estimate(0);
+        assert_eq!((empty.users, empty.low, empty.high, empty.saturated), (0.0, 0.0, 0.0, false));
+        let full = shape.estimate(shape.bits());
+        assert!(full.saturated && full.users.is_finite() && full.users > 1000.0);
+    }
+
+    #[test]
+    fn values_outside_the_bounds_are_refused() {
+        for capacity in [0, Shape::MAX_CAPACITY + 1, u64::MAX] {
+            assert_eq!(Shape::for_capacity(capacity, 1e-3), Err(ShapeError::Capacity { found: capacity }));
+        }
+        for ratio in [0.0, -1.0, 0.2, 1.0, 1e-9, f64::INFINITY] {
+            assert_eq!(Shape::for_capacity(1, ratio), Err(ShapeError::Ratio { found: ratio }));
+        }
+        assert!(Shape::for_capacity(1, f64::NAN).is_err());
+    }
+}

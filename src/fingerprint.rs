@@ -1,0 +1,127 @@
+//! The keyed hash of a token. The raw token goes no further than [`FingerprintKey::fingerprint`].
+
+use sha2::{Digest, Sha256};
+use std::fmt;
+use xxhash_rust::xxh3::xxh3_64_with_secret;
+
+/// The shortest key that is accepted, in bytes.
+pub const MIN_KEY_BYTES: usize = 16;
+
+/// xxh3 reads up to this many bytes of its secret.
+const SECRET_BYTES: usize = 192;
+
+/// What headcount remembers of a token: 64 bits that say nothing about it to anybody without the key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint(pub(crate) u64);
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({:016x})", self.0)
+    }
+}
+
+/// The key of the fingerprints, shared by a fleet: servers with different keys do not know each other's users.
+///
+/// xxh3 is fast and spreads well, but it is no cryptographic function: the key keeps strangers from aiming tokens at
+/// chosen bits and from testing guesses against a stolen filter; it does not protect tokens from somebody who holds it.
+#[derive(Clone)]
+pub struct FingerprintKey {
+    secret: Box<[u8; SECRET_BYTES]>,
+    id: u64,
+}
+
+impl FingerprintKey {
+    /// Derives the key from a secret of at least [`MIN_KEY_BYTES`] bytes, once, so that a decision pays for one hash.
+    ///
+    /// # Errors
+    /// [`KeyError::TooShort`].
+    ///
+    /// ```
+    /// use headcount::fingerprint::FingerprintKey;
+    /// let key = FingerprintKey::new(b"sixteen bytes or more").unwrap();
+    /// assert_eq!(key.fingerprint(b"alice"), key.fingerprint(b"alice"));
+    /// assert!(FingerprintKey::new(b"short").is_err());
+    /// ```
+    pub fn new(bytes: &[u8]) -> Result<Self, KeyError> {
+        if bytes.len() < MIN_KEY_BYTES {
+            return Err(KeyError::TooShort { found: bytes.len() });
+        }
+        let mut secret = Box::new([0; SECRET_BYTES]);
+        for (part, chunk) in (0_u8..).zip(secret.chunks_mut(32)) {
+            chunk.copy_from_slice(&derive(b"headcount fingerprint", part, bytes)[..chunk.len()]);
+        }
+        let [a, b, c, d, e, f, g, h, ..] = derive(b"headcount key id", 0, bytes);
+        Ok(Self { secret, id: u64::from_le_bytes([a, b, c, d, e, f, g, h]) })
+    }
+
+    /// The keyed hash of `token`.
+    ///
+    /// # Cost
+    /// About 4 ns for 36 bytes.
+    #[inline]
+    pub fn fingerprint(&self, token: &[u8]) -> Fingerprint {
+        Fingerprint(self.hash(token))
+    }
+
+    /// A public name of this key: servers compare it, and it does not help to find the key.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The keyed hash of bytes that are no token, such as a stored value.
+    #[inline]
+    pub(crate) fn hash(&self, bytes: &[u8]) -> u64 {
+        xxh3_64_with_secret(bytes, self.secret.as_slice())
+    }
+}
+
+impl fmt::Debug for FingerprintKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FingerprintKey({:016x})", self.id)
+    }
+}
+
+/// One-way, so that neither the published id nor a leaked part of the secret leads back to the key.
+fn derive(purpose: &[u8], part: u8, key: &[u8]) -> [u8; 32] {
+    Sha256::new().chain_update(purpose).chain_update([part]).chain_update(key).finalize().into()
+}
+
+/// Why a key was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// Fewer than [`MIN_KEY_BYTES`] bytes.
+    #[error("the fingerprint key has {found} bytes; at least {MIN_KEY_BYTES} are needed")]
+    TooShort {
+        /// How many bytes there were.
+        found: usize,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_key_gives_another_fingerprint_and_another_id() {
+        let one = FingerprintKey::new(&[1; 16]).unwrap();
+        let other = FingerprintKey::new(&[2; 16]).unwrap();
+        assert_ne!(one.fingerprint(b"alice"), other.fingerprint(b"alice"));
+        assert_ne!(one.id(), other.id());
+    }
+
+    #[test]
+    fn every_length_is_hashed_with_the_key() {
+        let one = FingerprintKey::new(&[1; 16]).unwrap();
+        let other = FingerprintKey::new(&[2; 16]).unwrap();
+        for length in [1, 3, 8, 16, 17, 128, 129, 240, 241, 4096] {
+            let token = vec![b'x'; length];
+            assert_ne!(one.fingerprint(&token), other.fingerprint(&token), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn debug_output_shows_no_key() {
+        let key = FingerprintKey::new(b"canary-canary-canary").unwrap();
+        assert!(!format!("{key:?}").contains("canary"));
+    }
+}

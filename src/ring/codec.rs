@@ -1,0 +1,332 @@
+//! A minute's filter as bytes: what the store and the snapshot hold.
+//!
+//! ```text
+//! offset  bytes  field
+//!      0      4  magic "HCF1"
+//!      4      4  lines of the filter, little endian, as all numbers
+//!      8      8  generation: format, shape, slot length, slots, key
+//!     16      8  slot
+//!     24      8  flags: bit 0 = the writer covered this minute
+//!     32      8  checksum: keyed xxh3 of bytes 0..32 and the payload's keyed xxh3
+//!     40      …  payload: the filter's words, gzipped
+//! ```
+//!
+//! Bytes from a store are input. Nothing is merged that does not pass every check, in this order: length, magic, shape,
+//! generation, slot, checksum, and a decompression that stops at the filter's exact length.
+
+use crate::bloom::{Bloom, Shape};
+use crate::fingerprint::FingerprintKey;
+use crate::time::Slot;
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
+use std::io::{Read, Write};
+
+const MAGIC: [u8; 4] = *b"HCF1";
+const HEADER_BYTES: usize = 40;
+const COVERED: u64 = 1;
+
+/// Above this share of set bits gzip saves nothing, and the bytes are only wrapped.
+const DENSE: f64 = 0.4;
+
+/// A filter so full can hold no news, and is the cheapest way to let everybody in.
+const IMPLAUSIBLE_FILL: f64 = 0.98;
+
+/// Words that are converted at a time.
+const CHUNK_WORDS: usize = 1024;
+
+/// What a value must agree with to be merged here.
+#[derive(Debug, Clone)]
+pub(crate) struct Codec {
+    shape: Shape,
+    generation: u64,
+    key: FingerprintKey,
+}
+
+/// A minute's filter and what its writer knew about it.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Decoded {
+    pub(crate) filter: Bloom,
+    pub(crate) covered: bool,
+}
+
+/// Why bytes were not taken for a filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// Too short for a header, or longer than any filter of this shape can be.
+    #[error("{found} bytes; a value of this shape has {HEADER_BYTES} to {most}")]
+    Length {
+        /// How many bytes there are.
+        found: usize,
+        /// How many there can be.
+        most: usize,
+    },
+    /// Not a filter, or one of another format.
+    #[error("no headcount filter (magic {found:02x?})")]
+    Magic {
+        /// The first four bytes.
+        found: [u8; 4],
+    },
+    /// A filter of another size.
+    #[error("{found} lines; this ring's filters have {expected}")]
+    Shape {
+        /// The value's lines.
+        found: u32,
+        /// The ring's lines.
+        expected: u32,
+    },
+    /// A filter of another generation: other slots or another key.
+    #[error("generation {found:016x}; this ring's is {expected:016x}")]
+    Generation {
+        /// The value's generation.
+        found: u64,
+        /// The ring's generation.
+        expected: u64,
+    },
+    /// A filter of another minute.
+    #[error("a value of slot {found} under the name of slot {expected}")]
+    Slot {
+        /// The slot inside the value.
+        found: Slot,
+        /// The slot under whose name it was stored.
+        expected: Slot,
+    },
+    /// Damaged, or not written with this fleet's key.
+    #[error("the checksum does not match")]
+    Checksum,
+    /// The payload does not decompress to the filter's exact length.
+    #[error("the payload is no gzipped filter of this shape")]
+    Payload,
+    /// Nearly every bit is set.
+    #[error("nearly every bit is set")]
+    Saturated,
+}
+
+impl DecodeError {
+    /// One word for a metric's label.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Length { .. } => "length",
+            Self::Magic { .. } => "magic",
+            Self::Shape { .. } => "shape",
+            Self::Generation { .. } => "generation",
+            Self::Slot { .. } => "slot",
+            Self::Checksum => "checksum",
+            Self::Payload => "payload",
+            Self::Saturated => "saturated",
+        }
+    }
+
+    /// Every word that [`DecodeError::reason`] can return.
+    pub const REASONS: [&'static str; 8] =
+        ["length", "magic", "shape", "generation", "slot", "checksum", "payload", "saturated"];
+}
+
+impl Codec {
+    pub(crate) fn new(shape: Shape, generation: u64, key: FingerprintKey) -> Self {
+        Self { shape, generation, key }
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// No value of this shape is longer: gzip adds at most 5 bytes per 16 KiB block, and its frame.
+    pub(crate) fn most_bytes(&self) -> usize {
+        HEADER_BYTES + self.shape.bytes() + self.shape.bytes() / 1000 + 64
+    }
+
+    /// The bytes of a minute's filter.
+    ///
+    /// # Panics
+    /// If the filter has another shape.
+    pub(crate) fn encode(&self, slot: Slot, covered: bool, filter: &Bloom) -> Vec<u8> {
+        assert_eq!(filter.shape(), self.shape, "filters of one ring share one shape");
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + self.shape.bytes() / 2);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&self.shape.lines().to_le_bytes());
+        bytes.extend_from_slice(&self.generation.to_le_bytes());
+        bytes.extend_from_slice(&slot.0.to_le_bytes());
+        bytes.extend_from_slice(&(if covered { COVERED } else { 0 }).to_le_bytes());
+        bytes.extend_from_slice(&[0; 8]);
+        let level = if filter.fill_ratio() > DENSE { Compression::none() } else { Compression::fast() };
+        let mut encoder = GzEncoder::new(bytes, level);
+        let mut chunk = Vec::with_capacity(CHUNK_WORDS * 8);
+        for words in filter.words().chunks(CHUNK_WORDS) {
+            chunk.clear();
+            chunk.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+            encoder.write_all(&chunk).expect("writing to a Vec cannot fail");
+        }
+        let mut bytes = encoder.finish().expect("writing to a Vec cannot fail");
+        let checksum = self.checksum(&bytes);
+        bytes[32..40].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// The filter of minute `slot` from bytes that anybody may have written.
+    ///
+    /// # Cost
+    /// Memory: one filter, whatever the bytes are.
+    pub(crate) fn decode(&self, slot: Slot, bytes: &[u8]) -> Result<Decoded, DecodeError> {
+        let most = self.most_bytes();
+        let length = DecodeError::Length { found: bytes.len(), most };
+        if bytes.len() > most {
+            return Err(length);
+        }
+        let Some((header, payload)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Err(length) };
+        let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[at + byte]));
+        let magic = std::array::from_fn(|byte| header[byte]);
+        if magic != MAGIC {
+            return Err(DecodeError::Magic { found: magic });
+        }
+        let lines = u32::from_le_bytes(std::array::from_fn(|byte| header[4 + byte]));
+        if lines != self.shape.lines() {
+            return Err(DecodeError::Shape { found: lines, expected: self.shape.lines() });
+        }
+        if number(8) != self.generation {
+            return Err(DecodeError::Generation { found: number(8), expected: self.generation });
+        }
+        if number(16) != slot.0 {
+            return Err(DecodeError::Slot { found: Slot(number(16)), expected: slot });
+        }
+        if number(32) != self.checksum(bytes) {
+            return Err(DecodeError::Checksum);
+        }
+        let filter = self.inflate(payload)?;
+        if filter.fill_ratio() > IMPLAUSIBLE_FILL {
+            return Err(DecodeError::Saturated);
+        }
+        Ok(Decoded { filter, covered: number(24) & COVERED != 0 })
+    }
+
+    fn inflate(&self, payload: &[u8]) -> Result<Bloom, DecodeError> {
+        let mut decoder = GzDecoder::new(payload);
+        let mut filter = Bloom::new(self.shape);
+        let mut chunk = vec![0; CHUNK_WORDS * 8];
+        for at in (0..self.shape.words()).step_by(CHUNK_WORDS) {
+            let chunk = &mut chunk[..(self.shape.words() - at).min(CHUNK_WORDS) * 8];
+            decoder.read_exact(chunk).map_err(|_| DecodeError::Payload)?;
+            filter.fill_words(at, chunk.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)));
+        }
+        // One byte more asks for the end: gzip's own checksum is verified there, and nothing may follow.
+        match decoder.read(&mut [0]) {
+            Ok(0) if decoder.into_inner().is_empty() => Ok(filter),
+            _ => Err(DecodeError::Payload),
+        }
+    }
+
+    fn checksum(&self, bytes: &[u8]) -> u64 {
+        let mut signed = [0; HEADER_BYTES];
+        signed[..32].copy_from_slice(&bytes[..32]);
+        signed[32..].copy_from_slice(&self.key.hash(&bytes[HEADER_BYTES..]).to_le_bytes());
+        self.key.hash(&signed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fingerprint::Fingerprint;
+    use proptest::prelude::*;
+
+    const SLOT: Slot = Slot(29_000_000);
+
+    fn codec() -> Codec {
+        codec_of(2000, 7, 1)
+    }
+
+    fn codec_of(capacity: u64, generation: u64, key: u8) -> Codec {
+        let key = FingerprintKey::new(&[key; 16]).unwrap();
+        Codec::new(Shape::for_capacity(capacity, 1e-3).unwrap(), generation, key)
+    }
+
+    fn filter(codec: &Codec, users: u64) -> Bloom {
+        let mut filter = Bloom::new(codec.shape());
+        let mut random = fastrand::Rng::with_seed(users);
+        for _ in 0..users {
+            filter.insert(Fingerprint(random.u64(..)));
+        }
+        filter
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_is_decoded(users in 0..6000_u64, covered: bool) {
+            let codec = codec();
+            let filter = filter(&codec, users);
+            let bytes = codec.encode(SLOT, covered, &filter);
+            prop_assert!(bytes.len() <= codec.most_bytes());
+            prop_assert_eq!(codec.decode(SLOT, &bytes), Ok(Decoded { filter, covered }));
+        }
+
+        #[test]
+        fn no_flipped_bit_gets_through(at: prop::sample::Index, bit in 0..8_u8) {
+            let codec = codec();
+            let mut bytes = codec.encode(SLOT, true, &filter(&codec, 200));
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+            prop_assert!(codec.decode(SLOT, &bytes).is_err());
+        }
+
+        #[test]
+        fn noise_is_refused(bytes: Vec<u8>) {
+            prop_assert!(codec().decode(SLOT, &bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn a_value_cut_at_any_byte_is_refused() {
+        let codec = codec();
+        let bytes = codec.encode(SLOT, true, &filter(&codec, 300));
+        for length in 0..bytes.len() {
+            assert!(codec.decode(SLOT, &bytes[..length]).is_err(), "cut at {length}");
+        }
+        let extended = [bytes.as_slice(), b"!"].concat();
+        assert_eq!(codec.decode(SLOT, &extended), Err(DecodeError::Checksum));
+    }
+
+    #[test]
+    fn a_value_from_elsewhere_is_refused_with_the_reason() {
+        let codec = codec();
+        let bytes = codec.encode(SLOT, true, &filter(&codec, 10));
+        let reason = |codec: Codec, slot| codec.decode(slot, &bytes).unwrap_err().reason();
+        assert_eq!(reason(codec_of(9000, 7, 1), SLOT), "shape");
+        assert_eq!(reason(codec_of(2000, 8, 1), SLOT), "generation");
+        assert_eq!(reason(codec_of(2000, 7, 2), SLOT), "checksum");
+        assert_eq!(reason(codec.clone(), SLOT.plus(1)), "slot");
+        let huge = vec![b'H'; codec.most_bytes() + 1];
+        assert!(matches!(codec.decode(SLOT, &huge), Err(DecodeError::Length { .. })));
+    }
+
+    /// Writes a payload of its own with a correct header and checksum, as a server gone mad might.
+    fn forged(codec: &Codec, raw: &[u8]) -> Vec<u8> {
+        let mut bytes = codec.encode(SLOT, true, &filter(codec, 0));
+        bytes.truncate(HEADER_BYTES);
+        let mut encoder = GzEncoder::new(bytes, Compression::best());
+        encoder.write_all(raw).unwrap();
+        let mut bytes = encoder.finish().unwrap();
+        let checksum = codec.checksum(&bytes);
+        bytes[32..40].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_bomb_stops_at_the_filters_length() {
+        let codec = codec();
+        let bomb = forged(&codec, &vec![0; 3_000_000]);
+        assert!(bomb.len() < codec.most_bytes());
+        assert_eq!(codec.decode(SLOT, &bomb), Err(DecodeError::Payload));
+        let short = forged(&codec, &vec![0; codec.shape().bytes() - 1]);
+        assert_eq!(codec.decode(SLOT, &short), Err(DecodeError::Payload));
+    }
+
+    #[test]
+    fn a_filter_of_ones_is_refused() {
+        let codec = codec();
+        let ones = forged(&codec, &vec![0xff; codec.shape().bytes()]);
+        assert_eq!(codec.decode(SLOT, &ones), Err(DecodeError::Saturated));
+    }
+}

@@ -1,0 +1,209 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, HashSet};
+
+const SLOTS: usize = 3;
+
+fn shape() -> Shape {
+    Shape::for_capacity(4096, 1e-6).unwrap()
+}
+
+fn ring() -> Ring {
+    Ring::new(shape(), SLOTS, Slot(100))
+}
+
+/// The whole turn in one piece.
+fn turn(ring: &mut Ring, to: Slot) {
+    begin(ring, to);
+    finish(ring);
+}
+
+fn begin(ring: &mut Ring, to: Slot) {
+    ring.begin_turn(to, Bloom::new(ring.shape()));
+    let mut words = vec![0; ring.shape().words()];
+    ring.collect(0, &mut words);
+    ring.feed(0, &words);
+}
+
+fn finish(ring: &mut Ring) {
+    ring.finish_turn(Bloom::new(ring.shape()), true);
+}
+
+fn foreign(fingerprints: &[u64]) -> Bloom {
+    let mut filter = Bloom::new(shape());
+    for &one in fingerprints {
+        filter.insert(Fingerprint(one));
+    }
+    filter
+}
+
+const ALICE: Fingerprint = Fingerprint(0x1234_5678_9abc_def0);
+const BOB: Fingerprint = Fingerprint(0xfedc_ba98_7654_3210);
+
+#[test]
+fn a_token_is_remembered_for_all_full_minutes_and_then_forgotten() {
+    let mut ring = ring();
+    ring.record(ALICE);
+    assert_eq!(ring.sight(ALICE), Sight::Current);
+    for age in 1..=SLOTS as u64 {
+        turn(&mut ring, Slot(100 + age));
+        assert_eq!(ring.sight(ALICE), Sight::Older, "{age} minutes old");
+    }
+    turn(&mut ring, Slot(101 + SLOTS as u64));
+    assert_eq!(ring.sight(ALICE), Sight::Unseen);
+}
+
+#[test]
+fn a_refresh_restarts_the_clock_of_a_token() {
+    let mut ring = ring();
+    ring.record(ALICE);
+    turn(&mut ring, Slot(103));
+    ring.record(ALICE);
+    turn(&mut ring, Slot(106));
+    assert_eq!(ring.sight(ALICE), Sight::Older);
+}
+
+#[test]
+fn what_arrives_while_a_turn_is_prepared_survives_it() {
+    let mut ring = ring();
+    begin(&mut ring, Slot(101));
+    ring.record(ALICE);
+    assert_eq!(ring.merge(Slot(99), 0, foreign(&[BOB.0]).words()).unwrap().gained, 8);
+    finish(&mut ring);
+    assert_eq!(ring.sight(ALICE), Sight::Older);
+    assert_eq!(ring.sight(BOB), Sight::Older);
+}
+
+#[test]
+fn what_arrives_for_the_leaving_minute_leaves_with_it() {
+    let mut ring = ring();
+    begin(&mut ring, Slot(101));
+    ring.merge(Slot(100 - SLOTS as u64), 0, foreign(&[BOB.0]).words());
+    assert_eq!(ring.sight(BOB), Sight::Older);
+    finish(&mut ring);
+    assert_eq!(ring.sight(BOB), Sight::Unseen);
+}
+
+#[test]
+fn a_late_merge_reaches_the_minute_it_was_made_for() {
+    let mut ring = ring();
+    ring.merge(Slot(98), 0, foreign(&[BOB.0]).words());
+    turn(&mut ring, Slot(101));
+    assert_eq!(ring.sight(BOB), Sight::Older);
+    turn(&mut ring, Slot(102));
+    assert_eq!(ring.sight(BOB), Sight::Unseen);
+}
+
+#[test]
+fn minutes_outside_the_ring_take_nothing() {
+    let mut ring = ring();
+    for slot in [Slot(0), Slot(96), Slot(101), Slot(u64::MAX)] {
+        assert_eq!(ring.merge(slot, 0, foreign(&[BOB.0]).words()), None);
+    }
+    assert_eq!(ring.sight(BOB), Sight::Unseen);
+}
+
+#[test]
+fn a_pause_longer_than_the_window_empties_the_ring() {
+    let mut ring = ring();
+    ring.record(ALICE);
+    turn(&mut ring, Slot(1_000_000));
+    assert_eq!(ring.sight(ALICE), Sight::Unseen);
+    assert_eq!(ring.union().ones(), 0);
+}
+
+#[test]
+fn other_numbers_keep_what_the_minutes_hold() {
+    let mut ring = ring();
+    ring.record(ALICE);
+    ring.renumber(Slot(7));
+    assert_eq!(ring.sight(ALICE), Sight::Current);
+    assert_eq!(ring.slots().collect::<Vec<_>>(), [Slot(7), Slot(6), Slot(5), Slot(4)]);
+}
+
+#[test]
+fn coverage_counts_minutes_and_a_turn_drops_the_oldest() {
+    let mut ring = ring();
+    for slot in ring.slots() {
+        assert!(!ring.is_covered());
+        ring.set_covered(slot, true);
+    }
+    assert!(ring.is_covered());
+    ring.begin_turn(Slot(102), Bloom::new(ring.shape()));
+    ring.finish_turn(Bloom::new(ring.shape()), false);
+    assert_eq!(ring.coverage(), SLOTS + 1 - 2);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Record(u64),
+    Merge { age: u64, fingerprints: Vec<u64> },
+    Turn(u64),
+    BeginTurn(u64),
+    FinishTurn,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // Few distinct tokens, spread over all lines, so that they return.
+    let token = (0..40_u64).prop_map(|n| n.wrapping_mul(0xD6E8_FEB8_6659_FD93));
+    prop_oneof![
+        6 => token.clone().prop_map(Step::Record),
+        3 => (0..=SLOTS as u64 + 1, prop::collection::vec(token, 0..5))
+            .prop_map(|(age, fingerprints)| Step::Merge { age, fingerprints }),
+        1 => (1..=SLOTS as u64 + 2).prop_map(Step::Turn),
+        1 => (1..=SLOTS as u64 + 2).prop_map(Step::BeginTurn),
+        1 => Just(Step::FinishTurn),
+    ]
+}
+
+proptest! {
+    /// The ring against the plainest thing that does the same.
+    #[test]
+    fn the_ring_is_a_map_of_sets(steps in prop::collection::vec(step(), 1..120)) {
+        let mut ring = ring();
+        let mut sets: BTreeMap<u64, HashSet<u64>> = BTreeMap::new();
+        let mut prepared = None;
+        for step in steps {
+            match step {
+                Step::Record(one) => {
+                    ring.record(Fingerprint(one));
+                    sets.entry(ring.current().0).or_default().insert(one);
+                }
+                Step::Merge { age, fingerprints } => {
+                    let slot = ring.current().minus(age);
+                    let merged = ring.merge(slot, 0, foreign(&fingerprints).words());
+                    prop_assert_eq!(merged.is_some(), age <= SLOTS as u64);
+                    if merged.is_some() {
+                        sets.entry(slot.0).or_default().extend(fingerprints);
+                    }
+                }
+                Step::Turn(by) => {
+                    let to = ring.current().plus(by);
+                    turn(&mut ring, to);
+                    prepared = None;
+                }
+                Step::BeginTurn(by) => {
+                    let to = ring.current().plus(by);
+                    begin(&mut ring, to);
+                    prepared = Some(to);
+                }
+                Step::FinishTurn => {
+                    finish(&mut ring);
+                    if let Some(to) = prepared.take() {
+                        prop_assert_eq!(ring.current(), to);
+                    }
+                }
+            }
+            let oldest = ring.current().0 - SLOTS as u64;
+            sets.retain(|&slot, _| slot >= oldest);
+            for token in (0..40_u64).map(|n| n.wrapping_mul(0xD6E8_FEB8_6659_FD93)) {
+                let wanted = match sets.get(&ring.current().0) {
+                    Some(current) if current.contains(&token) => Sight::Current,
+                    _ if sets.values().any(|set| set.contains(&token)) => Sight::Older,
+                    _ => Sight::Unseen,
+                };
+                prop_assert_eq!(ring.sight(Fingerprint(token)), wanted);
+            }
+        }
+    }
+}

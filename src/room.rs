@@ -1,0 +1,299 @@
+//! Who may come in: the room that is left, this server's share of it, the two modes, and the operator's override.
+//! Pure: time, dice and the estimate are arguments.
+
+mod overrides;
+
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+pub use overrides::{Override, OverrideMode, Version};
+
+/// α: the part of the room that the fleet hands out per round, all servers together. Below 1, because every server
+/// hands out its share before it sees what the others did with theirs.
+const ALPHA: f64 = 0.25;
+
+/// A server's first share comes with this look, when the number of nodes has settled.
+const FIRST_SHARE_AT_LOOK: u64 = 3;
+
+/// The two modes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// There is room.
+    Open,
+    /// No room is left, and not yet enough of it has come back.
+    Throttling,
+}
+
+impl Mode {
+    /// `open` or `throttling`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Throttling => "throttling",
+        }
+    }
+}
+
+/// What happens to seats that become free while throttling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Refill {
+    /// They go to newcomers as room allows.
+    #[default]
+    Continuous,
+    /// They stay free until the mode is open again (the talk's rule).
+    AfterResume,
+}
+
+/// Who is let in while the store is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnOutage {
+    /// The last share, then as many as fit if every other node lets in as many as this one.
+    #[default]
+    Local,
+    /// Everybody.
+    Open,
+    /// No newcomers, not even while coverage is incomplete.
+    Closed,
+}
+
+/// The bounds of the room.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Limits {
+    pub(crate) max_active_users: u64,
+    pub(crate) resume_ratio: f64,
+    pub(crate) refill: Refill,
+    pub(crate) on_outage: OnOutage,
+}
+
+/// How this server stands to the fleet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// No store: its own room is the room.
+    Alone,
+    /// No successful round yet.
+    Joining,
+    /// The last round succeeded.
+    Up,
+    /// Rounds succeeded before; the last one did not.
+    Away,
+}
+
+/// How room is handed out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Sharing {
+    /// A share per round.
+    #[default]
+    Shares,
+    /// Every server sees the same room and hands out all of it, as the talk's designs did.
+    None,
+}
+
+/// The room's answer to a newcomer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seat {
+    /// Come in.
+    Free,
+    /// Come in: this server cannot tell whether you are a newcomer.
+    Warming,
+    /// No.
+    Taken,
+}
+
+/// What a successful round tells the room.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Renewal {
+    pub(crate) active_users: f64,
+    /// Servers that looked lately, this one included.
+    pub(crate) nodes: u64,
+    /// How many looks this server has made.
+    pub(crate) looks: u64,
+    /// Newcomers let in here that the store does not hold yet.
+    pub(crate) unpublished: u64,
+    /// Uniform in 0..1: rounds the share's fraction.
+    pub(crate) dice: f64,
+}
+
+/// X, what is left of it, and who gets it.
+#[derive(Debug, Clone)]
+pub(crate) struct Room {
+    limits: Limits,
+    sharing: Sharing,
+    link: Link,
+    /// The mode that the estimate calls for; the override is laid over it.
+    mode: Mode,
+    shown_mode: Mode,
+    mode_since: Timestamp,
+    share: u64,
+    nodes: u64,
+    newcomers_since_read: u64,
+    operator: Option<Override>,
+}
+
+impl Room {
+    pub(crate) fn new(limits: Limits, link: Link, sharing: Sharing, now: Timestamp) -> Self {
+        Self {
+            limits,
+            sharing,
+            link,
+            mode: Mode::Open,
+            shown_mode: Mode::Open,
+            mode_since: now,
+            share: 0,
+            nodes: 1,
+            newcomers_since_read: 0,
+            operator: None,
+        }
+    }
+
+    /// Whether a newcomer would get in now.
+    pub(crate) fn seat(&self, active_users: f64, covered: bool) -> Seat {
+        let free = match self.forced() {
+            Some(Mode::Open) => true,
+            Some(Mode::Throttling) => false,
+            None => self.has_seat(active_users),
+        };
+        match free {
+            _ if !covered && (free || self.limits.on_outage != OnOutage::Closed) => Seat::Warming,
+            true => Seat::Free,
+            false => Seat::Taken,
+        }
+    }
+
+    /// A newcomer was let in.
+    pub(crate) fn take_seat(&mut self) {
+        self.share = self.share.saturating_sub(1);
+        self.newcomers_since_read = self.newcomers_since_read.saturating_add(1);
+    }
+
+    /// Where shares come from: this server's part of the room, handed out at a successful round and at no other time.
+    /// What it let in and has not published counts against it.
+    pub(crate) fn renew(&mut self, renewal: Renewal) {
+        self.link = Link::Up;
+        self.nodes = renewal.nodes.max(1);
+        self.newcomers_since_read = 0;
+        if renewal.looks < FIRST_SHARE_AT_LOOK {
+            return;
+        }
+        let room = (self.max_active_users() as f64 - renewal.active_users).max(0.0);
+        let share = (ALPHA * room / self.nodes as f64 + renewal.dice).floor() as u64;
+        self.share = share.saturating_sub(renewal.unpublished);
+    }
+
+    /// The last round did not succeed.
+    pub(crate) fn lose_store(&mut self) {
+        if self.link == Link::Up {
+            self.link = Link::Away;
+        }
+    }
+
+    /// Adjusts the mode to the estimate. Returns the mode if the one shown has changed.
+    pub(crate) fn settle(&mut self, active_users: f64, now: Timestamp) -> Option<Mode> {
+        self.mode = match self.mode {
+            Mode::Open if self.room(active_users) == 0 => Mode::Throttling,
+            Mode::Throttling if active_users < self.resume_below() => Mode::Open,
+            unchanged => unchanged,
+        };
+        let mode = self.forced().unwrap_or(self.mode);
+        if mode == self.shown_mode {
+            return None;
+        }
+        self.shown_mode = mode;
+        self.mode_since = now;
+        Some(mode)
+    }
+
+    /// X: the override's, or the configured one.
+    pub(crate) fn max_active_users(&self) -> u64 {
+        let overridden = self.operator.as_ref().and_then(|operator| operator.max_active_users);
+        overridden.unwrap_or(self.limits.max_active_users)
+    }
+
+    /// The estimate below which the mode is open again.
+    pub(crate) fn resume_below(&self) -> f64 {
+        self.max_active_users() as f64 * self.limits.resume_ratio
+    }
+
+    /// X − E, rounded, never below 0.
+    pub(crate) fn room(&self, active_users: f64) -> u64 {
+        (self.max_active_users() as f64 - active_users).round().max(0.0) as u64
+    }
+
+    /// How many newcomers this server may let in before its next round.
+    pub(crate) fn share(&self, active_users: f64) -> u64 {
+        match self.link {
+            Link::Alone => self.room(active_users),
+            _ => self.share,
+        }
+    }
+
+    /// The mode in force, and since when.
+    pub(crate) fn mode(&self) -> (Mode, Timestamp) {
+        (self.shown_mode, self.mode_since)
+    }
+
+    /// How this server stands to the fleet.
+    pub(crate) fn link(&self) -> Link {
+        self.link
+    }
+
+    /// Servers that looked lately, this one included.
+    pub(crate) fn nodes(&self) -> u64 {
+        self.nodes
+    }
+
+    /// The override in force or withdrawn, until its end.
+    pub(crate) fn operator(&self) -> Option<&Override> {
+        self.operator.as_ref()
+    }
+
+    /// Puts an override in force unless a later one is known. Returns whether it was taken.
+    pub(crate) fn heed(&mut self, operator: Override, now: Timestamp) -> bool {
+        let newer = self.operator.as_ref().is_none_or(|known| operator.version > known.version);
+        let taken = newer && operator.until > now;
+        if taken {
+            self.operator = Some(operator);
+        }
+        taken
+    }
+
+    /// Drops an override whose end has come. Returns whether one that was in force ended.
+    pub(crate) fn expire(&mut self, now: Timestamp) -> bool {
+        let ended = self.operator.take_if(|operator| operator.until <= now);
+        ended.is_some_and(|operator| !operator.withdrawn)
+    }
+
+    fn forced(&self) -> Option<Mode> {
+        match self.operator.as_ref()?.mode {
+            OverrideMode::Open => Some(Mode::Open),
+            OverrideMode::Throttling => Some(Mode::Throttling),
+            OverrideMode::Auto => None,
+        }
+    }
+
+    fn has_seat(&self, active_users: f64) -> bool {
+        if self.mode == Mode::Throttling && self.limits.refill == Refill::AfterResume {
+            return false;
+        }
+        match (self.link, self.limits.on_outage) {
+            (Link::Alone, _) => self.room(active_users) >= 1,
+            _ if self.sharing == Sharing::None => self.room(active_users) >= 1,
+            (Link::Joining, _) => false,
+            (Link::Up, _) => self.share >= 1,
+            (Link::Away, OnOutage::Open) => true,
+            (Link::Away, OnOutage::Closed) => false,
+            (Link::Away, OnOutage::Local) => self.share >= 1 || self.fits_if_all_do_as_we(active_users),
+        }
+    }
+
+    /// Cut off, a server reckons that every other node lets in as many as it does itself.
+    fn fits_if_all_do_as_we(&self, active_users: f64) -> bool {
+        let elsewhere = (self.nodes - 1) as f64 * self.newcomers_since_read as f64;
+        self.max_active_users() as f64 - active_users - elsewhere >= 1.0
+    }
+}
+
+#[cfg(test)]
+mod tests;

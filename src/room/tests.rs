@@ -1,0 +1,163 @@
+use super::*;
+
+const NOW: Timestamp = Timestamp::from_millis(1_000_000);
+const LATER: Timestamp = Timestamp::from_millis(1_060_000);
+
+fn limits(max_active_users: u64) -> Limits {
+    Limits { max_active_users, resume_ratio: 0.9, refill: Refill::Continuous, on_outage: OnOutage::Local }
+}
+
+fn alone(max_active_users: u64) -> Room {
+    Room::new(limits(max_active_users), Link::Alone, Sharing::Shares, NOW)
+}
+
+fn in_fleet(max_active_users: u64) -> Room {
+    Room::new(limits(max_active_users), Link::Joining, Sharing::Shares, NOW)
+}
+
+fn renewal(active_users: f64, nodes: u64) -> Renewal {
+    Renewal { active_users, nodes, looks: 3, unpublished: 0, dice: 0.0 }
+}
+
+fn an_override(number: u64, mode: OverrideMode, until: Timestamp) -> Override {
+    let version = Version { number, writer: "w".into() };
+    Override { version, mode, max_active_users: None, until, reason: None, withdrawn: false }
+}
+
+#[test]
+fn alone_the_room_is_what_the_estimate_leaves() {
+    let room = alone(2);
+    assert_eq!(room.seat(0.0, true), Seat::Free);
+    assert_eq!(room.seat(1.1, true), Seat::Free);
+    assert_eq!(room.seat(1.9, true), Seat::Taken);
+}
+
+#[test]
+fn an_uncovered_server_turns_nobody_away() {
+    let mut room = alone(1);
+    assert_eq!(room.seat(5.0, false), Seat::Warming);
+    room.limits.on_outage = OnOutage::Closed;
+    assert_eq!(room.seat(5.0, false), Seat::Taken);
+}
+
+#[test]
+fn throttling_begins_when_no_room_is_left_and_ends_below_the_resume_ratio() {
+    let mut room = alone(100);
+    assert_eq!(room.settle(99.4, NOW), None);
+    assert_eq!(room.settle(99.6, NOW), Some(Mode::Throttling));
+    assert_eq!(room.settle(90.0, LATER), None);
+    assert_eq!(room.settle(89.9, LATER), Some(Mode::Open));
+    assert_eq!(room.mode(), (Mode::Open, LATER));
+}
+
+#[test]
+fn free_seats_wait_for_the_resume_ratio_only_if_asked_to() {
+    let mut room = alone(100);
+    room.settle(100.0, NOW);
+    assert_eq!(room.seat(95.0, true), Seat::Free);
+    room.limits.refill = Refill::AfterResume;
+    assert_eq!(room.seat(95.0, true), Seat::Taken);
+    room.settle(89.0, NOW);
+    assert_eq!(room.seat(89.0, true), Seat::Free);
+}
+
+#[test]
+fn a_share_is_a_quarter_of_the_room_divided_by_the_nodes() {
+    let mut room = in_fleet(1000);
+    room.renew(renewal(600.0, 4));
+    assert_eq!(room.share(600.0), 25);
+    room.renew(Renewal { unpublished: 20, ..renewal(600.0, 4) });
+    assert_eq!(room.share(600.0), 5);
+}
+
+#[test]
+fn a_fraction_of_a_seat_is_won_or_lost_by_the_dice() {
+    let mut room = in_fleet(1000);
+    room.renew(Renewal { dice: 0.49, ..renewal(998.0, 1) });
+    assert_eq!(room.share(0.0), 0);
+    room.renew(Renewal { dice: 0.5, ..renewal(998.0, 1) });
+    assert_eq!(room.share(0.0), 1);
+}
+
+#[test]
+fn the_first_share_comes_with_the_third_look() {
+    let mut room = in_fleet(1000);
+    for looks in [1, 2] {
+        room.renew(Renewal { looks, ..renewal(0.0, 1) });
+        assert_eq!(room.seat(0.0, true), Seat::Taken);
+    }
+    room.renew(renewal(0.0, 1));
+    assert_eq!(room.seat(0.0, true), Seat::Free);
+}
+
+#[test]
+fn a_share_that_is_used_up_stays_so_until_the_next_round() {
+    let mut room = in_fleet(10);
+    room.renew(renewal(0.0, 1));
+    for _ in 0..2 {
+        assert_eq!(room.seat(0.0, true), Seat::Free);
+        room.take_seat();
+    }
+    assert_eq!(room.seat(0.0, true), Seat::Taken);
+}
+
+#[test]
+fn cut_off_it_reckons_that_the_others_let_in_as_many() {
+    let mut room = in_fleet(100);
+    room.renew(Renewal { unpublished: 1000, ..renewal(90.0, 4) });
+    assert_eq!(room.seat(90.0, true), Seat::Taken);
+    room.lose_store();
+    let mut admitted = 0;
+    while room.seat(90.0 + f64::from(admitted), true) == Seat::Free {
+        room.take_seat();
+        admitted += 1;
+    }
+    // 10 seats over 4 nodes: 1 + 3 and 2 + 6 fit, and after the second 2 + 6 leave room for one more.
+    assert_eq!(admitted, 3);
+}
+
+#[test]
+fn an_outage_opens_or_closes_if_asked_to() {
+    let mut room = in_fleet(10);
+    room.renew(renewal(0.0, 1));
+    room.lose_store();
+    room.limits.on_outage = OnOutage::Closed;
+    assert_eq!(room.seat(0.0, true), Seat::Taken);
+    room.limits.on_outage = OnOutage::Open;
+    assert_eq!(room.seat(99.0, true), Seat::Free);
+}
+
+#[test]
+fn an_override_forces_the_mode_and_ends_by_itself() {
+    let mut room = alone(1);
+    assert!(room.heed(an_override(1, OverrideMode::Throttling, LATER), NOW));
+    assert_eq!(room.seat(0.0, true), Seat::Taken);
+    assert_eq!(room.seat(0.0, false), Seat::Warming);
+    assert_eq!(room.settle(0.0, NOW), Some(Mode::Throttling));
+    assert!(!room.expire(NOW));
+    assert!(room.expire(LATER));
+    assert_eq!(room.seat(0.0, true), Seat::Free);
+    assert_eq!(room.settle(0.0, LATER), Some(Mode::Open));
+}
+
+#[test]
+fn the_latest_override_wins_and_a_withdrawn_one_does_not_come_back() {
+    let mut room = alone(1);
+    let open = an_override(5, OverrideMode::Open, LATER);
+    assert!(room.heed(open.clone(), NOW));
+    assert!(!room.heed(an_override(4, OverrideMode::Throttling, LATER), NOW));
+    assert!(room.heed(open.withdraw(Version { number: 6, writer: "w".into() }), NOW));
+    assert!(!room.heed(open, NOW));
+    assert_eq!(room.seat(9.0, true), Seat::Taken);
+    assert!(!room.expire(LATER));
+}
+
+#[test]
+fn an_override_of_x_moves_the_room_and_nothing_else() {
+    let mut room = alone(10);
+    let mut more = an_override(1, OverrideMode::Auto, LATER);
+    more.max_active_users = Some(20);
+    room.heed(more, NOW);
+    assert_eq!(room.room(15.0), 5);
+    assert_eq!(room.resume_below(), 18.0);
+}

@@ -1,0 +1,184 @@
+//! State that many threads read at once: a lock and counters whose readers do not share a cache line.
+//!
+//! Each thread is given a shard of its own, as long as there are no more threads than shards (two per core).
+
+use crossbeam_utils::CachePadded;
+use lock_api::{GuardNoSend, RawRwLock as _};
+use parking_lot::RawRwLock;
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+const MOST_SHARDS: usize = 64;
+
+/// A reader-writer lock for state that is read all the time: a reader takes its thread's shard alone, a writer takes
+/// them all. With one shared reader count, two reading threads are slower than one (`cargo bench --bench admit`).
+pub(crate) type ShardedLock<T> = lock_api::RwLock<RawShardedLock, T>;
+
+pub(crate) struct RawShardedLock {
+    shards: [CachePadded<RawRwLock>; MOST_SHARDS],
+}
+
+impl RawShardedLock {
+    #[inline]
+    fn mine(&self) -> &RawRwLock {
+        &self.shards[shard_of_this_thread()]
+    }
+
+    fn all(&self) -> &[CachePadded<RawRwLock>] {
+        &self.shards[..shards()]
+    }
+}
+
+// The gain over one parking_lot lock is what the module and `benches/admit.rs` measure; safe Rust has no way to guard
+// one value by many locks.
+//
+// SAFETY: exclusion holds because every reader owns one of the shards and a writer owns all of them. Guards stay on
+// their thread (`GuardNoSend`), so `mine` names the same shard at unlocking as at locking. Writers take the shards in
+// one order, so two of them cannot wait for each other.
+#[allow(unsafe_code)]
+unsafe impl lock_api::RawRwLock for RawShardedLock {
+    #[allow(clippy::declare_interior_mutable_const)] // The trait asks for it.
+    const INIT: Self = Self { shards: [const { CachePadded::new(RawRwLock::INIT) }; MOST_SHARDS] };
+
+    type GuardMarker = GuardNoSend;
+
+    #[inline]
+    fn lock_shared(&self) {
+        self.mine().lock_shared();
+    }
+
+    #[inline]
+    fn try_lock_shared(&self) -> bool {
+        self.mine().try_lock_shared()
+    }
+
+    #[inline]
+    unsafe fn unlock_shared(&self) {
+        unsafe { self.mine().unlock_shared() }
+    }
+
+    fn lock_exclusive(&self) {
+        for shard in self.all() {
+            shard.lock_exclusive();
+        }
+    }
+
+    fn try_lock_exclusive(&self) -> bool {
+        for (taken, shard) in self.all().iter().enumerate() {
+            if !shard.try_lock_exclusive() {
+                for shard in &self.all()[..taken] {
+                    unsafe { shard.unlock_exclusive() }
+                }
+                return false;
+            }
+        }
+        true
+    }
+
+    unsafe fn unlock_exclusive(&self) {
+        for shard in self.all() {
+            unsafe { shard.unlock_exclusive() }
+        }
+    }
+}
+
+/// `N` counters that many threads count up at once.
+pub(crate) struct ShardedCounters<const N: usize> {
+    shards: Box<[CachePadded<[AtomicU64; N]>]>,
+}
+
+impl<const N: usize> ShardedCounters<N> {
+    pub(crate) fn new() -> Self {
+        let shards = (0..shards()).map(|_| CachePadded::new([const { AtomicU64::new(0) }; N])).collect();
+        Self { shards }
+    }
+
+    /// Counts one up and returns how far this thread's shard has come with it.
+    #[inline]
+    pub(crate) fn count(&self, counter: usize) -> u64 {
+        self.shards[shard_of_this_thread()][counter].fetch_add(1, Relaxed) + 1
+    }
+
+    /// Every counter's sum over all threads.
+    pub(crate) fn totals(&self) -> [u64; N] {
+        std::array::from_fn(|counter| self.shards.iter().map(|shard| shard[counter].load(Relaxed)).sum())
+    }
+}
+
+/// How many shards are in use: two per core, so that a few threads more than cores still find one of their own.
+fn shards() -> usize {
+    static SHARDS: OnceLock<usize> = OnceLock::new();
+    *SHARDS.get_or_init(|| {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        (2 * cores).next_power_of_two().min(MOST_SHARDS)
+    })
+}
+
+#[inline]
+fn shard_of_this_thread() -> usize {
+    const UNASSIGNED: usize = usize::MAX;
+    thread_local! { static SHARD: Cell<usize> = const { Cell::new(UNASSIGNED) } }
+    #[cold]
+    fn assign() -> usize {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let shard = NEXT.fetch_add(1, Relaxed) % shards();
+        SHARD.set(shard);
+        shard
+    }
+    match SHARD.get() {
+        UNASSIGNED => assign(),
+        shard => shard,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn writers_exclude_each_other_and_readers() {
+        let lock = ShardedLock::new((0_u64, 0_u64));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let mut pair = lock.write();
+                        pair.0 += 1;
+                        pair.1 += 1;
+                        drop(pair);
+                        let pair = lock.read();
+                        assert_eq!(pair.0, pair.1);
+                    }
+                });
+            }
+        });
+        assert_eq!(*lock.read(), (8000, 8000));
+    }
+
+    #[test]
+    fn a_failed_try_leaves_no_shard_locked() {
+        let lock = ShardedLock::new(());
+        thread::scope(|scope| {
+            // Readers on several shards, so that the writer fails after it took some.
+            let readers: Vec<_> = (0..3).map(|_| scope.spawn(|| lock.read().clone())).collect();
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+            let reader = lock.read();
+            assert!(scope.spawn(|| lock.try_write().is_none()).join().unwrap());
+            drop(reader);
+        });
+        assert!(lock.try_write().is_some());
+    }
+
+    #[test]
+    fn counters_add_up_over_threads() {
+        let counters = ShardedCounters::<2>::new();
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| (0..1000).for_each(|_| drop(counters.count(1))));
+            }
+        });
+        assert_eq!(counters.totals(), [0, 8000]);
+    }
+}

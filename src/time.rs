@@ -1,0 +1,232 @@
+//! Points in time, slots, and the clocks: the only file that asks the machine what time it is.
+//!
+//! Two kinds of time exist. *Monotonic* time ([`Clock::monotonic`]) measures how long something took and never steps.
+//! *Fleet* time ([`Timestamp`]) is what all servers agree on, because the number of the current [`Slot`] is computed
+//! from it; [`FleetClock`] derives it from the store's clock.
+
+mod fleet;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant, SystemTime};
+
+pub use fleet::{FleetClock, Observed};
+
+/// A point in time: microseconds since the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The point `micros` microseconds after the Unix epoch.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// The point `millis` milliseconds after the Unix epoch.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1000))
+    }
+
+    /// Microseconds since the Unix epoch.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// Whole milliseconds since the Unix epoch.
+    pub const fn as_millis(self) -> u64 {
+        self.0 / 1000
+    }
+
+    /// This point moved forward; saturates at the end of time.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(micros(duration)))
+    }
+
+    /// How long after `earlier` this point lies; zero if it lies before.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+
+    /// The same point as the standard library's type, for printing.
+    pub fn to_system_time(self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_micros(self.0)
+    }
+}
+
+impl fmt::Display for Timestamp {
+    /// RFC 3339 in UTC, whole seconds.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Beyond the year 9999 humantime refuses to print; so far off, the exact second does not matter.
+        const END_OF_9999: u64 = 253_402_300_799_000_000;
+        let printable = Self(self.0.min(END_OF_9999)).to_system_time();
+        humantime::format_rfc3339_seconds(printable).fmt(f)
+    }
+}
+
+impl serde::Serialize for Timestamp {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// The number of a slot ("minute"): slot lengths since the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Slot(pub u64);
+
+impl Slot {
+    /// The slot that holds `at`, for slots of `length` (at least one microsecond is assumed).
+    pub fn at(at: Timestamp, length: Duration) -> Self {
+        Self(at.0 / micros(length).max(1))
+    }
+
+    /// When the slot begins.
+    pub fn start(self, length: Duration) -> Timestamp {
+        Timestamp(self.0.saturating_mul(micros(length).max(1)))
+    }
+
+    /// The slot `count` later.
+    #[must_use]
+    pub const fn plus(self, count: u64) -> Self {
+        Self(self.0.saturating_add(count))
+    }
+
+    /// The slot `count` earlier, or slot 0.
+    #[must_use]
+    pub const fn minus(self, count: u64) -> Self {
+        Self(self.0.saturating_sub(count))
+    }
+
+    /// How many slots after `earlier` this one is; zero if it is before.
+    pub const fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Where time comes from. The library reads it in the worker and in rounds, never in a decision.
+pub trait Clock: Send + Sync + 'static {
+    /// Time since a fixed origin of this process; never steps.
+    fn monotonic(&self) -> Duration;
+    /// The machine's idea of the time of day; may step.
+    fn wall(&self) -> Timestamp;
+}
+
+/// The machine's clocks.
+#[derive(Debug, Clone, Copy)]
+pub struct SystemClock {
+    origin: Instant,
+}
+
+impl SystemClock {
+    /// A clock whose monotonic time begins now.
+    #[allow(clippy::disallowed_methods)] // The one place that reads the machine's clock.
+    pub fn new() -> Self {
+        Self { origin: Instant::now() }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn monotonic(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    #[allow(clippy::disallowed_methods)] // The one place that reads the machine's clock.
+    fn wall(&self) -> Timestamp {
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Timestamp(micros(since_epoch.unwrap_or_default()))
+    }
+}
+
+/// A clock that moves only when told to: tests and simulators are stories with it.
+///
+/// ```
+/// use headcount::time::{Clock, ManualClock, Timestamp};
+/// use std::time::Duration;
+/// let clock = ManualClock::starting_at(Timestamp::from_millis(60_000));
+/// clock.advance(Duration::from_secs(5));
+/// assert_eq!(clock.wall(), Timestamp::from_millis(65_000));
+/// ```
+#[derive(Debug, Default)]
+pub struct ManualClock {
+    monotonic_micros: AtomicU64,
+    wall_micros: AtomicU64,
+}
+
+impl ManualClock {
+    /// A clock that shows `wall` and monotonic zero.
+    pub fn starting_at(wall: Timestamp) -> Self {
+        Self { monotonic_micros: AtomicU64::new(0), wall_micros: AtomicU64::new(wall.0) }
+    }
+
+    /// Lets `duration` pass on both clocks.
+    pub fn advance(&self, duration: Duration) {
+        self.monotonic_micros.fetch_add(micros(duration), SeqCst);
+        self.wall_micros.fetch_add(micros(duration), SeqCst);
+    }
+
+    /// Steps the time of day, as an operator or a time daemon would; monotonic time stays.
+    pub fn set_wall(&self, wall: Timestamp) {
+        self.wall_micros.store(wall.0, SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn monotonic(&self) -> Duration {
+        Duration::from_micros(self.monotonic_micros.load(SeqCst))
+    }
+
+    fn wall(&self) -> Timestamp {
+        Timestamp(self.wall_micros.load(SeqCst))
+    }
+}
+
+/// A shared clock is a clock: a test keeps one handle and gives the server another.
+impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
+    fn monotonic(&self) -> Duration {
+        (**self).monotonic()
+    }
+
+    fn wall(&self) -> Timestamp {
+        (**self).wall()
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_slot_holds_its_first_instant_and_not_its_last() {
+        let slot = Slot(7);
+        assert_eq!(Slot::at(slot.start(MINUTE), MINUTE), slot);
+        let last = Timestamp(slot.plus(1).start(MINUTE).0 - 1);
+        assert_eq!(Slot::at(last, MINUTE), slot);
+    }
+
+    #[test]
+    fn arithmetic_saturates_at_both_ends_of_time() {
+        assert_eq!(Slot(3).minus(10), Slot(0));
+        assert_eq!(Slot(u64::MAX).start(MINUTE), Timestamp(u64::MAX));
+        assert_eq!(Timestamp(u64::MAX).plus(MINUTE), Timestamp(u64::MAX));
+        assert_eq!(Timestamp(5).since(Timestamp(9)), Duration::ZERO);
+        assert_eq!(Timestamp(u64::MAX).to_string(), "9999-12-31T23:59:59Z");
+    }
+}

@@ -1,0 +1,172 @@
+//! Fleet time: the store's clock, carried between rounds by the local monotonic one.
+
+use super::{Slot, Timestamp, micros};
+use std::time::Duration;
+
+/// Derives fleet time from what the store's clock said in each round.
+///
+/// A reading told between `sent` and `received` bounds the offset from both sides, so the estimate moves only as far as
+/// the bounds force it: slow replies widen the bounds instead of shifting the clock.
+///
+/// The result never runs backwards. A jump of more than two slots needs three rounds that agree, so that one confused
+/// answer cannot wipe the ring.
+#[derive(Debug, Clone)]
+pub struct FleetClock {
+    slot_length: Duration,
+    /// Fleet time minus monotonic time, in microseconds.
+    offset: i128,
+    /// The latest time ever shown.
+    floor: Timestamp,
+    synced: bool,
+    doubted: Option<Doubt>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Doubt {
+    offset: i128,
+    rounds: u32,
+}
+
+/// What a reading of the store's clock did to fleet time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Observed {
+    /// The first reading: fleet time starts here, and what came before was only this machine's guess.
+    First,
+    /// The offset holds, or moved within two slots.
+    Kept,
+    /// The reading is more than two slots off; nothing changed yet.
+    Doubted,
+    /// Three rounds agreed on a jump of more than two slots, and it was made.
+    Jumped,
+}
+
+/// Rounds that must agree before a jump is believed.
+const AGREEING_ROUNDS: u32 = 3;
+
+impl FleetClock {
+    /// Starts from this machine's time of day until the store says better.
+    pub fn starting_at(wall: Timestamp, monotonic: Duration, slot_length: Duration) -> Self {
+        let offset = i128::from(wall.0) - i128::from(micros(monotonic));
+        Self { slot_length, offset, floor: wall, synced: false, doubted: None }
+    }
+
+    /// Fleet time at the given monotonic time; at least as late as every answer before.
+    pub fn now(&mut self, monotonic: Duration) -> Timestamp {
+        self.floor = self.floor.max(self.at(monotonic, self.offset));
+        self.floor
+    }
+
+    /// The current slot; see [`FleetClock::now`].
+    pub fn slot(&mut self, monotonic: Duration) -> Slot {
+        Slot::at(self.now(monotonic), self.slot_length)
+    }
+
+    /// Whether a store's clock has been heard.
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// Takes in what the store's clock said at some moment between the two monotonic times.
+    pub fn observe(&mut self, sent: Duration, told: Timestamp, received: Duration) -> Observed {
+        let earliest = i128::from(told.0) - i128::from(micros(received.max(sent)));
+        let latest = i128::from(told.0) - i128::from(micros(sent));
+        if !self.synced {
+            self.synced = true;
+            self.offset = i128::midpoint(earliest, latest);
+            self.floor = self.at(sent, self.offset);
+            return Observed::First;
+        }
+        let wanted = self.offset.clamp(earliest, latest);
+        if self.is_near(wanted, self.offset) {
+            self.offset = wanted;
+            self.doubted = None;
+            return Observed::Kept;
+        }
+        let doubt = match self.doubted {
+            Some(doubt) if self.is_near(doubt.offset.clamp(earliest, latest), doubt.offset) => {
+                Doubt { offset: doubt.offset.clamp(earliest, latest), rounds: doubt.rounds + 1 }
+            }
+            _ => Doubt { offset: wanted, rounds: 1 },
+        };
+        if doubt.rounds < AGREEING_ROUNDS {
+            self.doubted = Some(doubt);
+            return Observed::Doubted;
+        }
+        self.offset = doubt.offset;
+        self.doubted = None;
+        Observed::Jumped
+    }
+
+    fn at(&self, monotonic: Duration, offset: i128) -> Timestamp {
+        let micros = i128::from(micros(monotonic)) + offset;
+        Timestamp(u64::try_from(micros.max(0)).unwrap_or(u64::MAX))
+    }
+
+    fn is_near(&self, one: i128, other: i128) -> bool {
+        one.abs_diff(other) <= 2 * self.slot_length.as_micros()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOT: Duration = Duration::from_secs(60);
+
+    fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    fn at(secs: u64) -> Timestamp {
+        Timestamp::from_millis(secs * 1000)
+    }
+
+    fn synced(told: u64) -> FleetClock {
+        let mut clock = FleetClock::starting_at(at(5), secs(0), SLOT);
+        assert_eq!(clock.observe(secs(0), at(told), secs(0)), Observed::First);
+        clock
+    }
+
+    #[test]
+    fn the_first_reading_replaces_the_machines_guess_even_backwards() {
+        let mut clock = FleetClock::starting_at(at(1_000_000), secs(0), SLOT);
+        clock.now(secs(1));
+        clock.observe(secs(1), at(5000), secs(1));
+        assert_eq!(clock.now(secs(2)), at(5001));
+    }
+
+    #[test]
+    fn a_slow_answer_does_not_shift_a_clock_that_agrees_with_it() {
+        let mut clock = synced(1000);
+        assert_eq!(clock.observe(secs(10), at(1010), secs(14)), Observed::Kept);
+        assert_eq!(clock.now(secs(20)), at(1020));
+    }
+
+    #[test]
+    fn time_never_runs_backwards() {
+        let mut clock = synced(1000);
+        assert_eq!(clock.now(secs(50)), at(1050));
+        clock.observe(secs(50), at(1020), secs(50));
+        assert_eq!(clock.now(secs(51)), at(1050));
+        assert_eq!(clock.now(secs(90)), at(1060));
+    }
+
+    #[test]
+    fn a_jump_needs_three_rounds_that_agree() {
+        let mut clock = synced(1000);
+        assert_eq!(clock.observe(secs(1), at(9000), secs(1)), Observed::Doubted);
+        assert_eq!(clock.observe(secs(2), at(9001), secs(2)), Observed::Doubted);
+        assert_eq!(clock.now(secs(2)), at(1002));
+        assert_eq!(clock.observe(secs(3), at(9002), secs(3)), Observed::Jumped);
+        assert_eq!(clock.now(secs(3)), at(9002));
+    }
+
+    #[test]
+    fn rounds_that_disagree_never_make_a_jump() {
+        let mut clock = synced(1000);
+        for (second, told) in [(1, 9000), (2, 50_000), (3, 9002), (4, 90_000)] {
+            assert_eq!(clock.observe(secs(second), at(told), secs(second)), Observed::Doubted);
+        }
+        assert_eq!(clock.observe(secs(5), at(1005), secs(5)), Observed::Kept);
+    }
+}
