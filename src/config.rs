@@ -1,0 +1,467 @@
+//! What can be configured, in the sections and under the names of the configuration file; and what each value must be.
+//!
+//! The same [`Config`] is filled by `headcount serve` (file, environment, flags) and by the library's
+//! [`Builder`](crate::Builder); [`Config::check`] holds it to its bounds.
+
+mod paths;
+mod secret;
+
+use crate::bloom::{Shape, ShapeError};
+use crate::fingerprint::{FingerprintKey, KeyError};
+use crate::room::{Limits, OnOutage, Refill};
+use crate::token_source::TokenSource;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub(crate) use paths::PathPatterns;
+pub use secret::Secret;
+
+/// Everything that can be configured.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// Who may come in.
+    pub admission: Admission,
+    /// How long a token is remembered.
+    pub window: Window,
+    /// What a token is, and the key that hides it.
+    pub token: Token,
+    /// The store that a fleet shares; absent: one server alone.
+    pub redis: Option<Redis>,
+    /// What one server alone keeps over a restart.
+    pub snapshot: Snapshot,
+    /// The check listener of `headcount serve`.
+    pub server: Server,
+    /// The admin listener of `headcount serve`, and who may use it.
+    pub admin: Admin,
+}
+
+/// `[admission]`: who may come in.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Admission {
+    /// X: the most active users. There is no default: only a measurement of the backend can tell.
+    pub max_active_users: Option<u64>,
+    /// Throttling ends when fewer than this part of X is active; above 0, at most 1.
+    pub resume_ratio: f64,
+    /// What happens to seats that become free while throttling.
+    pub refill: Refill,
+    /// Whether refusals are carried out.
+    pub enforcement: Enforcement,
+    /// When a rejected user is told to come back.
+    pub retry_after: RetryAfter,
+    /// What a request without a token is.
+    pub missing_token: MissingToken,
+    /// Paths that are always admitted: exact, or a prefix that ends in `/*`.
+    pub exempt_paths: Vec<String>,
+}
+
+/// `[window]`: how long a token is remembered, and how many users the filters are sized for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Window {
+    /// How long a token is remembered at least.
+    #[serde(with = "humantime_serde")]
+    pub length: Duration,
+    /// How many slots the window has.
+    pub slots: u32,
+    /// Distinct users of the whole window that the filters are sized for; by default the next power of two at or above
+    /// 2·X, at least 16,384.
+    pub capacity: Option<u64>,
+    /// How likely an unknown token is taken for a known one at `capacity`.
+    pub false_positive_rate: f64,
+}
+
+/// `[token]`: what a token is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Token {
+    /// Where the token is looked for; the first source that is present wins.
+    pub from: Vec<TokenSource>,
+    /// A file that holds the fingerprint key.
+    pub secret_file: Option<PathBuf>,
+    /// The fingerprint key itself; from the environment rather than from a file.
+    pub secret: Option<Secret>,
+}
+
+/// `[redis]`: the store that a fleet shares.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Redis {
+    /// `redis://[[user]:password@]host[:port][/database]`, or `redis+unix:///path`.
+    pub url: Secret,
+    /// Servers of one namespace share what they have seen.
+    pub namespace: String,
+    /// How often a server exchanges news with the store; by default 1 s, or half a slot if that is less.
+    #[serde(with = "humantime_serde")]
+    pub sync_every: Option<Duration>,
+    /// Who is let in while the store is away.
+    pub on_outage: OnOutage,
+}
+
+/// `[snapshot]`: what one server alone keeps over a restart.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Snapshot {
+    /// The file; the empty string turns it off.
+    pub file: Option<PathBuf>,
+}
+
+/// `[server]`: the check listener.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Server {
+    /// Where checks are answered.
+    pub listen: SocketAddr,
+    /// This server's name; by default host name and process id.
+    pub node: Option<String>,
+    /// Addresses and networks whose `X-Forwarded-*` and `X-Original-*` headers are believed.
+    pub trusted_proxies: Vec<String>,
+}
+
+/// `[admin]`: the admin listener.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Admin {
+    /// Where operators are answered.
+    pub listen: SocketAddr,
+    /// A file that holds the bearer token; needed on any other address than loopback.
+    pub token_file: Option<PathBuf>,
+    /// Further names under which the admin listener may be asked.
+    pub hosts: Vec<String>,
+    /// Whether `/metrics` answers without the bearer token.
+    pub open_metrics: bool,
+}
+
+/// Whether refusals are carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Enforcement {
+    /// Newcomers are rejected while there is no room.
+    #[default]
+    Enforce,
+    /// Everything is decided and counted; nobody is rejected.
+    Shadow,
+    /// Nothing is decided.
+    Off,
+}
+
+/// What a request without a token is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MissingToken {
+    /// Admitted while a newcomer would be.
+    #[default]
+    NewUser,
+    /// Always admitted.
+    Admit,
+    /// Always rejected.
+    Reject,
+}
+
+/// When a rejected user is told to come back: uniformly between the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RetryAfter {
+    /// The soonest.
+    #[serde(with = "humantime_serde")]
+    pub min: Duration,
+    /// The latest.
+    #[serde(with = "humantime_serde")]
+    pub max: Duration,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self {
+            max_active_users: None,
+            resume_ratio: 0.9,
+            refill: Refill::default(),
+            enforcement: Enforcement::default(),
+            retry_after: RetryAfter::default(),
+            missing_token: MissingToken::default(),
+            exempt_paths: vec!["/healthz".into()],
+        }
+    }
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { length: Duration::from_secs(30 * 60), slots: 30, capacity: None, false_positive_rate: 1e-3 }
+    }
+}
+
+impl Default for Token {
+    fn default() -> Self {
+        Self { from: TokenSource::defaults(), secret_file: None, secret: None }
+    }
+}
+
+impl Default for Redis {
+    fn default() -> Self {
+        Self {
+            url: Secret::new("redis://127.0.0.1:6379/0"),
+            namespace: "default".into(),
+            sync_every: None,
+            on_outage: OnOutage::default(),
+        }
+    }
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from(([127, 0, 0, 1], 7070)), node: None, trusted_proxies: Vec::new() }
+    }
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 7071));
+        Self { listen, token_file: None, hosts: Vec::new(), open_metrics: false }
+    }
+}
+
+impl Default for RetryAfter {
+    fn default() -> Self {
+        Self { min: Duration::from_secs(15), max: Duration::from_secs(45) }
+    }
+}
+
+/// The shortest slot.
+const MIN_SLOT: Duration = Duration::from_millis(100);
+/// The longest window.
+const MAX_LENGTH: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The most slots: each costs a filter and a line of every look.
+const MAX_SLOTS: u32 = 120;
+/// The shortest period of rounds.
+const MIN_SYNC: Duration = Duration::from_millis(20);
+/// The smallest default capacity.
+const MIN_CAPACITY: u64 = 16_384;
+/// The latest retry that can be asked for.
+const MAX_RETRY: Duration = Duration::from_secs(24 * 3600);
+/// The format of stored values and of the protocol between servers; part of the generation.
+const FORMAT: u64 = 1;
+
+/// A configuration that was held to its bounds.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) limits: Limits,
+    pub(crate) enforcement: Enforcement,
+    pub(crate) retry_after: RetryAfter,
+    pub(crate) missing_token: MissingToken,
+    pub(crate) exempt_paths: PathPatterns,
+    pub(crate) slot_length: Duration,
+    pub(crate) slots: usize,
+    pub(crate) capacity: u64,
+    pub(crate) shape: Shape,
+    pub(crate) sources: Vec<TokenSource>,
+    pub(crate) key: FingerprintKey,
+    pub(crate) generation: u64,
+    pub(crate) node: String,
+    pub(crate) sync_every: Duration,
+}
+
+impl Config {
+    /// Holds every value to its bounds; `key` is the fingerprint key, wherever it came from.
+    pub(crate) fn check(&self, key: FingerprintKey) -> Result<Settings, ConfigError> {
+        let (slot_length, shape, capacity) = self.window.check(self.admission.checked_max_active_users()?)?;
+        let redis = self.redis.clone().unwrap_or_default();
+        let slots = self.window.slots as usize;
+        let generation = [
+            FORMAT,
+            u64::from(shape.lines()),
+            u64::try_from(slot_length.as_micros()).unwrap_or(u64::MAX),
+            u64::from(self.window.slots),
+            key.id(),
+        ];
+        Ok(Settings {
+            limits: self.admission.check(redis.on_outage)?,
+            enforcement: self.admission.enforcement,
+            retry_after: self.admission.retry_after,
+            missing_token: self.admission.missing_token,
+            exempt_paths: PathPatterns::parse(&self.admission.exempt_paths)?,
+            slot_length,
+            slots,
+            capacity,
+            shape,
+            sources: self.token.check()?,
+            generation: xxhash_rust::xxh3::xxh3_64(generation.map(u64::to_le_bytes).as_flattened()),
+            key,
+            node: self.server.node_name(),
+            sync_every: redis.check(slot_length)?,
+        })
+    }
+
+    /// The fingerprint key that the configuration names; `None` if it names none.
+    pub(crate) fn fingerprint_key(&self) -> Result<Option<FingerprintKey>, ConfigError> {
+        match (&self.token.secret, &self.token.secret_file) {
+            (Some(secret), _) => {
+                let key = FingerprintKey::new(secret.expose().as_bytes());
+                key.map(Some).map_err(|source| ConfigError::Secret { key: "token.secret", source })
+            }
+            (None, Some(file)) => {
+                let bytes = std::fs::read(file).map_err(|source| ConfigError::Unreadable {
+                    key: "token.secret_file",
+                    file: file.clone(),
+                    source,
+                })?;
+                let bytes = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+                let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
+                let key = FingerprintKey::new(bytes);
+                key.map(Some).map_err(|source| ConfigError::Secret { key: "token.secret_file", source })
+            }
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+impl Admission {
+    fn checked_max_active_users(&self) -> Result<u64, ConfigError> {
+        match self.max_active_users {
+            None => Err(ConfigError::MaxActiveUsersMissing),
+            Some(0) => Err(ConfigError::MaxActiveUsers { found: 0 }),
+            Some(some) => Ok(some),
+        }
+    }
+
+    fn check(&self, on_outage: OnOutage) -> Result<Limits, ConfigError> {
+        if !(self.resume_ratio > 0.0 && self.resume_ratio <= 1.0) {
+            return Err(ConfigError::ResumeRatio { found: self.resume_ratio });
+        }
+        let RetryAfter { min, max } = self.retry_after;
+        if min < Duration::from_secs(1) || max < min || max > MAX_RETRY {
+            return Err(ConfigError::RetryAfter { min, max });
+        }
+        Ok(Limits {
+            max_active_users: self.checked_max_active_users()?,
+            resume_ratio: self.resume_ratio,
+            refill: self.refill,
+            on_outage,
+        })
+    }
+}
+
+impl Window {
+    fn check(&self, max_active_users: u64) -> Result<(Duration, Shape, u64), ConfigError> {
+        if !(1..=MAX_SLOTS).contains(&self.slots) {
+            return Err(ConfigError::Slots { found: self.slots });
+        }
+        let slot_length = self.length / self.slots;
+        if slot_length < MIN_SLOT || self.length > MAX_LENGTH {
+            return Err(ConfigError::Length { found: self.length, slots: self.slots });
+        }
+        // An X that nothing can hold is X's mistake, not that of a capacity nobody wrote down.
+        if max_active_users > Shape::MAX_CAPACITY {
+            return Err(ConfigError::MaxActiveUsers { found: max_active_users });
+        }
+        let default = || (2 * max_active_users).next_power_of_two().clamp(MIN_CAPACITY, Shape::MAX_CAPACITY);
+        let capacity = self.capacity.unwrap_or_else(default);
+        if capacity < max_active_users {
+            return Err(ConfigError::CapacityBelowMax { found: capacity, max_active_users });
+        }
+        Ok((slot_length, Shape::for_capacity(capacity, self.false_positive_rate)?, capacity))
+    }
+}
+
+impl Token {
+    fn check(&self) -> Result<Vec<TokenSource>, ConfigError> {
+        if self.from.is_empty() {
+            return Err(ConfigError::NoTokenSource);
+        }
+        Ok(self.from.clone())
+    }
+}
+
+impl Redis {
+    fn check(&self, slot_length: Duration) -> Result<Duration, ConfigError> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if self.namespace.is_empty() || self.namespace.len() > 64 || !self.namespace.chars().all(legal) {
+            return Err(ConfigError::Namespace { found: self.namespace.clone() });
+        }
+        let most = slot_length / 2;
+        let sync_every = self.sync_every.unwrap_or(Duration::from_secs(1).min(most));
+        if !(MIN_SYNC..=most).contains(&sync_every) {
+            return Err(ConfigError::SyncEvery { found: sync_every, most });
+        }
+        Ok(sync_every)
+    }
+}
+
+impl Server {
+    fn node_name(&self) -> String {
+        self.node.clone().filter(|node| !node.trim().is_empty()).unwrap_or_else(|| {
+            let host = std::env::var("HOSTNAME").ok().or_else(|| std::fs::read_to_string("/etc/hostname").ok());
+            let host = host.as_deref().map_or("headcount", str::trim).to_owned();
+            format!("{host}-{}", std::process::id())
+        })
+    }
+}
+
+/// Why a configuration was refused: the key, what was found, and what would do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs)] // The fields are what was found; the messages say the rest.
+pub enum ConfigError {
+    #[error(
+        "admission.max_active_users is missing: how many users at once may be active. \
+         Start at 75 % of what you measured the backend to carry"
+    )]
+    MaxActiveUsersMissing,
+    #[error("admission.max_active_users is {found}; it must be between 1 and {}", Shape::MAX_CAPACITY)]
+    MaxActiveUsers { found: u64 },
+    #[error("admission.resume_ratio is {found}; it must be above 0 and at most 1, such as 0.9")]
+    ResumeRatio { found: f64 },
+    #[error(
+        "admission.retry_after is {} to {}; min must be at least 1s, and max at least min and at most 24h",
+        humantime::format_duration(*min), humantime::format_duration(*max)
+    )]
+    RetryAfter { min: Duration, max: Duration },
+    #[error("admission.exempt_paths holds {found:?}; a path begins with / and is exact, or a prefix that ends in /*")]
+    ExemptPath { found: String },
+    #[error("window.slots is {found}; it must be between 1 and {MAX_SLOTS}")]
+    Slots { found: u32 },
+    #[error(
+        "window.length is {} in {slots} slots; a slot is at least 100ms, and the window at most 7days",
+        humantime::format_duration(*found)
+    )]
+    Length { found: Duration, slots: u32 },
+    #[error("window.{0}")]
+    Shape(#[from] ShapeError),
+    #[error(
+        "window.capacity is {found}, and admission.max_active_users {max_active_users}; \
+         capacity must be at least that, better twice as much, or left out"
+    )]
+    CapacityBelowMax { found: u64, max_active_users: u64 },
+    #[error("token.from is empty; name at least one of \"bearer\", \"cookie:NAME\", \"header:NAME\"")]
+    NoTokenSource,
+    #[error("{key}: {source}. To make one: head -c 32 /dev/urandom | base64 > fingerprint.key")]
+    Secret { key: &'static str, source: KeyError },
+    #[error(
+        "token.secret_file is missing: with [redis], all servers must share one fingerprint key. To make one: \
+         head -c 32 /dev/urandom | base64 > fingerprint.key; then set token.secret_file to its path, \
+         or HEADCOUNT__TOKEN__SECRET to its content"
+    )]
+    SecretMissing,
+    #[error("{key} names {}, which cannot be used: {source}", file.display())]
+    Unreadable { key: &'static str, file: PathBuf, source: std::io::Error },
+    #[error("redis.namespace is {found:?}; it must be 1 to 64 of the characters A-Z a-z 0-9 - _ .")]
+    Namespace { found: String },
+    #[error(
+        "redis.sync_every is {}; it must be between 20ms and half a slot, {}",
+        humantime::format_duration(*found), humantime::format_duration(*most)
+    )]
+    SyncEvery { found: Duration, most: Duration },
+    #[error("redis.url is {found:?}: {why}. Such as redis://127.0.0.1:6379/0")]
+    RedisUrl { found: String, why: String },
+    #[error(
+        "{key} needs the feature `{feature}`, which this build lacks: cargo install headcount --features {feature}"
+    )]
+    Feature { key: &'static str, feature: &'static str },
+    #[error("{key} holds {found:?}; {expected}")]
+    Value { key: &'static str, found: String, expected: &'static str },
+}
+
+#[cfg(test)]
+mod tests;

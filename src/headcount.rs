@@ -1,0 +1,378 @@
+//! The façade: one handle over the ring, the room, and the channel of refreshes. No I/O, no store, no waiting.
+//!
+//! A decision reads the union under a shard of the lock. Who is seen and not yet in the current minute is refreshed
+//! through a bounded channel that the [`Worker`] empties in batches; a newcomer takes its seat and is recorded under
+//! the write lock, before the answer leaves.
+
+mod admission;
+mod builder;
+mod figures;
+mod status;
+mod worker;
+
+use crate::bloom::Bloom;
+use crate::config::{Config, Enforcement, MissingToken, Settings};
+use crate::fingerprint::Fingerprint;
+use crate::ring::codec::Codec;
+use crate::ring::{Ring, Sight};
+use crate::room::{Mode, Override, OverrideMode, Room, Seat, Version};
+use crate::sharded::{ShardedCounters, ShardedLock};
+use crate::time::{Clock, FleetClock, Slot, Timestamp};
+use crossbeam_channel::Sender;
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+pub use admission::{Admission, Admitted, Decision};
+pub use builder::{BuildError, Builder};
+pub(crate) use figures::{Histogram, SyncFigures};
+pub use status::{ActiveUsers, Decisions, OverrideStatus, RingStatus, Status, SyncStatus};
+pub use worker::Worker;
+
+/// Words that are merged or collected under one hold of the lock: 8 KiB, a few microseconds.
+const CHUNK_WORDS: usize = 1024;
+
+/// The longest override.
+pub const MAX_OVERRIDE: Duration = Duration::from_secs(24 * 3600);
+
+/// The admission controller. Clones are handles of one controller.
+///
+/// ```
+/// use headcount::{Admission, Headcount};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+/// assert!(headcount.admit("alice").is_admitted());
+/// assert!(!headcount.admit("bob").is_admitted());
+/// assert!(headcount.admit("alice").is_admitted());
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
+#[derive(Clone)]
+pub struct Headcount {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What all handles, the worker and the rounds share.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) settings: Settings,
+    pub(crate) codec: Codec,
+    /// This start's name: random, so that no two writers ever share a version.
+    pub(crate) writer: String,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) fleet_clock: Mutex<FleetClock>,
+    pub(crate) state: ShardedLock<State>,
+    /// What the state last said, for decisions that need not lock it.
+    gate: CachePadded<AtomicU8>,
+    refreshes: Sender<Fingerprint>,
+    refreshes_in_place: AtomicU64,
+    decisions: ShardedCounters<{ Decision::ALL.len() }>,
+    pub(crate) decision_times: Histogram,
+    pub(crate) round_times: Histogram,
+    pub(crate) sync: Mutex<SyncFigures>,
+    started: Duration,
+    seed: u64,
+    ready: AtomicBool,
+    pub(crate) draining: AtomicBool,
+    pub(crate) stop: tokio::sync::watch::Sender<bool>,
+}
+
+/// What the lock guards.
+pub(crate) struct State {
+    pub(crate) ring: Ring,
+    pub(crate) room: Room,
+    /// Fleet time as of the worker's last tick.
+    now: Timestamp,
+    mode_changes: [u64; 2],
+}
+
+/// Bits of [`Shared::gate`].
+const SHUT: u8 = 1;
+const THROTTLING: u8 = 2;
+
+/// What an operator asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OverrideOrder {
+    /// What is forced.
+    pub mode: OverrideMode,
+    /// Another X; `None` keeps the configured one.
+    pub max_active_users: Option<u64>,
+    /// How long, at most [`MAX_OVERRIDE`].
+    pub lasting: Duration,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+/// Why an override was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OverrideError {
+    /// X is 0, or more than the filters are sized for.
+    #[error("max_active_users is {found}; it must be between 1 and {capacity}, the window's capacity")]
+    MaxActiveUsers {
+        /// What was asked for.
+        found: u64,
+        /// The limit.
+        capacity: u64,
+    },
+    /// No time at all, or more than [`MAX_OVERRIDE`].
+    #[error("for is {}; it must be above 0 and at most 24h", humantime::format_duration(*found))]
+    Lasting {
+        /// What was asked for.
+        found: Duration,
+    },
+    /// A longer reason than a status line can show.
+    #[error("reason has {found} bytes; at most 500 are kept")]
+    Reason {
+        /// How many bytes there were.
+        found: usize,
+    },
+}
+
+impl Headcount {
+    /// Begins to configure a controller.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Decides about a request that shows `token`.
+    ///
+    /// Who was seen in the window is admitted; a newcomer is admitted while there is room, and recorded before this
+    /// returns. Blank tokens are treated as `missing_token` says.
+    ///
+    /// # Cost
+    /// One keyed hash, a shard of a read lock, two cache lines. It never waits for a store, a disk or a full queue, and
+    /// allocates nothing.
+    #[inline]
+    pub fn admit(&self, token: impl AsRef<[u8]>) -> Admission {
+        self.shared.admit(token.as_ref())
+    }
+
+    /// Decides about a request without a token.
+    pub fn admit_missing(&self) -> Admission {
+        self.shared.missing()
+    }
+
+    /// Counts a request that is admitted whatever the room: an exempt path, a preflight.
+    pub fn admit_exempt(&self) -> Admission {
+        self.shared.admitted(Admitted::Exempt)
+    }
+
+    /// Counts a request whose token was not usable.
+    pub(crate) fn count_invalid(&self) {
+        self.shared.decisions.count(Decision::Invalid as usize);
+    }
+
+    /// The mode in force.
+    pub fn mode(&self) -> Mode {
+        if self.shared.gate.load(Relaxed) & THROTTLING == 0 { Mode::Open } else { Mode::Throttling }
+    }
+
+    /// Whether this server should be sent requests: what it knows is complete, or it has waited long enough for a store
+    /// that does not answer; and it is not stopping. Not a probe of the store: once ready, only stopping ends it.
+    pub fn is_ready(&self) -> bool {
+        self.shared.ready.load(Relaxed) && !self.shared.draining.load(Relaxed)
+    }
+
+    /// Says not ready from now on, so that a load balancer sends requests elsewhere.
+    pub fn drain(&self) {
+        self.shared.draining.store(true, Relaxed);
+    }
+
+    /// Puts the operator's word in force: here at once, elsewhere within two rounds.
+    ///
+    /// # Errors
+    /// [`OverrideError`] if a value is outside its bounds; nothing changes then.
+    pub fn set_override(&self, order: OverrideOrder) -> Result<Override, OverrideError> {
+        let capacity = self.shared.settings.capacity;
+        if let Some(found) = order.max_active_users.filter(|found| !(1..=capacity).contains(found)) {
+            return Err(OverrideError::MaxActiveUsers { found, capacity });
+        }
+        if order.lasting.is_zero() || order.lasting > MAX_OVERRIDE {
+            return Err(OverrideError::Lasting { found: order.lasting });
+        }
+        if let Some(found) = order.reason.as_ref().map(String::len).filter(|&length| length > 500) {
+            return Err(OverrideError::Reason { found });
+        }
+        let now = self.shared.now();
+        Ok(self.shared.change(|state| {
+            let version = self.shared.next_version(state.room.operator(), now);
+            let OverrideOrder { mode, max_active_users, lasting, reason } = order;
+            let until = now.plus(lasting);
+            let operator = Override { version, mode, max_active_users, until, reason, withdrawn: false };
+            state.room.heed(operator.clone(), now);
+            operator
+        }))
+    }
+
+    /// Takes the operator's word back. Returns whether one was in force.
+    pub fn clear_override(&self) -> bool {
+        let now = self.shared.now();
+        self.shared.change(|state| {
+            let Some(operator) = state.room.operator().filter(|operator| !operator.withdrawn).cloned() else {
+                return false;
+            };
+            let version = self.shared.next_version(Some(&operator), now);
+            state.room.heed(operator.withdraw(version), now)
+        })
+    }
+}
+
+impl Shared {
+    #[inline]
+    fn admit(&self, token: &[u8]) -> Admission {
+        if self.settings.enforcement == Enforcement::Off {
+            return self.admitted(Admitted::Exempt);
+        }
+        if token.iter().all(u8::is_ascii_whitespace) {
+            return self.missing();
+        }
+        let fingerprint = self.settings.key.fingerprint(token);
+        let state = self.state.read();
+        match state.ring.sight(fingerprint) {
+            Sight::Current => {}
+            Sight::Older => {
+                // Sent while the lock is held: a turn, which empties the channel under the write lock, cannot miss it.
+                if self.refreshes.try_send(fingerprint).is_err() {
+                    drop(state);
+                    self.refresh_in_place(fingerprint);
+                }
+            }
+            Sight::Unseen => {
+                drop(state);
+                return self.newcomer(fingerprint);
+            }
+        }
+        self.admitted(Admitted::Seen)
+    }
+
+    #[cold]
+    fn refresh_in_place(&self, fingerprint: Fingerprint) {
+        self.refreshes_in_place.fetch_add(1, Relaxed);
+        self.state.write().ring.record(fingerprint);
+    }
+
+    fn newcomer(&self, fingerprint: Fingerprint) -> Admission {
+        // A crowd outside a full house must not queue for the write lock.
+        if self.gate.load(Relaxed) & SHUT != 0 {
+            return self.rejected(fingerprint.0);
+        }
+        let mut state = self.state.write();
+        if state.ring.sight(fingerprint) != Sight::Unseen {
+            state.ring.record(fingerprint);
+            return self.admitted(Admitted::Seen);
+        }
+        let admitted = match state.seat() {
+            Seat::Free => Admitted::Newcomer,
+            Seat::Warming => Admitted::Warming,
+            Seat::Taken => {
+                self.publish(&mut state);
+                drop(state);
+                return self.rejected(fingerprint.0);
+            }
+        };
+        state.room.take_seat();
+        state.ring.record_newcomer(fingerprint);
+        self.publish(&mut state);
+        drop(state);
+        self.admitted(admitted)
+    }
+
+    fn missing(&self) -> Admission {
+        let shut = self.gate.load(Relaxed) & SHUT != 0;
+        let rejected = match self.settings.missing_token {
+            MissingToken::NewUser => shut,
+            MissingToken::Admit => false,
+            MissingToken::Reject => true,
+        };
+        if self.settings.enforcement == Enforcement::Off {
+            self.admitted(Admitted::Exempt)
+        } else if rejected {
+            self.rejected(0)
+        } else {
+            self.admitted(Admitted::Missing)
+        }
+    }
+
+    #[inline]
+    fn admitted(&self, admitted: Admitted) -> Admission {
+        self.decisions.count(admitted.decision() as usize);
+        Admission::Admitted(admitted)
+    }
+
+    fn rejected(&self, salt: u64) -> Admission {
+        if self.settings.enforcement == Enforcement::Shadow {
+            return self.admitted(Admitted::ShadowRejected);
+        }
+        let count = self.decisions.count(Decision::Rejected as usize);
+        let crate::config::RetryAfter { min, max } = self.settings.retry_after;
+        let dice =
+            fastrand::Rng::with_seed(self.seed ^ salt ^ count.rotate_left(32)).u64(min.as_secs()..=max.as_secs());
+        Admission::Rejected { retry_after: Duration::from_secs(dice) }
+    }
+
+    /// Changes the state, and lets the mode and the gate follow.
+    pub(crate) fn change<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state.write();
+        let result = act(&mut state);
+        self.publish(&mut state);
+        result
+    }
+
+    fn publish(&self, state: &mut State) {
+        let now = state.now;
+        if let Some(mode) = state.room.settle(state.active_users(), now) {
+            state.mode_changes[mode as usize] += 1;
+        }
+        let shut = if state.seat() == Seat::Taken { SHUT } else { 0 };
+        let throttling = if state.room.mode().0 == Mode::Throttling { THROTTLING } else { 0 };
+        let gate = shut | throttling;
+        if self.gate.load(Relaxed) != gate {
+            self.gate.store(gate, Relaxed);
+        }
+    }
+
+    /// Takes another server's filter into minute `slot`, a chunk at a time. Returns whether this server holds bits that
+    /// the other filter lacks; `None` if the minute has left the ring.
+    pub(crate) fn merge(&self, slot: Slot, filter: &Bloom) -> Option<bool> {
+        let mut ours_only = false;
+        for (chunk, words) in filter.words().chunks(CHUNK_WORDS).enumerate() {
+            let difference = self.state.write().ring.merge(slot, chunk * CHUNK_WORDS, words)?;
+            ours_only |= difference.ours_only;
+        }
+        Some(ours_only)
+    }
+
+    /// A copy of minute `slot`, a chunk at a time: it holds at least every bit that was set when this was called.
+    pub(crate) fn copy(&self, slot: Slot) -> Option<Bloom> {
+        let mut copy = Bloom::new(self.settings.shape);
+        for at in (0..self.settings.shape.words()).step_by(CHUNK_WORDS) {
+            let state = self.state.read();
+            let words = &state.ring.filter(slot)?.words()[at..];
+            copy.fill_words(at, words.iter().take(CHUNK_WORDS).copied());
+        }
+        Some(copy)
+    }
+
+    /// Fleet time now.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.fleet_clock.lock().now(self.clock.monotonic())
+    }
+
+    fn next_version(&self, known: Option<&Override>, now: Timestamp) -> Version {
+        let after = known.map_or(0, |known| known.version.number.saturating_add(1));
+        Version { number: after.max(now.as_millis()), writer: self.writer.clone() }
+    }
+}
+
+impl State {
+    pub(crate) fn active_users(&self) -> f64 {
+        self.ring.union().estimate().users
+    }
+
+    fn seat(&self) -> Seat {
+        self.room.seat(self.active_users(), self.ring.is_covered())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,411 @@
+//! How to make a controller. Every key of the configuration file has a method of the same name here.
+
+use super::{Decision, Headcount, Histogram, Shared, State, SyncFigures, Worker};
+use crate::config::{self, Config, ConfigError, Enforcement, MissingToken, RetryAfter, Secret, Settings};
+use crate::fingerprint::{FingerprintKey, MIN_KEY_BYTES};
+use crate::ring::Ring;
+use crate::ring::codec::Codec;
+use crate::room::{Link, OnOutage, Refill, Room, Sharing};
+use crate::sharded::{ShardedCounters, ShardedLock};
+use crate::snapshot::{Loaded, Snapshot, replace};
+use crate::time::{Clock, FleetClock, Slot, SystemClock, Timestamp};
+use crate::token_source::TokenSource;
+use crossbeam_channel::bounded;
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::time::Duration;
+
+/// Refreshes that can wait for the worker: some 5 ms of a flood. More are made in place.
+const REFRESH_QUEUE: usize = 65_536;
+
+/// Configures a controller; see [`Config`] for the meaning, bounds and default of each value.
+///
+/// ```
+/// use headcount::{Headcount, config::Enforcement};
+/// use std::time::Duration;
+/// let (headcount, worker) = Headcount::builder()
+///     .max_active_users(20_000)
+///     .resume_ratio(0.85)
+///     .enforcement(Enforcement::Shadow)
+///     .length(Duration::from_secs(3600))
+///     .build()?;
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
+#[derive(Clone, Default)]
+#[must_use]
+pub struct Builder {
+    config: Config,
+    clock: Option<Arc<dyn Clock>>,
+    seed: Option<u64>,
+    refresh_queue: Option<usize>,
+    sharing: Sharing,
+}
+
+/// Why a controller was not made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A value is missing or outside its bounds.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A background task could not be started.
+    #[error("the {what} could not be started: {source}")]
+    Start {
+        /// Which one.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl From<Config> for Builder {
+    fn from(config: Config) -> Self {
+        Self { config, ..Self::default() }
+    }
+}
+
+/// `[admission]`
+impl Builder {
+    /// X: the most active users.
+    pub fn max_active_users(mut self, max_active_users: u64) -> Self {
+        self.config.admission.max_active_users = Some(max_active_users);
+        self
+    }
+
+    /// Throttling ends when fewer than this part of X is active.
+    pub fn resume_ratio(mut self, resume_ratio: f64) -> Self {
+        self.config.admission.resume_ratio = resume_ratio;
+        self
+    }
+
+    /// What happens to seats that become free while throttling.
+    pub fn refill(mut self, refill: Refill) -> Self {
+        self.config.admission.refill = refill;
+        self
+    }
+
+    /// Whether refusals are carried out.
+    pub fn enforcement(mut self, enforcement: Enforcement) -> Self {
+        self.config.admission.enforcement = enforcement;
+        self
+    }
+
+    /// When a rejected user is told to come back: whole seconds, uniformly between the two.
+    pub fn retry_after(mut self, min: Duration, max: Duration) -> Self {
+        self.config.admission.retry_after = RetryAfter { min, max };
+        self
+    }
+
+    /// What a request without a token is.
+    pub fn missing_token(mut self, missing_token: MissingToken) -> Self {
+        self.config.admission.missing_token = missing_token;
+        self
+    }
+
+    /// Paths that are always admitted: exact, or a prefix that ends in `/*`.
+    pub fn exempt_paths(mut self, paths: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.config.admission.exempt_paths = paths.into_iter().map(Into::into).collect();
+        self
+    }
+}
+
+/// `[window]`
+impl Builder {
+    /// How long a token is remembered at least.
+    pub fn length(mut self, length: Duration) -> Self {
+        self.config.window.length = length;
+        self
+    }
+
+    /// How many slots the window has.
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.config.window.slots = slots;
+        self
+    }
+
+    /// Distinct users of the whole window that the filters are sized for.
+    pub fn capacity(mut self, capacity: u64) -> Self {
+        self.config.window.capacity = Some(capacity);
+        self
+    }
+
+    /// How likely an unknown token is taken for a known one at `capacity`.
+    pub fn false_positive_rate(mut self, rate: f64) -> Self {
+        self.config.window.false_positive_rate = rate;
+        self
+    }
+}
+
+/// `[token]`
+impl Builder {
+    /// Where the token is looked for; the first source that is present wins.
+    pub fn from(mut self, sources: impl IntoIterator<Item = TokenSource>) -> Self {
+        self.config.token.from = sources.into_iter().collect();
+        self
+    }
+
+    /// The fingerprint key, at least 16 bytes; all servers of a fleet share it.
+    pub fn secret(mut self, secret: impl Into<String>) -> Self {
+        self.config.token.secret = Some(Secret::new(secret));
+        self
+    }
+
+    /// A file that holds the fingerprint key.
+    pub fn secret_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.config.token.secret_file = Some(file.into());
+        self
+    }
+}
+
+/// `[redis]`, `[snapshot]`, `[server]`, `[admin]`
+impl Builder {
+    /// Where Redis is; without it, or another store given to `sync_with`, one server is alone.
+    pub fn url(mut self, url: impl Into<String>) -> Self {
+        self.redis().url = Secret::new(url);
+        self
+    }
+
+    /// Servers of one namespace share what they have seen.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.redis().namespace = namespace.into();
+        self
+    }
+
+    /// How often a server exchanges news with the store.
+    pub fn sync_every(mut self, period: Duration) -> Self {
+        self.redis().sync_every = Some(period);
+        self
+    }
+
+    /// Who is let in while the store is away.
+    pub fn on_outage(mut self, on_outage: OnOutage) -> Self {
+        self.redis().on_outage = on_outage;
+        self
+    }
+
+    /// The snapshot's file, for one server alone; none by default.
+    pub fn file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.config.snapshot.file = Some(file.into());
+        self
+    }
+
+    /// This server's name.
+    pub fn node(mut self, node: impl Into<String>) -> Self {
+        self.config.server.node = Some(node.into());
+        self
+    }
+
+    /// Addresses and networks whose `X-Forwarded-*` and `X-Original-*` headers are believed.
+    pub fn trusted_proxies(mut self, proxies: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.config.server.trusted_proxies = proxies.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// A file that holds the bearer token of `admin_router`.
+    pub fn token_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.config.admin.token_file = Some(file.into());
+        self
+    }
+
+    /// Further names under which `admin_router` may be asked.
+    pub fn hosts(mut self, hosts: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.config.admin.hosts = hosts.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Whether `/metrics` answers without the bearer token.
+    pub fn open_metrics(mut self, open: bool) -> Self {
+        self.config.admin.open_metrics = open;
+        self
+    }
+
+    fn redis(&mut self) -> &mut config::Redis {
+        self.config.redis.get_or_insert_default()
+    }
+}
+
+/// For tests and simulators.
+impl Builder {
+    /// Another clock than the machine's.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Some(Arc::new(clock));
+        self
+    }
+
+    /// Where all dice begin; by default they are random. With the same seed, clock and calls, a controller does the
+    /// same.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// How many refreshes can wait for the worker.
+    #[doc(hidden)]
+    pub fn refresh_queue(mut self, length: usize) -> Self {
+        self.refresh_queue = Some(length);
+        self
+    }
+
+    /// Every server hands out the whole room it sees, as the talk's designs did.
+    #[doc(hidden)]
+    pub fn without_shares(mut self) -> Self {
+        self.sharing = Sharing::None;
+        self
+    }
+}
+
+impl Builder {
+    /// Makes the controller and its worker, and starts nothing: the caller drives [`Worker::tick`].
+    ///
+    /// # Errors
+    /// [`BuildError::Config`] names the key, what was found and what would do.
+    pub fn build(self) -> Result<(Headcount, Worker), BuildError> {
+        let Self { config, clock, seed, refresh_queue, sharing } = self;
+        let settings = config.check(fingerprint_key(&config)?)?;
+        let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
+        let codec = Codec::new(settings.shape, settings.generation, settings.key.clone());
+        let link = if config.redis.is_some() { Link::Joining } else { Link::Alone };
+        let (snapshot, loaded) = match snapshot_file(&config) {
+            Some(file) => open_snapshot(file, &codec, &settings)?,
+            None => (None, Memory::Fresh),
+        };
+        let now = loaded.start(clock.wall());
+        let fleet_clock = FleetClock::starting_at(now, clock.monotonic(), settings.slot_length);
+        let current = Slot::at(now, settings.slot_length);
+        let ring = remembering(Ring::new(settings.shape, settings.slots, current), link, loaded);
+        let room = Room::new(settings.limits, link, sharing, now);
+        let mut dice = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        let (refreshes, due) = bounded(refresh_queue.unwrap_or(REFRESH_QUEUE).max(1));
+        let shared = Arc::new(Shared {
+            writer: format!("{:016x}", dice.u64(..)),
+            seed: dice.u64(..),
+            started: clock.monotonic(),
+            fleet_clock: Mutex::new(fleet_clock),
+            state: ShardedLock::new(State { ring, room, now: now, mode_changes: [0; 2] }),
+            gate: CachePadded::new(AtomicU8::new(0)),
+            refreshes,
+            refreshes_in_place: AtomicU64::new(0),
+            decisions: ShardedCounters::<{ Decision::ALL.len() }>::new(),
+            decision_times: Histogram::new(),
+            round_times: Histogram::new(),
+            sync: Mutex::new(SyncFigures::default()),
+            ready: AtomicBool::new(link == Link::Alone),
+            draining: AtomicBool::new(false),
+            stop: tokio::sync::watch::Sender::new(false),
+            config,
+            settings,
+            codec,
+            clock,
+        });
+        shared.change(|_| ());
+        let worker = Worker::new(Arc::clone(&shared), due, snapshot);
+        Ok((Headcount { shared }, worker))
+    }
+}
+
+/// What a server alone knows when it starts.
+enum Memory {
+    /// Nobody was in: everything is covered.
+    Fresh,
+    /// Somebody may have been in, and nobody knows who.
+    Lost,
+    /// The snapshot's minutes.
+    Kept(Loaded),
+}
+
+impl Memory {
+    /// When the server begins. Where a clock was set back since the snapshot was written, time goes on from the
+    /// snapshot: nobody is locked out.
+    fn start(&self, wall: Timestamp) -> Timestamp {
+        match self {
+            Self::Kept(loaded) => wall.max(loaded.at),
+            Self::Fresh | Self::Lost => wall,
+        }
+    }
+}
+
+fn remembering(mut ring: Ring, link: Link, memory: Memory) -> Ring {
+    if link != Link::Alone {
+        return ring;
+    }
+    let known = !matches!(memory, Memory::Lost);
+    for slot in ring.slots() {
+        ring.set_covered(slot, known);
+    }
+    if let Memory::Kept(loaded) = memory {
+        for (slot, minute) in loaded.minutes {
+            ring.merge(slot, 0, minute.filter.words());
+            ring.set_covered(slot, minute.covered);
+        }
+    }
+    ring
+}
+
+fn snapshot_file(config: &Config) -> Option<PathBuf> {
+    let file = config.snapshot.file.clone().filter(|file| !file.as_os_str().is_empty());
+    file.filter(|_| config.redis.is_none())
+}
+
+fn open_snapshot(file: PathBuf, codec: &Codec, settings: &Settings) -> Result<(Option<Snapshot>, Memory), ConfigError> {
+    let unusable = |source| ConfigError::Unreadable { key: "snapshot.file", file: file.clone(), source };
+    let snapshot = Snapshot::open(file.clone(), codec, settings.key.clone()).map_err(unusable)?;
+    let memory = match snapshot.load(codec, settings.slots + 1) {
+        Ok(None) => Memory::Fresh,
+        Ok(Some(loaded)) => Memory::Kept(loaded),
+        Err(error) => {
+            let aside = snapshot.set_aside().map_err(unusable)?;
+            tracing::error!(
+                file = %file.display(), kept_as = %aside.display(), %error,
+                "the snapshot is of no use; until a window has passed, nobody is turned away"
+            );
+            Memory::Lost
+        }
+    };
+    Ok((Some(snapshot), memory))
+}
+
+/// The configured key. One server alone needs none: its key is made once and kept beside the snapshot.
+fn fingerprint_key(config: &Config) -> Result<FingerprintKey, ConfigError> {
+    if let Some(key) = config.fingerprint_key()? {
+        return Ok(key);
+    }
+    if config.redis.is_some() {
+        return Err(ConfigError::SecretMissing);
+    }
+    let file = snapshot_file(config).map(|snapshot| snapshot.with_file_name("fingerprint.key"));
+    let bytes = match &file {
+        Some(file) => kept_key(file).map_err(|source| ConfigError::Unreadable {
+            key: "snapshot.file",
+            file: file.clone(),
+            source,
+        })?,
+        None => random_key(),
+    };
+    FingerprintKey::new(&bytes)
+        .map_err(|source| ConfigError::Secret { key: "snapshot.file: its fingerprint.key", source })
+}
+
+fn kept_key(file: &Path) -> io::Result<Vec<u8>> {
+    match fs::read(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if let Some(directory) = file.parent() {
+                fs::create_dir_all(directory)?;
+            }
+            let key = random_key();
+            replace(file, &key)?;
+            Ok(key)
+        }
+        other => other,
+    }
+}
+
+fn random_key() -> Vec<u8> {
+    let mut key = vec![0; 2 * MIN_KEY_BYTES];
+    getrandom::fill(&mut key).expect("the operating system has randomness");
+    key
+}

@@ -1,0 +1,79 @@
+//! What is counted beside the decisions.
+
+use crate::ring::codec::DecodeError;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// How rounds went; written by rounds, read by status and metrics.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SyncFigures {
+    /// What the store calls itself.
+    pub(crate) store: Option<&'static str>,
+    pub(crate) rounds: u64,
+    pub(crate) conflicts: u64,
+    pub(crate) conflicts_in_a_row: u64,
+    pub(crate) failures: u64,
+    /// By [`crate::round::Outcome`].
+    pub(crate) outcomes: [u64; 4],
+    /// By [`DecodeError::REASONS`].
+    pub(crate) corrupt: [u64; DecodeError::REASONS.len()],
+    pub(crate) bytes_sent: u64,
+    pub(crate) bytes_received: u64,
+    pub(crate) foreign_generation: bool,
+    /// Why the store refuses writes although it answers reads.
+    pub(crate) write_refused: Option<String>,
+    /// Monotonic time of the last successful look.
+    pub(crate) last_success: Option<Duration>,
+    /// Newcomers per second that arrive from elsewhere, lately.
+    pub(crate) foreign_newcomers_per_second: f64,
+    pub(crate) clock_jumps: u64,
+}
+
+/// Durations in buckets of doubling width, counted without a lock.
+#[derive(Debug)]
+pub(crate) struct Histogram {
+    /// Bucket b holds what is below 2^b · 64 ns and not in a lower bucket.
+    buckets: [AtomicU64; Self::BUCKETS],
+    nanos: AtomicU64,
+}
+
+impl Histogram {
+    pub(crate) const BUCKETS: usize = 24;
+
+    pub(crate) fn new() -> Self {
+        Self { buckets: [const { AtomicU64::new(0) }; Self::BUCKETS], nanos: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn record(&self, duration: Duration) {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = (64 - (nanos >> 6).leading_zeros()) as usize;
+        self.buckets[bucket.min(Self::BUCKETS - 1)].fetch_add(1, Relaxed);
+        self.nanos.fetch_add(nanos, Relaxed);
+    }
+
+    /// How many were counted in each bucket.
+    pub(crate) fn counts(&self) -> [u64; Self::BUCKETS] {
+        std::array::from_fn(|bucket| self.buckets[bucket].load(Relaxed))
+    }
+
+    /// The upper end of a bucket.
+    pub(crate) fn upper_end(bucket: usize) -> Duration {
+        Duration::from_nanos(64 << bucket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_lands_below_its_buckets_upper_end() {
+        let histogram = Histogram::new();
+        for (bucket, nanos) in [(0, 63), (1, 64), (1, 127), (2, 128), (23, u64::MAX)] {
+            histogram.record(Duration::from_nanos(nanos));
+            assert!(histogram.counts()[bucket] > 0, "{nanos} ns");
+        }
+        assert_eq!(histogram.counts().iter().sum::<u64>(), 5);
+        assert_eq!(Histogram::upper_end(1), Duration::from_nanos(128));
+    }
+}

@@ -1,0 +1,267 @@
+//! Everything a person asks of a running controller, at one moment.
+
+use super::{Decision, Headcount};
+use crate::config::Enforcement;
+use crate::ring::codec::DecodeError;
+use crate::room::{Link, Mode, OverrideMode};
+use crate::time::Timestamp;
+use serde::Serialize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// A moment of a controller; the JSON of `GET /api/v1/status`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[allow(missing_docs)] // Names and units are those of the metrics; what needs words has them.
+pub struct Status {
+    pub version: &'static str,
+    pub node: String,
+    pub uptime_seconds: u64,
+    pub mode: Mode,
+    pub mode_since: Timestamp,
+    pub enforcement: Enforcement,
+    pub ready: bool,
+    pub active_users: ActiveUsers,
+    /// X: the override's, or the configured one.
+    pub max_active_users: u64,
+    /// Throttling ends when the estimate falls below this.
+    pub resume_below: u64,
+    /// X − E.
+    pub room: u64,
+    /// How many newcomers this server may let in before its next round.
+    pub share: u64,
+    #[serde(rename = "override")]
+    pub operator: OverrideStatus,
+    pub decisions: Decisions,
+    pub sync: SyncStatus,
+    pub ring: RingStatus,
+    /// How often each mode began.
+    #[serde(skip)]
+    pub mode_changes: ModeChanges,
+}
+
+/// E, and how far to believe it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ActiveUsers {
+    /// Distinct tokens in the ring, estimated.
+    pub estimate: u64,
+    /// The lower end of the 95 % interval.
+    pub low: u64,
+    /// The upper end of the 95 % interval: the error of sampling, and what arrived elsewhere and was not read yet.
+    pub high: u64,
+    /// Every bit is set: there are at least `estimate` users, and nobody can tell how many more.
+    pub saturated: bool,
+    /// How long a token is remembered at least.
+    pub window_seconds: u64,
+    /// How long ago this server last read all news.
+    pub stale_seconds: f64,
+}
+
+/// The override in force.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[allow(missing_docs)]
+pub struct OverrideStatus {
+    pub mode: OverrideMode,
+    pub max_active_users: Option<u64>,
+    pub until: Option<Timestamp>,
+    pub reason: Option<String>,
+}
+
+/// All checks since the start, by what was decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
+pub struct Decisions {
+    pub seen: u64,
+    pub newcomer: u64,
+    pub rejected: u64,
+    pub shadow_rejected: u64,
+    pub exempt: u64,
+    pub missing: u64,
+    pub warming: u64,
+    pub limited: u64,
+    pub invalid: u64,
+}
+
+/// How the exchange with the store goes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[allow(missing_docs)]
+pub struct SyncStatus {
+    /// `redis` (or what the store calls itself), or `none`.
+    pub store: &'static str,
+    /// Without a store, always.
+    pub ok: bool,
+    pub last_success_seconds: Option<f64>,
+    pub rounds: u64,
+    pub conflicts: u64,
+    pub conflicts_in_a_row: u64,
+    pub failures: u64,
+    pub corrupt: u64,
+    /// By [`DecodeError::reason`].
+    #[serde(skip)]
+    pub corrupt_by_reason: [u64; DecodeError::REASONS.len()],
+    #[serde(skip)]
+    pub rounds_by_outcome: [u64; 4],
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub nodes: u64,
+    /// Servers with another shape or key share the namespace, and no users.
+    pub foreign_generation: bool,
+    /// Why the store refuses writes although it answers reads.
+    pub write_refused: Option<String>,
+}
+
+/// What the ring holds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[allow(missing_docs)]
+pub struct RingStatus {
+    pub slots: usize,
+    pub slot_seconds: f64,
+    /// Covered minutes, of `slots` + 1.
+    pub coverage: usize,
+    pub capacity: u64,
+    pub bits: u64,
+    pub hashes: usize,
+    pub fill_ratio: f64,
+    pub false_positive_ratio: f64,
+    pub memory_bytes: usize,
+    pub queue_length: usize,
+    pub queue_full: u64,
+}
+
+/// How often each mode began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct ModeChanges {
+    pub to_open: u64,
+    pub to_throttling: u64,
+}
+
+impl Headcount {
+    /// A moment of this controller.
+    ///
+    /// # Cost
+    /// A few microseconds; it delays no decision.
+    pub fn status(&self) -> Status {
+        let shared = &*self.shared;
+        let settings = &shared.settings;
+        let sync = shared.sync.lock().clone();
+        let now = shared.clock.monotonic();
+        let age = sync.last_success.map(|at| now.saturating_sub(at));
+        let [seen, newcomer, rejected, shadow_rejected, exempt, missing, warming, limited, invalid] =
+            shared.decisions.totals();
+        let state = shared.state.read();
+        let (mode, mode_since) = state.room.mode();
+        let estimate = state.ring.union().estimate();
+        let alone = state.room.link() == Link::Alone;
+        let unread = if alone { 0.0 } else { unread(age, settings.sync_every, sync.foreign_newcomers_per_second) };
+        Status {
+            version: env!("CARGO_PKG_VERSION"),
+            node: settings.node.clone(),
+            uptime_seconds: now.saturating_sub(shared.started).as_secs(),
+            mode,
+            mode_since,
+            enforcement: settings.enforcement,
+            ready: self.is_ready(),
+            active_users: ActiveUsers {
+                estimate: estimate.users.round() as u64,
+                low: estimate.low.floor() as u64,
+                high: (estimate.high + unread).ceil() as u64,
+                saturated: estimate.saturated,
+                window_seconds: (settings.slot_length * settings.slots as u32).as_secs(),
+                stale_seconds: if alone {
+                    0.0
+                } else {
+                    age.unwrap_or(now.saturating_sub(shared.started)).as_secs_f64()
+                },
+            },
+            max_active_users: state.room.max_active_users(),
+            resume_below: state.room.resume_below().ceil() as u64,
+            room: state.room.room(estimate.users),
+            share: state.room.share(estimate.users),
+            operator: OverrideStatus::of(state.room.operator()),
+            decisions: Decisions {
+                seen,
+                newcomer,
+                rejected,
+                shadow_rejected,
+                exempt,
+                missing,
+                warming,
+                limited,
+                invalid,
+            },
+            sync: SyncStatus {
+                store: sync.store.unwrap_or("none"),
+                ok: alone || state.room.link() == Link::Up,
+                last_success_seconds: age.map(|age| age.as_secs_f64()),
+                rounds: sync.rounds,
+                conflicts: sync.conflicts,
+                conflicts_in_a_row: sync.conflicts_in_a_row,
+                failures: sync.failures,
+                corrupt: sync.corrupt.iter().sum(),
+                corrupt_by_reason: sync.corrupt,
+                rounds_by_outcome: sync.outcomes,
+                bytes_sent: sync.bytes_sent,
+                bytes_received: sync.bytes_received,
+                nodes: state.room.nodes(),
+                foreign_generation: sync.foreign_generation,
+                write_refused: sync.write_refused,
+            },
+            ring: RingStatus {
+                slots: settings.slots,
+                slot_seconds: settings.slot_length.as_secs_f64(),
+                coverage: state.ring.coverage(),
+                capacity: settings.capacity,
+                bits: settings.shape.bits(),
+                hashes: crate::bloom::LANES,
+                fill_ratio: state.ring.union().fill_ratio(),
+                false_positive_ratio: state.ring.union().false_positive_ratio(),
+                // The minutes, the union, and the two that the next turn needs.
+                memory_bytes: (state.ring.len() + 3) * settings.shape.bytes(),
+                queue_length: shared.refreshes.len(),
+                queue_full: shared.refreshes_in_place.load(Relaxed),
+            },
+            mode_changes: ModeChanges {
+                to_open: state.mode_changes[Mode::Open as usize],
+                to_throttling: state.mode_changes[Mode::Throttling as usize],
+            },
+        }
+    }
+}
+
+impl OverrideStatus {
+    fn of(operator: Option<&crate::room::Override>) -> Self {
+        match operator.filter(|operator| !operator.withdrawn) {
+            Some(operator) => Self {
+                mode: operator.mode,
+                max_active_users: operator.max_active_users,
+                until: Some(operator.until),
+                reason: operator.reason.clone(),
+            },
+            None => Self { mode: OverrideMode::Auto, max_active_users: None, until: None, reason: None },
+        }
+    }
+}
+
+impl Decisions {
+    /// The count of each decision.
+    pub fn by_decision(&self) -> [(Decision, u64); 9] {
+        let counts = [
+            self.seen,
+            self.newcomer,
+            self.rejected,
+            self.shadow_rejected,
+            self.exempt,
+            self.missing,
+            self.warming,
+            self.limited,
+            self.invalid,
+        ];
+        std::array::from_fn(|at| (Decision::ALL[at], counts[at]))
+    }
+}
+
+/// Who arrived elsewhere and is not known here: what came since the last look, and what others held back until their
+/// own round.
+fn unread(age: Option<Duration>, period: Duration, per_second: f64) -> f64 {
+    age.map_or(0.0, |age| (age + period).as_secs_f64() * per_second)
+}

@@ -1,0 +1,343 @@
+use super::*;
+use crate::time::ManualClock;
+use std::collections::HashSet;
+use std::path::Path;
+use std::thread;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn noon() -> Arc<ManualClock> {
+    Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)))
+}
+
+fn alone(max_active_users: u64) -> (Headcount, Worker, Arc<ManualClock>) {
+    let clock = noon();
+    let (headcount, worker) =
+        Headcount::builder().max_active_users(max_active_users).clock(Arc::clone(&clock)).seed(1).build().unwrap();
+    (headcount, worker, clock)
+}
+
+fn decision(headcount: &Headcount, token: &str) -> Decision {
+    headcount.admit(token).decision()
+}
+
+/// Lets minutes pass as a running worker would see them.
+fn pass(minutes: u32, worker: &mut Worker, clock: &ManualClock) {
+    for _ in 0..minutes {
+        clock.advance(MINUTE);
+        worker.tick();
+    }
+}
+
+#[test]
+fn the_surge() {
+    let (headcount, mut worker, clock) = alone(100);
+    // A hundred players come in and play.
+    for player in 0..100 {
+        assert_eq!(decision(&headcount, &format!("player-{player}")), Decision::Newcomer);
+    }
+    assert_eq!(headcount.mode(), Mode::Throttling);
+    // A crowd arrives and hammers the door: nobody gets in, however often they try.
+    for newcomer in 0..10_000 {
+        assert_eq!(decision(&headcount, &format!("newcomer-{}", newcomer % 500)), Decision::Rejected);
+    }
+    // Forty of the hundred play on; for half an hour every one of the hundred could have returned.
+    for _ in 0..30 {
+        pass(1, &mut worker, &clock);
+        for player in 0..40 {
+            assert_eq!(decision(&headcount, &format!("player-{player}")), Decision::Seen);
+        }
+    }
+    // The sixty who left are forgotten when their minute has left the ring; their seats are given to newcomers.
+    pass(1, &mut worker, &clock);
+    assert_eq!(headcount.mode(), Mode::Open);
+    let admitted = (0..500).filter(|newcomer| headcount.admit(format!("newcomer-{newcomer}")).is_admitted()).count();
+    assert!((59..=61).contains(&admitted), "{admitted} were let in");
+    for player in 0..40 {
+        assert_eq!(decision(&headcount, &format!("player-{player}")), Decision::Seen);
+    }
+}
+
+#[test]
+fn fifty_thousand_tokens_from_eight_threads_fill_a_thousand_seats() {
+    let headcount = Headcount::builder().max_active_users(1000).build().unwrap().0;
+    let admitted: HashSet<u32> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|thread| {
+                let headcount = headcount.clone();
+                let tokens = (0..50_000_u32).filter(move |token| token % 8 == thread);
+                scope.spawn(move || {
+                    tokens.filter(|token| headcount.admit(token.to_string()).is_admitted()).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!((990..=1010).contains(&admitted.len()), "{} admitted", admitted.len());
+    for token in admitted {
+        assert_eq!(decision(&headcount, &token.to_string()), Decision::Seen);
+    }
+}
+
+#[test]
+fn who_was_admitted_is_seen_by_the_very_next_request_of_any_thread() {
+    let headcount = Headcount::builder().max_active_users(1_000_000).refresh_queue(1).build().unwrap().0;
+    thread::scope(|scope| {
+        for thread in 0..8 {
+            let headcount = &headcount;
+            scope.spawn(move || {
+                for token in 0..20_000 {
+                    let token = format!("{thread}-{token}");
+                    assert!(headcount.admit(&token).is_admitted());
+                    assert_eq!(decision(headcount, &token), Decision::Seen);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_refresh_counts_even_if_the_queue_is_full_and_the_worker_slow() {
+    for queue in [1, 1000] {
+        let clock = noon();
+        let (headcount, mut worker) =
+            Headcount::builder().max_active_users(1000).clock(Arc::clone(&clock)).refresh_queue(queue).build().unwrap();
+        for player in 0..100 {
+            assert!(headcount.admit(format!("player-{player}")).is_admitted());
+        }
+        pass(30, &mut worker, &clock);
+        // Refreshed in the last moment of their window; the worker comes only after it has ended.
+        for player in 0..100 {
+            assert_eq!(decision(&headcount, &format!("player-{player}")), Decision::Seen);
+        }
+        pass(30, &mut worker, &clock);
+        for player in 0..100 {
+            assert_eq!(decision(&headcount, &format!("player-{player}")), Decision::Seen, "queue of {queue}");
+        }
+    }
+}
+
+#[test]
+fn readers_never_miss_a_player_while_minutes_turn() {
+    let (headcount, mut worker, clock) = alone(100_000);
+    let players: Vec<String> = (0..500).map(|player| format!("player-{player}")).collect();
+    for player in &players {
+        assert!(headcount.admit(player).is_admitted());
+    }
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    for player in &players {
+                        assert_eq!(decision(&headcount, player), Decision::Seen);
+                    }
+                }
+            });
+        }
+        for _ in 0..200 {
+            // Everybody is refreshed at least once a window, as players are.
+            for player in &players {
+                assert_eq!(decision(&headcount, player), Decision::Seen);
+            }
+            pass(5, &mut worker, &clock);
+        }
+        stop.store(true, Relaxed);
+    });
+}
+
+#[test]
+fn the_decision_allows_nothing_for_a_blank_token_but_what_missing_token_says() {
+    for (missing_token, open, full) in [
+        (MissingToken::NewUser, Decision::Missing, Decision::Rejected),
+        (MissingToken::Admit, Decision::Missing, Decision::Missing),
+        (MissingToken::Reject, Decision::Rejected, Decision::Rejected),
+    ] {
+        let headcount = Headcount::builder().max_active_users(1).missing_token(missing_token).build().unwrap().0;
+        for blank in ["", " ", "\t \r\n"] {
+            assert_eq!(decision(&headcount, blank), open, "{missing_token:?} with room");
+        }
+        assert_eq!(decision(&headcount, "alice"), Decision::Newcomer);
+        assert_eq!(decision(&headcount, ""), full, "{missing_token:?} without");
+        assert_eq!(headcount.admit_missing().decision(), full);
+    }
+}
+
+#[test]
+fn shadow_decides_and_counts_and_rejects_nobody() {
+    let headcount = Headcount::builder().max_active_users(1).enforcement(Enforcement::Shadow).build().unwrap().0;
+    assert_eq!(decision(&headcount, "alice"), Decision::Newcomer);
+    for _ in 0..3 {
+        assert_eq!(decision(&headcount, "bob"), Decision::ShadowRejected);
+    }
+    assert_eq!(headcount.status().decisions.shadow_rejected, 3);
+}
+
+#[test]
+fn off_admits_everybody_and_remembers_nobody() {
+    let headcount = Headcount::builder().max_active_users(1).enforcement(Enforcement::Off).build().unwrap().0;
+    for token in ["alice", "bob", ""] {
+        assert_eq!(decision(&headcount, token), Decision::Exempt);
+    }
+    assert_eq!(headcount.status().active_users.estimate, 0);
+}
+
+#[test]
+fn retry_after_is_whole_seconds_spread_over_its_range() {
+    let builder = Headcount::builder().max_active_users(1);
+    let headcount = builder.retry_after(Duration::from_secs(3), Duration::from_secs(7)).build().unwrap().0;
+    let _ = headcount.admit("alice");
+    let mut met = HashSet::new();
+    for _ in 0..200 {
+        match headcount.admit("bob") {
+            Admission::Rejected { retry_after } => met.insert(retry_after.as_secs_f64().to_string()),
+            admitted => panic!("{admitted:?}"),
+        };
+    }
+    let wanted: HashSet<_> = (3..=7).map(|seconds| seconds.to_string()).collect();
+    assert_eq!(met, wanted);
+}
+
+#[test]
+fn the_decisions_add_up_to_all_checks() {
+    let (headcount, ..) = alone(2);
+    for token in ["a", "b", "c", "a", "", "d"] {
+        let _ = headcount.admit(token);
+    }
+    let _ = headcount.admit_exempt();
+    headcount.count_invalid();
+    let counts = headcount.status().decisions.by_decision();
+    assert_eq!(counts.iter().map(|(_, count)| count).sum::<u64>(), 8);
+}
+
+fn order(mode: OverrideMode) -> OverrideOrder {
+    OverrideOrder { mode, max_active_users: None, lasting: MINUTE, reason: Some("launch".into()) }
+}
+
+#[test]
+fn an_override_steers_and_ends_by_itself() {
+    let (headcount, mut worker, clock) = alone(1);
+    headcount.set_override(order(OverrideMode::Throttling)).unwrap();
+    assert_eq!(decision(&headcount, "alice"), Decision::Rejected);
+    assert_eq!(headcount.mode(), Mode::Throttling);
+    headcount.set_override(order(OverrideMode::Open)).unwrap();
+    for token in ["alice", "bob", "carol"] {
+        assert_eq!(decision(&headcount, token), Decision::Newcomer);
+    }
+    pass(1, &mut worker, &clock);
+    assert_eq!(decision(&headcount, "dave"), Decision::Rejected);
+    assert_eq!(headcount.status().operator.until, None);
+}
+
+#[test]
+fn an_override_taken_back_is_gone_at_once() {
+    let (headcount, ..) = alone(1);
+    assert!(!headcount.clear_override());
+    headcount.set_override(order(OverrideMode::Throttling)).unwrap();
+    assert!(headcount.clear_override());
+    assert!(!headcount.clear_override());
+    assert_eq!(decision(&headcount, "alice"), Decision::Newcomer);
+}
+
+#[test]
+fn an_override_outside_its_bounds_changes_nothing() {
+    let (headcount, ..) = alone(1);
+    let x = |max_active_users| OverrideOrder { max_active_users: Some(max_active_users), ..order(OverrideMode::Auto) };
+    let lasting = |lasting| OverrideOrder { lasting, ..order(OverrideMode::Open) };
+    for refused in [x(0), x(16_385), lasting(Duration::ZERO), lasting(MAX_OVERRIDE + MINUTE)] {
+        assert!(headcount.set_override(refused).is_err());
+    }
+    assert_eq!(headcount.status().operator.mode, OverrideMode::Auto);
+    headcount.set_override(x(16_384)).unwrap();
+    assert_eq!(headcount.status().max_active_users, 16_384);
+}
+
+fn with_snapshot(file: &Path, clock: &Arc<ManualClock>) -> (Headcount, Worker) {
+    Headcount::builder().max_active_users(2).clock(Arc::clone(clock)).file(file).build().unwrap()
+}
+
+#[test]
+fn a_restart_locks_nobody_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("ring.snapshot");
+    let clock = noon();
+    let (headcount, mut worker) = with_snapshot(&file, &clock);
+    assert_eq!(decision(&headcount, "alice"), Decision::Newcomer);
+    pass(3, &mut worker, &clock);
+    assert_eq!(decision(&headcount, "bob"), Decision::Newcomer);
+    worker.finish();
+    drop((headcount, worker));
+
+    clock.advance(20 * MINUTE);
+    let (headcount, mut worker) = with_snapshot(&file, &clock);
+    assert_eq!(headcount.status().ring.coverage, 31);
+    assert_eq!(decision(&headcount, "carol"), Decision::Rejected);
+    assert_eq!(decision(&headcount, "alice"), Decision::Seen);
+    // Bob was last seen in minute 3, and is forgotten in minute 34.
+    pass(10, &mut worker, &clock);
+    assert_eq!(headcount.status().active_users.estimate, 2);
+    pass(1, &mut worker, &clock);
+    assert_eq!(headcount.status().active_users.estimate, 1);
+}
+
+#[test]
+fn a_killed_server_loses_at_most_what_came_after_its_last_snapshot() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("ring.snapshot");
+    let clock = noon();
+    let (headcount, mut worker) = with_snapshot(&file, &clock);
+    assert_eq!(decision(&headcount, "alice"), Decision::Newcomer);
+    clock.advance(Duration::from_secs(2));
+    worker.tick();
+    assert_eq!(decision(&headcount, "bob"), Decision::Newcomer);
+    drop((headcount, worker));
+    let (headcount, _worker) = with_snapshot(&file, &clock);
+    assert_eq!(decision(&headcount, "alice"), Decision::Seen);
+    assert_eq!(decision(&headcount, "bob"), Decision::Newcomer);
+}
+
+#[test]
+fn a_bad_snapshot_is_kept_aside_and_turns_nobody_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("ring.snapshot");
+    std::fs::write(&file, "not a snapshot").unwrap();
+    let clock = noon();
+    let (headcount, mut worker) = with_snapshot(&file, &clock);
+    assert!(headcount.is_ready());
+    assert_eq!(headcount.status().ring.coverage, 0);
+    for token in ["alice", "bob", "carol"] {
+        assert_eq!(decision(&headcount, token), Decision::Warming);
+    }
+    assert_eq!(std::fs::read_to_string(directory.path().join("ring.snapshot.bad")).unwrap(), "not a snapshot");
+    pass(31, &mut worker, &clock);
+    assert_eq!(headcount.status().ring.coverage, 31);
+}
+
+#[test]
+fn an_old_snapshot_is_as_good_as_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("ring.snapshot");
+    let clock = noon();
+    let (headcount, mut worker) = with_snapshot(&file, &clock);
+    let _ = headcount.admit("alice");
+    worker.finish();
+    drop((headcount, worker));
+    clock.advance(40 * MINUTE);
+    let (headcount, _worker) = with_snapshot(&file, &clock);
+    let status = headcount.status();
+    assert_eq!((status.ring.coverage, status.active_users.estimate), (31, 0));
+}
+
+#[test]
+fn a_clock_set_back_between_two_starts_locks_nobody_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("ring.snapshot");
+    let clock = noon();
+    let (headcount, mut worker) = with_snapshot(&file, &clock);
+    let _ = headcount.admit("alice");
+    worker.finish();
+    drop((headcount, worker));
+    clock.set_wall(Timestamp::from_millis(1_700_000_000_000));
+    let (headcount, _worker) = with_snapshot(&file, &clock);
+    assert_eq!(decision(&headcount, "alice"), Decision::Seen);
+}

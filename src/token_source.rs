@@ -1,0 +1,230 @@
+//! Where a request carries its token.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest token that is accepted, in bytes.
+pub const MAX_TOKEN_BYTES: usize = 4096;
+
+/// One place to look for the token.
+///
+/// ```
+/// use headcount::TokenSource;
+/// assert_eq!("cookie:session".parse(), Ok(TokenSource::Cookie("session".into())));
+/// assert!("query:token".parse::<TokenSource>().is_err());
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum TokenSource {
+    /// `Authorization: Bearer …`.
+    Bearer,
+    /// A cookie of this name.
+    Cookie(String),
+    /// A header of this name.
+    Header(String),
+}
+
+impl TokenSource {
+    /// Where tokens are looked for unless told otherwise: bearer, the cookie `session`, the header `X-Access-Token`.
+    pub fn defaults() -> Vec<Self> {
+        vec![Self::Bearer, Self::Cookie("session".into()), Self::Header("X-Access-Token".into())]
+    }
+}
+
+/// A word that names no token source.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{found:?} is no token source; use \"bearer\", \"cookie:NAME\" or \"header:NAME\"")]
+pub struct TokenSourceError {
+    found: String,
+}
+
+impl FromStr for TokenSource {
+    type Err = TokenSourceError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let name = |name: &str| is_http_token(name).then(|| name.to_owned());
+        let source = match text.split_once(':') {
+            None if text.eq_ignore_ascii_case("bearer") => Some(Self::Bearer),
+            Some(("cookie", cookie)) => name(cookie).map(Self::Cookie),
+            Some(("header", header)) => name(header).map(Self::Header),
+            _ => None,
+        };
+        source.ok_or_else(|| TokenSourceError { found: text.to_owned() })
+    }
+}
+
+impl TryFrom<String> for TokenSource {
+    type Error = TokenSourceError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<TokenSource> for String {
+    fn from(source: TokenSource) -> Self {
+        source.to_string()
+    }
+}
+
+impl fmt::Display for TokenSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bearer => f.write_str("bearer"),
+            Self::Cookie(name) => write!(f, "cookie:{name}"),
+            Self::Header(name) => write!(f, "header:{name}"),
+        }
+    }
+}
+
+/// A `token` in the grammar of RFC 9110 §5.6.2: what names of headers and cookies are made of.
+fn is_http_token(name: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty() && name.bytes().all(legal)
+}
+
+/// Why the token of a request was not usable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidToken {
+    /// Longer than [`MAX_TOKEN_BYTES`].
+    #[error("the token is longer than {MAX_TOKEN_BYTES} bytes")]
+    TooLong,
+    /// Not UTF-8.
+    #[error("the token is not valid UTF-8")]
+    NotText,
+    /// One source holds several tokens that differ.
+    #[error("the request carries several different tokens")]
+    Ambiguous,
+}
+
+#[cfg(feature = "tower")]
+mod extract {
+    use super::{InvalidToken, MAX_TOKEN_BYTES, TokenSource};
+    use http::HeaderMap;
+    use http::header::{AUTHORIZATION, COOKIE};
+
+    impl TokenSource {
+        /// The token of a request: the first source that holds one wins. Blank tokens are none.
+        ///
+        /// # Errors
+        /// [`InvalidToken`].
+        pub fn find<'h>(sources: &[Self], headers: &'h HeaderMap) -> Result<Option<&'h str>, InvalidToken> {
+            for source in sources {
+                if let Some(token) = source.token(headers)? {
+                    return Ok(Some(token));
+                }
+            }
+            Ok(None)
+        }
+
+        fn token<'h>(&self, headers: &'h HeaderMap) -> Result<Option<&'h str>, InvalidToken> {
+            match self {
+                Self::Bearer => only(values(headers, AUTHORIZATION.as_str()).filter_map(bearer)),
+                Self::Cookie(name) => only(values(headers, COOKIE.as_str()).flat_map(|value| cookies(value, name))),
+                Self::Header(name) => only(values(headers, name)),
+            }
+        }
+    }
+
+    fn values<'h>(headers: &'h HeaderMap, name: &str) -> impl Iterator<Item = &'h [u8]> {
+        headers.get_all(name).into_iter().map(|value| value.as_bytes())
+    }
+
+    /// The scheme's name is compared without case (RFC 9110 §11.1).
+    fn bearer(value: &[u8]) -> Option<&[u8]> {
+        let value = value.trim_ascii();
+        let (scheme, token) = value.split_at_checked(6)?;
+        let apart = token.first().is_none_or(u8::is_ascii_whitespace);
+        (scheme.eq_ignore_ascii_case(b"bearer") && apart).then_some(token)
+    }
+
+    fn cookies<'h>(value: &'h [u8], name: &str) -> impl Iterator<Item = &'h [u8]> {
+        value.split(|&byte| byte == b';').filter_map(move |pair| {
+            let equals = pair.iter().position(|&byte| byte == b'=')?;
+            (pair[..equals].trim_ascii() == name.as_bytes()).then(|| &pair[equals + 1..])
+        })
+    }
+
+    /// The one token among the values; the same value may stand there twice.
+    fn only<'h>(values: impl Iterator<Item = &'h [u8]>) -> Result<Option<&'h str>, InvalidToken> {
+        let mut found = None;
+        for value in values.map(<[u8]>::trim_ascii).filter(|value| !value.is_empty()) {
+            if value.len() > MAX_TOKEN_BYTES {
+                return Err(InvalidToken::TooLong);
+            }
+            let token = std::str::from_utf8(value).map_err(|_| InvalidToken::NotText)?;
+            if found.replace(token).is_some_and(|before| before != token) {
+                return Err(InvalidToken::Ambiguous);
+            }
+        }
+        Ok(found)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use http::HeaderValue;
+
+        fn find(headers: &[(&'static str, &[u8])]) -> Result<Option<String>, InvalidToken> {
+            let sources: Vec<TokenSource> =
+                ["bearer", "cookie:session", "header:X-Access-Token"].map(|source| source.parse().unwrap()).into();
+            let mut map = HeaderMap::new();
+            for (name, value) in headers {
+                map.append(*name, HeaderValue::from_bytes(value).unwrap());
+            }
+            TokenSource::find(&sources, &map).map(|token| token.map(str::to_owned))
+        }
+
+        fn found(headers: &[(&'static str, &[u8])]) -> String {
+            find(headers).unwrap().expect("a token")
+        }
+
+        #[test]
+        fn each_source_is_found_under_its_name() {
+            assert_eq!(found(&[("authorization", b"Bearer alice")]), "alice");
+            assert_eq!(found(&[("authorization", b"bEARER   alice  ")]), "alice");
+            assert_eq!(found(&[("cookie", b"theme=dark; session=alice; x=y")]), "alice");
+            assert_eq!(found(&[("x-access-token", "çelik".as_bytes())]), "çelik");
+        }
+
+        #[test]
+        fn the_first_source_that_holds_a_token_wins() {
+            assert_eq!(found(&[("cookie", b"session=bob"), ("authorization", b"Bearer alice")]), "alice");
+            assert_eq!(found(&[("cookie", b"session=bob"), ("authorization", b"Basic YTpi")]), "bob");
+            assert_eq!(found(&[("authorization", b"Bearer "), ("x-access-token", b"carol")]), "carol");
+        }
+
+        #[test]
+        fn nothing_and_blanks_are_no_token() {
+            let nothing: [&[(&'static str, &[u8])]; 6] = [
+                &[],
+                &[("authorization", b"Bearer")],
+                &[("authorization", b"Bearer   \t ")],
+                &[("authorization", b"Bearerx")],
+                &[("cookie", b"session=; sessions=x; =y; session")],
+                &[("x-access-token", b"   ")],
+            ];
+            for headers in nothing {
+                assert_eq!(find(headers), Ok(None), "{headers:?}");
+            }
+        }
+
+        #[test]
+        fn a_repeated_source_must_agree_with_itself() {
+            assert_eq!(found(&[("x-access-token", b"a"), ("x-access-token", b"a")]), "a");
+            let differing = [("x-access-token", b"a".as_slice()), ("x-access-token", b"b".as_slice())];
+            assert_eq!(find(&differing), Err(InvalidToken::Ambiguous));
+            assert_eq!(find(&[("cookie", b"session=a; session=b")]), Err(InvalidToken::Ambiguous));
+        }
+
+        #[test]
+        fn what_is_too_long_or_no_text_is_refused() {
+            let longest = vec![b'x'; MAX_TOKEN_BYTES];
+            assert_eq!(found(&[("x-access-token", &longest)]).len(), MAX_TOKEN_BYTES);
+            let longer = vec![b'x'; MAX_TOKEN_BYTES + 1];
+            assert_eq!(find(&[("x-access-token", &longer)]), Err(InvalidToken::TooLong));
+            assert_eq!(find(&[("x-access-token", b"\xff\xfe")]), Err(InvalidToken::NotText));
+        }
+    }
+}
