@@ -358,6 +358,17 @@ impl Shared {
         self.fleet_clock.lock().now(self.clock.monotonic())
     }
 
+    /// Dice of their own for one purpose, from the controller's seed.
+    pub(crate) fn dice(&self, purpose: &str) -> fastrand::Rng {
+        fastrand::Rng::with_seed(self.seed ^ self.settings.key.hash(purpose.as_bytes()))
+    }
+
+    /// Whether another server's override is one that could have been set here.
+    pub(crate) fn is_plausible(&self, operator: &Override, now: Timestamp) -> bool {
+        let fits = |x: u64| (1..=self.settings.capacity).contains(&x);
+        operator.max_active_users.is_none_or(fits) && operator.until <= now.plus(MAX_OVERRIDE + Duration::from_secs(60))
+    }
+
     fn next_version(&self, known: Option<&Override>, now: Timestamp) -> Version {
         let after = known.map_or(0, |known| known.version.number.saturating_add(1));
         Version { number: after.max(now.as_millis()), writer: self.writer.clone() }
@@ -367,6 +378,11 @@ impl Shared {
 impl State {
     pub(crate) fn active_users(&self) -> f64 {
         self.ring.union().estimate().users
+    }
+
+    /// Notes fleet time, from which the present mode counts when it changes.
+    pub(crate) fn set_now(&mut self, now: Timestamp) {
+        self.now = now;
     }
 
     fn seat(&self) -> Seat {

@@ -182,6 +182,11 @@ impl Room {
         self.share = share.saturating_sub(renewal.unpublished);
     }
 
+    /// A server that was alone joins a fleet.
+    pub(crate) fn join(&mut self) {
+        self.link = Link::Joining;
+    }
+
     /// The last round did not succeed.
     pub(crate) fn lose_store(&mut self) {
         if self.link == Link::Up {

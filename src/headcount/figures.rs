@@ -19,6 +19,7 @@ pub(crate) struct SyncFigures {
     pub(crate) corrupt: [u64; DecodeError::REASONS.len()],
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
+    pub(crate) nodes: u64,
     pub(crate) foreign_generation: bool,
     /// Why the store refuses writes although it answers reads.
     pub(crate) write_refused: Option<String>,

@@ -68,7 +68,7 @@ impl Worker {
         self.last_tick = monotonic;
 
         self.drain();
-        self.shared.state.write().now = now;
+        self.shared.state.write().set_now(now);
         let (current, link) = {
             let state = self.shared.state.read();
             (state.ring.current(), state.room.link())

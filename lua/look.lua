@@ -1,0 +1,70 @@
+-- What is in the namespace, and that this server is alive.
+--
+-- KEYS[1] fleet: hash { since = slot, beat = ms of the last look of any node }
+-- KEYS[2] nodes: sorted set, writer ids by ms of their last look
+-- KEYS[3] operator: hash { version, writer, body }
+-- KEYS[4] generations: sorted set, generations by ms of their last look; the one key that all generations share
+-- KEYS[5…] slots: hashes { ts, value }, one per minute
+-- ARGV[1] writer id · ARGV[2] ms after which a node is dead · ARGV[3] ms to keep keys · ARGV[4] generation
+--
+-- Returns { seconds, microseconds, since, beat, override, nodes, other generations alive, refusal,
+--           ts and size of each slot in the order of KEYS }; '' stands for nothing, '!' for what is no value of ours.
+--
+-- Atomic, so that the clock, the versions and the nodes belong to one moment. The writes are noted and never fail the
+-- look: under OOM, or on a replica, a server still reads.
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local refusal = ''
+
+local function read(...)
+  local answer = redis.pcall(...)
+  if type(answer) == 'table' and answer.err then return '!' end
+  return answer or ''
+end
+
+local function write(...)
+  local answer = redis.pcall(...)
+  if type(answer) == 'table' and answer.err then refusal = answer.err end
+end
+
+local since = read('HGET', KEYS[1], 'since')
+local beat = read('HGET', KEYS[1], 'beat')
+local override = ''
+local override_size = read('HSTRLEN', KEYS[3], 'body')
+if override_size ~= '!' and override_size > 0 and override_size <= 4096 then override = read('HGET', KEYS[3], 'body') end
+
+local stamp = string.format('%.0f', now)
+local dead = string.format('(%.0f', now - ARGV[2])
+write('HSET', KEYS[1], 'beat', stamp)
+write('ZADD', KEYS[2], stamp, ARGV[1])
+write('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - ARGV[2]))
+write('ZADD', KEYS[4], stamp, ARGV[4])
+write('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now - ARGV[3]))
+for key = 1, 4 do write('PEXPIRE', KEYS[key], ARGV[3]) end
+
+local nodes = read('ZCOUNT', KEYS[2], dead, '+inf')
+local others = 0
+local alive = read('ZRANGEBYSCORE', KEYS[4], dead, '+inf')
+if alive ~= '!' then
+  for _, generation in ipairs(alive) do
+    if generation ~= ARGV[4] then others = others + 1 end
+  end
+end
+
+local answer = { clock[1], clock[2], since, beat, override, nodes, others, refusal }
+for key = 5, #KEYS do
+  local size = read('HSTRLEN', KEYS[key], 'ts')
+  local value_size = read('HSTRLEN', KEYS[key], 'value')
+  local ts = ''
+  if size == '!' or size > 64 then
+    ts = '!'
+  elseif size > 0 then
+    ts = read('HGET', KEYS[key], 'ts')
+    if not string.match(ts, '^[%w%-]+$') then ts = '!' end
+  elseif value_size > 0 then
+    ts = '!'
+  end
+  answer[#answer + 1] = ts
+  answer[#answer + 1] = value_size
+end
+return answer

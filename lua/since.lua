@@ -1,0 +1,20 @@
+-- Records the first minute of the namespace; the lowest wins.
+--
+-- KEYS[1] fleet: hash { since, beat } · KEYS[2] generations: sorted set by ms of their last look
+-- ARGV[1] slot · ARGV[2] '1' to claim it as new, '0' to write back what the fleet knows · ARGV[3] ms to keep it
+-- ARGV[4] this generation
+--
+-- Returns the recorded slot, '' if the claim was refused: another generation may have keys left, whose users are in.
+--
+-- Atomic, so that two servers cannot both claim.
+local known = tonumber(redis.call('HGET', KEYS[1], 'since') or '')
+local slot = tonumber(ARGV[1])
+if known and (ARGV[2] == '1' or known <= slot) then return string.format('%.0f', known) end
+if ARGV[2] == '1' then
+  for _, generation in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+    if generation ~= ARGV[4] then return '' end
+  end
+end
+redis.call('HSET', KEYS[1], 'since', ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return ARGV[1]

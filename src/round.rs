@@ -1,0 +1,538 @@
+//! One exchange of news with the store, without I/O: what the loop in [`sync`](crate::sync) drives, and a simulator.
+//!
+//! ```text
+//! begin ──► Look ──► what is foreign and unread? ──► Fetch … ──► merged: the round has succeeded
+//!                                                                  │
+//!                    what does the store lack? ◄───────────────────┘
+//!                            └──► Publish ──► written, or in conflict: skipped until the next round
+//! ```
+//!
+//! A round *succeeds* when nothing foreign that its look has shown is left unread. Losing the race to publish does not
+//! undo that: what the other server wrote is shown by the next look.
+
+mod coverage;
+mod messages;
+
+use crate::headcount::{Headcount, Shared};
+use crate::ring::codec::DecodeError;
+use crate::room::{Link, Renewal};
+use crate::store_error::StoreError;
+use crate::time::{Observed, Slot};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coverage::Coverage;
+pub use messages::{Entry, Identity, Looked, Outgoing, Publish, Published, Reply, Request, Since, Stamp, Stored};
+
+/// Values fetched at a time: bounds the memory of a catch-up.
+const FETCH_AT_MOST_BYTES: usize = 8 << 20;
+
+/// Minutes published in a round: the current one and another, or more while more are dirty.
+const PUBLISH: usize = 2;
+const PUBLISH_WHILE_MANY: usize = 8;
+
+/// How a fleet exchanges news. The talk's earlier designs are other values of it, for comparison.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Protocol {
+    /// Whether each round starts at a fresh random offset in its period.
+    pub jitter: bool,
+    /// Whether the newest minute alone is exchanged.
+    pub newest_only: bool,
+    /// Whether a lost race is run again at once, instead of in the next round.
+    pub retry_on_conflict: bool,
+    /// Whether a version is the store's clock in milliseconds, instead of unique.
+    pub clock_as_stamp: bool,
+    /// Waited between reading and writing, to stand for larger filters and slower machines.
+    pub write_delay: Duration,
+}
+
+impl Protocol {
+    /// Ours.
+    pub const HEADCOUNT: Self = Self {
+        jitter: true,
+        newest_only: false,
+        retry_on_conflict: false,
+        clock_as_stamp: false,
+        write_delay: Duration::ZERO,
+    };
+    /// The talk's second design: retried until it succeeds.
+    pub const V1: Self =
+        Self { jitter: false, newest_only: true, retry_on_conflict: true, clock_as_stamp: true, ..Self::HEADCOUNT };
+    /// The talk's third design: who loses the race skips the write until the next second.
+    pub const V1_1: Self = Self { retry_on_conflict: false, ..Self::V1 };
+}
+
+/// What to do next.
+#[derive(Debug)]
+pub enum Next {
+    /// Ask the store this, and tell [`Round::answer`] what it said.
+    Ask(Request),
+    /// The round is over.
+    Done(Outcome),
+}
+
+/// How a round ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// All news read, all of this round's news written.
+    Success,
+    /// All news read; another server was first to write.
+    Conflict,
+    /// The store did not answer in time.
+    Timeout,
+    /// The store could not be reached, or refused.
+    Failure,
+}
+
+impl Outcome {
+    /// Every outcome, in the order in which they are counted.
+    pub const ALL: [Self; 4] = [Self::Success, Self::Conflict, Self::Timeout, Self::Failure];
+
+    /// One word for a metric's label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Conflict => "conflict",
+            Self::Timeout => "timeout",
+            Self::Failure => "failure",
+        }
+    }
+}
+
+/// One server's side of the exchange, from round to round.
+pub struct Round {
+    shared: Arc<Shared>,
+    protocol: Protocol,
+    dice: fastrand::Rng,
+    looks: u64,
+    writes: u64,
+    /// What is known of each minute's value in the store.
+    known: BTreeMap<Slot, Known>,
+    coverage: Coverage,
+    phase: Phase,
+    started: Duration,
+    looked: Duration,
+    news: Publish,
+    conflict: bool,
+}
+
+/// The value that is in the store as far as this server knows.
+#[derive(Debug, Clone)]
+struct Known {
+    stamp: Stamp,
+    /// Whether its writer covered the minute.
+    covered: bool,
+}
+
+enum Phase {
+    Idle,
+    Looking { slots: Vec<Slot>, corrected: bool },
+    Fetching { left: Vec<(Slot, usize)>, asked: Vec<Slot> },
+    Publishing(Vec<InFlight>),
+}
+
+/// A value on its way to the store.
+struct InFlight {
+    slot: Slot,
+    known: Known,
+    newcomers: u64,
+}
+
+impl Round {
+    pub(crate) fn new(headcount: &Headcount, protocol: Protocol, seed: u64) -> Self {
+        Self {
+            shared: Arc::clone(&headcount.shared),
+            protocol,
+            dice: fastrand::Rng::with_seed(seed),
+            looks: 0,
+            writes: 0,
+            known: BTreeMap::new(),
+            coverage: Coverage::default(),
+            phase: Phase::Idle,
+            started: Duration::ZERO,
+            looked: Duration::ZERO,
+            news: Publish::default(),
+            conflict: false,
+        }
+    }
+
+    /// Begins a round at monotonic time `now`.
+    pub fn begin(&mut self, now: Duration) -> Request {
+        self.started = now;
+        self.conflict = false;
+        self.shared.sync.lock().rounds += 1;
+        self.look(now, false)
+    }
+
+    /// Takes in the store's answer at monotonic time `now`.
+    pub fn answer(&mut self, answer: Result<Reply, StoreError>, now: Duration) -> Next {
+        match (std::mem::replace(&mut self.phase, Phase::Idle), answer) {
+            (Phase::Looking { slots, corrected }, Ok(Reply::Looked(looked))) => {
+                self.read_look(&slots, looked, corrected, now)
+            }
+            (Phase::Fetching { left, asked }, Ok(Reply::Fetched(stored))) => {
+                self.read_values(&asked, stored, now);
+                self.fetch(left, now)
+            }
+            (Phase::Publishing(in_flight), Ok(Reply::Published(published))) => {
+                self.read_result(in_flight, &published, now)
+            }
+            (phase, Ok(_)) => self.fail(phase, &StoreError::corrupt("an answer to another question"), now),
+            (phase, Err(error)) => self.fail(phase, &error, now),
+        }
+    }
+
+    // --- look ---
+
+    fn look(&mut self, now: Duration, corrected: bool) -> Request {
+        self.looked = now;
+        let slots: Vec<_> = self.shared.state.read().ring.slots().collect();
+        self.phase = Phase::Looking { slots: slots.clone(), corrected };
+        Request::Look { slots }
+    }
+
+    fn read_look(&mut self, slots: &[Slot], looked: Looked, corrected: bool, now: Duration) -> Next {
+        if self.set_clock(&looked, now) && !corrected {
+            // The minutes that were asked for were this machine's guess.
+            return Next::Ask(self.look(now, true));
+        }
+        self.looks += 1;
+        self.tell_figures(&looked);
+        self.news = Publish { operator: self.heed(&looked), ..Publish::default() };
+        let current = self.shared.state.read().ring.current();
+        self.known.retain(|&slot, _| slot <= current && current.since(slot) <= self.shared.settings.slots as u64);
+        self.news.since = self.coverage.read_look(&self.shared, &looked, self.looks, now);
+
+        let mut unread = Vec::new();
+        for (&slot, entry) in slots.iter().zip(&looked.minutes) {
+            if self.protocol.newest_only && slot != current {
+                continue;
+            }
+            match entry {
+                Some(entry) if self.known.get(&slot).is_some_and(|known| known.stamp == entry.stamp) => {}
+                Some(entry) => unread.push((slot, entry.clone())),
+                None => self.miss(slot),
+            }
+        }
+        let mut left = Vec::new();
+        for (slot, entry) in unread {
+            if entry.bytes > self.shared.codec.most_bytes() {
+                let error = DecodeError::Length { found: entry.bytes, most: self.shared.codec.most_bytes() };
+                self.refuse(slot, entry.stamp, &error);
+            } else {
+                left.push((slot, entry.bytes));
+            }
+        }
+        self.fetch(left, now)
+    }
+
+    /// Sets the fleet's clock. Returns whether the current minute turned out to have another number.
+    fn set_clock(&mut self, looked: &Looked, now: Duration) -> bool {
+        let (observed, slot, time) = {
+            let mut clock = self.shared.fleet_clock.lock();
+            let observed = clock.observe(self.looked, looked.time, now);
+            (observed, clock.slot(now), clock.now(now))
+        };
+        match observed {
+            Observed::First => self.shared.change(|state| {
+                let other = state.ring.current() != slot;
+                state.set_now(time);
+                if other {
+                    state.ring.renumber(slot);
+                }
+                other
+            }),
+            Observed::Jumped => {
+                self.shared.sync.lock().clock_jumps += 1;
+                tracing::warn!(%time, "the store's clock has jumped, and three rounds agree on it");
+                false
+            }
+            Observed::Kept | Observed::Doubted => false,
+        }
+    }
+
+    fn tell_figures(&self, looked: &Looked) {
+        let mut figures = self.shared.sync.lock();
+        figures.nodes = looked.nodes;
+        if looked.foreign_generation != figures.foreign_generation {
+            figures.foreign_generation = looked.foreign_generation;
+            if looked.foreign_generation {
+                tracing::error!(
+                    "servers with other filters or another key share this namespace: they do not know our users"
+                );
+            } else {
+                tracing::info!("no other generation is alive in this namespace any more");
+            }
+        }
+        if looked.write_refused != figures.write_refused {
+            match &looked.write_refused {
+                Some(reason) => tracing::error!(%reason, "the store answers but refuses writes"),
+                None => tracing::info!("the store takes writes again"),
+            }
+            figures.write_refused.clone_from(&looked.write_refused);
+        }
+    }
+
+    /// Takes the store's override, or returns ours if that is the later one.
+    fn heed(&self, looked: &Looked) -> Option<crate::room::Override> {
+        let now = self.shared.now();
+        let stored = looked.operator.clone();
+        self.shared.change(|state| {
+            let stored_version = stored.as_ref().map(|stored| stored.version.clone());
+            if let Some(stored) = stored.filter(|stored| self.shared.is_plausible(stored, now)) {
+                let (mode, until) = (stored.mode, stored.until);
+                if state.room.heed(stored, now) {
+                    tracing::info!(%mode, %until, "another server has set the override");
+                }
+            }
+            let ours = state.room.operator()?;
+            let later = stored_version.is_none_or(|stored| ours.version > stored);
+            (later && ours.until > now).then(|| ours.clone())
+        })
+    }
+
+    /// The store has no value of this minute. If it had one, it has lost our bits.
+    fn miss(&mut self, slot: Slot) {
+        if self.known.remove(&slot).is_some() {
+            self.shared.change(|state| {
+                let holds_bits = state.ring.filter(slot).is_some_and(|filter| filter.ones() > 0);
+                if holds_bits {
+                    state.ring.set_dirty(slot, true);
+                }
+            });
+        }
+    }
+
+    // --- fetch ---
+
+    fn fetch(&mut self, mut left: Vec<(Slot, usize)>, now: Duration) -> Next {
+        if left.is_empty() {
+            return self.succeed(now);
+        }
+        let mut bytes = 0;
+        let mut take = 0;
+        for &(_, size) in &left {
+            bytes += size;
+            if take > 0 && bytes > FETCH_AT_MOST_BYTES {
+                break;
+            }
+            take += 1;
+        }
+        let slots: Vec<_> = left.drain(..take).map(|(slot, _)| slot).collect();
+        self.phase = Phase::Fetching { left, asked: slots.clone() };
+        Next::Ask(Request::Fetch { slots })
+    }
+
+    fn read_values(&mut self, asked: &[Slot], stored: Vec<Stored>, now: Duration) {
+        let before = self.shared.state.read().active_users();
+        for &slot in asked {
+            if !stored.iter().any(|value| value.slot == slot) {
+                self.miss(slot);
+            }
+        }
+        for value in stored.into_iter().filter(|value| asked.contains(&value.slot)) {
+            self.shared.sync.lock().bytes_received += value.value.len() as u64;
+            match self.shared.codec.decode(value.slot, &value.value) {
+                Ok(decoded) => self.merge(value.slot, value.stamp, &decoded, now),
+                Err(error) => self.refuse(value.slot, value.stamp, &error),
+            }
+        }
+        let gained = self.shared.change(|state| state.active_users()) - before;
+        self.coverage.count_foreign_newcomers(gained);
+    }
+
+    fn merge(&mut self, slot: Slot, stamp: Stamp, decoded: &crate::ring::codec::Decoded, now: Duration) {
+        // Before the merge: whatever is inserted meanwhile makes the minute dirty again.
+        self.shared.state.write().ring.set_dirty(slot, false);
+        let Some(ours_only) = self.shared.merge(slot, &decoded.filter) else { return };
+        if ours_only {
+            self.shared.state.write().ring.set_dirty(slot, true);
+        }
+        self.coverage.read(&self.shared, slot, decoded.covered, now);
+        self.known.insert(slot, Known { stamp, covered: decoded.covered });
+    }
+
+    /// A value that is no filter of ours: counted, never merged, and replaced by what this server holds.
+    fn refuse(&mut self, slot: Slot, stamp: Stamp, error: &DecodeError) {
+        let reason = DecodeError::REASONS.iter().position(|&reason| reason == error.reason()).unwrap_or_default();
+        self.shared.sync.lock().corrupt[reason] += 1;
+        tracing::warn!(%slot, %error, "a stored value was refused and will be replaced");
+        self.shared.state.write().ring.set_dirty(slot, true);
+        self.known.insert(slot, Known { stamp, covered: false });
+    }
+
+    // --- everything is read ---
+
+    fn succeed(&mut self, now: Duration) -> Next {
+        let known = &self.known;
+        self.coverage.settle(&self.shared, |slot| known.get(&slot).is_some_and(|known| known.covered), now);
+        let dice = self.dice.f64();
+        let nodes = self.shared.sync.lock().nodes;
+        let recovered = self.shared.change(|state| {
+            let recovered = state.room.link() == Link::Away;
+            state.room.renew(Renewal {
+                active_users: state.active_users(),
+                nodes,
+                looks: self.looks,
+                unpublished: state.ring.newcomers_unpublished(),
+                dice,
+            });
+            recovered
+        });
+        if recovered {
+            tracing::info!("the store is back");
+        }
+        {
+            let mut figures = self.shared.sync.lock();
+            let since_last = figures.last_success.map(|last| self.looked.saturating_sub(last));
+            self.coverage.tell_rate(&mut figures.foreign_newcomers_per_second, since_last);
+            figures.last_success = Some(self.looked);
+        }
+        self.publish(now)
+    }
+
+    // --- publish ---
+
+    fn publish(&mut self, now: Duration) -> Next {
+        let mut news = std::mem::take(&mut self.news);
+        let mut in_flight = Vec::new();
+        if self.shared.sync.lock().write_refused.is_none() {
+            for slot in self.choose_dirty() {
+                if let Some((outgoing, on_its_way)) = self.pack(slot) {
+                    news.minutes.push(outgoing);
+                    in_flight.push(on_its_way);
+                }
+            }
+        }
+        if news == Publish::default() {
+            return self.done(now);
+        }
+        self.phase = Phase::Publishing(in_flight);
+        Next::Ask(Request::Publish(news))
+    }
+
+    /// The current minute first, and others at random, so that no minute waits for ever behind one that is contended.
+    fn choose_dirty(&mut self) -> Vec<Slot> {
+        let state = self.shared.state.read();
+        let current = state.ring.current();
+        let mut dirty: Vec<_> = state
+            .ring
+            .slots()
+            .filter(|&slot| !self.protocol.newest_only || slot == current)
+            .filter(|slot| {
+                let covered_there = self.known.get(slot).is_some_and(|known| known.covered);
+                let lacks_coverage =
+                    state.ring.covers(*slot) && !covered_there && !self.coverage.is_before_since(*slot);
+                state.ring.is_dirty(*slot) || lacks_coverage
+            })
+            .collect();
+        drop(state);
+        let others = usize::from(dirty.first() == Some(&current));
+        self.dice.shuffle(&mut dirty[others..]);
+        let most = if dirty.len() > PUBLISH { PUBLISH_WHILE_MANY } else { PUBLISH };
+        dirty.truncate(most);
+        dirty
+    }
+
+    fn pack(&mut self, slot: Slot) -> Option<(Outgoing, InFlight)> {
+        // Before the copy: whatever is inserted from here on makes the minute dirty again.
+        let (covered, newcomers) = {
+            let mut state = self.shared.state.write();
+            state.ring.set_dirty(slot, false);
+            (state.ring.covers(slot), state.ring.newcomers_unpublished_in(slot))
+        };
+        let filter = self.shared.copy(slot)?;
+        let value = self.shared.codec.encode(slot, covered, &filter);
+        self.shared.sync.lock().bytes_sent += value.len() as u64;
+        let stamp = self.next_stamp();
+        let after = self.known.get(&slot).map(|known| known.stamp.clone());
+        let known = Known { stamp: stamp.clone(), covered };
+        Some((Outgoing { slot, after, stamp, value }, InFlight { slot, known, newcomers }))
+    }
+
+    fn next_stamp(&mut self) -> Stamp {
+        if self.protocol.clock_as_stamp {
+            return Stamp(self.shared.now().as_millis().to_string());
+        }
+        self.writes += 1;
+        Stamp(format!("{}-{}", self.shared.writer, self.writes))
+    }
+
+    fn read_result(&mut self, in_flight: Vec<InFlight>, published: &Published, now: Duration) -> Next {
+        if let Some(since) = published.since {
+            self.coverage.learn_since(&self.shared, since);
+        }
+        let written = published.written.iter().copied().chain(std::iter::repeat(false));
+        for (value, written) in in_flight.into_iter().zip(written) {
+            if written {
+                self.shared.change(|state| state.ring.newcomers_published(value.slot, value.newcomers));
+                self.known.insert(value.slot, value.known);
+            } else {
+                self.conflict = true;
+                self.shared.state.write().ring.set_dirty(value.slot, true);
+            }
+        }
+        if self.conflict && self.protocol.retry_on_conflict {
+            self.count_conflict();
+            self.conflict = false;
+            return Next::Ask(self.look(now, true));
+        }
+        self.done(now)
+    }
+
+    // --- the end ---
+
+    fn done(&mut self, now: Duration) -> Next {
+        if self.conflict {
+            self.count_conflict();
+            return self.finish(Outcome::Conflict, now);
+        }
+        self.shared.sync.lock().conflicts_in_a_row = 0;
+        self.finish(Outcome::Success, now)
+    }
+
+    fn count_conflict(&self) {
+        let mut figures = self.shared.sync.lock();
+        figures.conflicts += 1;
+        figures.conflicts_in_a_row += 1;
+    }
+
+    fn fail(&mut self, phase: Phase, error: &StoreError, now: Duration) -> Next {
+        match phase {
+            // Whether they were written is unknown; the next look tells.
+            Phase::Publishing(in_flight) => {
+                let mut state = self.shared.state.write();
+                in_flight.iter().for_each(|value| state.ring.set_dirty(value.slot, true));
+            }
+            Phase::Fetching { left, asked } => {
+                let unread = asked.into_iter().chain(left.into_iter().map(|(slot, _)| slot));
+                self.coverage.leave_unread(&self.shared, unread);
+                self.lose_store(error);
+            }
+            Phase::Looking { .. } | Phase::Idle => self.lose_store(error),
+        }
+        self.shared.sync.lock().failures += 1;
+        self.finish(if error.is_timeout() { Outcome::Timeout } else { Outcome::Failure }, now)
+    }
+
+    fn lose_store(&self, error: &StoreError) {
+        let (first, never) = self.shared.change(|state| {
+            let before = state.room.link();
+            state.room.lose_store();
+            (before == Link::Up, before == Link::Joining)
+        });
+        if first {
+            tracing::error!(%error, "the store is away; decisions go on from what is known");
+        } else if never {
+            tracing::warn!(%error, "the store has not answered yet; nobody is turned away");
+        }
+    }
+
+    fn finish(&mut self, outcome: Outcome, now: Duration) -> Next {
+        self.shared.sync.lock().outcomes[outcome as usize] += 1;
+        self.shared.round_times.record(now.saturating_sub(self.started));
+        Next::Done(outcome)
+    }
+}

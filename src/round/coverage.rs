@@ -1,0 +1,200 @@
+//! Whether this server may call an unseen token a newcomer, minute by minute.
+//!
+//! A minute is covered if this server lived through it in successful rounds (the worker notes that at the turn), or
+//! merged a value whose writer covered it, or if nobody was in: before the namespace was first used (`since`), or while
+//! no node was alive. Covered minutes lose it when the store shows news that could not be read, and when the store was
+//! away while minutes passed, until what others saw meanwhile has been read.
+
+use super::{Looked, Since};
+use crate::headcount::Shared;
+use crate::room::Link;
+use crate::time::Slot;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// Rounds, and time, without news before an absence is believed: of `since`, and of news after an outage.
+const QUIET_ROUNDS: u32 = 3;
+const QUIET_FOR: Duration = Duration::from_secs(3);
+
+/// What the rounds know about coverage beside the ring's own marks.
+#[derive(Default)]
+pub(super) struct Coverage {
+    since: Option<Slot>,
+    /// Looks that found no `since`, and the first of them.
+    absent: Option<Absent>,
+    /// Minutes in which nobody was alive, found at the first look.
+    deserted: Option<RangeInclusive<Slot>>,
+    /// Covered only because they lie before `since`: reconsidered if a lower one appears.
+    by_since: BTreeSet<Slot>,
+    /// Covered minutes with news that could not be read.
+    unread: BTreeSet<Slot>,
+    /// Minutes that passed while the store was away.
+    settling: BTreeMap<Slot, Quiet>,
+    /// The current minute at the last successful round.
+    last_success: Option<Slot>,
+    foreign_newcomers: f64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Absent {
+    quiet: Quiet,
+    first_in: Slot,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Quiet {
+    rounds: u32,
+    from: Duration,
+}
+
+impl Quiet {
+    fn starting(now: Duration) -> Self {
+        Self { rounds: 0, from: now }
+    }
+
+    fn is_long_enough(self, now: Duration) -> bool {
+        self.rounds >= QUIET_ROUNDS && now.saturating_sub(self.from) >= QUIET_FOR
+    }
+}
+
+impl Coverage {
+    /// Takes in a look, before its values are read. Returns what the store must be told about `since`.
+    pub(super) fn read_look(&mut self, shared: &Shared, looked: &Looked, looks: u64, now: Duration) -> Option<Since> {
+        let current = shared.state.read().ring.current();
+        if looks == 1 {
+            self.deserted = deserted(shared, looked, current);
+        }
+        self.doubt_what_passed_without_the_store(shared, current, now);
+        match (looked.since, self.since) {
+            (Some(stored), known) => {
+                self.learn_since(shared, stored);
+                known.filter(|&known| known < stored).map(|slot| Since { slot, claimed: false })
+            }
+            (None, Some(slot)) => Some(Since { slot, claimed: false }),
+            (None, None) => {
+                let absent = self.absent.get_or_insert(Absent { quiet: Quiet::starting(now), first_in: current });
+                absent.quiet.rounds += 1;
+                absent.quiet.is_long_enough(now).then_some(Since { slot: current, claimed: true })
+            }
+        }
+    }
+
+    /// The lowest `since` wins.
+    pub(super) fn learn_since(&mut self, shared: &Shared, since: Slot) {
+        if self.since.is_some_and(|known| known <= since) {
+            return;
+        }
+        self.since = Some(since);
+        let doubtful: Vec<_> = self.by_since.iter().copied().filter(|&slot| !self.is_empty_by_since(slot)).collect();
+        for slot in doubtful {
+            self.by_since.remove(&slot);
+            shared.change(|state| state.ring.set_covered(slot, false));
+        }
+    }
+
+    /// A value of this minute was merged.
+    pub(super) fn read(&mut self, shared: &Shared, slot: Slot, writer_covered: bool, now: Duration) {
+        let was_covered = self.unread.remove(&slot);
+        if let Some(quiet) = self.settling.get_mut(&slot) {
+            *quiet = Quiet::starting(now);
+        }
+        if writer_covered || was_covered {
+            self.cover(shared, slot);
+        }
+    }
+
+    /// The round ends with news of these minutes unread.
+    pub(super) fn leave_unread(&mut self, shared: &Shared, slots: impl Iterator<Item = Slot>) {
+        shared.change(|state| {
+            for slot in slots.filter(|&slot| state.ring.covers(slot)).collect::<Vec<_>>() {
+                self.unread.insert(slot);
+                state.ring.set_covered(slot, false);
+            }
+        });
+    }
+
+    /// Everything that the look has shown is read: covers what can be covered now.
+    pub(super) fn settle(&mut self, shared: &Shared, covered_there: impl Fn(Slot) -> bool, now: Duration) {
+        let (current, uncovered) = {
+            let state = shared.state.read();
+            let uncovered: Vec<_> = state.ring.slots().filter(|&slot| !state.ring.covers(slot)).collect();
+            (state.ring.current(), uncovered)
+        };
+        let window = shared.settings.slots as u64;
+        self.settling.retain(|&slot, _| current.since(slot) <= window);
+        self.by_since.retain(|&slot| current.since(slot) <= window);
+        self.unread.retain(|&slot| current.since(slot) <= window);
+        for slot in uncovered {
+            let settled = self.settling.get_mut(&slot).is_some_and(|quiet| {
+                quiet.rounds += 1;
+                quiet.is_long_enough(now)
+            });
+            let deserted = self.deserted.as_ref().is_some_and(|deserted| deserted.contains(&slot));
+            if covered_there(slot) || settled || deserted || self.unread.remove(&slot) {
+                self.cover(shared, slot);
+            } else if self.is_empty_by_since(slot) {
+                self.by_since.insert(slot);
+                shared.change(|state| state.ring.set_covered(slot, true));
+            }
+        }
+        self.last_success = Some(current);
+    }
+
+    /// Whether every server knows that nobody was in, without any value.
+    pub(super) fn is_before_since(&self, slot: Slot) -> bool {
+        self.since.is_some_and(|since| slot < since)
+    }
+
+    /// Users who came in elsewhere and were read in this round.
+    pub(super) fn count_foreign_newcomers(&mut self, gained: f64) {
+        self.foreign_newcomers += gained.max(0.0);
+    }
+
+    /// Turns what was counted since the last successful round into a rate that follows rises at once and falls slowly.
+    pub(super) fn tell_rate(&mut self, per_second: &mut f64, since_last: Option<Duration>) {
+        if let Some(since_last) = since_last.map(|since_last| since_last.as_secs_f64()).filter(|&secs| secs > 0.0) {
+            let latest = self.foreign_newcomers / since_last;
+            *per_second = latest.max(0.8 * *per_second + 0.2 * latest);
+        }
+        // What is read in the first round was not news of any second.
+        self.foreign_newcomers = 0.0;
+    }
+
+    fn cover(&mut self, shared: &Shared, slot: Slot) {
+        self.by_since.remove(&slot);
+        self.settling.remove(&slot);
+        shared.change(|state| state.ring.set_covered(slot, true));
+    }
+
+    fn is_empty_by_since(&self, slot: Slot) -> bool {
+        // Whoever looked before `since` was recorded has missed nothing of that minute.
+        let was_there = |since: Slot| self.absent.is_some_and(|absent| absent.first_in <= since);
+        self.since.is_some_and(|since| slot < since || (slot == since && was_there(since)))
+    }
+
+    /// The store is back, and minutes have turned without it: what others saw meanwhile is still to come.
+    fn doubt_what_passed_without_the_store(&mut self, shared: &Shared, current: Slot, now: Duration) {
+        let Some(last_success) = self.last_success.filter(|&last| last < current) else { return };
+        shared.change(|state| {
+            if state.room.link() != Link::Away {
+                return;
+            }
+            for slot in state.ring.slots().filter(|&slot| slot >= last_success).collect::<Vec<_>>() {
+                if state.ring.covers(slot) {
+                    state.ring.set_covered(slot, false);
+                    self.settling.entry(slot).or_insert(Quiet::starting(now));
+                }
+            }
+        });
+        // Doubted once per outage.
+        self.last_success = Some(current);
+    }
+}
+
+/// The minutes after the last heartbeat of any node, if none was alive when this server first looked.
+fn deserted(shared: &Shared, looked: &Looked, current: Slot) -> Option<RangeInclusive<Slot>> {
+    let last = looked.last_heartbeat.filter(|_| looked.since.is_some() && looked.nodes <= 1)?;
+    let last = Slot::at(last, shared.settings.slot_length);
+    (last < current).then(|| last.plus(1)..=current)
+}

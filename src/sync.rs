@@ -1,0 +1,235 @@
+//! The loop that runs rounds against a store, and what a store must be able to do.
+
+mod memory;
+#[cfg(feature = "redis")]
+mod redis;
+
+use crate::headcount::{BuildError, Builder, Headcount, Worker};
+use crate::room::Link;
+use crate::round::{Identity, Next, Outcome, Protocol, Reply, Request, Round};
+use crate::store_error::StoreError;
+use std::future::Future;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+#[cfg(feature = "redis")]
+pub use self::redis::RedisStore;
+pub use memory::MemoryStore;
+
+/// How long the values of a catch-up may take.
+const CATCH_UP: Duration = Duration::from_secs(5);
+
+/// How long a stopping server tries to hand over what it has.
+const LAST_ROUND: Duration = Duration::from_secs(2);
+
+/// Answers slower than a tick of a tight period are still waited for this long.
+const LEAST_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// More values than this in one request are a catch-up.
+const CATCH_UP_VALUES: usize = 3;
+
+/// Filters above this size are coded on a thread where waiting is allowed.
+const HEAVY_BYTES: usize = 64 << 10;
+
+/// Where servers leave their news for each other.
+///
+/// One exchange carries what a server has to say and where it stands, and returns what it lacks. There is no get and no
+/// set: a store is free to keep filters, or a log of news.
+pub trait FilterStore: Send + Sync + 'static {
+    /// What the store is called in status and metrics.
+    fn name(&self) -> &'static str;
+
+    /// Answers one request within the given time.
+    ///
+    /// # Errors
+    /// [`StoreError`]; after a timeout the request may still have taken effect.
+    fn exchange(
+        &self,
+        identity: &Identity,
+        request: Request,
+        within: Duration,
+    ) -> impl Future<Output = Result<Reply, StoreError>> + Send;
+}
+
+/// Runs rounds against a store.
+pub struct Rounds<S> {
+    headcount: Headcount,
+    store: S,
+    identity: Identity,
+    round: Option<Round>,
+    protocol: Protocol,
+    dice: fastrand::Rng,
+}
+
+impl Headcount {
+    /// Joins the fleet behind a store. Nothing runs until [`Rounds::run`] or [`Rounds::round`] is awaited.
+    pub fn sync_with<S: FilterStore>(&self, store: S) -> Rounds<S> {
+        Rounds::new(self.clone(), store, Protocol::HEADCOUNT)
+    }
+
+    /// As [`Headcount::sync_with`], by another protocol.
+    #[doc(hidden)]
+    pub fn sync_by<S: FilterStore>(&self, store: S, protocol: Protocol) -> Rounds<S> {
+        Rounds::new(self.clone(), store, protocol)
+    }
+
+    /// Says not ready, hands over what this server has (2 s at most), and ends the worker and the rounds that
+    /// [`Builder::start`] has spawned.
+    pub async fn stop(&self) {
+        self.drain();
+        self.shared.stop.send_replace(true);
+        // Whoever runs for this controller holds a subscription until it is done.
+        let done = self.shared.stop.closed();
+        if timeout(LAST_ROUND + Duration::from_millis(500), done).await.is_err() {
+            tracing::warn!("stopped before everything was handed over");
+        }
+    }
+}
+
+impl Builder {
+    /// Makes the controller and starts what it needs: a thread for its [`Worker`], and with `[redis]` a task for its
+    /// rounds, on the runtime this is called on. [`Headcount::stop`] ends both; so does dropping the last handle.
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    pub fn start(self) -> Result<Headcount, BuildError> {
+        let (headcount, worker) = self.build()?;
+        if let Some(redis) = headcount.shared.config.redis.clone() {
+            headcount.start_rounds(&redis)?;
+        }
+        spawn_worker(worker)?;
+        Ok(headcount)
+    }
+}
+
+fn spawn_worker(worker: Worker) -> Result<(), BuildError> {
+    let thread = std::thread::Builder::new().name("headcount-worker".into());
+    thread.spawn(|| worker.run()).map_err(|source| BuildError::Start { what: "worker", source })?;
+    Ok(())
+}
+
+impl Headcount {
+    #[cfg(feature = "redis")]
+    fn start_rounds(&self, redis: &crate::config::Redis) -> Result<(), BuildError> {
+        let store = RedisStore::open(redis.url.expose(), &redis.namespace)?;
+        let runtime = tokio::runtime::Handle::try_current()
+            .map_err(|error| BuildError::Start { what: "rounds", source: std::io::Error::other(error) })?;
+        runtime.spawn(self.sync_with(store).run());
+        Ok(())
+    }
+
+    #[cfg(not(feature = "redis"))]
+    fn start_rounds(&self, _: &crate::config::Redis) -> Result<(), BuildError> {
+        Err(crate::config::ConfigError::Feature { key: "redis", feature: "redis" }.into())
+    }
+}
+
+impl<S: FilterStore> Rounds<S> {
+    fn new(headcount: Headcount, store: S, protocol: Protocol) -> Self {
+        let settings = &headcount.shared.settings;
+        let window = settings.slot_length * settings.slots as u32;
+        let identity = Identity {
+            writer: headcount.shared.writer.clone(),
+            generation: settings.generation,
+            alive_for: (5 * settings.sync_every).max(Duration::from_secs(3)),
+            keep_for: (window + 2 * settings.slot_length).max(Duration::from_secs(60)),
+        };
+        let mut dice = headcount.shared.dice("rounds");
+        headcount.shared.sync.lock().store = Some(store.name());
+        headcount.shared.change(|state| {
+            if state.room.link() == Link::Alone {
+                state.room.join();
+                for slot in state.ring.slots() {
+                    state.ring.set_covered(slot, false);
+                }
+            }
+        });
+        let round = Some(Round::new(&headcount, protocol, dice.u64(..)));
+        Self { headcount, store, identity, round, protocol, dice }
+    }
+
+    /// Runs one round.
+    pub async fn round(&mut self) -> Outcome {
+        let seed = self.dice.u64(..);
+        // A round that was dropped half-way has lost its state, not its data: a new one reads everything again.
+        let mut round = self.round.take().unwrap_or_else(|| Round::new(&self.headcount, self.protocol, seed));
+        let mut request = round.begin(self.now());
+        loop {
+            if matches!(request, Request::Publish(_)) && !self.protocol.write_delay.is_zero() {
+                sleep(self.protocol.write_delay).await;
+            }
+            let within = self.time_for(&request);
+            let answer = self.store.exchange(&self.identity, request, within).await;
+            let now = self.now();
+            let next;
+            (round, next) = self.digest(round, answer, now).await;
+            match next {
+                Next::Ask(again) => request = again,
+                Next::Done(outcome) => {
+                    self.round = Some(round);
+                    return outcome;
+                }
+            }
+        }
+    }
+
+    /// Runs rounds, each at a fresh random offset in its period, until the controller is stopped; then one more, to
+    /// hand over what is left, and leaves the fleet.
+    pub async fn run(mut self) {
+        let period = self.headcount.shared.settings.sync_every;
+        let mut stop = self.headcount.shared.stop.subscribe();
+        let mut boundary = self.now();
+        let mut offset = Duration::ZERO;
+        loop {
+            let wait = (boundary + offset).saturating_sub(self.now());
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => break,
+                () = sleep(wait) => {}
+            }
+            self.round().await;
+            // Periods that passed meanwhile are skipped, not run after one another.
+            boundary += period;
+            while boundary + period <= self.now() {
+                boundary += period;
+            }
+            offset = if self.protocol.jitter { period.mul_f64(self.dice.f64()) } else { Duration::ZERO };
+        }
+        if timeout(LAST_ROUND, self.hand_over()).await.is_err() {
+            tracing::warn!("the store took no last round in time");
+        }
+    }
+
+    /// Publishes what is left, again after a lost race, and leaves.
+    async fn hand_over(&mut self) {
+        while self.round().await == Outcome::Conflict {}
+        let _ = self.store.exchange(&self.identity, Request::Leave, LEAST_TIMEOUT).await;
+    }
+
+    async fn digest(&self, mut round: Round, answer: Result<Reply, StoreError>, now: Duration) -> (Round, Next) {
+        let heavy = self.headcount.shared.settings.shape.bytes() > HEAVY_BYTES;
+        if !heavy {
+            let next = round.answer(answer, now);
+            return (round, next);
+        }
+        let seed = now.as_nanos() as u64;
+        let digested = tokio::task::spawn_blocking(move || {
+            let next = round.answer(answer, now);
+            (round, next)
+        });
+        digested.await.unwrap_or_else(|error| {
+            tracing::error!(%error, "a round broke off; the next one begins anew");
+            (Round::new(&self.headcount, self.protocol, seed), Next::Done(Outcome::Failure))
+        })
+    }
+
+    fn time_for(&self, request: &Request) -> Duration {
+        match request {
+            Request::Fetch { slots } if slots.len() > CATCH_UP_VALUES => CATCH_UP,
+            _ => self.headcount.shared.settings.sync_every.mul_f64(0.8).max(LEAST_TIMEOUT),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.headcount.shared.clock.monotonic()
+    }
+}

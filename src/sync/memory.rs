@@ -1,0 +1,166 @@
+//! A store inside the process: for several servers of one program, for tests and for demos.
+
+use super::FilterStore;
+use crate::room::Override;
+use crate::round::{Entry, Identity, Looked, Publish, Published, Reply, Request, Stamp, Stored};
+use crate::store_error::StoreError;
+use crate::time::{Clock, Slot, SystemClock, Timestamp};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A store inside the process. Clones are handles of one store.
+///
+/// ```
+/// use headcount::{Headcount, MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), headcount::BuildError> {
+/// let store = MemoryStore::new();
+/// let (one, _worker) = Headcount::builder().max_active_users(10).secret("the key of our fleet").build()?;
+/// one.sync_with(store.clone()).round().await;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct MemoryStore {
+    clock: Arc<dyn Clock>,
+    namespace: Arc<Mutex<Namespace>>,
+}
+
+#[derive(Default)]
+struct Namespace {
+    generations: BTreeMap<u64, Generation>,
+}
+
+/// What one generation keeps; the same things as the keys in Redis.
+#[derive(Default)]
+struct Generation {
+    last_heartbeat: Option<Timestamp>,
+    keys_until: Timestamp,
+    since: Option<Slot>,
+    operator: Option<Override>,
+    nodes: BTreeMap<String, Timestamp>,
+    minutes: BTreeMap<Slot, Value>,
+}
+
+struct Value {
+    stamp: Stamp,
+    bytes: Vec<u8>,
+    until: Timestamp,
+}
+
+impl MemoryStore {
+    /// An empty store on the machine's clock.
+    pub fn new() -> Self {
+        Self::with_clock(SystemClock::new())
+    }
+
+    /// An empty store on another clock.
+    pub fn with_clock(clock: impl Clock) -> Self {
+        Self { clock: Arc::new(clock), namespace: Arc::default() }
+    }
+
+    /// Forgets everything, as `FLUSHALL` would.
+    pub fn flush(&self) {
+        *self.namespace.lock() = Namespace::default();
+    }
+
+    fn answer(&self, identity: &Identity, request: Request) -> Reply {
+        let now = self.clock.wall();
+        let mut namespace = self.namespace.lock();
+        namespace.expire(now);
+        match request {
+            Request::Look { slots } => Reply::Looked(namespace.look(identity, &slots, now)),
+            Request::Fetch { slots } => Reply::Fetched(namespace.own(identity).fetch(&slots)),
+            Request::Publish(publish) => Reply::Published(namespace.publish(identity, publish, now)),
+            Request::Leave => {
+                namespace.own(identity).nodes.remove(&identity.writer);
+                Reply::Left
+            }
+        }
+    }
+}
+
+impl Namespace {
+    fn expire(&mut self, now: Timestamp) {
+        self.generations.retain(|_, generation| generation.keys_until > now);
+        for generation in self.generations.values_mut() {
+            generation.minutes.retain(|_, value| value.until > now);
+        }
+    }
+
+    fn own(&mut self, identity: &Identity) -> &mut Generation {
+        self.generations.entry(identity.generation).or_default()
+    }
+
+    fn look(&mut self, identity: &Identity, slots: &[Slot], now: Timestamp) -> Looked {
+        let is_alive = |at: Timestamp| now.since(at) < identity.alive_for;
+        let foreign_generation = self
+            .generations
+            .iter()
+            .any(|(&number, other)| number != identity.generation && other.last_heartbeat.is_some_and(is_alive));
+        let own = self.own(identity);
+        own.keys_until = now.plus(identity.keep_for);
+        let last_heartbeat = own.last_heartbeat.replace(now);
+        own.nodes.insert(identity.writer.clone(), now);
+        own.nodes.retain(|_, &mut at| is_alive(at));
+        let entry = |value: &Value| Entry { stamp: value.stamp.clone(), bytes: value.bytes.len() };
+        Looked {
+            time: now,
+            minutes: slots.iter().map(|slot| own.minutes.get(slot).map(entry)).collect(),
+            since: own.since,
+            last_heartbeat,
+            operator: own.operator.clone(),
+            nodes: own.nodes.len() as u64,
+            foreign_generation,
+            write_refused: None,
+        }
+    }
+
+    fn publish(&mut self, identity: &Identity, publish: Publish, now: Timestamp) -> Published {
+        let others = self.generations.keys().any(|&number| number != identity.generation);
+        let own = self.own(identity);
+        let until = now.plus(identity.keep_for);
+        if let Some(since) = publish.since.filter(|since| !since.claimed || (own.since.is_none() && !others)) {
+            own.since = Some(own.since.map_or(since.slot, |known| known.min(since.slot)));
+        }
+        if let Some(ours) = publish.operator {
+            let later = own.operator.as_ref().is_none_or(|known| ours.version > known.version);
+            own.operator = if later { Some(ours) } else { own.operator.take() };
+        }
+        let mut write = |minute: crate::round::Outgoing| {
+            let unchanged = own.minutes.get(&minute.slot).map(|value| &value.stamp) == minute.after.as_ref();
+            if unchanged {
+                own.minutes.insert(minute.slot, Value { stamp: minute.stamp, bytes: minute.value, until });
+            }
+            unchanged
+        };
+        Published { written: publish.minutes.into_iter().map(&mut write).collect(), since: own.since }
+    }
+}
+
+impl Generation {
+    fn fetch(&self, slots: &[Slot]) -> Vec<Stored> {
+        let stored = |&slot: &Slot| {
+            let value = self.minutes.get(&slot)?;
+            Some(Stored { slot, stamp: value.stamp.clone(), value: value.bytes.clone() })
+        };
+        slots.iter().filter_map(stored).collect()
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl FilterStore for MemoryStore {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    async fn exchange(&self, identity: &Identity, request: Request, _: Duration) -> Result<Reply, StoreError> {
+        Ok(self.answer(identity, request))
+    }
+}

@@ -1,0 +1,255 @@
+//! The store in Redis: one hash per minute, and four small keys beside them.
+//!
+//! Every key is `headcount:{namespace}:generation:…`, so that two releases with other parameters never mix, and all keys
+//! of a namespace share one hash tag. One key is the namespace's own, because it tells generations of each other:
+//! `headcount:{namespace}:generations`.
+
+use super::FilterStore;
+use crate::config::ConfigError;
+use crate::redis_link::{RedisLink, is_read_only};
+use crate::room::Override;
+use crate::round::{Entry, Identity, Looked, Outgoing, Publish, Published, Reply, Request, Since, Stamp, Stored};
+use crate::store_error::StoreError;
+use crate::time::{Slot, Timestamp};
+use redis::aio::MultiplexedConnection;
+use redis::{ErrorKind, RedisError, Script, Value};
+use std::sync::LazyLock;
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+static LOOK: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/look.lua")));
+static WRITE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/write.lua")));
+static SINCE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/since.lua")));
+static OVERRIDE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/override.lua")));
+
+/// What stands in the store where a value of ours should be, and is none.
+const NO_VALUE_OF_OURS: &str = "!";
+
+/// Uploads above this size are preceded by a question whether they can still win.
+const WORTH_ASKING_BYTES: usize = 64 << 10;
+
+/// A fleet's store in Redis. Connects with the first round.
+pub struct RedisStore {
+    link: Mutex<RedisLink>,
+    namespace: String,
+}
+
+impl RedisStore {
+    /// A store at a URL such as `redis://127.0.0.1:6379/0`; servers of one namespace share what they have seen.
+    ///
+    /// # Errors
+    /// [`ConfigError::RedisUrl`].
+    pub fn open(url: &str, namespace: &str) -> Result<Self, ConfigError> {
+        Ok(Self { link: Mutex::new(RedisLink::open(url)?), namespace: namespace.to_owned() })
+    }
+
+    fn key(&self, identity: &Identity, name: &str) -> String {
+        format!("headcount:{{{}}}:{:016x}:{name}", self.namespace, identity.generation)
+    }
+
+    fn slot_key(&self, identity: &Identity, slot: Slot) -> String {
+        self.key(identity, &format!("slot:{slot}"))
+    }
+
+    fn generations_key(&self) -> String {
+        format!("headcount:{{{}}}:generations", self.namespace)
+    }
+
+    async fn look(
+        &self,
+        mut connection: MultiplexedConnection,
+        identity: &Identity,
+        slots: &[Slot],
+    ) -> Result<Vec<Value>, RedisError> {
+        let mut look = LOOK.prepare_invoke();
+        look.key(self.key(identity, "fleet")).key(self.key(identity, "nodes"));
+        look.key(self.key(identity, "override")).key(self.generations_key());
+        for &slot in slots {
+            look.key(self.slot_key(identity, slot));
+        }
+        look.arg(&identity.writer).arg(millis(identity.alive_for)).arg(millis(identity.keep_for));
+        look.arg(format!("{:016x}", identity.generation));
+        look.invoke_async(&mut connection).await
+    }
+
+    async fn fetch(
+        &self,
+        mut connection: MultiplexedConnection,
+        identity: &Identity,
+        slots: &[Slot],
+    ) -> Result<Vec<Stored>, RedisError> {
+        let mut fetch = redis::pipe();
+        for &slot in slots {
+            fetch.cmd("HMGET").arg(self.slot_key(identity, slot)).arg("ts").arg("value");
+        }
+        // A key of another type fails its own command, and must not fail the others.
+        let answers: Vec<Value> = fetch.ignore_errors().query_async(&mut connection).await?;
+        Ok(slots.iter().zip(answers).filter_map(|(&slot, answer)| read_stored(slot, answer)).collect())
+    }
+
+    async fn publish(
+        &self,
+        mut connection: MultiplexedConnection,
+        identity: &Identity,
+        publish: Publish,
+    ) -> Result<Published, RedisError> {
+        let since = match publish.since {
+            Some(since) => self.record_since(&mut connection, identity, since).await?,
+            None => None,
+        };
+        if let Some(operator) = &publish.operator {
+            self.store_override(&mut connection, identity, operator).await?;
+        }
+        let mut written = Vec::with_capacity(publish.minutes.len());
+        for (place, minute) in publish.minutes.iter().enumerate() {
+            let lost = place == 0 && self.is_already_lost(&mut connection, identity, minute).await?;
+            written.push(!lost && self.write(&mut connection, identity, minute).await?);
+        }
+        Ok(Published { written, since })
+    }
+
+    /// Whether another server has written this minute since it was read. Asked before a large upload of the first
+    /// minute, which is the contended one: half of the traffic of the plain protocol is uploads that lose.
+    async fn is_already_lost(
+        &self,
+        connection: &mut MultiplexedConnection,
+        identity: &Identity,
+        minute: &Outgoing,
+    ) -> Result<bool, RedisError> {
+        let after = minute.after.as_ref().map(|after| after.0.as_bytes());
+        if minute.value.len() < WORTH_ASKING_BYTES || after == Some(NO_VALUE_OF_OURS.as_bytes()) {
+            return Ok(false);
+        }
+        let key = self.slot_key(identity, minute.slot);
+        let stamp: Option<Vec<u8>> = redis::cmd("HGET").arg(key).arg("ts").query_async(connection).await?;
+        Ok(stamp.as_deref() != after)
+    }
+
+    async fn write(
+        &self,
+        connection: &mut MultiplexedConnection,
+        identity: &Identity,
+        minute: &Outgoing,
+    ) -> Result<bool, RedisError> {
+        let after = minute.after.as_ref().map_or("", |after| after.0.as_str());
+        let mut write = WRITE.key(self.slot_key(identity, minute.slot));
+        write.arg(after).arg(&minute.stamp.0).arg(&minute.value).arg(millis(identity.keep_for));
+        write.invoke_async(connection).await
+    }
+
+    async fn record_since(
+        &self,
+        connection: &mut MultiplexedConnection,
+        identity: &Identity,
+        since: Since,
+    ) -> Result<Option<Slot>, RedisError> {
+        let mut record = SINCE.key(self.key(identity, "fleet"));
+        record.key(self.generations_key()).arg(since.slot.0).arg(u8::from(since.claimed));
+        record.arg(millis(identity.keep_for)).arg(format!("{:016x}", identity.generation));
+        let recorded: String = record.invoke_async(connection).await?;
+        Ok(recorded.parse().ok().map(Slot))
+    }
+
+    async fn store_override(
+        &self,
+        connection: &mut MultiplexedConnection,
+        identity: &Identity,
+        operator: &Override,
+    ) -> Result<(), RedisError> {
+        let body = serde_json::to_string(operator)
+            .map_err(|_| RedisError::from((ErrorKind::Client, "an override that cannot be written as JSON")))?;
+        let mut store = OVERRIDE.key(self.key(identity, "override"));
+        store.arg(operator.version.number).arg(&operator.version.writer).arg(body).arg(millis(identity.keep_for));
+        let _: bool = store.invoke_async(connection).await?;
+        Ok(())
+    }
+}
+
+impl FilterStore for RedisStore {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    async fn exchange(&self, identity: &Identity, request: Request, within: Duration) -> Result<Reply, StoreError> {
+        let mut link = self.link.lock().await;
+        match request {
+            Request::Look { slots } => {
+                link.connect(within).await?;
+                let answer = link.run(within, |connection| self.look(connection, identity, &slots)).await?;
+                let looked = read_look(answer, slots.len())?;
+                if looked.write_refused.as_deref().is_some_and(is_read_only) {
+                    // This node has become a replica; the name may lead to the new primary by now.
+                    link.drop_connection();
+                }
+                Ok(Reply::Looked(looked))
+            }
+            Request::Fetch { slots } => {
+                let fetched = link.run(within, |connection| self.fetch(connection, identity, &slots)).await;
+                fetched.map(Reply::Fetched)
+            }
+            Request::Publish(publish) => {
+                let published = link.run(within, |connection| self.publish(connection, identity, publish)).await;
+                published.map(Reply::Published)
+            }
+            Request::Leave => {
+                let nodes = self.key(identity, "nodes");
+                let leave = async |mut connection| {
+                    redis::cmd("ZREM").arg(nodes).arg(&identity.writer).query_async::<()>(&mut connection).await
+                };
+                link.run(within, leave).await.map(|()| Reply::Left)
+            }
+        }
+    }
+}
+
+/// What `look.lua` returns.
+fn read_look(answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError> {
+    let mut fields = answer.into_iter().map(|field| match field {
+        Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Value::SimpleString(text) => text,
+        Value::Int(number) => number.to_string(),
+        _ => String::new(),
+    });
+    let mut next = || fields.next().ok_or_else(|| StoreError::corrupt("a look that ends too early"));
+    let number = |text: String| text.parse::<u64>().ok();
+    let seconds = number(next()?).ok_or_else(|| StoreError::corrupt("a clock without seconds"))?;
+    let micros = number(next()?).unwrap_or_default();
+    let since = number(next()?).map(Slot);
+    let last_heartbeat = number(next()?).map(Timestamp::from_millis);
+    let operator = serde_json::from_str(&next()?).ok();
+    let nodes = number(next()?).unwrap_or(1);
+    let foreign_generation = number(next()?).unwrap_or_default() > 0;
+    let write_refused = Some(next()?).filter(|refusal| !refusal.is_empty());
+    let mut minutes = Vec::with_capacity(slots);
+    for _ in 0..slots {
+        let stamp = next()?;
+        let bytes = number(next()?);
+        minutes.push(match (stamp.as_str(), bytes) {
+            ("", _) => None,
+            _ => Some(Entry { stamp: Stamp(stamp), bytes: bytes.unwrap_or_default() as usize }),
+        });
+    }
+    let time = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
+    Ok(Looked { time, minutes, since, last_heartbeat, operator, nodes, foreign_generation, write_refused })
+}
+
+/// What `HMGET ts value` returns; `None` if there is no value.
+fn read_stored(slot: Slot, answer: Value) -> Option<Stored> {
+    let fields: Result<(Option<Vec<u8>>, Option<Vec<u8>>), _> = redis::from_redis_value(answer);
+    match fields {
+        Ok((None, None)) => None,
+        Ok((Some(stamp), Some(value))) if is_stamp(&stamp) => {
+            Some(Stored { slot, stamp: Stamp(String::from_utf8_lossy(&stamp).into_owned()), value })
+        }
+        _ => Some(Stored { slot, stamp: Stamp(NO_VALUE_OF_OURS.into()), value: Vec::new() }),
+    }
+}
+
+/// Whether this could be a version that a server wrote.
+fn is_stamp(stamp: &[u8]) -> bool {
+    (1..=64).contains(&stamp.len()) && stamp.iter().all(|&byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
