@@ -15,7 +15,7 @@ use crate::config::{Config, Enforcement, MissingToken, Settings};
 use crate::fingerprint::Fingerprint;
 use crate::ring::codec::Codec;
 use crate::ring::{Ring, Sight};
-use crate::room::{Mode, Override, OverrideMode, Room, Seat, Version};
+use crate::room::{Link, Mode, Override, OverrideMode, Room, Seat, Version};
 use crate::sharded::{ShardedCounters, ShardedLock};
 use crate::time::{Clock, FleetClock, Slot, Timestamp};
 use crossbeam_channel::Sender;
@@ -356,6 +356,24 @@ impl Shared {
     /// Fleet time now.
     pub(crate) fn now(&self) -> Timestamp {
         self.fleet_clock.lock().now(self.clock.monotonic())
+    }
+
+    /// A server that was alone joins a fleet: what it knows of itself says nothing about the others.
+    pub(crate) fn join_fleet(&self, store: &'static str) {
+        self.sync.lock().store = Some(store);
+        let joined = self.change(|state| {
+            if state.room.link() != Link::Alone {
+                return false;
+            }
+            state.room.join();
+            for slot in state.ring.slots() {
+                state.ring.set_covered(slot, false);
+            }
+            true
+        });
+        if joined {
+            self.ready.store(false, Relaxed);
+        }
     }
 
     /// Dice of their own for one purpose, from the controller's seed.

@@ -4,6 +4,10 @@ pub mod bloom;
 pub mod config;
 pub mod fingerprint;
 mod headcount;
+#[cfg(feature = "tower")]
+pub mod layer;
+#[cfg(feature = "metrics")]
+mod metrics;
 #[cfg(feature = "redis")]
 mod redis_link;
 mod ring;
@@ -21,6 +25,10 @@ pub use headcount::{
     ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, Headcount, MAX_OVERRIDE, OverrideError,
     OverrideOrder, OverrideStatus, RingStatus, Status, SyncStatus, Worker,
 };
+#[cfg(feature = "tower")]
+pub use layer::AdmissionLayer;
+#[cfg(feature = "metrics")]
+pub use metrics::Metrics;
 pub use ring::codec::DecodeError;
 pub use room::{Mode, OnOutage, Override, OverrideMode, Refill, Version};
 pub use store_error::StoreError;

@@ -5,7 +5,6 @@ mod memory;
 mod redis;
 
 use crate::headcount::{BuildError, Builder, Headcount, Worker};
-use crate::room::Link;
 use crate::round::{Identity, Next, Outcome, Protocol, Reply, Request, Round};
 use crate::store_error::StoreError;
 use std::future::Future;
@@ -135,15 +134,7 @@ impl<S: FilterStore> Rounds<S> {
             keep_for: (window + 2 * settings.slot_length).max(Duration::from_secs(60)),
         };
         let mut dice = headcount.shared.dice("rounds");
-        headcount.shared.sync.lock().store = Some(store.name());
-        headcount.shared.change(|state| {
-            if state.room.link() == Link::Alone {
-                state.room.join();
-                for slot in state.ring.slots() {
-                    state.ring.set_covered(slot, false);
-                }
-            }
-        });
+        headcount.shared.join_fleet(store.name());
         let round = Some(Round::new(&headcount, protocol, dice.u64(..)));
         Self { headcount, store, identity, round, protocol, dice }
     }

@@ -35,21 +35,19 @@ pub(crate) struct SyncFigures {
 pub(crate) struct Histogram {
     /// Bucket b holds what is below 2^b · 64 ns and not in a lower bucket.
     buckets: [AtomicU64; Self::BUCKETS],
-    nanos: AtomicU64,
 }
 
 impl Histogram {
     pub(crate) const BUCKETS: usize = 24;
 
     pub(crate) fn new() -> Self {
-        Self { buckets: [const { AtomicU64::new(0) }; Self::BUCKETS], nanos: AtomicU64::new(0) }
+        Self { buckets: [const { AtomicU64::new(0) }; Self::BUCKETS] }
     }
 
     pub(crate) fn record(&self, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let bucket = (64 - (nanos >> 6).leading_zeros()) as usize;
         self.buckets[bucket.min(Self::BUCKETS - 1)].fetch_add(1, Relaxed);
-        self.nanos.fetch_add(nanos, Relaxed);
     }
 
     /// How many were counted in each bucket.

@@ -1,0 +1,52 @@
+//! The guarded service's future.
+
+use super::refusal::{Refusal, RefusalBody};
+use http::Response;
+use http_body_util::Either;
+use pin_project_lite::pin_project;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+pin_project! {
+    /// The inner service's answer, or a refusal that is ready at once.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct AdmissionFuture<F> {
+        #[pin]
+        state: State<F>,
+    }
+}
+
+pin_project! {
+    #[project = StateProjection]
+    enum State<F> {
+        Admitted { #[pin] inner: F },
+        Refused { refusal: Refusal },
+    }
+}
+
+impl<F> AdmissionFuture<F> {
+    pub(super) fn admitted(inner: F) -> Self {
+        Self { state: State::Admitted { inner } }
+    }
+
+    pub(super) fn refused(refusal: Refusal) -> Self {
+        Self { state: State::Refused { refusal } }
+    }
+}
+
+impl<F, B, E> Future for AdmissionFuture<F>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+{
+    type Output = Result<Response<RefusalBody<B>>, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().state.project() {
+            StateProjection::Admitted { inner } => {
+                let answer = ready!(inner.poll(context));
+                Poll::Ready(answer.map(|response| response.map(Either::Left)))
+            }
+            StateProjection::Refused { refusal } => Poll::Ready(Ok(refusal.into_response().map(Either::Right))),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The figures as metrics, through the `metrics` facade. A library installs no recorder: whoever has one publishes to it.
+
+use crate::headcount::{Headcount, Histogram};
+use crate::ring::codec::DecodeError;
+use crate::room::Mode;
+use crate::round::Outcome;
+use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+
+/// Publishes a controller's figures to the recorder in force whenever [`Metrics::publish`] is called: before a scrape, or
+/// every few seconds.
+pub struct Metrics {
+    headcount: Headcount,
+    decision_times: Published,
+    round_times: Published,
+}
+
+/// How much of a histogram was published.
+type Published = [u64; Histogram::BUCKETS];
+
+impl Headcount {
+    /// Makes the figures ready to be published through the `metrics` facade.
+    pub fn metrics(&self) -> Metrics {
+        let none = [0; Histogram::BUCKETS];
+        Metrics { headcount: self.clone(), decision_times: none, round_times: none }
+    }
+}
+
+impl Metrics {
+    /// Says what each metric means.
+    pub fn describe() {
+        describe_gauge!("headcount_active_users", "Estimated distinct tokens in the window, over the fleet.");
+        describe_gauge!("headcount_active_users_low", "Lower end of the 95 % interval of active users.");
+        describe_gauge!("headcount_active_users_high", "Upper end of the 95 % interval of active users.");
+        describe_gauge!("headcount_max_active_users", "X: the most active users.");
+        describe_gauge!("headcount_room", "X minus active users, never below 0.");
+        describe_gauge!("headcount_throttling", "1 while throttling, 0 while open.");
+        describe_counter!("headcount_decisions_total", "Checks, by what was decided.");
+        describe_counter!("headcount_mode_changes_total", "Mode changes, by the mode that began.");
+        describe_histogram!("headcount_decision_duration_seconds", "Time to decide about one request.");
+        describe_counter!("headcount_sync_rounds_total", "Rounds, by how they ended.");
+        describe_histogram!("headcount_sync_round_duration_seconds", "Duration of a round.");
+        describe_counter!("headcount_sync_bytes_total", "Bytes of filters exchanged with the store.");
+        describe_gauge!("headcount_sync_age_seconds", "Time since this server last read all news.");
+        describe_gauge!("headcount_sync_conflicts_in_a_row", "Rounds in a row that lost the race to write.");
+        describe_gauge!("headcount_ring_fill_ratio", "Share of the union's bits that are set.");
+        describe_gauge!("headcount_ring_false_positive_ratio", "How likely a newcomer is taken for a user who is in.");
+        describe_gauge!("headcount_ring_coverage_slots", "Minutes of the ring that this server knows completely.");
+        describe_gauge!("headcount_ring_memory_bytes", "Memory of the filters.");
+        describe_gauge!("headcount_refresh_queue_length", "Refreshes that wait for the worker.");
+        describe_counter!("headcount_refresh_queue_full_total", "Refreshes made in place because the queue was full.");
+        describe_counter!("headcount_corrupt_values_total", "Stored values that were refused, by reason.");
+        describe_gauge!("headcount_override_active", "1 while an operator's override is in force.");
+        describe_gauge!("headcount_foreign_generation", "1 while servers with other filters or another key are alive.");
+        describe_gauge!("headcount_build_info", "1, with the version as a label.");
+    }
+
+    /// Publishes the present figures to the recorder in force.
+    pub fn publish(&mut self) {
+        let status = self.headcount.status();
+        gauge!("headcount_active_users").set(status.active_users.estimate as f64);
+        gauge!("headcount_active_users_low").set(status.active_users.low as f64);
+        gauge!("headcount_active_users_high").set(status.active_users.high as f64);
+        gauge!("headcount_max_active_users").set(status.max_active_users as f64);
+        gauge!("headcount_room").set(status.room as f64);
+        gauge!("headcount_throttling").set(flag(status.mode == Mode::Throttling));
+        for (decision, count) in status.decisions.by_decision() {
+            counter!("headcount_decisions_total", "decision" => decision.as_str()).absolute(count);
+        }
+        counter!("headcount_mode_changes_total", "to" => "open").absolute(status.mode_changes.to_open);
+        counter!("headcount_mode_changes_total", "to" => "throttling").absolute(status.mode_changes.to_throttling);
+        for (outcome, count) in Outcome::ALL.into_iter().zip(status.sync.rounds_by_outcome) {
+            counter!("headcount_sync_rounds_total", "outcome" => outcome.as_str()).absolute(count);
+        }
+        counter!("headcount_sync_bytes_total", "direction" => "sent").absolute(status.sync.bytes_sent);
+        counter!("headcount_sync_bytes_total", "direction" => "received").absolute(status.sync.bytes_received);
+        gauge!("headcount_sync_age_seconds").set(status.active_users.stale_seconds);
+        gauge!("headcount_sync_conflicts_in_a_row").set(status.sync.conflicts_in_a_row as f64);
+        gauge!("headcount_ring_fill_ratio").set(status.ring.fill_ratio);
+        gauge!("headcount_ring_false_positive_ratio").set(status.ring.false_positive_ratio);
+        gauge!("headcount_ring_coverage_slots").set(status.ring.coverage as f64);
+        gauge!("headcount_ring_memory_bytes").set(status.ring.memory_bytes as f64);
+        gauge!("headcount_refresh_queue_length").set(status.ring.queue_length as f64);
+        counter!("headcount_refresh_queue_full_total").absolute(status.ring.queue_full);
+        for (reason, count) in DecodeError::REASONS.into_iter().zip(status.sync.corrupt_by_reason) {
+            counter!("headcount_corrupt_values_total", "reason" => reason).absolute(count);
+        }
+        gauge!("headcount_override_active").set(flag(status.operator.until.is_some()));
+        gauge!("headcount_foreign_generation").set(flag(status.sync.foreign_generation));
+        gauge!("headcount_build_info", "version" => status.version).set(1.0);
+        let shared = &self.headcount.shared;
+        publish(&histogram!("headcount_decision_duration_seconds"), &shared.decision_times, &mut self.decision_times);
+        publish(&histogram!("headcount_sync_round_duration_seconds"), &shared.round_times, &mut self.round_times);
+    }
+}
+
+fn publish(to: &metrics::Histogram, from: &Histogram, published: &mut Published) {
+    let counts = from.counts();
+    for (bucket, (count, published)) in counts.into_iter().zip(published).enumerate() {
+        let new = usize::try_from(count - *published).unwrap_or(usize::MAX);
+        if new > 0 {
+            // Just inside the bucket's upper end, so that a recorder with the same buckets counts it there.
+            to.record_many(Histogram::upper_end(bucket).as_secs_f64() * 0.999, new);
+        }
+        *published = count;
+    }
+}
+
+fn flag(on: bool) -> f64 {
+    f64::from(u8::from(on))
+}

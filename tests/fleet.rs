@@ -1,0 +1,394 @@
+//! Servers that share one store: what each learns of the others, round by round.
+
+use headcount::time::{Clock, ManualClock, Timestamp};
+use headcount::{Builder, Decision, FilterStore, Headcount, MemoryStore, OverrideMode, OverrideOrder, Rounds, Worker};
+use headcount::{StoreError, round};
+use round::{Identity, Outcome, Reply, Request};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A store that can be cut off, lose replies, and forget values on their way.
+#[derive(Clone)]
+struct Weather {
+    store: MemoryStore,
+    away: Arc<AtomicBool>,
+    loses_replies: Arc<AtomicBool>,
+    hides_values: Arc<AtomicBool>,
+}
+
+impl FilterStore for Weather {
+    fn name(&self) -> &'static str {
+        "weather"
+    }
+
+    async fn exchange(&self, identity: &Identity, request: Request, within: Duration) -> Result<Reply, StoreError> {
+        let fetches = matches!(request, Request::Fetch { .. });
+        if self.away.load(SeqCst) || (fetches && self.hides_values.load(SeqCst)) {
+            return Err(StoreError::unavailable("cut off"));
+        }
+        let publishes = matches!(request, Request::Publish(_));
+        let reply = self.store.exchange(identity, request, within).await;
+        if publishes && self.loses_replies.load(SeqCst) {
+            return Err(StoreError::timeout("the reply was lost"));
+        }
+        reply
+    }
+}
+
+struct Server {
+    headcount: Headcount,
+    worker: Worker,
+    rounds: Rounds<Weather>,
+    weather: Weather,
+}
+
+impl Server {
+    async fn round(&mut self) -> Outcome {
+        self.worker.tick();
+        let outcome = self.rounds.round().await;
+        self.worker.tick();
+        outcome
+    }
+
+    fn decide(&self, token: &str) -> Decision {
+        self.headcount.admit(token).decision()
+    }
+
+    fn coverage(&self) -> usize {
+        self.headcount.status().ring.coverage
+    }
+}
+
+struct Fleet {
+    clock: Arc<ManualClock>,
+    store: MemoryStore,
+    started: u64,
+}
+
+impl Fleet {
+    fn new() -> Self {
+        let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+        Self { store: MemoryStore::with_clock(Arc::clone(&clock)), clock, started: 0 }
+    }
+
+    fn start(&mut self) -> Server {
+        self.start_as(|builder| builder)
+    }
+
+    fn start_as(&mut self, configure: impl FnOnce(Builder) -> Builder) -> Server {
+        self.started += 1;
+        let builder = Headcount::builder()
+            .max_active_users(1000)
+            .secret("the key of the whole fleet")
+            .clock(Arc::clone(&self.clock))
+            .seed(self.started);
+        let (headcount, worker) = configure(builder).build().unwrap();
+        let off = || Arc::new(AtomicBool::new(false));
+        let weather = Weather { store: self.store.clone(), away: off(), loses_replies: off(), hides_values: off() };
+        Server { rounds: headcount.sync_with(weather.clone()), headcount, worker, weather }
+    }
+
+    /// Lets seconds pass, each with a round of every server, in turn first and last.
+    async fn pass(&self, seconds: u32, servers: &mut [&mut Server]) {
+        for second in 0..seconds as usize {
+            self.clock.advance(SECOND);
+            let count = servers.len();
+            for place in 0..count {
+                servers[(second + place) % count].round().await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_new_fleet_is_covered_after_three_seconds_and_turns_nobody_away_before() {
+    let mut fleet = Fleet::new();
+    let (mut a, mut b) = (fleet.start(), fleet.start());
+    assert_eq!(a.decide("early"), Decision::Warming);
+    fleet.pass(3, &mut [&mut a, &mut b]).await;
+    assert_eq!((a.coverage(), b.coverage()), (0, 0));
+    assert!(!a.headcount.is_ready());
+    fleet.pass(2, &mut [&mut a, &mut b]).await;
+    assert_eq!((a.coverage(), b.coverage()), (31, 31));
+    assert!(a.headcount.is_ready());
+    assert_eq!(b.decide("early"), Decision::Seen);
+    assert_eq!(b.decide("late"), Decision::Newcomer);
+}
+
+#[tokio::test]
+async fn who_came_in_here_is_seen_there_after_a_round_of_each() {
+    let mut fleet = Fleet::new();
+    let (mut a, mut b) = (fleet.start(), fleet.start());
+    fleet.pass(5, &mut [&mut a, &mut b]).await;
+    assert_eq!(a.decide("alice"), Decision::Newcomer);
+    fleet.pass(2, &mut [&mut a, &mut b]).await;
+    assert_eq!(b.decide("alice"), Decision::Seen);
+    assert_eq!(b.headcount.status().active_users.estimate, 1);
+    assert_eq!(b.headcount.status().sync.nodes, 2);
+}
+
+#[tokio::test]
+async fn who_came_in_during_the_last_moment_of_a_minute_is_seen_everywhere() {
+    let mut fleet = Fleet::new();
+    let (mut a, mut b) = (fleet.start(), fleet.start());
+    fleet.pass(59, &mut [&mut a, &mut b]).await;
+    assert_eq!(a.decide("alice"), Decision::Newcomer);
+    // The minute turns before either has a round; alice says nothing more.
+    fleet.pass(3, &mut [&mut a, &mut b]).await;
+    assert_eq!(b.decide("alice"), Decision::Seen);
+}
+
+#[tokio::test]
+async fn a_token_is_admitted_for_thirty_minutes_and_forgotten_after_thirty_one() {
+    let mut fleet = Fleet::new();
+    let (mut a, mut b) = (fleet.start(), fleet.start());
+    fleet.pass(60, &mut [&mut a, &mut b]).await;
+    assert_eq!(a.decide("alice"), Decision::Newcomer);
+    fleet.pass(30 * 60, &mut [&mut a, &mut b]).await;
+    assert_eq!(b.headcount.status().active_users.estimate, 1);
+    fleet.pass(60, &mut [&mut a, &mut b]).await;
+    assert_eq!(b.headcount.status().active_users.estimate, 0);
+    assert_eq!(b.decide("alice"), Decision::Newcomer);
+}
+
+#[tokio::test]
+async fn a_joiner_turns_nobody_away_before_it_has_read_everything() {
+    let mut fleet = Fleet::new();
+    let mut a = fleet.start_as(|builder| builder.max_active_users(10));
+    fleet.pass(5, &mut [&mut a]).await;
+    let mut admitted = Vec::new();
+    for player in 0..600 {
+        fleet.pass(u32::from(player % 10 == 0), &mut [&mut a]).await;
+        let player = format!("player-{player}");
+        if a.headcount.admit(&player).is_admitted() {
+            admitted.push(player);
+        }
+    }
+    fleet.pass(2, &mut [&mut a]).await;
+    let mut joiner = fleet.start_as(|builder| builder.max_active_users(10));
+    assert_eq!(joiner.decide("stranger"), Decision::Warming);
+    joiner.round().await;
+    assert_eq!(joiner.coverage(), 31);
+    for player in admitted {
+        assert_eq!(joiner.decide(&player), Decision::Seen);
+    }
+    assert_eq!(joiner.decide("another stranger"), Decision::Rejected);
+}
+
+#[tokio::test]
+async fn a_fleet_that_slept_knows_that_nobody_came_meanwhile() {
+    let mut fleet = Fleet::new();
+    let mut a = fleet.start();
+    fleet.pass(60, &mut [&mut a]).await;
+    assert_eq!(a.decide("alice"), Decision::Newcomer);
+    fleet.pass(2, &mut [&mut a]).await;
+    drop(a);
+    fleet.clock.advance(10 * MINUTE);
+    let mut b = fleet.start();
+    b.round().await;
+    assert_eq!(b.coverage(), 31);
+    assert_eq!(b.decide("alice"), Decision::Seen);
+}
+
+#[tokio::test]
+async fn after_a_flush_the_survivors_write_everything_back() {
+    let mut fleet = Fleet::new();
+    let (mut a, mut b) = (fleet.start(), fleet.start());
+    fleet.pass(5, &mut [&mut a, &mut b]).await;
+    for minute in 0..35 {
+        assert!(a.headcount.admit(format!("player-{minute}")).is_admitted());
+        fleet.pass(60, &mut [&mut a, &mut b]).await;
+    }
+    fleet.store.flush();
+    fleet.pass(12, &mut [&mut a, &mut b]).await;
+    let mut joiner = fleet.start();
+    joiner.round().await;
+    assert_eq!(joiner.coverage(), 31);
+    for minute in 6..35 {
+        assert_eq!(joiner.decide(&format!("player-{minute}")), Decision::Seen, "minute {minute}");
+    }
+}
+
+#[tokio::test]
+async fn an_outage_rejects_nobody_who_is_in_and_heals() {
+    let mut fleet = Fleet::new();
+    let (mut a, mut b) = (fleet.start(), fleet.start());
+    fleet.pass(60, &mut [&mut a, &mut b]).await;
+    assert_eq!(a.decide("before"), Decision::Newcomer);
+    fleet.pass(2, &mut [&mut a, &mut b]).await;
+    for server in [&a, &b] {
+        server.weather.away.store(true, SeqCst);
+    }
+    fleet.pass(150, &mut [&mut a, &mut b]).await;
+    assert!(!a.headcount.status().sync.ok);
+    assert_eq!((a.decide("before"), b.decide("before")), (Decision::Seen, Decision::Seen));
+    // Its own news still count for the room; the other cannot know them yet.
+    assert_eq!(a.decide("during"), Decision::Newcomer);
+    assert_eq!(b.coverage(), 31);
+    for server in [&a, &b] {
+        server.weather.away.store(false, SeqCst);
+    }
+    // Back, b does not call anybody a newcomer before it has read what a saw.
+    b.round().await;
+    assert!(b.coverage() < 31);
+    fleet.pass(5, &mut [&mut a, &mut b]).await;
+    assert_eq!((a.coverage(), b.coverage()), (31, 31));
+    assert_eq!(b.decide("during"), Decision::Seen);
+}
+
+#[tokio::test]
+async fn news_that_cannot_be_read_uncover_their_minute() {
+    let mut fleet = Fleet::new();
+    let (mut a, mut b) = (fleet.start(), fleet.start());
+    fleet.pass(5, &mut [&mut a, &mut b]).await;
+    assert_eq!(a.decide("alice"), Decision::Newcomer);
+    a.round().await;
+    b.weather.hides_values.store(true, SeqCst);
+    fleet.clock.advance(SECOND);
+    assert_eq!(b.round().await, Outcome::Failure);
+    assert_eq!(b.coverage(), 30);
+    assert_eq!(b.decide("alice"), Decision::Warming);
+    b.weather.hides_values.store(false, SeqCst);
+    b.round().await;
+    assert_eq!(b.coverage(), 31);
+}
+
+#[tokio::test]
+async fn a_write_whose_reply_was_lost_harms_nobody() {
+    let mut fleet = Fleet::new();
+    let (mut a, mut b) = (fleet.start(), fleet.start());
+    fleet.pass(5, &mut [&mut a, &mut b]).await;
+    a.weather.loses_replies.store(true, SeqCst);
+    assert_eq!(a.decide("alice"), Decision::Newcomer);
+    assert_eq!(a.round().await, Outcome::Timeout);
+    b.round().await;
+    assert_eq!(b.decide("alice"), Decision::Seen);
+    a.weather.loses_replies.store(false, SeqCst);
+    assert_eq!(a.round().await, Outcome::Success);
+    assert_eq!(a.round().await, Outcome::Success);
+}
+
+#[tokio::test]
+async fn a_paused_process_turns_nobody_away_until_it_has_read_again() {
+    let mut fleet = Fleet::new();
+    let (mut a, mut b) =
+        (fleet.start_as(|builder| builder.max_active_users(4)), fleet.start_as(|b| b.max_active_users(4)));
+    fleet.pass(60, &mut [&mut a, &mut b]).await;
+    for player in 0..4 {
+        fleet.pass(8, &mut [&mut a, &mut b]).await;
+        let _ = a.headcount.admit(format!("player-{player}"));
+    }
+    // b stands still for five minutes.
+    let mut servers = [&mut a];
+    fleet.pass(300, &mut servers).await;
+    let players = a.headcount.status().active_users.estimate;
+    assert!(players > 0);
+    b.worker.tick();
+    assert_eq!(b.decide("unknown here"), Decision::Warming);
+    b.round().await;
+    assert_eq!(b.coverage(), 31);
+}
+
+#[tokio::test]
+async fn a_pause_longer_than_the_window_leaves_nothing_outdated() {
+    let mut fleet = Fleet::new();
+    let (mut a, mut b) = (fleet.start(), fleet.start());
+    fleet.pass(10, &mut [&mut a, &mut b]).await;
+    assert_eq!(b.decide("alice"), Decision::Newcomer);
+    fleet.pass(2, &mut [&mut a, &mut b]).await;
+    fleet.pass(32 * 60, &mut [&mut a]).await;
+    b.worker.tick();
+    assert_eq!(b.headcount.status().active_users.estimate, 0);
+}
+
+#[tokio::test]
+async fn an_override_reaches_the_fleet_survives_a_flush_and_can_be_taken_back() {
+    let mut fleet = Fleet::new();
+    let (mut a, mut b) = (fleet.start(), fleet.start());
+    fleet.pass(5, &mut [&mut a, &mut b]).await;
+    let order = OverrideOrder {
+        mode: OverrideMode::Throttling,
+        max_active_users: None,
+        lasting: 10 * MINUTE,
+        reason: Some("launch".into()),
+    };
+    a.headcount.set_override(order).unwrap();
+    fleet.pass(2, &mut [&mut a, &mut b]).await;
+    assert_eq!(b.decide("alice"), Decision::Rejected);
+    fleet.store.flush();
+    fleet.pass(2, &mut [&mut a, &mut b]).await;
+    let mut joiner = fleet.start();
+    joiner.round().await;
+    assert_eq!(joiner.headcount.status().operator.reason.as_deref(), Some("launch"));
+    assert!(b.headcount.clear_override());
+    fleet.pass(2, &mut [&mut a, &mut b, &mut joiner]).await;
+    for server in [&a, &b, &joiner] {
+        assert_eq!(server.headcount.status().operator.mode, OverrideMode::Auto);
+    }
+}
+
+#[tokio::test]
+async fn an_override_ends_everywhere_by_itself() {
+    let mut fleet = Fleet::new();
+    let (mut a, mut b) = (fleet.start(), fleet.start());
+    fleet.pass(5, &mut [&mut a, &mut b]).await;
+    let order = OverrideOrder { mode: OverrideMode::Throttling, max_active_users: None, lasting: MINUTE, reason: None };
+    a.headcount.set_override(order).unwrap();
+    fleet.pass(62, &mut [&mut a, &mut b]).await;
+    assert_eq!((a.decide("x"), b.decide("y")), (Decision::Newcomer, Decision::Newcomer));
+}
+
+#[tokio::test]
+async fn another_generation_is_an_alarm_and_never_mixes() {
+    let mut fleet = Fleet::new();
+    let mut a = fleet.start();
+    fleet.pass(5, &mut [&mut a]).await;
+    assert_eq!(a.decide("alice"), Decision::Newcomer);
+    let mut other = fleet.start_as(|builder| builder.capacity(100_000));
+    fleet.pass(10, &mut [&mut a, &mut other]).await;
+    assert!(a.headcount.status().sync.foreign_generation);
+    assert!(other.headcount.status().sync.foreign_generation);
+    // Its coverage is earned by living a window: until then it turns nobody away.
+    assert_eq!(other.decide("alice"), Decision::Warming);
+    assert_eq!(a.headcount.status().active_users.estimate, 1);
+    fleet.pass(31 * 60, &mut [&mut a, &mut other]).await;
+    assert_eq!(other.coverage(), 31);
+}
+
+#[tokio::test]
+async fn a_fleet_keeps_its_room_however_fast_they_come() {
+    let mut fleet = Fleet::new();
+    let mut servers: Vec<_> = (0..10).map(|_| fleet.start()).collect();
+    let mut all: Vec<_> = servers.iter_mut().collect();
+    fleet.pass(6, &mut all).await;
+    let mut inside = 0;
+    for second in 0..60 {
+        for (place, server) in all.iter().enumerate() {
+            for newcomer in 0..500 {
+                let token = format!("{second}-{place}-{newcomer}");
+                inside += usize::from(server.headcount.admit(token).is_admitted());
+            }
+        }
+        fleet.pass(1, &mut all).await;
+    }
+    assert!((980..=1020).contains(&inside), "{inside} of 1000 seats were given");
+}
+
+#[tokio::test]
+async fn the_first_look_corrects_a_machine_whose_clock_is_wrong() {
+    let mut fleet = Fleet::new();
+    let mut a = fleet.start();
+    fleet.pass(5, &mut [&mut a]).await;
+    assert_eq!(a.decide("alice"), Decision::Newcomer);
+    fleet.pass(2, &mut [&mut a]).await;
+    let wrong = Arc::new(ManualClock::starting_at(Timestamp::from_micros(fleet.clock.wall().as_micros() / 2)));
+    let mut b = fleet.start_as(|builder| builder.clock(wrong));
+    assert_eq!(b.decide("bob"), Decision::Warming);
+    b.round().await;
+    assert_eq!(b.coverage(), 31);
+    assert_eq!((b.decide("alice"), b.decide("bob")), (Decision::Seen, Decision::Seen));
+}
