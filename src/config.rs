@@ -10,7 +10,8 @@ use crate::bloom::{Shape, ShapeError};
 use crate::fingerprint::{FingerprintKey, KeyError};
 use crate::room::{Limits, OnOutage, Refill};
 use crate::token_source::TokenSource;
-use serde::{Deserialize, Serialize};
+use serde::de::Unexpected;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,16 +44,20 @@ pub struct Config {
 #[serde(default)]
 pub struct Admission {
     /// X: the most active users. There is no default: only a measurement of the backend can tell.
+    #[serde(deserialize_with = "whole_if_any")]
     pub max_active_users: Option<u64>,
     /// Throttling ends when fewer than this part of X is active; above 0, at most 1.
     pub resume_ratio: f64,
     /// What happens to seats that become free while throttling.
+    #[serde(deserialize_with = "word")]
     pub refill: Refill,
     /// Whether refusals are carried out.
+    #[serde(deserialize_with = "word")]
     pub enforcement: Enforcement,
     /// When a rejected user is told to come back.
     pub retry_after: RetryAfter,
     /// What a request without a token is.
+    #[serde(deserialize_with = "word")]
     pub missing_token: MissingToken,
     /// Paths that are always admitted: exact, or a prefix that ends in `/*`.
     pub exempt_paths: Vec<String>,
@@ -66,9 +71,11 @@ pub struct Window {
     #[serde(with = "humantime_serde")]
     pub length: Duration,
     /// How many slots the window has.
+    #[serde(deserialize_with = "whole")]
     pub slots: u32,
     /// Distinct users of the whole window that the filters are sized for; by default the next power of two at or above
     /// 2·X, at least 16,384.
+    #[serde(deserialize_with = "whole_if_any")]
     pub capacity: Option<u64>,
     /// How likely an unknown token is taken for a known one at `capacity`.
     pub false_positive_rate: f64,
@@ -98,6 +105,7 @@ pub struct Redis {
     #[serde(with = "humantime_serde")]
     pub sync_every: Option<Duration>,
     /// Who is let in while the store is away.
+    #[serde(deserialize_with = "word")]
     pub on_outage: OnOutage,
 }
 
@@ -227,6 +235,42 @@ impl Default for RetryAfter {
     fn default() -> Self {
         Self { min: Duration::from_secs(15), max: Duration::from_secs(45) }
     }
+}
+
+/// One of a few words, read so that an error lists them all.
+fn word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    let word = String::deserialize(deserializer)?;
+    T::deserialize(serde::de::value::StringDeserializer::<D::Error>::new(word))
+}
+
+/// A whole number, also as text: environments know no numbers. A fraction is a mistake, not something to round.
+fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<T, D::Error> {
+    struct Whole;
+    impl serde::de::Visitor<'_> for Whole {
+        type Value = u64;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a whole number")
+        }
+
+        fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<u64, E> {
+            Ok(number)
+        }
+
+        fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<u64, E> {
+            u64::try_from(number).map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<u64, E> {
+            text.trim().replace('_', "").parse().map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+        }
+    }
+    let number = deserializer.deserialize_any(Whole)?;
+    T::try_from(number).map_err(|_| serde::de::Error::invalid_value(Unexpected::Unsigned(number), &Whole))
+}
+
+fn whole_if_any<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    whole(deserializer).map(Some)
 }
 
 /// The shortest slot.
@@ -461,6 +505,31 @@ pub enum ConfigError {
     Feature { key: &'static str, feature: &'static str },
     #[error("{key} holds {found:?}; {expected}")]
     Value { key: &'static str, found: String, expected: &'static str },
+}
+
+impl ConfigError {
+    /// The key whose value has to change.
+    pub fn key(&self) -> &'static str {
+        match self {
+            Self::MaxActiveUsersMissing | Self::MaxActiveUsers { .. } => "admission.max_active_users",
+            Self::ResumeRatio { .. } => "admission.resume_ratio",
+            Self::RetryAfter { .. } => "admission.retry_after",
+            Self::ExemptPath { .. } => "admission.exempt_paths",
+            Self::Slots { .. } => "window.slots",
+            Self::Length { .. } => "window.length",
+            Self::Shape(ShapeError::Capacity { .. }) | Self::CapacityBelowMax { .. } => "window.capacity",
+            Self::Shape(ShapeError::Ratio { .. }) => "window.false_positive_rate",
+            Self::NoTokenSource => "token.from",
+            Self::SecretMissing => "token.secret_file",
+            Self::Namespace { .. } => "redis.namespace",
+            Self::SyncEvery { .. } => "redis.sync_every",
+            Self::RedisUrl { .. } => "redis.url",
+            Self::Secret { key, .. }
+            | Self::Unreadable { key, .. }
+            | Self::Feature { key, .. }
+            | Self::Value { key, .. } => key,
+        }
+    }
 }
 
 #[cfg(test)]

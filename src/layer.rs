@@ -18,6 +18,8 @@ use crate::headcount::Headcount;
 
 pub use future::AdmissionFuture;
 pub(crate) use judge::{Asked, Verdict};
+#[cfg(feature = "server")]
+pub(crate) use refusal::mark;
 pub use refusal::{Refusal, RefusalBody};
 pub use service::AdmissionService;
 

@@ -1,5 +1,7 @@
 //! Admission control for crowds: who is in stays in, newcomers wait until there is room.
 
+#[cfg(feature = "admin")]
+mod admin;
 pub mod bloom;
 pub mod config;
 pub mod fingerprint;
@@ -13,6 +15,9 @@ mod redis_link;
 mod ring;
 mod room;
 pub mod round;
+#[cfg(feature = "server")]
+#[doc(hidden)]
+pub mod server;
 mod sharded;
 mod snapshot;
 mod store_error;

@@ -1,1 +1,84 @@
-fn main() {}
+//! The `headcount` program: reads the verb, calls it, prints the error, and says by its exit status how it went.
+
+use clap::{Args, Parser, Subcommand};
+use headcount::server::{self, Flags, ServeError};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Admission control for crowds: users who are in stay in, newcomers get HTTP 429 until there is room.
+#[derive(Parser)]
+#[command(version, about, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Answer checks for a proxy or an application, alone or in a fleet that shares a Redis.
+    ///
+    /// Flags beat HEADCOUNT__SECTION__KEY in the environment, which beats the file, which beats the defaults.
+    #[command(after_help = "Example:
+  headcount serve --max-active-users 20000
+  curl -i -H 'Authorization: Bearer alice' http://127.0.0.1:7070/v1/check   (200: in; 429: no room)
+  http://127.0.0.1:7071/                                                    (how full the house is)")]
+    Serve(Serve),
+}
+
+#[derive(Args)]
+struct Serve {
+    /// The configuration file (TOML)
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where checks are answered [default: 127.0.0.1:7070]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Where operators are answered [default: 127.0.0.1:7071]
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<String>,
+    /// The Redis that the fleet shares, such as redis://127.0.0.1:6379/0; without it, one server alone
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+    /// X: how many users at once may be active. Start at 75 % of what you measured the backend to carry
+    #[arg(long, value_name = "N")]
+    max_active_users: Option<u64>,
+    /// enforce: reject newcomers while there is no room; shadow: decide and count only; off: admit everybody
+    #[arg(long, value_name = "MODE", value_parser = ["enforce", "shadow", "off"])]
+    enforcement: Option<String>,
+}
+
+impl Serve {
+    fn flags(&self) -> Flags {
+        let mut flags = Flags::new();
+        let mut set = |key, value: Option<String>| flags.extend(value.map(|value| (key, value)));
+        set("server.listen", self.listen.clone());
+        set("admin.listen", self.admin.clone());
+        set("redis.url", self.redis.clone());
+        set("admission.max_active_users", self.max_active_users.map(|max| max.to_string()));
+        set("admission.enforcement", self.enforcement.clone());
+        flags
+    }
+
+    fn run(&self) -> Result<(), ServeError> {
+        let environment =
+            std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
+        let loaded = server::load(self.config.as_deref(), environment, self.flags())?;
+        let runtime = tokio::runtime::Runtime::new()
+            .map_err(|source| ServeError::System { what: "cannot start the runtime", source })?;
+        runtime.block_on(server::serve(loaded))
+    }
+}
+
+fn main() -> ExitCode {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let Verb::Serve(serve) = Cli::parse().verb;
+    match serve.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("headcount: {error}");
+            if matches!(error, ServeError::Config(_)) { ExitCode::from(2) } else { ExitCode::FAILURE }
+        }
+    }
+}

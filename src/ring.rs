@@ -70,6 +70,7 @@ impl Ring {
         Self { shape, current, uncovered: minutes.len(), minutes, union: Bloom::new(shape), turning: None }
     }
 
+    #[cfg(test)]
     pub(crate) fn shape(&self) -> Shape {
         self.shape
     }

@@ -51,11 +51,6 @@ impl Shape {
         Ok(Self { lines: enough })
     }
 
-    /// The shape of a stored filter; `None` if no filter can have so many lines.
-    pub(crate) fn from_lines(lines: u32) -> Option<Self> {
-        (lines > 0).then_some(Self { lines })
-    }
-
     pub(crate) fn lines(self) -> u32 {
         self.lines
     }
@@ -146,7 +141,8 @@ mod tests {
             for ratio in [1e-2, 1e-3, 1e-4, 1e-6] {
                 let shape = Shape::for_capacity(capacity, ratio).unwrap();
                 assert!(shape.false_positive_ratio(capacity as f64) <= ratio);
-                if let Some(smaller) = Shape::from_lines(shape.lines - 1) {
+                if shape.lines > 1 {
+                    let smaller = Shape { lines: shape.lines - 1 };
                     assert!(smaller.false_positive_ratio(capacity as f64) > ratio);
                 }
             }

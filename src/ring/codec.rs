@@ -126,6 +126,7 @@ impl Codec {
         Self { shape, generation, key }
     }
 
+    #[cfg(test)]
     pub(crate) fn shape(&self) -> Shape {
         self.shape
     }

@@ -1,0 +1,127 @@
+//! What an operator asks and sets.
+//!
+//! ```text
+//! GET    /                  page
+//! GET    /livez             200 while the process answers
+//! GET    /readyz            200 if this server should be sent requests, 503 if not
+//! GET    /metrics           Prometheus text
+//! GET    /api/v1/status     a moment of this controller
+//! GET    /api/v1/config     the effective configuration, secrets redacted
+//! GET    /api/v1/override   the operator's word in force
+//! PUT    /api/v1/override   { "mode": "open|throttling|auto", "max_active_users": 18000, "for": "10m", "reason": "launch" }
+//! DELETE /api/v1/override   takes it back
+//! ```
+//!
+//! `livez` and `readyz` answer everybody. All else answers only under a known `Host` and `Origin`, so that no web page
+//! can reach it through an operator's browser, and asks for the bearer token if one is configured; without one, only
+//! this machine may ask.
+
+mod access;
+mod overrides;
+mod page;
+
+use crate::config::ConfigError;
+use crate::headcount::{Headcount, Histogram};
+use crate::metrics::Metrics;
+use access::Access;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router, middleware};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// No request of an operator is larger.
+const MOST_BODY_BYTES: usize = 16 << 10;
+
+/// What all handlers share.
+#[derive(Clone)]
+struct Admin {
+    headcount: Headcount,
+    metrics: Arc<Mutex<LocalMetrics>>,
+}
+
+/// A recorder of this router's own: an application's recorder is the application's.
+struct LocalMetrics {
+    recorder: PrometheusRecorder,
+    metrics: Metrics,
+}
+
+impl Headcount {
+    /// The admin pages and API, to be served by a listener of their own or nested into a service. The listener must
+    /// provide `ConnectInfo<SocketAddr>` unless a bearer token is configured.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the token's file cannot be read.
+    pub fn admin_router(&self) -> Result<Router, ConfigError> {
+        let access = Arc::new(Access::new(&self.shared.config.admin)?);
+        let admin = Admin { headcount: self.clone(), metrics: Arc::new(Mutex::new(LocalMetrics::new(self))) };
+        let guarded = Router::new()
+            .route("/", get(page::show))
+            .route("/api/v1/status", get(status))
+            .route("/api/v1/config", get(config))
+            .route("/api/v1/override", get(overrides::show).put(overrides::set).delete(overrides::clear))
+            .layer(middleware::from_fn_with_state(Arc::clone(&access), access::guard));
+        let metrics = Router::new()
+            .route("/metrics", get(metrics))
+            .layer(middleware::from_fn_with_state(access, access::guard_metrics));
+        let open = Router::new().route("/livez", get(livez)).route("/readyz", get(readyz));
+        Ok(guarded.merge(metrics).merge(open).layer(DefaultBodyLimit::max(MOST_BODY_BYTES)).with_state(admin))
+    }
+}
+
+async fn livez() -> &'static str {
+    "alive\n"
+}
+
+async fn readyz(State(admin): State<Admin>) -> (StatusCode, &'static str) {
+    if admin.headcount.is_ready() {
+        (StatusCode::OK, "ready\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+    }
+}
+
+async fn status(State(admin): State<Admin>) -> Response {
+    ([(CACHE_CONTROL, "no-store")], Json(admin.headcount.status())).into_response()
+}
+
+async fn config(State(admin): State<Admin>) -> Response {
+    ([(CACHE_CONTROL, "no-store")], Json(admin.headcount.shared.config.clone())).into_response()
+}
+
+async fn metrics(State(admin): State<Admin>) -> Response {
+    let text = admin.metrics.lock().render();
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+impl LocalMetrics {
+    fn new(headcount: &Headcount) -> Self {
+        let ends: Vec<f64> = (0..Histogram::BUCKETS).map(|bucket| Histogram::upper_end(bucket).as_secs_f64()).collect();
+        let recorder = PrometheusBuilder::new()
+            .set_buckets_for_metric(Matcher::Suffix("_duration_seconds".into()), &ends)
+            .expect("the list of buckets is not empty")
+            .build_recorder();
+        metrics::with_local_recorder(&recorder, Metrics::describe);
+        Self { recorder, metrics: headcount.metrics() }
+    }
+
+    fn render(&mut self) -> String {
+        metrics::with_local_recorder(&self.recorder, || self.metrics.publish());
+        let handle = self.recorder.handle();
+        handle.run_upkeep();
+        handle.render()
+    }
+}
+
+/// An answer of RFC 9457.
+fn problem(status: StatusCode, detail: impl Into<String>) -> Response {
+    let title = status.canonical_reason().unwrap_or("Error");
+    let body = serde_json::json!({
+        "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail.into(),
+    });
+    (status, [(CONTENT_TYPE, "application/problem+json")], format!("{body}\n")).into_response()
+}

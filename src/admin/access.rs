@@ -1,0 +1,169 @@
+//! Who may ask.
+
+use super::problem;
+use crate::config::{Admin, ConfigError};
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::Response;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use subtle::ConstantTimeEq;
+
+/// The shortest bearer token that is accepted, in bytes.
+const MIN_TOKEN_BYTES: usize = 16;
+
+/// The rules of the admin listener.
+pub(super) struct Access {
+    token: Option<Vec<u8>>,
+    hosts: Vec<String>,
+    listen: IpAddr,
+    open_metrics: bool,
+}
+
+impl Access {
+    pub(super) fn new(config: &Admin) -> Result<Self, ConfigError> {
+        let token = config.token_file.as_ref().map(|file| {
+            let bytes = std::fs::read(file).map_err(|source| ConfigError::Unreadable {
+                key: "admin.token_file",
+                file: file.clone(),
+                source,
+            })?;
+            let token = bytes.trim_ascii().to_vec();
+            if token.len() < MIN_TOKEN_BYTES {
+                return Err(ConfigError::Value {
+                    key: "admin.token_file",
+                    found: format!("{} bytes", token.len()),
+                    expected: "a token has at least 16; to make one: head -c 32 /dev/urandom | base64 > admin.token",
+                });
+            }
+            Ok(token)
+        });
+        Ok(Self {
+            token: token.transpose()?,
+            hosts: config.hosts.iter().map(|host| host.to_ascii_lowercase()).collect(),
+            listen: config.listen.ip(),
+            open_metrics: config.open_metrics,
+        })
+    }
+
+    fn check(&self, request: &Request) -> Result<(), Response> {
+        let headers = request.headers();
+        let named = headers.get(HOST).map(|host| host.to_str().unwrap_or_default());
+        let host = named.or(request.uri().authority().map(|authority| authority.as_str())).unwrap_or_default();
+        if !self.knows(host) {
+            let advice = "this name is not known here; list it in [admin] hosts, or ask by address";
+            return Err(problem(StatusCode::FORBIDDEN, advice));
+        }
+        if let Some(origin) = headers.get(ORIGIN)
+            && !self.knows_origin(origin)
+        {
+            return Err(problem(StatusCode::FORBIDDEN, "requests from other origins are refused"));
+        }
+        match &self.token {
+            Some(token) => Self::check_token(token, headers),
+            None => Self::check_peer(request),
+        }
+    }
+
+    fn check_token(token: &[u8], headers: &HeaderMap) -> Result<(), Response> {
+        let shown = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).and_then(|value| {
+            let (scheme, shown) = value.split_at_checked(7)?;
+            scheme.eq_ignore_ascii_case(b"bearer ").then(|| shown.trim_ascii())
+        });
+        if shown.is_some_and(|shown| shown.ct_eq(token).into()) {
+            return Ok(());
+        }
+        let mut response = problem(StatusCode::UNAUTHORIZED, "the bearer token of [admin] token_file is needed");
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        Err(response)
+    }
+
+    /// Without a token, only this machine may ask.
+    fn check_peer(request: &Request) -> Result<(), Response> {
+        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+        if peer.is_some_and(|peer| peer.0.ip().to_canonical().is_loopback()) {
+            return Ok(());
+        }
+        Err(problem(StatusCode::FORBIDDEN, "without [admin] token_file, only this machine may ask"))
+    }
+
+    /// Whether a `Host` is one of this listener's names. Addresses cannot be rebound to another server, names can.
+    fn knows(&self, host: &str) -> bool {
+        let name = without_port(host).to_ascii_lowercase();
+        if name == "localhost" || self.hosts.iter().any(|known| *known == name || known.as_str() == host) {
+            return true;
+        }
+        let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        address.is_ok_and(|address| {
+            address.is_loopback() || address == self.listen || (self.listen.is_unspecified() && self.token.is_some())
+        })
+    }
+
+    fn knows_origin(&self, origin: &HeaderValue) -> bool {
+        let uri = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
+        uri.and_then(|uri| uri.authority().map(|authority| self.knows(authority.as_str()))).unwrap_or(false)
+    }
+}
+
+/// Lets a request through if it may be answered.
+pub(super) async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    match access.check(&request) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal,
+    }
+}
+
+/// As [`guard`], unless metrics are open to everybody.
+pub(super) async fn guard_metrics(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    if access.open_metrics { next.run(request).await } else { guard(State(access), request, next).await }
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.ends_with(':') => {
+            if name.contains(':') && !name.ends_with(']') { host } else { name }
+        }
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(hosts: &[&str]) -> Access {
+        let hosts = hosts.iter().map(|&host| host.to_owned()).collect();
+        Access { token: None, hosts, listen: "127.0.0.1".parse().unwrap(), open_metrics: false }
+    }
+
+    #[test]
+    fn its_own_names_are_known_with_and_without_a_port() {
+        let access = access(&["ops.example.org"]);
+        for host in
+            ["localhost", "LOCALHOST:7071", "127.0.0.1:7071", "127.0.0.1", "[::1]:80", "[::1]", "ops.example.org:1"]
+        {
+            assert!(access.knows(host), "{host}");
+        }
+        for host in
+            ["", "evil.example", "localhost.evil.example", "10.0.0.1", "127.0.0.1.evil.example", "[::2]:80", ":::"]
+        {
+            assert!(!access.knows(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn an_origin_is_known_by_its_host() {
+        let access = access(&[]);
+        for (origin, known) in [
+            ("http://localhost:7071", true),
+            ("http://127.0.0.1:7071", true),
+            ("https://evil.example", false),
+            ("null", false),
+            ("", false),
+        ] {
+            assert_eq!(access.knows_origin(&HeaderValue::from_static(origin)), known, "{origin}");
+        }
+    }
+}

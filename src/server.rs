@@ -1,0 +1,9 @@
+//! `headcount serve`: the check listener, the admin listener, and a graceful stop.
+
+mod check;
+mod config;
+mod listener;
+mod serve;
+
+pub use config::{Flags, LoadError, Loaded, load};
+pub use serve::{ServeError, serve};

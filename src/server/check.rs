@@ -1,0 +1,144 @@
+//! The check endpoint, for `auth_request`, `forward_auth`, ext_authz and any client: 200, or what to answer instead.
+
+use crate::headcount::Headcount;
+use crate::layer::{Asked, Verdict, mark};
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use axum::{Router, body::Body};
+use ipnet::IpNet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+const CHECK: &str = "/v1/check";
+
+/// Whose word about the original request is believed.
+#[derive(Debug, Clone, Default)]
+pub(super) struct TrustedProxies(Vec<IpNet>);
+
+impl TrustedProxies {
+    /// Reads addresses and networks; returns the first that is neither.
+    pub(super) fn parse(list: &[String]) -> Result<Self, String> {
+        let net = |text: &String| {
+            let address = text.parse::<IpAddr>().map(IpNet::from);
+            text.parse::<IpNet>().or(address).map_err(|_| text.clone())
+        };
+        list.iter().map(net).collect::<Result<_, _>>().map(Self)
+    }
+
+    fn include(&self, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        self.0.iter().any(|net| net.contains(&peer))
+    }
+}
+
+#[derive(Clone)]
+struct Check {
+    headcount: Headcount,
+    trusted: Arc<TrustedProxies>,
+}
+
+pub(super) fn router(headcount: Headcount, trusted: TrustedProxies) -> Router {
+    let check = Check { headcount, trusted: Arc::new(trusted) };
+    Router::new()
+        .route(CHECK, any(answer))
+        .route("/v1/check/", any(answer))
+        .route("/v1/check/{*path}", any(answer))
+        .fallback(not_here)
+        .with_state(check)
+}
+
+async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<SocketAddr>, request: Request) -> Response {
+    let original = Original::of(&request, check.trusted.include(peer.ip()));
+    let asked = Asked { method: &original.method, path: original.path, headers: request.headers() };
+    match check.headcount.judge(&asked) {
+        Verdict::Admitted(decision) => {
+            let mut response = StatusCode::OK.into_response();
+            mark(response.headers_mut(), decision, check.headcount.mode());
+            response
+        }
+        Verdict::Refused(refusal) => refusal.into_response().map(Body::new),
+    }
+}
+
+async fn not_here() -> (StatusCode, &'static str) {
+    (StatusCode::NOT_FOUND, "checks are answered at /v1/check\n")
+}
+
+/// The request that the proxy asks about.
+struct Original<'r> {
+    method: Method,
+    path: Option<&'r str>,
+}
+
+impl<'r> Original<'r> {
+    /// Envoy appends the path and keeps the method: those are facts of the request. Other proxies tell them in headers,
+    /// which any client could send as well: those are believed only from trusted proxies.
+    fn of(request: &'r Request, trusted: bool) -> Self {
+        let uri = request.uri();
+        let whole = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
+        let appended = whole.strip_prefix(CHECK).filter(|path| path.starts_with('/') && *path != "/");
+        let told = |names: [&str; 2]| {
+            let headers = request.headers();
+            names.into_iter().filter(|_| trusted).find_map(|name| only(headers, name))
+        };
+        let method = told(["x-original-method", "x-forwarded-method"]).and_then(|method| method.parse().ok());
+        Self {
+            method: method.unwrap_or_else(|| request.method().clone()),
+            path: appended.or_else(|| told(["x-original-uri", "x-forwarded-uri"])),
+        }
+    }
+}
+
+/// The value of a header that is there once: of two, one may be the client's.
+fn only<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    let mut values = headers.get_all(name).into_iter();
+    let first = values.next()?;
+    values.next().is_none().then(|| first.to_str().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn original(request: axum::http::request::Builder, trusted: bool) -> (Method, Option<String>) {
+        let request = request.body(Body::empty()).unwrap();
+        let original = Original::of(&request, trusted);
+        (original.method, original.path.map(str::to_owned))
+    }
+
+    #[test]
+    fn an_appended_path_is_the_original_one() {
+        for (uri, path) in [
+            ("/v1/check", None),
+            ("/v1/check/", None),
+            ("/v1/check?x=1", None),
+            ("/v1/check/healthz?x=1", Some("/healthz?x=1")),
+        ] {
+            assert_eq!(original(Request::post(uri), false), (Method::POST, path.map(str::to_owned)), "{uri}");
+        }
+    }
+
+    #[test]
+    fn headers_about_the_request_are_believed_from_trusted_proxies_alone() {
+        let request =
+            || Request::get("/v1/check").header("x-original-uri", "/healthz").header("x-forwarded-method", "OPTIONS");
+        assert_eq!(original(request(), true), (Method::OPTIONS, Some("/healthz".into())));
+        assert_eq!(original(request(), false), (Method::GET, None));
+        let doubled = request().header("x-original-uri", "/other");
+        assert_eq!(original(doubled, true), (Method::OPTIONS, None));
+    }
+
+    #[test]
+    fn proxies_are_trusted_by_address_or_network() {
+        let proxies = ["127.0.0.1", "10.0.0.0/8", "::1"].map(str::to_owned);
+        let trusted = TrustedProxies::parse(&proxies).unwrap();
+        for (peer, included) in
+            [("127.0.0.1", true), ("::ffff:10.1.2.3", true), ("::1", true), ("127.0.0.2", false), ("11.0.0.1", false)]
+        {
+            assert_eq!(trusted.include(peer.parse().unwrap()), included, "{peer}");
+        }
+        assert_eq!(TrustedProxies::parse(&["nginx".to_owned()]).unwrap_err(), "nginx");
+    }
+}

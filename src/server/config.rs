@@ -1,0 +1,336 @@
+//! Where the configuration comes from: flag beats environment beats file beats default.
+
+use crate::config::{Config, ConfigError};
+use config::{FileFormat, Value, ValueKind};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Environment variables are `HEADCOUNT__SECTION__KEY`; with single underscores, Kubernetes would inject `HEADCOUNT_PORT`.
+const ENVIRONMENT: &str = "HEADCOUNT__";
+
+/// Every key there is.
+const KEYS: [&str; 28] = [
+    "admission.max_active_users",
+    "admission.resume_ratio",
+    "admission.refill",
+    "admission.enforcement",
+    "admission.retry_after",
+    "admission.retry_after.min",
+    "admission.retry_after.max",
+    "admission.missing_token",
+    "admission.exempt_paths",
+    "window.length",
+    "window.slots",
+    "window.capacity",
+    "window.false_positive_rate",
+    "token.from",
+    "token.secret_file",
+    "token.secret",
+    "redis.url",
+    "redis.namespace",
+    "redis.sync_every",
+    "redis.on_outage",
+    "snapshot.file",
+    "server.listen",
+    "server.node",
+    "server.trusted_proxies",
+    "admin.listen",
+    "admin.token_file",
+    "admin.hosts",
+    "admin.open_metrics",
+];
+
+/// Keys whose environment variable is a list, divided by commas.
+const LISTS: [&str; 4] = ["admission.exempt_paths", "token.from", "server.trusted_proxies", "admin.hosts"];
+
+/// A configuration, and where each of its values came from.
+pub struct Loaded {
+    /// The values.
+    pub config: Config,
+    sources: config::Config,
+    file: Option<PathBuf>,
+}
+
+/// What flags set: a key and its value.
+pub type Flags = Vec<(&'static str, String)>;
+
+/// Why there is no configuration.
+#[derive(Debug)]
+pub enum LoadError {
+    /// A file that cannot be read, no TOML, or a value of another type.
+    Source {
+        /// The file or variable, if the error itself does not name it.
+        origin: Option<String>,
+        /// What is wrong.
+        error: Box<config::ConfigError>,
+    },
+    /// Keys that do not exist.
+    Unknown {
+        /// The key.
+        key: String,
+        /// The file or variable that holds it.
+        origin: String,
+    },
+    /// A value outside its bounds.
+    Bound {
+        /// The file, variable or flag that holds it.
+        origin: String,
+        /// What is wrong with it.
+        error: ConfigError,
+    },
+}
+
+/// Reads the configuration.
+///
+/// # Errors
+/// [`LoadError`] names the file or variable, the key, what was found, and what would do.
+pub fn load(
+    file: Option<&Path>,
+    environment: impl Iterator<Item = (String, String)>,
+    flags: Flags,
+) -> Result<Loaded, LoadError> {
+    let mut builder = config::Config::builder();
+    if let Some(file) = file {
+        builder = builder.add_source(config::File::from(file).format(FileFormat::Toml));
+    }
+    let variables = environment.filter_map(|(name, value)| {
+        let key = name.strip_prefix(ENVIRONMENT)?.replace("__", ".").to_ascii_lowercase();
+        Some((key, format!("the environment variable {name}"), value))
+    });
+    let flags = flags.into_iter().map(|(key, value)| (key.to_owned(), "the command line".to_owned(), value));
+    for (key, origin, text) in variables.chain(flags) {
+        if !KEYS.contains(&key.as_str()) {
+            return Err(LoadError::Unknown { key, origin });
+        }
+        builder = builder.set_override(&key, value(&key, &origin, &text)).map_err(unreadable)?;
+    }
+    let sources = builder.build().map_err(unreadable)?;
+    let mut unknown = None;
+    let config = serde_ignored::deserialize(sources.clone(), |path| {
+        // Sections that may be absent stand in the path as a question mark.
+        unknown.get_or_insert_with(|| path.to_string().replace(".?", ""));
+    });
+    let config = config.map_err(|error| mistyped(&sources, error))?;
+    if let Some(key) = unknown {
+        let origin = origin(&sources, &key).or(shown(file)).unwrap_or_default();
+        return Err(LoadError::Unknown { key, origin });
+    }
+    Ok(Loaded { config, sources, file: file.map(Path::to_owned) })
+}
+
+impl Loaded {
+    /// Says where a value that was refused came from.
+    pub fn locate(&self, error: ConfigError) -> LoadError {
+        let origin = origin(&self.sources, error.key()).or(shown(self.file.as_deref()));
+        LoadError::Bound { origin: origin.unwrap_or_else(|| "no configuration file".into()), error }
+    }
+}
+
+fn unreadable(error: config::ConfigError) -> LoadError {
+    LoadError::Source { origin: None, error: Box::new(error) }
+}
+
+/// Errors from within a value know their key and not always where it stands.
+fn mistyped(sources: &config::Config, error: config::ConfigError) -> LoadError {
+    let origin = match &error {
+        // An item of a list is named by its place.
+        config::ConfigError::At { origin: None, key: Some(key), .. } => {
+            origin(sources, key.split('[').next().unwrap_or_default())
+        }
+        _ => None,
+    };
+    LoadError::Source { origin, error: Box::new(error) }
+}
+
+fn value(key: &str, origin: &String, text: &str) -> Value {
+    if !LISTS.contains(&key) {
+        return Value::new(Some(origin), text);
+    }
+    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    Value::new(Some(origin), items.map(|item| Value::new(Some(origin), item)).collect::<Vec<_>>())
+}
+
+fn origin(sources: &config::Config, key: &str) -> Option<String> {
+    let value = key.split('.').try_fold(&sources.cache, |value, segment| match &value.kind {
+        ValueKind::Table(table) => table.get(segment),
+        _ => None,
+    });
+    value?.origin().map(str::to_owned)
+}
+
+fn shown(file: Option<&Path>) -> Option<String> {
+    file.map(|file| file.display().to_string())
+}
+
+/// The key that was probably meant.
+fn nearest(key: &str) -> &'static str {
+    let likeness =
+        |known: &str| strsim::jaro_winkler(key, known).max(strsim::normalized_damerau_levenshtein(key, known));
+    KEYS.into_iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other))).unwrap_or(KEYS[0])
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Source { origin: Some(origin), error } => write!(f, "{origin}: {error}"),
+            Self::Source { origin: None, error } => error.fmt(f),
+            Self::Unknown { key, origin } => {
+                write!(f, "{origin}: there is no key {key}; the nearest is {}", nearest(key))
+            }
+            Self::Bound { origin, error } => write!(f, "{origin}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Enforcement;
+    use std::time::Duration;
+
+    const EXAMPLE: &str = r#"
+        [admission]
+        max_active_users = 20000
+        resume_ratio     = 0.90
+        refill           = "continuous"
+        enforcement      = "shadow"
+        retry_after      = { min = "15s", max = "45s" }
+        missing_token    = "new-user"
+        exempt_paths     = ["/healthz"]
+        [window]
+        length   = "30m"
+        slots    = 30
+        capacity = 65536
+        false_positive_rate = 1e-3
+        [token]
+        from = ["bearer", "cookie:session", "header:X-Access-Token"]
+        secret_file = "/etc/headcount/fingerprint.key"
+        [redis]
+        url = "redis://127.0.0.1:6379/0"
+        namespace  = "default"
+        sync_every = "1s"
+        on_outage  = "local"
+        [snapshot]
+        file = "/var/lib/headcount/ring.snapshot"
+        [server]
+        listen = "127.0.0.1:7070"
+        node   = "gs-7f2"
+        trusted_proxies = []
+        [admin]
+        listen = "127.0.0.1:7071"
+        token_file = "/etc/headcount/admin.token"
+    "#;
+
+    fn load_text(text: &str, environment: &[(&str, &str)], flags: Flags) -> Result<Loaded, LoadError> {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("headcount.toml");
+        std::fs::write(&file, text).unwrap();
+        let environment = environment.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+        load(Some(&file), environment, flags)
+    }
+
+    fn complaint(text: &str) -> String {
+        load_text(text, &[], vec![]).map(|loaded| loaded.config).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_example_of_the_contract_is_read() {
+        let config = load_text(EXAMPLE, &[], vec![]).unwrap().config;
+        assert_eq!(config.admission.max_active_users, Some(20_000));
+        assert_eq!(config.admission.enforcement, Enforcement::Shadow);
+        assert_eq!(config.redis.unwrap().sync_every, Some(Duration::from_secs(1)));
+        assert_eq!(config.admin.token_file.unwrap(), Path::new("/etc/headcount/admin.token"));
+    }
+
+    #[test]
+    fn flag_beats_environment_beats_file() {
+        let x = "admission.max_active_users";
+        let variable = ("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS", "30");
+        let max = |environment: &[(&str, &str)], flags| {
+            load_text(EXAMPLE, environment, flags).unwrap().config.admission.max_active_users
+        };
+        assert_eq!(max(&[], vec![]), Some(20_000));
+        assert_eq!(max(&[variable], vec![]), Some(30));
+        assert_eq!(max(&[variable], vec![(x, "40".into())]), Some(40));
+    }
+
+    #[test]
+    fn every_key_can_be_set_from_the_environment() {
+        let environment = [
+            ("HEADCOUNT__ADMISSION__RETRY_AFTER__MIN", "1s"),
+            ("HEADCOUNT__TOKEN__FROM", "cookie:sid, bearer"),
+            ("HEADCOUNT__TOKEN__SECRET", "0123456789012345"),
+            ("HEADCOUNT__ADMIN__OPEN_METRICS", "true"),
+            ("HEADCOUNT__SNAPSHOT__FILE", ""),
+            ("HEADCOUNT_PORT", "tcp://10.0.0.1:80"),
+            ("HEADCOUNTING", "x"),
+        ];
+        let config = load_text("", &environment, vec![]).unwrap().config;
+        assert_eq!(config.admission.retry_after.min, Duration::from_secs(1));
+        assert_eq!(config.admission.retry_after.max, Duration::from_secs(45));
+        assert_eq!(config.token.from.iter().map(ToString::to_string).collect::<Vec<_>>(), ["cookie:sid", "bearer"]);
+        assert_eq!(config.token.secret.unwrap().expose(), "0123456789012345");
+        assert!(config.admin.open_metrics);
+        assert_eq!(config.snapshot.file.unwrap(), Path::new(""));
+    }
+
+    #[test]
+    fn an_unknown_key_names_the_nearest_one() {
+        let error = complaint("[admission]\nmax_active_user = 5");
+        assert!(error.contains("headcount.toml: there is no key admission.max_active_user;"), "{error}");
+        assert!(error.ends_with("the nearest is admission.max_active_users"), "{error}");
+        assert!(complaint("[redis]\nuri = 'x'").ends_with("the nearest is redis.url"));
+        assert!(complaint("[admision]\nresume_ratio = 1").contains("no key admision"));
+        let variable = [("HEADCOUNT__WINDOW__SLOT", "30")];
+        let error = load_text("", &variable, vec![]).map(|loaded| loaded.config).unwrap_err().to_string();
+        assert!(
+            error.starts_with("the environment variable HEADCOUNT__WINDOW__SLOT: there is no key window.slot;"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_value_of_another_type_names_file_key_and_what_was_found() {
+        for (text, parts) in [
+            ("[admission]\nmax_active_users = 'many'", ["many", "admission.max_active_users", "headcount.toml"]),
+            ("[admission]\nmax_active_users = -1", ["-1", "admission.max_active_users", "headcount.toml"]),
+            ("[admission]\nmax_active_users = 1.5", ["1.5", "admission.max_active_users", "headcount.toml"]),
+            ("[window]\nslots = 99999999999", ["99999999999", "window.slots", "headcount.toml"]),
+            ("[admission]\nrefill = 'never'", ["never", "admission.refill", "headcount.toml"]),
+            ("[window]\nlength = 'long'", ["length", "window.length", "headcount.toml"]),
+            ("[token]\nfrom = ['query:x']", ["query:x", "token.from", "headcount.toml"]),
+            ("[server]\nlisten = 'here'", ["listen", "server.listen", "headcount.toml"]),
+        ] {
+            let error = complaint(text);
+            for part in parts {
+                assert!(error.contains(part), "{text:?}: {error:?} lacks {part:?}");
+            }
+        }
+        assert!(complaint("[admission").contains("headcount.toml"));
+    }
+
+    #[test]
+    fn a_bound_that_is_broken_by_the_environment_names_the_variable() {
+        let variable = [("HEADCOUNT__ADMISSION__RESUME_RATIO", "1.5")];
+        let loaded = load_text(EXAMPLE, &variable, vec![]).unwrap();
+        let error = loaded.locate(ConfigError::ResumeRatio { found: 1.5 }).to_string();
+        assert!(
+            error.starts_with("the environment variable HEADCOUNT__ADMISSION__RESUME_RATIO: admission."),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_list_of_keys_is_complete() {
+        let loaded = load_text(EXAMPLE, &[], vec![]).unwrap();
+        let sections = serde_json::to_value(&loaded.config).unwrap();
+        for (section, keys) in sections.as_object().unwrap() {
+            for key in keys.as_object().unwrap().keys() {
+                let key = format!("{section}.{key}");
+                assert!(KEYS.contains(&key.as_str()), "{key}");
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The server from start to stop.
+
+use super::check::{self, TrustedProxies};
+use super::config::{LoadError, Loaded};
+use super::listener::Listener;
+use crate::config::{Config, ConfigError};
+use crate::headcount::{BuildError, Builder};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// Why the server did not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// A configuration that cannot be used.
+    #[error(transparent)]
+    Config(#[from] LoadError),
+    /// A listener that cannot be opened.
+    #[error("{key} = {address}: {source}. Another program may use the address; choose another, or port 0 for any")]
+    Listen {
+        /// The key of the address.
+        key: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// Anything else that the operating system refused.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// Serves until a signal ends it: not ready, drained, synced, and back.
+///
+/// # Errors
+/// [`ServeError`].
+pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
+    choose_snapshot(&mut loaded.config);
+    let config = loaded.config.clone();
+    let trusted = check_server(&config).map_err(|error| loaded.locate(error))?;
+    let builder: Builder = config.clone().into();
+    let headcount = builder.start().map_err(|error| match error {
+        BuildError::Config(error) => ServeError::Config(loaded.locate(error)),
+        BuildError::Start { what, source } => ServeError::System { what, source },
+    })?;
+    let admin_router = headcount.admin_router().map_err(|error| loaded.locate(error))?;
+    let check = listen("server.listen", config.server.listen).await?;
+    let admin = listen("admin.listen", config.admin.listen).await?;
+    let signals = Signals::new().map_err(|source| ServeError::System { what: "cannot wait for signals", source })?;
+    announce(&check, &admin);
+
+    let (stop, stopping) = watch::channel(false);
+    let check = tokio::spawn(check.serve(check::router(headcount.clone(), trusted), stopping.clone()));
+    let admin = tokio::spawn(admin.serve(admin_router, stopping));
+    let signals = signals.first().await;
+    tracing::info!("stopping");
+    let stop_everything = async {
+        headcount.drain();
+        stop.send_replace(true);
+        let _ = tokio::join!(check, admin);
+        headcount.stop().await;
+    };
+    tokio::select! {
+        () = stop_everything => tracing::info!("stopped"),
+        () = signals.second() => tracing::warn!("stopped at once by a second signal"),
+    }
+    Ok(())
+}
+
+/// One server alone keeps its snapshot in the user's state directory, unless told otherwise.
+fn choose_snapshot(config: &mut Config) {
+    if config.redis.is_none() && config.snapshot.file.is_none() {
+        config.snapshot.file = state_directory().map(|directory| directory.join("ring.snapshot"));
+        if config.snapshot.file.is_none() {
+            tracing::warn!("no state directory: a restart will forget who is in; set snapshot.file");
+        }
+    }
+}
+
+fn state_directory() -> Option<PathBuf> {
+    // systemd names the unit's own directory; several are divided by colons.
+    let unit = std::env::var("STATE_DIRECTORY").ok().and_then(|list| list.split(':').next().map(PathBuf::from));
+    let user = || dirs::state_dir().or_else(dirs::data_local_dir).map(|directory| directory.join("headcount"));
+    unit.filter(|directory| directory.is_absolute()).or_else(user)
+}
+
+/// The rules of the two listeners.
+fn check_server(config: &Config) -> Result<TrustedProxies, ConfigError> {
+    if !config.admin.listen.ip().is_loopback() && config.admin.token_file.is_none() {
+        return Err(ConfigError::Value {
+            key: "admin.token_file",
+            found: "nothing".into(),
+            expected: "admin.listen is no loopback address, so a file with a bearer token is needed; \
+                       to make one: head -c 32 /dev/urandom | base64 > admin.token",
+        });
+    }
+    TrustedProxies::parse(&config.server.trusted_proxies).map_err(|found| ConfigError::Value {
+        key: "server.trusted_proxies",
+        found,
+        expected: "each must be an address such as 127.0.0.1 or a network such as 10.0.0.0/8",
+    })
+}
+
+async fn listen(key: &'static str, address: SocketAddr) -> Result<Listener, ServeError> {
+    Listener::bind(address).await.map_err(|source| ServeError::Listen { key, address, source })
+}
+
+fn announce(check: &Listener, admin: &Listener) {
+    let mut out = io::stdout().lock();
+    // Nobody may be reading.
+    let _ = writeln!(out, "checks  http://{}/v1/check", check.address());
+    let _ = writeln!(out, "admin   http://{}/", admin.address());
+    let _ = out.flush();
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn first(mut self) -> Self {
+        self.next().await;
+        self
+    }
+
+    async fn second(mut self) {
+        self.next().await;
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! `headcount serve` from outside: real processes, real HTTP.
+#![cfg(feature = "server")]
+
+mod support;
+
+use std::process::Stdio;
+use support::{Answer, Server, get, program, raw, request, wait_for};
+use tempfile::tempdir;
+
+fn alone(state: &tempfile::TempDir, arguments: &[&str]) -> Server {
+    Server::start(state.path(), arguments, &[])
+}
+
+#[test]
+fn one_seat_a_comes_in_b_waits_a_plays_on() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    let first = server.check("A");
+    assert_eq!((first.status, first.body.as_str()), (200, ""));
+    assert_eq!((first.header("x-headcount-decision"), first.header("x-headcount-mode")), ("newcomer", "throttling"));
+    let second = server.check("B");
+    assert_eq!(second.status, 429);
+    assert_eq!(second.header("x-headcount-decision"), "rejected");
+    assert!((15..=45).contains(&second.header("retry-after").parse::<u64>().unwrap()));
+    assert_eq!(second.header("content-type"), "application/problem+json");
+    assert_eq!(second.json()["status"], 429);
+    let third = server.check("A");
+    assert_eq!((third.status, third.header("x-headcount-decision")), (200, "seen"));
+}
+
+#[test]
+fn every_method_and_appended_path_is_a_check() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    assert_eq!(server.check("A").status, 200);
+    for method in ["GET", "POST", "PUT", "DELETE", "PATCH"] {
+        for path in ["/v1/check", "/v1/check/", "/v1/check/game/7?x=1"] {
+            let answer = request(server.check, method, path, &[("Authorization", "Bearer B")], "");
+            assert_eq!(answer.status, 429, "{method} {path}");
+        }
+    }
+    let head = request(server.check, "HEAD", "/v1/check", &[("Authorization", "Bearer B")], "");
+    assert_eq!((head.status, head.body.as_str()), (429, ""));
+    assert_eq!(request(server.check, "POST", "/v1/check", &[("Authorization", "Bearer A")], "a body").status, 200);
+    for exempt in ["/v1/check/healthz", "/v1/check/healthz?x"] {
+        assert_eq!(get(server.check, exempt, &[]).header("x-headcount-decision"), "exempt");
+    }
+    assert_eq!(request(server.check, "OPTIONS", "/v1/check/game", &[], "").status, 200);
+    assert_eq!(get(server.check, "/elsewhere", &[]).status, 404);
+}
+
+#[test]
+fn what_a_client_says_about_the_request_counts_from_trusted_proxies_alone() {
+    let state = tempdir().unwrap();
+    let claims = [("X-Original-URI", "/healthz"), ("X-Forwarded-Uri", "/healthz"), ("X-Original-Method", "OPTIONS")];
+    let wary = alone(&state, &["--max-active-users", "1"]);
+    assert_eq!(wary.check("A").status, 200);
+    let other = tempdir().unwrap();
+    let trusted = [("HEADCOUNT__SERVER__TRUSTED_PROXIES", "10.0.0.0/8, 127.0.0.1")];
+    let trusting = Server::start(other.path(), &["--max-active-users", "1"], &trusted);
+    assert_eq!(trusting.check("A").status, 200);
+    for claim in claims {
+        let ask = |server: &Server| get(server.check, "/v1/check", &[claim, ("Authorization", "Bearer B")]).status;
+        assert_eq!((ask(&wary), ask(&trusting)), (429, 200), "{claim:?}");
+    }
+}
+
+#[test]
+fn tokens_of_every_shape_get_a_documented_answer() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    let ask = |headers: &[(&str, &str)]| get(server.check, "/v1/check", headers);
+    assert_eq!(ask(&[]).header("x-headcount-decision"), "missing");
+    assert_eq!(ask(&[("Cookie", "session=A")]).header("x-headcount-decision"), "newcomer");
+    assert_eq!(ask(&[("X-Access-Token", "A")]).header("x-headcount-decision"), "seen");
+    // The house is full: who shows nothing is treated as a newcomer.
+    for blank in ["", "Bearer", "Bearer   ", "Basic QTpB"] {
+        let answer = ask(&[("Authorization", blank)]);
+        assert_eq!((answer.status, answer.header("x-headcount-decision")), (429, "rejected"), "{blank:?}");
+    }
+    let long = "x".repeat(4097);
+    let invalid = |answer: &Answer| answer.header("x-headcount-decision") == "invalid";
+    let answer = ask(&[("X-Access-Token", &long)]);
+    assert!(answer.status == 431 && invalid(&answer));
+    let answer = ask(&[("X-Access-Token", "A"), ("X-Access-Token", "B")]);
+    assert!(answer.status == 400 && invalid(&answer));
+    let answer = raw(
+        server.check,
+        b"GET /v1/check HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Access-Token: \xff\xfe\r\n\r\n",
+    );
+    let answer = answer.unwrap();
+    assert!(answer.status == 400 && invalid(&answer));
+    // What is no HTTP is refused before it reaches us; it must be refused, not answered 5xx.
+    let nul = raw(server.check, b"GET /v1/check HTTP/1.1\r\nHost: x\r\nX-Access-Token: a\0b\r\n\r\n");
+    assert!(nul.is_none_or(|answer| answer.status == 400));
+    let huge = format!("GET /v1/check HTTP/1.1\r\nHost: x\r\nX-Access-Token: {}\r\n\r\n", "x".repeat(1 << 20));
+    assert!(raw(server.check, huge.as_bytes()).is_none_or(|answer| answer.status == 431));
+    assert_eq!(server.check("A").status, 200);
+}
+
+#[test]
+fn status_has_the_fields_of_the_contract() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "20000"]);
+    server.check("A");
+    let status = server.status();
+    let contract = r#"{"version":"0.1.0","node":"gs-7f2","uptime_seconds":3605,"mode":"throttling","mode_since":"2026-11-20T11:58:10Z",
+        "enforcement":"enforce","ready":true,
+        "active_users":{"estimate":20012,"low":19960,"high":20070,"window_seconds":1800,"stale_seconds":0.8},
+        "max_active_users":20000,"resume_below":18000,"room":0,"share":0,
+        "override":{"mode":"auto","max_active_users":null,"until":null,"reason":null},
+        "decisions":{"seen":918223,"newcomer":20991,"rejected":20411,"shadow_rejected":0,"exempt":1022,"missing":3,"warming":0,"limited":0,"invalid":0},
+        "sync":{"store":"redis","ok":true,"last_success_seconds":0.6,"rounds":3600,"conflicts":12,"failures":0,"corrupt":0,
+                "bytes_sent":48211,"bytes_received":90211,"nodes":8},
+        "ring":{"slots":30,"slot_seconds":60,"coverage":31,"capacity":65536,"bits":1048576,"hashes":8,"fill_ratio":0.14,
+                "false_positive_ratio":0.000001,"memory_bytes":4325376,"queue_length":0,"queue_full":0}}"#;
+    fn compare(wanted: &serde_json::Value, found: &serde_json::Value, at: &str) {
+        for (key, wanted) in wanted.as_object().into_iter().flatten() {
+            let found = found.get(key).unwrap_or_else(|| panic!("{at}.{key} is missing"));
+            compare(wanted, found, &format!("{at}.{key}"));
+        }
+    }
+    compare(&serde_json::from_str(contract).unwrap(), &status, "status");
+    assert_eq!(status["active_users"]["estimate"], 1);
+    assert_eq!(status["active_users"]["window_seconds"], 1800);
+    assert_eq!(
+        (&status["max_active_users"], &status["resume_below"], &status["room"]),
+        (&20_000.into(), &18_000.into(), &19_999.into())
+    );
+    assert_eq!((&status["ring"]["coverage"], &status["ring"]["slots"]), (&31.into(), &30.into()));
+    assert_eq!((&status["sync"]["store"], &status["sync"]["ok"]), (&"none".into(), &true.into()));
+    assert!(status["mode_since"].as_str().unwrap().ends_with('Z'));
+}
+
+#[test]
+fn the_admin_listener_shows_the_page_the_metrics_and_a_configuration_without_secrets() {
+    let state = tempdir().unwrap();
+    let secret = [("HEADCOUNT__TOKEN__SECRET", "canary-canary-canary")];
+    let server = Server::start(state.path(), &["--max-active-users", "1"], &secret);
+    server.check("A");
+    server.check("B");
+    for probe in ["/livez", "/readyz"] {
+        assert_eq!(get(server.admin, probe, &[("Host", "probe.example")]).status, 200);
+    }
+    let page = get(server.admin, "/", &[]);
+    assert!(page.header("content-type").starts_with("text/html"));
+    assert!(page.body.contains("throttling") && page.body.contains("active users of 1"));
+    assert!(page.header("content-security-policy").contains("default-src 'none'"));
+    let metrics = get(server.admin, "/metrics", &[]);
+    for line in [
+        "headcount_active_users 1",
+        "headcount_max_active_users 1",
+        "headcount_room 0",
+        "headcount_throttling 1",
+        "headcount_decisions_total{decision=\"newcomer\"} 1",
+        "headcount_decisions_total{decision=\"rejected\"} 1",
+        "headcount_mode_changes_total{to=\"throttling\"} 1",
+        "headcount_decision_duration_seconds_count 2",
+        "headcount_ring_coverage_slots 31",
+        "headcount_override_active 0",
+        "headcount_build_info{version=\"0.1.0\"} 1",
+    ] {
+        assert!(metrics.body.lines().any(|found| found == line), "{line} is missing in\n{}", metrics.body);
+    }
+    let config = get(server.admin, "/api/v1/config", &[]);
+    assert_eq!(config.json()["admission"]["max_active_users"], 1);
+    assert_eq!(config.json()["token"]["secret"], "[redacted]");
+    for text in [config.body, metrics.body, page.body, server.logged()] {
+        assert!(!text.contains("canary"));
+    }
+}
+
+#[test]
+fn an_override_is_put_shown_and_deleted() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    let put =
+        |body: &str| request(server.admin, "PUT", "/api/v1/override", &[("Content-Type", "application/json")], body);
+    assert_eq!(server.decide("A"), "newcomer");
+    assert_eq!(server.decide("B"), "rejected");
+    let set = put(r#"{"mode":"open","for":"10m","reason":"launch"}"#);
+    assert_eq!((set.status, set.json()["reason"].as_str()), (200, Some("launch")));
+    assert_eq!(server.decide("B"), "newcomer");
+    assert_eq!(server.status()["override"]["mode"], "open");
+    assert_eq!(put(r#"{"mode":"throttling"}"#).status, 200);
+    assert_eq!(server.decide("C"), "rejected");
+    assert_eq!(put(r#"{"mode":"auto","max_active_users":3}"#).status, 200);
+    assert_eq!(server.status()["max_active_users"], 3);
+    assert_eq!(server.decide("C"), "newcomer");
+    for (body, says) in [
+        ("", "such as"),
+        ("{}", "missing field `mode`"),
+        (r#"{"mode":"shut"}"#, "unknown variant"),
+        (r#"{"mode":"open","for":"soon"}"#, "such as"),
+        (r#"{"mode":"open","forever":true}"#, "unknown field `forever`"),
+        (r#"{"mode":"open","for":"25h"}"#, "at most 24h"),
+        (r#"{"mode":"auto","max_active_users":0}"#, "between 1 and 16384"),
+        (r#"{"mode":"auto","max_active_users":16385}"#, "between 1 and 16384"),
+    ] {
+        let refused = put(body);
+        assert!((400..=422).contains(&refused.status), "{body}: {refused:?}");
+        assert!(refused.json()["detail"].as_str().unwrap().contains(says), "{body}: {refused:?}");
+    }
+    assert_eq!(server.status()["max_active_users"], 3, "a refused override changes nothing");
+    let deleted = request(server.admin, "DELETE", "/api/v1/override", &[], "");
+    assert_eq!((deleted.status, deleted.json()["mode"].as_str()), (200, Some("auto")));
+    assert_eq!(server.status()["max_active_users"], 1);
+    assert!(server.logged().contains("an operator set the override"));
+}
+
+#[test]
+fn the_admin_listener_refuses_strangers() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    let open = r#"{"mode":"open"}"#;
+    for stranger in [("Host", "evil.example"), ("Origin", "http://evil.example"), ("Origin", "null")] {
+        assert_eq!(request(server.admin, "PUT", "/api/v1/override", &[stranger], open).status, 403, "{stranger:?}");
+        assert_eq!(get(server.admin, "/api/v1/status", &[stranger]).status, 403, "{stranger:?}");
+    }
+    for method in ["GET", "POST", "HEAD"] {
+        request(server.admin, method, "/api/v1/override?mode=open", &[], open);
+    }
+    assert_eq!(server.status()["override"]["mode"], "auto");
+}
+
+#[test]
+fn a_token_guards_everything_but_the_probes() {
+    let state = tempdir().unwrap();
+    let token_file = state.path().join("admin.token");
+    std::fs::write(&token_file, "0123456789abcdef\n").unwrap();
+    let environment = [("HEADCOUNT__ADMIN__TOKEN_FILE", token_file.to_str().unwrap())];
+    let server = Server::start(state.path(), &["--max-active-users", "1"], &environment);
+    for path in ["/", "/metrics", "/api/v1/status", "/api/v1/config", "/api/v1/override"] {
+        assert_eq!(get(server.admin, path, &[]).status, 401, "{path}");
+        assert_eq!(get(server.admin, path, &[("Authorization", "Bearer 0123456789abcdeX")]).status, 401, "{path}");
+        assert_eq!(get(server.admin, path, &[("Authorization", "Bearer 0123456789abcdef")]).status, 200, "{path}");
+    }
+    assert_eq!(get(server.admin, "/livez", &[]).status, 200);
+}
+
+#[test]
+fn a_restart_and_a_kill_lock_nobody_out() {
+    let state = tempdir().unwrap();
+    let mut server = alone(&state, &["--max-active-users", "1"]);
+    assert_eq!(server.decide("A"), "newcomer");
+    server.process.signal("-TERM");
+    assert_eq!(server.process.wait(), Some(0));
+    let mut server = alone(&state, &["--max-active-users", "1"]);
+    assert_eq!((server.decide("A").as_str(), server.decide("B").as_str()), ("seen", "rejected"));
+    server.process.signal("-KILL");
+    server.process.wait();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    assert_eq!((server.decide("A").as_str(), server.decide("B").as_str()), ("seen", "rejected"));
+    let key = state.path().join("headcount/fingerprint.key");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(key).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_bad_snapshot_is_said_clearly_and_kept() {
+    let state = tempdir().unwrap();
+    let directory = state.path().join("headcount");
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::write(directory.join("ring.snapshot"), "HCS1 but not really").unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    assert!(server.is_ready());
+    assert_eq!(server.status()["ring"]["coverage"], 0);
+    assert_eq!((server.decide("A").as_str(), server.decide("B").as_str()), ("warming", "warming"));
+    assert!(server.logged().contains("the snapshot is of no use"));
+    assert!(directory.join("ring.snapshot.bad").exists());
+}
+
+fn refused(state: &tempfile::TempDir, arguments: &[&str], environment: &[(&str, &str)]) -> (i32, String) {
+    let mut command = program(state.path());
+    command.arg("serve").args(arguments).envs(environment.iter().copied()).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_wrong_configuration_ends_with_2_and_says_what_would_do() {
+    let state = tempdir().unwrap();
+    let file = state.path().join("headcount.toml");
+    let max = "[admission]\nmax_active_users = 10\n";
+    let complaints = [
+        ("", "admission.max_active_users is missing"),
+        ("[admission]\nmax_active_users = 0", "headcount.toml: admission.max_active_users is 0"),
+        ("[admission]\nmax_active_users = 'x'", "headcount.toml"),
+        ("[admission]\nmax_activ_users = 5", "the nearest is admission.max_active_users"),
+        ("[admission", "headcount.toml"),
+        (&format!("{max}[redis]\nurl = 'redis://127.0.0.1:1'"), "head -c 32 /dev/urandom"),
+        (&format!("{max}[redis]\nurl = 'http://x'\n[token]\nsecret = '0123456789abcdef'"), "redis.url"),
+        (&format!("{max}[redis]\nurl = 'rediss://x'\n[token]\nsecret = '0123456789abcdef'"), "TLS"),
+        (&format!("{max}[token]\nsecret = 'short'"), "at least 16"),
+        (&format!("{max}[token]\nsecret_file = '/nonexistent'"), "token.secret_file names /nonexistent"),
+        (&format!("{max}[admin]\nlisten = '0.0.0.0:0'"), "admin.token_file"),
+        (&format!("{max}[server]\ntrusted_proxies = ['nginx']"), "server.trusted_proxies holds \"nginx\""),
+    ];
+    for (text, says) in complaints {
+        std::fs::write(&file, text).unwrap();
+        let (code, complaint) = refused(&state, &["-c", file.to_str().unwrap()], &[]);
+        assert_eq!(code, 2, "{text}: {complaint}");
+        assert!(complaint.contains(says), "{text}: {complaint:?} does not say {says:?}");
+    }
+    let (code, complaint) = refused(&state, &["-c", "/nonexistent.toml"], &[]);
+    assert!(code == 2 && complaint.contains("/nonexistent.toml"), "{complaint}");
+    assert_eq!(refused(&state, &["--max-active-users", "many"], &[]).0, 2);
+    assert_eq!(refused(&state, &["--enforcement", "maybe"], &[]).0, 2);
+}
+
+#[test]
+fn a_taken_address_or_snapshot_is_named() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    let (code, complaint) = refused(&state, &["--max-active-users", "1"], &[]);
+    assert!(code != 0 && complaint.contains("another headcount server"), "{complaint}");
+    let other = tempdir().unwrap();
+    let taken = server.check.to_string();
+    let (code, complaint) = refused(&other, &["--max-active-users", "1", "--listen", &taken], &[]);
+    assert!(code == 1 && complaint.contains(&taken), "{complaint}");
+}
+
+#[test]
+fn shadow_and_off_reject_nobody() {
+    for (enforcement, decision) in [("shadow", "shadow_rejected"), ("off", "exempt")] {
+        let state = tempdir().unwrap();
+        let server = alone(&state, &["--max-active-users", "1", "--enforcement", enforcement]);
+        server.check("A");
+        let answer = server.check("B");
+        assert_eq!((answer.status, answer.header("x-headcount-decision")), (200, decision));
+    }
+}
+
+#[test]
+fn who_is_forgotten_makes_room() {
+    let state = tempdir().unwrap();
+    let server = Server::start(state.path(), &["--max-active-users", "1"], &[("HEADCOUNT__WINDOW__LENGTH", "3s")]);
+    assert_eq!((server.decide("A").as_str(), server.decide("B").as_str()), ("newcomer", "rejected"));
+    wait_for("room for B", || (server.decide("B") == "newcomer").then_some(()));
+    assert_eq!(server.decide("A"), "rejected");
+}

@@ -1,0 +1,213 @@
+//! Real parts for tests: the program itself, a redis-server, and requests written byte by byte.
+#![allow(dead_code, unreachable_pub)] // Each test file uses some of it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take that a test waits for.
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Waits until a condition holds; fails the test, saying what was waited for, if it never does.
+#[allow(clippy::disallowed_methods)] // Tests wait in real time.
+pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(met) = condition() {
+            return met;
+        }
+        assert!(begun.elapsed() < DEADLINE, "waited {DEADLINE:?} for {what}");
+        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// A process that ends with the test.
+pub struct Process(pub Child);
+
+impl Process {
+    pub fn signal(&self, signal: &str) {
+        let pid = self.0.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    pub fn wait(&mut self) -> Option<i32> {
+        wait_for("the process to end", || self.0.try_wait().unwrap()).code()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A running `headcount serve`.
+pub struct Server {
+    pub process: Process,
+    pub check: SocketAddr,
+    pub admin: SocketAddr,
+    pub log: PathBuf,
+}
+
+/// The program, with a state directory of its own and no environment that configures it.
+pub fn program(state: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headcount"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("HEADCOUNT") {
+            command.env_remove(name);
+        }
+    }
+    command.env_remove("STATE_DIRECTORY").env("XDG_STATE_HOME", state);
+    command
+}
+
+impl Server {
+    /// Starts on free ports, and waits until it listens.
+    pub fn start(state: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        let log = state.join(format!("log-{}", fastrand::u64(..)));
+        let mut command = program(state);
+        command.arg("serve").args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(arguments);
+        command.envs(environment.iter().copied()).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(std::fs::File::create(&log).unwrap());
+        let mut process = Process(command.spawn().unwrap());
+        let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+        let mut address = |what: &str| {
+            let line = lines.next().and_then(Result::ok).unwrap_or_else(|| {
+                panic!("no line about {what}: {}", std::fs::read_to_string(&log).unwrap_or_default())
+            });
+            let url = line.strip_prefix(what).expect(what).trim().strip_prefix("http://").unwrap().to_owned();
+            url.split('/').next().unwrap().parse().unwrap()
+        };
+        Self { check: address("checks"), admin: address("admin"), process, log }
+    }
+
+    pub fn check(&self, token: &str) -> Answer {
+        get(self.check, "/v1/check", &[("Authorization", &format!("Bearer {token}"))])
+    }
+
+    /// What was decided about a token.
+    pub fn decide(&self, token: &str) -> String {
+        self.check(token).header("x-headcount-decision").to_owned()
+    }
+
+    pub fn status(&self) -> serde_json::Value {
+        get(self.admin, "/api/v1/status", &[]).json()
+    }
+
+    pub fn is_ready(&self) -> bool {
+        get(self.admin, "/readyz", &[]).status == 200
+    }
+
+    pub fn logged(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+}
+
+/// An HTTP answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> &str {
+        let line = self.head.lines().skip(1).filter_map(|line| line.split_once(':'));
+        line.into_iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map_or("", |(_, value)| value.trim())
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+pub fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Answer {
+    request(address, "GET", path, headers, "")
+}
+
+pub fn request(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    let mut text = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        text += &format!("Host: {address}\r\n");
+    }
+    for (name, value) in headers {
+        text += &format!("{name}: {value}\r\n");
+    }
+    if !body.is_empty() {
+        text += &format!("Content-Length: {}\r\n", body.len());
+    }
+    raw(address, format!("{text}\r\n{body}").as_bytes()).expect("an answer")
+}
+
+/// Sends bytes as they are. `None` if the connection ended without an answer.
+pub fn raw(address: SocketAddr, bytes: &[u8]) -> Option<Answer> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    // The server may answer and close before it has read everything.
+    let _ = stream.write_all(bytes);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let text = String::from_utf8_lossy(&answer);
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some(Answer { status, head: head.to_owned(), body: body.to_owned() })
+}
+
+/// A redis-server of this test's own.
+pub struct Redis {
+    pub process: Process,
+    pub port: u16,
+    _directory: tempfile::TempDir,
+}
+
+impl Redis {
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    pub fn start_with(arguments: &[&str]) -> Self {
+        // Another test may take the port between the question and the start.
+        for _ in 0..20 {
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            if let Some(redis) = Self::start_on(port, arguments) {
+                return redis;
+            }
+        }
+        panic!("redis-server found no free port");
+    }
+
+    /// `None` if the port is taken.
+    pub fn start_on(port: u16, arguments: &[&str]) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new("redis-server");
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        command.args(["--dir", directory.path().to_str().unwrap()]).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().expect("redis-server is needed: ./test installs it");
+        let mut process = Process(child);
+        let up = wait_for("redis-server to answer", || {
+            if process.0.try_wait().unwrap().is_some() {
+                return Some(false);
+            }
+            TcpStream::connect(("127.0.0.1", port)).is_ok().then_some(true)
+        });
+        up.then_some(Self { process, port, _directory: directory })
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/0", self.port)
+    }
+
+    /// Asks this server something, as an operator would.
+    pub fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut connection = redis::Client::open(self.url()).unwrap().get_connection().unwrap();
+        let mut command = redis::cmd(words[0]);
+        words[1..].iter().for_each(|word| drop(command.arg(*word)));
+        command.query(&mut connection).unwrap()
+    }
+}
