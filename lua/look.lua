@@ -27,6 +27,12 @@ local function write(...)
   if type(answer) == 'table' and answer.err then refusal = answer.err end
 end
 
+-- A key of another type is none of ours, and would refuse every write.
+for key, kind in ipairs({ 'hash', 'zset', 'hash', 'zset' }) do
+  local found = redis.call('TYPE', KEYS[key]).ok
+  if found ~= kind and found ~= 'none' then write('DEL', KEYS[key]) end
+end
+
 local since = read('HGET', KEYS[1], 'since')
 local beat = read('HGET', KEYS[1], 'beat')
 local override = ''

@@ -6,7 +6,6 @@
 -- Returns 1 if it was stored, 0 if a later one is there.
 --
 -- Atomic, so that the latest word wins whichever server is slower.
-if redis.call('TYPE', KEYS[1]).ok ~= 'hash' then redis.call('DEL', KEYS[1]) end
 local version = tonumber(redis.call('HGET', KEYS[1], 'version') or '')
 local ours = tonumber(ARGV[1])
 if version and version > ours then return 0 end

@@ -34,7 +34,10 @@ impl RedisLink {
         let refused = |error: RedisError| ConfigError::RedisUrl { found: shown(), why: error.to_string() };
         let info = url.into_connection_info().map_err(refused)?;
         let tcp = info.tcp_settings().clone().set_nodelay(true);
-        let client = Client::open(info.set_tcp_settings(tcp)).map_err(refused)?;
+        // Telling our library's name would be two more commands that a strict user may not have.
+        let settings = info.redis_settings().clone().set_skip_set_lib_name();
+        let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
+        let client = Client::open(info).map_err(refused)?;
         Ok(Self { client, connection: None, timeouts_in_a_row: 0, failed_attempts: 0, not_before: None })
     }
 

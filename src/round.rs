@@ -116,12 +116,14 @@ pub struct Round {
     looked: Duration,
     news: Publish,
     conflict: bool,
+    /// Why the store is away, as it was told last.
+    told: Option<String>,
 }
 
 /// The value that is in the store as far as this server knows.
 #[derive(Debug, Clone)]
 struct Known {
-    stamp: Stamp,
+    entry: Entry,
     /// Whether its writer covered the minute.
     covered: bool,
 }
@@ -155,6 +157,7 @@ impl Round {
             looked: Duration::ZERO,
             news: Publish::default(),
             conflict: false,
+            told: None,
         }
     }
 
@@ -211,7 +214,7 @@ impl Round {
                 continue;
             }
             match entry {
-                Some(entry) if self.known.get(&slot).is_some_and(|known| known.stamp == entry.stamp) => {}
+                Some(entry) if self.known.get(&slot).is_some_and(|known| known.entry == *entry) => {}
                 Some(entry) => unread.push((slot, entry.clone())),
                 None => self.miss(slot),
             }
@@ -220,7 +223,7 @@ impl Round {
         for (slot, entry) in unread {
             if entry.bytes > self.shared.codec.most_bytes() {
                 let error = DecodeError::Length { found: entry.bytes, most: self.shared.codec.most_bytes() };
-                self.refuse(slot, entry.stamp, &error);
+                self.refuse(slot, entry, &error);
             } else {
                 left.push((slot, entry.bytes));
             }
@@ -334,16 +337,17 @@ impl Round {
         }
         for value in stored.into_iter().filter(|value| asked.contains(&value.slot)) {
             self.shared.sync.lock().bytes_received += value.value.len() as u64;
+            let entry = Entry { stamp: value.stamp, bytes: value.value.len() };
             match self.shared.codec.decode(value.slot, &value.value) {
-                Ok(decoded) => self.merge(value.slot, value.stamp, &decoded, now),
-                Err(error) => self.refuse(value.slot, value.stamp, &error),
+                Ok(decoded) => self.merge(value.slot, entry, &decoded, now),
+                Err(error) => self.refuse(value.slot, entry, &error),
             }
         }
         let gained = self.shared.change(|state| state.active_users()) - before;
         self.coverage.count_foreign_newcomers(gained);
     }
 
-    fn merge(&mut self, slot: Slot, stamp: Stamp, decoded: &crate::ring::codec::Decoded, now: Duration) {
+    fn merge(&mut self, slot: Slot, entry: Entry, decoded: &crate::ring::codec::Decoded, now: Duration) {
         // Before the merge: whatever is inserted meanwhile makes the minute dirty again.
         self.shared.state.write().ring.set_dirty(slot, false);
         let Some(ours_only) = self.shared.merge(slot, &decoded.filter) else { return };
@@ -351,16 +355,16 @@ impl Round {
             self.shared.state.write().ring.set_dirty(slot, true);
         }
         self.coverage.read(&self.shared, slot, decoded.covered, now);
-        self.known.insert(slot, Known { stamp, covered: decoded.covered });
+        self.known.insert(slot, Known { entry, covered: decoded.covered });
     }
 
     /// A value that is no filter of ours: counted, never merged, and replaced by what this server holds.
-    fn refuse(&mut self, slot: Slot, stamp: Stamp, error: &DecodeError) {
+    fn refuse(&mut self, slot: Slot, entry: Entry, error: &DecodeError) {
         let reason = DecodeError::REASONS.iter().position(|&reason| reason == error.reason()).unwrap_or_default();
         self.shared.sync.lock().corrupt[reason] += 1;
         tracing::warn!(%slot, %error, "a stored value was refused and will be replaced");
         self.shared.state.write().ring.set_dirty(slot, true);
-        self.known.insert(slot, Known { stamp, covered: false });
+        self.known.insert(slot, Known { entry, covered: false });
     }
 
     // --- everything is read ---
@@ -447,8 +451,8 @@ impl Round {
         let value = self.shared.codec.encode(slot, covered, &filter);
         self.shared.sync.lock().bytes_sent += value.len() as u64;
         let stamp = self.next_stamp();
-        let after = self.known.get(&slot).map(|known| known.stamp.clone());
-        let known = Known { stamp: stamp.clone(), covered };
+        let after = self.known.get(&slot).map(|known| known.entry.stamp.clone());
+        let known = Known { entry: Entry { stamp: stamp.clone(), bytes: value.len() }, covered };
         Some((Outgoing { slot, after, stamp, value }, InFlight { slot, known, newcomers }))
     }
 
@@ -517,17 +521,22 @@ impl Round {
         self.finish(if error.is_timeout() { Outcome::Timeout } else { Outcome::Failure }, now)
     }
 
-    fn lose_store(&self, error: &StoreError) {
-        let (first, never) = self.shared.change(|state| {
+    /// An outage is told once, and again when its reason changes.
+    fn lose_store(&mut self, error: &StoreError) {
+        let before = self.shared.change(|state| {
             let before = state.room.link();
             state.room.lose_store();
-            (before == Link::Up, before == Link::Joining)
+            before
         });
-        if first {
-            tracing::error!(%error, "the store is away; decisions go on from what is known");
-        } else if never {
-            tracing::warn!(%error, "the store has not answered yet; nobody is turned away");
+        let reason = error.to_string();
+        if before != Link::Up && self.told.as_ref() == Some(&reason) {
+            return;
         }
+        match before {
+            Link::Joining => tracing::error!(%reason, "the store has not answered yet; nobody is turned away"),
+            _ => tracing::error!(%reason, "the store is away; decisions go on from what is known"),
+        }
+        self.told = Some(reason);
     }
 
     fn finish(&mut self, outcome: Outcome, now: Duration) -> Next {

@@ -130,6 +130,7 @@ impl<S: FilterStore> Rounds<S> {
         let identity = Identity {
             writer: headcount.shared.writer.clone(),
             generation: settings.generation,
+            filter_bytes: settings.shape.bytes(),
             alive_for: (5 * settings.sync_every).max(Duration::from_secs(3)),
             keep_for: (window + 2 * settings.slot_length).max(Duration::from_secs(60)),
         };

@@ -17,6 +17,8 @@ pub struct Identity {
     pub writer: String,
     /// Format, shape, slots and key: servers share filters only within one generation.
     pub generation: u64,
+    /// The size of an uncompressed filter: what one upload may cost.
+    pub filter_bytes: usize,
     /// A server that did not look for this long no longer counts as a node.
     pub alive_for: Duration,
     /// When written values expire: window + 2 slots, at least 60 s.

@@ -25,8 +25,9 @@ static OVERRIDE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!(".
 /// What stands in the store where a value of ours should be, and is none.
 const NO_VALUE_OF_OURS: &str = "!";
 
-/// Uploads above this size are preceded by a question whether they can still win.
-const WORTH_ASKING_BYTES: usize = 64 << 10;
+/// With filters above this size, an upload is preceded by a question whether it can still win. The size is that of the
+/// empty filter as of the full one, so that the number of calls does not depend on the load.
+const WORTH_ASKING_BYTES: usize = 256 << 10;
 
 /// A fleet's store in Redis. Connects with the first round.
 pub struct RedisStore {
@@ -117,7 +118,7 @@ impl RedisStore {
         minute: &Outgoing,
     ) -> Result<bool, RedisError> {
         let after = minute.after.as_ref().map(|after| after.0.as_bytes());
-        if minute.value.len() < WORTH_ASKING_BYTES || after == Some(NO_VALUE_OF_OURS.as_bytes()) {
+        if identity.filter_bytes < WORTH_ASKING_BYTES || after == Some(NO_VALUE_OF_OURS.as_bytes()) {
             return Ok(false);
         }
         let key = self.slot_key(identity, minute.slot);
@@ -238,8 +239,9 @@ fn read_stored(slot: Slot, answer: Value) -> Option<Stored> {
     let fields: Result<(Option<Vec<u8>>, Option<Vec<u8>>), _> = redis::from_redis_value(answer);
     match fields {
         Ok((None, None)) => None,
-        Ok((Some(stamp), Some(value))) if is_stamp(&stamp) => {
-            Some(Stored { slot, stamp: Stamp(String::from_utf8_lossy(&stamp).into_owned()), value })
+        Ok((Some(stamp), value)) if is_stamp(&stamp) => {
+            let stamp = Stamp(String::from_utf8_lossy(&stamp).into_owned());
+            Some(Stored { slot, stamp, value: value.unwrap_or_default() })
         }
         _ => Some(Stored { slot, stamp: Stamp(NO_VALUE_OF_OURS.into()), value: Vec::new() }),
     }

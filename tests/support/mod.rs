@@ -207,7 +207,7 @@ impl Redis {
     pub fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         let mut connection = redis::Client::open(self.url()).unwrap().get_connection().unwrap();
         let mut command = redis::cmd(words[0]);
-        words[1..].iter().for_each(|word| drop(command.arg(*word)));
+        command.arg(&words[1..]);
         command.query(&mut connection).unwrap()
     }
 }

@@ -1,0 +1,527 @@
+//! Servers that share a real redis-server: processes where the process matters, otherwise the library itself.
+#![cfg(feature = "server")]
+
+mod support;
+
+use headcount::{Builder, Headcount, Rounds, Worker};
+use headcount::{Decision, RedisStore, round::Outcome};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use support::{Redis, Server, wait_for};
+use tempfile::tempdir;
+
+const SECRET: &str = "the key of the whole fleet";
+
+/// A window of 6 s in slots of 200 ms, with rounds every 50 ms: everything that takes minutes takes a second.
+const SHORT: [(&str, &str); 3] = [
+    ("HEADCOUNT__TOKEN__SECRET", SECRET),
+    ("HEADCOUNT__WINDOW__LENGTH", "6s"),
+    ("HEADCOUNT__REDIS__SYNC_EVERY", "50ms"),
+];
+
+/// The usual window, with rounds every 50 ms.
+const USUAL: [(&str, &str); 2] = [("HEADCOUNT__TOKEN__SECRET", SECRET), ("HEADCOUNT__REDIS__SYNC_EVERY", "50ms")];
+
+fn serve(state: &tempfile::TempDir, redis: &str, max: &str, environment: &[(&str, &str)]) -> Server {
+    Server::start(state.path(), &["--redis", redis, "--max-active-users", max], environment)
+}
+
+fn covered(server: &Server) {
+    wait_for("full coverage", || (server.status()["ring"]["coverage"] == 31).then_some(()));
+}
+
+fn until_decided(server: &Server, token: &str, decision: &str) {
+    wait_for(&format!("{token} to be {decision}"), || (server.decide(token) == decision).then_some(()));
+}
+
+#[test]
+fn what_one_server_has_seen_the_other_knows_a_round_later() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let (one, other) = (serve(&state, &redis.url(), "3", &USUAL), serve(&state, &redis.url(), "3", &USUAL));
+    assert_eq!(one.decide("early"), "warming");
+    covered(&one);
+    covered(&other);
+    wait_for("both to be ready", || (one.is_ready() && other.is_ready()).then_some(()));
+    until_decided(&other, "early", "seen");
+    until_decided(&one, "A", "newcomer");
+    until_decided(&other, "A", "seen");
+    until_decided(&other, "B", "newcomer");
+    until_decided(&one, "B", "seen");
+    wait_for("the house to be full", || (one.status()["mode"] == "throttling").then_some(()));
+    for server in [&one, &other] {
+        assert_eq!(server.decide("C"), "rejected");
+    }
+    let status = one.status();
+    assert_eq!((&status["sync"]["store"], &status["sync"]["nodes"]), (&"redis".into(), &2.into()));
+}
+
+#[test]
+fn players_stay_in_through_many_turns_of_the_minute_wherever_they_ask() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let servers = [(); 2].map(|()| serve(&state, &redis.url(), "1000", &SHORT));
+    servers.iter().for_each(covered);
+    let players: Vec<String> = (0..20).map(|player| format!("player-{player}")).collect();
+    for player in &players {
+        until_decided(&servers[0], player, "newcomer");
+    }
+    wait_for("the news to arrive", || (servers[1].status()["active_users"]["estimate"] == 20).then_some(()));
+    // Each player asks once in a while, here or there; after three windows all are in.
+    for round in 0..60 {
+        for (place, player) in players.iter().enumerate() {
+            assert_eq!(servers[(round + place) % 2].decide(player), "seen", "{player} in round {round}");
+        }
+        let started = servers[0].status()["sync"]["rounds"].as_u64().unwrap();
+        wait_for("rounds to pass", || (servers[0].status()["sync"]["rounds"].as_u64()? > started + 6).then_some(()));
+    }
+    wait_for("everybody to be forgotten", || (servers[1].status()["active_users"]["estimate"] == 0).then_some(()));
+}
+
+#[test]
+fn a_stopping_server_hands_over_what_it_has() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let (mut leaving, staying) =
+        (serve(&state, &redis.url(), "100", &USUAL), serve(&state, &redis.url(), "100", &USUAL));
+    covered(&leaving);
+    covered(&staying);
+    until_decided(&leaving, "A", "newcomer");
+    leaving.process.signal("-TERM");
+    assert_eq!(leaving.process.wait(), Some(0));
+    until_decided(&staying, "A", "seen");
+    wait_for("the node to be gone", || (staying.status()["sync"]["nodes"] == 1).then_some(()));
+}
+
+#[test]
+#[allow(clippy::disallowed_methods)] // The bound is on real time.
+fn a_server_stops_in_time_even_if_redis_stands_still() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let mut server = serve(&state, &redis.url(), "100", &USUAL);
+    covered(&server);
+    redis.process.signal("-STOP");
+    let begun = std::time::Instant::now();
+    server.process.signal("-TERM");
+    assert_eq!(server.process.wait(), Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(3), "it took {:?}", begun.elapsed());
+    redis.process.signal("-CONT");
+}
+
+#[test]
+fn without_redis_at_the_start_it_answers_is_ready_and_joins_later() {
+    let (mut redis, state) = (Redis::start(), tempdir().unwrap());
+    let (port, url) = (redis.port, redis.url());
+    redis.process.signal("-KILL");
+    redis.process.wait();
+    let server = serve(&state, &url, "1", &USUAL);
+    assert!(!server.is_ready());
+    assert_eq!((server.decide("A").as_str(), server.decide("B").as_str()), ("warming", "warming"));
+    wait_for("ready without redis", || server.is_ready().then_some(()));
+    assert_eq!(server.status()["sync"]["ok"], false);
+    let _redis = wait_for("the port", || Redis::start_on(port, &[]));
+    covered(&server);
+    assert_eq!((server.decide("A").as_str(), server.decide("C").as_str()), ("seen", "rejected"));
+}
+
+#[test]
+fn an_outage_changes_nothing_for_who_is_in() {
+    let (mut redis, state) = (Redis::start(), tempdir().unwrap());
+    let (port, url) = (redis.port, redis.url());
+    let servers = [(); 2].map(|()| serve(&state, &url, "2", &USUAL));
+    servers.iter().for_each(covered);
+    until_decided(&servers[0], "A", "newcomer");
+    until_decided(&servers[1], "A", "seen");
+    redis.process.signal("-KILL");
+    redis.process.wait();
+    for server in &servers {
+        wait_for("the outage to be noticed", || (server.status()["sync"]["ok"] == false).then_some(()));
+        assert_eq!(server.decide("A"), "seen");
+        assert!(server.is_ready());
+    }
+    let redis = wait_for("the port", || Redis::start_on(port, &[]));
+    for server in &servers {
+        wait_for("the store to be back", || (server.status()["sync"]["ok"] == true).then_some(()));
+        assert_eq!(server.decide("A"), "seen");
+    }
+    // Redis came back empty; what was lost there is written back.
+    let newcomer = serve(&state, &redis.url(), "2", &USUAL);
+    covered(&newcomer);
+    assert_eq!(newcomer.decide("A"), "seen");
+}
+
+#[test]
+fn after_a_flush_everything_is_written_back() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let servers = [(); 2].map(|()| serve(&state, &redis.url(), "10", &SHORT));
+    servers.iter().for_each(covered);
+    until_decided(&servers[0], "A", "newcomer");
+    let _: () = redis.ask(&["FLUSHALL"]);
+    for _ in 0..20 {
+        assert_eq!(servers[0].decide("A"), "seen");
+    }
+    let joiner = serve(&state, &redis.url(), "10", &SHORT);
+    covered(&joiner);
+    // What only one survivor had is back when that one has had its turn.
+    until_decided(&joiner, "A", "seen");
+    assert_eq!(servers[0].decide("A"), "seen");
+    assert!(servers.iter().all(|server| server.status()["ring"]["coverage"] == 31));
+}
+
+#[test]
+fn an_override_set_on_one_server_steers_all_and_is_taken_back_by_another() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let servers = [(); 3].map(|()| serve(&state, &redis.url(), "1000", &USUAL));
+    servers.iter().for_each(covered);
+    let body = r#"{"mode":"throttling","for":"10m","reason":"launch"}"#;
+    assert_eq!(support::request(servers[0].admin, "PUT", "/api/v1/override", &[], body).status, 200);
+    assert_eq!(servers[0].decide("A"), "rejected");
+    for server in &servers {
+        wait_for("the override", || (server.status()["override"]["reason"] == "launch").then_some(()));
+        assert_eq!(server.decide("A"), "rejected");
+    }
+    let _: () = redis.ask(&["FLUSHALL"]);
+    let joiner = serve(&state, &redis.url(), "1000", &USUAL);
+    wait_for("the override to survive a flush", || (joiner.status()["mode"] == "throttling").then_some(()));
+    assert_eq!(support::request(joiner.admin, "DELETE", "/api/v1/override", &[], "").status, 200);
+    for server in &servers {
+        wait_for("the override to end", || (server.status()["mode"] == "open").then_some(()));
+    }
+}
+
+#[test]
+fn servers_with_another_key_raise_an_alarm_and_never_mix() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let ours = serve(&state, &redis.url(), "10", &USUAL);
+    covered(&ours);
+    until_decided(&ours, "A", "newcomer");
+    let theirs = [("HEADCOUNT__TOKEN__SECRET", "the key of another fleet"), USUAL[1]];
+    let theirs = serve(&state, &redis.url(), "10", &theirs);
+    for server in [&ours, &theirs] {
+        wait_for("the alarm", || (server.status()["sync"]["foreign_generation"] == true).then_some(()));
+    }
+    assert_eq!(theirs.decide("A"), "warming");
+    assert_eq!(ours.status()["active_users"]["estimate"], 1);
+}
+
+#[test]
+fn namespaces_and_foreign_keys_in_one_redis_do_not_touch_each_other() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let _: () = redis.ask(&["SET", "somebody:else", "value"]);
+    let named = |name: &'static str| {
+        let environment = [USUAL[0], USUAL[1], ("HEADCOUNT__REDIS__NAMESPACE", name)];
+        serve(&state, &redis.url(), "10", &environment)
+    };
+    let (eu, us) = (named("eu"), named("us"));
+    covered(&eu);
+    covered(&us);
+    until_decided(&eu, "A", "newcomer");
+    until_decided(&us, "A", "newcomer");
+    assert_eq!((eu.status()["sync"]["nodes"].as_u64(), us.status()["sync"]["nodes"].as_u64()), (Some(1), Some(1)));
+    let keys: Vec<String> = redis.ask(&["KEYS", "*"]);
+    for key in keys.iter().filter(|key| *key != "somebody:else") {
+        assert!(key.starts_with("headcount:{eu}:") || key.starts_with("headcount:{us}:"), "{key}");
+        let left: i64 = redis.ask(&["PTTL", key]);
+        assert!((1..=32 * 60_000).contains(&left), "{key} expires in {left} ms");
+    }
+    assert_eq!(redis.ask::<String>(&["GET", "somebody:else"]), "value");
+}
+
+#[test]
+fn a_user_with_the_needed_commands_alone_is_enough() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let _: () = redis.ask(&[
+        "ACL",
+        "SETUSER",
+        "headcount",
+        "on",
+        ">password",
+        "~headcount:*",
+        "+evalsha",
+        "+script|load",
+        "+time",
+        "+type",
+        "+hget",
+        "+hmget",
+        "+hset",
+        "+hstrlen",
+        "+del",
+        "+pexpire",
+        "+zadd",
+        "+zcount",
+        "+zrem",
+        "+zrange",
+        "+zrangebyscore",
+        "+zremrangebyscore",
+        "+select",
+    ]);
+    let url = format!("redis://headcount:password@127.0.0.1:{}/0", redis.port);
+    let server = serve(&state, &url, "10", &USUAL);
+    covered(&server);
+    let body = r#"{"mode":"throttling"}"#;
+    assert_eq!(support::request(server.admin, "PUT", "/api/v1/override", &[], body).status, 200);
+    let rounds = server.status()["sync"]["rounds"].as_u64().unwrap();
+    wait_for("rounds", || (server.status()["sync"]["rounds"].as_u64()? > rounds + 5).then_some(()));
+    assert_eq!((&server.status()["sync"]["failures"], &server.status()["sync"]["ok"]), (&0.into(), &true.into()));
+    let wrong = serve(&state, &url.replace("password", "wrong"), "10", &USUAL);
+    wait_for("the refusal", || wrong.logged().contains("refused: ").then_some(()));
+    assert!(!wrong.logged().contains("headcount:wrong"));
+}
+
+#[test]
+fn no_token_reaches_redis_or_the_log() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let environment = [USUAL[0], USUAL[1], ("RUST_LOG", "trace")];
+    let server = serve(&state, &redis.url(), "10", &environment);
+    covered(&server);
+    let canary = "canary-5f1d9c";
+    until_decided(&server, canary, "newcomer");
+    let sent = server.status()["sync"]["bytes_sent"].as_u64().unwrap();
+    wait_for("it to be published", || (server.status()["sync"]["bytes_sent"].as_u64()? > sent).then_some(()));
+    let mut stored = String::new();
+    for key in redis.ask::<Vec<String>>(&["KEYS", "*"]) {
+        let dump: Option<Vec<u8>> = redis.ask(&["DUMP", &key]);
+        stored += &key;
+        stored += &String::from_utf8_lossy(&dump.unwrap_or_default());
+    }
+    let hex: String = canary.bytes().map(|byte| format!("{byte:02x}")).collect();
+    for text in [stored, server.logged()] {
+        assert!(!text.contains(canary) && !text.contains(&hex) && !text.contains("Y2FuYXJ5"));
+    }
+}
+
+// --- the library against a real Redis ---
+
+struct Node {
+    headcount: Headcount,
+    worker: Worker,
+    rounds: Rounds<RedisStore>,
+}
+
+impl Node {
+    fn new(redis: &Redis, configure: impl FnOnce(Builder) -> Builder) -> Self {
+        let builder =
+            Headcount::builder().max_active_users(1_000_000).secret(SECRET).sync_every(Duration::from_millis(50));
+        let (headcount, worker) = configure(builder).build().unwrap();
+        let rounds = headcount.sync_with(RedisStore::open(&redis.url(), "default").unwrap());
+        Self { headcount, worker, rounds }
+    }
+
+    async fn round(&mut self) -> Outcome {
+        self.worker.tick();
+        self.rounds.round().await
+    }
+
+    /// Rounds until everything is known.
+    async fn bootstrap(&mut self) {
+        while self.headcount.status().ring.coverage < 31 {
+            self.round().await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn decide(&self, token: &str) -> Decision {
+        self.headcount.admit(token).decision()
+    }
+}
+
+/// The keys of the minutes, and the key of the rest by its last word.
+fn slot_keys(redis: &Redis) -> Vec<String> {
+    redis.ask(&["KEYS", "headcount:*:slot:*"])
+}
+
+#[tokio::test]
+async fn a_bad_value_is_counted_never_merged_and_replaced() {
+    let redis = Redis::start();
+    let mut node = Node::new(&redis, |builder| builder);
+    node.bootstrap().await;
+    assert_eq!(node.decide("A"), Decision::Newcomer);
+    node.round().await;
+    let keys = slot_keys(&redis);
+    let key = keys.iter().max().unwrap().as_str();
+    let good: Vec<u8> = redis.ask(&["HGET", key, "value"]);
+    let huge = "x".repeat(1 << 20);
+    let vandalism: [&[&str]; 8] = [
+        &["HSET", key, "ts", "evil-1", "value", "garbage"],
+        &["HSET", key, "ts", "evil-2", "value", ""],
+        &["HSET", key, "ts", "evil-3", "value", &huge],
+        &["HSET", key, "ts", "spaces and \n lines", "value", "garbage"],
+        &["HSET", key, "ts", &huge, "value", "garbage"],
+        &["HDEL", key, "ts"],
+        &["HDEL", key, "value"],
+        &["SET", key, "a string"],
+    ];
+    for words in vandalism {
+        let before = node.headcount.status();
+        let _: redis::Value = redis.ask(words);
+        for _ in 0..3 {
+            node.round().await;
+        }
+        let after = node.headcount.status();
+        assert_eq!((after.active_users.estimate, after.ring.coverage), (1, 31), "{:.60?}", words);
+        assert!(after.sync.corrupt > before.sync.corrupt, "{:.60?}", words);
+        let healed: Vec<u8> = redis.ask(&["HGET", key, "value"]);
+        assert_eq!(healed.len(), good.len(), "{:.60?} was not replaced", words);
+    }
+    // A joiner that reads a bad value is not fooled either, and puts its own in place.
+    let _: redis::Value = redis.ask(&["HSET", key, "ts", "evil-9", "value", "garbage"]);
+    let mut joiner = Node::new(&redis, |builder| builder);
+    for _ in 0..3 {
+        joiner.round().await;
+        node.round().await;
+    }
+    joiner.round().await;
+    assert_eq!((joiner.decide("A"), joiner.headcount.status().ring.coverage), (Decision::Seen, 31));
+}
+
+#[tokio::test]
+async fn forgotten_scripts_a_restart_and_senseless_fleet_keys_are_survived() {
+    let redis = Redis::start();
+    let mut node = Node::new(&redis, |builder| builder);
+    node.bootstrap().await;
+    for round in 0..10 {
+        let _: () = redis.ask(&["SCRIPT", "FLUSH"]);
+        assert_eq!(node.decide(&format!("player-{round}")), Decision::Newcomer);
+        assert_eq!(node.round().await, Outcome::Success);
+    }
+    for key in redis.ask::<Vec<String>>(&["KEYS", "*"]) {
+        let _: redis::Value = redis.ask(&["SET", &key, "nonsense"]);
+    }
+    let mut joiner = Node::new(&redis, |builder| builder);
+    for _ in 0..30 {
+        node.round().await;
+        joiner.round().await;
+    }
+    assert_eq!(joiner.decide("player-3"), Decision::Seen);
+    assert_eq!(node.headcount.status().ring.coverage, 31);
+}
+
+#[tokio::test]
+async fn a_full_redis_is_read_and_its_refusal_shown() {
+    let redis = Redis::start();
+    let mut node = Node::new(&redis, |builder| builder);
+    node.bootstrap().await;
+    let _: () = redis.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    let _: () = redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert_eq!(node.decide("A"), Decision::Newcomer);
+    assert_eq!(node.round().await, Outcome::Success);
+    assert!(node.headcount.status().sync.write_refused.unwrap().contains("OOM"));
+    let _: () = redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    node.round().await;
+    node.round().await;
+    let mut joiner = Node::new(&redis, |builder| builder);
+    joiner.round().await;
+    assert_eq!(joiner.decide("A"), Decision::Seen);
+}
+
+#[tokio::test]
+async fn a_node_that_became_a_replica_is_noticed() {
+    let (redis, primary) = (Redis::start(), Redis::start());
+    let mut node = Node::new(&redis, |builder| builder);
+    node.bootstrap().await;
+    let connections: u64 = info(&redis, "total_connections_received");
+    let _: () = redis.ask(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]);
+    node.round().await;
+    node.round().await;
+    assert!(node.headcount.status().sync.write_refused.unwrap().contains("READONLY"));
+    assert!(info::<u64>(&redis, "total_connections_received") > connections + 1, "it has connected anew");
+}
+
+fn info<T: std::str::FromStr>(redis: &Redis, field: &str) -> T {
+    let text: String = redis.ask(&["INFO", "all"]);
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).expect("a field of INFO");
+    line.trim().parse().ok().expect("a number")
+}
+
+/// Client commands so far, by name: `MONITOR` tells those of clients from those inside scripts.
+struct Monitor {
+    reader: std::io::BufReader<std::net::TcpStream>,
+}
+
+impl Monitor {
+    fn start(redis: &Redis) -> Self {
+        use std::io::{BufRead, Write};
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
+        stream.write_all(b"MONITOR\r\n").unwrap();
+        let mut reader = std::io::BufReader::new(stream);
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        assert_eq!(line.trim(), "+OK");
+        Self { reader }
+    }
+
+    /// The commands until `mark` is echoed.
+    fn commands_until(&mut self, redis: &Redis, mark: &str) -> BTreeMap<String, u64> {
+        use std::io::BufRead;
+        let _: String = redis.ask(&["ECHO", mark]);
+        let mut commands = BTreeMap::new();
+        loop {
+            let mut line = Vec::new();
+            self.reader.read_until(b'\n', &mut line).unwrap();
+            let line = String::from_utf8_lossy(&line);
+            if line.contains(mark) {
+                return commands;
+            }
+            let inside_a_script = line.contains(" lua]");
+            let name = line.split('"').nth(1).unwrap_or_default().to_ascii_uppercase();
+            // Connecting, and a script's first call on a new server, are no part of a round.
+            if !inside_a_script
+                && !name.is_empty()
+                && !["CLIENT", "SCRIPT", "SELECT", "HELLO", "ECHO"].contains(&name.as_str())
+            {
+                *commands.entry(name).or_insert(0) += 1;
+            }
+        }
+    }
+}
+
+/// DESIGN §8.3: the number of Redis commands does not depend on the number of requests.
+#[tokio::test]
+async fn redis_calls_per_server_and_round_do_not_depend_on_the_load() {
+    for servers in [1, 3, 10] {
+        let redis = Redis::start();
+        let mut nodes: Vec<_> = (0..servers).map(|_| Node::new(&redis, |builder| builder)).collect();
+        while nodes.iter().any(|node| node.headcount.status().ring.coverage < 31) {
+            for node in &mut nodes {
+                node.round().await;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let mut monitor = Monitor::start(&redis);
+        let mut per_round = Vec::new();
+        // Rounds of a second's load each: 1k and 20k requests a second, of which a tenth are new to the server.
+        for (requests, mark) in [(1000, "light"), (20_000, "heavy")] {
+            const ROUNDS: u32 = 30;
+            monitor.commands_until(&redis, &format!("before-{mark}"));
+            for round in 0..ROUNDS {
+                for (place, node) in nodes.iter_mut().enumerate() {
+                    for request in 0..requests / servers {
+                        let token = if request % 10 == 0 { request } else { 0 };
+                        let _ = node.headcount.admit(format!("{mark}-{place}-{round}-{token}"));
+                    }
+                    node.round().await;
+                }
+            }
+            let commands = monitor.commands_until(&redis, &format!("after-{mark}"));
+            let sum: u64 = commands.values().sum();
+            per_round.push(sum as f64 / f64::from(ROUNDS) / servers as f64);
+            println!("{servers} servers, {requests} requests a second: {commands:?}");
+        }
+        let (light, heavy) = (per_round[0], per_round[1]);
+        println!("{servers} servers: {light:.2} and {heavy:.2} commands per server and round");
+        assert!(light <= 6.0 && heavy <= 6.0, "{light} and {heavy}");
+        assert!((heavy / light - 1.0).abs() <= 0.05, "{servers} servers: {light} against {heavy}");
+    }
+}
+
+#[tokio::test]
+async fn a_round_without_news_asks_once() {
+    let redis = Redis::start();
+    let mut node = Node::new(&redis, |builder| builder);
+    node.bootstrap().await;
+    node.round().await;
+    let mut monitor = Monitor::start(&redis);
+    monitor.commands_until(&redis, "before");
+    for _ in 0..10 {
+        node.round().await;
+    }
+    let commands = monitor.commands_until(&redis, "after");
+    // A minute may turn meanwhile: its empty value is read and written once.
+    assert!(commands.values().sum::<u64>() <= 13, "{commands:?}");
+}
