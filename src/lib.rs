@@ -1,4 +1,14 @@
-//! Admission control for crowds: who is in stays in, newcomers wait until there is room.
+#![doc = include_str!("../README.md")]
+//!
+//! # A map of the crate
+//! | | |
+//! |---|---|
+//! | [`Headcount`], [`Builder`], [`Worker`] | the controller: [`admit`](Headcount::admit), [`status`](Headcount::status), overrides |
+//! | [`layer`] | the middleware for tower and axum |
+//! | [`FilterStore`], [`MemoryStore`], [`RedisStore`], [`Rounds`] | what a fleet shares, and the loop that shares it |
+//! | [`round`] | one exchange of news, without I/O |
+//! | [`bloom`], [`fingerprint`], [`time`] | what the rest stands on |
+//! | [`config`] | every key, its meaning and bounds |
 
 #[cfg(feature = "admin")]
 mod admin;

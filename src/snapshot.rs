@@ -11,7 +11,6 @@
 use crate::fingerprint::FingerprintKey;
 use crate::ring::codec::{Codec, DecodeError, Decoded};
 use crate::time::{Slot, Timestamp};
-use fs4::FileExt;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -65,12 +64,13 @@ impl Snapshot {
         if let Some(directory) = file.parent().filter(|directory| !directory.as_os_str().is_empty()) {
             fs::create_dir_all(directory)?;
         }
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(beside(&file, "lock"))?;
-        if FileExt::try_lock(&lock).is_ok() {
-            let generation = codec.generation();
-            return Ok(Self { file, _lock: lock, generation, key, values: BTreeMap::new(), changed: true });
+        let lock = private().open(beside(&file, "lock"))?;
+        if !is_locked_by_us(&lock) {
+            let taken = "another headcount server is using it; give this one its own";
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, taken));
         }
-        Err(io::Error::new(io::ErrorKind::WouldBlock, "another headcount server is using it; give this one its own"))
+        let generation = codec.generation();
+        Ok(Self { file, _lock: lock, generation, key, values: BTreeMap::new(), changed: true })
     }
 
     /// What the file holds; `None` if there is no file.
@@ -163,6 +163,15 @@ pub(crate) fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&temporary, file)?;
     let directory = file.parent().filter(|directory| !directory.as_os_str().is_empty());
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Takes the lock, which the system gives back when this process ends, however it ends. The library alone goes without:
+/// its one caller knows which files it uses.
+fn is_locked_by_us(lock: &File) -> bool {
+    #[cfg(feature = "server")]
+    return fs4::FileExt::try_lock(lock).is_ok();
+    #[cfg(not(feature = "server"))]
+    return lock.metadata().is_ok();
 }
 
 /// Options for a file that only its owner may read.
@@ -279,6 +288,7 @@ mod tests {
         assert!(matches!(load(&file, &codec(2)), Err(LoadError::Generation)));
     }
 
+    #[cfg(feature = "server")]
     #[test]
     fn a_second_server_is_told_that_the_file_is_taken() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,0 +1,86 @@
+//! The README's first commands, run as they stand there.
+#![cfg(feature = "server")]
+
+mod support;
+
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use support::{Process, wait_for};
+
+/// The code blocks of the README in one language.
+fn blocks(language: &str) -> Vec<String> {
+    let readme = std::fs::read_to_string("README.md").unwrap();
+    let fence = format!("```{language}\n");
+    readme.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap().trim().to_owned()).collect()
+}
+
+#[test]
+fn three_curl_lines_show_the_main_job() {
+    let shell = blocks("sh");
+    let (serve, curls) = (&shell[0], shell[1].lines().collect::<Vec<_>>());
+    assert!(serve.starts_with("cargo run --release -- serve") && curls.len() == 3);
+    let free = TcpStream::connect("127.0.0.1:7070").is_err();
+    assert!(free, "port 7070 is taken; the README's lines need it");
+
+    let state = tempfile::tempdir().unwrap();
+    // Built first, so that the wait below is for the server alone.
+    assert!(Command::new("cargo").args(["build", "--release", "--quiet"]).status().unwrap().success());
+    let words: Vec<_> = serve.split(' ').collect();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).env("XDG_STATE_HOME", state.path()).env_remove("STATE_DIRECTORY");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // cargo passes no signal on, and the server must end with the test.
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    let group = Group(Process(command.spawn().unwrap()));
+    wait_for("the server", || TcpStream::connect("127.0.0.1:7070").is_ok().then_some(()));
+
+    for line in curls {
+        let (curl, comment) = line.split_once('#').unwrap();
+        let output = Command::new("sh").args(["-c", curl]).output().unwrap();
+        let answer = String::from_utf8(output.stdout).unwrap();
+        let status = &comment.trim()[..3];
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{line}\n{answer}");
+        assert_eq!(answer.contains("retry-after: "), comment.contains("Retry-After"), "{line}\n{answer}");
+    }
+    drop(group);
+}
+
+struct Group(Process);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let group = format!("-{}", self.0.0.id());
+        let _ = Command::new("kill").args(["-TERM", "--", &group]).status();
+    }
+}
+
+#[test]
+fn the_configuration_shown_is_read() {
+    let state = tempfile::tempdir().unwrap();
+    let file = state.path().join("headcount.toml");
+    let toml = blocks("toml").remove(0);
+    // All of it but the files and the store, which are the reader's.
+    let toml: Vec<_> =
+        toml.lines().filter(|line| !line.starts_with("secret_file") && !line.starts_with("listen")).collect();
+    let toml = toml.join("\n").replace("[redis]", "secret = \"sixteen bytes at least\"\n[redis]");
+    std::fs::write(&file, toml).unwrap();
+    let server =
+        support::Server::start(state.path(), &["-c", file.to_str().unwrap(), "--redis", "redis://127.0.0.1:1"], &[]);
+    assert_eq!(server.status()["max_active_users"], 20_000);
+}
+
+#[test]
+fn the_quickstart_runs() {
+    let mut binary = std::env::current_exe().unwrap();
+    binary.pop();
+    binary.pop();
+    let mut command = Command::new(binary.join("examples/quickstart"));
+    command.arg("127.0.0.1:0").stdout(Stdio::piped());
+    let mut process = Process(command.spawn().expect("cargo test builds the examples"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(process.0.stdout.take().unwrap()), &mut line).unwrap();
+    let address = line.trim().strip_prefix("http://").unwrap().parse().unwrap();
+    let play = |token: &str| support::get(address, "/", &[("Authorization", &format!("Bearer {token}"))]);
+    assert_eq!((play("A").body.as_str(), play("B").status, play("A").status), ("you are in\n", 429, 200));
+    assert_eq!(support::get(address, "/admin/api/v1/status", &[]).json()["active_users"]["estimate"], 1);
+}

@@ -1,0 +1,105 @@
+//! Taste, as a test: the layout is the architecture, and stays so.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Modules by floor, as ARCHITECTURE.md shows them. A file uses only its own module and floors below it.
+const FLOORS: [&[&str]; 9] = [
+    &["time", "fingerprint", "sharded", "store_error", "token_source"],
+    &["bloom", "room"],
+    &["ring", "config"],
+    &["snapshot"],
+    &["headcount"],
+    &["round", "redis_link", "metrics"],
+    &["sync", "layer"],
+    &["admin", "players"],
+    &["server"],
+];
+
+fn floor(module: &str) -> Option<usize> {
+    FLOORS.iter().position(|floor| floor.contains(&module))
+}
+
+fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path, ending));
+        } else if path.to_string_lossy().ends_with(ending) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn sources() -> BTreeMap<PathBuf, String> {
+    files(Path::new("src"), ".rs").into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
+}
+
+/// `src/ring/codec.rs` → `ring`.
+fn module(path: &Path) -> String {
+    let first = path.components().nth(1).unwrap().as_os_str().to_string_lossy().into_owned();
+    first.trim_end_matches(".rs").to_owned()
+}
+
+/// The modules of this crate that a source names; its unit tests may name more.
+fn uses(source: &str) -> Vec<String> {
+    let product = source.split("#[cfg(test)]\nmod ").next().unwrap();
+    let code = product.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let named = code.flat_map(|line| line.split("crate::").skip(1).map(str::to_owned).collect::<Vec<_>>());
+    named.map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()).collect()
+}
+
+#[test]
+fn a_file_uses_only_floors_below_it() {
+    for (path, source) in sources() {
+        let own = module(&path);
+        if own == "lib" || own == "main" || path.ends_with("tests.rs") {
+            continue;
+        }
+        let own_floor = floor(&own).unwrap_or_else(|| panic!("{} stands on no floor", path.display()));
+        for used in uses(&source).into_iter().filter(|used| *used != own) {
+            let Some(used_floor) = floor(&used) else { continue };
+            assert!(used_floor < own_floor, "{} (floor {own_floor}) uses {used} (floor {used_floor})", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_map_of_the_files_is_complete() {
+    let map = fs::read_to_string("ARCHITECTURE.md").unwrap();
+    for path in sources().keys() {
+        let own = module(path);
+        assert!(own == "lib" || own == "main" || map.contains(&format!("`{own}`")), "ARCHITECTURE.md lacks {own}");
+    }
+}
+
+#[test]
+fn every_file_opens_with_what_it_is_for() {
+    for (path, source) in sources() {
+        assert!(
+            path.ends_with("tests.rs") || source.starts_with("//!") || source.starts_with("#!"),
+            "{}",
+            path.display()
+        );
+    }
+    for path in files(Path::new("lua"), ".lua") {
+        let script = fs::read_to_string(&path).unwrap();
+        for part in ["-- KEYS[1]", "-- ARGV[1]", "-- Returns", "-- Atomic"] {
+            assert!(script.lines().any(|line| line.starts_with(part)), "{} lacks {part:?}", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_quickstart_is_short_and_stands_in_the_readme() {
+    let example = fs::read_to_string("examples/quickstart.rs").unwrap();
+    assert!(example.lines().count() <= 25);
+    let readme = fs::read_to_string("README.md").unwrap();
+    for line in ["headcount.layer()", ".nest(\"/admin\", headcount.admin_router()?)", "axum::serve("] {
+        assert!(example.contains(line) && readme.contains(line), "{line}");
+    }
+}
