@@ -162,7 +162,7 @@ mod tests {
         let lock = ShardedLock::new(());
         thread::scope(|scope| {
             // Readers on several shards, so that the writer fails after it took some.
-            let readers: Vec<_> = (0..3).map(|_| scope.spawn(|| lock.read().clone())).collect();
+            let readers: Vec<_> = (0..3).map(|_| scope.spawn(|| *lock.read())).collect();
             readers.into_iter().for_each(|reader| reader.join().unwrap());
             let reader = lock.read();
             assert!(scope.spawn(|| lock.try_write().is_none()).join().unwrap());

@@ -9,6 +9,7 @@ use crate::round::{Identity, Next, Outcome, Protocol, Reply, Request, Round};
 use crate::store_error::StoreError;
 use std::future::Future;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 #[cfg(feature = "redis")]
@@ -24,7 +25,7 @@ const LAST_ROUND: Duration = Duration::from_secs(2);
 /// Answers slower than a tick of a tight period are still waited for this long.
 const LEAST_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// More values than this in one request are a catch-up.
+/// So many values in one request are a catch-up.
 const CATCH_UP_VALUES: usize = 3;
 
 /// Filters above this size are coded on a thread where waiting is allowed.
@@ -87,7 +88,8 @@ impl Headcount {
 
 impl Builder {
     /// Makes the controller and starts what it needs: a thread for its [`Worker`], and with `[redis]` a task for its
-    /// rounds, on the runtime this is called on. [`Headcount::stop`] ends both; so does dropping the last handle.
+    /// rounds, on the runtime this is called on. [`Headcount::stop`] ends both; without rounds, so does dropping the last
+    /// handle.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -103,7 +105,9 @@ impl Builder {
 
 fn spawn_worker(worker: Worker) -> Result<(), BuildError> {
     let thread = std::thread::Builder::new().name("headcount-worker".into());
-    thread.spawn(|| worker.run()).map_err(|source| BuildError::Start { what: "worker", source })?;
+    // Subscribed before it runs, so that a stop right after the start waits for it.
+    let stop = worker.stop();
+    thread.spawn(|| worker.run_until(stop)).map_err(|source| BuildError::Start { what: "worker", source })?;
     Ok(())
 }
 
@@ -167,9 +171,14 @@ impl<S: FilterStore> Rounds<S> {
 
     /// Runs rounds, each at a fresh random offset in its period, until the controller is stopped; then one more, to
     /// hand over what is left, and leaves the fleet.
-    pub async fn run(mut self) {
+    pub fn run(self) -> impl Future<Output = ()> + Send {
+        // Subscribed before it runs, so that a stop right after the start waits for it.
+        let stop = self.headcount.shared.stop.subscribe();
+        self.run_until(stop)
+    }
+
+    async fn run_until(mut self, mut stop: watch::Receiver<bool>) {
         let period = self.headcount.shared.settings.sync_every;
-        let mut stop = self.headcount.shared.stop.subscribe();
         let mut boundary = self.now();
         let mut offset = Duration::ZERO;
         loop {
@@ -216,7 +225,8 @@ impl<S: FilterStore> Rounds<S> {
 
     fn time_for(&self, request: &Request) -> Duration {
         match request {
-            Request::Fetch { slots } if slots.len() > CATCH_UP_VALUES => CATCH_UP,
+            Request::Fetch { slots } if slots.len() >= CATCH_UP_VALUES => CATCH_UP,
+            Request::Publish(news) if news.minutes.len() >= CATCH_UP_VALUES => CATCH_UP,
             _ => self.headcount.shared.settings.sync_every.mul_f64(0.8).max(LEAST_TIMEOUT),
         }
     }

@@ -6,7 +6,7 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
@@ -20,6 +20,33 @@ pub(super) struct Access {
     hosts: Vec<String>,
     listen: IpAddr,
     open_metrics: bool,
+}
+
+/// Why a request is not answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Denied {
+    Host,
+    Origin,
+    Token,
+    Peer,
+}
+
+impl IntoResponse for Denied {
+    fn into_response(self) -> Response {
+        let (status, advice) = match self {
+            Self::Host => {
+                (StatusCode::FORBIDDEN, "this name is not known here; list it in [admin] hosts, or ask by address")
+            }
+            Self::Origin => (StatusCode::FORBIDDEN, "requests from other origins are refused"),
+            Self::Token => (StatusCode::UNAUTHORIZED, "the bearer token of [admin] token_file is needed"),
+            Self::Peer => (StatusCode::FORBIDDEN, "without [admin] token_file, only this machine may ask"),
+        };
+        let mut response = problem(status, advice);
+        if self == Self::Token {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
 }
 
 impl Access {
@@ -48,18 +75,17 @@ impl Access {
         })
     }
 
-    fn check(&self, request: &Request) -> Result<(), Response> {
+    fn check(&self, request: &Request) -> Result<(), Denied> {
         let headers = request.headers();
         let named = headers.get(HOST).map(|host| host.to_str().unwrap_or_default());
         let host = named.or(request.uri().authority().map(|authority| authority.as_str())).unwrap_or_default();
         if !self.knows(host) {
-            let advice = "this name is not known here; list it in [admin] hosts, or ask by address";
-            return Err(problem(StatusCode::FORBIDDEN, advice));
+            return Err(Denied::Host);
         }
         if let Some(origin) = headers.get(ORIGIN)
             && !self.knows_origin(origin)
         {
-            return Err(problem(StatusCode::FORBIDDEN, "requests from other origins are refused"));
+            return Err(Denied::Origin);
         }
         match &self.token {
             Some(token) => Self::check_token(token, headers),
@@ -67,26 +93,19 @@ impl Access {
         }
     }
 
-    fn check_token(token: &[u8], headers: &HeaderMap) -> Result<(), Response> {
+    fn check_token(token: &[u8], headers: &HeaderMap) -> Result<(), Denied> {
         let shown = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).and_then(|value| {
             let (scheme, shown) = value.split_at_checked(7)?;
             scheme.eq_ignore_ascii_case(b"bearer ").then(|| shown.trim_ascii())
         });
-        if shown.is_some_and(|shown| shown.ct_eq(token).into()) {
-            return Ok(());
-        }
-        let mut response = problem(StatusCode::UNAUTHORIZED, "the bearer token of [admin] token_file is needed");
-        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        Err(response)
+        if shown.is_some_and(|shown| shown.ct_eq(token).into()) { Ok(()) } else { Err(Denied::Token) }
     }
 
     /// Without a token, only this machine may ask.
-    fn check_peer(request: &Request) -> Result<(), Response> {
+    fn check_peer(request: &Request) -> Result<(), Denied> {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-        if peer.is_some_and(|peer| peer.0.ip().to_canonical().is_loopback()) {
-            return Ok(());
-        }
-        Err(problem(StatusCode::FORBIDDEN, "without [admin] token_file, only this machine may ask"))
+        let is_local = peer.is_some_and(|peer| peer.0.ip().to_canonical().is_loopback());
+        if is_local { Ok(()) } else { Err(Denied::Peer) }
     }
 
     /// Whether a `Host` is one of this listener's names. Addresses cannot be rebound to another server, names can.
@@ -111,7 +130,7 @@ impl Access {
 pub(super) async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     match access.check(&request) {
         Ok(()) => next.run(request).await,
-        Err(refusal) => refusal,
+        Err(denied) => denied.into_response(),
     }
 }
 

@@ -286,7 +286,7 @@ impl Builder {
             seed: dice.u64(..),
             started: clock.monotonic(),
             fleet_clock: Mutex::new(fleet_clock),
-            state: ShardedLock::new(State { ring, room, now: now, mode_changes: [0; 2] }),
+            state: ShardedLock::new(State { ring, room, now, mode_changes: [0; 2] }),
             gate: CachePadded::new(AtomicU8::new(0)),
             refreshes,
             refreshes_in_place: AtomicU64::new(0),

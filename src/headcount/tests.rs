@@ -341,3 +341,16 @@ fn a_clock_set_back_between_two_starts_locks_nobody_out() {
     let (headcount, _worker) = with_snapshot(&file, &clock);
     assert_eq!(decision(&headcount, "alice"), Decision::Seen);
 }
+
+#[test]
+fn a_server_that_joins_a_fleet_leaves_its_news_to_the_rounds() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = noon();
+    let (headcount, mut worker) = with_snapshot(&directory.path().join("ring.snapshot"), &clock);
+    let _rounds = headcount.sync_with(crate::sync::MemoryStore::with_clock(Arc::clone(&clock)));
+    assert_eq!(decision(&headcount, "alice"), Decision::Warming);
+    clock.advance(Duration::from_secs(3));
+    worker.tick();
+    let state = headcount.shared.state.read();
+    assert!(state.ring.is_dirty(state.ring.current()));
+}

@@ -10,6 +10,7 @@ use crossbeam_channel::Receiver;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Refreshes that are applied under one hold of the lock.
 const BATCH: usize = 256;
@@ -93,14 +94,24 @@ impl Worker {
 
     /// Ticks until the controller is stopped or its last handle is gone, then applies what is left and writes the
     /// snapshot.
-    pub fn run(mut self) {
+    pub fn run(self) {
         let stop = self.shared.stop.subscribe();
+        self.run_until(stop);
+    }
+
+    /// Ticks until told to stop; `stop` is given back last, so that [`Headcount::stop`](super::Headcount::stop) can wait.
+    pub(crate) fn run_until(mut self, stop: watch::Receiver<bool>) {
         // Handles are all that is left when nobody but this worker holds the state.
         while !*stop.borrow() && Arc::strong_count(&self.shared) > 1 {
             self.tick();
             std::thread::park_timeout(REST);
         }
         self.finish();
+    }
+
+    /// A subscription to the controller's stop, for [`Worker::run_until`].
+    pub(crate) fn stop(&self) -> watch::Receiver<bool> {
+        self.shared.stop.subscribe()
     }
 
     /// Applies what is left and writes the snapshot.
@@ -198,7 +209,14 @@ impl Worker {
     /// Writes what changed since the last snapshot. Only this thread waits for the disk.
     fn save(&mut self) {
         let Some(snapshot) = &mut self.snapshot else { return };
-        let slots: Vec<_> = self.shared.state.read().ring.slots().collect();
+        let (slots, link): (Vec<_>, _) = {
+            let state = self.shared.state.read();
+            (state.ring.slots().collect(), state.room.link())
+        };
+        // In a fleet the marks of dirty minutes belong to the rounds, and the store remembers.
+        if link != Link::Alone {
+            return;
+        }
         for &slot in &slots {
             let covered = {
                 let mut state = self.shared.state.write();

@@ -236,8 +236,8 @@ fn read_look(answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError> {
 
 /// What `HMGET ts value` returns; `None` if there is no value.
 fn read_stored(slot: Slot, answer: Value) -> Option<Stored> {
-    let fields: Result<(Option<Vec<u8>>, Option<Vec<u8>>), _> = redis::from_redis_value(answer);
-    match fields {
+    type Field = Option<Vec<u8>>;
+    match redis::from_redis_value::<(Field, Field)>(answer) {
         Ok((None, None)) => None,
         Ok((Some(stamp), value)) if is_stamp(&stamp) => {
             let stamp = Stamp(String::from_utf8_lossy(&stamp).into_owned());
