@@ -56,11 +56,13 @@ impl Shape {
         (lines > 0).then_some(Self { lines })
     }
 
+    #[inline]
     pub(crate) fn lines(self) -> u32 {
         self.lines
     }
 
     /// How many 64-bit words a filter has.
+    #[inline]
     pub fn words(self) -> usize {
         self.lines as usize * LANES
     }
