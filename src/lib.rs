@@ -56,4 +56,26 @@ pub use token_source::{InvalidToken, MAX_TOKEN_BYTES, TokenSource, TokenSourceEr
 #[doc(hidden)]
 pub mod internals {
     pub use crate::round::Protocol;
+
+    use crate::bloom::{Bloom, Shape};
+    use crate::fingerprint::FingerprintKey;
+    use crate::ring::codec::{Codec, DecodeError};
+    use crate::time::Slot;
+
+    /// The bytes that a store keeps of a filter.
+    pub fn encode(filter: &Bloom) -> Vec<u8> {
+        codec(filter.shape()).encode(Slot(0), true, filter)
+    }
+
+    /// The filter in bytes that [`encode`] has made.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode(shape: Shape, bytes: &[u8]) -> Result<Bloom, DecodeError> {
+        codec(shape).decode(Slot(0), bytes).map(|decoded| decoded.filter)
+    }
+
+    fn codec(shape: Shape) -> Codec {
+        Codec::new(shape, 0, FingerprintKey::new(&[0; 16]).expect("sixteen bytes are enough"))
+    }
 }

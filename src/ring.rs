@@ -96,15 +96,19 @@ impl Ring {
     }
 
     /// Whether a fingerprint is remembered, and whether the current minute has it.
+    ///
+    /// # Cost
+    /// One cache line if the current minute has it: most requests come from somebody who was here seconds ago, and what
+    /// the minute has, the union has. Otherwise two.
     #[inline]
     pub(crate) fn sight(&self, fingerprint: Fingerprint) -> Sight {
         let probe = Probe::new(fingerprint, self.shape);
-        if !self.union.has(probe) {
-            Sight::Unseen
-        } else if self.minutes[0].filter.has(probe) {
+        if self.minutes[0].filter.has(probe) {
             Sight::Current
-        } else {
+        } else if self.union.has(probe) {
             Sight::Older
+        } else {
+            Sight::Unseen
         }
     }
 

@@ -129,6 +129,8 @@ pub(crate) struct Room {
     share: u64,
     nodes: u64,
     newcomers_since_read: u64,
+    /// Those between the last two reads.
+    newcomers_before_read: u64,
     operator: Option<Override>,
 }
 
@@ -144,6 +146,7 @@ impl Room {
             share: 0,
             nodes: 1,
             newcomers_since_read: 0,
+            newcomers_before_read: 0,
             operator: None,
         }
     }
@@ -173,7 +176,7 @@ impl Room {
     pub(crate) fn renew(&mut self, renewal: Renewal) {
         self.link = Link::Up;
         self.nodes = renewal.nodes.max(1);
-        self.newcomers_since_read = 0;
+        self.newcomers_before_read = std::mem::take(&mut self.newcomers_since_read);
         if renewal.looks < FIRST_SHARE_AT_LOOK {
             return;
         }
@@ -247,6 +250,11 @@ impl Room {
     /// Servers that looked lately, this one included.
     pub(crate) fn nodes(&self) -> u64 {
         self.nodes
+    }
+
+    /// Newcomers let in here since the look before the last one.
+    pub(crate) fn newcomers_lately(&self) -> u64 {
+        self.newcomers_before_read + self.newcomers_since_read
     }
 
     /// The override in force or withdrawn, until its end.

@@ -391,7 +391,8 @@ impl Round {
         {
             let mut figures = self.shared.sync.lock();
             let since_last = figures.last_success.map(|last| self.looked.saturating_sub(last));
-            self.coverage.tell_rate(&mut figures.foreign_newcomers_per_second, since_last);
+            let period = self.shared.settings.sync_every;
+            self.coverage.tell_rate(&mut figures.foreign_newcomers_per_second, since_last, period);
             figures.last_success = Some(self.looked);
         }
         self.publish(now)

@@ -51,11 +51,13 @@ impl Shape {
         Ok(Self { lines: enough })
     }
 
+    #[inline]
     pub(crate) fn lines(self) -> u32 {
         self.lines
     }
 
     /// How many 64-bit words a filter has.
+    #[inline]
     pub fn words(self) -> usize {
         self.lines as usize * LANES
     }

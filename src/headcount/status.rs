@@ -152,7 +152,10 @@ impl Headcount {
         let (mode, mode_since) = state.room.mode();
         let estimate = state.ring.union().estimate();
         let alone = state.room.link() == Link::Alone;
-        let unread = if alone { 0.0 } else { unread(age, settings.sync_every, sync.foreign_newcomers_per_second) };
+        let unread = age.filter(|_| !alone).map_or(0.0, |age| {
+            let (ours_lately, others) = (state.room.newcomers_lately(), state.room.nodes() - 1);
+            unread(age, settings.sync_every, sync.foreign_newcomers_per_second, ours_lately, others)
+        });
         Status {
             version: env!("CARGO_PKG_VERSION"),
             node: settings.node.clone(),
@@ -261,7 +264,13 @@ impl Decisions {
 }
 
 /// Who arrived elsewhere and is not known here: what came since the last look, and what others held back until their
-/// own round.
-fn unread(age: Option<Duration>, period: Duration, per_second: f64) -> f64 {
-    age.map_or(0.0, |age| (age + period).as_secs_f64() * per_second)
+/// own round. Rounds are jittered, so two of one server can be two periods apart.
+///
+/// Told twice, and the larger is taken: by the rate at which news was read lately; and, because that rate is a round
+/// or two old when a crowd sets in, by what this server itself let in since the look before the last one, on the
+/// assumption of a load balancer that sends every node as many newcomers as this one.
+fn unread(age: Duration, period: Duration, foreign_per_second: f64, ours_lately: u64, others: u64) -> f64 {
+    let by_rate = (age + period.mul_f64(1.5)).as_secs_f64() * foreign_per_second;
+    let ours_lately = ours_lately as f64;
+    by_rate.max((ours_lately + 2.0 * ours_lately.sqrt()) * others as f64)
 }

@@ -152,9 +152,11 @@ impl Coverage {
     }
 
     /// Turns what was counted since the last successful round into a rate that follows rises at once and falls slowly.
-    pub(super) fn tell_rate(&mut self, per_second: &mut f64, since_last: Option<Duration>) {
-        if let Some(since_last) = since_last.map(|since_last| since_last.as_secs_f64()).filter(|&secs| secs > 0.0) {
-            let latest = self.foreign_newcomers / since_last;
+    ///
+    /// What is read was gathered over a period at least, however soon after another a jittered round comes.
+    pub(super) fn tell_rate(&mut self, per_second: &mut f64, since_last: Option<Duration>, period: Duration) {
+        if let Some(since_last) = since_last {
+            let latest = self.foreign_newcomers / since_last.max(period).as_secs_f64();
             *per_second = latest.max(0.8 * *per_second + 0.2 * latest);
         }
         // What is read in the first round was not news of any second.

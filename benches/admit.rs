@@ -1,0 +1,317 @@
+//! The whole decision, `Headcount::admit` of a known 36-byte token, on one thread and on two, with 20k, 200k and 1M
+//! users in; against what one would write instead:
+//!
+//! - bare fastbloom `contains(token)`, immutable and of the same capacity and ratio: no window, no refresh, no count
+//! - one parking_lot `RwLock` around two filters like the union and the current minute's
+//! - `DashMap::get`, governor's keyed `check_key`, moka's `get` with a time to idle
+//! - one `HEXISTS` in Redis per request, one at a time and 256 in a pipeline (200k users, over a Unix socket)
+//!
+//! And the distribution of single decisions while a worker applies refreshes, minutes turn, and the filters of another
+//! server are merged. It needs `redis-server` on the PATH.
+
+mod support;
+
+use criterion::Criterion;
+use dashmap::DashMap;
+use fastbloom::BloomFilter;
+use governor::{Quota, RateLimiter};
+use hdrhistogram::Histogram;
+use headcount::bloom::{Bloom, Shape};
+use headcount::fingerprint::FingerprintKey;
+use headcount::{Headcount, MemoryStore, OverrideMode, OverrideOrder};
+use parking_lot::RwLock;
+use std::num::NonZeroU32;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use support::{Contest, Medians, Table, Tokens, default_capacity, short, timed_on};
+
+const RATIO: f64 = 1e-3;
+
+/// Commands in one pipeline; more of them bring nothing.
+const PIPELINE: usize = 256;
+
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    let mut table = Table::default();
+    for users in [20_000, 200_000, 1_000_000] {
+        let tokens = Tokens::new(0, users);
+        decisions(&tokens, &mut criterion, &mut table);
+    }
+    redis(&Tokens::new(0, 200_000), &mut criterion, &mut table);
+    if support::is_measuring() {
+        for users in [20_000, 200_000, 1_000_000] {
+            beside_a_writer(&Tokens::new(0, users), &mut table);
+        }
+    }
+    criterion.final_summary();
+    table.print();
+}
+
+/// A controller with everybody in, and a little room.
+fn headcount(tokens: &Tokens) -> Headcount {
+    let users = tokens.len() as u64;
+    let builder = Headcount::builder().max_active_users(users + users / 10).capacity(default_capacity(tokens.len()));
+    let (headcount, _worker) = builder.seed(1).build().expect("a valid configuration");
+    assert!(tokens.iter().all(|token| headcount.admit(token).is_admitted()));
+    headcount
+}
+
+fn decisions(tokens: &Tokens, criterion: &mut Criterion, table: &mut Table) {
+    let capacity = default_capacity(tokens.len());
+    let headcount = headcount(tokens);
+
+    let mut fastbloom = BloomFilter::with_false_pos(RATIO).expected_items(capacity as usize);
+    tokens.iter().for_each(|token| _ = fastbloom.insert(token));
+
+    let key = FingerprintKey::new(&[7; 16]).expect("sixteen bytes are enough");
+    let mut filter = Bloom::new(Shape::for_capacity(capacity, RATIO).expect("a default capacity"));
+    tokens.iter().for_each(|token| _ = filter.insert(key.fingerprint(token.as_bytes())));
+    let locked = RwLock::new((filter.clone(), filter));
+
+    let [one, two] = [1, 2].map(|threads| {
+        let mut contest = Contest::new(format!("admit/{}/threads={threads}", short(tokens.len())));
+        enter(&mut contest, "headcount", tokens, threads, |token| headcount.admit(token).is_admitted());
+        enter(&mut contest, "fastbloom", tokens, threads, |token| fastbloom.contains(token));
+        enter(&mut contest, "one RwLock", tokens, threads, |token| {
+            let fingerprint = key.fingerprint(token.as_bytes());
+            let (union, current) = &*locked.read();
+            union.contains(fingerprint) && current.contains(fingerprint)
+        });
+        contest.run(criterion)
+    });
+    compare_filters(&one, &two, &short(tokens.len()), table);
+
+    let map: DashMap<&str, Instant> = tokens.iter().map(|token| (token, now())).collect();
+    let governor = RateLimiter::dashmap(Quota::per_second(NonZeroU32::MAX));
+    let moka = moka::sync::Cache::builder().max_capacity(capacity).time_to_idle(Duration::from_secs(1800)).build();
+    tokens.iter().for_each(|token| moka.insert(token.to_owned(), ()));
+    moka.run_pending_tasks();
+
+    let [one, two] = [1, 2].map(|threads| {
+        let mut contest = Contest::new(format!("admit beside maps/{}/threads={threads}", short(tokens.len())));
+        enter(&mut contest, "headcount", tokens, threads, |token| headcount.admit(token).is_admitted());
+        enter(&mut contest, "DashMap", tokens, threads, |token| map.get(token).is_some());
+        enter(&mut contest, "governor", tokens, threads, |token| governor.check_key(&token).is_ok());
+        enter(&mut contest, "moka", tokens, threads, |token| moka.get(token).is_some());
+        contest.run(criterion)
+    });
+    for rival in ["DashMap", "governor", "moka"] {
+        for (threads, medians) in [(1, &one), (2, &two)] {
+            let (ours, theirs) = (medians.of("headcount"), medians.of(rival));
+            let what = format!("* {rival} / decision, {}, {threads} thread(s)", short(tokens.len()));
+            table.at_least(what, format!("{ours:.1} / {theirs:.1} ns"), theirs / ours, 20.0);
+        }
+    }
+}
+
+fn enter<'a, 'tokens: 'a>(
+    contest: &mut Contest<'a>,
+    name: &str,
+    tokens: &'tokens Tokens,
+    threads: usize,
+    ask: impl Fn(&'tokens str) -> bool + Sync + 'a,
+) {
+    let mut from = 0;
+    contest.enter(name, move |iterations| {
+        let took = timed_on(threads, iterations, |thread, iterations| {
+            tokens.timed(from + thread * tokens.len() / 2, iterations, &ask)
+        });
+        from = (from + iterations as usize) % tokens.len();
+        took
+    });
+}
+
+fn compare_filters(one: &Medians, two: &Medians, users: &str, table: &mut Table) {
+    let detail = |ours: f64, theirs: f64| format!("{ours:.1} / {theirs:.1} ns");
+    let ours = [one.of("headcount"), two.of("headcount")];
+    for (threads, ours, medians) in [(1, ours[0], one), (2, ours[1], two)] {
+        let rival = medians.of("fastbloom");
+        let what = format!("* decision / bare fastbloom, {users}, {threads} thread(s)");
+        table.at_most(what, detail(ours, rival), ours / rival, 1.1);
+    }
+    // An immutable filter shares nothing that is written: what its threads lose, they lose to the machine.
+    let machine = two.of("fastbloom") / one.of("fastbloom");
+    let detail_of_both = format!("{}; fastbloom {machine:.2}", detail(ours[1], ours[0]));
+    table.at_most(format!("* decision, 2 threads / 1, {users}"), detail_of_both, ours[1] / ours[0], 1.3);
+    let rival = two.of("one RwLock");
+    table.tell(format!("one RwLock / decision, {users}, 2 threads"), detail(ours[1], rival), rival / ours[1]);
+}
+
+// --- Redis ---
+
+fn redis(tokens: &Tokens, criterion: &mut Criterion, table: &mut Table) {
+    let server = RedisServer::start();
+    let client = redis::Client::open(server.url()).expect("a valid URL");
+    let mut connection = server.connect(&client);
+    let batches: Vec<_> = (0..tokens.len()).step_by(PIPELINE).collect();
+    let pipeline = |command: &str, from: usize| {
+        let mut pipeline = redis::pipe();
+        for at in from..(from + PIPELINE).min(tokens.len()) {
+            pipeline.cmd(command).arg("users").arg(tokens.get(at));
+            if command == "HSET" {
+                pipeline.arg(1);
+            }
+        }
+        pipeline
+    };
+    for &from in &batches {
+        pipeline("HSET", from).exec(&mut connection).expect("HSET");
+    }
+    let mut other_connection = server.connect(&client);
+    let headcount = headcount(tokens);
+
+    let mut contest = Contest::new("admit/redis");
+    enter(&mut contest, "headcount", tokens, 1, |token| headcount.admit(token).is_admitted());
+    contest.enter("one at a time", |iterations| {
+        tokens.timed(0, iterations, |token| {
+            redis::cmd("HEXISTS").arg("users").arg(token).query(&mut connection).expect("HEXISTS")
+        })
+    });
+    contest.enter("pipelined", |iterations| {
+        let mut from = batches.iter().cycle();
+        let pipelines = iterations.div_ceil(PIPELINE as u64);
+        let took = support::timed(pipelines, || {
+            let from = from.next().copied().unwrap_or_default();
+            let answers: Vec<bool> = pipeline("HEXISTS", from).query(&mut other_connection).expect("HEXISTS");
+            assert!(answers.into_iter().all(|known| known));
+        });
+        took.mul_f64(iterations as f64 / (pipelines * PIPELINE as u64) as f64)
+    });
+    let medians = contest.run(criterion);
+    let ours = medians.of("headcount");
+    for rival in ["one at a time", "pipelined"] {
+        let theirs = medians.of(rival);
+        table.at_least(
+            format!("* Redis, {rival} / decision"),
+            format!("{ours:.1} / {theirs:.0} ns"),
+            theirs / ours,
+            100.0,
+        );
+    }
+}
+
+/// A server of its own on a Unix socket in a directory of its own.
+struct RedisServer {
+    process: Child,
+    directory: tempfile::TempDir,
+}
+
+impl RedisServer {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let process = Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+            .arg(directory.path().join("socket"))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("this bench compares with Redis: put `redis-server` on the PATH");
+        Self { process, directory }
+    }
+
+    fn url(&self) -> String {
+        format!("redis+unix://{}", self.directory.path().join("socket").display())
+    }
+
+    fn connect(&self, client: &redis::Client) -> redis::Connection {
+        for _ in 0..500 {
+            if let Ok(connection) = client.get_connection() {
+                return connection;
+            }
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+        panic!("redis-server does not answer on {}", self.url());
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+// --- single decisions beside a writer ---
+
+/// Decisions as fast as one thread makes them. Slots of two seconds: a turn, and with it a refresh of everybody, comes
+/// thirty times as often as by default. The time of each includes what reading the clock costs.
+fn beside_a_writer(tokens: &Tokens, table: &mut Table) {
+    let users = short(tokens.len());
+    let store = MemoryStore::new();
+    let build = |seed| {
+        let builder = Headcount::builder().max_active_users(tokens.len() as u64).secret("the key of two servers");
+        let capacity = default_capacity(tokens.len());
+        builder.capacity(capacity).length(Duration::from_secs(60)).seed(seed).build().expect("a valid configuration")
+    };
+    let (ours, mut our_worker) = build(1);
+    let (other, mut other_worker) = build(2);
+    let all = OverrideOrder {
+        mode: OverrideMode::Open,
+        max_active_users: None,
+        lasting: Duration::from_secs(3600),
+        reason: None,
+    };
+    ours.set_override(all).expect("a valid override");
+    assert!(tokens.iter().all(|token| ours.admit(token).is_admitted()));
+
+    let quiet = distribution(&ours, tokens, Duration::from_secs(2));
+    let (mut our_rounds, mut other_rounds) = (ours.sync_with(store.clone()), other.sync_with(store));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let newcomers = Tokens::new(1, 100_000);
+    let done = AtomicBool::new(false);
+    let busy = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut ticks = 0;
+            let mut newcomers = newcomers.iter().cycle();
+            while !done.load(Relaxed) {
+                our_worker.tick();
+                if ticks % 40 == 0 {
+                    newcomers.by_ref().take(1000).for_each(|token| _ = other.admit(token));
+                    other_worker.tick();
+                    runtime.block_on(async { (other_rounds.round().await, our_rounds.round().await) });
+                }
+                ticks += 1;
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+        });
+        let busy = distribution(&ours, tokens, Duration::from_secs(6));
+        done.store(true, Relaxed);
+        busy
+    });
+    let status = ours.status();
+    let refreshed = status.sync.bytes_received;
+    for (beside, times) in [("nothing", &quiet), ("writer and merges", &busy)] {
+        let [p50, p99, p999, p9999] = [0.5, 0.99, 0.999, 0.9999].map(|at| times.value_at_quantile(at));
+        println!(
+            "one decision beside {beside}, {users}: p50 {p50} ns, p99 {p99} ns, p99.9 {p999} ns, p99.99 {p9999} ns, \
+             longest {} µs, {} decisions",
+            times.max() / 1000,
+            times.len()
+        );
+    }
+    println!("  merged meanwhile: {} kB of values; refreshes in place: {}", refreshed / 1000, status.ring.queue_full);
+    let p999 = |times: &Histogram<u64>| times.value_at_quantile(0.999) as f64 / 1000.0;
+    let detail = format!("µs; beside nothing {:.3}", p999(&quiet));
+    table.at_most(format!("p99.9 beside writer and merges, {users}"), detail, p999(&busy), 1.0);
+}
+
+fn distribution(headcount: &Headcount, tokens: &Tokens, lasting: Duration) -> Histogram<u64> {
+    let mut times = Histogram::new(3).expect("three digits");
+    let end = now() + lasting;
+    let mut all = tokens.iter().cycle();
+    while now() < end {
+        for token in all.by_ref().take(10_000) {
+            let start = now();
+            let admission = headcount.admit(token);
+            let took = start.elapsed();
+            assert!(admission.is_admitted());
+            times.record(took.as_nanos() as u64).expect("a histogram that grows");
+        }
+    }
+    times
+}
+
+#[allow(clippy::disallowed_methods)] // A bench times itself.
+fn now() -> Instant {
+    Instant::now()
+}
