@@ -161,6 +161,13 @@ impl Tokens {
         (0..self.len()).map(|at| self.get(at))
     }
 
+    /// All of them, in another order.
+    pub fn shuffled(&self) -> Vec<&str> {
+        let mut all: Vec<_> = self.iter().collect();
+        fastrand::Rng::with_seed(1).shuffle(&mut all);
+        all
+    }
+
     /// Times `act` on `iterations` tokens in turn, from the given one on.
     #[inline]
     pub fn timed<'a>(&'a self, from: usize, iterations: u64, mut act: impl FnMut(&'a str) -> bool) -> Duration {

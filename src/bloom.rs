@@ -127,8 +127,8 @@ impl Bloom {
     pub(crate) fn has(&self, probe: Probe) -> bool {
         let line = &self.lines()[probe.line];
         let mut missing = 0;
-        for lane in 0..LANES {
-            missing |= !line[lane] & probe.bits[lane];
+        for (word, bit) in line.iter().zip(probe.bits) {
+            missing |= !word & bit;
         }
         missing == 0
     }
@@ -137,9 +137,9 @@ impl Bloom {
     pub(crate) fn set(&mut self, probe: Probe) -> u32 {
         let line = &mut self.lines_mut()[probe.line];
         let mut new = 0;
-        for lane in 0..LANES {
-            new += u32::from(line[lane] & probe.bits[lane] == 0);
-            line[lane] |= probe.bits[lane];
+        for (word, bit) in line.iter_mut().zip(probe.bits) {
+            new += u32::from(*word & bit == 0);
+            *word |= bit;
         }
         self.ones += u64::from(new);
         new

@@ -354,10 +354,10 @@ async fn a_bad_value_is_counted_never_merged_and_replaced() {
             node.round().await;
         }
         let after = node.headcount.status();
-        assert_eq!((after.active_users.estimate, after.ring.coverage), (1, 31), "{:.60?}", words);
-        assert!(after.sync.corrupt > before.sync.corrupt, "{:.60?}", words);
+        assert_eq!((after.active_users.estimate, after.ring.coverage), (1, 31), "{words:.60?}");
+        assert!(after.sync.corrupt > before.sync.corrupt, "{words:.60?}");
         let healed: Vec<u8> = redis.ask(&["HGET", key, "value"]);
-        assert_eq!(healed.len(), good.len(), "{:.60?} was not replaced", words);
+        assert_eq!(healed.len(), good.len(), "{words:.60?} was not replaced");
     }
     // A joiner that reads a bad value is not fooled either, and puts its own in place.
     let _: redis::Value = redis.ask(&["HSET", key, "ts", "evil-9", "value", "garbage"]);
@@ -500,7 +500,7 @@ async fn redis_calls_per_server_and_round_do_not_depend_on_the_load() {
             }
             let commands = monitor.commands_until(&redis, &format!("after-{mark}"));
             let sum: u64 = commands.values().sum();
-            per_round.push(sum as f64 / f64::from(ROUNDS) / servers as f64);
+            per_round.push(sum as f64 / f64::from(ROUNDS) / f64::from(servers));
             println!("{servers} servers, {requests} requests a second: {commands:?}");
         }
         let (light, heavy) = (per_round[0], per_round[1]);

@@ -264,7 +264,8 @@ impl Decisions {
 }
 
 /// Who arrived elsewhere and is not known here: what came since the last look, and what others held back until their
-/// own round. Rounds are jittered, so two of one server can be two periods apart.
+/// own round. Rounds are jittered: two of one server are up to two periods apart, and news waits 0.6 periods on average
+/// and less than 1.5 almost always.
 ///
 /// Told twice, and the larger is taken: by the rate at which news was read lately; and, because that rate is a round
 /// or two old when a crowd sets in, by what this server itself let in since the look before the last one, on the
