@@ -1,0 +1,104 @@
+//! Who really is in: what the estimates and the answers are held against.
+
+use crate::scale::{SLOTS, Scale};
+use headcount::players::PlayerId;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Promises are kept to this accuracy of the clocks.
+const CLOCK_ERROR: Duration = Duration::from_millis(100);
+
+/// A player that was in for longer than this must be known everywhere.
+const NEWS_TIME_ROUNDS: u32 = 20;
+
+pub struct Truth {
+    slot: Duration,
+    round: Duration,
+    /// The fleet's clock, since the epoch, when the run began.
+    epoch: Duration,
+    players: Vec<Option<Known>>,
+    /// Players by the slot in which they were last admitted.
+    by_slot: BTreeMap<u64, u64>,
+    pub wronged: Wronged,
+}
+
+/// An admitted player. Times are on the wall, since the start.
+struct Known {
+    /// The slot of its last admission.
+    slot: u64,
+    /// When its last admitted request was sent: the promise counts from no earlier.
+    last_sent: Duration,
+    /// When its first admission, since it was last out, was answered.
+    first_answered: Duration,
+    wronged_older: bool,
+    wronged_younger: bool,
+}
+
+/// Players in mid-session that were rejected within the window they were promised.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wronged {
+    /// Rejected later than 20 rounds after they had come in: distinct players, and rejections.
+    pub older_players: u64,
+    pub older_rejections: u64,
+    /// Rejected earlier than that, before the news of them could be everywhere.
+    pub younger_players: u64,
+    pub younger_rejections: u64,
+}
+
+impl Truth {
+    pub fn new(scale: Scale, epoch: Duration) -> Self {
+        let (players, by_slot, wronged) = (Vec::new(), BTreeMap::new(), Wronged::default());
+        Self { slot: scale.slot(), round: scale.round(), epoch, players, by_slot, wronged }
+    }
+
+    /// Distinct tokens admitted since the oldest minute of the ring.
+    pub fn active_users(&self, now: Duration) -> u64 {
+        self.by_slot.range(self.oldest(now)..).map(|(_, count)| count).sum()
+    }
+
+    pub fn admitted(&mut self, player: PlayerId, sent: Duration, answered: Duration) {
+        let (slot, oldest) = (self.slot_at(answered), self.oldest(answered));
+        if self.players.len() <= player.index() {
+            self.players.resize_with(player.index() + 1, || None);
+        }
+        let entry = &mut self.players[player.index()];
+        *self.by_slot.entry(slot).or_default() += 1;
+        if let Some(known) = entry {
+            if let Some(count) = self.by_slot.get_mut(&known.slot) {
+                *count -= 1;
+            }
+            if known.slot >= oldest {
+                known.slot = slot;
+                known.last_sent = sent;
+                return;
+            }
+        }
+        let fresh =
+            Known { slot, last_sent: sent, first_answered: answered, wronged_older: false, wronged_younger: false };
+        *entry = Some(fresh);
+    }
+
+    pub fn rejected(&mut self, player: PlayerId, sent: Duration, answered: Duration) {
+        let promised = self.slot * SLOTS - CLOCK_ERROR;
+        let Some(Some(known)) = self.players.get_mut(player.index()) else { return };
+        if answered.saturating_sub(known.last_sent) >= promised {
+            return;
+        }
+        let wronged = &mut self.wronged;
+        if sent.saturating_sub(known.first_answered) > self.round * NEWS_TIME_ROUNDS {
+            wronged.older_rejections += 1;
+            wronged.older_players += u64::from(!std::mem::replace(&mut known.wronged_older, true));
+        } else {
+            wronged.younger_rejections += 1;
+            wronged.younger_players += u64::from(!std::mem::replace(&mut known.wronged_younger, true));
+        }
+    }
+
+    fn oldest(&self, now: Duration) -> u64 {
+        self.slot_at(now).saturating_sub(u64::from(SLOTS))
+    }
+
+    fn slot_at(&self, at: Duration) -> u64 {
+        ((self.epoch + at).as_micros() / self.slot.as_micros()) as u64
+    }
+}

@@ -1,0 +1,57 @@
+//! Whether a design keeps the word that headcount gives.
+
+use crate::report::Report;
+use crate::strategy::Strategy;
+
+/// Most active users ÷ X.
+const OVERSHOOT: f64 = 1.02;
+
+/// Client commands per server and round.
+const COMMANDS_PER_ROUND: f64 = 6.0;
+
+/// How much of a growth of requests may show in the commands of a round.
+const GROWTH: f64 = 0.1;
+
+/// One promise and whether it was kept.
+pub struct Verdict {
+    pub kept: bool,
+    pub text: String,
+}
+
+/// What is to be said about a run, promise by promise.
+pub fn verdicts(report: &Report) -> Vec<Verdict> {
+    let mut verdicts = vec![who_is_in_stays_in(report), room_is_kept(report)];
+    verdicts.extend(redis_is_flat(report));
+    verdicts
+}
+
+/// Whether headcount kept all of them: what `--check` is about.
+pub fn passes(reports: &[Report]) -> bool {
+    let mut ours = reports.iter().filter(|report| report.strategy == Strategy::Headcount);
+    ours.all(|report| verdicts(report).iter().all(|verdict| verdict.kept))
+}
+
+fn who_is_in_stays_in(report: &Report) -> Verdict {
+    let wronged = report.wrongly_rejected_older;
+    let text = format!("{wronged} players in mid-session rejected more than 20 rounds after they came in (0 promised)");
+    Verdict { kept: wronged == 0, text }
+}
+
+fn room_is_kept(report: &Report) -> Verdict {
+    let text = format!("at most {:.1} % of X were in (102 % promised)", 100.0 * report.overshoot);
+    Verdict { kept: report.overshoot <= OVERSHOOT, text }
+}
+
+fn redis_is_flat(report: &Report) -> Option<Verdict> {
+    let cost = report.redis.as_ref()?;
+    let (calm, busy) = (cost.calm, cost.busy);
+    let requests = busy.requests_per_second / calm.requests_per_second.max(1.0);
+    let commands = busy.commands_per_round / calm.commands_per_round.max(1e-3);
+    let text = format!(
+        "{:.1} Redis commands per server and round in the busiest fifth (6 promised): × {commands:.2} for × {requests:.1} \
+         the requests",
+        busy.commands_per_round
+    );
+    let kept = busy.commands_per_round <= COMMANDS_PER_ROUND && commands - 1.0 <= GROWTH * (requests - 1.0).max(0.5);
+    Some(Verdict { kept, text })
+}
