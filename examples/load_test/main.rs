@@ -2,6 +2,8 @@
 
 // A load test times itself.
 #![allow(clippy::disallowed_methods)]
+// A program exports nothing: `pub` says what its other files use.
+#![allow(unreachable_pub)]
 
 mod client;
 mod fleet;
@@ -20,7 +22,7 @@ mod verdict;
 use clap::Parser;
 use fleet::{Fleet, FleetError};
 use indicatif::{ProgressBar, ProgressStyle};
-use options::{Options, StoreChoice};
+use options::{Choice, Options, StoreChoice};
 use redis_server::{Meter, RedisServer, RedisServerError};
 use report::Report;
 use run::Run;
@@ -41,11 +43,20 @@ enum LoadTestError {
     Write(#[from] io::Error),
     #[error("--strategy v0 asks Redis about every request: run it without --store memory")]
     NothingToRun,
+    #[error("--check is about headcount: run it with --strategy headcount or all")]
+    NothingToCheck,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match load_test(&Options::parse()).await {
+    let options = Options::parse();
+    let outcome = tokio::select! {
+        outcome = load_test(&options) => Some(outcome),
+        _ = tokio::signal::ctrl_c() => None,
+    };
+    // Whoever interrupts does not wait for the run's thread; the Redis that was started is gone by now.
+    let Some(outcome) = outcome else { std::process::exit(130) };
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -60,6 +71,9 @@ async fn load_test(options: &Options) -> Result<bool, LoadTestError> {
     let strategies = options.strategies();
     if strategies.iter().any(|&strategy| !options.can_run(strategy)) {
         return Err(LoadTestError::NothingToRun);
+    }
+    if options.check && !strategies.contains(&Strategy::Headcount) {
+        return Err(LoadTestError::NothingToCheck);
     }
     introduce(options, &strategies);
     let mut reports = Vec::new();
@@ -90,7 +104,11 @@ fn introduce(options: &Options, strategies: &[Strategy]) {
         options.write_delay(),
         100.0 * options.contention
     );
-    println!("X {} · crowd {} newcomers a minute\n", options.max_active_users, options.crowd());
+    println!("X {} · crowd {} newcomers a minute", options.max_active_users, options.crowd());
+    if options.strategy == Choice::All && !options.can_run(Strategy::V0) {
+        println!("v0 is left out: it asks Redis about every request, and --store memory has none");
+    }
+    println!();
 }
 
 /// A fresh Redis and a fresh fleet for each strategy, so that none pays for another's keys.
@@ -133,6 +151,9 @@ fn write(reports: &[Report], options: &Options) -> Result<(), LoadTestError> {
 fn judge(reports: &[Report]) {
     for report in reports {
         println!("{}", report.strategy.name());
+        if !verdict::was_tested(report) {
+            println!("  UNTESTED: the house never was full, or requests were lost: a larger --crowd, a lesser load");
+        }
         for verdict in verdict::verdicts(report) {
             println!("  {}  {}", if verdict.kept { "kept  " } else { "BROKEN" }, verdict.text);
         }

@@ -4,6 +4,7 @@ mod panel;
 
 use crate::options::Options;
 use crate::report::Report;
+use crate::scale::Scale;
 use crate::verdict;
 use panel::{Line, Panel, Scales};
 use plotters::coord::Shift;
@@ -18,7 +19,7 @@ const MARGIN: u32 = 70;
 const HEAD: u32 = 190;
 const FOOT: u32 = 50;
 /// A single column is drawn wider: there must be room for the words.
-const LEAST_WIDTH: u32 = 1000;
+const LEAST_WIDTH: u32 = 1150;
 
 const INK: RGBColor = RGBColor(35, 35, 40);
 const FAINT: RGBColor = RGBColor(110, 110, 118);
@@ -46,7 +47,7 @@ impl<E: std::error::Error + Send + Sync> From<DrawingAreaErrorKind<E>> for PlotE
 struct Row {
     title: &'static str,
     keys: &'static [(&'static str, RGBColor)],
-    lines: fn(&Report) -> Vec<Line>,
+    lines: fn(&Report, Scale) -> Vec<Line>,
     note: fn(&Report) -> String,
 }
 
@@ -58,10 +59,10 @@ const ROWS: [Row; 4] = [
         note: |report| format!("peak {} = {:.1} % of X", report.most_active_users, 100.0 * report.overshoot),
     },
     Row {
-        title: "Players in mid-session wrongly rejected, so far (0 is right)",
-        keys: &[("in for more than 20 rounds", RED), ("in for less", ORANGE)],
+        title: "Players in mid-session wrongly rejected",
+        keys: &[("older: in for more than 20 rounds", RED), ("younger: the news of them under way", ORANGE)],
         lines: panel::wrongly_rejected,
-        note: |report| format!("{} and {}", report.wrongly_rejected_older, report.wrongly_rejected_younger),
+        note: |report| format!("older {} · younger {}", report.wrongly_rejected_older, report.wrongly_rejected_younger),
     },
     Row {
         title: "Answers per second",
@@ -91,6 +92,7 @@ pub fn draw(reports: &[Report], options: &Options, path: &Path) -> Drawn {
     let root = SVGBackend::new(path, (width, height)).into_drawing_area();
     root.fill(&WHITE)?;
     head(&root, options)?;
+    let scale = options.scale();
     let scales = Scales::of(reports, options);
     for (place, report) in reports.iter().enumerate() {
         let left = MARGIN + place as u32 * column;
@@ -99,15 +101,15 @@ pub fn draw(reports: &[Report], options: &Options, path: &Path) -> Drawn {
             let top = HEAD + number as u32 * ROW;
             let area = root.clone().shrink((left - MARGIN, top + 34), (MARGIN + column, ROW - 38));
             let panel = Panel {
-                lines: (row.lines)(report),
+                lines: (row.lines)(report, scale),
                 note: (row.note)(report),
                 top: scales.tops[number],
                 minutes: scales.minutes,
-                bands: if number == 0 { panel::throttling(report, options) } else { Vec::new() },
+                bands: if number == 0 { panel::throttling(report, scale) } else { Vec::new() },
                 limit: (number == 0).then_some(report.max_active_users as f64),
                 has_numbers: place == 0,
                 has_minutes: number + 1 == ROWS.len(),
-                speed: options.scale().speed(),
+                scale,
             };
             panel.draw(&area)?;
         }
@@ -122,7 +124,7 @@ pub fn draw(reports: &[Report], options: &Options, path: &Path) -> Drawn {
 }
 
 fn head(root: &Area<'_>, options: &Options) -> Drawn {
-    let title = "A crowd at the door: who stays in, how many get in, and what Redis has to do";
+    let title = "A crowd at the door: who stays in, and what it costs Redis";
     bold(root, title, (24, 18), 28, INK)?;
     let what = format!(
         "{} servers, limit X = {} users, N·w/T = {}, seed {}; the same players for every design, {:.0} times as fast as life",
@@ -136,11 +138,10 @@ fn head(root: &Area<'_>, options: &Options) -> Drawn {
 }
 
 fn column_head(root: &Area<'_>, report: &Report, left: i32) -> Drawn {
-    let broken = verdict::verdicts(report).iter().filter(|verdict| !verdict.kept).count();
-    let (word, color) = match broken {
-        0 => ("keeps all its promises".to_owned(), GREEN),
-        1 => ("breaks 1 promise".to_owned(), RED),
-        many => (format!("breaks {many} promises"), RED),
+    let broken: Vec<_> = verdict::verdicts(report).iter().filter(|each| !each.kept).map(|each| each.fault).collect();
+    let (word, color) = match broken.as_slice() {
+        [] => ("keeps all promises".to_owned(), GREEN),
+        faults => (faults.join(" · "), RED),
     };
     bold(root, report.strategy.name(), (left, 94), 28, INK)?;
     text(root, report.strategy.summary(), (left, 126), 18, FAINT, HPos::Left)?;
@@ -149,18 +150,23 @@ fn column_head(root: &Area<'_>, report: &Report, left: i32) -> Drawn {
 
 fn row_head(root: &Area<'_>, row: &Row, top: i32) -> Drawn {
     bold(root, row.title, (24, top + 12), 21, INK)?;
-    let mut left = 24 + width_of(row.title, 21) + 30;
+    let mut left = 24 + width_of(row.title, 21) + 44;
     for &(key, color) in row.keys {
         root.draw(&Rectangle::new([(left, top + 19), (left + 18, top + 24)], color.filled()))?;
         text(root, key, (left + 24, top + 13), 18, color, HPos::Left)?;
-        left += 24 + width_of(key, 18) + 22;
+        left += 24 + width_of(key, 18) + 14;
     }
     Ok(())
 }
 
 /// About as wide as a browser will set it.
 fn width_of(words: &str, size: i32) -> i32 {
-    words.chars().count() as i32 * size * 46 / 100
+    let of_one = |c: char| match c {
+        'i' | 'l' | 'j' | 't' | 'f' | 'r' | 'I' | ' ' | ',' | '.' | '(' | ')' | ':' | '\'' => 34,
+        'm' | 'w' | 'M' | 'W' | 'U' | 'R' => 80,
+        _ => 54,
+    };
+    words.chars().map(of_one).sum::<i32>() * size / 100
 }
 
 fn text(root: &Area<'_>, words: &str, at: (i32, i32), size: i32, color: RGBColor, anchor: HPos) -> Drawn {

@@ -1,12 +1,13 @@
 //! What a run comes to in figures, as a table and as JSON.
 
 use crate::options::Options;
-use crate::run::{Run, Sample};
+use crate::run::{Run, SAMPLE_EVERY, Sample};
 use crate::strategy::Strategy;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 /// Seconds before the figures of load count: the first connections, the first round.
 const WARM_UP_SECONDS: f64 = 2.0;
@@ -61,7 +62,7 @@ pub struct Latency {
 pub struct RedisCost {
     pub commands_per_second: f64,
     pub bytes_per_second: f64,
-    /// In the fifth of the seconds with the fewest requests, and in the fifth with the most.
+    /// In the fifth of the slots with the fewest requests, and in the fifth with the most.
     pub calm: Load,
     pub busy: Load,
 }
@@ -105,7 +106,7 @@ impl Report {
             requests_per_second: last.requests() as f64 / last.seconds.max(1e-3),
             latency_ms: Latency::of(&latency),
             lateness_ms: Latency::of(&lateness),
-            redis: (last.redis_commands > 0).then(|| RedisCost::of(&samples, options)),
+            redis: (last.redis_bytes > 0).then(|| RedisCost::of(&samples, options)),
             contention,
             conflicts_per_round: last.conflicts as f64 / last.rounds.max(1) as f64,
             samples,
@@ -122,18 +123,19 @@ impl Latency {
 
 impl RedisCost {
     fn of(samples: &[Sample], options: &Options) -> Self {
-        let mut seconds: Vec<_> = steps(samples).filter(|(before, _)| before.seconds >= WARM_UP_SECONDS).collect();
+        let mut slots = steps(samples, options.scale().slot());
+        slots.retain(|(before, _)| before.seconds >= WARM_UP_SECONDS);
         let rate = |(before, after): &(Sample, Sample)| {
             (after.requests() - before.requests()) as f64 / (after.seconds - before.seconds)
         };
-        seconds.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
-        let fifth = (seconds.len() / 5).max(1).min(seconds.len());
+        slots.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
+        let fifth = (slots.len() / 5).max(1).min(slots.len());
         let last = samples.last().copied().unwrap_or_default();
         Self {
             commands_per_second: last.redis_commands as f64 / last.seconds,
             bytes_per_second: last.redis_bytes as f64 / last.seconds,
-            calm: Load::of(&seconds[..fifth], options),
-            busy: Load::of(&seconds[seconds.len() - fifth..], options),
+            calm: Load::of(&slots[..fifth], options),
+            busy: Load::of(&slots[slots.len() - fifth..], options),
         }
     }
 }
@@ -158,11 +160,12 @@ impl Load {
     }
 }
 
-/// The run second by second: what was at its beginning and at its end.
-pub fn steps(samples: &[Sample]) -> impl Iterator<Item = (Sample, Sample)> {
-    let every = (1000 / crate::run::SAMPLE_EVERY.as_millis()) as usize;
-    let seconds: Vec<_> = samples.iter().step_by(every).copied().collect();
-    (1..seconds.len()).map(move |at| (seconds[at - 1], seconds[at]))
+/// The run slot by slot: what was at its beginning and at its end. (Within a slot, the cost changes: at its start
+/// everybody is refreshed.)
+pub fn steps(samples: &[Sample], slot: Duration) -> Vec<(Sample, Sample)> {
+    let every = slot.div_duration_f64(SAMPLE_EVERY).round().max(1.0) as usize;
+    let ends: Vec<_> = samples.iter().step_by(every).collect();
+    ends.windows(2).map(|pair| (*pair[0], *pair[1])).collect()
 }
 
 /// All runs side by side.

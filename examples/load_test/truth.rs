@@ -102,3 +102,73 @@ impl Truth {
         ((self.epoch + at).as_micros() / self.slot.as_micros()) as u64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headcount::players::{Arrivals, Habits, Players};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A window of 60 s in slots of 2 s, rounds of 33 ms; and players.
+    fn story() -> (Truth, [PlayerId; 2]) {
+        let mut players = Players::new(Arrivals::steady(600.0, 60 * SECOND), Habits::default(), 1, 1);
+        let mut next = || players.next(60 * SECOND).unwrap().player;
+        (Truth::new(Scale::new(60 * SECOND), 1000 * SECOND), [next(), next()])
+    }
+
+    fn wronged(truth: &Truth) -> (u64, u64) {
+        (truth.wronged.older_players, truth.wronged.younger_players)
+    }
+
+    #[test]
+    fn a_player_counts_once_until_its_slot_has_left_the_ring() {
+        let (mut truth, [a, b]) = story();
+        truth.admitted(a, SECOND, SECOND);
+        truth.admitted(b, SECOND, SECOND);
+        truth.admitted(b, 5 * SECOND, 5 * SECOND);
+        assert_eq!(truth.active_users(6 * SECOND), 2);
+        assert_eq!(truth.active_users(61 * SECOND), 2);
+        assert_eq!(truth.active_users(62 * SECOND), 1);
+        assert_eq!(truth.active_users(66 * SECOND), 0);
+    }
+
+    #[test]
+    fn a_rejected_newcomer_is_not_wronged() {
+        let (mut truth, [a, b]) = story();
+        truth.admitted(a, SECOND, SECOND);
+        truth.rejected(b, SECOND, SECOND);
+        assert_eq!(wronged(&truth), (0, 0));
+    }
+
+    #[test]
+    fn a_player_is_wronged_within_the_window_and_not_after() {
+        let (mut truth, [a, b]) = story();
+        truth.admitted(a, SECOND, SECOND);
+        truth.admitted(b, SECOND, SECOND);
+        truth.rejected(a, 60 * SECOND, 60 * SECOND);
+        truth.rejected(b, 61 * SECOND, 61 * SECOND);
+        assert_eq!(wronged(&truth), (1, 0));
+    }
+
+    #[test]
+    fn before_the_news_can_be_everywhere_a_rejection_is_counted_apart() {
+        let (mut truth, [a, _]) = story();
+        truth.admitted(a, SECOND, SECOND);
+        truth.rejected(a, SECOND + SECOND / 2, SECOND + SECOND / 2);
+        assert_eq!(wronged(&truth), (0, 1));
+        truth.rejected(a, 2 * SECOND, 2 * SECOND);
+        truth.rejected(a, 3 * SECOND, 3 * SECOND);
+        assert_eq!(wronged(&truth), (1, 1));
+        assert_eq!(truth.wronged.older_rejections, 2);
+    }
+
+    #[test]
+    fn who_was_out_and_came_in_again_is_young_again() {
+        let (mut truth, [a, _]) = story();
+        truth.admitted(a, SECOND, SECOND);
+        truth.admitted(a, 90 * SECOND, 90 * SECOND);
+        truth.rejected(a, 90 * SECOND + SECOND / 2, 90 * SECOND + SECOND / 2);
+        assert_eq!(wronged(&truth), (0, 1));
+    }
+}

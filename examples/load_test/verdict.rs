@@ -9,6 +9,9 @@ const OVERSHOOT: f64 = 1.02;
 /// Client commands per server and round.
 const COMMANDS_PER_ROUND: f64 = 6.0;
 
+/// A crowd that fills less of X than this has tested nothing.
+const FULL: f64 = 0.95;
+
 /// How much of a growth of requests may show in the commands of a round.
 const GROWTH: f64 = 0.1;
 
@@ -16,6 +19,8 @@ const GROWTH: f64 = 0.1;
 pub struct Verdict {
     pub kept: bool,
     pub text: String,
+    /// What it does if it does not keep it, in two words.
+    pub fault: &'static str,
 }
 
 /// What is to be said about a run, promise by promise.
@@ -28,18 +33,24 @@ pub fn verdicts(report: &Report) -> Vec<Verdict> {
 /// Whether headcount kept all of them: what `--check` is about.
 pub fn passes(reports: &[Report]) -> bool {
     let mut ours = reports.iter().filter(|report| report.strategy == Strategy::Headcount);
-    ours.all(|report| verdicts(report).iter().all(|verdict| verdict.kept))
+    ours.all(|report| was_tested(report) && verdicts(report).iter().all(|verdict| verdict.kept))
+}
+
+/// Whether the house was full, newcomers were turned away, and nearly every request was answered.
+pub fn was_tested(report: &Report) -> bool {
+    let answered = report.admitted + report.rejected;
+    report.overshoot >= FULL && report.rejected > 0 && report.lost * 1000 <= answered
 }
 
 fn who_is_in_stays_in(report: &Report) -> Verdict {
     let wronged = report.wrongly_rejected_older;
     let text = format!("{wronged} players in mid-session rejected more than 20 rounds after they came in (0 promised)");
-    Verdict { kept: wronged == 0, text }
+    Verdict { kept: wronged == 0, text, fault: "rejects players" }
 }
 
 fn room_is_kept(report: &Report) -> Verdict {
     let text = format!("at most {:.1} % of X were in (102 % promised)", 100.0 * report.overshoot);
-    Verdict { kept: report.overshoot <= OVERSHOOT, text }
+    Verdict { kept: report.overshoot <= OVERSHOOT, text, fault: "overshoots" }
 }
 
 fn redis_is_flat(report: &Report) -> Option<Verdict> {
@@ -53,5 +64,5 @@ fn redis_is_flat(report: &Report) -> Option<Verdict> {
         busy.commands_per_round
     );
     let kept = busy.commands_per_round <= COMMANDS_PER_ROUND && commands - 1.0 <= GROWTH * (requests - 1.0).max(0.5);
-    Some(Verdict { kept, text })
+    Some(Verdict { kept, text, fault: "loads Redis" })
 }

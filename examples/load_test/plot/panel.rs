@@ -4,6 +4,7 @@ use super::{Area, BLUE, Drawn, FAINT, GREEN, INK, MARGIN, ORANGE, PURPLE, RED};
 use crate::options::Options;
 use crate::report::{Report, steps};
 use crate::run::Sample;
+use crate::scale::Scale;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -26,7 +27,7 @@ pub(super) struct Panel {
     pub(super) limit: Option<f64>,
     pub(super) has_numbers: bool,
     pub(super) has_minutes: bool,
-    pub(super) speed: f64,
+    pub(super) scale: Scale,
 }
 
 /// The same for all designs, or they could not be compared.
@@ -37,12 +38,17 @@ pub(super) struct Scales {
 
 impl Scales {
     pub(super) fn of(reports: &[Report], options: &Options) -> Self {
-        let highest = |lines: fn(&Report) -> Vec<Line>| {
-            let values = reports.iter().flat_map(lines).flat_map(|line| line.points).map(|(_, value)| value);
+        let scale = options.scale();
+        let highest = |lines: fn(&Report, Scale) -> Vec<Line>| {
+            let values = reports
+                .iter()
+                .flat_map(|report| lines(report, scale))
+                .flat_map(|line| line.points)
+                .map(|(_, value)| value);
             1.15 * values.fold(0.0, f64::max)
         };
         let x = 1.3 * options.max_active_users as f64;
-        let minutes = options.scale().fleet(options.duration()).as_secs_f64() / 60.0;
+        let minutes = scale.fleet(options.duration()).as_secs_f64() / 60.0;
         let tops = [
             highest(active_users).max(x),
             highest(wrongly_rejected).max(20.0),
@@ -53,26 +59,32 @@ impl Scales {
     }
 }
 
-pub(super) fn active_users(report: &Report) -> Vec<Line> {
+pub(super) fn active_users(report: &Report, _: Scale) -> Vec<Line> {
     vec![
         line(report, INK, 3, |sample| sample.active_true as f64),
         line(report, BLUE, 2, |sample| sample.active_estimated),
     ]
 }
 
-pub(super) fn wrongly_rejected(report: &Report) -> Vec<Line> {
+pub(super) fn wrongly_rejected(report: &Report, _: Scale) -> Vec<Line> {
     vec![
         line(report, ORANGE, 2, |sample| sample.wrongly_rejected_younger as f64),
         line(report, RED, 3, |sample| sample.wrongly_rejected_older as f64),
     ]
 }
 
-pub(super) fn answers(report: &Report) -> Vec<Line> {
-    vec![rate(report, GREEN, 2, |sample| sample.admitted), rate(report, ORANGE, 2, |sample| sample.rejected)]
+pub(super) fn answers(report: &Report, scale: Scale) -> Vec<Line> {
+    vec![
+        rate(report, scale, GREEN, 2, |sample| sample.admitted),
+        rate(report, scale, ORANGE, 2, |sample| sample.rejected),
+    ]
 }
 
-pub(super) fn redis_commands(report: &Report) -> Vec<Line> {
-    vec![rate(report, FAINT, 2, Sample::requests), rate(report, PURPLE, 3, |sample| sample.redis_commands)]
+pub(super) fn redis_commands(report: &Report, scale: Scale) -> Vec<Line> {
+    vec![
+        rate(report, scale, FAINT, 2, Sample::requests),
+        rate(report, scale, PURPLE, 3, |sample| sample.redis_commands),
+    ]
 }
 
 fn line(report: &Report, color: RGBColor, width: u32, value: fn(&Sample) -> f64) -> Line {
@@ -80,20 +92,19 @@ fn line(report: &Report, color: RGBColor, width: u32, value: fn(&Sample) -> f64)
     Line { points, color, width }
 }
 
-fn rate(report: &Report, color: RGBColor, width: u32, count: fn(&Sample) -> u64) -> Line {
+fn rate(report: &Report, scale: Scale, color: RGBColor, width: u32, count: fn(&Sample) -> u64) -> Line {
     let of_step = |(before, after): (Sample, Sample)| {
         let counted = count(&after).saturating_sub(count(&before)) as f64;
         (after.seconds, counted / (after.seconds - before.seconds))
     };
-    Line { points: steps(&report.samples).map(of_step).collect(), color, width }
+    Line { points: steps(&report.samples, scale.slot()).into_iter().map(of_step).collect(), color, width }
 }
 
 /// When most of the servers were throttling, in minutes of the window's time.
-pub(super) fn throttling(report: &Report, options: &Options) -> Vec<(f64, f64)> {
-    let speed = options.scale().speed();
+pub(super) fn throttling(report: &Report, scale: Scale) -> Vec<(f64, f64)> {
     let mut bands: Vec<(f64, f64)> = Vec::new();
     for pair in report.samples.windows(2).filter(|pair| pair[0].throttling >= 0.5) {
-        let (from, to) = (minutes(pair[0].seconds, speed), minutes(pair[1].seconds, speed));
+        let (from, to) = (minutes(pair[0].seconds, scale), minutes(pair[1].seconds, scale));
         match bands.last_mut().filter(|band| band.1 >= from) {
             Some(band) => band.1 = to,
             None => bands.push((from, to)),
@@ -102,8 +113,8 @@ pub(super) fn throttling(report: &Report, options: &Options) -> Vec<(f64, f64)> 
     bands
 }
 
-fn minutes(seconds: f64, speed: f64) -> f64 {
-    seconds * speed / 60.0
+fn minutes(seconds: f64, scale: Scale) -> f64 {
+    seconds * scale.speed() / 60.0
 }
 
 impl Panel {
@@ -120,7 +131,8 @@ impl Panel {
                 .map(|&(from, to)| Rectangle::new([(from, 0.0), (to, self.top)], ORANGE.mix(0.13).filled())),
         )?;
         let number = |value: &f64| if self.has_numbers { thousands(*value) } else { String::new() };
-        let minute = |value: &f64| if self.has_minutes { format!("{value:.0}") } else { String::new() };
+        let minute =
+            |value: &f64| if self.has_minutes && *value < self.minutes { format!("{value:.0}") } else { String::new() };
         chart
             .configure_mesh()
             .disable_x_mesh()
@@ -138,7 +150,7 @@ impl Panel {
             chart.draw_series(DashedLineSeries::new([(0.0, limit), (self.minutes, limit)], 6, 4, style))?;
         }
         for Line { points, color, width } in &self.lines {
-            let points = points.iter().map(|&(seconds, value)| (minutes(seconds, self.speed).min(self.minutes), value));
+            let points = points.iter().map(|&(seconds, value)| (minutes(seconds, self.scale).min(self.minutes), value));
             chart.draw_series(LineSeries::new(points, color.stroke_width(*width)))?;
         }
         let style = ("sans-serif", 19, FontStyle::Bold).into_font().color(&INK);
