@@ -20,6 +20,8 @@ mod headcount;
 pub mod layer;
 #[cfg(feature = "metrics")]
 mod metrics;
+#[cfg(feature = "testing")]
+pub mod players;
 #[cfg(feature = "redis")]
 mod redis_link;
 mod ring;

@@ -1,0 +1,77 @@
+//! The players' HTTP: one client for all, connections kept alive.
+
+use axum::body::Bytes;
+use axum::http::{Request, Response, StatusCode, header};
+use crossbeam_channel::Sender;
+use headcount::players::{Answer, Visit};
+use http_body_util::{BodyExt, Empty};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+
+/// No server may take longer to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub struct Client {
+    http: hyper_util::client::legacy::Client<HttpConnector, Empty<Bytes>>,
+    servers: Vec<String>,
+    runtime: Handle,
+}
+
+/// What became of a request. Times are on the wall, since the start.
+#[derive(Debug, Clone, Copy)]
+pub struct Answered {
+    pub visit: Visit,
+    pub sent: Duration,
+    pub at: Duration,
+    pub answer: Answer,
+}
+
+impl Client {
+    /// A client for these servers, its connections driven by the runtime that this is called on.
+    pub fn new(servers: &[SocketAddr]) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
+        let servers = servers.iter().map(|address| format!("http://{address}/")).collect();
+        Self { http, servers, runtime: Handle::current() }
+    }
+
+    /// Sends a player's request; the answer goes to the channel.
+    pub fn send<E: From<Answered> + Send + 'static>(&self, visit: Visit, started: Instant, answers: &Sender<E>) {
+        let request = Request::get(&self.servers[visit.server])
+            .header(header::AUTHORIZATION, format!("Bearer {}", visit.player))
+            .body(Empty::new())
+            .expect("a request of known good parts");
+        let asked = self.http.request(request);
+        let answers = answers.clone();
+        let sent = started.elapsed();
+        self.runtime.spawn(async move {
+            let answer = match tokio::time::timeout(PATIENCE, asked).await {
+                Ok(Ok(response)) => read(response).await,
+                _ => Answer::Lost,
+            };
+            // Nobody listens any more once the run has ended.
+            let _ = answers.send(Answered { visit, sent, at: started.elapsed(), answer }.into());
+        });
+    }
+}
+
+async fn read<B: axum::body::HttpBody + Unpin>(response: Response<B>) -> Answer {
+    let (parts, body) = response.into_parts();
+    // Read to its end, or the connection is not kept.
+    if body.collect().await.is_err() {
+        return Answer::Lost;
+    }
+    let retry_after = parts.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    match (parts.status, retry_after) {
+        (StatusCode::OK, _) => Answer::Admitted,
+        // Whole seconds of the fleet's own time, which is the players' time.
+        (StatusCode::TOO_MANY_REQUESTS, Some(seconds)) => {
+            Answer::Rejected { retry_after: Duration::from_secs(seconds) }
+        }
+        _ => Answer::Lost,
+    }
+}

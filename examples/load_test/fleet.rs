@@ -1,0 +1,204 @@
+//! N app servers of one strategy, each on a port of its own.
+
+use crate::options::Options;
+use crate::redis_server::RedisServer;
+use crate::scale::{SLOTS, Scale};
+use crate::store::{Backend, Stopwatch, TimedStore};
+use crate::strategy::Strategy;
+use crate::v0;
+use axum::Router;
+use axum::routing::get;
+use headcount::internals::Protocol;
+use headcount::{BuildError, ConfigError, Headcount, MemoryStore, Mode, RedisStore};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+/// Bootstrap takes three rounds, at least 3 s; more than this is a fault.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+
+pub struct Fleet {
+    servers: Vec<Server>,
+    pub stopwatch: Arc<Stopwatch>,
+    max_active_users: u64,
+}
+
+struct Server {
+    address: SocketAddr,
+    door: Door,
+    serving: JoinHandle<()>,
+}
+
+enum Door {
+    Headcount(Headcount),
+    V0(v0::Door),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("a server could not be started: {0}")]
+    Start(#[from] io::Error),
+    #[error("Redis: {0}")]
+    Redis(#[from] redis::RedisError),
+    #[error(
+        "only {covered} of {servers} servers knew enough to reject anybody after {READY_WITHIN:?}; is Redis loaded?"
+    )]
+    NotReady { covered: usize, servers: usize },
+}
+
+/// What the servers say of themselves.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Figures {
+    /// Estimated active users: mean, least and most over the servers.
+    pub estimate: f64,
+    pub low: u64,
+    pub high: u64,
+    /// The part of the servers that is throttling.
+    pub throttling: f64,
+    pub rounds: u64,
+    pub conflicts: u64,
+}
+
+impl Fleet {
+    pub async fn start(strategy: Strategy, options: &Options, redis: Option<&RedisServer>) -> Result<Self, FleetError> {
+        let memory = MemoryStore::new();
+        let stopwatch = Arc::new(Stopwatch::default());
+        let mut dice = fastrand::Rng::with_seed(options.seed);
+        // Processes that start one after another: fixed phases differ, and stay.
+        let mut phases: Vec<_> = (0..options.servers).map(|_| options.scale().round().mul_f64(dice.f64())).collect();
+        phases.sort();
+        let namespace = format!("load-test-{}-{}", std::process::id(), strategy.name());
+        let mut servers = Vec::new();
+        for phase in phases {
+            let door = match (strategy.protocol(options.write_delay()), redis) {
+                (Some(protocol), _) => {
+                    let backend = match redis {
+                        Some(redis) => Backend::Redis(Box::new(RedisStore::open(&redis.url, &namespace)?)),
+                        None => Backend::Memory(memory.clone()),
+                    };
+                    let store = TimedStore::new(backend, Arc::clone(&stopwatch));
+                    Door::Headcount(start_headcount(strategy, options, store, protocol, phase, dice.u64(..))?)
+                }
+                (None, Some(redis)) => {
+                    let (window, x) = (options.scale().window(), options.max_active_users);
+                    Door::V0(v0::Door::new(redis.connect().await?, namespace.clone(), window, x))
+                }
+                (None, None) => unreachable!("v0 is not run without Redis"),
+            };
+            servers.push(Server::start(door).await?);
+        }
+        let fleet = Self { servers, stopwatch, max_active_users: options.max_active_users };
+        fleet.wait_until_ready(options.scale()).await?;
+        Ok(fleet)
+    }
+
+    async fn wait_until_ready(&self, scale: Scale) -> Result<(), FleetError> {
+        let started = Instant::now();
+        loop {
+            let covered = self.servers.iter().filter(|server| server.is_ready()).count();
+            if covered == self.servers.len() {
+                // A server's first share of the room comes with its third look.
+                sleep(3 * scale.round()).await;
+                return Ok(());
+            }
+            if started.elapsed() > READY_WITHIN {
+                return Err(FleetError::NotReady { covered, servers: self.servers.len() });
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.servers.iter().map(|server| server.address).collect()
+    }
+
+    pub fn figures(&self) -> Figures {
+        let mut figures = Figures { low: u64::MAX, ..Figures::default() };
+        for server in &self.servers {
+            let (estimate, throttling) = match &server.door {
+                Door::Headcount(headcount) => {
+                    let status = headcount.status();
+                    figures.rounds += status.sync.rounds;
+                    figures.conflicts += status.sync.conflicts;
+                    (status.active_users.estimate, status.mode == Mode::Throttling)
+                }
+                Door::V0(door) => (door.count(), door.count() >= self.max_active_users),
+            };
+            figures.estimate += estimate as f64 / self.servers.len() as f64;
+            figures.low = figures.low.min(estimate);
+            figures.high = figures.high.max(estimate);
+            figures.throttling += f64::from(u8::from(throttling)) / self.servers.len() as f64;
+        }
+        figures
+    }
+
+    pub async fn stop(self) {
+        for server in &self.servers {
+            if let Door::Headcount(headcount) = &server.door {
+                headcount.stop().await;
+            }
+            server.serving.abort();
+        }
+    }
+}
+
+impl Server {
+    async fn start(door: Door) -> io::Result<Self> {
+        let app = Router::new().route("/", get(|| async { "you are in" }));
+        let app = match &door {
+            Door::Headcount(headcount) => app.layer(headcount.layer()),
+            Door::V0(door) => app.layer(axum::middleware::from_fn_with_state(door.clone(), v0::guard)),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let serving = tokio::spawn(async move {
+            let listener = axum::serve::ListenerExt::tap_io(listener, |stream| {
+                let _ = stream.set_nodelay(true);
+            });
+            let _ = axum::serve(listener, app).await;
+        });
+        Ok(Self { address, door, serving })
+    }
+
+    fn is_ready(&self) -> bool {
+        match &self.door {
+            Door::Headcount(headcount) => {
+                headcount.is_ready() && headcount.status().ring.coverage == SLOTS as usize + 1
+            }
+            Door::V0(_) => true,
+        }
+    }
+}
+
+fn start_headcount(
+    strategy: Strategy,
+    options: &Options,
+    store: TimedStore,
+    protocol: Protocol,
+    phase: Duration,
+    seed: u64,
+) -> Result<Headcount, FleetError> {
+    let builder = Headcount::builder()
+        .max_active_users(options.max_active_users)
+        .length(options.scale().window())
+        .slots(SLOTS)
+        .sync_every(options.scale().round())
+        .secret("a key for the time of a load test")
+        .seed(seed);
+    let (headcount, worker) = strategy.configure(builder).build()?;
+    std::thread::Builder::new().name("worker".into()).spawn(|| worker.run())?;
+    let rounds = headcount.sync_by(store, protocol);
+    tokio::spawn(async move {
+        sleep(phase).await;
+        rounds.run().await;
+    });
+    Ok(headcount)
+}

@@ -1,0 +1,122 @@
+//! The Redis under test: one that is there, or one started for the time of the test; and what it has to do.
+
+use redis::aio::MultiplexedConnection;
+use std::io;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Commands that only clients send. `INFO commandstats` counts calls inside scripts too, and the scripts use others:
+/// HGET, HSET, ZADD and so on. (Beyond X of some 30,000, where filters exceed 64 KiB, a server also asks with HGET
+/// before an upload whether it can still win: one more per round that is not counted here.)
+const CLIENT_COMMANDS: [&str; 5] = ["evalsha", "eval", "script|load", "hmget", "zrem"];
+
+/// A Redis and, if it is ours, its process.
+pub struct RedisServer {
+    pub url: String,
+    child: Option<Child>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RedisServerError {
+    #[error(
+        "redis-server is not installed: install it (apt install redis-server, brew install redis), \
+         name one with --redis redis://HOST:PORT/, or run with --store memory"
+    )]
+    NotInstalled,
+    #[error("redis-server cannot be started: {0}")]
+    Start(io::Error),
+    #[error("Redis at {url} does not answer: {why}")]
+    Silent { url: String, why: redis::RedisError },
+}
+
+/// What Redis has done since its start.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Traffic {
+    pub commands: u64,
+    pub bytes: u64,
+}
+
+impl RedisServer {
+    /// The one at this URL, or one that is started.
+    pub async fn open(url: Option<&str>) -> Result<Self, RedisServerError> {
+        let server = match url {
+            Some(url) => Self { url: url.to_owned(), child: None },
+            None => Self::start()?,
+        };
+        server.wait_until_it_answers().await?;
+        Ok(server)
+    }
+
+    fn start() -> Result<Self, RedisServerError> {
+        let port = free_port().map_err(RedisServerError::Start)?;
+        let mut command = Command::new("redis-server");
+        command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port", &port.to_string()]);
+        let child =
+            command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => RedisServerError::NotInstalled,
+                _ => RedisServerError::Start(error),
+            })?;
+        Ok(Self { url: format!("redis://127.0.0.1:{port}/"), child: Some(child) })
+    }
+
+    async fn wait_until_it_answers(&self) -> Result<(), RedisServerError> {
+        let mut attempts = 0;
+        loop {
+            match self.connect().await {
+                Ok(_) => return Ok(()),
+                Err(why) if attempts == 50 => return Err(RedisServerError::Silent { url: self.url.clone(), why }),
+                Err(_) => attempts += 1,
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    pub async fn connect(&self) -> redis::RedisResult<MultiplexedConnection> {
+        redis::Client::open(self.url.as_str())?.get_multiplexed_async_connection().await
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Reads what Redis has done. The questions themselves are taken out of the bytes.
+pub struct Meter {
+    connection: MultiplexedConnection,
+    own_bytes: u64,
+}
+
+impl Meter {
+    pub fn new(connection: MultiplexedConnection) -> Self {
+        Self { connection, own_bytes: 0 }
+    }
+
+    pub async fn read(&mut self) -> redis::RedisResult<Traffic> {
+        let mut info = redis::cmd("INFO");
+        info.arg("stats").arg("commandstats");
+        let text: String = info.query_async(&mut self.connection).await?;
+        let bytes = field(&text, "total_net_input_bytes:") + field(&text, "total_net_output_bytes:");
+        let commands = CLIENT_COMMANDS.iter().map(|name| field(&text, &format!("cmdstat_{name}:calls="))).sum();
+        let traffic = Traffic { commands, bytes: bytes.saturating_sub(self.own_bytes) };
+        self.own_bytes += (text.len() + info.get_packed_command().len()) as u64;
+        Ok(traffic)
+    }
+}
+
+/// The number after this name; 0 if there is none.
+fn field(text: &str, name: &str) -> u64 {
+    let Some((_, rest)) = text.split_once(&format!("\n{name}")) else { return 0 };
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..digits].parse().unwrap_or_default()
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}

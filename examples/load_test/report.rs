@@ -1,0 +1,230 @@
+//! What a run comes to in figures, as a table and as JSON.
+
+use crate::options::Options;
+use crate::run::{Run, SAMPLE_EVERY, Sample};
+use crate::strategy::Strategy;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// Seconds before the figures of load count: the first connections, the first round.
+const WARM_UP_SECONDS: f64 = 2.0;
+
+/// A run in figures.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub strategy: Strategy,
+    pub max_active_users: u64,
+    pub most_active_users: u64,
+    /// Most active users ÷ X.
+    pub overshoot: f64,
+    /// The largest difference between estimate and truth once the house is full, ÷ X.
+    pub estimate_error: f64,
+    pub admitted: u64,
+    pub rejected: u64,
+    /// Requests that were not answered.
+    pub lost: u64,
+    pub players_arrived: u64,
+    pub players_entered: u64,
+    pub players_finished: u64,
+    pub players_gave_up: u64,
+    pub players_locked_out: u64,
+    /// Players in mid-session, in for more than 20 rounds, that a server rejected.
+    pub wrongly_rejected_older: u64,
+    pub wrongly_rejected_older_rejections: u64,
+    /// The same for players that had come in less than 20 rounds before.
+    pub wrongly_rejected_younger: u64,
+    pub wrongly_rejected_younger_rejections: u64,
+    pub requests_per_second: f64,
+    pub latency_ms: Latency,
+    /// How late the test itself sent requests.
+    pub lateness_ms: Latency,
+    pub redis: Option<RedisCost>,
+    /// N·w/T, measured.
+    pub contention: f64,
+    pub conflicts_per_round: f64,
+    pub samples: Vec<Sample>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Latency {
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+    pub p999: f64,
+    pub max: f64,
+}
+
+/// What the fleet asks of Redis.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct RedisCost {
+    pub commands_per_second: f64,
+    pub bytes_per_second: f64,
+    /// In the fifth of the slots with the fewest requests, and in the fifth with the most.
+    pub calm: Load,
+    pub busy: Load,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Load {
+    pub requests_per_second: f64,
+    pub commands_per_second: f64,
+    pub bytes_per_second: f64,
+    /// Client commands per server and round (for v0, which has none, in the time of a round).
+    pub commands_per_round: f64,
+}
+
+impl Report {
+    pub fn of(run: Run, options: &Options) -> Self {
+        let Run { strategy, samples, wronged, census, lost, most_active, latency, lateness, read_to_write } = run;
+        let max_active_users = options.max_active_users;
+        let last = samples.last().copied().unwrap_or_default();
+        let x = max_active_users as f64;
+        let full = samples.iter().skip_while(|sample| (sample.active_true as f64) < 0.9 * x);
+        let error = full.map(|sample| (sample.active_estimated - sample.active_true as f64).abs() / x);
+        let contention = read_to_write.div_duration_f64(options.scale().round()) * f64::from(options.servers);
+        Self {
+            strategy,
+            max_active_users,
+            most_active_users: most_active,
+            overshoot: most_active as f64 / x,
+            estimate_error: error.fold(0.0, f64::max),
+            admitted: last.admitted,
+            rejected: last.rejected,
+            lost,
+            players_arrived: census.arrived,
+            players_entered: census.entered,
+            players_finished: census.finished,
+            players_gave_up: census.gave_up,
+            players_locked_out: census.locked_out,
+            wrongly_rejected_older: wronged.older_players,
+            wrongly_rejected_older_rejections: wronged.older_rejections,
+            wrongly_rejected_younger: wronged.younger_players,
+            wrongly_rejected_younger_rejections: wronged.younger_rejections,
+            requests_per_second: last.requests() as f64 / last.seconds.max(1e-3),
+            latency_ms: Latency::of(&latency),
+            lateness_ms: Latency::of(&lateness),
+            redis: (last.redis_bytes > 0).then(|| RedisCost::of(&samples, options)),
+            contention,
+            conflicts_per_round: last.conflicts as f64 / last.rounds.max(1) as f64,
+            samples,
+        }
+    }
+}
+
+impl Latency {
+    fn of(micros: &hdrhistogram::Histogram<u64>) -> Self {
+        let at = |quantile| micros.value_at_quantile(quantile) as f64 / 1e3;
+        Self { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), max: micros.max() as f64 / 1e3 }
+    }
+}
+
+impl RedisCost {
+    fn of(samples: &[Sample], options: &Options) -> Self {
+        let mut slots = steps(samples, options.scale().slot());
+        slots.retain(|(before, _)| before.seconds >= WARM_UP_SECONDS);
+        let rate = |(before, after): &(Sample, Sample)| {
+            (after.requests() - before.requests()) as f64 / (after.seconds - before.seconds)
+        };
+        slots.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
+        let fifth = (slots.len() / 5).max(1).min(slots.len());
+        let last = samples.last().copied().unwrap_or_default();
+        Self {
+            commands_per_second: last.redis_commands as f64 / last.seconds,
+            bytes_per_second: last.redis_bytes as f64 / last.seconds,
+            calm: Load::of(&slots[..fifth], options),
+            busy: Load::of(&slots[slots.len() - fifth..], options),
+        }
+    }
+}
+
+impl Load {
+    fn of(steps: &[(Sample, Sample)], options: &Options) -> Self {
+        let sum = |count: fn(&Sample) -> u64| {
+            steps.iter().map(|(before, after)| count(after).saturating_sub(count(before))).sum::<u64>() as f64
+        };
+        let seconds: f64 = steps.iter().map(|(before, after)| after.seconds - before.seconds).sum();
+        let commands = sum(|sample| sample.redis_commands);
+        let rounds = match sum(|sample| sample.rounds) {
+            0.0 => seconds / options.scale().round().as_secs_f64() * f64::from(options.servers),
+            rounds => rounds,
+        };
+        Self {
+            requests_per_second: sum(Sample::requests) / seconds,
+            commands_per_second: commands / seconds,
+            bytes_per_second: sum(|sample| sample.redis_bytes) / seconds,
+            commands_per_round: commands / rounds,
+        }
+    }
+}
+
+/// The run slot by slot: what was at its beginning and at its end. (Within a slot, the cost changes: at its start
+/// everybody is refreshed.)
+pub fn steps(samples: &[Sample], slot: Duration) -> Vec<(Sample, Sample)> {
+    let every = slot.div_duration_f64(SAMPLE_EVERY).round().max(1.0) as usize;
+    let ends: Vec<_> = samples.iter().step_by(every).collect();
+    ends.windows(2).map(|pair| (*pair[0], *pair[1])).collect()
+}
+
+/// All runs side by side.
+pub fn table(reports: &[Report]) -> String {
+    let mut table = String::new();
+    let mut row = |title: &str, cell: &dyn Fn(&Report) -> String| {
+        let _ = write!(table, "{title:<46}");
+        for report in reports {
+            let _ = write!(table, "{:>12}", cell(report));
+        }
+        table.push('\n');
+    };
+    row("", &|report| report.strategy.name().into());
+    row("most active users (true)", &|report| report.most_active_users.to_string());
+    row("  ÷ X (overshoot)", &|report| format!("{:.1} %", 100.0 * report.overshoot));
+    row("estimate, furthest from the truth", &|report| format!("{:.1} %", 100.0 * report.estimate_error));
+    row("players in mid-session wrongly rejected", &|_| String::new());
+    row("  in for more than 20 rounds", &|report| report.wrongly_rejected_older.to_string());
+    row("  in for less", &|report| report.wrongly_rejected_younger.to_string());
+    row("  went away because of it", &|report| report.players_locked_out.to_string());
+    row("requests admitted", &|report| report.admitted.to_string());
+    row("requests rejected", &|report| report.rejected.to_string());
+    row("requests lost", &|report| report.lost.to_string());
+    row("players arrived", &|report| report.players_arrived.to_string());
+    row("players that were let in", &|report| report.players_entered.to_string());
+    row("requests per second", &|report| format!("{:.0}", report.requests_per_second));
+    row("Redis commands per second", &|report| redis(report, |cost| format!("{:.0}", cost.commands_per_second)));
+    row("Redis kB per second", &|report| redis(report, |cost| format!("{:.0}", cost.bytes_per_second / 1e3)));
+    row("Redis commands per server and round", &|_| String::new());
+    row("  calmest fifth", &|report| redis(report, |cost| load(&cost.calm)));
+    row("  busiest fifth", &|report| redis(report, |cost| load(&cost.busy)));
+    row("conflicts per round", &|report| format!("{:.2}", report.conflicts_per_round));
+    row("N·w/T measured", &|report| format!("{:.2}", report.contention));
+    row("latency from when it was due, ms: median", &|report| format!("{:.2}", report.latency_ms.p50));
+    row("  99 %", &|report| format!("{:.2}", report.latency_ms.p99));
+    row("  99.9 %", &|report| format!("{:.2}", report.latency_ms.p999));
+    row("  (requests sent late by the test: 99.9 %)", &|report| format!("{:.2}", report.lateness_ms.p999));
+    table
+}
+
+fn redis(report: &Report, cell: impl Fn(&RedisCost) -> String) -> String {
+    report.redis.as_ref().map_or("-".into(), cell)
+}
+
+fn load(load: &Load) -> String {
+    format!("{:.2}", load.commands_per_round)
+}
+
+/// Everything, for a program.
+pub fn write_json(reports: &[Report], options: &Options, path: &Path) -> io::Result<()> {
+    let json = serde_json::json!({
+        "seed": options.seed,
+        "servers": options.servers,
+        "max_active_users": options.max_active_users,
+        "window_seconds": options.window.as_secs_f64(),
+        "speed": options.scale().speed(),
+        "round_seconds": options.scale().round().as_secs_f64(),
+        "contention": options.contention,
+        "runs": reports,
+    });
+    std::fs::write(path, serde_json::to_vec_pretty(&json)?)
+}

@@ -1,0 +1,68 @@
+//! The store that the servers share, with a stopwatch: w is the time between a server's read and its write.
+
+use headcount::round::{Identity, Reply, Request};
+use headcount::{FilterStore, MemoryStore, RedisStore, StoreError};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// One server's way to the store.
+pub struct TimedStore {
+    pub backend: Backend,
+    pub stopwatch: Arc<Stopwatch>,
+    read_at: Mutex<Option<Instant>>,
+}
+
+pub enum Backend {
+    Redis(Box<RedisStore>),
+    Memory(MemoryStore),
+}
+
+/// How long it took from read to write, all servers together.
+#[derive(Default)]
+pub struct Stopwatch {
+    micros: AtomicU64,
+    writes: AtomicU64,
+}
+
+impl Stopwatch {
+    /// The mean so far.
+    pub fn mean(&self) -> Duration {
+        Duration::from_micros(self.micros.load(Relaxed) / self.writes.load(Relaxed).max(1))
+    }
+
+    fn record(&self, taken: Duration) {
+        self.micros.fetch_add(taken.as_micros() as u64, Relaxed);
+        self.writes.fetch_add(1, Relaxed);
+    }
+}
+
+impl TimedStore {
+    pub fn new(backend: Backend, stopwatch: Arc<Stopwatch>) -> Self {
+        Self { backend, stopwatch, read_at: Mutex::new(None) }
+    }
+}
+
+impl FilterStore for TimedStore {
+    fn name(&self) -> &'static str {
+        match &self.backend {
+            Backend::Redis(store) => store.name(),
+            Backend::Memory(store) => store.name(),
+        }
+    }
+
+    async fn exchange(&self, identity: &Identity, request: Request, within: Duration) -> Result<Reply, StoreError> {
+        let writes = matches!(&request, Request::Publish(news) if !news.minutes.is_empty());
+        let reply = match &self.backend {
+            Backend::Redis(store) => store.exchange(identity, request, within).await,
+            Backend::Memory(store) => store.exchange(identity, request, within).await,
+        };
+        let now = Instant::now();
+        let read_at = self.read_at.lock().replace(now);
+        if let (true, Some(read_at)) = (writes, read_at) {
+            self.stopwatch.record(now - read_at);
+        }
+        reply
+    }
+}

@@ -1,0 +1,60 @@
+//! The designs that are compared.
+
+use headcount::internals::Protocol;
+use headcount::{Builder, Refill};
+use serde::Serialize;
+use std::time::Duration;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Strategy {
+    #[serde(rename = "headcount")]
+    Headcount,
+    #[serde(rename = "v0")]
+    V0,
+    #[serde(rename = "v1")]
+    V1,
+    #[serde(rename = "v1.1")]
+    V1_1,
+}
+
+impl Strategy {
+    pub const ALL: [Self; 4] = [Self::Headcount, Self::V0, Self::V1, Self::V1_1];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Headcount => "headcount",
+            Self::V0 => "v0",
+            Self::V1 => "v1",
+            Self::V1_1 => "v1.1",
+        }
+    }
+
+    /// What it is, in a few words.
+    pub fn summary(self) -> &'static str {
+        match self {
+            Self::Headcount => "filters, shared once a round",
+            Self::V0 => "a Redis call per request",
+            Self::V1 => "filters, retry on conflict",
+            Self::V1_1 => "filters, skip on conflict",
+        }
+    }
+
+    /// How its servers exchange news; `None` if they ask Redis about each request.
+    pub fn protocol(self, write_delay: Duration) -> Option<Protocol> {
+        let protocol = match self {
+            Self::Headcount => Protocol::HEADCOUNT,
+            Self::V0 => return None,
+            Self::V1 => Protocol::V1,
+            Self::V1_1 => Protocol::V1_1,
+        };
+        Some(Protocol { write_delay, ..protocol })
+    }
+
+    /// How its servers hand out room: the talk's see all of the same room, and switch off and on.
+    pub fn configure(self, builder: Builder) -> Builder {
+        match self {
+            Self::Headcount | Self::V0 => builder,
+            Self::V1 | Self::V1_1 => builder.without_shares().refill(Refill::AfterResume),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Whether a design keeps the word that headcount gives.
+
+use crate::report::Report;
+use crate::strategy::Strategy;
+
+/// Most active users ÷ X.
+const OVERSHOOT: f64 = 1.02;
+
+/// Client commands per server and round.
+const COMMANDS_PER_ROUND: f64 = 6.0;
+
+/// A crowd that fills less of X than this has tested nothing.
+const FULL: f64 = 0.95;
+
+/// How much of a growth of requests may show in the commands of a round: some, because a round without news sends fewer,
+/// and in calm slots there are such rounds.
+const GROWTH: f64 = 0.25;
+
+/// One promise and whether it was kept.
+pub struct Verdict {
+    pub kept: bool,
+    pub text: String,
+    /// What it does if it does not keep it, in two words.
+    pub fault: &'static str,
+}
+
+/// What is to be said about a run, promise by promise.
+pub fn verdicts(report: &Report) -> Vec<Verdict> {
+    let mut verdicts = vec![who_is_in_stays_in(report), room_is_kept(report)];
+    verdicts.extend(redis_is_flat(report));
+    verdicts
+}
+
+/// Whether headcount kept all of them: what `--check` is about.
+pub fn passes(reports: &[Report]) -> bool {
+    let mut ours = reports.iter().filter(|report| report.strategy == Strategy::Headcount);
+    ours.all(|report| was_tested(report) && verdicts(report).iter().all(|verdict| verdict.kept))
+}
+
+/// Whether the house was full, newcomers were turned away, and nearly every request was answered.
+pub fn was_tested(report: &Report) -> bool {
+    let answered = report.admitted + report.rejected;
+    report.overshoot >= FULL && report.rejected > 0 && report.lost * 1000 <= answered
+}
+
+fn who_is_in_stays_in(report: &Report) -> Verdict {
+    let wronged = report.wrongly_rejected_older;
+    let text = format!("{wronged} players in mid-session rejected more than 20 rounds after they came in (0 promised)");
+    Verdict { kept: wronged == 0, text, fault: "rejects players" }
+}
+
+fn room_is_kept(report: &Report) -> Verdict {
+    let text = format!("at most {:.1} % of X were in (102 % promised)", 100.0 * report.overshoot);
+    Verdict { kept: report.overshoot <= OVERSHOOT, text, fault: "overshoots" }
+}
+
+fn redis_is_flat(report: &Report) -> Option<Verdict> {
+    let cost = report.redis.as_ref()?;
+    let (calm, busy) = (cost.calm, cost.busy);
+    let requests = busy.requests_per_second / calm.requests_per_second.max(1.0);
+    let commands = busy.commands_per_round / calm.commands_per_round.max(1e-3);
+    let text = format!(
+        "{:.1} Redis commands per server and round in the busiest fifth (6 promised): × {commands:.2} for × {requests:.1} \
+         the requests",
+        busy.commands_per_round
+    );
+    let kept = busy.commands_per_round <= COMMANDS_PER_ROUND && commands - 1.0 <= GROWTH * (requests - 1.0).max(0.5);
+    Some(Verdict { kept, text, fault: "loads Redis" })
+}

@@ -1,0 +1,165 @@
+//! A crowd of players, seeded and pure: what a load test, a simulator and a demo let loose on a fleet.
+//!
+//! Time is an argument: the [`Duration`] since the start, in the fleet's own time. A caller that runs a window of 30
+//! minutes in one does so by dividing the clock, not by other players. The schedule is *open-loop*: when a player's next
+//! request is due depends on the answers it was given and never on how late they came, so that a slow server is sent
+//! as many requests as a fast one. Same seed, same answers: same schedule.
+//!
+//! ```
+//! use headcount::players::{Answer, Arrivals, Habits, Players};
+//! use std::time::Duration;
+//! const MINUTE: Duration = Duration::from_secs(60);
+//!
+//! let mut players = Players::new(Arrivals::steady(100.0, 5 * MINUTE), Habits::default(), 8, 7);
+//! let mut requests = 0;
+//! while let Some(visit) = players.next(10 * MINUTE) {
+//!     // At `visit.due`, `visit.player` sends a request to server number `visit.server`.
+//!     requests += 1;
+//!     players.answer(visit.player, Answer::Admitted);
+//! }
+//! assert!(requests > 1000);
+//! ```
+
+mod arrivals;
+mod habits;
+mod player;
+
+use player::Player;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::time::Duration;
+
+pub use arrivals::Arrivals;
+pub use habits::{Habits, Roaming};
+
+/// The crowd.
+#[derive(Debug)]
+pub struct Players {
+    arrivals: Arrivals,
+    habits: Habits,
+    servers: usize,
+    seed: u64,
+    dice: fastrand::Rng,
+    next_arrival: Option<Duration>,
+    agenda: BinaryHeap<Reverse<(Duration, PlayerId)>>,
+    players: Vec<Player>,
+    census: Census,
+}
+
+/// Which player. Numbered from 0 in the order of arrival.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PlayerId(u32);
+
+impl PlayerId {
+    /// The number, for a table of players.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The player's token.
+impl fmt::Display for PlayerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "player-{}", self.0)
+    }
+}
+
+/// A request that a player sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Visit {
+    /// When it is due, since the start.
+    pub due: Duration,
+    /// Who sends it.
+    pub player: PlayerId,
+    /// To which server, from 0.
+    pub server: usize,
+}
+
+/// What a request was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// In.
+    Admitted,
+    /// Not in; come back after this time.
+    Rejected {
+        /// `Retry-After`, in the fleet's own time.
+        retry_after: Duration,
+    },
+    /// No answer at all: the player tries again as after any pause.
+    Lost,
+}
+
+/// How many players there have been, and what became of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Came to the door.
+    pub arrived: u64,
+    /// Were let in at least once.
+    pub entered: u64,
+    /// Played to the end of their session.
+    pub finished: u64,
+    /// Were never let in, and went away.
+    pub gave_up: u64,
+    /// Were in, were rejected in mid-session until they had enough of it, and went away.
+    pub locked_out: u64,
+}
+
+impl Players {
+    /// A crowd in front of `servers` servers.
+    ///
+    /// # Panics
+    /// Without a server.
+    pub fn new(arrivals: Arrivals, habits: Habits, servers: usize, seed: u64) -> Self {
+        assert!(servers > 0, "players need a server to go to");
+        let mut dice = fastrand::Rng::with_seed(seed);
+        let next_arrival = arrivals.next(Duration::ZERO, &mut dice);
+        let (agenda, players, census) = (BinaryHeap::new(), Vec::new(), Census::default());
+        Self { arrivals, habits, servers, seed, dice, next_arrival, agenda, players, census }
+    }
+
+    /// When the next request is due; `None` while every player that is left waits for an answer.
+    pub fn next_due(&self) -> Option<Duration> {
+        let listed = self.agenda.peek().map(|&Reverse((due, _))| due);
+        listed.into_iter().chain(self.next_arrival).min()
+    }
+
+    /// The next request that is due by `now`, in the order of their times. The player sends no other before
+    /// [`Players::answer`] has told it what this one came to.
+    pub fn next(&mut self, now: Duration) -> Option<Visit> {
+        let due = self.next_due().filter(|&due| due <= now)?;
+        let id = if self.next_arrival == Some(due) { self.arrive(due) } else { self.agenda.pop()?.0.1 };
+        Some(Visit { due, player: id, server: self.players[id.index()].next_server(self.servers) })
+    }
+
+    /// Tells a player what its request was answered.
+    pub fn answer(&mut self, player: PlayerId, answer: Answer) {
+        if let Some(due) = self.players[player.index()].heed(answer, &self.habits, &mut self.census) {
+            self.agenda.push(Reverse((due, player)));
+        }
+    }
+
+    /// Everybody so far.
+    pub fn census(&self) -> Census {
+        self.census
+    }
+
+    fn arrive(&mut self, at: Duration) -> PlayerId {
+        let id = PlayerId(u32::try_from(self.players.len()).expect("fewer players than 2^32"));
+        // Dice of its own: what one player is answered changes nothing about the others.
+        let dice =
+            fastrand::Rng::with_seed(self.seed ^ u64::from(id.0).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        self.players.push(Player::arriving(at, &self.habits, self.servers, dice));
+        self.next_arrival = self.arrivals.next(at, &mut self.dice);
+        self.census.arrived += 1;
+        id
+    }
+}
+
+/// Exponentially distributed around a mean: the pauses of what happens at random, one thing independent of the next.
+fn exponential(mean: Duration, dice: &mut fastrand::Rng) -> Duration {
+    mean.mul_f64(-(1.0 - dice.f64()).ln())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+//! When newcomers come.
+
+use super::exponential;
+use std::time::Duration;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Poisson arrivals at a rate that changes with time: given by its corners, with straight lines between them.
+///
+/// Nobody comes before the first corner or after the last.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Arrivals {
+    /// Time, and newcomers per minute then.
+    corners: Vec<(Duration, f64)>,
+}
+
+impl Arrivals {
+    /// As many per minute, for so long.
+    pub fn steady(per_minute: f64, lasting: Duration) -> Self {
+        Self::through([(Duration::ZERO, per_minute), (lasting, per_minute)])
+    }
+
+    /// Through these corners: time, and newcomers per minute then.
+    ///
+    /// # Panics
+    /// If the times do not ascend, or a rate is negative or no number.
+    pub fn through(corners: impl IntoIterator<Item = (Duration, f64)>) -> Self {
+        let corners: Vec<_> = corners.into_iter().collect();
+        assert!(corners.is_sorted_by_key(|&(at, _)| at), "the corners' times must ascend");
+        assert!(corners.iter().all(|&(_, rate)| rate >= 0.0 && rate.is_finite()), "a rate is a number, at least 0");
+        Self { corners }
+    }
+
+    /// Newcomers per minute at this time.
+    pub fn per_minute(&self, at: Duration) -> f64 {
+        let after = self.corners.partition_point(|&(corner, _)| corner <= at);
+        let (Some(&(from, low)), Some(&(to, high))) =
+            (self.corners.get(after.wrapping_sub(1)), self.corners.get(after))
+        else {
+            return 0.0;
+        };
+        low + (high - low) * (at - from).div_duration_f64(to - from)
+    }
+
+    /// The first arrival after this time.
+    ///
+    /// # Source
+    /// Thinning: Lewis & Shedler, 1979.
+    pub(super) fn next(&self, after: Duration, dice: &mut fastrand::Rng) -> Option<Duration> {
+        let &(end, _) = self.corners.last()?;
+        let most = self.corners.iter().map(|&(_, rate)| rate).fold(0.0, f64::max);
+        if most == 0.0 {
+            return None;
+        }
+        let mut at = after;
+        loop {
+            at += exponential(MINUTE.div_f64(most), dice);
+            if at >= end {
+                return None;
+            }
+            if dice.f64() * most < self.per_minute(at) {
+                return Some(at);
+            }
+        }
+    }
+}

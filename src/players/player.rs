@@ -1,0 +1,82 @@
+//! One player, from the door to the end of its session.
+
+use super::habits::{Habits, Roaming};
+use super::{Answer, Census, exponential};
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(super) struct Player {
+    dice: fastrand::Rng,
+    roaming: Roaming,
+    server: usize,
+    /// When its latest request was due.
+    due: Duration,
+    retries_left: u32,
+    /// When its session ends; `None` before it was ever let in.
+    ends: Option<Duration>,
+}
+
+impl Player {
+    pub(super) fn arriving(at: Duration, habits: &Habits, servers: usize, mut dice: fastrand::Rng) -> Self {
+        let roaming = habits.roaming.of_one(&mut dice);
+        let server = dice.usize(..servers);
+        Self { dice, roaming, server, due: at, retries_left: habits.retries, ends: None }
+    }
+
+    pub(super) fn next_server(&mut self, servers: usize) -> usize {
+        self.server = match self.roaming {
+            Roaming::RoundRobin => (self.server + 1) % servers,
+            Roaming::Random => self.dice.usize(..servers),
+            Roaming::Sticky | Roaming::Mixed => self.server,
+        };
+        self.server
+    }
+
+    /// Takes an answer. Returns when the next request is due; `None` if the player goes away.
+    pub(super) fn heed(&mut self, answer: Answer, habits: &Habits, census: &mut Census) -> Option<Duration> {
+        // From when the request was due, not from the answer: the schedule does not wait for a slow server.
+        self.due = match answer {
+            Answer::Admitted => self.play_on(habits, census)?,
+            Answer::Rejected { retry_after } => self.retry(retry_after, census)?,
+            Answer::Lost => self.due + exponential(habits.think, &mut self.dice),
+        };
+        Some(self.due)
+    }
+
+    fn play_on(&mut self, habits: &Habits, census: &mut Census) -> Option<Duration> {
+        self.retries_left = habits.retries;
+        let mut ends = self.ends.unwrap_or_else(|| {
+            census.entered += 1;
+            self.due + exponential(habits.session, &mut self.dice)
+        });
+        let mut due = self.due + exponential(habits.think, &mut self.dice);
+        if self.dice.f64() < habits.silence_probability {
+            let silence = self.silence(habits);
+            due = self.due + silence;
+            ends += silence;
+        }
+        self.ends = Some(ends);
+        if due >= ends {
+            census.finished += 1;
+            return None;
+        }
+        Some(due)
+    }
+
+    fn silence(&mut self, habits: &Habits) -> Duration {
+        let (least, most) = (*habits.silence.start(), *habits.silence.end());
+        least + most.saturating_sub(least).mul_f64(self.dice.f64())
+    }
+
+    fn retry(&mut self, retry_after: Duration, census: &mut Census) -> Option<Duration> {
+        let Some(left) = self.retries_left.checked_sub(1) else {
+            match self.ends {
+                Some(_) => census.locked_out += 1,
+                None => census.gave_up += 1,
+            }
+            return None;
+        };
+        self.retries_left = left;
+        Some(self.due + retry_after)
+    }
+}
