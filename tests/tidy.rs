@@ -11,8 +11,8 @@ const FLOORS: [&[&str]; 9] = [
     &["ring", "config"],
     &["snapshot"],
     &["headcount"],
-    &["round", "redis_link", "metrics"],
-    &["sync", "layer"],
+    &["round", "redis_link"],
+    &["sync", "layer", "metrics"],
     &["admin", "players"],
     &["server"],
 ];
