@@ -1,13 +1,15 @@
 -- What is in the namespace, and that this server is alive.
 --
--- KEYS[1] fleet: hash { since = slot, beat = ms of the last look of any node }
+-- KEYS[1] fleet: hash { since = slot, beat = ms of the last look of any node, and of the last time that no node was
+--                      alive: gap_from = ms of the last look before it, gap_to = ms and gap_by = writer of the first after }
 -- KEYS[2] nodes: sorted set, writer ids by ms of their last look
--- KEYS[3] operator: hash { version, writer, body }
+-- KEYS[3] override: hash { body }
 -- KEYS[4] generations: sorted set, generations by ms of their last look; the one key that all generations share
 -- KEYS[5…] slots: hashes { ts, value }, one per minute
 -- ARGV[1] writer id · ARGV[2] ms after which a node is dead · ARGV[3] ms to keep keys · ARGV[4] generation
 --
--- Returns { seconds, microseconds, since, beat, override, nodes, other generations alive, refusal,
+-- Returns { seconds, microseconds, since, beat before this look, gap_from, gap_to, gap_by, override, nodes,
+--           other generations alive, refusal,
 --           ts and size of each slot in the order of KEYS }; '' stands for nothing, '!' for what is no value of ours.
 --
 -- Atomic, so that the clock, the versions and the nodes belong to one moment. The writes are noted and never fail the
@@ -33,14 +35,24 @@ for key, kind in ipairs({ 'hash', 'zset', 'hash', 'zset' }) do
   if found ~= kind and found ~= 'none' then write('DEL', KEYS[key]) end
 end
 
-local since = read('HGET', KEYS[1], 'since')
-local beat = read('HGET', KEYS[1], 'beat')
+local function field(name)
+  local size = read('HSTRLEN', KEYS[1], name)
+  if size == '!' or size == 0 or size > 20 then return '' end
+  return read('HGET', KEYS[1], name)
+end
+
+local since = field('since')
+local last = field('beat')
+local beat = tonumber(last)
 local override = ''
 local override_size = read('HSTRLEN', KEYS[3], 'body')
 if override_size ~= '!' and override_size > 0 and override_size <= 4096 then override = read('HGET', KEYS[3], 'body') end
 
 local stamp = string.format('%.0f', now)
 local dead = string.format('(%.0f', now - ARGV[2])
+if beat and now - beat > tonumber(ARGV[2]) then
+  write('HSET', KEYS[1], 'gap_from', string.format('%.0f', beat), 'gap_to', stamp, 'gap_by', ARGV[1])
+end
 write('HSET', KEYS[1], 'beat', stamp)
 write('ZADD', KEYS[2], stamp, ARGV[1])
 write('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - ARGV[2]))
@@ -57,7 +69,8 @@ if alive ~= '!' then
   end
 end
 
-local answer = { clock[1], clock[2], since, beat, override, nodes, others, refusal }
+local gap = { field('gap_from'), field('gap_to'), field('gap_by') }
+local answer = { clock[1], clock[2], since, last, gap[1], gap[2], gap[3], override, nodes, others, refusal }
 for key = 5, #KEYS do
   local size = read('HSTRLEN', KEYS[key], 'ts')
   local value_size = read('HSTRLEN', KEYS[key], 'value')

@@ -7,9 +7,12 @@
 -- Returns the recorded slot, '' if the claim was refused: another generation may have keys left, whose users are in.
 --
 -- Atomic, so that two servers cannot both claim.
-local known = tonumber(redis.call('HGET', KEYS[1], 'since') or '')
+local known = nil
+if redis.call('HSTRLEN', KEYS[1], 'since') <= 20 then
+  known = tonumber(string.match(redis.call('HGET', KEYS[1], 'since') or '', '^%d+$') or '')
+end
 local slot = tonumber(ARGV[1])
-if known and (ARGV[2] == '1' or known <= slot) then return string.format('%.0f', known) end
+if known and known <= slot then return string.format('%.0f', known) end
 if ARGV[2] == '1' then
   for _, generation in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
     if generation ~= ARGV[4] then return '' end

@@ -14,7 +14,7 @@
 //!
 //! `livez` and `readyz` answer everybody. All else answers only under a known `Host` and `Origin`, so that no web page
 //! can reach it through an operator's browser, and asks for the bearer token if one is configured; without one, only
-//! this machine may ask.
+//! this machine may ask, and only through a listener of our own may it change anything.
 
 mod access;
 mod overrides;
@@ -32,6 +32,7 @@ use axum::routing::get;
 use axum::{Json, Router, middleware};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 use parking_lot::Mutex;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// No request of an operator is larger.
@@ -51,13 +52,20 @@ struct LocalMetrics {
 }
 
 impl Headcount {
-    /// The admin pages and API, to be served by a listener of their own or nested into a service. The listener must
-    /// provide `ConnectInfo<SocketAddr>` unless a bearer token is configured.
+    /// The admin pages and API, to be mounted into a service.
+    ///
+    /// With a bearer token (`token_file`) whoever shows it may do everything. Without one, this machine alone may look,
+    /// and nobody may change anything; the listener must provide `ConnectInfo<SocketAddr>` then.
     ///
     /// # Errors
     /// [`ConfigError`] if the token's file cannot be read.
     pub fn admin_router(&self) -> Result<Router, ConfigError> {
-        let access = Arc::new(Access::new(&self.shared.config.admin)?);
+        self.admin_router_on(None)
+    }
+
+    /// As [`Headcount::admin_router`], for a listener of our own at this address.
+    pub(crate) fn admin_router_on(&self, listen: Option<IpAddr>) -> Result<Router, ConfigError> {
+        let access = Arc::new(Access::new(&self.shared.config.admin, listen)?);
         let admin = Admin { headcount: self.clone(), metrics: Arc::new(Mutex::new(LocalMetrics::new(self))) };
         let guarded = Router::new()
             .route("/", get(page::show))

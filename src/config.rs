@@ -351,8 +351,7 @@ impl Config {
                     file: file.clone(),
                     source,
                 })?;
-                let bytes = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
-                let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
+                let bytes = bytes.strip_suffix(b"\r\n").or(bytes.strip_suffix(b"\n")).unwrap_or(&bytes);
                 let key = FingerprintKey::new(bytes);
                 key.map(Some).map_err(|source| ConfigError::Secret { key: "token.secret_file", source })
             }

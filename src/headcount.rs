@@ -59,6 +59,10 @@ pub(crate) struct Shared {
     pub(crate) codec: Codec,
     /// This start's name: random, so that no two writers ever share a version.
     pub(crate) writer: String,
+    /// Values written so far: with the writer's name, a version that was never there before.
+    pub(crate) writes: AtomicU64,
+    /// How often this process was found to have paused.
+    pub(crate) distrusts: AtomicU64,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) fleet_clock: Mutex<FleetClock>,
     pub(crate) state: ShardedLock<State>,
@@ -75,6 +79,8 @@ pub(crate) struct Shared {
     ready: AtomicBool,
     pub(crate) draining: AtomicBool,
     pub(crate) stop: tokio::sync::watch::Sender<bool>,
+    /// The worker has applied its last refresh.
+    pub(crate) drained: tokio::sync::watch::Sender<bool>,
 }
 
 /// What the lock guards.
@@ -305,9 +311,11 @@ impl Shared {
         }
         let count = self.decisions.count(Decision::Rejected as usize);
         let crate::config::RetryAfter { min, max } = self.settings.retry_after;
-        let dice =
-            fastrand::Rng::with_seed(self.seed ^ salt ^ count.rotate_left(32)).u64(min.as_secs()..=max.as_secs());
-        Admission::Rejected { retry_after: Duration::from_secs(dice) }
+        // Whole seconds, none of them too soon.
+        let soonest = min.as_secs() + u64::from(min.subsec_nanos() > 0);
+        let mut dice = fastrand::Rng::with_seed(self.seed ^ salt ^ count.rotate_left(32));
+        let seconds = dice.u64(soonest..=max.as_secs().max(soonest));
+        Admission::Rejected { retry_after: Duration::from_secs(seconds) }
     }
 
     /// Changes the state, and lets the mode and the gate follow.
@@ -340,6 +348,20 @@ impl Shared {
             ours_only |= difference.ours_only;
         }
         Some(ours_only)
+    }
+
+    /// Takes minute `slot` for clean from here on; whatever is inserted later makes it dirty again. Returns how many of its
+    /// newcomers no published value is known to hold.
+    pub(crate) fn clean(&self, slot: Slot) -> u64 {
+        let mut state = self.state.write();
+        state.ring.set_dirty(slot, false);
+        state.ring.newcomers_unpublished_in(slot)
+    }
+
+    /// Whether a minute has bits that are not known to be in the store.
+    pub(crate) fn has_news(&self) -> bool {
+        let state = self.state.read();
+        state.ring.slots().any(|slot| state.ring.is_dirty(slot))
     }
 
     /// A copy of minute `slot`, a chunk at a time: it holds at least every bit that was set when this was called.

@@ -19,6 +19,8 @@ const SLOW_RETRY: Duration = Duration::from_secs(1);
 pub(crate) struct RedisLink {
     client: Client,
     connection: Option<MultiplexedConnection>,
+    /// Good for the rest of this round, and no longer.
+    doomed: bool,
     timeouts_in_a_row: u32,
     failed_attempts: u32,
     not_before: Option<Instant>,
@@ -38,11 +40,14 @@ impl RedisLink {
         let settings = info.redis_settings().clone().set_skip_set_lib_name();
         let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
         let client = Client::open(info).map_err(refused)?;
-        Ok(Self { client, connection: None, timeouts_in_a_row: 0, failed_attempts: 0, not_before: None })
+        Ok(Self { client, connection: None, doomed: false, timeouts_in_a_row: 0, failed_attempts: 0, not_before: None })
     }
 
     /// Connects if there is no connection and it is time to try.
     pub(crate) async fn connect(&mut self, within: Duration) -> Result<(), StoreError> {
+        if self.doomed {
+            self.drop_connection();
+        }
         if self.connection.is_some() {
             return Ok(());
         }
@@ -101,9 +106,14 @@ impl RedisLink {
         }
     }
 
-    /// Gives the connection up; the next round makes a new one.
-    pub(crate) fn drop_connection(&mut self) {
+    /// Gives the connection up before the next round; this one may still read from it.
+    pub(crate) fn connect_anew_next_time(&mut self) {
+        self.doomed = true;
+    }
+
+    fn drop_connection(&mut self) {
         self.connection = None;
+        self.doomed = false;
         self.timeouts_in_a_row = 0;
     }
 

@@ -182,7 +182,8 @@ impl Room {
         }
         let room = (self.max_active_users() as f64 - renewal.active_users).max(0.0);
         let share = (ALPHA * room / self.nodes as f64 + renewal.dice).floor() as u64;
-        self.share = share.saturating_sub(renewal.unpublished);
+        // Those of the last round are published in this one. Older ones the others still do not know of.
+        self.share = share.saturating_sub(renewal.unpublished.saturating_sub(self.newcomers_before_read));
     }
 
     /// A server that was alone joins a fleet.

@@ -13,17 +13,18 @@
 mod coverage;
 mod messages;
 
-use crate::headcount::{Headcount, Shared};
+use crate::headcount::{Headcount, Shared, State};
 use crate::ring::codec::DecodeError;
 use crate::room::{Link, Renewal};
 use crate::store_error::StoreError;
 use crate::time::{Observed, Slot};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use coverage::Coverage;
-pub use messages::{Entry, Identity, Looked, Outgoing, Publish, Published, Reply, Request, Since, Stamp, Stored};
+pub use messages::{Entry, Gap, Identity, Looked, Outgoing, Publish, Published, Reply, Request, Since, Stamp, Stored};
 
 /// Values fetched at a time: bounds the memory of a catch-up.
 const FETCH_AT_MOST_BYTES: usize = 8 << 20;
@@ -106,14 +107,19 @@ pub struct Round {
     shared: Arc<Shared>,
     protocol: Protocol,
     dice: fastrand::Rng,
+    has_looked: bool,
+    /// Looks that were asked about the right minutes.
     looks: u64,
-    writes: u64,
     /// What is known of each minute's value in the store.
     known: BTreeMap<Slot, Known>,
     coverage: Coverage,
     phase: Phase,
     started: Duration,
     looked: Duration,
+    /// The store's clock is far from ours, and nobody knows yet which is right.
+    doubted: bool,
+    /// How often this process was found to have paused, as of the look.
+    distrusts: u64,
     news: Publish,
     conflict: bool,
     /// Why the store is away, as it was told last.
@@ -148,13 +154,15 @@ impl Round {
             shared: Arc::clone(&headcount.shared),
             protocol,
             dice: fastrand::Rng::with_seed(seed),
+            has_looked: false,
             looks: 0,
-            writes: 0,
             known: BTreeMap::new(),
             coverage: Coverage::default(),
             phase: Phase::Idle,
             started: Duration::ZERO,
             looked: Duration::ZERO,
+            doubted: false,
+            distrusts: 0,
             news: Publish::default(),
             conflict: false,
             told: None,
@@ -191,12 +199,16 @@ impl Round {
 
     fn look(&mut self, now: Duration, corrected: bool) -> Request {
         self.looked = now;
+        self.distrusts = self.shared.distrusts.load(Relaxed);
         let slots: Vec<_> = self.shared.state.read().ring.slots().collect();
         self.phase = Phase::Looking { slots: slots.clone(), corrected };
         Request::Look { slots }
     }
 
     fn read_look(&mut self, slots: &[Slot], looked: Looked, corrected: bool, now: Duration) -> Next {
+        if !std::mem::replace(&mut self.has_looked, true) {
+            self.coverage.read_first_look(&self.shared, &looked);
+        }
         if self.set_clock(&looked, now) && !corrected {
             // The minutes that were asked for were this machine's guess.
             return Next::Ask(self.look(now, true));
@@ -206,7 +218,7 @@ impl Round {
         self.news = Publish { operator: self.heed(&looked), ..Publish::default() };
         let current = self.shared.state.read().ring.current();
         self.known.retain(|&slot, _| slot <= current && current.since(slot) <= self.shared.settings.slots as u64);
-        self.news.since = self.coverage.read_look(&self.shared, &looked, self.looks, now);
+        self.news.since = self.coverage.read_look(&self.shared, &looked, now);
 
         let mut unread = Vec::new();
         for (&slot, entry) in slots.iter().zip(&looked.minutes) {
@@ -233,27 +245,29 @@ impl Round {
 
     /// Sets the fleet's clock. Returns whether the current minute turned out to have another number.
     fn set_clock(&mut self, looked: &Looked, now: Duration) -> bool {
-        let (observed, slot, time) = {
-            let mut clock = self.shared.fleet_clock.lock();
-            let observed = clock.observe(self.looked, looked.time, now);
-            (observed, clock.slot(now), clock.now(now))
-        };
-        match observed {
-            Observed::First => self.shared.change(|state| {
+        // Held until the ring has the same number: the worker must not turn to a minute of the old clock.
+        let mut clock = self.shared.fleet_clock.lock();
+        let observed = clock.observe(self.looked, looked.time, now);
+        let (slot, time) = (clock.slot(now), clock.now(now));
+        let renumbered = observed == Observed::First
+            && self.shared.change(|state| {
                 let other = state.ring.current() != slot;
                 state.set_now(time);
                 if other {
                     state.ring.renumber(slot);
                 }
                 other
-            }),
-            Observed::Jumped => {
-                self.shared.sync.lock().clock_jumps += 1;
-                tracing::warn!(%time, "the store's clock has jumped, and three rounds agree on it");
-                false
+            });
+        drop(clock);
+        self.doubted = observed == Observed::Doubted;
+        match observed {
+            Observed::Jumped => tracing::warn!(%time, "the store's clock has jumped, and three rounds agree on it"),
+            Observed::Doubted => {
+                tracing::warn!(time = %looked.time, "the store's clock is far off; three rounds must agree")
             }
-            Observed::Kept | Observed::Doubted => false,
+            Observed::First | Observed::Kept => {}
         }
+        renumbered
     }
 
     fn tell_figures(&self, looked: &Looked) {
@@ -282,29 +296,26 @@ impl Round {
     fn heed(&self, looked: &Looked) -> Option<crate::room::Override> {
         let now = self.shared.now();
         let stored = looked.operator.clone();
-        self.shared.change(|state| {
-            let stored_version = stored.as_ref().map(|stored| stored.version.clone());
-            if let Some(stored) = stored.filter(|stored| self.shared.is_plausible(stored, now)) {
-                let (mode, until) = (stored.mode, stored.until);
-                if state.room.heed(stored, now) {
-                    tracing::info!(%mode, %until, "another server has set the override");
-                }
-            }
-            let ours = state.room.operator()?;
-            let later = stored_version.is_none_or(|stored| ours.version > stored);
-            (later && ours.until > now).then(|| ours.clone())
-        })
+        let stored_version = stored.as_ref().map(|stored| stored.version.clone());
+        let (taken, ours) = self.shared.change(|state| {
+            let stored = stored.filter(|stored| self.shared.is_plausible(stored, now));
+            let taken = stored.is_some_and(|stored| state.room.heed(stored, now));
+            (taken, state.room.operator().cloned())
+        });
+        let ours = ours?;
+        if taken {
+            tracing::info!(mode = %ours.mode, until = %ours.until, "another server has set the override");
+        }
+        let later = stored_version.is_none_or(|stored| ours.version > stored);
+        (later && ours.until > now).then_some(ours)
     }
 
-    /// The store has no value of this minute. If it had one, it has lost our bits.
+    /// The store has no value of this minute: it lacks whatever this server holds.
     fn miss(&mut self, slot: Slot) {
-        if self.known.remove(&slot).is_some() {
-            self.shared.change(|state| {
-                let holds_bits = state.ring.filter(slot).is_some_and(|filter| filter.ones() > 0);
-                if holds_bits {
-                    state.ring.set_dirty(slot, true);
-                }
-            });
+        self.known.remove(&slot);
+        let holds_bits = |state: &State| state.ring.filter(slot).is_some_and(|filter| filter.ones() > 0);
+        if holds_bits(&self.shared.state.read()) {
+            self.shared.state.write().ring.set_dirty(slot, true);
         }
     }
 
@@ -349,11 +360,15 @@ impl Round {
 
     fn merge(&mut self, slot: Slot, entry: Entry, decoded: &crate::ring::codec::Decoded, now: Duration) {
         // Before the merge: whatever is inserted meanwhile makes the minute dirty again.
-        self.shared.state.write().ring.set_dirty(slot, false);
+        let newcomers = self.shared.clean(slot);
         let Some(ours_only) = self.shared.merge(slot, &decoded.filter) else { return };
+        let mut state = self.shared.state.write();
         if ours_only {
-            self.shared.state.write().ring.set_dirty(slot, true);
+            state.ring.set_dirty(slot, true);
+        } else {
+            state.ring.newcomers_published(slot, newcomers);
         }
+        drop(state);
         self.coverage.read(&self.shared, slot, decoded.covered, now);
         self.known.insert(slot, Known { entry, covered: decoded.covered });
     }
@@ -370,6 +385,13 @@ impl Round {
     // --- everything is read ---
 
     fn succeed(&mut self, now: Duration) -> Next {
+        let stale = self.distrusts != self.shared.distrusts.load(Relaxed);
+        if self.doubted || stale {
+            // What was read belongs to another time than now: good to have, and no reason to call anybody a newcomer.
+            let current = self.shared.state.read().ring.current();
+            self.shared.change(|state| state.ring.set_covered(current, false));
+            return self.publish(now);
+        }
         let known = &self.known;
         self.coverage.settle(&self.shared, |slot| known.get(&slot).is_some_and(|known| known.covered), now);
         let dice = self.dice.f64();
@@ -402,13 +424,14 @@ impl Round {
 
     fn publish(&mut self, now: Duration) -> Next {
         let mut news = std::mem::take(&mut self.news);
+        if self.shared.sync.lock().write_refused.is_some() {
+            return self.done(now);
+        }
         let mut in_flight = Vec::new();
-        if self.shared.sync.lock().write_refused.is_none() {
-            for slot in self.choose_dirty() {
-                if let Some((outgoing, on_its_way)) = self.pack(slot) {
-                    news.minutes.push(outgoing);
-                    in_flight.push(on_its_way);
-                }
+        for slot in self.choose_dirty() {
+            if let Some((outgoing, on_its_way)) = self.pack(slot) {
+                news.minutes.push(outgoing);
+                in_flight.push(on_its_way);
             }
         }
         if news == Publish::default() {
@@ -443,14 +466,10 @@ impl Round {
 
     fn pack(&mut self, slot: Slot) -> Option<(Outgoing, InFlight)> {
         // Before the copy: whatever is inserted from here on makes the minute dirty again.
-        let (covered, newcomers) = {
-            let mut state = self.shared.state.write();
-            state.ring.set_dirty(slot, false);
-            (state.ring.covers(slot), state.ring.newcomers_unpublished_in(slot))
-        };
+        let newcomers = self.shared.clean(slot);
+        let covered = self.shared.state.read().ring.covers(slot);
         let filter = self.shared.copy(slot)?;
         let value = self.shared.codec.encode(slot, covered, &filter);
-        self.shared.sync.lock().bytes_sent += value.len() as u64;
         let stamp = self.next_stamp();
         let after = self.known.get(&slot).map(|known| known.entry.stamp.clone());
         let known = Known { entry: Entry { stamp: stamp.clone(), bytes: value.len() }, covered };
@@ -461,8 +480,7 @@ impl Round {
         if self.protocol.clock_as_stamp {
             return Stamp(self.shared.now().as_millis().to_string());
         }
-        self.writes += 1;
-        Stamp(format!("{}-{}", self.shared.writer, self.writes))
+        Stamp(format!("{}-{}", self.shared.writer, self.shared.writes.fetch_add(1, Relaxed)))
     }
 
     fn read_result(&mut self, in_flight: Vec<InFlight>, published: &Published, now: Duration) -> Next {
@@ -472,6 +490,7 @@ impl Round {
         let written = published.written.iter().copied().chain(std::iter::repeat(false));
         for (value, written) in in_flight.into_iter().zip(written) {
             if written {
+                self.shared.sync.lock().bytes_sent += value.known.entry.bytes as u64;
                 self.shared.change(|state| state.ring.newcomers_published(value.slot, value.newcomers));
                 self.known.insert(value.slot, value.known);
             } else {

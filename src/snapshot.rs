@@ -155,12 +155,32 @@ impl Snapshot {
 }
 
 /// Replaces a file in one step that survives a crash at any point of it.
-pub(crate) fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
+fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = beside(file, "new");
-    let mut new = private().truncate(true).open(&temporary)?;
-    new.write_all(bytes)?;
-    new.sync_all()?;
+    write_synced(&temporary, bytes)?;
     fs::rename(&temporary, file)?;
+    sync_directory(file)
+}
+
+/// Creates a file with its whole content, unless there is one by then.
+pub(crate) fn create(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = beside(file, &format!("{}.new", std::process::id()));
+    write_synced(&temporary, bytes)?;
+    let created = fs::hard_link(&temporary, file);
+    fs::remove_file(&temporary)?;
+    match created {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => sync_directory(file),
+    }
+}
+
+fn write_synced(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut new = private().truncate(true).open(file)?;
+    new.write_all(bytes)?;
+    new.sync_all()
+}
+
+fn sync_directory(file: &Path) -> io::Result<()> {
     let directory = file.parent().filter(|directory| !directory.as_os_str().is_empty());
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }

@@ -22,6 +22,13 @@ const CATCH_UP: Duration = Duration::from_secs(5);
 /// How long a stopping server tries to hand over what it has.
 const LAST_ROUND: Duration = Duration::from_secs(2);
 
+/// How long a server that has heard nothing yet waits for the store: long enough for a slow one, and short enough to meet
+/// one that has just come back within three seconds.
+const FIRST_ANSWER: Duration = Duration::from_millis(2500);
+
+/// How long rounds wait for the worker: for its last refreshes at the end, for its turn at a minute's beginning.
+const WORKER: Duration = Duration::from_millis(200);
+
 /// Answers slower than a tick of a tight period are still waited for this long.
 const LEAST_TIMEOUT: Duration = Duration::from_millis(250);
 
@@ -80,7 +87,7 @@ impl Headcount {
         self.shared.stop.send_replace(true);
         // Whoever runs for this controller holds a subscription until it is done.
         let done = self.shared.stop.closed();
-        if timeout(LAST_ROUND + Duration::from_millis(500), done).await.is_err() {
+        if timeout(LAST_ROUND + LEAST_TIMEOUT, done).await.is_err() {
             tracing::warn!("stopped before everything was handed over");
         }
     }
@@ -101,6 +108,12 @@ impl Builder {
         spawn_worker(worker)?;
         Ok(headcount)
     }
+}
+
+/// Ready some time after the stop.
+async fn stopped_for(stop: &mut watch::Receiver<bool>, time: Duration) {
+    let _ = stop.wait_for(|stop| *stop).await;
+    sleep(time).await;
 }
 
 fn spawn_worker(worker: Worker) -> Result<(), BuildError> {
@@ -187,7 +200,12 @@ impl<S: FilterStore> Rounds<S> {
                 _ = stop.wait_for(|stop| *stop) => break,
                 () = sleep(wait) => {}
             }
-            self.round().await;
+            self.wait_for_turn().await;
+            tokio::select! {
+                _ = self.round() => {}
+                // A round that is slow now would be slow to the end; the last one reads and writes what is left.
+                () = stopped_for(&mut stop, LEAST_TIMEOUT) => break,
+            }
             // Periods that passed meanwhile are skipped, not run after one another.
             boundary += period;
             while boundary + period <= self.now() {
@@ -200,10 +218,23 @@ impl<S: FilterStore> Rounds<S> {
         }
     }
 
-    /// Publishes what is left, again after a lost race, and leaves.
+    /// Publishes what is left, again after a lost race or if it was too much for one round, and leaves.
     async fn hand_over(&mut self) {
-        while self.round().await == Outcome::Conflict {}
+        let mut drained = self.headcount.shared.drained.subscribe();
+        let _ = timeout(WORKER, drained.wait_for(|drained| *drained)).await;
+        while matches!(self.round().await, Outcome::Success | Outcome::Conflict) && self.headcount.shared.has_news() {}
         let _ = self.store.exchange(&self.identity, Request::Leave, LEAST_TIMEOUT).await;
+    }
+
+    /// At a minute's beginning the worker needs a moment; a round before it would miss the new minute.
+    async fn wait_for_turn(&self) {
+        let shared = &self.headcount.shared;
+        let turned = async {
+            while shared.fleet_clock.lock().slot(shared.clock.monotonic()) > shared.state.read().ring.current() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let _ = timeout(WORKER, turned).await;
     }
 
     async fn digest(&self, mut round: Round, answer: Result<Reply, StoreError>, now: Duration) -> (Round, Next) {
@@ -225,6 +256,7 @@ impl<S: FilterStore> Rounds<S> {
 
     fn time_for(&self, request: &Request) -> Duration {
         match request {
+            Request::Look { .. } if self.headcount.shared.sync.lock().last_success.is_none() => FIRST_ANSWER,
             Request::Fetch { slots } if slots.len() >= CATCH_UP_VALUES => CATCH_UP,
             Request::Publish(news) if news.minutes.len() >= CATCH_UP_VALUES => CATCH_UP,
             _ => self.headcount.shared.settings.sync_every.mul_f64(0.8).max(LEAST_TIMEOUT),

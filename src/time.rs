@@ -109,7 +109,7 @@ impl fmt::Display for Slot {
     }
 }
 
-/// Where time comes from. The library reads it in the worker and in rounds, never in a decision.
+/// Where time comes from. The library reads it in the worker, in rounds, and around a request; a decision itself needs none.
 pub trait Clock: Send + Sync + 'static {
     /// Time since a fixed origin of this process; never steps.
     fn monotonic(&self) -> Duration;

@@ -294,6 +294,64 @@ async fn a_paused_process_turns_nobody_away_until_it_has_read_again() {
 }
 
 #[tokio::test]
+async fn a_lone_server_that_paused_knows_that_nobody_came_meanwhile() {
+    let mut fleet = Fleet::new();
+    let mut a = fleet.start();
+    fleet.pass(90, &mut [&mut a]).await;
+    // Across one turn, and across many.
+    for pause in [58, 300] {
+        fleet.clock.advance(Duration::from_secs(pause));
+        a.worker.tick();
+        assert!(a.coverage() < 31);
+        fleet.pass(6, &mut [&mut a]).await;
+        assert_eq!(a.coverage(), 31, "after {pause} s");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_was_killed_and_comes_back_across_a_turn_is_covered_at_once() {
+    let mut fleet = Fleet::new();
+    let mut a = fleet.start();
+    fleet.pass(59, &mut [&mut a]).await;
+    drop(a);
+    fleet.clock.advance(4 * SECOND);
+    let mut b = fleet.start();
+    b.round().await;
+    assert_eq!(b.coverage(), 31);
+}
+
+#[tokio::test]
+async fn a_round_that_broke_off_loses_no_news() {
+    let mut fleet = Fleet::new();
+    let (mut a, mut b) = (fleet.start(), fleet.start());
+    fleet.pass(5, &mut [&mut a, &mut b]).await;
+    assert_eq!(a.decide("alice"), Decision::Newcomer);
+    // The next rounds begin anew, as after a panic, and the store has lost everything.
+    a.rounds = a.headcount.sync_with(a.weather.clone());
+    fleet.store.flush();
+    fleet.pass(3, &mut [&mut a, &mut b]).await;
+    assert_eq!(b.decide("alice"), Decision::Seen);
+}
+
+#[tokio::test]
+async fn seats_that_become_free_are_filled_within_25_rounds() {
+    let mut fleet = Fleet::new();
+    let mut servers: Vec<_> = (0..5).map(|_| fleet.start()).collect();
+    let mut all: Vec<_> = servers.iter_mut().collect();
+    fleet.pass(6, &mut all).await;
+    let mut inside = 0;
+    for second in 0..25 {
+        for (place, server) in all.iter().enumerate() {
+            let admitted =
+                |newcomer: &u32| server.headcount.admit(format!("{second}-{place}-{newcomer}")).is_admitted();
+            inside += (0..500).filter(admitted).count();
+        }
+        fleet.pass(1, &mut all).await;
+    }
+    assert!((990..=1020).contains(&inside), "{inside} of 1000 seats were given");
+}
+
+#[tokio::test]
 async fn a_pause_longer_than_the_window_leaves_nothing_outdated() {
     let mut fleet = Fleet::new();
     let (mut a, mut b) = (fleet.start(), fleet.start());

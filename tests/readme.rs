@@ -83,4 +83,7 @@ fn the_quickstart_runs() {
     let play = |token: &str| support::get(address, "/", &[("Authorization", &format!("Bearer {token}"))]);
     assert_eq!((play("A").body.as_str(), play("B").status, play("A").status), ("you are in\n", 429, 200));
     assert_eq!(support::get(address, "/admin/api/v1/status", &[]).json()["active_users"]["estimate"], 1);
+    // Mounted into a service, and without a token, it shows and changes nothing.
+    let body = r#"{"mode":"open"}"#;
+    assert_eq!(support::request(address, "PUT", "/admin/api/v1/override", &[], body).status, 403);
 }

@@ -339,3 +339,12 @@ fn who_is_forgotten_makes_room() {
     wait_for("room for B", || (server.decide("B") == "newcomer").then_some(()));
     assert_eq!(server.decide("A"), "rejected");
 }
+
+#[test]
+fn a_request_that_was_forwarded_is_no_local_one() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    for header in [("X-Forwarded-For", "203.0.113.7"), ("Forwarded", "for=203.0.113.7")] {
+        assert_eq!(get(server.admin, "/api/v1/status", &[header]).status, 403, "{header:?}");
+    }
+}

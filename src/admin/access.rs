@@ -18,7 +18,8 @@ const MIN_TOKEN_BYTES: usize = 16;
 pub(super) struct Access {
     token: Option<Vec<u8>>,
     hosts: Vec<String>,
-    listen: IpAddr,
+    /// The address of a listener of our own; none where a service mounts the router into its own.
+    listen: Option<IpAddr>,
     open_metrics: bool,
 }
 
@@ -29,6 +30,7 @@ enum Denied {
     Origin,
     Token,
     Peer,
+    Change,
 }
 
 impl IntoResponse for Denied {
@@ -40,6 +42,9 @@ impl IntoResponse for Denied {
             Self::Origin => (StatusCode::FORBIDDEN, "requests from other origins are refused"),
             Self::Token => (StatusCode::UNAUTHORIZED, "the bearer token of [admin] token_file is needed"),
             Self::Peer => (StatusCode::FORBIDDEN, "without [admin] token_file, only this machine may ask"),
+            Self::Change => {
+                (StatusCode::FORBIDDEN, "without a token_file, nothing can be changed through this listener")
+            }
         };
         let mut response = problem(status, advice);
         if self == Self::Token {
@@ -50,7 +55,7 @@ impl IntoResponse for Denied {
 }
 
 impl Access {
-    pub(super) fn new(config: &Admin) -> Result<Self, ConfigError> {
+    pub(super) fn new(config: &Admin, listen: Option<IpAddr>) -> Result<Self, ConfigError> {
         let token = config.token_file.as_ref().map(|file| {
             let bytes = std::fs::read(file).map_err(|source| ConfigError::Unreadable {
                 key: "admin.token_file",
@@ -70,7 +75,7 @@ impl Access {
         Ok(Self {
             token: token.transpose()?,
             hosts: config.hosts.iter().map(|host| host.to_ascii_lowercase()).collect(),
-            listen: config.listen.ip(),
+            listen,
             open_metrics: config.open_metrics,
         })
     }
@@ -89,7 +94,7 @@ impl Access {
         }
         match &self.token {
             Some(token) => Self::check_token(token, headers),
-            None => Self::check_peer(request),
+            None => self.check_peer(request),
         }
     }
 
@@ -101,11 +106,20 @@ impl Access {
         if shown.is_some_and(|shown| shown.ct_eq(token).into()) { Ok(()) } else { Err(Denied::Token) }
     }
 
-    /// Without a token, only this machine may ask.
-    fn check_peer(request: &Request) -> Result<(), Denied> {
+    /// Without a token, only this machine may ask. Through a service's own listener it may not change anything: a proxy
+    /// on this machine would lend its address to everybody.
+    fn check_peer(&self, request: &Request) -> Result<(), Denied> {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
         let is_local = peer.is_some_and(|peer| peer.0.ip().to_canonical().is_loopback());
-        if is_local { Ok(()) } else { Err(Denied::Peer) }
+        let forwarded =
+            request.headers().keys().any(|name| name == "forwarded" || name.as_str().starts_with("x-forwarded"));
+        if !is_local || forwarded {
+            return Err(Denied::Peer);
+        }
+        if self.listen.is_none() && !request.method().is_safe() {
+            return Err(Denied::Change);
+        }
+        Ok(())
     }
 
     /// Whether a `Host` is one of this listener's names. Addresses cannot be rebound to another server, names can.
@@ -115,9 +129,7 @@ impl Access {
             return true;
         }
         let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-        address.is_ok_and(|address| {
-            address.is_loopback() || address == self.listen || (self.listen.is_unspecified() && self.token.is_some())
-        })
+        address.is_ok_and(|address| address.is_loopback() || self.listen == Some(address) || self.token.is_some())
     }
 
     fn knows_origin(&self, origin: &HeaderValue) -> bool {
@@ -154,7 +166,7 @@ mod tests {
 
     fn access(hosts: &[&str]) -> Access {
         let hosts = hosts.iter().map(|&host| host.to_owned()).collect();
-        Access { token: None, hosts, listen: "127.0.0.1".parse().unwrap(), open_metrics: false }
+        Access { token: None, hosts, listen: "127.0.0.1".parse().ok(), open_metrics: false }
     }
 
     #[test]

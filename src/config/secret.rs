@@ -22,9 +22,11 @@ impl Secret {
     /// A URL without its password; any other value whole is hidden.
     pub(crate) fn redacted_url(&self) -> String {
         let Some((scheme, rest)) = self.0.split_once("://") else { return "[redacted]".into() };
-        match rest.rsplit_once('@') {
-            Some((_, host)) => format!("{scheme}://[redacted]@{host}"),
-            None => self.0.clone(),
+        // A Unix socket's user and password stand in the query.
+        let (place, query) = rest.split_once('?').map_or((rest, ""), |(place, _)| (place, "?[redacted]"));
+        match place.rsplit_once('@') {
+            Some((_, host)) => format!("{scheme}://[redacted]@{host}{query}"),
+            None => format!("{scheme}://{place}{query}"),
         }
     }
 }

@@ -98,6 +98,18 @@ fn a_secret_file_is_read_without_its_final_newline() {
 }
 
 #[test]
+fn a_url_is_shown_without_what_opens_it() {
+    for (url, shown) in [
+        ("redis://user:canary@host:6379/1", "redis://[redacted]@host:6379/1"),
+        ("redis+unix:///run/redis.sock?db=1&pass=canary", "redis+unix:///run/redis.sock?[redacted]"),
+        ("redis://host/0", "redis://host/0"),
+        ("canary", "[redacted]"),
+    ] {
+        assert_eq!(Secret::new(url).redacted_url(), shown);
+    }
+}
+
+#[test]
 fn secrets_are_never_shown() {
     let mut config = config();
     config.token.secret = Some(Secret::new("canary-canary-canary"));

@@ -7,7 +7,7 @@ use crate::ring::Ring;
 use crate::ring::codec::Codec;
 use crate::room::{Link, OnOutage, Refill, Room, Sharing};
 use crate::sharded::{ShardedCounters, ShardedLock};
-use crate::snapshot::{Loaded, Snapshot, replace};
+use crate::snapshot::{Loaded, Snapshot, create};
 use crate::time::{Clock, FleetClock, Slot, SystemClock, Timestamp};
 use crate::token_source::TokenSource;
 use crossbeam_channel::bounded;
@@ -283,6 +283,8 @@ impl Builder {
         let (refreshes, due) = bounded(refresh_queue.unwrap_or(REFRESH_QUEUE).max(1));
         let shared = Arc::new(Shared {
             writer: format!("{:016x}", dice.u64(..)),
+            writes: AtomicU64::new(0),
+            distrusts: AtomicU64::new(0),
             seed: dice.u64(..),
             started: clock.monotonic(),
             fleet_clock: Mutex::new(fleet_clock),
@@ -297,6 +299,7 @@ impl Builder {
             ready: AtomicBool::new(link == Link::Alone),
             draining: AtomicBool::new(false),
             stop: tokio::sync::watch::Sender::new(false),
+            drained: tokio::sync::watch::Sender::new(false),
             config,
             settings,
             codec,
@@ -396,9 +399,9 @@ fn kept_key(file: &Path) -> io::Result<Vec<u8>> {
             if let Some(directory) = file.parent() {
                 fs::create_dir_all(directory)?;
             }
-            let key = random_key();
-            replace(file, &key)?;
-            Ok(key)
+            create(file, &random_key())?;
+            // Of two servers that start at once, one was first.
+            fs::read(file)
         }
         other => other,
     }

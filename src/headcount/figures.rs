@@ -1,7 +1,7 @@
 //! What is counted beside the decisions.
 
 use crate::ring::codec::DecodeError;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sharded::ShardedCounters;
 use std::time::Duration;
 
 /// How rounds went; written by rounds, read by status and metrics.
@@ -27,32 +27,30 @@ pub(crate) struct SyncFigures {
     pub(crate) last_success: Option<Duration>,
     /// Newcomers per second that arrive from elsewhere, lately.
     pub(crate) foreign_newcomers_per_second: f64,
-    pub(crate) clock_jumps: u64,
 }
 
 /// Durations in buckets of doubling width, counted without a lock.
-#[derive(Debug)]
 pub(crate) struct Histogram {
     /// Bucket b holds what is below 2^b · 64 ns and not in a lower bucket.
-    buckets: [AtomicU64; Self::BUCKETS],
+    buckets: ShardedCounters<{ Self::BUCKETS }>,
 }
 
 impl Histogram {
     pub(crate) const BUCKETS: usize = 24;
 
     pub(crate) fn new() -> Self {
-        Self { buckets: [const { AtomicU64::new(0) }; Self::BUCKETS] }
+        Self { buckets: ShardedCounters::new() }
     }
 
     pub(crate) fn record(&self, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let bucket = (64 - (nanos >> 6).leading_zeros()) as usize;
-        self.buckets[bucket.min(Self::BUCKETS - 1)].fetch_add(1, Relaxed);
+        self.buckets.count(bucket.min(Self::BUCKETS - 1));
     }
 
     /// How many were counted in each bucket.
     pub(crate) fn counts(&self) -> [u64; Self::BUCKETS] {
-        std::array::from_fn(|bucket| self.buckets[bucket].load(Relaxed))
+        self.buckets.totals()
     }
 
     /// The upper end of a bucket.

@@ -107,6 +107,7 @@ impl Worker {
             std::thread::park_timeout(REST);
         }
         self.finish();
+        self.shared.drained.send_replace(true);
     }
 
     /// A subscription to the controller's stop, for [`Worker::run_until`].
@@ -138,7 +139,16 @@ impl Worker {
     fn turn(&mut self, to: Slot, covered: bool) {
         let next_union = self.spare();
         let empty = self.spare();
-        self.shared.state.write().ring.begin_turn(to, next_union);
+        {
+            // The store may have corrected the clock meanwhile, and with it the number of the current minute.
+            let mut clock = self.shared.fleet_clock.lock();
+            let mut state = self.shared.state.write();
+            if clock.slot(self.last_tick) != to || state.ring.current() >= to {
+                self.spares.extend([next_union, empty]);
+                return;
+            }
+            state.ring.begin_turn(to, next_union);
+        }
         let mut chunk = vec![0; CHUNK_WORDS];
         for at in (0..self.shared.settings.shape.words()).step_by(CHUNK_WORDS) {
             let length = CHUNK_WORDS.min(self.shared.settings.shape.words() - at);
@@ -165,6 +175,7 @@ impl Worker {
 
     /// The process did not run for a while: what the fleet did meanwhile is unknown until the next successful round.
     fn distrust(&self, from: Slot, to: Slot) {
+        self.shared.distrusts.fetch_add(1, Relaxed);
         self.shared.change(|state| {
             for slot in state.ring.slots().filter(|slot| (from..=to).contains(slot)) {
                 state.ring.set_covered(slot, false);
@@ -193,16 +204,19 @@ impl Worker {
             return;
         }
         let running = monotonic.saturating_sub(self.shared.started);
-        let state = self.shared.state.read();
-        let ready = match state.room.link() {
+        let (link, coverage, covered) = {
+            let state = self.shared.state.read();
+            (state.room.link(), state.ring.coverage(), state.ring.is_covered())
+        };
+        let ready = match link {
             Link::Alone => true,
-            _ if state.ring.is_covered() => true,
+            _ if covered => true,
             Link::Joining => running >= NO_STORE_FOR,
             Link::Up | Link::Away => running >= BOOTSTRAP_AT_MOST,
         };
         if ready {
             self.shared.ready.store(true, Relaxed);
-            tracing::info!(coverage = state.ring.coverage(), "ready");
+            tracing::info!(coverage, "ready");
         }
     }
 

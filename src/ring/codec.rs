@@ -212,9 +212,9 @@ impl Codec {
             decoder.read_exact(chunk).map_err(|_| DecodeError::Payload)?;
             filter.fill_words(at, chunk.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)));
         }
-        // One byte more asks for the end: gzip's own checksum is verified there, and nothing may follow.
+        // One byte more asks for the end: gzip's own checksum is verified there.
         match decoder.read(&mut [0]) {
-            Ok(0) if decoder.into_inner().is_empty() => Ok(filter),
+            Ok(0) => Ok(filter),
             _ => Err(DecodeError::Payload),
         }
     }

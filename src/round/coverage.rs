@@ -5,7 +5,7 @@
 //! no node was alive. Covered minutes lose it when the store shows news that could not be read, and when the store was
 //! away while minutes passed, until what others saw meanwhile has been read.
 
-use super::{Looked, Since};
+use super::{Gap, Looked, Since};
 use crate::headcount::Shared;
 use crate::room::Link;
 use crate::time::Slot;
@@ -21,17 +21,20 @@ const QUIET_FOR: Duration = Duration::from_secs(3);
 #[derive(Default)]
 pub(super) struct Coverage {
     since: Option<Slot>,
+    /// Minutes in which nobody had looked, and so published, before this server first did.
+    untouched: Option<RangeInclusive<Slot>>,
     /// Looks that found no `since`, and the first of them.
     absent: Option<Absent>,
-    /// Minutes in which nobody was alive, found at the first look.
+    /// The last minutes in which nobody was alive.
     deserted: Option<RangeInclusive<Slot>>,
     /// Covered only because they lie before `since`: reconsidered if a lower one appears.
     by_since: BTreeSet<Slot>,
     /// Covered minutes with news that could not be read.
     unread: BTreeSet<Slot>,
-    /// Minutes that passed while the store was away.
+    /// Minutes of which this server has seen a part, and whose news may still be on their way.
     settling: BTreeMap<Slot, Quiet>,
-    /// The current minute at the last successful round.
+    /// The current minute at the first and at the last successful round.
+    first_success: Option<Slot>,
     last_success: Option<Slot>,
     foreign_newcomers: f64,
 }
@@ -59,14 +62,22 @@ impl Quiet {
 }
 
 impl Coverage {
+    /// Takes in this server's very first look: what is published in minutes that nobody touched before, it will see.
+    pub(super) fn read_first_look(&mut self, shared: &Shared, looked: &Looked) {
+        let length = shared.settings.slot_length;
+        let (Some(last), Some(_)) = (looked.last_heartbeat, looked.since) else { return };
+        let (last, now) = (Slot::at(last, length), Slot::at(looked.time, length));
+        self.untouched = (last < now).then(|| last.plus(1)..=now);
+    }
+
     /// Takes in a look, before its values are read. Returns what the store must be told about `since`.
-    pub(super) fn read_look(&mut self, shared: &Shared, looked: &Looked, looks: u64, now: Duration) -> Option<Since> {
+    pub(super) fn read_look(&mut self, shared: &Shared, looked: &Looked, now: Duration) -> Option<Since> {
         let current = shared.state.read().ring.current();
-        if looks == 1 {
-            self.deserted = deserted(shared, looked, current);
-        }
+        self.deserted = looked.gap.as_ref().and_then(|gap| deserted(shared, gap));
         self.doubt_what_passed_without_the_store(shared, current, now);
-        match (looked.since, self.since) {
+        // Nobody can have begun in the future.
+        let stored = looked.since.filter(|&since| since <= current.plus(1));
+        match (stored, self.since) {
             (Some(stored), known) => {
                 self.learn_since(shared, stored);
                 known.filter(|&known| known < stored).map(|slot| Since { slot, claimed: false })
@@ -130,14 +141,22 @@ impl Coverage {
                 quiet.rounds += 1;
                 quiet.is_long_enough(now)
             });
-            let deserted = self.deserted.as_ref().is_some_and(|deserted| deserted.contains(&slot));
+            // Servers that were cut off, and not dead, have let people in; those are waited for instead.
+            let waits = self.settling.contains_key(&slot);
+            let lies_in =
+                |minutes: &Option<RangeInclusive<Slot>>| minutes.as_ref().is_some_and(|them| them.contains(&slot));
+            let deserted = !waits && (lies_in(&self.deserted) || lies_in(&self.untouched));
             if covered_there(slot) || settled || deserted || self.unread.remove(&slot) {
                 self.cover(shared, slot);
             } else if self.is_empty_by_since(slot) {
                 self.by_since.insert(slot);
                 shared.change(|state| state.ring.set_covered(slot, true));
+            } else if self.first_success.is_some_and(|first| first < slot) {
+                // This server was there, for a part: whoever was there for all of it will tell soon, or nobody was.
+                self.settling.entry(slot).or_insert(Quiet::starting(now));
             }
         }
+        self.first_success.get_or_insert(current);
         self.last_success = Some(current);
     }
 
@@ -194,9 +213,10 @@ impl Coverage {
     }
 }
 
-/// The minutes after the last heartbeat of any node, if none was alive when this server first looked.
-fn deserted(shared: &Shared, looked: &Looked, current: Slot) -> Option<RangeInclusive<Slot>> {
-    let last = looked.last_heartbeat.filter(|_| looked.since.is_some() && looked.nodes <= 1)?;
-    let last = Slot::at(last, shared.settings.slot_length);
-    (last < current).then(|| last.plus(1)..=current)
+/// The whole minutes in which no node was alive; for the server that came first, also the minute in which it came.
+fn deserted(shared: &Shared, gap: &Gap) -> Option<RangeInclusive<Slot>> {
+    let length = shared.settings.slot_length;
+    let (last, first) = (Slot::at(gap.from, length), Slot::at(gap.to, length));
+    let end = if gap.closed_by == shared.writer { first } else { first.minus(1) };
+    (last < end).then(|| last.plus(1)..=end)
 }

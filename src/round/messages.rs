@@ -102,6 +102,8 @@ pub struct Looked {
     pub since: Option<Slot>,
     /// When any node looked last, before this look.
     pub last_heartbeat: Option<Timestamp>,
+    /// The last time that no node was alive.
+    pub gap: Option<Gap>,
     /// The operator's word.
     pub operator: Option<Override>,
     /// How many nodes looked lately, this one included.
@@ -110,6 +112,17 @@ pub struct Looked {
     pub foreign_generation: bool,
     /// Why the store refuses writes, if it does.
     pub write_refused: Option<String>,
+}
+
+/// A time in which no node was alive, so that nobody came in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gap {
+    /// The last look of any node before it.
+    pub from: Timestamp,
+    /// The first look after it.
+    pub to: Timestamp,
+    /// The writer that looked first.
+    pub closed_by: String,
 }
 
 /// The version and size of a stored value.

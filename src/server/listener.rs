@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 /// How long requests in flight may take once the server stops.
-const DRAIN: Duration = Duration::from_millis(700);
+const DRAIN: Duration = Duration::from_millis(250);
 
 pub(super) struct Listener {
     listener: TcpListener,

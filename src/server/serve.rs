@@ -51,22 +51,27 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
         BuildError::Config(error) => ServeError::Config(loaded.locate(error)),
         BuildError::Start { what, source } => ServeError::System { what, source },
     })?;
-    let admin_router = headcount.admin_router().map_err(|error| loaded.locate(error))?;
+    let admin_router =
+        headcount.admin_router_on(Some(config.admin.listen.ip())).map_err(|error| loaded.locate(error))?;
     let check = listen("server.listen", config.server.listen).await?;
     let admin = listen("admin.listen", config.admin.listen).await?;
     let signals = Signals::new().map_err(|source| ServeError::System { what: "cannot wait for signals", source })?;
     announce(&check, &admin);
 
-    let (stop, stopping) = watch::channel(false);
-    let check = tokio::spawn(check.serve(check::router(headcount.clone(), trusted), stopping.clone()));
-    let admin = tokio::spawn(admin.serve(admin_router, stopping));
+    let (stop_check, check_stops) = watch::channel(false);
+    let (stop_admin, admin_stops) = watch::channel(false);
+    let check = tokio::spawn(check.serve(check::router(headcount.clone(), trusted), check_stops));
+    let admin = tokio::spawn(admin.serve(admin_router, admin_stops));
     let signals = signals.first().await;
     tracing::info!("stopping");
     let stop_everything = async {
+        // The admin listener stays to the end: it is where a load balancer learns that this server is not ready.
         headcount.drain();
-        stop.send_replace(true);
-        let _ = tokio::join!(check, admin);
+        stop_check.send_replace(true);
+        let _ = check.await;
         headcount.stop().await;
+        stop_admin.send_replace(true);
+        let _ = admin.await;
     };
     tokio::select! {
         () = stop_everything => tracing::info!("stopped"),

@@ -2,7 +2,7 @@
 
 use super::FilterStore;
 use crate::room::Override;
-use crate::round::{Entry, Identity, Looked, Publish, Published, Reply, Request, Stamp, Stored};
+use crate::round::{Entry, Gap, Identity, Looked, Publish, Published, Reply, Request, Stamp, Stored};
 use crate::store_error::StoreError;
 use crate::time::{Clock, Slot, SystemClock, Timestamp};
 use parking_lot::Mutex;
@@ -36,6 +36,7 @@ struct Namespace {
 #[derive(Default)]
 struct Generation {
     last_heartbeat: Option<Timestamp>,
+    gap: Option<Gap>,
     keys_until: Timestamp,
     since: Option<Slot>,
     operator: Option<Override>,
@@ -102,6 +103,9 @@ impl Namespace {
         let own = self.own(identity);
         own.keys_until = now.plus(identity.keep_for);
         let last_heartbeat = own.last_heartbeat.replace(now);
+        if let Some(from) = last_heartbeat.filter(|&last| !is_alive(last)) {
+            own.gap = Some(Gap { from, to: now, closed_by: identity.writer.clone() });
+        }
         own.nodes.insert(identity.writer.clone(), now);
         own.nodes.retain(|_, &mut at| is_alive(at));
         let entry = |value: &Value| Entry { stamp: value.stamp.clone(), bytes: value.bytes.len() };
@@ -110,6 +114,7 @@ impl Namespace {
             minutes: slots.iter().map(|slot| own.minutes.get(slot).map(entry)).collect(),
             since: own.since,
             last_heartbeat,
+            gap: own.gap.clone(),
             operator: own.operator.clone(),
             nodes: own.nodes.len() as u64,
             foreign_generation,

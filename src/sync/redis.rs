@@ -8,7 +8,7 @@ use super::FilterStore;
 use crate::config::ConfigError;
 use crate::redis_link::{RedisLink, is_read_only};
 use crate::room::Override;
-use crate::round::{Entry, Identity, Looked, Outgoing, Publish, Published, Reply, Request, Since, Stamp, Stored};
+use crate::round::{Entry, Gap, Identity, Looked, Outgoing, Publish, Published, Reply, Request, Since, Stamp, Stored};
 use crate::store_error::StoreError;
 use crate::time::{Slot, Timestamp};
 use redis::aio::MultiplexedConnection;
@@ -85,7 +85,11 @@ impl RedisStore {
         }
         // A key of another type fails its own command, and must not fail the others.
         let answers: Vec<Value> = fetch.ignore_errors().query_async(&mut connection).await?;
-        Ok(slots.iter().zip(answers).filter_map(|(&slot, answer)| read_stored(slot, answer)).collect())
+        let mut stored = Vec::with_capacity(slots.len());
+        for (&slot, answer) in slots.iter().zip(answers) {
+            stored.extend(read_stored(slot, answer)?);
+        }
+        Ok(stored)
     }
 
     async fn publish(
@@ -179,8 +183,8 @@ impl FilterStore for RedisStore {
                 let answer = link.run(within, |connection| self.look(connection, identity, &slots)).await?;
                 let looked = read_look(answer, slots.len())?;
                 if looked.write_refused.as_deref().is_some_and(is_read_only) {
-                    // This node has become a replica; the name may lead to the new primary by now.
-                    link.drop_connection();
+                    // This node has become a replica; by the next round the name may lead to the new primary.
+                    link.connect_anew_next_time();
                 }
                 Ok(Reply::Looked(looked))
             }
@@ -217,6 +221,10 @@ fn read_look(answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError> {
     let micros = number(next()?).unwrap_or_default();
     let since = number(next()?).map(Slot);
     let last_heartbeat = number(next()?).map(Timestamp::from_millis);
+    let gap_from = number(next()?).map(Timestamp::from_millis);
+    let gap_to = number(next()?).map(Timestamp::from_millis);
+    let closed_by = next()?;
+    let gap = gap_from.zip(gap_to).map(|(from, to)| Gap { from, to, closed_by });
     let operator = serde_json::from_str(&next()?).ok();
     let nodes = number(next()?).unwrap_or(1);
     let foreign_generation = number(next()?).unwrap_or_default() > 0;
@@ -231,20 +239,27 @@ fn read_look(answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError> {
         });
     }
     let time = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
-    Ok(Looked { time, minutes, since, last_heartbeat, operator, nodes, foreign_generation, write_refused })
+    Ok(Looked { time, minutes, since, last_heartbeat, gap, operator, nodes, foreign_generation, write_refused })
 }
 
 /// What `HMGET ts value` returns; `None` if there is no value.
-fn read_stored(slot: Slot, answer: Value) -> Option<Stored> {
+///
+/// A key of another type holds no value of ours. Any other refusal says nothing about the value: it is still unread.
+fn read_stored(slot: Slot, answer: Value) -> Result<Option<Stored>, RedisError> {
     type Field = Option<Vec<u8>>;
-    match redis::from_redis_value::<(Field, Field)>(answer) {
+    if let Value::ServerError(refusal) = &answer
+        && refusal.code() != "WRONGTYPE"
+    {
+        return Err(refusal.clone().into());
+    }
+    Ok(match redis::from_redis_value::<(Field, Field)>(answer) {
         Ok((None, None)) => None,
         Ok((Some(stamp), value)) if is_stamp(&stamp) => {
             let stamp = Stamp(String::from_utf8_lossy(&stamp).into_owned());
             Some(Stored { slot, stamp, value: value.unwrap_or_default() })
         }
         _ => Some(Stored { slot, stamp: Stamp(NO_VALUE_OF_OURS.into()), value: Vec::new() }),
-    }
+    })
 }
 
 /// Whether this could be a version that a server wrote.

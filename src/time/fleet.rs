@@ -61,11 +61,6 @@ impl FleetClock {
         Slot::at(self.now(monotonic), self.slot_length)
     }
 
-    /// Whether a store's clock has been heard.
-    pub fn is_synced(&self) -> bool {
-        self.synced
-    }
-
     /// Takes in what the store's clock said at some moment between the two monotonic times.
     pub fn observe(&mut self, sent: Duration, told: Timestamp, received: Duration) -> Observed {
         let earliest = i128::from(told.0) - i128::from(micros(received.max(sent)));
