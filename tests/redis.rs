@@ -30,6 +30,11 @@ fn covered(server: &Server) {
     wait_for("full coverage", || (server.status()["ring"]["coverage"] == 31).then_some(()));
 }
 
+/// Waits until a seat is free. A server that had to wait for the processor may call the newcomer `warming`.
+fn let_in(server: &Server, token: &str) {
+    wait_for(&format!("a seat for {token}"), || (server.check(token).status == 200).then_some(()));
+}
+
 fn until_decided(server: &Server, token: &str, decision: &str) {
     wait_for(&format!("{token} to be {decision}"), || (server.decide(token) == decision).then_some(()));
 }
@@ -43,9 +48,9 @@ fn what_one_server_has_seen_the_other_knows_a_round_later() {
     covered(&other);
     wait_for("both to be ready", || (one.is_ready() && other.is_ready()).then_some(()));
     until_decided(&other, "early", "seen");
-    until_decided(&one, "A", "newcomer");
+    let_in(&one, "A");
     until_decided(&other, "A", "seen");
-    until_decided(&other, "B", "newcomer");
+    let_in(&other, "B");
     until_decided(&one, "B", "seen");
     wait_for("the house to be full", || (one.status()["mode"] == "throttling").then_some(()));
     for server in [&one, &other] {
@@ -62,7 +67,7 @@ fn players_stay_in_through_many_turns_of_the_minute_wherever_they_ask() {
     servers.iter().for_each(covered);
     let players: Vec<String> = (0..20).map(|player| format!("player-{player}")).collect();
     for player in &players {
-        until_decided(&servers[0], player, "newcomer");
+        let_in(&servers[0], player);
     }
     wait_for("the news to arrive", || (servers[1].status()["active_users"]["estimate"] == 20).then_some(()));
     // Each player asks once in a while, here or there; after three windows all are in.
@@ -83,7 +88,7 @@ fn a_stopping_server_hands_over_what_it_has() {
         (serve(&state, &redis.url(), "100", &USUAL), serve(&state, &redis.url(), "100", &USUAL));
     covered(&leaving);
     covered(&staying);
-    until_decided(&leaving, "A", "newcomer");
+    let_in(&leaving, "A");
     leaving.process.signal("-TERM");
     assert_eq!(leaving.process.wait(), Some(0));
     until_decided(&staying, "A", "seen");
@@ -126,7 +131,7 @@ fn an_outage_changes_nothing_for_who_is_in() {
     let (port, url) = (redis.port, redis.url());
     let servers = [(); 2].map(|()| serve(&state, &url, "2", &USUAL));
     servers.iter().for_each(covered);
-    until_decided(&servers[0], "A", "newcomer");
+    let_in(&servers[0], "A");
     until_decided(&servers[1], "A", "seen");
     redis.process.signal("-KILL");
     redis.process.wait();
@@ -151,7 +156,7 @@ fn after_a_flush_everything_is_written_back() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
     let servers = [(); 2].map(|()| serve(&state, &redis.url(), "10", &SHORT));
     servers.iter().for_each(covered);
-    until_decided(&servers[0], "A", "newcomer");
+    let_in(&servers[0], "A");
     let _: () = redis.ask(&["FLUSHALL"]);
     for _ in 0..20 {
         assert_eq!(servers[0].decide("A"), "seen");
@@ -190,7 +195,7 @@ fn servers_with_another_key_raise_an_alarm_and_never_mix() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
     let ours = serve(&state, &redis.url(), "10", &USUAL);
     covered(&ours);
-    until_decided(&ours, "A", "newcomer");
+    let_in(&ours, "A");
     let theirs = [("HEADCOUNT__TOKEN__SECRET", "the key of another fleet"), USUAL[1]];
     let theirs = serve(&state, &redis.url(), "10", &theirs);
     for server in [&ours, &theirs] {
@@ -211,8 +216,8 @@ fn namespaces_and_foreign_keys_in_one_redis_do_not_touch_each_other() {
     let (eu, us) = (named("eu"), named("us"));
     covered(&eu);
     covered(&us);
-    until_decided(&eu, "A", "newcomer");
-    until_decided(&us, "A", "newcomer");
+    let_in(&eu, "A");
+    let_in(&us, "A");
     assert_eq!((eu.status()["sync"]["nodes"].as_u64(), us.status()["sync"]["nodes"].as_u64()), (Some(1), Some(1)));
     let keys: Vec<String> = redis.ask(&["KEYS", "*"]);
     for key in keys.iter().filter(|key| *key != "somebody:else") {
@@ -271,7 +276,7 @@ fn no_token_reaches_redis_or_the_log() {
     let server = serve(&state, &redis.url(), "10", &environment);
     covered(&server);
     let canary = "canary-5f1d9c";
-    until_decided(&server, canary, "newcomer");
+    let_in(&server, canary);
     let sent = server.status()["sync"]["bytes_sent"].as_u64().unwrap();
     wait_for("it to be published", || (server.status()["sync"]["bytes_sent"].as_u64()? > sent).then_some(()));
     let mut stored = String::new();
