@@ -1,7 +1,7 @@
 //! What can be configured, in the sections and under the names of the configuration file; and what each value must be.
 //!
 //! The same [`Config`] is filled by `headcount serve` (file, environment, flags) and by the library's
-//! [`Builder`](crate::Builder); [`Config::check`] holds it to its bounds.
+//! [`Builder`](crate::Builder); building a controller holds it to its bounds.
 
 mod paths;
 mod secret;

@@ -1,4 +1,4 @@
-//! One exchange of news with the store, without I/O: what the loop in [`sync`](crate::sync) drives, and a simulator.
+//! One exchange of news with the store, without I/O: what [`Rounds`](crate::Rounds) drives, and a simulator.
 //!
 //! ```text
 //! begin ──► Look ──► what is foreign and unread? ──► Fetch … ──► merged: the round has succeeded
@@ -263,7 +263,7 @@ impl Round {
         match observed {
             Observed::Jumped => tracing::warn!(%time, "the store's clock has jumped, and three rounds agree on it"),
             Observed::Doubted => {
-                tracing::warn!(time = %looked.time, "the store's clock is far off; three rounds must agree")
+                tracing::warn!(time = %looked.time, "the store's clock is far off; three rounds must agree");
             }
             Observed::First | Observed::Kept => {}
         }
