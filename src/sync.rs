@@ -238,7 +238,9 @@ impl<S: FilterStore> Rounds<S> {
     }
 
     async fn digest(&self, mut round: Round, answer: Result<Reply, StoreError>, now: Duration) -> (Round, Next) {
-        let heavy = self.headcount.shared.settings.shape.bytes() > HEAVY_BYTES;
+        // After a look or a fetch filters are coded; what was published is only noted.
+        let codes = !matches!(answer, Ok(Reply::Published(_)));
+        let heavy = codes && self.headcount.shared.settings.shape.bytes() > HEAVY_BYTES;
         if !heavy {
             let next = round.answer(answer, now);
             return (round, next);
