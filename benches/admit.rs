@@ -2,6 +2,7 @@
 //! users in; against what one would write instead:
 //!
 //! - bare fastbloom `contains(token)`, immutable and of the same capacity and ratio: no window, no refresh, no count
+//! - our own filter alone: hash and one line, no lock, no count
 //! - one parking_lot `RwLock` around two filters like the union and the current minute's
 //! - `DashMap::get`, governor's keyed `check_key`, moka's `get` with a time to idle
 //! - one `HEXISTS` in Redis per request, one at a time and 256 in a pipeline (200k users, over a Unix socket)
@@ -67,12 +68,13 @@ fn decisions(tokens: &Tokens, criterion: &mut Criterion, table: &mut Table) {
     let key = FingerprintKey::new(&[7; 16]).expect("sixteen bytes are enough");
     let mut filter = Bloom::new(Shape::for_capacity(capacity, RATIO).expect("a default capacity"));
     tokens.iter().for_each(|token| _ = filter.insert(key.fingerprint(token.as_bytes())));
-    let locked = RwLock::new((filter.clone(), filter));
+    let (alone, locked) = (filter.clone(), RwLock::new((filter.clone(), filter)));
 
     let [one, two] = [1, 2].map(|threads| {
         let mut contest = Contest::new(format!("admit/{}/threads={threads}", short(tokens.len())));
         enter(&mut contest, "headcount", tokens, threads, |token| headcount.admit(token).is_admitted());
         enter(&mut contest, "fastbloom", tokens, threads, |token| fastbloom.contains(token));
+        enter(&mut contest, "filter alone", tokens, threads, |token| alone.contains(key.fingerprint(token.as_bytes())));
         enter(&mut contest, "one RwLock", tokens, threads, |token| {
             let fingerprint = key.fingerprint(token.as_bytes());
             let (union, current) = &*locked.read();
@@ -81,6 +83,11 @@ fn decisions(tokens: &Tokens, criterion: &mut Criterion, table: &mut Table) {
         contest.run(criterion)
     });
     compare_filters(&one, &two, &short(tokens.len()), table);
+    if !one.of("headcount").is_nan() {
+        let bytes = alone.words().len() * 8;
+        let what = format!("one line of {:.1} MB, address after address", bytes as f64 / 1e6);
+        table.tell(what, "ns", support::line_latency(bytes));
+    }
 
     // A map owns its keys, and its users do not return in the order in which they came.
     let came = tokens.shuffled();
@@ -134,6 +141,9 @@ fn compare_filters(one: &Medians, two: &Medians, users: &str, table: &mut Table)
         let rival = medians.of("fastbloom");
         let what = format!("* decision / bare fastbloom, {users}, {threads} thread(s)");
         table.at_most(what, detail(ours, rival), ours / rival, 1.1);
+        let rival = medians.of("filter alone");
+        let what = format!("decision / our filter alone, {users}, {threads} thread(s)");
+        table.tell(what, detail(ours, rival), ours / rival);
     }
     // An immutable filter shares nothing that is written: what its threads lose, they lose to the machine.
     let machine = two.of("fastbloom") / one.of("fastbloom");

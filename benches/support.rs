@@ -82,6 +82,25 @@ pub fn is_measuring() -> bool {
     has("--bench") && !has("--test") && !has("--list")
 }
 
+/// What the machine takes to fetch a line of `bytes` of memory that is read line after line in random order, each
+/// address known only when the line before has come: the median of some laps, in nanoseconds.
+///
+/// A shared cache holds what is read often. Beside greedy neighbours, a few megabytes read once in 10 ms stay in no cache.
+pub fn line_latency(bytes: usize) -> f64 {
+    let lines = bytes / 64;
+    let mut order: Vec<usize> = (0..lines).collect();
+    fastrand::Rng::with_seed(2).shuffle(&mut order);
+    let mut memory = vec![[0_usize; 8]; lines];
+    for (at, &line) in order.iter().enumerate() {
+        memory[line][0] = order[(at + 1) % lines];
+    }
+    let mut line = 0;
+    let lap = |_| timed(lines as u64, || line = memory[line][0]).as_nanos() as f64 / lines as f64;
+    let laps: Vec<f64> = (0..ROUNDS).map(lap).collect();
+    assert_eq!(line, 0, "each lap ends where it began");
+    median(laps)
+}
+
 /// The middle one of some numbers.
 pub fn median(mut of: Vec<f64>) -> f64 {
     of.sort_by(f64::total_cmp);
