@@ -21,6 +21,7 @@ pub mod fingerprint;
 mod headcount;
 #[cfg(feature = "tower")]
 pub mod layer;
+pub mod limit;
 #[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(feature = "testing")]

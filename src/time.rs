@@ -160,19 +160,19 @@ impl Clock for SystemClock {
 /// ```
 #[derive(Debug, Default)]
 pub struct ManualClock {
-    monotonic_micros: AtomicU64,
+    monotonic_nanos: AtomicU64,
     wall_micros: AtomicU64,
 }
 
 impl ManualClock {
     /// A clock that shows `wall` and monotonic zero.
     pub fn starting_at(wall: Timestamp) -> Self {
-        Self { monotonic_micros: AtomicU64::new(0), wall_micros: AtomicU64::new(wall.0) }
+        Self { monotonic_nanos: AtomicU64::new(0), wall_micros: AtomicU64::new(wall.0) }
     }
 
     /// Lets `duration` pass on both clocks.
     pub fn advance(&self, duration: Duration) {
-        self.monotonic_micros.fetch_add(micros(duration), SeqCst);
+        self.monotonic_nanos.fetch_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), SeqCst);
         self.wall_micros.fetch_add(micros(duration), SeqCst);
     }
 
@@ -184,7 +184,7 @@ impl ManualClock {
 
 impl Clock for ManualClock {
     fn monotonic(&self) -> Duration {
-        Duration::from_micros(self.monotonic_micros.load(SeqCst))
+        Duration::from_nanos(self.monotonic_nanos.load(SeqCst))
     }
 
     fn wall(&self) -> Timestamp {

@@ -12,7 +12,7 @@ const FLOORS: [&[&str]; 9] = [
     &["snapshot"],
     &["headcount"],
     &["round", "redis_link"],
-    &["sync", "layer", "metrics"],
+    &["sync", "layer", "limit", "metrics"],
     &["admin", "players"],
     &["server"],
 ];

@@ -1,0 +1,28 @@
+//! Rate limiters: how much one user may do once in.
+//!
+//! A limiter is a *policy* (pure arithmetic) in a *store* (where the keys live). One question is asked of it: so many
+//! permits, waiting at most so long, [to take or to look](Mode). One of three answers comes back: [now](Verdict::Now),
+//! [after so long](Verdict::After), or [refused](Verdict::Refused) with the time after which trying again makes sense.
+
+mod answer;
+mod ask;
+mod named;
+pub mod policy;
+mod rate;
+mod store;
+
+pub use answer::{Answer, AnsweredBy, Because, Reservation, Verdict};
+pub use ask::{Ask, Mode};
+pub use named::{
+    Nginx, classdojo, cloudflare, fixed_window, governor, guava_bursty, guava_warming_up, leaky_bucket, leaky_queue,
+    next_free_ticket, nginx, producer_consumer, redis_cell, resilience4j_atomic, resilience4j_semaphore,
+    sliding_counter, sliding_log, token_bucket, uber, velocity, x_time_rate, yugabyte,
+};
+pub use policy::{Policy, PolicyError};
+pub use rate::{Rate, RateError};
+pub use store::{At, Memory, MemoryBuilder, TooManyKeys, ask_all, ask_all_at};
+
+/// A duration in whole nanoseconds, at most 584 years.
+pub(crate) fn nanos(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,112 @@
+//! The answer.
+
+use std::time::Duration;
+
+/// What a limiter answered. After `Peek` every field is what it would be after `Take`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+#[must_use]
+pub struct Answer {
+    /// Now, later, or no.
+    pub verdict: Verdict,
+    /// The most permits that can be had at once.
+    pub limit: u64,
+    /// Whole permits that could still be had at once; never above `limit`.
+    pub remaining: u64,
+    /// The same as a number for people: with fractions, and below zero while permits are promised that have yet to come.
+    pub available: f64,
+    /// How long until one more permit could be had without waiting; zero if at once, [`Duration::MAX`] if never.
+    pub next_in: Duration,
+    /// How long until the key is as if it had never asked; [`Duration::MAX`] if never.
+    pub full_in: Duration,
+    /// Who answered.
+    pub answered_by: AnsweredBy,
+    /// The row that a store with a history has written.
+    pub transaction: Option<u64>,
+    /// What to hand to `cancel`.
+    pub reservation: Reservation,
+}
+
+/// Now, later, or no.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go on.
+    Now,
+    /// Go on after so long; it has been charged, and nobody takes this turn away.
+    After(Duration),
+    /// Do not go on.
+    Refused {
+        /// After how long the same question would be granted, if nobody else asks; `None` is never.
+        retry: Option<Duration>,
+        /// What is in the way.
+        because: Because,
+    },
+}
+
+/// What is in the way of a permit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Because {
+    /// The permits are used up.
+    Used,
+    /// The last attempt was too short ago.
+    TooSoon,
+    /// More was asked than can ever be there at once.
+    AboveCapacity,
+    /// The store did not answer, and the limiter is told to deny then.
+    StoreError,
+    /// The memory store holds as many limited keys as it may, and no new one.
+    TooManyKeys,
+}
+
+/// Who answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnsweredBy {
+    /// The store that holds the state.
+    Store,
+    /// This process, which remembers a refusal that still holds.
+    DenyCache,
+    /// This process, because the store did not answer: as `on_store_error` says.
+    OnStoreError,
+}
+
+/// What was charged, so that it can be given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reservation {
+    /// How many permits; none if nothing was charged.
+    pub(crate) cost: u64,
+    /// When its turn is: nanoseconds on the store's clock.
+    pub(crate) act_at: u64,
+    /// Where the state stood after it: the policy's own mark, by which it sees whether somebody came later.
+    pub(crate) mark: u64,
+}
+
+impl Answer {
+    /// Whether to go on, at once or after [`wait`](Self::wait).
+    pub fn is_allowed(&self) -> bool {
+        !matches!(self.verdict, Verdict::Refused { .. })
+    }
+
+    /// How long to hold an allowed request back; zero if it is refused.
+    pub fn wait(&self) -> Duration {
+        match self.verdict {
+            Verdict::After(wait) => wait,
+            Verdict::Now | Verdict::Refused { .. } => Duration::ZERO,
+        }
+    }
+
+    /// When to try again, if it is refused and trying again makes sense.
+    pub fn retry(&self) -> Option<Duration> {
+        match self.verdict {
+            Verdict::Refused { retry, .. } => retry,
+            Verdict::Now | Verdict::After(_) => None,
+        }
+    }
+
+    /// What is in the way, if it is refused.
+    pub fn because(&self) -> Option<Because> {
+        match self.verdict {
+            Verdict::Refused { because, .. } => Some(because),
+            Verdict::Now | Verdict::After(_) => None,
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The names that people look for. Each is a constructor of a policy, and says what the original does otherwise.
+
+use super::policy::{Log, OnStepBack, Paid, Policy, PolicyError, Start, Tat, Ticks, TwoWindows, WarmUp};
+use super::rate::Rate;
+use std::time::Duration;
+
+/// A token bucket: so many permits come per time, and at most `burst` are kept.
+///
+/// In a window W up to `burst + rate · W` pass. For "at most N in any window, audited", use [`sliding_log`].
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, token_bucket};
+/// let limiter = Memory::new(token_bucket(Rate::per_second(20), 40))?;
+/// let answer = limiter.ask("alice", Ask::permits(3))?;
+/// assert!(answer.is_allowed());
+/// assert_eq!((answer.limit, answer.remaining), (40, 37));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub const fn token_bucket(rate: Rate, burst: u64) -> Tat {
+    Tat::new(rate, burst)
+}
+
+/// A leaky bucket as a meter: each request fills it by one, it leaks at the rate, and what would overflow is refused.
+/// The same arithmetic as [`token_bucket`], seen from below.
+pub const fn leaky_bucket(rate: Rate, capacity: u64) -> Tat {
+    Tat::new(rate, capacity)
+}
+
+/// A leaky bucket as a queue: requests leave one by one at the rate, and at most `capacity` of them wait.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, Verdict, leaky_queue};
+/// use std::time::Duration;
+/// let limiter = Memory::new(leaky_queue(Rate::per_second(10), 1)?)?;
+/// assert_eq!(limiter.ask("printer", Ask::ONE)?.verdict, Verdict::Now);
+/// assert!(limiter.ask("printer", Ask::ONE)?.wait() > Duration::from_millis(90));
+/// assert!(!limiter.ask("printer", Ask::ONE)?.is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`PolicyError::ZeroRate`].
+pub fn leaky_queue(rate: Rate, capacity: u64) -> Result<Tat, PolicyError> {
+    let interval = rate.interval().ok_or(PolicyError::ZeroRate)?;
+    Ok(Tat::new(rate, 1).max_wait(times(interval, capacity)))
+}
+
+/// A sliding window log: at most `limit` in any window, exactly; eight bytes per permit and key.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, sliding_log};
+/// use std::time::Duration;
+/// let limiter = Memory::new(sliding_log(2, Duration::from_secs(60)))?;
+/// assert!(limiter.ask("alice", Ask::permits(2))?.is_allowed());
+/// assert!(!limiter.ask("alice", Ask::ONE)?.is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub const fn sliding_log(limit: u64, window: Duration) -> Log {
+    Log::new(limit, window)
+}
+
+/// A sliding window counter: two counts per key, and an estimate in place of a log.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, sliding_counter};
+/// use std::time::Duration;
+/// let limiter = Memory::new(sliding_counter(50, Duration::from_secs(60)))?;
+/// assert_eq!(limiter.ask("alice", Ask::permits(18))?.remaining, 32);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub const fn sliding_counter(limit: u64, window: Duration) -> TwoWindows {
+    TwoWindows::new(limit, window)
+}
+
+/// Cloudflare's: [`sliding_counter`]. A request passes if the estimate *with* it is within the limit.
+pub const fn cloudflare(limit: u64, window: Duration) -> TwoWindows {
+    TwoWindows::new(limit, window)
+}
+
+/// A fixed window: so many in each, and twice as many across an edge.
+pub const fn fixed_window(limit: u64, window: Duration) -> Ticks {
+    Ticks::new(limit, window)
+}
+
+/// The generic cell rate algorithm, as in the crate governor: [`token_bucket`].
+pub const fn governor(rate: Rate, burst: u64) -> Tat {
+    Tat::new(rate, burst)
+}
+
+/// Go's `golang.org/x/time/rate`: [`token_bucket`], but that a clock that goes back counts its time again.
+///
+/// `AllowN` is [`Ask::permits`](super::Ask::permits), `ReserveN` and `WaitN` are the same with `max_wait`, `Tokens` is a
+/// peek at no permits, `CancelAt` is `cancel`, `SetLimit` and `SetBurst` are `change`.
+pub const fn x_time_rate(rate: Rate, burst: u64) -> Tat {
+    Tat::new(rate, burst).on_step_back(OnStepBack::Recount)
+}
+
+/// redis-cell's `CL.THROTTLE key max_burst count period`: [`token_bucket`] with a burst of `max_burst + 1`.
+///
+/// Other than the original it limits above one permit a millisecond, and a key is not blocked when its rate is raised.
+pub fn redis_cell(max_burst: u64, count: u64, period: Duration) -> Tat {
+    Tat::new(Rate::new(count, period), max_burst.saturating_add(1))
+}
+
+/// nginx's `limit_req`: without `burst` and `delay`, one request per interval.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, Verdict, nginx};
+/// let limiter = Memory::new(nginx(Rate::per_second(2)).burst(2).delay(1))?;
+/// assert_eq!(limiter.ask("10.0.0.1", Ask::ONE)?.verdict, Verdict::Now);
+/// assert_eq!(limiter.ask("10.0.0.1", Ask::ONE)?.verdict, Verdict::Now);
+/// assert!(matches!(limiter.ask("10.0.0.1", Ask::ONE)?.verdict, Verdict::After(_)));
+/// assert!(matches!(limiter.ask("10.0.0.1", Ask::ONE)?.verdict, Verdict::Refused { .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// nginx stores a rate as whole thousandths of a request per second: its `1r/m` is 16 in 1,000 seconds, a request each
+/// 62.5 s, and `Rate::new(16, Duration::from_secs(1000))` here.
+pub const fn nginx(rate: Rate) -> Nginx {
+    Nginx { rate, burst: 0, delay: Some(0) }
+}
+
+/// See [`nginx`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nginx {
+    rate: Rate,
+    burst: u64,
+    /// `None` is `nodelay`.
+    delay: Option<u64>,
+}
+
+impl Nginx {
+    /// How many requests may come early.
+    #[must_use]
+    pub const fn burst(mut self, burst: u64) -> Self {
+        self.burst = burst;
+        self
+    }
+
+    /// How many of the early ones are not held back; none unless said.
+    #[must_use]
+    pub const fn delay(mut self, delay: u64) -> Self {
+        self.delay = Some(delay);
+        self
+    }
+
+    /// None of the early ones is held back.
+    #[must_use]
+    pub const fn nodelay(mut self) -> Self {
+        self.delay = None;
+        self
+    }
+}
+
+impl TryFrom<Nginx> for Policy {
+    type Error = PolicyError;
+
+    fn try_from(nginx: Nginx) -> Result<Self, PolicyError> {
+        let interval = nginx.rate.interval().ok_or(PolicyError::ZeroRate)?;
+        let at_once = nginx.delay.unwrap_or(nginx.burst).min(nginx.burst);
+        let held_back = times(interval, nginx.burst - at_once);
+        Ok(Tat::new(nginx.rate, at_once.saturating_add(1)).max_wait(held_back).into())
+    }
+}
+
+/// Guava's `RateLimiter.create(rate)`, SmoothBursty: a request of any size goes on at once and the next one pays; a pause
+/// saves one second's permits. `tryAcquire(n, timeout)` is an ask with `max_wait`, `acquire(n)` one with
+/// [`Duration::MAX`].
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, guava_bursty};
+/// use std::time::Duration;
+/// let limiter = Memory::new(guava_bursty(Rate::per_second(5)))?;
+/// assert!(limiter.ask("job", Ask::permits(100))?.is_allowed());
+/// let next = limiter.ask("job", Ask::ONE.max_wait(Duration::MAX))?;
+/// assert!(next.wait() > Duration::from_secs(19));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub const fn guava_bursty(rate: Rate) -> Tat {
+    let mut tat = Tat::new(rate, 0).paid(Paid::After).start(Start::Empty);
+    tat.burst = super::policy::Burst::Time(Duration::from_secs(1));
+    tat
+}
+
+/// A bucket that records when its next permit is free: [`guava_bursty`].
+pub const fn next_free_ticket(rate: Rate) -> Tat {
+    guava_bursty(rate)
+}
+
+/// Guava's `RateLimiter.create(rate, warmupPeriod)`, SmoothWarmingUp: after a pause, permits cost up to the cold factor
+/// (3 unless said) times their interval.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, guava_warming_up};
+/// use std::time::Duration;
+/// let limiter = Memory::new(guava_warming_up(Rate::per_second(2), Duration::from_secs(4)))?;
+/// assert!(limiter.ask("db", Ask::ONE)?.is_allowed());
+/// let second = limiter.ask("db", Ask::ONE.max_wait(Duration::MAX))?;
+/// assert!(second.wait() > Duration::from_millis(1300), "a cold permit costs 1.375 s");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub const fn guava_warming_up(rate: Rate, warm_up: Duration) -> WarmUp {
+    WarmUp::new(rate, warm_up)
+}
+
+/// uber-go's `ratelimit.New(rate)`: each `Take` waits for its slot, and at most `slack` unused slots (its default is 10)
+/// are made up for.
+pub const fn uber(rate: Rate, slack: u64) -> Tat {
+    Tat::new(rate, slack).paid(Paid::After).start(Start::Empty).max_wait(Duration::MAX)
+}
+
+/// A bucket that a producer fills by `per_tick` permits each `tick`; it is empty when the store begins.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, producer_consumer};
+/// use std::time::Duration;
+/// let limiter = Memory::new(producer_consumer(5, 1, Duration::from_millis(200)))?;
+/// assert!(!limiter.at(Duration::from_millis(199)).ask("k", Ask::ONE)?.is_allowed());
+/// assert!(limiter.at(Duration::from_millis(200)).ask("k", Ask::ONE)?.is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub const fn producer_consumer(capacity: u64, per_tick: u64, tick: Duration) -> Ticks {
+    Ticks::new(per_tick, tick).capacity(capacity).initial(0)
+}
+
+/// resilience4j's `SemaphoreBasedRateLimiter`: `limit` permits in each period, and who waits gets the next period's.
+///
+/// The timeout of its configuration is [`Ticks::max_wait`] (5 s there). Other than the original it owns no timer, says at
+/// once when a wait would be in vain, and a limit that is lowered ([`Memory::change`](super::Memory::change)) does not end
+/// its refreshing. Its scheduler's `refresh` is [`Memory::reset`](super::Memory::reset).
+pub const fn resilience4j_semaphore(limit: u64, period: Duration) -> Ticks {
+    Ticks::new(limit, period)
+}
+
+/// resilience4j's `AtomicRateLimiter`: permits of cycles to come can be reserved, as far as the timeout
+/// ([`Ticks::max_wait`]) reaches, in one request also more than a cycle has. `drainPermissions` is
+/// [`Ask::all`](super::Ask::all).
+pub const fn resilience4j_atomic(limit: u64, period: Duration) -> Ticks {
+    Ticks::new(limit, period).above_capacity(true)
+}
+
+/// ClassDojo's rolling rate limiter: a log whose refused attempts count too, so that who hammers stays out; with a
+/// minimum gap if one is set.
+///
+/// ```
+/// use headcount::limit::{Ask, Because, Memory, classdojo};
+/// use std::time::Duration;
+/// let limiter = Memory::new(classdojo(4, Duration::from_secs(10)).min_gap(Duration::from_secs(2)))?;
+/// let at = |secs| limiter.at(Duration::from_secs(secs));
+/// assert!(at(0).ask("alice", Ask::ONE)?.is_allowed());
+/// assert_eq!(at(1).ask("alice", Ask::ONE)?.because(), Some(Because::TooSoon));
+/// assert!(at(3).ask("alice", Ask::ONE)?.is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub const fn classdojo(limit: u64, interval: Duration) -> Log {
+    Log::new(limit, interval).records_refusals(true)
+}
+
+/// The moving window of the MySQL procedure `check_velocity`, as arithmetic: an attempt exactly as old as the window still
+/// counts, and times are whole seconds. The procedure itself runs in the MySQL store.
+pub const fn velocity(limit: u64, window: Duration) -> Log {
+    Log::new(limit, window).closed(true).grain(Duration::from_secs(1))
+}
+
+/// The token bucket of the published YugabyteDB function, as it was meant: what comes in a window is kept at most. The
+/// function itself, with its quirks or without, runs in the PostgreSQL store.
+///
+/// # Errors
+/// [`PolicyError::ZeroRate`].
+pub fn yugabyte(rate: Rate, window: Duration) -> Result<Tat, PolicyError> {
+    let interval = rate.interval().ok_or(PolicyError::ZeroRate)?;
+    let burst = super::nanos(window) / super::nanos(interval).max(1);
+    Ok(Tat::new(rate, burst))
+}
+
+fn times(interval: Duration, count: u64) -> Duration {
+    Duration::from_nanos(super::nanos(interval).saturating_mul(count))
+}

@@ -1,0 +1,340 @@
+//! The arithmetic: what a key's state says about a question, and what becomes of the state. No clock, no I/O.
+//!
+//! Times are whole nanoseconds since the store's origin; a key that was never asked for is as of time zero. A clock that
+//! goes back counts as one that stands still: `now = max(now, as_of)`.
+
+mod log;
+mod tat;
+mod ticks;
+mod two_windows;
+mod warm_up;
+
+use super::answer::{Answer, AnsweredBy, Because, Reservation, Verdict};
+use super::ask::{Ask, Cost, Mode};
+use super::nanos;
+use super::rate::Rate;
+use std::time::Duration;
+
+pub use log::Log;
+pub(crate) use tat::Burst;
+pub use tat::{OnStepBack, Paid, Start, Tat};
+pub use ticks::Ticks;
+pub use two_windows::TwoWindows;
+pub use warm_up::WarmUp;
+
+/// A time that never comes, in nanoseconds.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// How a limiter decides: five ideas cover every system there is a constructor for.
+///
+/// | policy | state of a key | good for |
+/// |---|---|---|
+/// | [`Tat`] | one time | token bucket, leaky bucket, nginx, Guava, … ; the default |
+/// | [`Ticks`] | a tick and its permits | fixed windows, a bucket that a timer fills |
+/// | [`TwoWindows`] | two counts | a sliding window that may be wrong by a little |
+/// | [`Log`] | the last attempts | a sliding window that is exact, and gaps |
+/// | [`WarmUp`] | stored permits and a time | a cold service that must not get its full rate at once |
+#[derive(Debug, Clone, PartialEq)]
+pub enum Policy {
+    /// One theoretical arrival time.
+    Tat(Tat),
+    /// Permits that come in ticks.
+    Ticks(Ticks),
+    /// A weighted count of two windows.
+    TwoWindows(TwoWindows),
+    /// The times of the last attempts.
+    Log(Log),
+    /// Permits that are dearer after a pause.
+    WarmUp(WarmUp),
+}
+
+/// What is remembered of a key; each policy has its own.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum State {
+    Tat(tat::State),
+    Ticks(ticks::State),
+    TwoWindows(two_windows::State),
+    /// Boxed, so that the keys of the others stay small.
+    Log(Box<log::State>),
+    WarmUp(warm_up::State),
+}
+
+/// A question, in the units of the arithmetic.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Question {
+    pub(crate) cost: Cost,
+    /// Nanoseconds.
+    pub(crate) max_wait: u64,
+    pub(crate) mode: Mode,
+}
+
+/// The pure part of a limiter.
+pub(crate) trait Arithmetic: Clone {
+    /// What is remembered of a key.
+    type State: Clone;
+
+    /// The state of a key that was never asked for.
+    fn fresh(&self) -> Self::State;
+
+    /// Answers, and on `Take` charges what it grants. On `Peek` the state is left alone.
+    fn ask(&self, state: &mut Self::State, now: u64, question: Question) -> Answer;
+
+    /// Whether the key may be forgotten: from now on it would be answered like one that was never asked for.
+    fn is_fresh(&self, state: &Self::State, now: u64) -> bool;
+
+    /// Takes a reservation back whose turn has not come; what was promised to later ones stays promised.
+    fn cancel(&self, state: &mut Self::State, now: u64, reservation: &Reservation);
+
+    /// Gives permits back, never above the limit.
+    fn refund(&self, state: &mut Self::State, now: u64, permits: u64);
+
+    /// Turns a state of the policy `old` into one of this policy, at the moment at which it takes its place.
+    fn carry(&self, old: &Self, state: &mut Self::State, now: u64);
+
+    /// How long to wait if the caller does not say, in nanoseconds.
+    fn max_wait(&self) -> u64 {
+        0
+    }
+}
+
+/// Calls a policy with its own state; a state of another policy is first replaced by a fresh one.
+macro_rules! dispatch {
+    ($policy:expr, $state:expr, |$p:ident, $s:ident| $call:expr) => {
+        match ($policy, $state) {
+            (Policy::Tat($p), State::Tat($s)) => $call,
+            (Policy::Ticks($p), State::Ticks($s)) => $call,
+            (Policy::TwoWindows($p), State::TwoWindows($s)) => $call,
+            (Policy::Log($p), State::Log($s)) => $call,
+            (Policy::WarmUp($p), State::WarmUp($s)) => $call,
+            (policy, _) => unreachable!("a state of another policy than {policy:?}"),
+        }
+    };
+}
+
+impl Policy {
+    pub(crate) fn fresh(&self) -> State {
+        match self {
+            Self::Tat(policy) => State::Tat(policy.fresh()),
+            Self::Ticks(policy) => State::Ticks(policy.fresh()),
+            Self::TwoWindows(policy) => State::TwoWindows(policy.fresh()),
+            Self::Log(policy) => State::Log(Box::new(policy.fresh())),
+            Self::WarmUp(policy) => State::WarmUp(policy.fresh()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn ask(&self, state: &mut State, now: u64, question: Question) -> Answer {
+        dispatch!(self, state, |policy, state| policy.ask(state, now, question))
+    }
+
+    pub(crate) fn is_fresh(&self, state: &State, now: u64) -> bool {
+        dispatch!(self, state, |policy, state| policy.is_fresh(state, now))
+    }
+
+    pub(crate) fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
+        dispatch!(self, state, |policy, state| policy.cancel(state, now, reservation));
+    }
+
+    pub(crate) fn refund(&self, state: &mut State, now: u64, permits: u64) {
+        dispatch!(self, state, |policy, state| policy.refund(state, now, permits));
+    }
+
+    /// Turns a state of the policy `old` into one of this one; between policies of two kinds, nothing is carried over.
+    pub(crate) fn carry(&self, old: &Self, state: &mut State, now: u64) {
+        match (self, old, &mut *state) {
+            (Self::Tat(new), Self::Tat(old), State::Tat(state)) => new.carry(old, state, now),
+            (Self::Ticks(new), Self::Ticks(old), State::Ticks(state)) => new.carry(old, state, now),
+            (Self::TwoWindows(new), Self::TwoWindows(old), State::TwoWindows(state)) => new.carry(old, state, now),
+            (Self::Log(new), Self::Log(old), State::Log(state)) => new.carry(old, state, now),
+            (Self::WarmUp(new), Self::WarmUp(old), State::WarmUp(state)) => new.carry(old, state, now),
+            _ => *state = self.fresh(),
+        }
+    }
+
+    /// What a caller asks, in the units of the arithmetic.
+    #[inline]
+    pub(crate) fn question(&self, ask: Ask) -> Question {
+        let max_wait = ask.max_wait.map_or_else(|| self.max_wait(), nanos);
+        // An endless wait is endless, and still not the wait for what never comes.
+        Question { cost: ask.cost, max_wait: max_wait.min(NEVER - 1), mode: ask.mode }
+    }
+
+    fn max_wait(&self) -> u64 {
+        match self {
+            Self::Tat(policy) => policy.max_wait(),
+            Self::Ticks(policy) => policy.max_wait(),
+            Self::TwoWindows(policy) => policy.max_wait(),
+            Self::Log(policy) => policy.max_wait(),
+            Self::WarmUp(policy) => policy.max_wait(),
+        }
+    }
+
+    /// Whether the policy makes sense.
+    pub(crate) fn check(&self) -> Result<(), PolicyError> {
+        let zero_window = |window: Duration| if window.is_zero() { Err(PolicyError::ZeroWindow) } else { Ok(()) };
+        match self {
+            Self::Tat(tat) if tat.rate.is_zero() && tat.paid == Paid::After => Err(PolicyError::ZeroRate),
+            Self::Tat(tat) if tat.span() > MOST_NANOS => Err(PolicyError::TooLong { rate: tat.rate }),
+            Self::Tat(_) => Ok(()),
+            Self::Ticks(ticks) if ticks.capacity == 0 => Err(PolicyError::ZeroLimit),
+            Self::Ticks(ticks) => zero_window(ticks.tick),
+            Self::TwoWindows(windows) if windows.limit == 0 => Err(PolicyError::ZeroLimit),
+            Self::TwoWindows(windows) if windows.limit > u64::from(u32::MAX) => {
+                Err(PolicyError::TooManyPermits { found: windows.limit, most: u64::from(u32::MAX) })
+            }
+            Self::TwoWindows(windows) => zero_window(windows.window),
+            Self::Log(log) if log.limit == 0 => Err(PolicyError::ZeroLimit),
+            Self::Log(log) if log.limit > MOST_LOGGED => {
+                Err(PolicyError::TooManyPermits { found: log.limit, most: MOST_LOGGED })
+            }
+            Self::Log(log) => zero_window(log.window),
+            Self::WarmUp(warm_up) if warm_up.rate.is_zero() => Err(PolicyError::ZeroRate),
+            Self::WarmUp(warm_up) if !(1.0..=1e6).contains(&warm_up.cold_factor) => {
+                Err(PolicyError::ColdFactor { found: warm_up.cold_factor })
+            }
+            Self::WarmUp(warm_up) => zero_window(warm_up.warm_up),
+        }
+    }
+}
+
+/// The most that a burst may take to come back: 146 years.
+const MOST_NANOS: u64 = 1 << 62;
+
+/// The most attempts that a log remembers of one key: 8 MB.
+const MOST_LOGGED: u64 = 1_000_000;
+
+/// Why a limiter cannot be built.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// A rate at which nothing ever comes, where a request would wait for ever.
+    #[error("the rate is zero, so nobody would ever be let through; give one above zero")]
+    ZeroRate,
+    /// A limit of no permits at all.
+    #[error("the limit is zero, so nobody would ever be let through; give at least one permit")]
+    ZeroLimit,
+    /// A window, tick or warm-up of no time.
+    #[error("the time is zero; a window, a tick or a warm-up needs one above zero")]
+    ZeroWindow,
+    /// A burst that takes centuries to come back.
+    #[error("the burst at {rate} takes more than 146 years to come back; make the burst smaller or the rate higher")]
+    TooLong {
+        /// The rate.
+        rate: Rate,
+    },
+    /// More permits than are remembered one by one.
+    #[error("the limit is {found} permits; this policy counts at most {most}; for more, use a token bucket")]
+    TooManyPermits {
+        /// What was asked for.
+        found: u64,
+        /// The bound.
+        most: u64,
+    },
+    /// A cold key that would be faster than a warm one.
+    #[error("the cold factor is {found}; it must be between 1 (no warm-up) and 1000000")]
+    ColdFactor {
+        /// What was asked for.
+        found: f64,
+    },
+}
+
+impl From<std::convert::Infallible> for PolicyError {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
+impl From<Tat> for Policy {
+    fn from(policy: Tat) -> Self {
+        Self::Tat(policy)
+    }
+}
+
+impl From<Ticks> for Policy {
+    fn from(policy: Ticks) -> Self {
+        Self::Ticks(policy)
+    }
+}
+
+impl From<TwoWindows> for Policy {
+    fn from(policy: TwoWindows) -> Self {
+        Self::TwoWindows(policy)
+    }
+}
+
+impl From<Log> for Policy {
+    fn from(policy: Log) -> Self {
+        Self::Log(policy)
+    }
+}
+
+impl From<WarmUp> for Policy {
+    fn from(policy: WarmUp) -> Self {
+        Self::WarmUp(policy)
+    }
+}
+
+/// What a policy found out, before it is worded as an [`Answer`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Finding {
+    pub(crate) ruling: Ruling,
+    pub(crate) limit: u64,
+    pub(crate) remaining: u64,
+    pub(crate) available: f64,
+    pub(crate) next_in: u64,
+    pub(crate) full_in: u64,
+}
+
+/// Granted or not; times in nanoseconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ruling {
+    Granted { wait: u64, reservation: Reservation },
+    Refused { retry: u64, because: Because },
+}
+
+impl Ruling {
+    /// Granted if the wait is not too long; refused until it is not.
+    pub(crate) fn of_wait(wait: u64, max_wait: u64, reservation: Reservation) -> Self {
+        if wait <= max_wait {
+            Self::Granted { wait, reservation }
+        } else {
+            let retry = if wait == NEVER { NEVER } else { wait - max_wait };
+            Self::Refused { retry, because: Because::Used }
+        }
+    }
+
+    pub(crate) const NEVER: Self = Self::Refused { retry: NEVER, because: Because::AboveCapacity };
+
+    pub(crate) fn is_granted(&self) -> bool {
+        matches!(self, Self::Granted { .. })
+    }
+}
+
+impl From<Finding> for Answer {
+    fn from(finding: Finding) -> Self {
+        let (verdict, reservation) = match finding.ruling {
+            Ruling::Granted { wait: 0, reservation } => (Verdict::Now, reservation),
+            Ruling::Granted { wait, reservation } => (Verdict::After(Duration::from_nanos(wait)), reservation),
+            Ruling::Refused { retry, because } => {
+                let retry = (retry != NEVER).then(|| Duration::from_nanos(retry));
+                (Verdict::Refused { retry, because }, Reservation::default())
+            }
+        };
+        debug_assert!(finding.remaining <= finding.limit, "{finding:?}");
+        Self {
+            verdict,
+            limit: finding.limit,
+            remaining: finding.remaining,
+            available: finding.available,
+            next_in: duration(finding.next_in),
+            full_in: duration(finding.full_in),
+            answered_by: AnsweredBy::Store,
+            transaction: None,
+            reservation,
+        }
+    }
+}
+
+fn duration(nanos: u64) -> Duration {
+    if nanos == NEVER { Duration::MAX } else { Duration::from_nanos(nanos) }
+}

@@ -1,0 +1,228 @@
+//! A sliding window that remembers each attempt: exact, at eight bytes for each permit of the limit.
+//!
+//! # Source
+//! ClassDojo, "Better Rate Limiting With Redis Sorted Sets", 2015, for the minimum gap and the recorded refusals.
+
+use super::{Arithmetic, Finding, NEVER, Question, Ruling};
+use crate::limit::answer::{Answer, Because, Reservation};
+use crate::limit::ask::{Cost, Mode};
+use crate::limit::nanos;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// At most `limit` in any window, whenever it begins.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Log {
+    pub(crate) limit: u64,
+    pub(crate) window: Duration,
+    pub(crate) min_gap: Duration,
+    pub(crate) records_refusals: bool,
+    pub(crate) closed: bool,
+    pub(crate) grain: Duration,
+    pub(crate) max_wait: Duration,
+}
+
+/// What is remembered of a key: the newest attempts, at most as many as the limit, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct State {
+    as_of: u64,
+    attempts: VecDeque<u64>,
+}
+
+/// An attempt exactly as old as the window has left it.
+const HALF_OPEN: u64 = 0;
+
+impl Log {
+    /// At most `limit` attempts in any `window`.
+    pub const fn new(limit: u64, window: Duration) -> Self {
+        Self {
+            limit,
+            window,
+            min_gap: Duration::ZERO,
+            records_refusals: false,
+            closed: false,
+            grain: Duration::from_nanos(1),
+            max_wait: Duration::ZERO,
+        }
+    }
+
+    /// The least time between two attempts; exactly so long is enough. None unless said.
+    #[must_use]
+    pub const fn min_gap(mut self, min_gap: Duration) -> Self {
+        self.min_gap = min_gap;
+        self
+    }
+
+    /// Whether refused attempts count like others, so that who hammers stays out; not so unless said.
+    #[must_use]
+    pub const fn records_refusals(mut self, records_refusals: bool) -> Self {
+        self.records_refusals = records_refusals;
+        self
+    }
+
+    /// Whether an attempt exactly as old as the window still counts; not so unless said.
+    #[must_use]
+    pub const fn closed(mut self, closed: bool) -> Self {
+        self.closed = closed;
+        self
+    }
+
+    /// Cuts times to whole multiples of `grain`, as a database does whose timestamps are whole seconds.
+    #[must_use]
+    pub const fn grain(mut self, grain: Duration) -> Self {
+        self.grain = grain;
+        self
+    }
+
+    /// How long a request waits that does not say; not at all unless said.
+    #[must_use]
+    pub const fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = max_wait;
+        self
+    }
+
+    /// How long an attempt counts.
+    pub(crate) fn counts_for(&self) -> u64 {
+        let grain = nanos(self.grain).max(1);
+        let closed = if self.closed { grain } else { HALF_OPEN };
+        nanos(self.window).saturating_add(closed)
+    }
+
+    fn gap(&self) -> u64 {
+        nanos(self.min_gap)
+    }
+
+    fn now(&self, state: &State, now: u64) -> u64 {
+        let now = now.max(state.as_of);
+        now - now % nanos(self.grain).max(1)
+    }
+
+    /// How many of the attempts have left the window at `now`.
+    fn expired(&self, state: &State, now: u64) -> usize {
+        state.attempts.partition_point(|at| at.saturating_add(self.counts_for()) <= now)
+    }
+
+    /// How long until `wanted` more fit beside the attempts, if `pending` more are recorded at `pending_at`.
+    fn wait(&self, state: &State, now: u64, wanted: u64, pending: (u64, u64)) -> u64 {
+        if wanted > self.limit {
+            return NEVER;
+        }
+        let (pending, pending_at) = pending;
+        let kept = state.attempts.len() as u64;
+        let too_many = (kept + pending).saturating_add(wanted).saturating_sub(self.limit);
+        let free_at = match too_many {
+            0 => 0,
+            // The attempt whose leaving makes room: the stored ones leave first.
+            nth => {
+                let stored = usize::try_from(nth - 1).ok().and_then(|nth| state.attempts.get(nth)).copied();
+                stored.unwrap_or(pending_at).saturating_add(self.counts_for())
+            }
+        };
+        let last = if pending > 0 { Some(pending_at) } else { state.attempts.back().copied() };
+        let spaced_at = last.map_or(0, |last| last.saturating_add(self.gap()));
+        free_at.max(if wanted > 0 { spaced_at } else { 0 }).saturating_sub(now)
+    }
+
+    fn record(&self, state: &mut State, at: u64, count: u64) {
+        let count = usize::try_from(count.min(self.limit)).unwrap_or(usize::MAX);
+        state.attempts.extend(std::iter::repeat_n(at, count));
+        let surplus = state.attempts.len().saturating_sub(usize::try_from(self.limit).unwrap_or(usize::MAX));
+        state.attempts.drain(..surplus);
+    }
+}
+
+impl Arithmetic for Log {
+    type State = State;
+
+    fn fresh(&self) -> State {
+        State::default()
+    }
+
+    fn ask(&self, state: &mut State, now: u64, question: Question) -> Answer {
+        let now = self.now(state, now);
+        let expired = self.expired(state, now);
+        let mut peeked;
+        let state = match question.mode {
+            Mode::Take => state,
+            Mode::Peek => {
+                peeked = state.clone();
+                &mut peeked
+            }
+        };
+        state.attempts.drain(..expired);
+        let held = state.attempts.len() as u64;
+        let cost = match question.cost {
+            Cost::Permits(permits) => permits,
+            Cost::All => self.limit.saturating_sub(held),
+        };
+        let too_soon = cost > 0
+            && state.attempts.back().is_some_and(|last| last.saturating_add(self.gap()) > now)
+            && held.saturating_add(cost) <= self.limit;
+        let max_wait = if self.records_refusals { 0 } else { question.max_wait };
+        let mut ruling = match self.wait(state, now, cost, (0, 0)) {
+            _ if cost > self.limit => Ruling::NEVER,
+            _ if cost == 0 => Ruling::of_wait(0, 0, Reservation::default()),
+            wait => {
+                let act_at = now.saturating_add(wait);
+                Ruling::of_wait(wait, max_wait, Reservation { cost, act_at, mark: 0 })
+            }
+        };
+        let (recorded, at) = match &mut ruling {
+            Ruling::Granted { reservation, .. } => (cost, reservation.act_at),
+            Ruling::Refused { .. } if self.records_refusals && cost <= self.limit => (cost, now),
+            Ruling::Refused { .. } => (0, now),
+        };
+        // A refusal that counts is itself in the way.
+        if let Ruling::Refused { retry, because } = &mut ruling {
+            if *retry != NEVER && recorded > 0 {
+                *retry = self.wait(state, now, cost, (recorded, now));
+            }
+            if too_soon {
+                *because = Because::TooSoon;
+            }
+        }
+        self.record(state, at, recorded);
+        state.as_of = state.as_of.max(now);
+        let held = state.attempts.len() as u64;
+        let last = state.attempts.back().copied();
+        let remaining = self.limit.saturating_sub(held);
+        let finding = Finding {
+            ruling,
+            limit: self.limit,
+            remaining,
+            available: remaining as f64,
+            next_in: if self.limit == 0 { NEVER } else { self.wait(state, now, 1, (0, 0)) },
+            full_in: last.map_or(0, |last| last.saturating_add(self.counts_for().max(self.gap())).saturating_sub(now)),
+        };
+        finding.into()
+    }
+
+    fn is_fresh(&self, state: &State, now: u64) -> bool {
+        let gone = |last: &u64| last.saturating_add(self.counts_for().max(self.gap())) <= now;
+        state.as_of <= now && state.attempts.back().is_none_or(gone)
+    }
+
+    fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
+        if reservation.act_at < now {
+            return;
+        }
+        for _ in 0..reservation.cost {
+            let Some(at) = state.attempts.iter().rposition(|&at| at == reservation.act_at) else { break };
+            state.attempts.remove(at);
+        }
+    }
+
+    fn refund(&self, state: &mut State, _now: u64, permits: u64) {
+        let kept = state.attempts.len().saturating_sub(usize::try_from(permits).unwrap_or(usize::MAX));
+        state.attempts.truncate(kept);
+    }
+
+    fn carry(&self, _old: &Self, state: &mut State, _now: u64) {
+        let surplus = state.attempts.len().saturating_sub(usize::try_from(self.limit).unwrap_or(usize::MAX));
+        state.attempts.drain(..surplus);
+    }
+
+    fn max_wait(&self) -> u64 {
+        nanos(self.max_wait)
+    }
+}

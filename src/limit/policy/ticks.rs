@@ -1,0 +1,163 @@
+//! Permits that come all at once, tick by tick: a fixed window, or a bucket that a timer fills.
+//!
+//! ```text
+//! 3 permits a tick, capacity 3, ahead          ask 2   ask 2: waits for the next tick, one of whose permits is gone then
+//! tick    0│3──────────────1│3────────────────2│3──▼───▼──3│2
+//! ```
+//!
+//! No timer runs: the ticks that have passed are counted when somebody asks, which nobody can tell from a perfect timer.
+
+use super::{Arithmetic, Finding, NEVER, Question, Ruling};
+use crate::limit::answer::{Answer, Reservation};
+use crate::limit::ask::{Cost, Mode};
+use crate::limit::nanos;
+use std::time::Duration;
+
+/// Ticks are counted from the store's origin; the instant of a tick belongs to it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ticks {
+    pub(crate) per_tick: u64,
+    pub(crate) capacity: u64,
+    pub(crate) tick: Duration,
+    pub(crate) initial: u64,
+    pub(crate) above_capacity: bool,
+    pub(crate) max_wait: Duration,
+}
+
+/// What is remembered of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct State {
+    as_of: u64,
+    /// As of `as_of`; below zero if permits of later ticks are promised.
+    permits: i64,
+}
+
+impl Ticks {
+    /// So many permits at each tick, of which none is kept for the next one: a fixed window.
+    pub const fn new(per_tick: u64, tick: Duration) -> Self {
+        Self { per_tick, capacity: per_tick, tick, initial: per_tick, above_capacity: false, max_wait: Duration::ZERO }
+    }
+
+    /// The most permits that are kept; those of one tick unless said.
+    #[must_use]
+    pub const fn capacity(mut self, capacity: u64) -> Self {
+        self.capacity = capacity;
+        self
+    }
+
+    /// What a key has at the store's origin; the permits of one tick unless said.
+    #[must_use]
+    pub const fn initial(mut self, initial: u64) -> Self {
+        self.initial = initial;
+        self
+    }
+
+    /// Whether more than the capacity may be asked for, from several ticks to come; not so unless said.
+    #[must_use]
+    pub const fn above_capacity(mut self, above_capacity: bool) -> Self {
+        self.above_capacity = above_capacity;
+        self
+    }
+
+    /// How long a request waits that does not say; not at all unless said.
+    #[must_use]
+    pub const fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = max_wait;
+        self
+    }
+
+    pub(crate) fn tick_nanos(&self) -> u64 {
+        nanos(self.tick).max(1)
+    }
+
+    fn at(&self, state: &State, now: u64) -> State {
+        let now = now.max(state.as_of);
+        let ticks = now / self.tick_nanos() - state.as_of / self.tick_nanos();
+        let come = i64::try_from(ticks.saturating_mul(self.per_tick)).unwrap_or(i64::MAX);
+        let most = i64::try_from(self.capacity).unwrap_or(i64::MAX);
+        // A limit that was lowered since takes effect at the next tick.
+        let permits = if ticks == 0 { state.permits } else { state.permits.saturating_add(come).min(most) };
+        State { as_of: now, permits }
+    }
+
+    /// How long until `wanted` permits are there.
+    fn wait(&self, state: &State, wanted: u64) -> u64 {
+        let wanted = i64::try_from(wanted).unwrap_or(i64::MAX);
+        let lacking = u64::try_from(wanted.saturating_sub(state.permits)).unwrap_or(0);
+        if lacking == 0 {
+            return 0;
+        }
+        if self.per_tick == 0 {
+            return NEVER;
+        }
+        let ticks = lacking.div_ceil(self.per_tick);
+        let turn = (state.as_of / self.tick_nanos()).saturating_add(ticks).saturating_mul(self.tick_nanos());
+        if turn == NEVER { NEVER } else { turn - state.as_of }
+    }
+
+    fn remaining(&self, state: &State) -> u64 {
+        u64::try_from(state.permits).unwrap_or(0).min(self.capacity)
+    }
+}
+
+impl Arithmetic for Ticks {
+    type State = State;
+
+    fn fresh(&self) -> State {
+        State { as_of: 0, permits: i64::try_from(self.initial.min(self.capacity)).unwrap_or(i64::MAX) }
+    }
+
+    fn ask(&self, state: &mut State, now: u64, question: Question) -> Answer {
+        let mut at = self.at(state, now);
+        let cost = match question.cost {
+            Cost::Permits(permits) => permits,
+            Cost::All => self.remaining(&at),
+        };
+        let ruling = if cost > self.capacity && !self.above_capacity {
+            Ruling::NEVER
+        } else {
+            let wait = if cost == 0 && at.permits >= 0 { 0 } else { self.wait(&at, cost) };
+            let act_at = at.as_of.saturating_add(wait);
+            Ruling::of_wait(wait, question.max_wait, Reservation { cost, act_at, mark: 0 })
+        };
+        if ruling.is_granted() {
+            at.permits = at.permits.saturating_sub_unsigned(cost);
+            if question.mode == Mode::Take {
+                *state = at;
+            }
+        }
+        let finding = Finding {
+            ruling,
+            limit: self.capacity,
+            remaining: self.remaining(&at),
+            available: at.permits as f64,
+            next_in: if self.capacity == 0 { NEVER } else { self.wait(&at, 1) },
+            full_in: self.wait(&at, self.capacity),
+        };
+        finding.into()
+    }
+
+    fn is_fresh(&self, state: &State, now: u64) -> bool {
+        state.as_of <= now && self.at(state, now).permits == self.at(&self.fresh(), now).permits
+    }
+
+    fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
+        if reservation.act_at >= now {
+            self.refund(state, now, reservation.cost);
+        }
+    }
+
+    fn refund(&self, state: &mut State, now: u64, permits: u64) {
+        *state = self.at(state, now);
+        let most = i64::try_from(self.capacity).unwrap_or(i64::MAX).max(state.permits);
+        state.permits = state.permits.saturating_add_unsigned(permits).min(most);
+    }
+
+    fn carry(&self, old: &Self, state: &mut State, now: u64) {
+        *state = old.at(state, now);
+    }
+
+    fn max_wait(&self) -> u64 {
+        nanos(self.max_wait)
+    }
+}

@@ -1,0 +1,157 @@
+//! A sliding window from two counts: the previous window's, weighted by how much of it still lies in the last `window`,
+//! and the current one's.
+//!
+//! ```text
+//!      previous: 42         current: 18
+//! ├────────────────────┼─────┬────────────────┤     estimate = 42 · ¾ + 18 = 49.5
+//!                        ¼   now
+//! ```
+//!
+//! The sum assumes that the previous window's requests came evenly; where they did not, it errs. Refused requests are not
+//! counted. Waiting by reservation is not offered: what a later moment will allow depends on the mix of both windows.
+//!
+//! # Source
+//! Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017.
+
+use super::{Arithmetic, Finding, NEVER, Question, Ruling};
+use crate::limit::answer::{Answer, Because, Reservation};
+use crate::limit::ask::{Cost, Mode};
+use crate::limit::nanos;
+use std::time::Duration;
+
+/// At most `limit` in a window, estimated; windows begin at multiples of their length from the store's origin.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TwoWindows {
+    pub(crate) limit: u64,
+    pub(crate) window: Duration,
+}
+
+/// What is remembered of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct State {
+    as_of: u64,
+    previous: u32,
+    current: u32,
+}
+
+impl TwoWindows {
+    /// At most `limit` requests in each `window`.
+    pub const fn new(limit: u64, window: Duration) -> Self {
+        Self { limit, window }
+    }
+
+    pub(crate) fn window_nanos(&self) -> u64 {
+        nanos(self.window).max(1)
+    }
+
+    fn at(&self, state: &State, now: u64) -> State {
+        let now = now.max(state.as_of);
+        let (previous, current) = match now / self.window_nanos() - state.as_of / self.window_nanos() {
+            0 => (state.previous, state.current),
+            1 => (state.current, 0),
+            _ => (0, 0),
+        };
+        State { as_of: now, previous, current }
+    }
+
+    /// The estimate, times the window's length: exact.
+    fn estimate(&self, state: &State) -> u128 {
+        let left = self.window_nanos() - state.as_of % self.window_nanos();
+        u128::from(state.previous) * u128::from(left) + u128::from(state.current) * u128::from(self.window_nanos())
+    }
+
+    /// How long until `wanted` more fit.
+    fn wait(&self, state: &State, wanted: u64) -> u64 {
+        if wanted > self.limit {
+            return NEVER;
+        }
+        let window = self.window_nanos();
+        let offset = state.as_of % window;
+        // The first offset in a window at which `before`, weighted, leaves room beside `now`.
+        let fits_from = |before: u32, now: u32| -> Option<u64> {
+            let room = u128::from(self.limit.checked_sub(u64::from(now))?.checked_sub(wanted)?) * u128::from(window);
+            let weight = if before == 0 { u128::from(window) } else { room / u128::from(before) };
+            Some(window - u64::try_from(weight).unwrap_or(NEVER).min(window))
+        };
+        match fits_from(state.previous, state.current) {
+            Some(from) => from.saturating_sub(offset),
+            None => fits_from(state.current, 0).map_or(NEVER, |from| window - offset + from),
+        }
+    }
+}
+
+/// Limits are smaller than this, so counts never are cut.
+fn whole(permits: u64) -> u32 {
+    u32::try_from(permits).unwrap_or(u32::MAX)
+}
+
+impl Arithmetic for TwoWindows {
+    type State = State;
+
+    fn fresh(&self) -> State {
+        State { as_of: 0, previous: 0, current: 0 }
+    }
+
+    fn ask(&self, state: &mut State, now: u64, question: Question) -> Answer {
+        let mut at = self.at(state, now);
+        let room = |at: &State| {
+            let whole = u128::from(self.limit) * u128::from(self.window_nanos());
+            let left = whole.saturating_sub(self.estimate(at)) / u128::from(self.window_nanos());
+            u64::try_from(left).unwrap_or(u64::MAX)
+        };
+        let cost = match question.cost {
+            Cost::Permits(permits) => permits,
+            Cost::All => room(&at),
+        };
+        let ruling = match self.wait(&at, cost) {
+            _ if cost == 0 => Ruling::of_wait(0, 0, Reservation::default()),
+            0 => Ruling::of_wait(0, 0, Reservation { cost, act_at: at.as_of, mark: 0 }),
+            NEVER => Ruling::NEVER,
+            retry => Ruling::Refused { retry, because: Because::Used },
+        };
+        if ruling.is_granted() {
+            at.current = at.current.saturating_add(whole(cost));
+            if question.mode == Mode::Take {
+                *state = at;
+            }
+        }
+        let finding = Finding {
+            ruling,
+            limit: self.limit,
+            remaining: room(&at),
+            available: self.limit as f64 - self.estimate(&at) as f64 / self.window_nanos() as f64,
+            next_in: self.wait(&at, 1),
+            full_in: self.wait(&at, self.limit),
+        };
+        finding.into()
+    }
+
+    fn is_fresh(&self, state: &State, now: u64) -> bool {
+        let at = self.at(state, now);
+        state.as_of <= now && at.previous == 0 && at.current == 0
+    }
+
+    fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
+        if reservation.act_at >= now {
+            self.refund(state, now, reservation.cost);
+        }
+    }
+
+    fn refund(&self, state: &mut State, now: u64, permits: u64) {
+        *state = self.at(state, now);
+        let of_previous = whole(permits).saturating_sub(state.current);
+        state.current = state.current.saturating_sub(whole(permits));
+        state.previous = state.previous.saturating_sub(of_previous);
+    }
+
+    fn carry(&self, old: &Self, state: &mut State, now: u64) {
+        let at = old.at(state, now);
+        // With windows of another length, the estimate goes on as what was seen in the current one.
+        *state = if old.window == self.window {
+            at
+        } else {
+            let seen = old.estimate(&at).div_ceil(u128::from(old.window_nanos()));
+            State { as_of: at.as_of, previous: 0, current: u32::try_from(seen).unwrap_or(u32::MAX) }
+        };
+    }
+}

@@ -1,0 +1,205 @@
+//! Permits that are dearer after a pause: a service that went cold gets its rate back step by step.
+//!
+//! ```text
+//! interval       ┌ cold factor · stable
+//!        │      ╱│        going right: permits are stored while nobody asks
+//!        │    ╱  │        going left: they are spent, each at the height of the curve
+//! stable ├──┘    │
+//!        └──┬────┴─ stored permits
+//!       threshold max     the area from threshold to max is the warm-up time
+//! ```
+//!
+//! The reference computes in floating point and in whole microseconds, and so does this: the only policy that does.
+//!
+//! # Source
+//! Guava, `SmoothRateLimiter.SmoothWarmingUp`.
+
+use super::{Arithmetic, Finding, NEVER, Question, Ruling};
+use crate::limit::answer::{Answer, Reservation};
+use crate::limit::ask::{Cost, Mode};
+use crate::limit::nanos;
+use crate::limit::rate::Rate;
+use std::time::Duration;
+
+/// Paid after, like Guava's: a request goes on at once, however large, and the next one waits for it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WarmUp {
+    pub(crate) rate: Rate,
+    pub(crate) warm_up: Duration,
+    pub(crate) cold_factor: f64,
+    pub(crate) max_wait: Duration,
+}
+
+/// What is remembered of a key.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct State {
+    stored: f64,
+    /// Microseconds.
+    next_free: u64,
+}
+
+/// The curve: everything that follows from rate, warm-up and cold factor. Times in microseconds.
+pub(crate) struct Curve {
+    pub(crate) stable: f64,
+    pub(crate) threshold: f64,
+    pub(crate) max: f64,
+    pub(crate) slope: f64,
+    pub(crate) cool_down: f64,
+}
+
+impl WarmUp {
+    /// A rate that is reached `warm_up` after a pause.
+    pub const fn new(rate: Rate, warm_up: Duration) -> Self {
+        Self { rate, warm_up, cold_factor: 3.0, max_wait: Duration::ZERO }
+    }
+
+    /// How much slower than the rate a cold key begins; 3 unless said.
+    #[must_use]
+    pub const fn cold_factor(mut self, cold_factor: f64) -> Self {
+        self.cold_factor = cold_factor;
+        self
+    }
+
+    /// How long a request waits that does not say; not at all unless said.
+    #[must_use]
+    pub const fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = max_wait;
+        self
+    }
+
+    pub(crate) fn curve(&self) -> Curve {
+        let warm_up = nanos(self.warm_up) as f64 / 1000.0;
+        let stable = self.rate.interval().map_or(f64::INFINITY, |interval| interval.as_nanos() as f64 / 1000.0);
+        let cold = stable * self.cold_factor;
+        let threshold = 0.5 * warm_up / stable;
+        let max = threshold + 2.0 * warm_up / (stable + cold);
+        let slope = (cold - stable) / (max - threshold);
+        Curve { stable, threshold, max, slope, cool_down: warm_up / max }
+    }
+
+    fn at(curve: &Curve, state: &State, now: u64) -> State {
+        if now <= state.next_free {
+            return *state;
+        }
+        let gained = (now - state.next_free) as f64 / curve.cool_down;
+        // At an infinite rate nothing is stored: 0/0.
+        let stored = if gained.is_nan() { 0.0 } else { curve.max.min(state.stored + gained) };
+        State { stored, next_free: now }
+    }
+}
+
+impl Curve {
+    /// What `taken` of the stored permits cost.
+    fn time_of_stored(&self, stored: f64, taken: f64) -> u64 {
+        let above = stored - self.threshold;
+        let (mut micros, mut taken) = (0, taken);
+        if above > 0.0 {
+            let dear = above.min(taken);
+            let height = |permits: f64| self.stable + permits * self.slope;
+            micros = (dear * (height(above) + height(above - dear)) / 2.0) as u64;
+            taken -= dear;
+        }
+        micros + (self.stable * taken) as u64
+    }
+}
+
+impl Arithmetic for WarmUp {
+    type State = State;
+
+    fn fresh(&self) -> State {
+        let max = self.curve().max;
+        State { stored: if max.is_finite() { max } else { 0.0 }, next_free: 0 }
+    }
+
+    fn ask(&self, state: &mut State, now: u64, question: Question) -> Answer {
+        let curve = self.curve();
+        let now = now / 1000;
+        let mut at = Self::at(&curve, state, now);
+        let wait = (at.next_free - now.min(at.next_free)).saturating_mul(1000);
+        let cost = match question.cost {
+            Cost::Permits(permits) => permits,
+            Cost::All if wait > 0 => 0,
+            Cost::All => at.stored as u64 + 1,
+        };
+        let free = self.rate.is_infinite();
+        let spent = (cost as f64).min(at.stored);
+        let missing = cost as f64 - spent;
+        let price = if free { 0 } else { curve.time_of_stored(at.stored, spent) + (missing * curve.stable) as u64 };
+        let next_free = at.next_free.saturating_add(price);
+        let reservation = Reservation { cost, act_at: at.next_free.saturating_mul(1000), mark: next_free };
+        let ruling = Ruling::of_wait(wait, question.max_wait, reservation);
+        if ruling.is_granted() {
+            at = State { stored: if free { 0.0 } else { at.stored - spent }, next_free };
+            if question.mode == Mode::Take {
+                *state = at;
+            }
+        }
+        let wait = at.next_free.saturating_sub(now).saturating_mul(1000);
+        let limit = if free { u64::MAX } else { (curve.max as u64).saturating_add(1) };
+        let refill = if free { 0.0 } else { (curve.max - at.stored) * curve.cool_down * 1000.0 };
+        let finding = Finding {
+            ruling,
+            limit,
+            remaining: if wait > 0 { 0 } else { (at.stored as u64).saturating_add(1).min(limit) },
+            available: at.stored,
+            next_in: wait,
+            full_in: wait.saturating_add(refill.ceil() as u64).min(NEVER - 1),
+        };
+        finding.into()
+    }
+
+    fn is_fresh(&self, state: &State, now: u64) -> bool {
+        let (curve, now) = (self.curve(), now / 1000);
+        state.next_free <= now && Self::at(&curve, state, now).stored == self.fresh().stored
+    }
+
+    fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
+        // Only the last one can be taken back: what a permit cost depends on those before it.
+        if reservation.act_at >= now && state.next_free == reservation.mark {
+            let price = (state.next_free.saturating_mul(1000)).saturating_sub(reservation.act_at) / 1000;
+            state.next_free -= price;
+            state.stored = self.stored_before(state.stored, reservation.cost, price);
+        }
+    }
+
+    fn refund(&self, state: &mut State, now: u64, permits: u64) {
+        let curve = self.curve();
+        *state = Self::at(&curve, state, now / 1000);
+        state.stored = (state.stored + permits as f64).min(if curve.max.is_finite() { curve.max } else { 0.0 });
+    }
+
+    fn carry(&self, old: &Self, state: &mut State, now: u64) {
+        let (before, after) = (old.curve(), self.curve());
+        *state = Self::at(&before, state, now / 1000);
+        state.stored = match () {
+            () if !before.max.is_finite() || !after.max.is_finite() => 0.0,
+            () if before.max == 0.0 => after.max,
+            () => state.stored * after.max / before.max,
+        };
+    }
+
+    fn max_wait(&self) -> u64 {
+        nanos(self.max_wait)
+    }
+}
+
+impl WarmUp {
+    /// What was stored before `cost` permits were paid with `price` microseconds: the missing ones cost the stable
+    /// interval each, the rest came from the store.
+    fn stored_before(&self, stored: f64, cost: u64, price: u64) -> f64 {
+        let curve = self.curve();
+        if stored > 0.0 {
+            // Nothing was missing.
+            return (stored + cost as f64).min(curve.max);
+        }
+        // The store ran empty: find how much of the cost it held, by its price. The price of `from` stored permits and
+        // the rest at the stable interval grows with `from`.
+        let (mut low, mut high) = (0.0_f64, (cost as f64).min(curve.max));
+        for _ in 0..60 {
+            let middle = (low + high) / 2.0;
+            let asked = curve.time_of_stored(middle, middle) + ((cost as f64 - middle) * curve.stable) as u64;
+            if asked < price { low = middle } else { high = middle }
+        }
+        high
+    }
+}

@@ -1,0 +1,191 @@
+//! How many permits come in how much time.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A number of permits per time. The unit is in the name of each constructor, so that it cannot be misread.
+///
+/// Two rates are special, and both are allowed: [`Rate::ZERO`], at which nothing ever comes back, and
+/// [`Rate::INFINITE`], at which everything is there at once. A limiter that makes no sense at one of them refuses it
+/// when it is built.
+///
+/// ```
+/// use headcount::limit::Rate;
+/// use std::time::Duration;
+/// assert_eq!(Rate::per_second(20), Rate::every(Duration::from_millis(50)));
+/// assert_eq!("5/1m".parse(), Ok(Rate::per_minute(5)));
+/// assert_eq!(Rate::per_minute(30).interval(), Some(Duration::from_secs(2)));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rate {
+    /// Nanoseconds between two permits, rounded up; `NEVER` and 0 are the special rates.
+    interval: u64,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl Rate {
+    /// No permit ever comes.
+    pub const ZERO: Self = Self { interval: NEVER };
+
+    /// There is always a permit.
+    pub const INFINITE: Self = Self { interval: 0 };
+
+    /// So many permits a second; 0 is [`Rate::ZERO`].
+    pub const fn per_second(permits: u64) -> Self {
+        Self::per_nanos(permits, 1_000_000_000)
+    }
+
+    /// So many permits a minute.
+    pub const fn per_minute(permits: u64) -> Self {
+        Self::per_nanos(permits, 60 * 1_000_000_000)
+    }
+
+    /// So many permits an hour.
+    pub const fn per_hour(permits: u64) -> Self {
+        Self::per_nanos(permits, 3600 * 1_000_000_000)
+    }
+
+    /// So many permits in each `time`. No permits are [`Rate::ZERO`]; some in no time at all are [`Rate::INFINITE`].
+    ///
+    /// The time of one permit is rounded up to whole nanoseconds: never more than the rate, and at most 10⁹ a second.
+    pub fn new(permits: u64, time: Duration) -> Self {
+        Self::per_nanos(permits, super::nanos(time))
+    }
+
+    /// One permit in each `interval`; none at all is [`Rate::INFINITE`].
+    pub fn every(interval: Duration) -> Self {
+        Self::new(1, interval)
+    }
+
+    /// So many permits a second, a fraction perhaps.
+    ///
+    /// # Errors
+    /// [`RateError::NotARate`] if the number is negative or none.
+    pub fn per_second_f64(permits: f64) -> Result<Self, RateError> {
+        match 1e9 / permits {
+            _ if permits.is_nan() || permits < 0.0 => Err(RateError::NotARate { found: permits }),
+            // 0.2 has no exact binary form, and its interval should be five seconds all the same.
+            interval if (interval - interval.round()).abs() < interval * 1e-12 => {
+                Ok(Self { interval: interval.round() as u64 })
+            }
+            interval => Ok(Self { interval: interval.ceil() as u64 }),
+        }
+    }
+
+    const fn per_nanos(permits: u64, time: u64) -> Self {
+        if permits == 0 { Self::ZERO } else { Self { interval: time.div_ceil(permits) } }
+    }
+
+    /// The time between two permits; `None` at [`Rate::ZERO`].
+    pub fn interval(self) -> Option<Duration> {
+        (self.interval != NEVER).then(|| Duration::from_nanos(self.interval))
+    }
+
+    /// Whether no permit ever comes.
+    pub fn is_zero(self) -> bool {
+        self.interval == NEVER
+    }
+
+    /// Whether there is always a permit.
+    pub fn is_infinite(self) -> bool {
+        self.interval == 0
+    }
+
+    /// Permits per second.
+    pub fn as_per_second(self) -> f64 {
+        if self.is_zero() { 0.0 } else { 1e9 / self.interval as f64 }
+    }
+}
+
+impl fmt::Debug for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.interval() {
+            None => f.write_str("none at all"),
+            Some(Duration::ZERO) => f.write_str("without limit"),
+            Some(interval) => write!(f, "1/{}", humantime::format_duration(interval)),
+        }
+    }
+}
+
+/// Why something is no rate.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum RateError {
+    /// A negative number, or none.
+    #[error("{found} permits a second is no rate; write a number from 0 on")]
+    NotARate {
+        /// What was given.
+        found: f64,
+    },
+    /// A text that is not `permits/time`.
+    #[error("{found:?} is no rate; write permits per time, as in \"20/s\", \"5/1m\" or \"100/1h\"")]
+    Syntax {
+        /// What was given.
+        found: String,
+    },
+}
+
+impl FromStr for Rate {
+    type Err = RateError;
+
+    /// Reads `20/s`, `5/1m`, `100/1h`: permits, a slash, and a time whose number may be left out if it is 1.
+    fn from_str(text: &str) -> Result<Self, RateError> {
+        let syntax = || RateError::Syntax { found: text.to_owned() };
+        let (permits, time) = text.split_once('/').ok_or_else(syntax)?;
+        let permits = permits.trim().parse().map_err(|_| syntax())?;
+        let time = time.trim();
+        let time = if time.starts_with(|c: char| c.is_ascii_digit()) { time.to_owned() } else { format!("1{time}") };
+        let time = humantime::parse_duration(&time).map_err(|_| syntax())?;
+        if time.is_zero() { Err(syntax()) } else { Ok(Self::new(permits, time)) }
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Rate {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_permit_is_rounded_up() {
+        assert_eq!(Rate::per_second(3).interval(), Some(Duration::from_nanos(333_333_334)));
+        assert_eq!(Rate::per_second(u64::MAX).interval(), Some(Duration::from_nanos(1)));
+    }
+
+    #[test]
+    fn fractions_are_rates() {
+        assert_eq!(Rate::per_second_f64(0.2), Ok(Rate::every(Duration::from_secs(5))));
+        assert_eq!(Rate::per_second_f64(10.0 / 13.0), Ok(Rate::every(Duration::from_millis(1300))));
+        assert_eq!(Rate::per_second_f64(0.0), Ok(Rate::ZERO));
+        assert_eq!(Rate::per_second_f64(f64::INFINITY), Ok(Rate::INFINITE));
+        assert!(Rate::per_second_f64(-1.0).is_err() && Rate::per_second_f64(f64::NAN).is_err());
+    }
+
+    #[test]
+    fn a_rate_is_read_as_it_is_said() {
+        for (text, rate) in [
+            ("20/s", Rate::per_second(20)),
+            ("5/1m", Rate::per_minute(5)),
+            ("100/1h", Rate::per_hour(100)),
+            ("6 / 2m", Rate::every(Duration::from_secs(20))),
+            ("0/s", Rate::ZERO),
+        ] {
+            assert_eq!(text.parse(), Ok(rate), "{text}");
+        }
+        for text in ["", "20", "/s", "20/", "-1/s", "1.5/s", "20/0s", "20/parsec", "20/s/s"] {
+            assert_eq!(text.parse::<Rate>(), Err(RateError::Syntax { found: text.into() }));
+        }
+    }
+}

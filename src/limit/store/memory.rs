@@ -1,0 +1,431 @@
+//! The store in this process: shards of keys, each behind its own lock.
+//!
+//! A key is remembered as 128 bits of a keyed hash, so that its length does not matter and nobody can aim at a shard. It
+//! is forgotten when it would be answered like a new one; each insertion looks at a few others for that, so the table
+//! follows what is in use. Beyond the hard cap no key that is limited is forgotten: it is the new one that is not
+//! served.
+
+use crate::limit::answer::{Answer, Reservation};
+use crate::limit::ask::{Ask, Mode};
+use crate::limit::nanos;
+use crate::limit::policy::{Policy, PolicyError, State};
+use crate::time::{Clock, SystemClock};
+use crossbeam_utils::CachePadded;
+use indexmap::IndexMap;
+use parking_lot::{Mutex, MutexGuard};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+/// Entries that an insertion looks at, for those that can be forgotten.
+const SAMPLE: usize = 4;
+
+/// Entries that are looked at before a new key is turned away.
+const LAST_LOOK: usize = 64;
+
+/// Keys that a store holds at most, unless said.
+const MAX_KEYS: usize = 10_000_000;
+
+/// A limiter in this process. Clones are handles of one limiter.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, token_bucket};
+/// let limiter = Memory::new(token_bucket(Rate::per_minute(5), 5))?;
+/// for _ in 0..5 {
+///     assert!(limiter.ask("alice", Ask::ONE)?.is_allowed());
+/// }
+/// let refused = limiter.ask("alice", Ask::ONE)?;
+/// assert!(refused.retry().unwrap().as_secs() >= 11);
+/// assert!(limiter.ask("bob", Ask::ONE)?.is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Memory {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    keys_per_shard: usize,
+    seed: u64,
+    clock: Arc<dyn Clock>,
+    origin: Duration,
+}
+
+struct Shard {
+    /// In each shard, so that a change is seen by a shard's keys at one moment.
+    policy: Arc<Policy>,
+    keys: IndexMap<Key, State, BuildHasherDefault<AlreadyHashed>>,
+    /// Where the next insertion looks.
+    cursor: usize,
+}
+
+/// A keyed hash of a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key {
+    shard: u64,
+    rest: u64,
+}
+
+impl std::hash::Hash for Key {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        hasher.write_u64(self.rest);
+    }
+}
+
+#[derive(Default)]
+struct AlreadyHashed(u64);
+
+impl Hasher for AlreadyHashed {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are hashed as one number");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// A key could not be remembered: the store holds as many limited keys as it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the store holds all the limited keys it may; raise max_keys, or limit by something with fewer values")]
+pub struct TooManyKeys;
+
+/// Configures a [`Memory`].
+pub struct MemoryBuilder {
+    policy: Result<Policy, PolicyError>,
+    max_keys: usize,
+    clock: Arc<dyn Clock>,
+}
+
+impl MemoryBuilder {
+    /// The most keys that are held; 10 million unless said. The bound is kept shard by shard, so that with unlucky keys a
+    /// new one may be turned away a few percent before it.
+    #[must_use]
+    pub fn max_keys(mut self, max_keys: usize) -> Self {
+        self.max_keys = max_keys;
+        self
+    }
+
+    /// Another clock than the machine's.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Builds the limiter. Its time, and with it windows and ticks, begins now.
+    ///
+    /// # Errors
+    /// [`PolicyError`].
+    pub fn build(self) -> Result<Memory, PolicyError> {
+        let policy = Arc::new(self.policy?);
+        policy.check()?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let shards = (8 * cores).next_power_of_two().min(self.max_keys.max(1).next_power_of_two());
+        let shard = || Shard { policy: Arc::clone(&policy), keys: IndexMap::default(), cursor: 0 };
+        let shared = Shared {
+            shards: (0..shards).map(|_| CachePadded::new(Mutex::new(shard()))).collect(),
+            keys_per_shard: self.max_keys / shards,
+            seed: fastrand::u64(..),
+            origin: self.clock.monotonic(),
+            clock: self.clock,
+        };
+        Ok(Memory { shared: Arc::new(shared) })
+    }
+}
+
+impl Memory {
+    /// A limiter with a policy of its own.
+    ///
+    /// # Errors
+    /// [`PolicyError`] if the policy makes no sense.
+    pub fn new<P>(policy: P) -> Result<Self, PolicyError>
+    where
+        P: TryInto<Policy>,
+        P::Error: Into<PolicyError>,
+    {
+        Self::builder(policy).build()
+    }
+
+    /// Begins to configure a limiter.
+    pub fn builder<P>(policy: P) -> MemoryBuilder
+    where
+        P: TryInto<Policy>,
+        P::Error: Into<PolicyError>,
+    {
+        let policy = policy.try_into().map_err(Into::into);
+        MemoryBuilder { policy, max_keys: MAX_KEYS, clock: Arc::new(SystemClock::new()) }
+    }
+
+    /// Asks for a key.
+    ///
+    /// # Errors
+    /// [`TooManyKeys`] if the key is new and cannot be remembered.
+    ///
+    /// # Cost
+    /// A clock's reading, a hash, one lock that few share, and some additions; nothing is allocated for a known key.
+    pub fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, TooManyKeys> {
+        self.now().ask(key, ask)
+    }
+
+    /// Takes a reservation back whose turn has not come; see [`At::cancel`].
+    pub fn cancel(&self, key: impl AsRef<[u8]>, reservation: &Reservation) {
+        self.now().cancel(key, reservation);
+    }
+
+    /// Gives permits back, never above the limit: for what turned out cheaper than it was asked for.
+    pub fn refund(&self, key: impl AsRef<[u8]>, permits: u64) {
+        self.now().refund(key, permits);
+    }
+
+    /// Forgets a key: it is as if it had never been asked for.
+    pub fn reset(&self, key: impl AsRef<[u8]>) {
+        let key = self.key(key.as_ref());
+        self.shard(key).lock().keys.swap_remove(&key);
+    }
+
+    /// Puts another policy in force; see [`At::change`].
+    ///
+    /// # Errors
+    /// [`PolicyError`]; the old policy stays in force then.
+    pub fn change<P>(&self, policy: P) -> Result<(), PolicyError>
+    where
+        P: TryInto<Policy>,
+        P::Error: Into<PolicyError>,
+    {
+        self.now().change(policy)
+    }
+
+    /// Forgets every key that would be answered like a new one.
+    pub fn forget_fresh(&self) {
+        self.now().forget_fresh();
+    }
+
+    /// How many keys are remembered.
+    pub fn len(&self) -> usize {
+        self.shared.shards.iter().map(|shard| shard.lock().keys.len()).sum()
+    }
+
+    /// Whether no key is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether a key is remembered.
+    pub fn remembers(&self, key: impl AsRef<[u8]>) -> bool {
+        let key = self.key(key.as_ref());
+        self.shard(key).lock().keys.contains_key(&key)
+    }
+
+    /// The limiter at a time of the caller's, counted from its beginning: for tests, which are stories and do not sleep.
+    pub fn at(&self, time: Duration) -> At<'_> {
+        At { limiter: self, now: nanos(time) }
+    }
+
+    fn now(&self) -> At<'_> {
+        self.at(self.shared.clock.monotonic().saturating_sub(self.shared.origin))
+    }
+
+    #[inline]
+    fn key(&self, bytes: &[u8]) -> Key {
+        let hash = xxh3_128_with_seed(bytes, self.shared.seed);
+        Key { shard: (hash >> 64) as u64, rest: hash as u64 }
+    }
+
+    #[inline]
+    fn shard(&self, key: Key) -> &Mutex<Shard> {
+        &self.shared.shards[key.shard as usize & (self.shared.shards.len() - 1)]
+    }
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let policy = self.shared.shards[0].lock().policy.clone();
+        f.debug_struct("Memory").field("policy", &policy).field("keys", &self.len()).finish_non_exhaustive()
+    }
+}
+
+/// A [`Memory`] at one moment; see [`Memory::at`].
+#[derive(Debug, Clone, Copy)]
+pub struct At<'a> {
+    limiter: &'a Memory,
+    now: u64,
+}
+
+impl At<'_> {
+    /// Asks for a key.
+    ///
+    /// # Errors
+    /// [`TooManyKeys`].
+    pub fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, TooManyKeys> {
+        let key = self.limiter.key(key.as_ref());
+        let mut shard = self.limiter.shard(key).lock();
+        shard.ask(key, ask, self.now, self.limiter.shared.keys_per_shard)
+    }
+
+    /// Takes a reservation back whose turn has not come. What was promised to later ones stays promised: as far as they
+    /// lean on its permits, those stay taken.
+    pub fn cancel(&self, key: impl AsRef<[u8]>, reservation: &Reservation) {
+        self.change_key(key, |policy, state, now| policy.cancel(state, now, reservation));
+    }
+
+    /// Gives permits back, never above the limit.
+    pub fn refund(&self, key: impl AsRef<[u8]>, permits: u64) {
+        self.change_key(key, |policy, state, now| policy.refund(state, now, permits));
+    }
+
+    /// Puts another policy in force: who had so many permits keeps so many, who is in debt stays so. Between policies of
+    /// two kinds every key begins anew.
+    ///
+    /// # Errors
+    /// [`PolicyError`]; the old policy stays in force then.
+    pub fn change<P>(&self, policy: P) -> Result<(), PolicyError>
+    where
+        P: TryInto<Policy>,
+        P::Error: Into<PolicyError>,
+    {
+        let policy = policy.try_into().map_err(Into::into)?;
+        policy.check()?;
+        let policy = Arc::new(policy);
+        for shard in &self.limiter.shared.shards {
+            let shard = &mut *shard.lock();
+            let old = std::mem::replace(&mut shard.policy, Arc::clone(&policy));
+            shard.keys.values_mut().for_each(|state| policy.carry(&old, state, self.now));
+        }
+        Ok(())
+    }
+
+    /// Forgets every key that would be answered like a new one.
+    pub fn forget_fresh(&self) {
+        for shard in &self.limiter.shared.shards {
+            let shard = &mut *shard.lock();
+            shard.keys.retain(|_, state| !shard.policy.is_fresh(state, self.now));
+        }
+    }
+
+    fn change_key(&self, key: impl AsRef<[u8]>, change: impl FnOnce(&Policy, &mut State, u64)) {
+        let key = self.limiter.key(key.as_ref());
+        let shard = &mut *self.limiter.shard(key).lock();
+        if let Some(state) = shard.keys.get_mut(&key) {
+            change(&shard.policy, state, self.now);
+        }
+    }
+}
+
+/// Asks several limiters as one step: either all of them grant, or nothing is charged anywhere.
+///
+/// Returns each one's answer. If one refuses, the answers of those that would have granted are what they would have been.
+/// A policy that records refusals records its own.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, ask_all, token_bucket};
+/// let per_user = Memory::new(token_bucket(Rate::per_second(1), 1))?;
+/// let in_all = Memory::new(token_bucket(Rate::per_second(100), 100))?;
+/// let alice = [(&per_user, "alice", Ask::ONE), (&in_all, "", Ask::ONE)];
+/// assert!(ask_all(&alice)?.iter().all(|answer| answer.is_allowed()));
+/// assert!(!ask_all(&alice)?[0].is_allowed());
+/// assert_eq!(in_all.ask("", Ask::permits(0).peek())?.remaining, 99);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`TooManyKeys`]; nothing is charged then.
+pub fn ask_all<K: AsRef<[u8]>>(asks: &[(&Memory, K, Ask)]) -> Result<Vec<Answer>, TooManyKeys> {
+    let moments: Vec<_> = asks.iter().map(|(limiter, key, ask)| (limiter.now(), key, *ask)).collect();
+    ask_all_at(&moments)
+}
+
+/// [`ask_all`] at times of the caller's.
+///
+/// # Errors
+/// [`TooManyKeys`]; nothing is charged then.
+pub fn ask_all_at<K: AsRef<[u8]>>(asks: &[(At<'_>, K, Ask)]) -> Result<Vec<Answer>, TooManyKeys> {
+    let keys: Vec<_> = asks.iter().map(|(at, key, _)| at.limiter.key(key.as_ref())).collect();
+    // One order for everybody, so that no two lists wait for each other.
+    let address = |at: &At<'_>, key: Key| std::ptr::from_ref(at.limiter.shard(key)).addr();
+    let mut order: Vec<_> = asks.iter().zip(&keys).map(|((at, ..), &key)| (address(at, key), *at, key)).collect();
+    order.sort_unstable_by_key(|(address, ..)| *address);
+    order.dedup_by_key(|(address, ..)| *address);
+    let mut held: Vec<(usize, MutexGuard<'_, Shard>)> =
+        order.iter().map(|(address, at, key)| (*address, at.limiter.shard(*key).lock())).collect();
+    let places: Vec<_> = asks
+        .iter()
+        .zip(&keys)
+        .map(|((at, ..), &key)| held.partition_point(|(held, _)| *held < address(at, key)))
+        .collect();
+    let mut ask_one = |nth: usize| {
+        let (at, _, ask) = &asks[nth];
+        let shard = &mut *held[places[nth]].1;
+        let before = shard.keys.get(&keys[nth]).cloned();
+        (before, shard.ask(keys[nth], *ask, at.now, at.limiter.shared.keys_per_shard))
+    };
+    // Charged one after another, since a list may name a key twice; undone if one does not grant.
+    let (before, answers): (Vec<_>, Vec<_>) = (0..asks.len()).map(&mut ask_one).unzip();
+    let all_granted = answers.iter().all(|answer| answer.is_ok_and(|answer| answer.is_allowed()));
+    if all_granted {
+        return answers.into_iter().collect();
+    }
+    for (nth, state) in before.into_iter().enumerate().rev() {
+        let kept = &mut held[places[nth]].1.keys;
+        match state {
+            Some(state) => _ = kept.insert(keys[nth], state),
+            None => _ = kept.swap_remove(&keys[nth]),
+        }
+    }
+    let mut worded = Vec::with_capacity(asks.len());
+    for (nth, answer) in answers.into_iter().enumerate() {
+        let answer = answer?;
+        worded.push(if answer.is_allowed() {
+            Answer { reservation: Reservation::default(), ..answer }
+        } else {
+            let (at, _, ask) = &asks[nth];
+            held[places[nth]].1.ask(keys[nth], *ask, at.now, at.limiter.shared.keys_per_shard)?
+        });
+    }
+    Ok(worded)
+}
+
+impl Shard {
+    #[inline]
+    fn ask(&mut self, key: Key, ask: Ask, now: u64, most: usize) -> Result<Answer, TooManyKeys> {
+        let question = self.policy.question(ask);
+        if let Some(state) = self.keys.get_mut(&key) {
+            return Ok(self.policy.ask(state, now, question));
+        }
+        let mut state = self.policy.fresh();
+        let answer = self.policy.ask(&mut state, now, question);
+        if question.mode == Mode::Take && !self.policy.is_fresh(&state, now) {
+            self.insert(key, state, now, most)?;
+        }
+        Ok(answer)
+    }
+
+    fn insert(&mut self, key: Key, state: State, now: u64, most: usize) -> Result<(), TooManyKeys> {
+        self.forget_some(SAMPLE, now);
+        if self.keys.len() >= most {
+            self.forget_some(LAST_LOOK, now);
+            if self.keys.len() >= most {
+                return Err(TooManyKeys);
+            }
+        }
+        self.keys.insert(key, state);
+        Ok(())
+    }
+
+    fn forget_some(&mut self, looks: usize, now: u64) {
+        for _ in 0..looks.min(self.keys.len()) {
+            self.cursor = if self.cursor < self.keys.len() { self.cursor } else { 0 };
+            match self.keys.get_index(self.cursor) {
+                Some((_, state)) if self.policy.is_fresh(state, now) => _ = self.keys.swap_remove_index(self.cursor),
+                Some(_) => self.cursor += 1,
+                None => return,
+            }
+        }
+    }
+}
