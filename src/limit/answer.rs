@@ -50,12 +50,12 @@ pub enum Because {
     Used,
     /// The last attempt was too short ago.
     TooSoon,
+    /// Both: the permits are used up, and the last attempt was too short ago.
+    UsedAndTooSoon,
     /// More was asked than can ever be there at once.
     AboveCapacity,
     /// The store did not answer, and the limiter is told to deny then.
     StoreError,
-    /// The memory store holds as many limited keys as it may, and no new one.
-    TooManyKeys,
 }
 
 /// Who answered.

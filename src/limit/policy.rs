@@ -79,8 +79,8 @@ pub(crate) trait Arithmetic: Clone {
     /// Answers, and on `Take` charges what it grants. On `Peek` the state is left alone.
     fn ask(&self, state: &mut Self::State, now: u64, question: Question) -> Answer;
 
-    /// Whether the key may be forgotten: from now on it would be answered like one that was never asked for.
-    fn is_fresh(&self, state: &Self::State, now: u64) -> bool;
+    /// Whether the key may be forgotten: from now on it would be answered like one in the state `fresh`.
+    fn is_fresh(&self, fresh: &Self::State, state: &Self::State, now: u64) -> bool;
 
     /// Takes a reservation back whose turn has not come; what was promised to later ones stays promised.
     fn cancel(&self, state: &mut Self::State, now: u64, reservation: &Reservation);
@@ -127,8 +127,17 @@ impl Policy {
         dispatch!(self, state, |policy, state| policy.ask(state, now, question))
     }
 
-    pub(crate) fn is_fresh(&self, state: &State, now: u64) -> bool {
-        dispatch!(self, state, |policy, state| policy.is_fresh(state, now))
+    pub(crate) fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {
+        match (self, fresh, state) {
+            (Self::Tat(policy), State::Tat(fresh), State::Tat(state)) => policy.is_fresh(fresh, state, now),
+            (Self::Ticks(policy), State::Ticks(fresh), State::Ticks(state)) => policy.is_fresh(fresh, state, now),
+            (Self::TwoWindows(policy), State::TwoWindows(fresh), State::TwoWindows(state)) => {
+                policy.is_fresh(fresh, state, now)
+            }
+            (Self::Log(policy), State::Log(fresh), State::Log(state)) => policy.is_fresh(fresh, state, now),
+            (Self::WarmUp(policy), State::WarmUp(fresh), State::WarmUp(state)) => policy.is_fresh(fresh, state, now),
+            _ => unreachable!("a state of another policy than {self:?}"),
+        }
     }
 
     pub(crate) fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
@@ -230,6 +239,9 @@ pub enum PolicyError {
         /// The bound.
         most: u64,
     },
+    /// A handle on the keys of a policy of another kind.
+    #[error("the keys are those of a policy of another kind; build a limiter of its own for this one")]
+    OtherKind,
     /// A cold key that would be faster than a warm one.
     #[error("the cold factor is {found}; it must be between 1 (no warm-up) and 1000000")]
     ColdFactor {

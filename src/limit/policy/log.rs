@@ -155,9 +155,8 @@ impl Arithmetic for Log {
             Cost::Permits(permits) => permits,
             Cost::All => self.limit.saturating_sub(held),
         };
-        let too_soon = cost > 0
-            && state.attempts.back().is_some_and(|last| last.saturating_add(self.gap()) > now)
-            && held.saturating_add(cost) <= self.limit;
+        let too_soon = state.attempts.back().is_some_and(|last| last.saturating_add(self.gap()) > now);
+        let used = held.saturating_add(cost) > self.limit;
         let max_wait = if self.records_refusals { 0 } else { question.max_wait };
         let mut ruling = match self.wait(state, now, cost, (0, 0)) {
             _ if cost > self.limit => Ruling::NEVER,
@@ -177,9 +176,12 @@ impl Arithmetic for Log {
             if *retry != NEVER && recorded > 0 {
                 *retry = self.wait(state, now, cost, (recorded, now));
             }
-            if too_soon {
-                *because = Because::TooSoon;
-            }
+            *because = match (used, too_soon) {
+                _ if *retry == NEVER => *because,
+                (true, true) => Because::UsedAndTooSoon,
+                (false, true) => Because::TooSoon,
+                (_, false) => Because::Used,
+            };
         }
         self.record(state, at, recorded);
         state.as_of = state.as_of.max(now);
@@ -197,7 +199,7 @@ impl Arithmetic for Log {
         finding.into()
     }
 
-    fn is_fresh(&self, state: &State, now: u64) -> bool {
+    fn is_fresh(&self, _fresh: &State, state: &State, now: u64) -> bool {
         let gone = |last: &u64| last.saturating_add(self.counts_for().max(self.gap())) <= now;
         state.as_of <= now && state.attempts.back().is_none_or(gone)
     }

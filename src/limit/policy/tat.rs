@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A request moves the time by its cost. *Paid before*, it is allowed if the time it leads to is near enough; *paid
-//! after*, if the time it starts from has come, and the next one pays.
+//! after*, if the time it starts from is, and the next one pays. Near enough is within the time of the burst, from now.
 //!
 //! # Source
 //! ITU-T I.371, the generic cell rate algorithm in its virtual scheduling form.
@@ -151,45 +151,38 @@ impl Tat {
     }
 
     /// The time from which a request counts.
-    fn base(&self, state: &State) -> u64 {
-        match self.paid {
-            Paid::Before => state.tat.max(state.as_of),
-            Paid::After => state.tat.max(state.as_of.saturating_sub(self.span())),
-        }
+    fn base(state: &State) -> u64 {
+        state.tat.max(state.as_of)
     }
 
     fn remaining(&self, state: &State) -> u64 {
-        let (base, interval) = (self.base(state), self.interval());
+        let (ahead, span) = (Self::base(state) - state.as_of, self.span());
         match self.paid {
             _ if self.rate.is_infinite() => u64::MAX,
-            Paid::Before => self.span().saturating_sub(base - state.as_of) / interval,
-            Paid::After if base > state.as_of => 0,
-            Paid::After => (state.as_of - base) / interval + 1,
+            Paid::Before => span.saturating_sub(ahead) / self.interval(),
+            Paid::After => span.checked_sub(ahead).map_or(0, |left| (left / self.interval()).saturating_add(1)),
         }
     }
 
     /// How long a request waits that leads from `base` to `next`.
     fn wait(&self, now: u64, base: u64, next: u64) -> u64 {
+        let near = now.saturating_add(self.span());
         match self.paid {
-            Paid::Before => next.saturating_sub(now.saturating_add(self.span())),
-            Paid::After => base.saturating_sub(now),
+            Paid::Before => next.saturating_sub(near),
+            Paid::After => base.saturating_sub(near),
         }
     }
 
     fn finding(&self, state: &State, ruling: Ruling) -> Finding {
-        let (base, now, interval) = (self.base(state), state.as_of, self.interval());
+        let (base, now, interval) = (Self::base(state), state.as_of, self.interval());
         let limit = self.limit();
-        let available = match self.paid {
-            _ if self.rate.is_infinite() => f64::INFINITY,
-            Paid::Before => (self.span() as f64 - (base - now) as f64) / interval as f64,
-            Paid::After => (now as f64 - base as f64) / interval as f64,
+        let available = match () {
+            () if self.rate.is_infinite() => f64::INFINITY,
+            () => (self.span() as f64 - (base - now) as f64) / interval as f64,
         };
         let never = self.rate.is_zero() || (self.paid == Paid::Before && limit == 0);
         let next_in = self.wait(now, base, base.saturating_add(interval));
-        let full_in = match self.paid {
-            Paid::Before => base - now,
-            Paid::After => base.saturating_add(self.span()).saturating_sub(now),
-        };
+        let full_in = base - now;
         let unless_never = |time: u64| if never && time > 0 { NEVER } else { time };
         Finding {
             ruling,
@@ -206,9 +199,9 @@ impl Arithmetic for Tat {
     type State = State;
 
     fn fresh(&self) -> State {
-        let tat = match (self.start, self.paid) {
-            (Start::Empty, Paid::Before) => self.span(),
-            _ => 0,
+        let tat = match self.start {
+            Start::Full => 0,
+            Start::Empty => self.span(),
         };
         State { tat, as_of: 0 }
     }
@@ -222,7 +215,7 @@ impl Arithmetic for Tat {
             Cost::All if self.rate.is_infinite() => 0,
             Cost::All => self.remaining(&at),
         };
-        let base = self.base(&at);
+        let base = Self::base(&at);
         let next = base.saturating_add(cost.saturating_mul(self.interval()));
         let ruling = if self.paid == Paid::Before && cost > self.limit() {
             Ruling::NEVER
@@ -244,11 +237,9 @@ impl Arithmetic for Tat {
         self.finding(&at, ruling).into()
     }
 
-    fn is_fresh(&self, state: &State, now: u64) -> bool {
-        let at = self.at(state, now);
-        let fresh = State { as_of: at.as_of, ..self.fresh() };
-        // A clock that has gone back would let a new key have the same time once more.
-        state.as_of <= now && self.base(&at) == self.base(&fresh)
+    fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {
+        // A clock that has gone back would give a new key the same time once more.
+        state.as_of <= now && Self::base(&self.at(state, now)) == Self::base(&self.at(fresh, now))
     }
 
     fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
@@ -268,7 +259,7 @@ impl Arithmetic for Tat {
 
     fn refund(&self, state: &mut State, now: u64, permits: u64) {
         *state = self.at(state, now);
-        state.tat = self.base(state).saturating_sub(permits.saturating_mul(self.interval()));
+        state.tat = Self::base(state).saturating_sub(permits.saturating_mul(self.interval()));
     }
 
     fn carry(&self, old: &Self, state: &mut State, now: u64) {
@@ -276,18 +267,16 @@ impl Arithmetic for Tat {
         let as_of = if self.rate.is_zero() { 0 } else { now.max(if old.rate.is_zero() { 0 } else { at.as_of }) };
         let tat = match self.paid {
             // As after an endless pause.
-            _ if old.rate.is_infinite() && self.paid == Paid::After => as_of.saturating_sub(self.span()),
-            _ if old.rate.is_infinite() => as_of,
+            _ if old.rate.is_infinite() && old.paid == Paid::Before => as_of,
+            Paid::After if old.rate.is_infinite() && at.tat <= at.as_of.saturating_add(old.span()) => as_of,
             // A debt stays what it was, and what was saved is time.
-            Paid::After => at.tat,
+            Paid::After => at.tat.saturating_add(self.span()).saturating_sub(old.span()),
             // Who had so many permits keeps so many.
             Paid::Before => {
-                let spent = u128::from(old.base(&at) - at.as_of);
-                let interval = u128::from(self.interval());
-                let spent = (spent * interval).div_ceil(u128::from(old.interval()));
-                let kept = i128::try_from(spent).unwrap_or(i128::MAX);
-                let grown = i128::from(self.span()) - i128::from(old.limit()) * i128::from(self.interval());
-                let ahead = kept.saturating_add(grown).max(0);
+                let spent = u128::from(Self::base(&at) - at.as_of) * u128::from(self.interval());
+                let spent = i128::try_from(spent.div_ceil(u128::from(old.interval()))).unwrap_or(i128::MAX);
+                let had = i128::from(old.span() / old.interval()) * i128::from(self.interval());
+                let ahead = spent.saturating_add(i128::from(self.span()) - had).max(0);
                 as_of.saturating_add(u64::try_from(ahead).unwrap_or(NEVER))
             }
         };

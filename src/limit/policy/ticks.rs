@@ -137,8 +137,8 @@ impl Arithmetic for Ticks {
         finding.into()
     }
 
-    fn is_fresh(&self, state: &State, now: u64) -> bool {
-        state.as_of <= now && self.at(state, now).permits == self.at(&self.fresh(), now).permits
+    fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {
+        state.as_of <= now && self.at(state, now).permits == self.at(fresh, now).permits
     }
 
     fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {

@@ -126,7 +126,7 @@ impl Arithmetic for TwoWindows {
         finding.into()
     }
 
-    fn is_fresh(&self, state: &State, now: u64) -> bool {
+    fn is_fresh(&self, _fresh: &State, state: &State, now: u64) -> bool {
         let at = self.at(state, now);
         state.as_of <= now && at.previous == 0 && at.current == 0
     }

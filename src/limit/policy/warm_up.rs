@@ -148,9 +148,9 @@ impl Arithmetic for WarmUp {
         finding.into()
     }
 
-    fn is_fresh(&self, state: &State, now: u64) -> bool {
+    fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {
         let (curve, now) = (self.curve(), now / 1000);
-        state.next_free <= now && Self::at(&curve, state, now).stored == self.fresh().stored
+        state.next_free <= now && Self::at(&curve, state, now).stored == Self::at(&curve, fresh, now).stored
     }
 
     fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {

@@ -43,6 +43,8 @@ const MAX_KEYS: usize = 10_000_000;
 #[derive(Clone)]
 pub struct Memory {
     shared: Arc<Shared>,
+    /// In place of the shards' policy, on the handles that [`Memory::under`] makes.
+    own: Option<Arc<Policy>>,
 }
 
 struct Shared {
@@ -56,6 +58,8 @@ struct Shared {
 struct Shard {
     /// In each shard, so that a change is seen by a shard's keys at one moment.
     policy: Arc<Policy>,
+    /// What a key begins with. It changes with the policy: a key that was not asked for has had its permits as others.
+    fresh: State,
     keys: IndexMap<Key, State, BuildHasherDefault<AlreadyHashed>>,
     /// Where the next insertion looks.
     cursor: usize,
@@ -128,7 +132,8 @@ impl MemoryBuilder {
         policy.check()?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let shards = (8 * cores).next_power_of_two().min(self.max_keys.max(1).next_power_of_two());
-        let shard = || Shard { policy: Arc::clone(&policy), keys: IndexMap::default(), cursor: 0 };
+        let shard =
+            || Shard { policy: Arc::clone(&policy), fresh: policy.fresh(), keys: IndexMap::default(), cursor: 0 };
         let shared = Shared {
             shards: (0..shards).map(|_| CachePadded::new(Mutex::new(shard()))).collect(),
             keys_per_shard: self.max_keys / shards,
@@ -136,7 +141,7 @@ impl MemoryBuilder {
             origin: self.clock.monotonic(),
             clock: self.clock,
         };
-        Ok(Memory { shared: Arc::new(shared) })
+        Ok(Memory { shared: Arc::new(shared), own: None })
     }
 }
 
@@ -202,6 +207,25 @@ impl Memory {
         self.now().change(policy)
     }
 
+    /// A handle that asks for the same keys under another policy: tiers of users, or nginx's locations that share a zone
+    /// and differ in their bursts. For [`Tat`](super::policy::Tat) the rates may differ too. A later `change` does not
+    /// concern it.
+    ///
+    /// # Errors
+    /// [`PolicyError`]; of another kind than the limiter's is [`PolicyError::OtherKind`].
+    pub fn under<P>(&self, policy: P) -> Result<Self, PolicyError>
+    where
+        P: TryInto<Policy>,
+        P::Error: Into<PolicyError>,
+    {
+        let policy = policy.try_into().map_err(Into::into)?;
+        policy.check()?;
+        if std::mem::discriminant(&policy) != std::mem::discriminant(&*self.shared.shards[0].lock().policy) {
+            return Err(PolicyError::OtherKind);
+        }
+        Ok(Self { shared: Arc::clone(&self.shared), own: Some(Arc::new(policy)) })
+    }
+
     /// Forgets every key that would be answered like a new one.
     pub fn forget_fresh(&self) {
         self.now().forget_fresh();
@@ -246,7 +270,7 @@ impl Memory {
 
 impl std::fmt::Debug for Memory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let policy = self.shared.shards[0].lock().policy.clone();
+        let policy = self.own.clone().unwrap_or_else(|| Arc::clone(&self.shared.shards[0].lock().policy));
         f.debug_struct("Memory").field("policy", &policy).field("keys", &self.len()).finish_non_exhaustive()
     }
 }
@@ -265,8 +289,7 @@ impl At<'_> {
     /// [`TooManyKeys`].
     pub fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, TooManyKeys> {
         let key = self.limiter.key(key.as_ref());
-        let mut shard = self.limiter.shard(key).lock();
-        shard.ask(key, ask, self.now, self.limiter.shared.keys_per_shard)
+        self.limiter.shard(key).lock().ask(key, ask, self)
     }
 
     /// Takes a reservation back whose turn has not come. What was promised to later ones stays promised: as far as they
@@ -296,7 +319,8 @@ impl At<'_> {
         for shard in &self.limiter.shared.shards {
             let shard = &mut *shard.lock();
             let old = std::mem::replace(&mut shard.policy, Arc::clone(&policy));
-            shard.keys.values_mut().for_each(|state| policy.carry(&old, state, self.now));
+            let states = shard.keys.values_mut().chain([&mut shard.fresh]);
+            states.for_each(|state| policy.carry(&old, state, self.now));
         }
         Ok(())
     }
@@ -305,7 +329,7 @@ impl At<'_> {
     pub fn forget_fresh(&self) {
         for shard in &self.limiter.shared.shards {
             let shard = &mut *shard.lock();
-            shard.keys.retain(|_, state| !shard.policy.is_fresh(state, self.now));
+            shard.keys.retain(|_, state| !shard.policy.is_fresh(&shard.fresh, state, self.now));
         }
     }
 
@@ -313,7 +337,7 @@ impl At<'_> {
         let key = self.limiter.key(key.as_ref());
         let shard = &mut *self.limiter.shard(key).lock();
         if let Some(state) = shard.keys.get_mut(&key) {
-            change(&shard.policy, state, self.now);
+            change(self.limiter.own.as_deref().unwrap_or(&shard.policy), state, self.now);
         }
     }
 }
@@ -363,7 +387,7 @@ pub fn ask_all_at<K: AsRef<[u8]>>(asks: &[(At<'_>, K, Ask)]) -> Result<Vec<Answe
         let (at, _, ask) = &asks[nth];
         let shard = &mut *held[places[nth]].1;
         let before = shard.keys.get(&keys[nth]).cloned();
-        (before, shard.ask(keys[nth], *ask, at.now, at.limiter.shared.keys_per_shard))
+        (before, shard.ask(keys[nth], *ask, at))
     };
     // Charged one after another, since a list may name a key twice; undone if one does not grant.
     let (before, answers): (Vec<_>, Vec<_>) = (0..asks.len()).map(&mut ask_one).unzip();
@@ -385,7 +409,7 @@ pub fn ask_all_at<K: AsRef<[u8]>>(asks: &[(At<'_>, K, Ask)]) -> Result<Vec<Answe
             Answer { reservation: Reservation::default(), ..answer }
         } else {
             let (at, _, ask) = &asks[nth];
-            held[places[nth]].1.ask(keys[nth], *ask, at.now, at.limiter.shared.keys_per_shard)?
+            held[places[nth]].1.ask(keys[nth], *ask, at)?
         });
     }
     Ok(worded)
@@ -393,15 +417,17 @@ pub fn ask_all_at<K: AsRef<[u8]>>(asks: &[(At<'_>, K, Ask)]) -> Result<Vec<Answe
 
 impl Shard {
     #[inline]
-    fn ask(&mut self, key: Key, ask: Ask, now: u64, most: usize) -> Result<Answer, TooManyKeys> {
-        let question = self.policy.question(ask);
+    fn ask(&mut self, key: Key, ask: Ask, at: &At<'_>) -> Result<Answer, TooManyKeys> {
+        let policy = at.limiter.own.as_deref().unwrap_or(&self.policy);
+        let question = policy.question(ask);
         if let Some(state) = self.keys.get_mut(&key) {
-            return Ok(self.policy.ask(state, now, question));
+            return Ok(policy.ask(state, at.now, question));
         }
-        let mut state = self.policy.fresh();
-        let answer = self.policy.ask(&mut state, now, question);
-        if question.mode == Mode::Take && !self.policy.is_fresh(&state, now) {
-            self.insert(key, state, now, most)?;
+        let fresh = if at.limiter.own.is_some() { policy.fresh() } else { self.fresh.clone() };
+        let mut state = fresh.clone();
+        let answer = policy.ask(&mut state, at.now, question);
+        if question.mode == Mode::Take && !policy.is_fresh(&fresh, &state, at.now) {
+            self.insert(key, state, at.now, at.limiter.shared.keys_per_shard)?;
         }
         Ok(answer)
     }
@@ -422,7 +448,9 @@ impl Shard {
         for _ in 0..looks.min(self.keys.len()) {
             self.cursor = if self.cursor < self.keys.len() { self.cursor } else { 0 };
             match self.keys.get_index(self.cursor) {
-                Some((_, state)) if self.policy.is_fresh(state, now) => _ = self.keys.swap_remove_index(self.cursor),
+                Some((_, state)) if self.policy.is_fresh(&self.fresh, state, now) => {
+                    _ = self.keys.swap_remove_index(self.cursor)
+                }
                 Some(_) => self.cursor += 1,
                 None => return,
             }
