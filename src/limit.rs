@@ -6,6 +6,7 @@
 
 mod answer;
 mod ask;
+mod limiter;
 mod named;
 pub mod policy;
 mod rate;
@@ -13,6 +14,7 @@ mod store;
 
 pub use answer::{Answer, AnsweredBy, Because, Reservation, Verdict};
 pub use ask::{Ask, Mode};
+pub use limiter::{AskError, Joint, Limiter, LimiterStatus, OnStoreError, Store};
 pub use named::{
     Nginx, classdojo, cloudflare, fixed_window, governor, guava_bursty, guava_warming_up, leaky_bucket, leaky_queue,
     next_free_ticket, nginx, producer_consumer, redis_cell, resilience4j_atomic, resilience4j_semaphore,

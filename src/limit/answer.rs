@@ -67,6 +67,8 @@ pub enum AnsweredBy {
     DenyCache,
     /// This process, because the store did not answer: as `on_store_error` says.
     OnStoreError,
+    /// The store refused or asked to wait, and the limiter only looks.
+    Shadow,
 }
 
 /// What was charged, so that it can be given back.
@@ -81,6 +83,21 @@ pub struct Reservation {
 }
 
 impl Answer {
+    /// What is said without having asked.
+    pub(crate) fn without_store(verdict: Verdict) -> Self {
+        Self {
+            verdict,
+            limit: 0,
+            remaining: 0,
+            available: 0.0,
+            next_in: Duration::ZERO,
+            full_in: Duration::ZERO,
+            answered_by: AnsweredBy::OnStoreError,
+            transaction: None,
+            reservation: Reservation::default(),
+        }
+    }
+
     /// Whether to go on, at once or after [`wait`](Self::wait).
     pub fn is_allowed(&self) -> bool {
         !matches!(self.verdict, Verdict::Refused { .. })

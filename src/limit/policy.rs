@@ -140,6 +140,15 @@ impl Policy {
         }
     }
 
+    /// Records a refusal, where refusals count: for a list, whose other charges are undone.
+    pub(crate) fn record_refusal(&self, state: &mut State, now: u64, question: Question) {
+        if let (Self::Log(log), State::Log(state), Mode::Take, Cost::Permits(cost)) =
+            (self, state, question.mode, question.cost)
+        {
+            log.record_refusal(state, now, cost);
+        }
+    }
+
     pub(crate) fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
         dispatch!(self, state, |policy, state| policy.cancel(state, now, reservation));
     }

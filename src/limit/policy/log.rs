@@ -1,4 +1,4 @@
-//! A sliding window that remembers each attempt: exact, at eight bytes for each permit of the limit.
+//! A sliding window that remembers each attempt: exact, at eight bytes for each.
 //!
 //! # Source
 //! ClassDojo, "Better Rate Limiting With Redis Sorted Sets", 2015, for the minimum gap and the recorded refusals.
@@ -22,7 +22,7 @@ pub struct Log {
     pub(crate) max_wait: Duration,
 }
 
-/// What is remembered of a key: the newest attempts, at most as many as the limit, oldest first.
+/// What is remembered of a key: the newest attempts, at most twice as many as the limit, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct State {
     as_of: u64,
@@ -123,11 +123,27 @@ impl Log {
         free_at.max(if wanted > 0 { spaced_at } else { 0 }).saturating_sub(now)
     }
 
+    /// Records a refusal, if refusals count.
+    pub(crate) fn record_refusal(&self, state: &mut State, now: u64, cost: u64) {
+        if self.records_refusals && cost <= self.limit {
+            let now = self.now(state, now);
+            state.attempts.drain(..self.expired(state, now));
+            self.record(state, now, cost);
+            state.as_of = state.as_of.max(now);
+        }
+    }
+
     fn record(&self, state: &mut State, at: u64, count: u64) {
         let count = usize::try_from(count.min(self.limit)).unwrap_or(usize::MAX);
         state.attempts.extend(std::iter::repeat_n(at, count));
-        let surplus = state.attempts.len().saturating_sub(usize::try_from(self.limit).unwrap_or(usize::MAX));
-        state.attempts.drain(..surplus);
+        state.attempts.drain(..state.attempts.len().saturating_sub(self.most_remembered()));
+    }
+
+    /// What the newest attempts of a full window say is all that matters, but that a reservation may be canceled: the
+    /// attempts that it made way for count again then.
+    fn most_remembered(&self) -> usize {
+        let windows = if self.records_refusals { 1 } else { 2 };
+        usize::try_from(self.limit.saturating_mul(windows)).unwrap_or(usize::MAX)
     }
 }
 
@@ -205,7 +221,7 @@ impl Arithmetic for Log {
     }
 
     fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
-        if reservation.act_at < now {
+        if reservation.act_at < self.now(state, now) {
             return;
         }
         for _ in 0..reservation.cost {
@@ -220,8 +236,7 @@ impl Arithmetic for Log {
     }
 
     fn carry(&self, _old: &Self, state: &mut State, _now: u64) {
-        let surplus = state.attempts.len().saturating_sub(usize::try_from(self.limit).unwrap_or(usize::MAX));
-        state.attempts.drain(..surplus);
+        state.attempts.drain(..state.attempts.len().saturating_sub(self.most_remembered()));
     }
 
     fn max_wait(&self) -> u64 {

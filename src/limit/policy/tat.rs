@@ -243,7 +243,7 @@ impl Arithmetic for Tat {
     }
 
     fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
-        if reservation.act_at < now {
+        if reservation.act_at < now && !self.rate.is_zero() {
             return;
         }
         let cost = reservation.cost.saturating_mul(self.interval());

@@ -88,6 +88,19 @@ impl WarmUp {
     }
 }
 
+impl WarmUp {
+    /// The state after `cost` permits: the stored ones at the height of the curve, the missing ones at the stable interval.
+    fn charged(&self, curve: &Curve, state: &State, cost: u64) -> State {
+        if self.rate.is_infinite() {
+            return State { stored: 0.0, ..*state };
+        }
+        let spent = (cost as f64).min(state.stored);
+        let missing = ((cost as f64 - spent) * curve.stable) as u64;
+        let price = curve.time_of_stored(state.stored, spent).saturating_add(missing);
+        State { stored: state.stored - spent, next_free: state.next_free.saturating_add(price) }
+    }
+}
+
 impl Curve {
     /// What `taken` of the stored permits cost.
     fn time_of_stored(&self, stored: f64, taken: f64) -> u64 {
@@ -122,14 +135,10 @@ impl Arithmetic for WarmUp {
             Cost::All => at.stored as u64 + 1,
         };
         let free = self.rate.is_infinite();
-        let spent = (cost as f64).min(at.stored);
-        let missing = cost as f64 - spent;
-        let price = if free { 0 } else { curve.time_of_stored(at.stored, spent) + (missing * curve.stable) as u64 };
-        let next_free = at.next_free.saturating_add(price);
-        let reservation = Reservation { cost, act_at: at.next_free.saturating_mul(1000), mark: next_free };
-        let ruling = Ruling::of_wait(wait, question.max_wait, reservation);
+        let act_at = at.next_free.saturating_mul(1000);
+        let ruling = Ruling::of_wait(wait, question.max_wait, Reservation { cost, act_at, mark: at.stored.to_bits() });
         if ruling.is_granted() {
-            at = State { stored: if free { 0.0 } else { at.stored - spent }, next_free };
+            at = self.charged(&curve, &at, cost);
             if question.mode == Mode::Take {
                 *state = at;
             }
@@ -154,11 +163,10 @@ impl Arithmetic for WarmUp {
     }
 
     fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
-        // Only the last one can be taken back: what a permit cost depends on those before it.
-        if reservation.act_at >= now && state.next_free == reservation.mark {
-            let price = (state.next_free.saturating_mul(1000)).saturating_sub(reservation.act_at) / 1000;
-            state.next_free -= price;
-            state.stored = self.stored_before(state.stored, reservation.cost, price);
+        let before = State { stored: f64::from_bits(reservation.mark), next_free: reservation.act_at / 1000 };
+        // Only the last one can be taken back: what a permit costs depends on those before it.
+        if before.next_free >= now / 1000 && *state == self.charged(&self.curve(), &before, reservation.cost) {
+            *state = before;
         }
     }
 
@@ -180,26 +188,5 @@ impl Arithmetic for WarmUp {
 
     fn max_wait(&self) -> u64 {
         nanos(self.max_wait)
-    }
-}
-
-impl WarmUp {
-    /// What was stored before `cost` permits were paid with `price` microseconds: the missing ones cost the stable
-    /// interval each, the rest came from the store.
-    fn stored_before(&self, stored: f64, cost: u64, price: u64) -> f64 {
-        let curve = self.curve();
-        if stored > 0.0 {
-            // Nothing was missing.
-            return (stored + cost as f64).min(curve.max);
-        }
-        // The store ran empty: find how much of the cost it held, by its price. The price of `from` stored permits and
-        // the rest at the stable interval grows with `from`.
-        let (mut low, mut high) = (0.0_f64, (cost as f64).min(curve.max));
-        for _ in 0..60 {
-            let middle = (low + high) / 2.0;
-            let asked = curve.time_of_stored(middle, middle) + ((cost as f64 - middle) * curve.stable) as u64;
-            if asked < price { low = middle } else { high = middle }
-        }
-        high
     }
 }

@@ -409,7 +409,8 @@ pub fn ask_all_at<K: AsRef<[u8]>>(asks: &[(At<'_>, K, Ask)]) -> Result<Vec<Answe
             Answer { reservation: Reservation::default(), ..answer }
         } else {
             let (at, _, ask) = &asks[nth];
-            held[places[nth]].1.ask(keys[nth], *ask, at)?
+            held[places[nth]].1.record_refusal(keys[nth], *ask, at)?;
+            answer
         });
     }
     Ok(worded)
@@ -432,6 +433,23 @@ impl Shard {
         Ok(answer)
     }
 
+    /// Records a refusal, where refusals count.
+    fn record_refusal(&mut self, key: Key, ask: Ask, at: &At<'_>) -> Result<(), TooManyKeys> {
+        let policy = at.limiter.own.as_deref().unwrap_or(&self.policy);
+        let question = policy.question(ask);
+        if let Some(state) = self.keys.get_mut(&key) {
+            policy.record_refusal(state, at.now, question);
+            return Ok(());
+        }
+        let fresh = policy.fresh();
+        let mut state = fresh.clone();
+        policy.record_refusal(&mut state, at.now, question);
+        if policy.is_fresh(&fresh, &state, at.now) {
+            return Ok(());
+        }
+        self.insert(key, state, at.now, at.limiter.shared.keys_per_shard)
+    }
+
     fn insert(&mut self, key: Key, state: State, now: u64, most: usize) -> Result<(), TooManyKeys> {
         self.forget_some(SAMPLE, now);
         if self.keys.len() >= most {
@@ -449,7 +467,7 @@ impl Shard {
             self.cursor = if self.cursor < self.keys.len() { self.cursor } else { 0 };
             match self.keys.get_index(self.cursor) {
                 Some((_, state)) if self.policy.is_fresh(&self.fresh, state, now) => {
-                    _ = self.keys.swap_remove_index(self.cursor)
+                    self.keys.swap_remove_index(self.cursor);
                 }
                 Some(_) => self.cursor += 1,
                 None => return,

@@ -1,0 +1,403 @@
+//! The memory store: properties of every policy, and what a store owes its process.
+
+use headcount::limit::policy::{Log, Paid, Policy, Start, Tat, Ticks, TwoWindows, WarmUp};
+use headcount::limit::{
+    Answer, AnsweredBy, Ask, Because, Limiter, Memory, OnStoreError, PolicyError, Rate, TooManyKeys, Verdict, ask_all,
+    leaky_queue, nginx, resilience4j_atomic, sliding_log, token_bucket,
+};
+use headcount::time::{ManualClock, Timestamp};
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+const MILLI: Duration = Duration::from_millis(1);
+
+fn rates() -> impl Strategy<Value = Rate> {
+    prop_oneof![
+        Just(Rate::ZERO),
+        Just(Rate::INFINITE),
+        (1_u64..200_000_000).prop_map(|nanos| Rate::every(Duration::from_nanos(nanos))),
+    ]
+}
+
+fn spans() -> impl Strategy<Value = Duration> {
+    (1_u64..50).prop_map(Duration::from_millis)
+}
+
+/// Any policy that can be built.
+fn policies() -> impl Strategy<Value = Policy> {
+    let tat = (rates(), 0_u64..8, any::<bool>(), any::<bool>()).prop_map(|(rate, burst, after, empty)| {
+        let paid = if after { Paid::After } else { Paid::Before };
+        Policy::from(Tat::new(rate, burst).paid(paid).start(if empty { Start::Empty } else { Start::Full }))
+    });
+    let ticks =
+        (0_u64..5, 1_u64..9, spans(), 0_u64..9, any::<bool>()).prop_map(|(per, capacity, tick, initial, above)| {
+            Ticks::new(per, tick).capacity(capacity).initial(initial).above_capacity(above).into()
+        });
+    let windows = (1_u64..9, spans()).prop_map(|(limit, window)| TwoWindows::new(limit, window).into());
+    let log = (1_u64..9, spans(), 0_u64..5, any::<bool>(), any::<bool>()).prop_map(
+        |(limit, window, gap, records, closed)| {
+            Log::new(limit, window).min_gap(MILLI * gap as u32).records_refusals(records).closed(closed).into()
+        },
+    );
+    let warm_up = (1_u64..200_000_000, spans(), 1.0..9.0_f64).prop_map(|(nanos, warm_up, cold)| {
+        WarmUp::new(Rate::every(Duration::from_nanos(nanos)), warm_up).cold_factor(cold).into()
+    });
+    prop_oneof![tat, ticks, windows, log, warm_up]
+        .prop_filter("can be built", |policy: &Policy| Memory::new(policy.clone()).is_ok())
+}
+
+/// A question and how much later than the one before it comes.
+fn asks() -> impl Strategy<Value = Vec<(Duration, Ask)>> {
+    let ask =
+        (0_u64..10, prop_oneof![Just(0_u64), 0_u64..40_000_000], any::<bool>()).prop_map(|(cost, max_wait, all)| {
+            let ask = if all && cost == 9 { Ask::all() } else { Ask::permits(cost) };
+            ask.max_wait(Duration::from_nanos(max_wait))
+        });
+    prop::collection::vec(((0_u64..30_000_000).prop_map(Duration::from_nanos), ask), 1..40)
+}
+
+fn play(limiter: &Memory, asks: &[(Duration, Ask)]) -> Vec<Answer> {
+    let mut now = Duration::ZERO;
+    let ask = |(pause, ask): &(Duration, Ask)| {
+        now += *pause;
+        limiter.at(now).ask("key", *ask).unwrap()
+    };
+    asks.iter().map(ask).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_remains_is_within_the_limit(policy in policies(), asks in asks()) {
+        for answer in play(&Memory::new(policy).unwrap(), &asks) {
+            prop_assert!(answer.remaining <= answer.limit, "{answer:?}");
+            prop_assert!(answer.remaining as f64 <= answer.available.max(0.0) + 1.000_001, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn a_peek_tells_what_a_take_would_and_changes_nothing(policy in policies(), asks in asks()) {
+        let (limiter, untouched) = (Memory::new(policy.clone()).unwrap(), Memory::new(policy).unwrap());
+        let mut now = Duration::ZERO;
+        for (pause, ask) in asks {
+            now += pause;
+            let peeked = [limiter.at(now).ask("key", ask.peek()).unwrap(), limiter.at(now).ask("key", ask.peek()).unwrap()];
+            let taken = limiter.at(now).ask("key", ask).unwrap();
+            prop_assert_eq!(peeked, [taken, taken]);
+            prop_assert_eq!(untouched.at(now).ask("key", ask).unwrap(), taken);
+        }
+    }
+
+    #[test]
+    fn a_canceled_reservation_was_never_asked_for(policy in policies(), asks in asks(), cost in 1_u64..6, wait in 0_u64..40) {
+        let (limiter, other) = (Memory::new(policy.clone()).unwrap(), Memory::new(policy).unwrap());
+        let mut now = asks.iter().map(|(pause, _)| *pause).sum::<Duration>();
+        prop_assert_eq!(play(&limiter, &asks), play(&other, &asks));
+        let answer = limiter.at(now).ask("key", Ask::permits(cost).max_wait(MILLI * wait as u32)).unwrap();
+        if !answer.is_allowed() {
+            return Ok(());
+        }
+        limiter.at(now).cancel("key", &answer.reservation);
+        for _ in 0..3 {
+            let [one, two] = [&limiter, &other].map(|limiter| limiter.at(now).ask("key", Ask::permits(0).peek()).unwrap());
+            prop_assert_eq!(one, two);
+            now += MILLI * 7;
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_forgotten_is_not_missed(policy in policies(), asks in asks(), pause in 0_u64..2_000) {
+        let (limiter, other) = (Memory::new(policy.clone()).unwrap(), Memory::new(policy).unwrap());
+        let now = asks.iter().map(|(pause, _)| *pause).sum::<Duration>() + MILLI * pause as u32;
+        play(&limiter, &asks);
+        play(&other, &asks);
+        limiter.at(now).forget_fresh();
+        let later = now + MILLI * 3;
+        for at in [now, later] {
+            prop_assert_eq!(limiter.at(at).ask("key", Ask::permits(2)).unwrap(), other.at(at).ask("key", Ask::permits(2)).unwrap());
+        }
+    }
+
+    #[test]
+    fn in_any_time_no_more_than_the_burst_and_the_rate(
+        nanos in 1_u64..50_000_000, burst in 1_u64..9, max_wait in 0_u64..60, steps in prop::collection::vec((-20_i64..40, 1_u64..5), 1..80),
+    ) {
+        let limiter = Memory::new(token_bucket(Rate::every(Duration::from_nanos(nanos)), burst)).unwrap();
+        let (mut now, mut held) = (Duration::from_secs(1), Duration::ZERO);
+        let mut turns: Vec<(u64, u64)> = Vec::new();
+        for (step, cost) in steps {
+            // The clock goes back, too.
+            now = if step < 0 { now.saturating_sub(MILLI * step.unsigned_abs() as u32) } else { now + MILLI * step as u32 };
+            let answer = limiter.at(now).ask("key", Ask::permits(cost).max_wait(MILLI * max_wait as u32)).unwrap();
+            if answer.is_allowed() {
+                // The time of a refusal is not remembered.
+                held = held.max(now);
+                turns.push(((held + answer.wait()).as_nanos() as u64, cost));
+            }
+        }
+        for (from, &(begin, _)) in turns.iter().enumerate() {
+            let mut passed = 0;
+            for &(end, cost) in &turns[from..] {
+                passed += cost;
+                prop_assert!(passed <= burst + (end - begin) / nanos, "{passed} of {burst} in {} ns", end - begin);
+            }
+        }
+    }
+
+    #[test]
+    fn in_chunks_or_at_once_costs_the_same(nanos in 1_u64..50_000_000, burst in 1_u64..30, chunks in prop::collection::vec(1_u64..5, 1..6), after in any::<bool>()) {
+        let paid = if after { Paid::After } else { Paid::Before };
+        let policy = token_bucket(Rate::every(Duration::from_nanos(nanos)), burst).paid(paid);
+        let (in_chunks, at_once) = (Memory::new(policy.clone()).unwrap(), Memory::new(policy).unwrap());
+        let ask = |limiter: &Memory, cost| {
+            limiter.at(MILLI).ask("key", Ask::permits(cost).max_wait(Duration::MAX)).unwrap().is_allowed()
+        };
+        let all = chunks.iter().all(|&chunk| ask(&in_chunks, chunk));
+        if !(ask(&at_once, chunks.iter().sum()) && all) {
+            // At once, more than the capacity can never be had.
+            return Ok(());
+        }
+        let [one, other] = [in_chunks, at_once].map(|limiter| limiter.at(MILLI).ask("key", Ask::permits(0).peek()).unwrap());
+        prop_assert_eq!((one.remaining, one.available, one.next_in), (other.remaining, other.available, other.next_in));
+    }
+
+    #[test]
+    fn a_log_lets_no_window_have_more(limit in 1_u64..6, window in spans(), closed in any::<bool>(), max_wait in 0_u64..60, asks in prop::collection::vec((0_u64..20_000, 1_u64..4), 1..60)) {
+        let limiter = Memory::new(sliding_log(limit, window).closed(closed)).unwrap();
+        let mut now = Duration::ZERO;
+        let mut turns = Vec::new();
+        for (micros, cost) in asks {
+            now += Duration::from_micros(micros);
+            let answer = limiter.at(now).ask("key", Ask::permits(cost).max_wait(MILLI * max_wait as u32)).unwrap();
+            if answer.is_allowed() {
+                turns.extend(std::iter::repeat_n(now + answer.wait(), cost as usize));
+            }
+        }
+        turns.sort();
+        for (nth, &turn) in turns.iter().enumerate() {
+            let inside = turns[nth..].iter().filter(|&&later| if closed { later <= turn + window } else { later < turn + window });
+            prop_assert!(inside.count() as u64 <= limit);
+        }
+    }
+}
+
+#[test]
+fn one_hot_key_loses_no_update() {
+    let limiter = Memory::new(token_bucket(Rate::ZERO, 100_000)).unwrap();
+    let allowed = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mine = (0..50_000).filter(|_| limiter.ask("hot", Ask::ONE).unwrap().is_allowed()).count();
+                allowed.fetch_add(mine as u64, Relaxed);
+            });
+        }
+    });
+    assert_eq!(allowed.into_inner(), 100_000);
+}
+
+#[test]
+fn a_list_is_charged_as_a_whole_or_not_at_all_under_threads() {
+    let users = Memory::new(token_bucket(Rate::ZERO, 300)).unwrap();
+    let house = Memory::new(token_bucket(Rate::ZERO, 1000)).unwrap();
+    let allowed = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4_usize {
+            let (users, house, allowed) = (&users, &house, &allowed);
+            scope.spawn(move || {
+                for nth in 0..1000_usize {
+                    // Both orders, so that locks taken as listed would wait for each other.
+                    let user = ["a", "b", "c", "d", "e"][(thread + nth) % 5];
+                    let mut list = [(users, user, Ask::ONE), (house, "", Ask::ONE)];
+                    if nth % 2 == 0 {
+                        list.reverse();
+                    }
+                    allowed.fetch_add(u64::from(ask_all(&list).unwrap().iter().all(Answer::is_allowed)), Relaxed);
+                }
+            });
+        }
+    });
+    let allowed = allowed.into_inner();
+    let left = |limiter: &Memory, key: &str| limiter.ask(key, Ask::permits(0).peek()).unwrap().remaining;
+    let charged: u64 = ["a", "b", "c", "d", "e"].iter().map(|user| 300 - left(&users, user)).sum();
+    assert_eq!((allowed, charged, 1000 - left(&house, "")), (1000, 1000, 1000));
+}
+
+#[test]
+fn a_key_that_is_listed_twice_pays_twice() {
+    let limiter = Memory::new(token_bucket(Rate::ZERO, 3)).unwrap();
+    let list = [(&limiter, "k", Ask::permits(2)), (&limiter, "k", Ask::permits(2))];
+    assert!(!ask_all(&list).unwrap()[1].is_allowed());
+    assert_eq!(limiter.ask("k", Ask::permits(0).peek()).unwrap().remaining, 3);
+    let list = [(&limiter, "k", Ask::permits(2)), (&limiter, "k", Ask::permits(1))];
+    assert!(ask_all(&list).unwrap().iter().all(Answer::is_allowed));
+    assert_eq!(limiter.ask("k", Ask::permits(0).peek()).unwrap().remaining, 0);
+}
+
+#[test]
+fn ten_million_keys_leave_no_more_than_are_in_use() {
+    let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(0)));
+    let policy = token_bucket(Rate::per_second(1000), 1);
+    let limiter = Memory::builder(policy).clock(Arc::clone(&clock)).build().unwrap();
+    let mut most = 0;
+    for key in 0..10_000_000_u64 {
+        if key % 1000 == 0 {
+            // A thousand keys a millisecond, each fresh again after one.
+            clock.advance(MILLI);
+            most = most.max(if key % 100_000 == 0 { limiter.len() } else { 0 });
+        }
+        assert!(limiter.ask(key.to_le_bytes(), Ask::ONE).unwrap().is_allowed());
+    }
+    assert!(most < 5_000, "{most} keys were held");
+    clock.advance(MILLI);
+    limiter.forget_fresh();
+    assert!(limiter.is_empty());
+}
+
+#[test]
+fn a_limited_key_is_never_forgotten_for_a_new_one() {
+    let limiter = Memory::builder(token_bucket(Rate::per_hour(1), 1)).max_keys(1000).build().unwrap();
+    let mut turned_away = 0;
+    for key in 0..2000_u64 {
+        turned_away += u64::from(limiter.ask(key.to_le_bytes(), Ask::ONE) == Err(TooManyKeys));
+    }
+    assert!((1000..1200).contains(&turned_away), "{turned_away}");
+    assert!(limiter.len() <= 1000);
+    let remembered = (0..2000_u64).filter(|key| limiter.remembers(key.to_le_bytes()));
+    for key in remembered {
+        assert!(!limiter.ask(key.to_le_bytes(), Ask::ONE).unwrap().is_allowed());
+    }
+}
+
+#[test]
+fn strange_keys_are_keys() {
+    let limiter = Memory::new(token_bucket(Rate::ZERO, 1)).unwrap();
+    let long = vec![b'x'; 1 << 20];
+    for key in [&b""[..], b"\0", b"\xff\xfe", b"a\r\nb", &long] {
+        assert!(limiter.ask(key, Ask::ONE).unwrap().is_allowed());
+        assert!(!limiter.ask(key, Ask::ONE).unwrap().is_allowed());
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_said_when_it_is_built() {
+    let second = Duration::from_secs(1);
+    let refused = |policy: Result<Policy, PolicyError>| policy.and_then(Memory::new).unwrap_err();
+    assert_eq!(refused(nginx(Rate::ZERO).try_into()), PolicyError::ZeroRate);
+    assert_eq!(refused(leaky_queue(Rate::ZERO, 1).map(Policy::from)), PolicyError::ZeroRate);
+    assert_eq!(refused(Ok(sliding_log(0, second).into())), PolicyError::ZeroLimit);
+    assert_eq!(refused(Ok(sliding_log(1, Duration::ZERO).into())), PolicyError::ZeroWindow);
+    assert_eq!(refused(Ok(resilience4j_atomic(0, second).into())), PolicyError::ZeroLimit);
+    assert_eq!(refused(Ok(resilience4j_atomic(1, Duration::ZERO).into())), PolicyError::ZeroWindow);
+    assert!(matches!(
+        refused(Ok(WarmUp::new(Rate::per_second(1), second).cold_factor(0.5).into())),
+        PolicyError::ColdFactor { .. }
+    ));
+    assert!(matches!(refused(Ok(token_bucket(Rate::per_hour(1), u64::MAX).into())), PolicyError::TooLong { .. }));
+    assert!(matches!(refused(Ok(sliding_log(u64::MAX, second).into())), PolicyError::TooManyPermits { .. }));
+    let limiter = Memory::new(token_bucket(Rate::per_second(1), 5)).unwrap();
+    let answer = limiter.ask("k", Ask::permits(6)).unwrap();
+    assert_eq!(answer.verdict, Verdict::Refused { retry: None, because: Because::AboveCapacity });
+    assert_eq!(limiter.under(sliding_log(1, second)).unwrap_err(), PolicyError::OtherKind);
+}
+
+#[test]
+fn extreme_times_and_costs_neither_panic_nor_grant() {
+    let day = Duration::from_secs(86_400);
+    let policies: [Policy; 6] = [
+        token_bucket(Rate::per_second(1), 5).into(),
+        headcount::limit::guava_bursty(Rate::per_second(1)).into(),
+        resilience4j_atomic(5, day).into(),
+        headcount::limit::sliding_counter(5, day).into(),
+        sliding_log(5, day).into(),
+        headcount::limit::guava_warming_up(Rate::per_second(1), day).into(),
+    ];
+    for policy in policies {
+        for at in [Duration::ZERO, day, Duration::MAX, Duration::from_nanos(u64::MAX)] {
+            let limiter = Memory::new(policy.clone()).unwrap();
+            for cost in [0, 1, u64::MAX, u64::MAX - 1, 1 << 40, 1] {
+                for max_wait in [Duration::ZERO, day, Duration::MAX] {
+                    let answer = limiter.at(at).ask("k", Ask::permits(cost).max_wait(max_wait)).unwrap();
+                    limiter.at(at).cancel("k", &answer.reservation);
+                    limiter.at(Duration::ZERO).refund("k", cost);
+                }
+            }
+            limiter.at(at).change(policy.clone()).unwrap();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_is_in_the_order_of_asking_and_ends_when_dropped() {
+    let queue = Limiter::new("printer", Memory::new(leaky_queue(Rate::per_second(1), 10).unwrap()).unwrap());
+    assert!(queue.wait("k", Ask::ONE).await.unwrap().is_allowed());
+    let second = queue.wait("k", Ask::ONE);
+    let third = queue.wait("k", Ask::ONE);
+    {
+        let mut second = std::pin::pin!(second);
+        assert!(tokio::time::timeout(MILLI, second.as_mut()).await.is_err());
+        // Dropped before its turn: the next one gets it.
+    }
+    let answer = third.await.unwrap();
+    assert!(answer.wait() <= Duration::from_secs(1), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_shadow_counts_and_lets_through() {
+    let limiter = Limiter::new("login", Memory::new(token_bucket(Rate::per_hour(1), 1)).unwrap()).shadow(true);
+    assert_eq!(limiter.ask("k", Ask::ONE).await.unwrap().answered_by, AnsweredBy::Store);
+    let answer = limiter.ask("k", Ask::ONE).await.unwrap();
+    assert_eq!((answer.verdict, answer.answered_by), (Verdict::Now, AnsweredBy::Shadow));
+    let status = limiter.status();
+    assert_eq!((status.allowed, status.limited, status.shadow_limited), (1, 0, 1));
+}
+
+#[tokio::test]
+async fn a_full_table_is_answered_as_declared() {
+    let full = || {
+        let memory = Memory::builder(token_bucket(Rate::per_hour(1), 1)).max_keys(1).build().unwrap();
+        assert!(memory.ask("first", Ask::ONE).unwrap().is_allowed());
+        Limiter::new("login", memory)
+    };
+    let local = Memory::new(token_bucket(Rate::per_hour(1), 1)).unwrap();
+    for (on_store_error, first, second) in [
+        (OnStoreError::Allow, true, true),
+        (OnStoreError::Deny, false, false),
+        (OnStoreError::Local(local), true, false),
+    ] {
+        let limiter = full().on_store_error(on_store_error);
+        for expected in [first, second] {
+            let answer = limiter.ask("second", Ask::ONE).await.unwrap();
+            assert_eq!((answer.is_allowed(), answer.answered_by), (expected, AnsweredBy::OnStoreError));
+        }
+        assert_eq!(limiter.status().store_errors, 2);
+    }
+}
+
+#[tokio::test]
+async fn a_list_names_who_refused_and_tells_the_longest_retry() {
+    let limiter = |name, rate| Limiter::new(name, Memory::new(token_bucket(rate, 1)).unwrap());
+    let (slow, slower) = (limiter("slow", Rate::per_minute(1)), limiter("slower", Rate::per_hour(1)));
+    let free = limiter("free", Rate::INFINITE);
+    let list = [(&free, "k", Ask::ONE), (&slow, "k", Ask::ONE), (&slower, "k", Ask::ONE)];
+    assert!(Limiter::ask_all(&list).await.unwrap().is_allowed());
+    let joint = Limiter::ask_all(&list).await.unwrap();
+    assert_eq!(joint.refused_by, Some(1));
+    let Verdict::Refused { retry: Some(retry), .. } = joint.verdict else { panic!("{joint:?}") };
+    assert!(retry > Duration::from_secs(3500));
+}
+
+#[tokio::test]
+async fn what_was_asked_for_is_settled_by_what_it_came_to() {
+    let limiter = Limiter::new("tokens", Memory::new(token_bucket(Rate::ZERO, 100)).unwrap());
+    let look = || async { limiter.ask("k", Ask::permits(0).peek()).await.unwrap().remaining };
+    let answer = limiter.ask("k", Ask::permits(50)).await.unwrap();
+    limiter.settle("k", &answer.reservation, 20).await.unwrap();
+    assert_eq!(look().await, 80);
+    let answer = limiter.ask("k", Ask::permits(10)).await.unwrap();
+    limiter.settle("k", &answer.reservation, 30).await.unwrap();
+    assert_eq!(look().await, 50);
+}
