@@ -25,6 +25,7 @@ pub use rate::{Rate, RateError};
 pub use store::{At, Memory, MemoryBuilder, TooManyKeys, ask_all, ask_all_at};
 
 /// A duration in whole nanoseconds, at most 584 years.
-pub(crate) fn nanos(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+#[inline]
+pub(crate) const fn nanos(duration: std::time::Duration) -> u64 {
+    duration.as_secs().saturating_mul(1_000_000_000).saturating_add(duration.subsec_nanos() as u64)
 }

@@ -177,9 +177,7 @@ impl TryFrom<Nginx> for Policy {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub const fn guava_bursty(rate: Rate) -> Tat {
-    let mut tat = Tat::new(rate, 0).paid(Paid::After).start(Start::Empty);
-    tat.burst = super::policy::Burst::Time(Duration::from_secs(1));
-    tat
+    Tat::new(rate, 0).paid(Paid::After).saved_in(Duration::from_secs(1)).start(Start::Empty)
 }
 
 /// A bucket that records when its next permit is free: [`guava_bursty`].

@@ -16,7 +16,6 @@ use super::rate::Rate;
 use std::time::Duration;
 
 pub use log::Log;
-pub(crate) use tat::Burst;
 pub use tat::{OnStepBack, Paid, Start, Tat};
 pub use ticks::Ticks;
 pub use two_windows::TwoWindows;
@@ -77,7 +76,7 @@ pub(crate) trait Arithmetic: Clone {
     fn fresh(&self) -> Self::State;
 
     /// Answers, and on `Take` charges what it grants. On `Peek` the state is left alone.
-    fn ask(&self, state: &mut Self::State, now: u64, question: Question) -> Answer;
+    fn ask(&self, state: &mut Self::State, now: u64, question: Question) -> Finding;
 
     /// Whether the key may be forgotten: from now on it would be answered like one in the state `fresh`.
     fn is_fresh(&self, fresh: &Self::State, state: &Self::State, now: u64) -> bool;
@@ -123,8 +122,13 @@ impl Policy {
     }
 
     #[inline]
-    pub(crate) fn ask(&self, state: &mut State, now: u64, question: Question) -> Answer {
-        dispatch!(self, state, |policy, state| policy.ask(state, now, question))
+    pub(crate) fn ask(&self, state: &mut State, now: u64, question: Question) -> Found {
+        match (self, state) {
+            (Self::Tat(policy), State::Tat(state)) => Found::Tat(policy.decide(state, now, question)),
+            (policy, state) => {
+                Found::Finding(dispatch!(policy, state, |policy, state| policy.ask(state, now, question)))
+            }
+        }
     }
 
     pub(crate) fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {
@@ -192,7 +196,7 @@ impl Policy {
         let zero_window = |window: Duration| if window.is_zero() { Err(PolicyError::ZeroWindow) } else { Ok(()) };
         match self {
             Self::Tat(tat) if tat.rate.is_zero() && tat.paid == Paid::After => Err(PolicyError::ZeroRate),
-            Self::Tat(tat) if tat.span() > MOST_NANOS => Err(PolicyError::TooLong { rate: tat.rate }),
+            Self::Tat(tat) if tat.span > MOST_NANOS => Err(PolicyError::TooLong { rate: tat.rate }),
             Self::Tat(_) => Ok(()),
             Self::Ticks(ticks) if ticks.capacity == 0 => Err(PolicyError::ZeroLimit),
             Self::Ticks(ticks) => zero_window(ticks.tick),
@@ -304,6 +308,23 @@ pub(crate) struct Finding {
     pub(crate) available: f64,
     pub(crate) next_in: u64,
     pub(crate) full_in: u64,
+}
+
+/// A finding, or what is needed to come to one: the arithmetic that nobody waits for is done outside the lock.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Finding(Finding),
+    Tat(tat::Decided),
+}
+
+impl From<Found> for Answer {
+    #[inline]
+    fn from(found: Found) -> Self {
+        match found {
+            Found::Finding(finding) => finding.into(),
+            Found::Tat(decided) => decided.finding().into(),
+        }
+    }
 }
 
 /// Granted or not; times in nanoseconds.

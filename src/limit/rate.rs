@@ -83,13 +83,18 @@ impl Rate {
         (self.interval != NEVER).then(|| Duration::from_nanos(self.interval))
     }
 
+    /// The same in nanoseconds.
+    pub(crate) const fn nanos(self) -> Option<u64> {
+        if self.interval == NEVER { None } else { Some(self.interval) }
+    }
+
     /// Whether no permit ever comes.
-    pub fn is_zero(self) -> bool {
+    pub const fn is_zero(self) -> bool {
         self.interval == NEVER
     }
 
     /// Whether there is always a permit.
-    pub fn is_infinite(self) -> bool {
+    pub const fn is_infinite(self) -> bool {
         self.interval == 0
     }
 

@@ -4,7 +4,7 @@
 //! ClassDojo, "Better Rate Limiting With Redis Sorted Sets", 2015, for the minimum gap and the recorded refusals.
 
 use super::{Arithmetic, Finding, NEVER, Question, Ruling};
-use crate::limit::answer::{Answer, Because, Reservation};
+use crate::limit::answer::{Because, Reservation};
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
 use std::collections::VecDeque;
@@ -154,7 +154,7 @@ impl Arithmetic for Log {
         State::default()
     }
 
-    fn ask(&self, state: &mut State, now: u64, question: Question) -> Answer {
+    fn ask(&self, state: &mut State, now: u64, question: Question) -> Finding {
         let now = self.now(state, now);
         let expired = self.expired(state, now);
         let mut peeked;
@@ -204,15 +204,14 @@ impl Arithmetic for Log {
         let held = state.attempts.len() as u64;
         let last = state.attempts.back().copied();
         let remaining = self.limit.saturating_sub(held);
-        let finding = Finding {
+        Finding {
             ruling,
             limit: self.limit,
             remaining,
             available: remaining as f64,
             next_in: if self.limit == 0 { NEVER } else { self.wait(state, now, 1, (0, 0)) },
             full_in: last.map_or(0, |last| last.saturating_add(self.counts_for().max(self.gap())).saturating_sub(now)),
-        };
-        finding.into()
+        }
     }
 
     fn is_fresh(&self, _fresh: &State, state: &State, now: u64) -> bool {

@@ -14,7 +14,7 @@
 //! ITU-T I.371, the generic cell rate algorithm in its virtual scheduling form.
 
 use super::{Arithmetic, Finding, NEVER, Question, Ruling};
-use crate::limit::answer::{Answer, Reservation};
+use crate::limit::answer::Reservation;
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
 use crate::limit::rate::Rate;
@@ -24,21 +24,16 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tat {
     pub(crate) rate: Rate,
-    /// Paid before: the permits that a fresh key has. Paid after: those that a pause can save.
-    pub(crate) burst: Burst,
+    /// Nanoseconds per permit; at the rate zero, at which time stands still, a second.
+    pub(crate) interval: u64,
+    /// How far ahead the time may be, in nanoseconds: what comes back to a fresh key, or what a pause saves.
+    pub(crate) span: u64,
+    pub(crate) limit: u64,
     pub(crate) paid: Paid,
     pub(crate) start: Start,
-    pub(crate) max_wait: Duration,
+    /// Nanoseconds.
+    pub(crate) max_wait: u64,
     pub(crate) on_step_back: OnStepBack,
-}
-
-/// How much can be had at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Burst {
-    /// So many permits.
-    Permits(u64),
-    /// Those that come in so much time.
-    Time(Duration),
 }
 
 /// When a request pays.
@@ -75,27 +70,60 @@ pub(crate) struct State {
     as_of: u64,
 }
 
-/// At the rate zero time stands still, and a permit is counted as a second.
-const NOMINAL_INTERVAL: u64 = 1_000_000_000;
+/// A decision that has taken effect; what else there is to say about it can be said after the lock is released.
+#[derive(Debug, Clone)]
+pub(crate) struct Decided {
+    tat: Tat,
+    state: State,
+    ruling: Ruling,
+}
+
+impl Decided {
+    pub(crate) fn finding(&self) -> Finding {
+        self.tat.finding(&self.state, self.ruling)
+    }
+}
 
 impl Tat {
     /// A token bucket: so many permits per time, and so many at once.
     pub const fn new(rate: Rate, burst: u64) -> Self {
-        Self {
+        let interval = match rate.nanos() {
+            Some(interval) => interval,
+            None => 1_000_000_000,
+        };
+        let span = burst.saturating_mul(interval);
+        let tat = Self {
             rate,
-            burst: Burst::Permits(burst),
+            interval,
+            span,
+            limit: 0,
             paid: Paid::Before,
             start: Start::Full,
-            max_wait: Duration::ZERO,
+            max_wait: 0,
             on_step_back: OnStepBack::Hold,
-        }
+        };
+        tat.paid(Paid::Before)
     }
 
     /// When a request pays; [`Paid::Before`] unless said.
     #[must_use]
     pub const fn paid(mut self, paid: Paid) -> Self {
         self.paid = paid;
+        self.limit = match paid {
+            _ if self.rate.is_infinite() => u64::MAX,
+            Paid::Before => self.span / self.interval,
+            // One goes on credit.
+            Paid::After => (self.span / self.interval).saturating_add(1),
+        };
         self
+    }
+
+    /// Paid after: what a pause of so much time saves, in place of a number of permits.
+    #[must_use]
+    pub const fn saved_in(mut self, pause: Duration) -> Self {
+        self.span = nanos(pause);
+        let paid = self.paid;
+        self.paid(paid)
     }
 
     /// What a fresh key has; [`Start::Full`] unless said.
@@ -108,7 +136,7 @@ impl Tat {
     /// How long a request waits that does not say; not at all unless said.
     #[must_use]
     pub const fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.max_wait = max_wait;
+        self.max_wait = nanos(max_wait);
         self
     }
 
@@ -117,28 +145,6 @@ impl Tat {
     pub const fn on_step_back(mut self, on_step_back: OnStepBack) -> Self {
         self.on_step_back = on_step_back;
         self
-    }
-
-    pub(crate) fn interval(&self) -> u64 {
-        self.rate.interval().map_or(NOMINAL_INTERVAL, nanos)
-    }
-
-    /// The time of the whole burst.
-    pub(crate) fn span(&self) -> u64 {
-        match self.burst {
-            Burst::Permits(permits) => permits.saturating_mul(self.interval()),
-            Burst::Time(time) => nanos(time),
-        }
-    }
-
-    fn limit(&self) -> u64 {
-        match (self.paid, self.burst) {
-            _ if self.rate.is_infinite() => u64::MAX,
-            (Paid::Before, Burst::Permits(permits)) => permits,
-            (Paid::Before, Burst::Time(_)) => self.span() / self.interval(),
-            // One goes on credit.
-            (Paid::After, _) => (self.span() / self.interval()).saturating_add(1),
-        }
     }
 
     /// The present state, its clock brought to `now`.
@@ -156,58 +162,25 @@ impl Tat {
     }
 
     fn remaining(&self, state: &State) -> u64 {
-        let (ahead, span) = (Self::base(state) - state.as_of, self.span());
+        let (ahead, span) = (Self::base(state) - state.as_of, self.span);
         match self.paid {
             _ if self.rate.is_infinite() => u64::MAX,
-            Paid::Before => span.saturating_sub(ahead) / self.interval(),
-            Paid::After => span.checked_sub(ahead).map_or(0, |left| (left / self.interval()).saturating_add(1)),
+            Paid::Before => span.saturating_sub(ahead) / self.interval,
+            Paid::After => span.checked_sub(ahead).map_or(0, |left| (left / self.interval).saturating_add(1)),
         }
     }
 
     /// How long a request waits that leads from `base` to `next`.
     fn wait(&self, now: u64, base: u64, next: u64) -> u64 {
-        let near = now.saturating_add(self.span());
+        let near = now.saturating_add(self.span);
         match self.paid {
             Paid::Before => next.saturating_sub(near),
             Paid::After => base.saturating_sub(near),
         }
     }
 
-    fn finding(&self, state: &State, ruling: Ruling) -> Finding {
-        let (base, now, interval) = (Self::base(state), state.as_of, self.interval());
-        let limit = self.limit();
-        let available = match () {
-            () if self.rate.is_infinite() => f64::INFINITY,
-            () => (self.span() as f64 - (base - now) as f64) / interval as f64,
-        };
-        let never = self.rate.is_zero() || (self.paid == Paid::Before && limit == 0);
-        let next_in = self.wait(now, base, base.saturating_add(interval));
-        let full_in = base - now;
-        let unless_never = |time: u64| if never && time > 0 { NEVER } else { time };
-        Finding {
-            ruling,
-            limit,
-            remaining: self.remaining(state),
-            available,
-            next_in: unless_never(next_in),
-            full_in: unless_never(full_in),
-        }
-    }
-}
-
-impl Arithmetic for Tat {
-    type State = State;
-
-    fn fresh(&self) -> State {
-        let tat = match self.start {
-            Start::Full => 0,
-            Start::Empty => self.span(),
-        };
-        State { tat, as_of: 0 }
-    }
-
     #[inline]
-    fn ask(&self, state: &mut State, now: u64, question: Question) -> Answer {
+    pub(crate) fn decide(&self, state: &mut State, now: u64, question: Question) -> Decided {
         let mut at = self.at(state, now);
         let now = at.as_of;
         let cost = match question.cost {
@@ -216,8 +189,8 @@ impl Arithmetic for Tat {
             Cost::All => self.remaining(&at),
         };
         let base = Self::base(&at);
-        let next = base.saturating_add(cost.saturating_mul(self.interval()));
-        let ruling = if self.paid == Paid::Before && cost > self.limit() {
+        let next = base.saturating_add(cost.saturating_mul(self.interval));
+        let ruling = if self.paid == Paid::Before && cost > self.limit {
             Ruling::NEVER
         } else {
             let wait = match self.wait(now, base, next) {
@@ -234,7 +207,42 @@ impl Arithmetic for Tat {
                 *state = at;
             }
         }
-        self.finding(&at, ruling).into()
+        Decided { tat: self.clone(), state: at, ruling }
+    }
+
+    fn finding(&self, state: &State, ruling: Ruling) -> Finding {
+        let (base, now, interval) = (Self::base(state), state.as_of, self.interval);
+        let left = self.span.cast_signed().saturating_sub_unsigned(base - now);
+        let available =
+            if self.rate.is_infinite() { f64::INFINITY } else { left as f64 / interval.cast_signed() as f64 };
+        let never = self.rate.is_zero() || (self.paid == Paid::Before && self.limit == 0);
+        let next_in = self.wait(now, base, base.saturating_add(interval));
+        let full_in = base - now;
+        let unless_never = |time: u64| if never && time > 0 { NEVER } else { time };
+        Finding {
+            ruling,
+            limit: self.limit,
+            remaining: self.remaining(state),
+            available,
+            next_in: unless_never(next_in),
+            full_in: unless_never(full_in),
+        }
+    }
+}
+
+impl Arithmetic for Tat {
+    type State = State;
+
+    fn fresh(&self) -> State {
+        let tat = match self.start {
+            Start::Full => 0,
+            Start::Empty => self.span,
+        };
+        State { tat, as_of: 0 }
+    }
+
+    fn ask(&self, state: &mut State, now: u64, question: Question) -> Finding {
+        self.decide(state, now, question).finding()
     }
 
     fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {
@@ -246,10 +254,10 @@ impl Arithmetic for Tat {
         if reservation.act_at < now && !self.rate.is_zero() {
             return;
         }
-        let cost = reservation.cost.saturating_mul(self.interval());
+        let cost = reservation.cost.saturating_mul(self.interval);
         // What came later keeps its turn: as much as it leans on this one's permits stays taken.
         let leaned_on = match self.paid {
-            Paid::Before => state.tat.saturating_sub(self.span()).saturating_sub(reservation.act_at),
+            Paid::Before => state.tat.saturating_sub(self.span).saturating_sub(reservation.act_at),
             Paid::After if state.tat == reservation.mark => 0,
             Paid::After => cost,
         };
@@ -259,24 +267,24 @@ impl Arithmetic for Tat {
 
     fn refund(&self, state: &mut State, now: u64, permits: u64) {
         *state = self.at(state, now);
-        state.tat = Self::base(state).saturating_sub(permits.saturating_mul(self.interval()));
+        state.tat = Self::base(state).saturating_sub(permits.saturating_mul(self.interval));
     }
 
     fn carry(&self, old: &Self, state: &mut State, now: u64) {
         let at = old.at(state, now);
         let as_of = if self.rate.is_zero() { 0 } else { now.max(if old.rate.is_zero() { 0 } else { at.as_of }) };
         let tat = match self.paid {
-            // As after an endless pause.
-            _ if old.rate.is_infinite() && old.paid == Paid::Before => as_of,
-            Paid::After if old.rate.is_infinite() && at.tat <= at.as_of.saturating_add(old.span()) => as_of,
+            // As after an endless pause, but that a debt is still to be waited for.
+            Paid::Before if old.rate.is_infinite() => as_of,
+            Paid::After if old.rate.is_infinite() && at.tat <= at.as_of.saturating_add(old.span) => as_of,
             // A debt stays what it was, and what was saved is time.
-            Paid::After => at.tat.saturating_add(self.span()).saturating_sub(old.span()),
+            Paid::After => at.tat.saturating_add(self.span).saturating_sub(old.span),
             // Who had so many permits keeps so many.
             Paid::Before => {
-                let spent = u128::from(Self::base(&at) - at.as_of) * u128::from(self.interval());
-                let spent = i128::try_from(spent.div_ceil(u128::from(old.interval()))).unwrap_or(i128::MAX);
-                let had = i128::from(old.span() / old.interval()) * i128::from(self.interval());
-                let ahead = spent.saturating_add(i128::from(self.span()) - had).max(0);
+                let spent = u128::from(Self::base(&at) - at.as_of) * u128::from(self.interval);
+                let spent = i128::try_from(spent.div_ceil(u128::from(old.interval))).unwrap_or(i128::MAX);
+                let had = i128::from(old.span / old.interval) * i128::from(self.interval);
+                let ahead = spent.saturating_add(i128::from(self.span) - had).max(0);
                 as_of.saturating_add(u64::try_from(ahead).unwrap_or(NEVER))
             }
         };
@@ -284,6 +292,6 @@ impl Arithmetic for Tat {
     }
 
     fn max_wait(&self) -> u64 {
-        nanos(self.max_wait)
+        self.max_wait
     }
 }

@@ -8,7 +8,7 @@
 //! No timer runs: the ticks that have passed are counted when somebody asks, which nobody can tell from a perfect timer.
 
 use super::{Arithmetic, Finding, NEVER, Question, Ruling};
-use crate::limit::answer::{Answer, Reservation};
+use crate::limit::answer::Reservation;
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
 use std::time::Duration;
@@ -107,7 +107,7 @@ impl Arithmetic for Ticks {
         State { as_of: 0, permits: i64::try_from(self.initial.min(self.capacity)).unwrap_or(i64::MAX) }
     }
 
-    fn ask(&self, state: &mut State, now: u64, question: Question) -> Answer {
+    fn ask(&self, state: &mut State, now: u64, question: Question) -> Finding {
         let mut at = self.at(state, now);
         let cost = match question.cost {
             Cost::Permits(permits) => permits,
@@ -126,15 +126,14 @@ impl Arithmetic for Ticks {
                 *state = at;
             }
         }
-        let finding = Finding {
+        Finding {
             ruling,
             limit: self.capacity,
             remaining: self.remaining(&at),
             available: at.permits as f64,
             next_in: if self.capacity == 0 { NEVER } else { self.wait(&at, 1) },
             full_in: self.wait(&at, self.capacity),
-        };
-        finding.into()
+        }
     }
 
     fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {

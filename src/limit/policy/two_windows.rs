@@ -14,7 +14,7 @@
 //! Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017.
 
 use super::{Arithmetic, Finding, NEVER, Question, Ruling};
-use crate::limit::answer::{Answer, Because, Reservation};
+use crate::limit::answer::{Because, Reservation};
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
 use std::time::Duration;
@@ -92,7 +92,7 @@ impl Arithmetic for TwoWindows {
         State { as_of: 0, previous: 0, current: 0 }
     }
 
-    fn ask(&self, state: &mut State, now: u64, question: Question) -> Answer {
+    fn ask(&self, state: &mut State, now: u64, question: Question) -> Finding {
         let mut at = self.at(state, now);
         let room = |at: &State| {
             let whole = u128::from(self.limit) * u128::from(self.window_nanos());
@@ -115,15 +115,14 @@ impl Arithmetic for TwoWindows {
                 *state = at;
             }
         }
-        let finding = Finding {
+        Finding {
             ruling,
             limit: self.limit,
             remaining: room(&at),
             available: self.limit as f64 - self.estimate(&at) as f64 / self.window_nanos() as f64,
             next_in: self.wait(&at, 1),
             full_in: self.wait(&at, self.limit),
-        };
-        finding.into()
+        }
     }
 
     fn is_fresh(&self, _fresh: &State, state: &State, now: u64) -> bool {

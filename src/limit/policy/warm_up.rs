@@ -15,7 +15,7 @@
 //! Guava, `SmoothRateLimiter.SmoothWarmingUp`.
 
 use super::{Arithmetic, Finding, NEVER, Question, Ruling};
-use crate::limit::answer::{Answer, Reservation};
+use crate::limit::answer::Reservation;
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
 use crate::limit::rate::Rate;
@@ -124,7 +124,7 @@ impl Arithmetic for WarmUp {
         State { stored: if max.is_finite() { max } else { 0.0 }, next_free: 0 }
     }
 
-    fn ask(&self, state: &mut State, now: u64, question: Question) -> Answer {
+    fn ask(&self, state: &mut State, now: u64, question: Question) -> Finding {
         let curve = self.curve();
         let now = now / 1000;
         let mut at = Self::at(&curve, state, now);
@@ -146,15 +146,14 @@ impl Arithmetic for WarmUp {
         let wait = at.next_free.saturating_sub(now).saturating_mul(1000);
         let limit = if free { u64::MAX } else { (curve.max as u64).saturating_add(1) };
         let refill = if free { 0.0 } else { (curve.max - at.stored) * curve.cool_down * 1000.0 };
-        let finding = Finding {
+        Finding {
             ruling,
             limit,
             remaining: if wait > 0 { 0 } else { (at.stored as u64).saturating_add(1).min(limit) },
             available: at.stored,
             next_in: wait,
             full_in: wait.saturating_add(refill.ceil() as u64).min(NEVER - 1),
-        };
-        finding.into()
+        }
     }
 
     fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {

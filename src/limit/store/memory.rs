@@ -8,7 +8,7 @@
 use crate::limit::answer::{Answer, Reservation};
 use crate::limit::ask::{Ask, Mode};
 use crate::limit::nanos;
-use crate::limit::policy::{Policy, PolicyError, State};
+use crate::limit::policy::{Found, Policy, PolicyError, State};
 use crate::time::{Clock, SystemClock};
 use crossbeam_utils::CachePadded;
 use indexmap::IndexMap;
@@ -289,7 +289,8 @@ impl At<'_> {
     /// [`TooManyKeys`].
     pub fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, TooManyKeys> {
         let key = self.limiter.key(key.as_ref());
-        self.limiter.shard(key).lock().ask(key, ask, self)
+        let found = self.limiter.shard(key).lock().ask(key, ask, self);
+        found.map(Answer::from)
     }
 
     /// Takes a reservation back whose turn has not come. What was promised to later ones stays promised: as far as they
@@ -387,7 +388,7 @@ pub fn ask_all_at<K: AsRef<[u8]>>(asks: &[(At<'_>, K, Ask)]) -> Result<Vec<Answe
         let (at, _, ask) = &asks[nth];
         let shard = &mut *held[places[nth]].1;
         let before = shard.keys.get(&keys[nth]).cloned();
-        (before, shard.ask(keys[nth], *ask, at))
+        (before, shard.ask(keys[nth], *ask, at).map(Answer::from))
     };
     // Charged one after another, since a list may name a key twice; undone if one does not grant.
     let (before, answers): (Vec<_>, Vec<_>) = (0..asks.len()).map(&mut ask_one).unzip();
@@ -418,7 +419,7 @@ pub fn ask_all_at<K: AsRef<[u8]>>(asks: &[(At<'_>, K, Ask)]) -> Result<Vec<Answe
 
 impl Shard {
     #[inline]
-    fn ask(&mut self, key: Key, ask: Ask, at: &At<'_>) -> Result<Answer, TooManyKeys> {
+    fn ask(&mut self, key: Key, ask: Ask, at: &At<'_>) -> Result<Found, TooManyKeys> {
         let policy = at.limiter.own.as_deref().unwrap_or(&self.policy);
         let question = policy.question(ask);
         if let Some(state) = self.keys.get_mut(&key) {
@@ -426,11 +427,11 @@ impl Shard {
         }
         let fresh = if at.limiter.own.is_some() { policy.fresh() } else { self.fresh.clone() };
         let mut state = fresh.clone();
-        let answer = policy.ask(&mut state, at.now, question);
+        let found = policy.ask(&mut state, at.now, question);
         if question.mode == Mode::Take && !policy.is_fresh(&fresh, &state, at.now) {
             self.insert(key, state, at.now, at.limiter.shared.keys_per_shard)?;
         }
-        Ok(answer)
+        Ok(found)
     }
 
     /// Records a refusal, where refusals count.

@@ -1,0 +1,255 @@
+//! The memory store's token bucket against the limiters one would take instead: one key, 10k keys, 1M keys in random
+//! order, and one key from two threads; what a key costs in memory; and how often two counts err where a log does not.
+//!
+//! Everybody is asked at a rate at which all is granted, so that each answer changes the state, and everybody reads the
+//! clock that it comes with.
+
+mod support;
+
+use criterion::Criterion;
+use gcra::RateLimit;
+use governor::{Quota, RateLimiter};
+use headcount::limit::{Ask, Memory, Rate, sliding_counter, sliding_log, token_bucket};
+use std::num::NonZeroU32;
+use std::time::Duration;
+use support::{Contest, Table, Tokens, short, timed_on};
+
+const FAST: u32 = 1_000_000_000;
+
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    let mut table = Table::default();
+    one_key(&mut criterion, &mut table);
+    for keys in [10_000, 1_000_000] {
+        many_keys(&Tokens::new(0, keys), &mut criterion, &mut table);
+    }
+    if support::is_measuring() {
+        memory(&Tokens::new(0, 1_000_000), &mut table);
+        two_windows(&mut table);
+    }
+    criterion.final_summary();
+    table.print();
+}
+
+fn ours() -> Memory {
+    Memory::new(token_bucket(Rate::per_second(FAST.into()), FAST.into())).expect("a valid policy")
+}
+
+fn quota() -> Quota {
+    Quota::per_second(NonZeroU32::new(FAST).expect("not zero"))
+}
+
+fn one_key(criterion: &mut Criterion, table: &mut Table) {
+    for threads in [1, 2] {
+        let limiter = ours();
+        let direct = RateLimiter::direct(quota());
+        let keyed = RateLimiter::dashmap(quota());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let _inside = runtime.enter();
+        let leaky = leaky_bucket::RateLimiter::builder()
+            .max(FAST as usize * 4)
+            .initial(FAST as usize * 4)
+            .refill(FAST as usize)
+            .interval(Duration::from_secs(1))
+            .build();
+        let gcra = parking_lot::Mutex::new(gcra::RateLimitGuard::new_state(RateLimit::per_sec(FAST)));
+        let gcra_keyed = gcra::RateLimiter::new(1_000_000);
+        let gcra_rate = RateLimit::per_sec(FAST);
+
+        let key = "a key of 36 bytes, as many tokens ar";
+        let mut contest = Contest::new(format!("limit/one key/threads={threads}"));
+        enter(&mut contest, "headcount", threads, || {
+            limiter.ask(key, Ask::ONE).is_ok_and(|answer| answer.is_allowed())
+        });
+        enter(&mut contest, "governor direct", threads, || direct.check().is_ok());
+        enter(&mut contest, "governor keyed", threads, || keyed.check_key(&key).is_ok());
+        enter(&mut contest, "leaky-bucket", threads, || leaky.try_acquire(1));
+        enter(&mut contest, "gcra", threads, || gcra.lock().check_and_modify(1).is_ok());
+        enter(&mut contest, "gcra keyed", threads, || futures_now(gcra_keyed.check(key, &gcra_rate, 1)).is_ok());
+        let medians = contest.run(criterion);
+        let ours = medians.of("headcount");
+        for (rival, most) in [
+            ("governor direct", 2.0),
+            ("governor keyed", 1.0),
+            ("leaky-bucket", f64::INFINITY),
+            ("gcra", f64::INFINITY),
+            ("gcra keyed", f64::INFINITY),
+        ] {
+            let theirs = medians.of(rival);
+            let what = format!("one key, {threads} thread(s): ours / {rival}");
+            row(table, what, ours, theirs, most);
+        }
+    }
+}
+
+fn many_keys(keys: &Tokens, criterion: &mut Criterion, table: &mut Table) {
+    let limiter = ours();
+    let keyed = RateLimiter::dashmap(quota());
+    let gcra_keyed = gcra::RateLimiter::new(2 * keys.len());
+    let gcra_rate = RateLimit::per_sec(FAST);
+    // A map owns its keys, and they do not return in the order in which they came.
+    for &key in &keys.shuffled() {
+        assert!(limiter.ask(key, Ask::ONE).is_ok());
+        assert!(keyed.check_key(&key.to_owned()).is_ok());
+        assert!(futures_now(gcra_keyed.check(key.to_owned(), &gcra_rate, 1)).is_ok());
+    }
+    let mut contest = Contest::new(format!("limit/{} keys", short(keys.len())));
+    enter_keys(&mut contest, "headcount", keys, |key| {
+        limiter.ask(key, Ask::ONE).is_ok_and(|answer| answer.is_allowed())
+    });
+    enter_keys(&mut contest, "governor keyed", keys, |key| keyed.check_key(&key.to_owned()).is_ok());
+    enter_keys(&mut contest, "gcra keyed", keys, |key| {
+        futures_now(gcra_keyed.check(key.to_owned(), &gcra_rate, 1)).is_ok()
+    });
+    let medians = contest.run(criterion);
+    for (rival, most) in [("governor keyed", 1.0), ("gcra keyed", f64::INFINITY)] {
+        let what = format!("{} keys: ours / {rival}", short(keys.len()));
+        row(table, what, medians.of("headcount"), medians.of(rival), most);
+    }
+}
+
+fn enter_keys<'a>(contest: &mut Contest<'a>, name: &str, keys: &'a Tokens, ask: impl Fn(&str) -> bool + 'a) {
+    let mut from = 0;
+    contest.enter(name, move |iterations| {
+        let took = keys.timed(from, iterations, &ask);
+        from = (from + iterations as usize) % keys.len();
+        took
+    });
+}
+
+fn row(table: &mut Table, what: String, ours: f64, theirs: f64, most: f64) {
+    let detail = format!("{ours:.1} / {theirs:.1} ns");
+    if most.is_finite() {
+        table.at_most(what, detail, ours / theirs, most);
+    } else {
+        table.tell(what, detail, ours / theirs);
+    }
+}
+
+fn enter<'a>(contest: &mut Contest<'a>, name: &str, threads: usize, ask: impl Fn() -> bool + Sync + 'a) {
+    contest.enter(name, move |iterations| {
+        timed_on(threads, iterations, |_, iterations| {
+            let mut yes = 0;
+            let took = support::timed(iterations, || yes += u64::from(ask()));
+            assert_eq!(yes, iterations, "everything is granted at this rate");
+            took
+        })
+    });
+}
+
+/// The result of a future that never waits.
+fn futures_now<F: Future>(future: F) -> F::Output {
+    let mut future = std::pin::pin!(future);
+    match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+        std::task::Poll::Ready(output) => output,
+        std::task::Poll::Pending => panic!("a rival waits although everything is granted"),
+    }
+}
+
+// --- bytes ---
+
+fn memory(keys: &Tokens, table: &mut Table) {
+    // A rate at which no key is fresh again while this is measured.
+    let slow = Memory::new(token_bucket(Rate::per_hour(1), 2)).expect("a valid policy");
+    let governor = RateLimiter::dashmap(Quota::per_hour(NonZeroU32::MIN));
+    let per_key = |act: &mut dyn FnMut(&str)| {
+        let measured = allocation_counter::measure(|| keys.iter().for_each(&mut *act));
+        measured.bytes_current as f64 / keys.len() as f64
+    };
+    let ours = per_key(&mut |key| assert!(slow.ask(key, Ask::ONE).is_ok()));
+    let theirs = per_key(&mut |key| assert!(governor.check_key(&key.to_owned()).is_ok()));
+    table.tell("bytes per key, 1M keys of 36 bytes", format!("governor keyed {theirs:.0}"), ours);
+}
+
+// --- two counts against a log ---
+
+const LIMIT: u64 = 50;
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// Wrong answers: granted although a log of what was granted says that the window is full, or refused although it is not.
+#[derive(Default)]
+struct Wrong {
+    asked: u64,
+    too_many: u64,
+    too_few: u64,
+    most_in_a_window: u64,
+}
+
+impl Wrong {
+    fn count(&mut self, times: impl Iterator<Item = f64>) {
+        let counter = Memory::new(sliding_counter(LIMIT, WINDOW)).expect("a valid policy");
+        let granted = Memory::new(sliding_log(LIMIT * 2, WINDOW)).expect("a valid policy");
+        for time in times {
+            let now = Duration::from_secs_f64(time);
+            let allowed = counter.at(now).ask("k", Ask::ONE).is_ok_and(|answer| answer.is_allowed());
+            let look = granted.at(now).ask("k", Ask::permits(0).peek()).expect("room for one key");
+            let held = look.limit - look.remaining;
+            self.asked += 1;
+            self.too_many += u64::from(allowed && held >= LIMIT);
+            self.too_few += u64::from(!allowed && held < LIMIT);
+            if allowed {
+                let _ = granted.at(now).ask("k", Ask::ONE);
+                self.most_in_a_window = self.most_in_a_window.max(held + 1);
+            }
+        }
+    }
+
+    fn tell(&self, traffic: &str, table: &mut Table) {
+        let share = |wrong: u64| 100.0 * wrong as f64 / self.asked as f64;
+        let detail = format!(
+            "{:.4} % let in, {:.4} % kept out; most in a window {} of {LIMIT}; {} asked",
+            share(self.too_many),
+            share(self.too_few),
+            self.most_in_a_window,
+            self.asked
+        );
+        table.tell(format!("two windows, {traffic}: % wrong"), detail, share(self.too_many + self.too_few));
+    }
+}
+
+fn two_windows(table: &mut Table) {
+    let mut dice = fastrand::Rng::with_seed(7);
+    for (traffic, per_window) in
+        [("uniform, half of the limit", 25.0), ("uniform, at the limit", 50.0), ("uniform, twice the limit", 100.0)]
+    {
+        let mut wrong = Wrong::default();
+        wrong.count(poisson(&mut dice, per_window).take(400_000));
+        wrong.tell(traffic, table);
+    }
+
+    // As behind a proxy of many sites: most users are far below the limit, and few have most of the requests.
+    let mut wrong = Wrong::default();
+    for _ in 0..20_000 {
+        let per_window = (0.5 / (1.0 - dice.f64())).min(1_000.0);
+        let end = 30.0 * WINDOW.as_secs_f64();
+        let times: Vec<f64> = poisson(&mut dice, per_window).take_while(|time| *time < end).collect();
+        wrong.count(times.into_iter());
+    }
+    wrong.tell("20k users, few of them above it", table);
+
+    let mut wrong = Wrong::default();
+    let bursts: Vec<f64> = poisson(&mut dice, 1.0).take(10_000).collect();
+    let mut times: Vec<f64> =
+        bursts.iter().flat_map(|begin| (0..40).map(move |nth| begin + f64::from(nth) * 0.05)).collect();
+    times.sort_by(f64::total_cmp);
+    wrong.count(times.into_iter());
+    wrong.tell("bursts of 40 in 2 s, one a window", table);
+
+    // All of a window's permits at its end, and then whatever the next one lets in.
+    let mut wrong = Wrong::default();
+    wrong.count((0..1_000).flat_map(|nth| {
+        let edge = f64::from(3 * nth + 1) * WINDOW.as_secs_f64();
+        let before = (0..50).map(move |nth| edge - 0.5 + f64::from(nth) * 0.01);
+        before.chain((0..600).map(move |nth| edge + f64::from(nth) * 0.1))
+    }));
+    wrong.tell("50 before an edge, then all that fit", table);
+}
+
+/// Arrivals at random, so many a window.
+fn poisson(dice: &mut fastrand::Rng, per_window: f64) -> impl Iterator<Item = f64> {
+    let mut at = 0.0;
+    std::iter::from_fn(move || {
+        at -= (1.0 - dice.f64()).ln() * WINDOW.as_secs_f64() / per_window;
+        Some(at)
+    })
+}
