@@ -273,6 +273,35 @@ fn a_limited_key_is_never_forgotten_for_a_new_one() {
 }
 
 #[test]
+fn few_keys_are_held_as_well_as_many() {
+    for most in [0, 1, 2, 3, 5, 17] {
+        let limiter = Memory::builder(token_bucket(Rate::ZERO, 1)).max_keys(most).build().unwrap();
+        let held = (0..100_u64).filter(|key| limiter.ask(key.to_le_bytes(), Ask::ONE).is_ok()).count();
+        assert!((1..=most.max(1)).contains(&held), "{held} of {most}");
+    }
+}
+
+#[test]
+fn a_raised_rate_blocks_nobody_and_a_lowered_one_takes_nothing_back() {
+    let limiter = Memory::new(token_bucket(Rate::per_hour(10), 10)).unwrap();
+    let at = limiter.at(Duration::ZERO);
+    assert!(at.ask("k", Ask::permits(8)).unwrap().is_allowed());
+    let look = || at.ask("k", Ask::permits(0).peek()).unwrap();
+    for (rate, burst, remaining) in [
+        (Rate::per_second(1000), 10, 2),
+        (Rate::per_hour(1), 10, 2),
+        (Rate::per_hour(1), 20, 2),
+        (Rate::ZERO, 20, 2),
+        (Rate::per_second(1), 1, 1),
+        (Rate::INFINITE, 1, u64::MAX),
+        (Rate::per_second(1), 5, 5),
+    ] {
+        at.change(token_bucket(rate, burst)).unwrap();
+        assert_eq!(look().remaining, remaining, "{rate} {burst}");
+    }
+}
+
+#[test]
 fn strange_keys_are_keys() {
     let limiter = Memory::new(token_bucket(Rate::ZERO, 1)).unwrap();
     let long = vec![b'x'; 1 << 20];

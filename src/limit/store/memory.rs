@@ -48,6 +48,8 @@ pub struct Memory {
 }
 
 struct Shared {
+    /// Held while a policy is put in force, so that two of them do not share the shards out.
+    changing: Mutex<()>,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     keys_per_shard: usize,
     seed: u64,
@@ -108,11 +110,11 @@ pub struct MemoryBuilder {
 }
 
 impl MemoryBuilder {
-    /// The most keys that are held; 10 million unless said. The bound is kept shard by shard, so that with unlucky keys a
+    /// The most keys that are held, at least one; 10 million unless said. The bound is kept shard by shard, so that with unlucky keys a
     /// new one may be turned away a few percent before it.
     #[must_use]
     pub fn max_keys(mut self, max_keys: usize) -> Self {
-        self.max_keys = max_keys;
+        self.max_keys = max_keys.max(1);
         self
     }
 
@@ -131,10 +133,12 @@ impl MemoryBuilder {
         let policy = Arc::new(self.policy?);
         policy.check()?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let shards = (8 * cores).next_power_of_two().min(self.max_keys.max(1).next_power_of_two());
+        // A power of two, and no more than there are keys to hold.
+        let shards = (8 * cores).next_power_of_two().min(1 << self.max_keys.ilog2());
         let shard =
             || Shard { policy: Arc::clone(&policy), fresh: policy.fresh(), keys: IndexMap::default(), cursor: 0 };
         let shared = Shared {
+            changing: Mutex::new(()),
             shards: (0..shards).map(|_| CachePadded::new(Mutex::new(shard()))).collect(),
             keys_per_shard: self.max_keys / shards,
             seed: fastrand::u64(..),
@@ -317,6 +321,7 @@ impl At<'_> {
         let policy = policy.try_into().map_err(Into::into)?;
         policy.check()?;
         let policy = Arc::new(policy);
+        let _one_at_a_time = self.limiter.shared.changing.lock();
         for shard in &self.limiter.shared.shards {
             let shard = &mut *shard.lock();
             let old = std::mem::replace(&mut shard.policy, Arc::clone(&policy));
