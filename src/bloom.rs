@@ -49,6 +49,16 @@ impl Probe {
         }
         Self { line: line as usize, bits }
     }
+
+    #[inline]
+    pub(crate) fn line(&self) -> usize {
+        self.line
+    }
+
+    #[inline]
+    pub(crate) fn bits(&self) -> Line {
+        self.bits
+    }
 }
 
 /// A Bloom filter of fingerprints. Filters of one [`Shape`] can be united.

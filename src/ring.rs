@@ -12,11 +12,15 @@
 //! sets its bits there too, and [`Ring::finish_turn`] exchanges the two.
 
 pub(crate) mod codec;
+mod present;
 
 use crate::bloom::{Bloom, Difference, Probe, Shape};
 use crate::fingerprint::Fingerprint;
 use crate::time::Slot;
 use std::collections::VecDeque;
+use std::sync::Arc;
+
+pub(crate) use present::Present;
 
 /// The filters of the window. Time is told to it; nothing here reads a clock, locks or waits.
 #[derive(Debug)]
@@ -25,6 +29,8 @@ pub(crate) struct Ring {
     current: Slot,
     /// By age: the current minute first.
     minutes: VecDeque<Minute>,
+    /// The current minute's filter once more, for readers without the lock.
+    present: present::Writer,
     union: Bloom,
     turning: Option<Turning>,
     /// Minutes that are not covered, kept so that a decision need not count them.
@@ -67,7 +73,8 @@ impl Ring {
     /// An empty ring of the current minute and `slots` full ones, none of them covered.
     pub(crate) fn new(shape: Shape, slots: usize, current: Slot) -> Self {
         let minutes: VecDeque<_> = (0..=slots).map(|_| Minute::new(Bloom::new(shape), false)).collect();
-        Self { shape, current, uncovered: minutes.len(), minutes, union: Bloom::new(shape), turning: None }
+        let (present, union) = (present::Writer::new(shape), Bloom::new(shape));
+        Self { shape, current, uncovered: minutes.len(), minutes, present, union, turning: None }
     }
 
     #[cfg(test)]
@@ -82,6 +89,11 @@ impl Ring {
     /// How many minutes the ring holds, the current one included.
     pub(crate) fn len(&self) -> usize {
         self.minutes.len()
+    }
+
+    /// Who is in the current minute, for readers without the lock.
+    pub(crate) fn present(&self) -> &Arc<Present> {
+        self.present.present()
     }
 
     /// Everything the ring remembers.
@@ -119,6 +131,7 @@ impl Ring {
         if minute.filter.set(probe) > 0 {
             minute.dirty = true;
         }
+        self.present.set(probe);
         self.union.set(probe);
         if let Some(next) = self.next_union(0) {
             next.set(probe);
@@ -158,7 +171,7 @@ impl Ring {
         }
     }
 
-    /// Makes the prepared turn. `empty` becomes the current minute's filter; the minutes that begin are covered if
+    /// Makes the prepared turn, after which [`Present::forget_the_last_minute`] is due. `empty` becomes the current minute's filter; the minutes that begin are covered if
     /// `covered`. Returns the filters that left, to be emptied and used again.
     pub(crate) fn finish_turn(&mut self, empty: Bloom, covered: bool) -> Vec<Bloom> {
         let Some(Turning { to, union }) = self.turning.take() else { return vec![empty] };
@@ -176,6 +189,7 @@ impl Ring {
             };
             self.minutes.push_front(Minute::new(filter, covered));
         }
+        self.present.turn();
         self.current = to;
         self.count_uncovered();
         left
@@ -206,6 +220,9 @@ impl Ring {
         let age = self.age(slot)?;
         let difference = self.minutes[age].filter.union_words(at, words);
         if difference.gained > 0 {
+            if age == 0 {
+                self.present.union_words(at, words);
+            }
             self.union.union_words(at, words);
             if let Some(next) = self.next_union(age) {
                 next.union_words(at, words);

@@ -288,6 +288,7 @@ impl Builder {
             seed: dice.u64(..),
             started: clock.monotonic(),
             fleet_clock: Mutex::new(fleet_clock),
+            present: Arc::clone(ring.present()),
             state: ShardedLock::new(State { ring, room, now, mode_changes: [0; 2] }),
             gate: CachePadded::new(AtomicU8::new(0)),
             refreshes,

@@ -218,8 +218,8 @@ impl Headcount {
                 hashes: crate::bloom::LANES,
                 fill_ratio: state.ring.union().fill_ratio(),
                 false_positive_ratio: state.ring.union().false_positive_ratio(),
-                // The minutes, the union, and the two that the next turn needs.
-                memory_bytes: (state.ring.len() + 3) * settings.shape.bytes(),
+                // The minutes, the union, the two that the next turn needs, and the current minute twice more.
+                memory_bytes: (state.ring.len() + 5) * settings.shape.bytes(),
                 queue_length: shared.refreshes.len(),
                 queue_full: shared.refreshes_in_place.load(Relaxed),
             },

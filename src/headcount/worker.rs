@@ -163,6 +163,7 @@ impl Worker {
             }
             state.ring.finish_turn(empty, covered)
         });
+        self.shared.present.forget_the_last_minute();
         for mut filter in left {
             filter.clear();
             self.spares.push(filter);

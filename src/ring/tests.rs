@@ -27,6 +27,7 @@ fn begin(ring: &mut Ring, to: Slot) {
 
 fn finish(ring: &mut Ring) {
     ring.finish_turn(Bloom::new(ring.shape()), true);
+    ring.present().forget_the_last_minute();
 }
 
 fn foreign(fingerprints: &[u64]) -> Bloom {
@@ -203,7 +204,10 @@ proptest! {
                     _ => Sight::Unseen,
                 };
                 prop_assert_eq!(ring.sight(Fingerprint(token)), wanted);
+                let probe = Probe::new(Fingerprint(token), shape());
+                prop_assert_eq!(ring.present().has(probe), wanted == Sight::Current);
             }
+            prop_assert_eq!(ring.present.words(), ring.minutes[0].filter.words());
         }
     }
 }
