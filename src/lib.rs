@@ -50,6 +50,8 @@ pub use headcount::{
 pub use layer::AdmissionLayer;
 #[cfg(feature = "metrics")]
 pub use metrics::Metrics;
+#[cfg(feature = "redis")]
+pub use redis_link::RedisConnection;
 pub use ring::codec::DecodeError;
 pub use room::{Mode, OnOutage, Override, OverrideMode, Refill, Version};
 pub use store_error::StoreError;

@@ -23,6 +23,8 @@ pub use named::{
 pub use policy::{Policy, PolicyError};
 pub use rate::{Rate, RateError};
 pub use store::{At, Memory, MemoryBuilder, TooManyKeys, ask_all, ask_all_at};
+#[cfg(feature = "redis")]
+pub use store::{Redis, RedisBuilder, RedisView};
 
 /// A duration in whole nanoseconds, at most 584 years.
 #[inline]

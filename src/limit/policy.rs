@@ -244,6 +244,16 @@ pub enum PolicyError {
         /// The rate.
         rate: Rate,
     },
+    /// A time that Redis does not compute exactly.
+    #[error(
+        "{} is more than the 104 days that are computed exactly in Redis; make the time shorter, the burst smaller or the \
+         rate higher, or keep this limiter in memory",
+        humantime::format_duration(*found)
+    )]
+    TooLongForRedis {
+        /// The burst's time, the window, tick, gap or interval.
+        found: Duration,
+    },
     /// More permits than are remembered one by one.
     #[error("the limit is {found} permits; this policy counts at most {most}; for more, use a token bucket")]
     TooManyPermits {

@@ -6,7 +6,7 @@
 
 use super::FilterStore;
 use crate::config::ConfigError;
-use crate::redis_link::{RedisLink, is_read_only};
+use crate::redis_link::{RedisConnection, is_read_only};
 use crate::room::Override;
 use crate::round::{Entry, Gap, Identity, Looked, Outgoing, Publish, Published, Reply, Request, Since, Stamp, Stored};
 use crate::store_error::StoreError;
@@ -15,7 +15,6 @@ use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, Script, Value};
 use std::sync::LazyLock;
 use std::time::Duration;
-use tokio::sync::Mutex;
 
 static LOOK: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/look.lua")));
 static WRITE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/write.lua")));
@@ -31,7 +30,7 @@ const WORTH_ASKING_BYTES: usize = 256 << 10;
 
 /// A fleet's store in Redis. Connects with the first round.
 pub struct RedisStore {
-    link: Mutex<RedisLink>,
+    connection: RedisConnection,
     namespace: String,
 }
 
@@ -41,7 +40,17 @@ impl RedisStore {
     /// # Errors
     /// [`ConfigError::RedisUrl`].
     pub fn open(url: &str, namespace: &str) -> Result<Self, ConfigError> {
-        Ok(Self { link: Mutex::new(RedisLink::open(url)?), namespace: namespace.to_owned() })
+        Ok(Self::on(&RedisConnection::open(url)?, namespace))
+    }
+
+    /// A store on a connection that others may use too.
+    pub fn on(connection: &RedisConnection, namespace: &str) -> Self {
+        Self { connection: connection.clone(), namespace: namespace.to_owned() }
+    }
+
+    /// The connection, for limiters.
+    pub fn connection(&self) -> &RedisConnection {
+        &self.connection
     }
 
     fn key(&self, identity: &Identity, name: &str) -> String {
@@ -176,7 +185,7 @@ impl FilterStore for RedisStore {
     }
 
     async fn exchange(&self, identity: &Identity, request: Request, within: Duration) -> Result<Reply, StoreError> {
-        let mut link = self.link.lock().await;
+        let link = self.connection.link();
         match request {
             Request::Look { slots } => {
                 link.connect(within).await?;

@@ -1,0 +1,1086 @@
+-- Asks one limiter, or a list of them as one step; or takes back what one has granted.
+--
+-- KEYS[1…] one key for each limiter of the list. It is a list if the limiter is a log, otherwise a string; see below
+-- ARGV[1] 'ask', 'cancel' or 'refund'
+-- ARGV[2] '' for the server's clock, or 'seconds nanoseconds' since the epoch: a time of a test's own
+-- ARGV[1+2i] the policy of KEYS[i], ARGV[2+2i] what is asked of it. All times are whole nanoseconds:
+--   followed by '/' and another such policy if the key belongs to that one, and is only asked under the first:
+--   t INTERVAL SPAN LIMIT b|a(paid before, after) f|e(starts full, empty) s|z|i(some rate, zero, infinite) h|r(hold, recount)
+--   k TICK PERMITS-PER-TICK CAPACITY INITIAL 0|1(more than the capacity may be asked for)
+--   s WINDOW LIMIT
+--   l COUNTS-FOR GAP LIMIT GRAIN 0|1(records refusals)
+--   w 0|1(infinite rate) STABLE THRESHOLD MAX SLOPE COOL-DOWN, floating point and in microseconds
+--   ask:    PERMITS|all LONGEST-WAIT t|p(take, peek)
+--   cancel: PERMITS ACT-AT-SECONDS ACT-AT-NANOSECONDS MARK     refund: PERMITS
+--
+-- Returns for 'ask' one text per limiter, 'VERDICT TIME BECAUSE LIMIT REMAINING AVAILABLE NEXT-IN FULL-IN COST ACT-AT MARK':
+-- g (granted, after TIME) or r (refused, until TIME); 'never' is a time that does not come. Numbers travel as text, because
+-- those that a script returns are cut to integers. For the others nothing.
+--
+-- A string holds 'policy|state', a log's first element 'l|as-of held', the others an instant each, or 'instant*count'. What is
+-- none of these, has been cut, or belongs to another kind of policy, stands for a key that was never asked for.
+--
+-- Atomic, because whatever comes between the question and the charge would be granted from the same permits. Nothing is
+-- written before everything is read and computed; and the first write is one that a full server refuses, so that a list is
+-- never charged by half.
+--
+-- Numbers in Lua are doubles, exact up to 2^53. An instant is therefore two numbers, seconds and nanoseconds, and all
+-- arithmetic is on distances from now: exact up to 104 days.
+local floor, ceil, fmod, max, min = math.floor, math.ceil, math.fmod, math.max, math.min
+local NEVER = math.huge
+local EXACT = 9007199254740992
+local SECOND = 1000000000
+-- The last instant that the other side can count: 2^64 ns.
+local LAST_S, LAST_N, LAST = 18446744073, 709551615, 18446744073709551615
+
+local function since(s, n, earlier_s, earlier_n)
+  return (s - earlier_s) * SECOND + (n - earlier_n)
+end
+
+local function moved(s, n, by)
+  local nanos = n + by
+  local rest = fmod(nanos, SECOND)
+  if rest < 0 then rest = rest + SECOND end
+  s = s + floor((nanos - rest) / SECOND + 0.5)
+  if s < 0 then return 0, 0 end
+  if s > LAST_S or (s == LAST_S and rest > LAST_N) then return LAST_S, LAST_N end
+  return s, rest
+end
+
+-- The instant as one number: for comparisons with small ones.
+local function whole(s, n)
+  return s * SECOND + n
+end
+
+-- a·b/c in whole numbers and the rest, for numbers that are exact and a result that is.
+local function muldiv(a, b, c)
+  local product = a * b
+  if product < EXACT then
+    local rest = fmod(product, c)
+    return (product - rest) / c, rest
+  end
+  -- Bit by bit, and never a sum above c.
+  local part = fmod(b, c)
+  local result, quotient, rest, bit = a * ((b - part) / c), 0, 0, 1
+  while bit * 2 <= a do bit = bit * 2 end
+  while bit >= 1 do
+    quotient = quotient * 2
+    if rest >= c - rest then rest, quotient = rest - (c - rest), quotient + 1 else rest = rest + rest end
+    if a >= bit then
+      a = a - bit
+      if rest >= c - part then rest, quotient = rest - (c - part), quotient + 1 else rest = rest + part end
+    end
+    bit = bit / 2
+  end
+  return result + quotient, rest
+end
+
+local function muldiv_up(a, b, c)
+  local result, rest = muldiv(a, b, c)
+  if rest > 0 then return result + 1 end
+  return result
+end
+
+-- a/b, both whole and not below zero, rounded down and up.
+local function div(a, b)
+  return (a - fmod(a, b)) / b
+end
+
+local function div_up(a, b)
+  local rest = fmod(a, b)
+  if rest > 0 then return (a - rest) / b + 1 end
+  return a / b
+end
+
+-- How far an instant lies in its span, if spans of `length` follow each other from the epoch on.
+local function offset(s, n, length)
+  if fmod(length, SECOND) == 0 then return fmod(s, length / SECOND) * SECOND + n end
+  if fmod(SECOND, length) == 0 then return fmod(n, length) end
+  local _, of_seconds = muldiv(s, SECOND, length)
+  local of_nanos = fmod(n, length)
+  if of_seconds >= length - of_nanos then return of_seconds - (length - of_nanos) end
+  return of_seconds + of_nanos
+end
+
+-- How many of these spans begin after the earlier instant and up to the later one.
+local function begun(s, n, earlier_s, earlier_n, length)
+  local distance = since(s, n, earlier_s, earlier_n)
+  return floor((distance + offset(earlier_s, earlier_n, length) - offset(s, n, length)) / length + 0.5)
+end
+
+local function words(text)
+  local all = {}
+  for word in string.gmatch(text, '%S+') do all[#all + 1] = word end
+  return all
+end
+
+-- The numbers of a stored state, if it has so many and they are numbers.
+local function numbers(text, count)
+  local all = words(text)
+  if #all ~= count then return nil end
+  for i = 1, count do
+    all[i] = string.match(all[i], '^%-?[%d.]+e?[%-+]?%d*$') and tonumber(all[i])
+    if not all[i] then return nil end
+  end
+  return all
+end
+
+local function grant(wait, cost, act_s, act_n, mark)
+  return { granted = true, time = wait, cost = cost, act_s = act_s, act_n = act_n, mark = mark }
+end
+
+local function refuse(retry, because)
+  return { granted = false, time = retry, because = because }
+end
+
+local function too_long(wait, max_wait)
+  return refuse(wait - max_wait, 'used')
+end
+
+-- An instant, in the form in which it is stored in a log and returned.
+local function stamp(s, n)
+  return string.format('%.0f%09.0f', s, n)
+end
+
+-- The kinds of policy. Each is made when it is needed.
+-- parse: the words of the policy · fresh: a key that was never asked for · read, write: the stored text
+-- ask, cancel, refund, carry, is_fresh: as in the policies of the library · due: ns until fresh, nil if never
+local make = {}
+
+make.t = function()
+  local P = {}
+
+  function P.parse(w)
+    local p = { interval = tonumber(w[2]), span = tonumber(w[3]), limit = tonumber(w[4]) }
+    p.after, p.empty, p.zero, p.free, p.recount = w[5] == 'a', w[6] == 'e', w[7] == 'z', w[7] == 'i', w[8] == 'r'
+    return p.interval and p.span and p.limit and (p.interval > 0 or p.free) and w[8] and p
+  end
+
+  function P.fresh(p)
+    local s, n = 0, 0
+    if p.empty then s, n = moved(0, 0, p.span) end
+    return { s = s, n = n, as = 0, an = 0 }
+  end
+
+  function P.read(text)
+    local v = numbers(text, 4)
+    return v and { s = v[1], n = v[2], as = v[3], an = v[4] }
+  end
+
+  function P.write(st)
+    return string.format('%.0f %.0f %.0f %.0f', st.s, st.n, st.as, st.an)
+  end
+
+  -- The instant from which distances count, and the distance of the theoretical arrival time.
+  local function at(p, st, s, n)
+    if p.zero then s, n = 0, 0 end
+    local back = since(st.as, st.an, s, n)
+    if back > 0 and not p.recount then return st.as, st.an, since(st.s, st.n, st.as, st.an) end
+    local tat = since(st.s, st.n, s, n)
+    if back > 0 then tat = max(tat - back, -whole(s, n)) end
+    return s, n, tat
+  end
+
+  -- The distance from which a request counts.
+  local function base(tat)
+    return max(tat, 0)
+  end
+
+  local function remaining(p, from)
+    if p.free then return LAST end
+    if not p.after then return div(max(p.span - from, 0), p.interval) end
+    if from > p.span then return 0 end
+    return div(p.span - from, p.interval) + 1
+  end
+
+  local function wait(p, from, to)
+    return max((p.after and from or to) - p.span, 0)
+  end
+
+  function P.ask(p, st, now_s, now_n, q)
+    local s, n, tat = at(p, st, now_s, now_n)
+    local from, cost = base(tat), q.cost
+    if q.all then cost = p.free and 0 or remaining(p, from) end
+    local to = min(from + cost * p.interval, LAST - whole(s, n))
+    local answer
+    if not p.after and cost > p.limit then
+      answer = refuse(NEVER, 'capacity')
+    else
+      local time = wait(p, from, to)
+      if time > 0 and p.zero then time = NEVER end
+      if time <= q.max_wait then
+        local act_s, act_n = moved(s, n, time)
+        answer = grant(time, cost, act_s, act_n, stamp(moved(s, n, to)))
+        if q.take then
+          st.s, st.n = moved(s, n, to)
+          st.as, st.an, st.changed = s, n, true
+        end
+        from = base(to)
+      else
+        answer = too_long(time, q.max_wait)
+      end
+    end
+    local never = p.zero or (not p.after and p.limit == 0)
+    local function unless_never(time)
+      if never and time > 0 then return NEVER end
+      return time
+    end
+    answer.limit, answer.remaining = p.limit, remaining(p, from)
+    answer.available = p.free and NEVER or (p.span - from) / p.interval
+    answer.next_in = unless_never(wait(p, from, from + p.interval))
+    answer.full_in = unless_never(from)
+    return answer
+  end
+
+  function P.is_fresh(p, st, now_s, now_n)
+    local new = P.fresh(p)
+    local _, _, tat = at(p, st, now_s, now_n)
+    local _, _, of_new = at(p, new, now_s, now_n)
+    return since(st.as, st.an, now_s, now_n) <= 0 and base(tat) == base(of_new)
+  end
+
+  function P.due(p, st, now_s, now_n)
+    local new = P.fresh(p)
+    if p.zero then return st.s == new.s and st.n == new.n and 0 or nil end
+    return since(st.s, st.n, now_s, now_n)
+  end
+
+  function P.cancel(p, st, now_s, now_n, r)
+    if since(r.act_s, r.act_n, now_s, now_n) < 0 then return end
+    local cost = r.cost * p.interval
+    -- What came later keeps its turn: as much as it leans on this one's permits stays taken.
+    local leaned_on = cost
+    if not p.after then
+      leaned_on = max(since(st.s, st.n, r.act_s, r.act_n) - p.span, 0)
+    elseif stamp(st.s, st.n) == r.mark then
+      leaned_on = 0
+    end
+    local s, n, tat = at(p, st, now_s, now_n)
+    st.s, st.n = moved(s, n, tat - max(cost - leaned_on, 0))
+    st.as, st.an, st.changed = s, n, true
+  end
+
+  function P.refund(p, st, now_s, now_n, permits)
+    local s, n, tat = at(p, st, now_s, now_n)
+    st.s, st.n = moved(s, n, base(tat) - permits * p.interval)
+    st.as, st.an, st.changed = s, n, true
+  end
+
+  function P.carry(p, old, st, now_s, now_n)
+    local s, n, tat = at(old, st, now_s, now_n)
+    local as, an = now_s, now_n
+    if p.zero then
+      as, an = 0, 0
+    elseif not old.zero and since(s, n, as, an) > 0 then
+      as, an = s, n
+    end
+    if old.free and not (p.after and old.after and tat > old.span) then
+      -- As after an endless pause.
+      st.s, st.n = as, an
+    elseif p.after then
+      -- A debt stays what it was, and what was saved is time.
+      st.s, st.n = moved(s, n, tat + p.span - old.span)
+    else
+      -- Who had so many permits keeps so many.
+      local spent = muldiv_up(base(tat), p.interval, old.interval)
+      local had = div(old.span, old.interval) * p.interval
+      st.s, st.n = moved(as, an, max(spent + p.span - had, 0))
+    end
+    st.as, st.an = as, an
+  end
+
+  return P
+end
+
+make.k = function()
+  local P = {}
+
+  function P.parse(w)
+    local p = { tick = tonumber(w[2]), per = tonumber(w[3]), capacity = tonumber(w[4]), initial = tonumber(w[5]) }
+    p.above = w[6] == '1'
+    return p.tick and p.tick > 0 and p.per and p.capacity and p.initial and p
+  end
+
+  function P.fresh(p)
+    return { as = 0, an = 0, permits = min(p.initial, p.capacity) }
+  end
+
+  function P.read(text)
+    local v = numbers(text, 3)
+    return v and { as = v[1], an = v[2], permits = v[3] }
+  end
+
+  function P.write(st)
+    return string.format('%.0f %.0f %.0f', st.as, st.an, st.permits)
+  end
+
+  local function at(p, st, s, n)
+    if since(st.as, st.an, s, n) > 0 then s, n = st.as, st.an end
+    local ticks = begun(s, n, st.as, st.an, p.tick)
+    -- A limit that was lowered since takes effect at the next tick.
+    if ticks == 0 then return s, n, st.permits end
+    return s, n, min(st.permits + ticks * p.per, p.capacity)
+  end
+
+  local function wait(p, s, n, permits, wanted)
+    local lacking = wanted - permits
+    if lacking <= 0 then return 0 end
+    if p.per == 0 then return NEVER end
+    local time = div_up(lacking, p.per) * p.tick - offset(s, n, p.tick)
+    if time >= LAST - whole(s, n) then return NEVER end
+    return time
+  end
+
+  local function remaining(p, permits)
+    return min(max(permits, 0), p.capacity)
+  end
+
+  function P.ask(p, st, now_s, now_n, q)
+    local s, n, permits = at(p, st, now_s, now_n)
+    local cost = q.all and remaining(p, permits) or q.cost
+    local answer
+    if cost > p.capacity and not p.above then
+      answer = refuse(NEVER, 'capacity')
+    else
+      local time = 0
+      if cost > 0 or permits < 0 then time = wait(p, s, n, permits, cost) end
+      if time <= q.max_wait then
+        local act_s, act_n = moved(s, n, time)
+        answer = grant(time, cost, act_s, act_n)
+        permits = permits - cost
+        if q.take then st.as, st.an, st.permits, st.changed = s, n, permits, true end
+      else
+        answer = too_long(time, q.max_wait)
+      end
+    end
+    answer.limit, answer.remaining, answer.available = p.capacity, remaining(p, permits), permits
+    answer.next_in = wait(p, s, n, permits, 1)
+    answer.full_in = wait(p, s, n, permits, p.capacity)
+    return answer
+  end
+
+  function P.is_fresh(p, st, now_s, now_n)
+    local _, _, permits = at(p, st, now_s, now_n)
+    local _, _, of_new = at(p, P.fresh(p), now_s, now_n)
+    return since(st.as, st.an, now_s, now_n) <= 0 and permits == of_new
+  end
+
+  function P.due(p, st, now_s, now_n)
+    local s, n, permits = at(p, st, now_s, now_n)
+    local full = p.per > 0 and p.capacity or min(p.initial, p.capacity)
+    local time
+    if permits == full then
+      time = 0
+    elseif permits > p.capacity and full == p.capacity then
+      time = p.tick - offset(s, n, p.tick)
+    elseif p.per > 0 then
+      time = wait(p, s, n, permits, p.capacity)
+    end
+    if not time or time == NEVER then return nil end
+    return time + since(s, n, now_s, now_n)
+  end
+
+  function P.cancel(p, st, now_s, now_n, r)
+    if since(r.act_s, r.act_n, now_s, now_n) >= 0 then P.refund(p, st, now_s, now_n, r.cost) end
+  end
+
+  function P.refund(p, st, now_s, now_n, permits)
+    st.as, st.an, st.permits = at(p, st, now_s, now_n)
+    st.permits, st.changed = min(st.permits + permits, max(p.capacity, st.permits)), true
+  end
+
+  function P.carry(_, old, st, now_s, now_n)
+    st.as, st.an, st.permits = at(old, st, now_s, now_n)
+  end
+
+  return P
+end
+
+make.s = function()
+  local P = {}
+  local MOST = 4294967295
+
+  function P.parse(w)
+    local p = { window = tonumber(w[2]), limit = tonumber(w[3]) }
+    return p.window and p.window > 0 and p.limit and p
+  end
+
+  function P.fresh()
+    return { as = 0, an = 0, previous = 0, current = 0 }
+  end
+
+  function P.read(text)
+    local v = numbers(text, 4)
+    return v and { as = v[1], an = v[2], previous = v[3], current = v[4] }
+  end
+
+  function P.write(st)
+    return string.format('%.0f %.0f %.0f %.0f', st.as, st.an, st.previous, st.current)
+  end
+
+  local function at(p, st, s, n)
+    if since(st.as, st.an, s, n) > 0 then s, n = st.as, st.an end
+    local now = { as = s, an = n, previous = 0, current = 0, offset = offset(s, n, p.window) }
+    local windows = begun(s, n, st.as, st.an, p.window)
+    if windows == 0 then
+      now.previous, now.current = st.previous, st.current
+    elseif windows == 1 then
+      now.previous = st.current
+    end
+    return now
+  end
+
+  local function keep(st, now)
+    st.as, st.an, st.previous, st.current, st.changed = now.as, now.an, now.previous, now.current, true
+  end
+
+  -- The estimate, rounded up to whole permits.
+  local function seen(p, now)
+    return now.current + muldiv_up(now.previous, p.window - now.offset, p.window)
+  end
+
+  -- The first offset in a window at which `before`, weighted, leaves room for `wanted` beside `current`.
+  local function fits_from(p, before, current, wanted)
+    local room = p.limit - current - wanted
+    if room < 0 then return nil end
+    if room >= before then return 0 end
+    return p.window - min((muldiv(room, p.window, before)), p.window)
+  end
+
+  local function wait(p, now, wanted)
+    if wanted > p.limit then return NEVER end
+    local from = fits_from(p, now.previous, now.current, wanted)
+    if from then return max(from - now.offset, 0) end
+    from = fits_from(p, now.current, 0, wanted)
+    return from and p.window - now.offset + from or NEVER
+  end
+
+  function P.ask(p, st, now_s, now_n, q)
+    local now = at(p, st, now_s, now_n)
+    local cost = q.all and max(p.limit - seen(p, now), 0) or q.cost
+    local time, answer = 0, nil
+    if cost > 0 then time = wait(p, now, cost) end
+    if time == NEVER then
+      answer = refuse(NEVER, 'capacity')
+    elseif time > 0 then
+      answer = refuse(time, 'used')
+    else
+      if cost > 0 then answer = grant(0, cost, now.as, now.an) else answer = grant(0, 0, 0, 0) end
+      now.current = min(now.current + cost, MOST)
+      if q.take then keep(st, now) end
+    end
+    answer.limit, answer.remaining = p.limit, max(p.limit - seen(p, now), 0)
+    answer.available = p.limit - (now.previous * (p.window - now.offset) + now.current * p.window) / p.window
+    answer.next_in, answer.full_in = wait(p, now, 1), wait(p, now, p.limit)
+    return answer
+  end
+
+  function P.is_fresh(p, st, now_s, now_n)
+    local now = at(p, st, now_s, now_n)
+    return since(st.as, st.an, now_s, now_n) <= 0 and now.previous == 0 and now.current == 0
+  end
+
+  function P.due(p, st, now_s, now_n)
+    local now = at(p, st, now_s, now_n)
+    local time = now.current > 0 and 2 * p.window - now.offset or now.previous > 0 and p.window - now.offset or 0
+    return time + since(now.as, now.an, now_s, now_n)
+  end
+
+  function P.cancel(p, st, now_s, now_n, r)
+    if since(r.act_s, r.act_n, now_s, now_n) >= 0 then P.refund(p, st, now_s, now_n, r.cost) end
+  end
+
+  function P.refund(p, st, now_s, now_n, permits)
+    local now = at(p, st, now_s, now_n)
+    permits = min(permits, MOST)
+    local of_previous = max(permits - now.current, 0)
+    now.current = max(now.current - permits, 0)
+    now.previous = max(now.previous - of_previous, 0)
+    keep(st, now)
+  end
+
+  function P.carry(p, old, st, now_s, now_n)
+    local now = at(old, st, now_s, now_n)
+    -- With windows of another length, the estimate goes on as what was seen in the current one.
+    if old.window ~= p.window then now.previous, now.current = 0, min(seen(old, now), MOST) end
+    keep(st, now)
+  end
+
+  return P
+end
+
+make.l = function()
+  local P = {}
+  -- Elements that are read at once.
+  local CHUNK = 16
+
+  function P.parse(w)
+    local p = { counts_for = tonumber(w[2]), gap = tonumber(w[3]), limit = tonumber(w[4]), grain = tonumber(w[5]) }
+    p.records = w[6] == '1'
+    p.most = p.limit and p.limit * (p.records and 1 or 2)
+    return p.counts_for and p.gap and p.limit and p.grain and p
+  end
+
+  -- The stored runs first … last, of whose first `cut` attempts are gone, and then those of `more`.
+  function P.fresh()
+    return { as = 0, an = 0, held = 0, first = 1, last = 0, cut = 0, more = {}, cache = {} }
+  end
+
+  local function fetch(st, from)
+    local texts = redis.call('LRANGE', st.key, from, from + CHUNK - 1)
+    for i, text in ipairs(texts) do st.cache[from + i - 1] = text end
+  end
+
+  -- One run of attempts at one instant. What cannot be read ends the reading of this key.
+  local function run(st, i)
+    if i > st.last then return st.more[i - st.last] or error('a log that was cut') end
+    if type(st.cache[i]) == 'string' or not st.cache[i] then
+      if not st.cache[i] then fetch(st, i) end
+      local s, n, count = string.match(st.cache[i] or '', '^(%d+)(%d%d%d%d%d%d%d%d%d)%*?(%d*)$')
+      if not s then error('no instant') end
+      st.cache[i] = { s = tonumber(s), n = tonumber(n), count = tonumber(count) or 1 }
+    end
+    return st.cache[i]
+  end
+
+  -- Reads the key's beginning. nil if there is no log.
+  function P.load(key)
+    local texts = redis.pcall('LRANGE', key, 0, CHUNK - 1)
+    if texts.err or not texts[1] then return nil end
+    local as, an, held = string.match(texts[1], '^l|(%d+) (%d+) (%d+)$')
+    if not as then return nil end
+    local st = P.fresh()
+    st.key, st.as, st.an, st.held = key, tonumber(as), tonumber(an), tonumber(held)
+    for i = 2, #texts do st.cache[i - 1] = texts[i] end
+    st.last = #texts < CHUNK and #texts - 1 or redis.call('LLEN', key) - 1
+    st.stored = st.last
+    return st
+  end
+
+  local function text_of(one, cut)
+    local count = one.count - (cut or 0)
+    return stamp(one.s, one.n) .. (count > 1 and string.format('*%.0f', count) or '')
+  end
+
+  -- The first run, if it is no longer whole.
+  function P.front(st)
+    return st.cut > 0 and text_of(run(st, st.first), st.cut)
+  end
+
+  function P.store(st, front)
+    local key = st.key
+    local header = string.format('l|%.0f %.0f %.0f', st.as, st.an, st.held)
+    if not st.stored then
+      if st.foreign then redis.call('DEL', key) end
+      redis.call('RPUSH', key, header)
+    else
+      redis.call('LSET', key, 0, header)
+      if st.last < st.stored then redis.call('LTRIM', key, 0, st.last) end
+    end
+    for _, one in ipairs(st.more) do redis.call('RPUSH', key, text_of(one)) end
+    if st.first > 1 or st.cut > 0 then
+      redis.call('LTRIM', key, st.first, -1)
+      if front then redis.call('LSET', key, 0, front) end
+      redis.call('LPUSH', key, header)
+    end
+  end
+
+  local function runs(st)
+    return st.last + #st.more - st.first + 1
+  end
+
+  local function drop(st, count)
+    while count > 0 do
+      local left = run(st, st.first).count - st.cut
+      st.held = st.held - min(left, count)
+      if left > count then
+        st.cut = st.cut + count
+        return
+      end
+      count, st.first, st.cut = count - left, st.first + 1, 0
+    end
+  end
+
+  local function newest(st)
+    return st.held > 0 and run(st, st.last + #st.more) or nil
+  end
+
+  -- The nth attempt, from 0 on, as a distance from an instant.
+  local function attempt(st, nth, s, n)
+    local i = st.first
+    if runs(st) == st.held then
+      i = i + nth
+    else
+      nth = nth + st.cut
+      while run(st, i).count <= nth do
+        nth, i = nth - run(st, i).count, i + 1
+      end
+    end
+    return since(run(st, i).s, run(st, i).n, s, n)
+  end
+
+  -- How long until `wanted` more fit beside the attempts, if `pending` more are recorded now.
+  local function wait(p, st, s, n, wanted, pending)
+    if wanted > p.limit then return NEVER end
+    local too_many, time = st.held + pending + wanted - p.limit, 0
+    if too_many > 0 then
+      local leaves = too_many <= st.held and attempt(st, too_many - 1, s, n) or 0
+      time = max(time, leaves + p.counts_for)
+    end
+    if wanted > 0 then
+      local last = newest(st)
+      if pending > 0 then
+        time = max(time, p.gap)
+      elseif last then
+        time = max(time, since(last.s, last.n, s, n) + p.gap)
+      end
+    end
+    return time
+  end
+
+  function P.ask(p, st, s, n, q)
+    if since(st.as, st.an, s, n) > 0 then s, n = st.as, st.an end
+    if p.grain > 1 then s, n = moved(s, n, -offset(s, n, p.grain)) end
+    while st.held > 0 and since(run(st, st.first).s, run(st, st.first).n, s, n) + p.counts_for <= 0 do
+      drop(st, run(st, st.first).count - st.cut)
+    end
+    local cost = q.all and max(p.limit - st.held, 0) or q.cost
+    local last = newest(st)
+    local too_soon = last and since(last.s, last.n, s, n) + p.gap > 0
+    local used = st.held + cost > p.limit
+    local max_wait = p.records and 0 or q.max_wait
+    local answer
+    local recorded, act_s, act_n = 0, s, n
+    if cost > p.limit then
+      answer = refuse(NEVER, 'capacity')
+    elseif cost == 0 then
+      answer = grant(0, 0, 0, 0)
+    else
+      local time = wait(p, st, s, n, cost, 0)
+      if time <= max_wait then
+        recorded, act_s, act_n = cost, moved(s, n, time)
+        answer = grant(time, cost, act_s, act_n)
+      else
+        answer = too_long(time, max_wait)
+        if p.records then
+          -- A refusal that counts is itself in the way.
+          recorded, answer.time = cost, wait(p, st, s, n, cost, cost)
+        end
+        answer.because = too_soon and (used and 'both' or 'soon') or 'used'
+      end
+    end
+    P.record(p, st, act_s, act_n, recorded)
+    if since(s, n, st.as, st.an) > 0 then st.as, st.an = s, n end
+    st.changed = true
+    answer.limit, answer.remaining = p.limit, max(p.limit - st.held, 0)
+    answer.available, answer.next_in, answer.full_in = answer.remaining, wait(p, st, s, n, 1, 0), 0
+    last = newest(st)
+    if last then answer.full_in = max(since(last.s, last.n, s, n) + max(p.counts_for, p.gap), 0) end
+    if not answer.granted and recorded > 0 then answer.recorded = { s = s, n = n, count = recorded } end
+    return answer
+  end
+
+  function P.record(p, st, s, n, count)
+    if count == 0 then return end
+    st.more[#st.more + 1] = { s = s, n = n, count = count }
+    st.held = st.held + count
+    P.trim(p, st)
+  end
+
+  function P.trim(p, st)
+    if st.held > p.most then drop(st, st.held - p.most) end
+  end
+
+  function P.is_fresh(p, st, now_s, now_n)
+    local last = newest(st)
+    return since(st.as, st.an, now_s, now_n) <= 0
+      and (not last or since(last.s, last.n, now_s, now_n) + max(p.counts_for, p.gap) <= 0)
+  end
+
+  function P.due(p, st, now_s, now_n)
+    local last = newest(st)
+    return last and since(last.s, last.n, now_s, now_n) + max(p.counts_for, p.gap) or 0
+  end
+
+  -- Takes `count` attempts away, from the newest of those at the instant on; from the newest of all if none is given.
+  local function take_away(st, count, s, n)
+    local later, i = {}, st.last + #st.more
+    while count > 0 and i >= st.first do
+      local one = run(st, i)
+      local there = one.count - (i == st.first and st.cut or 0)
+      local distance = s and since(one.s, one.n, s, n) or 0
+      if distance < 0 then break end
+      if distance == 0 then
+        local gone = min(there, count)
+        st.held, count, there = st.held - gone, count - gone, there - gone
+      end
+      if there > 0 then table.insert(later, 1, { s = one.s, n = one.n, count = there }) end
+      if i == st.first then st.cut = 0 end
+      i = i - 1
+    end
+    while #st.more > max(i - st.last, 0) do st.more[#st.more] = nil end
+    st.last = min(st.last, i)
+    for _, one in ipairs(later) do st.more[#st.more + 1] = one end
+    st.changed = true
+  end
+
+  function P.cancel(_, st, now_s, now_n, r)
+    if since(r.act_s, r.act_n, now_s, now_n) < 0 then return end
+    take_away(st, r.cost, r.act_s, r.act_n)
+  end
+
+  function P.refund(_, st, _, _, permits)
+    take_away(st, permits)
+  end
+
+  return P
+end
+
+make.w = function()
+  local P = {}
+
+  -- A number of permits or microseconds, cut to a whole one.
+  local function cut(x)
+    if x ~= x or x < 0 then return 0 end
+    return floor(x)
+  end
+
+  function P.parse(w)
+    local p = { free = w[2] == '1', stable = tonumber(w[3]), threshold = tonumber(w[4]), max = tonumber(w[5]) }
+    p.slope, p.cool_down = tonumber(w[6]), tonumber(w[7])
+    return p.stable and p.threshold and p.max and p.slope and p.cool_down and p
+  end
+
+  function P.fresh(p)
+    return { stored = p.free and 0 or p.max, next_free = 0 }
+  end
+
+  function P.read(text)
+    local v = numbers(text, 2)
+    return v and { stored = v[1], next_free = v[2] }
+  end
+
+  function P.write(st)
+    return string.format('%.17g %.0f', st.stored, st.next_free)
+  end
+
+  local function micros(s, n)
+    return s * 1000000 + floor(n / 1000)
+  end
+
+  local function instant(us)
+    local rest = fmod(us, 1000000)
+    local s, n = (us - rest) / 1000000, rest * 1000
+    if s > LAST_S or (s == LAST_S and n > LAST_N) then return LAST_S, LAST_N end
+    return s, n
+  end
+
+  local function at(p, st, now)
+    if now <= st.next_free then return st.stored, st.next_free end
+    if p.free then return 0, now end
+    return min(p.max, st.stored + (now - st.next_free) / p.cool_down), now
+  end
+
+  local function time_of_stored(p, stored, taken)
+    local above, us = stored - p.threshold, 0
+    if above > 0 then
+      local dear = min(above, taken)
+      us = cut(dear * ((p.stable + above * p.slope) + (p.stable + (above - dear) * p.slope)) / 2)
+      taken = taken - dear
+    end
+    return us + cut(p.stable * taken)
+  end
+
+  function P.ask(p, st, now_s, now_n, q)
+    local now = micros(now_s, now_n)
+    local stored, next_free = at(p, st, now)
+    local time, cost = max(next_free - now, 0) * 1000, q.cost
+    if q.all then cost = time > 0 and 0 or cut(stored) + 1 end
+    local spent = min(cost, stored)
+    local missing, price = cost - spent, 0
+    if not p.free then price = time_of_stored(p, stored, spent) + cut(missing * p.stable) end
+    local answer
+    if time <= q.max_wait then
+      local act_s, act_n = instant(next_free)
+      next_free = min(next_free + price, LAST)
+      answer = grant(time, cost, act_s, act_n, string.format('%.0f', next_free))
+      stored = p.free and 0 or stored - spent
+      if q.take then st.stored, st.next_free, st.changed = stored, next_free, true end
+    else
+      answer = too_long(time, q.max_wait)
+    end
+    time = min(max(next_free - now, 0) * 1000, LAST)
+    answer.limit = p.free and LAST or cut(p.max) + 1
+    answer.remaining = time > 0 and 0 or min(cut(stored) + 1, answer.limit)
+    answer.available, answer.next_in = stored, time
+    answer.full_in = time + (p.free and 0 or ceil((p.max - stored) * p.cool_down * 1000))
+    return answer
+  end
+
+  function P.is_fresh(p, st, now_s, now_n)
+    local now = micros(now_s, now_n)
+    return st.next_free <= now and (at(p, st, now)) == P.fresh(p).stored
+  end
+
+  function P.due(p, st, now_s, now_n)
+    local now = micros(now_s, now_n)
+    local stored, next_free = at(p, st, now)
+    -- One more, because a sum of fractions may fall short of its end.
+    local refill = (p.free or stored >= p.max) and 0 or ceil((p.max - stored) * p.cool_down) + 1
+    return (next_free - now + refill) * 1000
+  end
+
+  -- What was stored before a reservation was paid; see the policy in the library.
+  local function stored_before(p, stored, cost, price)
+    if stored > 0 then return min(stored + cost, p.max) end
+    local low, high = 0, min(cost, p.max)
+    for _ = 1, 60 do
+      local middle = (low + high) / 2
+      if time_of_stored(p, middle, middle) + cut((cost - middle) * p.stable) < price then
+        low = middle
+      else
+        high = middle
+      end
+    end
+    return high
+  end
+
+  function P.cancel(p, st, now_s, now_n, r)
+    if since(r.act_s, r.act_n, now_s, now_n) < 0 or string.format('%.0f', st.next_free) ~= r.mark then return end
+    local price = st.next_free - micros(r.act_s, r.act_n)
+    st.next_free = st.next_free - price
+    st.stored, st.changed = stored_before(p, st.stored, r.cost, price), true
+  end
+
+  function P.refund(p, st, now_s, now_n, permits)
+    local stored, next_free = at(p, st, micros(now_s, now_n))
+    st.stored, st.next_free, st.changed = min(stored + permits, p.free and 0 or p.max), next_free, true
+  end
+
+  function P.carry(p, old, st, now_s, now_n)
+    local stored, next_free = at(old, st, micros(now_s, now_n))
+    st.next_free = next_free
+    if old.free or p.free then
+      st.stored = 0
+    elseif old.max == 0 then
+      st.stored = p.max
+    else
+      st.stored = stored * p.max / old.max
+    end
+  end
+
+  return P
+end
+
+-- --- reading ---
+
+local kinds = {}
+local function kind_of(text)
+  local letter = string.sub(text, 1, 1)
+  if not make[letter] then return nil end
+  kinds[letter] = kinds[letter] or make[letter]()
+  return kinds[letter]
+end
+
+local function parse(text)
+  local kind = kind_of(text)
+  return kind and kind.parse(words(text)) or nil
+end
+
+-- What is stored under a key, told in the terms of the policy that the key belongs to.
+local function read(step)
+  if step.kind.load then return step.kind.load(step.key) end
+  local text = redis.pcall('GET', step.key)
+  if type(text) ~= 'string' then return nil end
+  local policy, state = string.match(text, '^([^|]*)|(.*)$')
+  if not policy or kind_of(policy) ~= step.kind then return nil end
+  local st = step.kind.read(state)
+  if st and policy ~= step.home then
+    st.p = parse(policy)
+    if not st.p then return nil end
+    st.home = policy
+  end
+  return st
+end
+
+-- --- the step ---
+
+local verb, now_s, now_n = ARGV[1], nil, nil
+local is_test = ARGV[2] ~= ''
+if is_test then
+  now_s, now_n = string.match(ARGV[2], '^(%d+) (%d+)$')
+  now_s, now_n = tonumber(now_s), tonumber(now_n)
+else
+  -- Servers before 5 want to be told that effects are replicated, not the script, which reads a clock.
+  if redis.replicate_commands then redis.replicate_commands() end
+  local clock = redis.call('TIME')
+  now_s, now_n = tonumber(clock[1]), tonumber(clock[2]) * 1000
+end
+
+local steps = {}
+for i, key in ipairs(KEYS) do
+  local policy, asked = ARGV[1 + 2 * i], words(ARGV[2 + 2 * i])
+  local own, home = string.match(policy, '^(.*)/(.*)$')
+  local step = { key = key, home = home or policy, kind = kind_of(policy), p = parse(own or policy) }
+  step.home_p = home and parse(home) or step.p
+  if verb == 'ask' then
+    step.q = { all = asked[1] == 'all', cost = tonumber(asked[1]), max_wait = tonumber(asked[2]), take = asked[3] == 't' }
+  else
+    step.r = { cost = tonumber(asked[1]), act_s = tonumber(asked[2]), act_n = tonumber(asked[3]), mark = asked[4] }
+  end
+  steps[i] = step
+end
+
+-- Keys whose state turned out to be none, states by key, and the key at work.
+local broken, states, at_work = {}, {}, nil
+
+-- The key's state for a step: as it was left by the steps before it, and told in the terms of the step's policy.
+local function state_for(step)
+  local st = states[step.key]
+  if st and st.kind ~= step.kind then st = nil end
+  if not st and not states[step.key] and not broken[step.key] then st = read(step) end
+  if not st then
+    st = step.kind.fresh(step.p)
+    st.foreign, st.absent = true, true
+  elseif st.home and st.home ~= step.home and step.kind.carry then
+    step.kind.carry(step.home_p, st.p, st, now_s, now_n)
+  end
+  st.key, st.home, st.kind, st.p, st.own = step.key, step.home, step.kind, step.home_p, step.p
+  if step.kind.trim then step.kind.trim(step.p, st) end
+  states[step.key] = st
+  return st
+end
+
+local function copy(st)
+  local other = {}
+  for name, value in pairs(st) do other[name] = value end
+  if st.more then
+    other.more = {}
+    for i, one in ipairs(st.more) do other.more[i] = one end
+  end
+  return other
+end
+
+local function ask_one(step)
+  at_work = step.key
+  local st = state_for(step)
+  local kept = st
+  if not step.q.take and st.more then st = copy(st) end
+  local answer = step.kind.ask(step.p, st, now_s, now_n, step.q)
+  -- A number that is none tells of a stored one that was none.
+  if answer.remaining ~= answer.remaining or answer.time ~= answer.time or answer.next_in ~= answer.next_in then
+    error('not a number')
+  end
+  states[step.key] = kept
+  return answer
+end
+
+local function ask_all()
+  states = {}
+  local answers, all_granted = {}, true
+  if #steps == 1 then return { ask_one(steps[1]) } end
+  local before = {}
+  for i, step in ipairs(steps) do
+    at_work = step.key
+    local st = state_for(step)
+    if not before[step.key] then before[step.key] = copy(st) end
+    answers[i] = ask_one(step)
+    all_granted = all_granted and answers[i].granted
+  end
+  if all_granted then return answers end
+  for key, st in pairs(before) do states[key] = st end
+  for i, step in ipairs(steps) do
+    local answer = answers[i]
+    if answer.granted then
+      answer.cost, answer.act_s, answer.act_n, answer.mark = 0, 0, 0, nil
+    elseif answer.recorded and step.q.take then
+      at_work = step.key
+      local st, one = state_for(step), answer.recorded
+      step.kind.record(step.p, st, one.s, one.n, one.count)
+      st.as, st.an, st.changed = one.s, one.n, true
+    end
+  end
+  return answers
+end
+
+local function take_back()
+  states = {}
+  for _, step in ipairs(steps) do
+    at_work = step.key
+    local st = state_for(step)
+    -- A key that is not there has nothing to take back.
+    if not st.absent then
+      if verb == 'cancel' then
+        step.kind.cancel(step.p, st, now_s, now_n, step.r)
+      else
+        step.kind.refund(step.p, st, now_s, now_n, step.r.cost)
+      end
+    end
+  end
+  return {}
+end
+
+-- What is to be written, if everything can be.
+local function prepare()
+  local writes = {}
+  for _, st in pairs(states) do
+    at_work = st.key
+    if st.changed and not (st.absent and st.kind.is_fresh(st.own, st, now_s, now_n)) then
+      local due, of_own = st.kind.due(st.p, st, now_s, now_n), st.kind.due(st.own, st, now_s, now_n)
+      due = due and of_own and max(due, of_own)
+      local ahead = st.as and since(st.as, st.an, now_s, now_n) or 0
+      local ttl = due and max(ceil(max(due, ahead) / 1000000), 1)
+      -- In a test the time is not the server's, by which keys expire.
+      if ttl and is_test then ttl = ttl + 3600000 end
+      local write = { st = st, ttl = ttl and string.format('%.0f', ttl) }
+      if st.kind.store then
+        write.front = st.kind.front(st)
+      else
+        write.text = st.home .. '|' .. st.kind.write(st)
+      end
+      writes[#writes + 1] = write
+    end
+  end
+  return writes
+end
+
+local function act()
+  local answers = verb == 'ask' and ask_all() or take_back()
+  return { answers = answers, writes = prepare() }
+end
+
+local readable, done = pcall(act)
+while not readable and at_work and not broken[at_work] do
+  broken[at_work] = true
+  readable, done = pcall(act)
+end
+if not readable then return redis.error_reply('ERR headcount: ' .. tostring(done)) end
+
+-- --- writing ---
+
+for _, write in ipairs(done.writes) do
+  local st = write.st
+  if not write.text then
+    st.kind.store(st, write.front)
+    if write.ttl then redis.call('PEXPIRE', st.key, write.ttl) else redis.call('PERSIST', st.key) end
+  elseif write.ttl then
+    redis.call('SET', st.key, write.text, 'PX', write.ttl)
+  else
+    redis.call('SET', st.key, write.text)
+  end
+end
+
+local function time(nanos)
+  if nanos == NEVER then return 'never' end
+  return string.format('%.0f', nanos)
+end
+
+local texts = {}
+for i, a in ipairs(done.answers) do
+  texts[i] = table.concat({
+    a.granted and 'g' or 'r', time(a.time), a.because or '-',
+    string.format('%.0f %.0f %.17g', a.limit, a.remaining, a.available), time(a.next_in), time(a.full_in),
+    string.format('%.0f', a.cost or 0), stamp(a.act_s or 0, a.act_n or 0), a.mark or '0',
+  }, ' ')
+end
+return texts

@@ -1,0 +1,513 @@
+//! The store in Redis: one script, and in it one round trip, for a question or a list of them.
+//!
+//! Time is the server's. A key lives until it would be answered like a new one. Keys are named
+//! `headcount:limit:{key}:namespace:limiter`; what stands in braces decides where a cluster keeps them, and in a list asked
+//! as one step it is the first key of the list for all of them, so that they lie together.
+
+mod denied;
+mod wire;
+
+use crate::limit::answer::{Answer, Reservation};
+use crate::limit::ask::{Ask, Cost, Mode};
+use crate::limit::policy::{Policy, PolicyError};
+use crate::redis_link::RedisConnection;
+use crate::store_error::StoreError;
+use crate::time::{Clock, SystemClock};
+use denied::{Asked, Denied};
+use parking_lot::RwLock;
+use redis::Script;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+static LIMIT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/limit.lua")));
+
+/// How long a call may take, unless said.
+const TIME_LIMIT: Duration = Duration::from_millis(100);
+
+/// Refusals that are remembered at most, unless said.
+const DENY_CACHE: usize = 10_000;
+
+/// A limiter in Redis, shared by all who ask for the same namespace and name. Clones are handles of one limiter.
+///
+/// ```no_run
+/// use headcount::RedisConnection;
+/// use headcount::limit::{Ask, Rate, Redis, token_bucket};
+/// # async fn login() -> Result<(), Box<dyn std::error::Error>> {
+/// let connection = RedisConnection::open("redis://127.0.0.1:6379/0")?;
+/// let limiter = Redis::new(&connection, "login", token_bucket(Rate::per_minute(5), 5))?;
+/// let answer = limiter.ask("alice", Ask::ONE).await?;
+/// if !answer.is_allowed() {
+///     println!("again in {:?}", answer.retry());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # What a call costs
+/// One round trip; none if the same question was refused and the refusal still holds (see
+/// [`RedisBuilder::deny_cache`]).
+///
+/// # When Redis does not answer
+/// Each call ends within its [time limit](RedisBuilder::time_limit) with an error. What it asked may still have been
+/// charged.
+///
+/// # What lies under a key
+/// Whatever is there and is no state of this kind of policy (a value of another program, a cut one, one of another kind)
+/// stands for a key that was never asked for, and is replaced when something is charged.
+#[derive(Clone)]
+pub struct Redis {
+    shared: Arc<Shared>,
+    /// In place of the shared policy, on the handles that [`Redis::under`] makes.
+    own: Option<Arc<Terms>>,
+}
+
+struct Shared {
+    connection: RedisConnection,
+    namespace: String,
+    name: String,
+    terms: RwLock<Arc<Terms>>,
+    time_limit: Duration,
+    denied: Denied,
+    clock: Arc<dyn Clock>,
+}
+
+/// A policy, and how the script is told of it.
+struct Terms {
+    policy: Policy,
+    text: String,
+}
+
+impl Terms {
+    fn new<P>(policy: P) -> Result<Self, PolicyError>
+    where
+        P: TryInto<Policy>,
+        P::Error: Into<PolicyError>,
+    {
+        let policy = policy.try_into().map_err(Into::into)?;
+        wire::check(&policy)?;
+        Ok(Self { text: wire::policy(&policy), policy })
+    }
+}
+
+/// Configures a [`Redis`].
+pub struct RedisBuilder {
+    connection: RedisConnection,
+    name: String,
+    terms: Result<Terms, PolicyError>,
+    namespace: String,
+    time_limit: Duration,
+    deny_cache: usize,
+    clock: Arc<dyn Clock>,
+}
+
+impl RedisBuilder {
+    /// Keeps programs apart that use one server; `default` unless said.
+    #[must_use]
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// How long a call may take, connecting included; 100 ms unless said.
+    #[must_use]
+    pub fn time_limit(mut self, time_limit: Duration) -> Self {
+        self.time_limit = time_limit;
+        self
+    }
+
+    /// How many refusals are remembered at most; 10,000 unless said, none with 0.
+    ///
+    /// A refused question is answered from memory until its retry time. It is never so for a peek, for
+    /// [`Ask::all`], for lists, and with policies that record refusals. What another process gives back meanwhile
+    /// (`cancel`, `refund`, `reset`) is seen only then; what this one gives back, at once. A larger question than the
+    /// refused one is told the smaller one's retry time.
+    #[must_use]
+    pub fn deny_cache(mut self, refusals: usize) -> Self {
+        self.deny_cache = refusals;
+        self
+    }
+
+    /// Another clock than the machine's for the refusals that are remembered. Limits go by the server's clock.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Builds the limiter; connects to nothing.
+    ///
+    /// # Errors
+    /// [`PolicyError`]; beside those that hold everywhere, [`PolicyError::TooLongForRedis`] for a burst, window, tick, gap
+    /// or interval of more than 104 days.
+    pub fn build(self) -> Result<Redis, PolicyError> {
+        let shared = Shared {
+            connection: self.connection,
+            namespace: self.namespace,
+            name: self.name,
+            terms: RwLock::new(Arc::new(self.terms?)),
+            time_limit: self.time_limit,
+            denied: Denied::new(self.deny_cache),
+            clock: self.clock,
+        };
+        Ok(Redis { shared: Arc::new(shared), own: None })
+    }
+}
+
+impl Redis {
+    /// A limiter of this name. Its windows and ticks begin at whole multiples of their length since the Unix epoch.
+    ///
+    /// # Errors
+    /// As [`RedisBuilder::build`].
+    pub fn new<P>(connection: &RedisConnection, name: impl Into<String>, policy: P) -> Result<Self, PolicyError>
+    where
+        P: TryInto<Policy>,
+        P::Error: Into<PolicyError>,
+    {
+        Self::builder(connection, name, policy).build()
+    }
+
+    /// Begins to configure a limiter.
+    ///
+    /// ```no_run
+    /// # use headcount::RedisConnection;
+    /// use headcount::limit::{Redis, sliding_log};
+    /// use std::time::Duration;
+    /// # let connection = RedisConnection::open("redis://127.0.0.1:6379/0")?;
+    /// let limiter = Redis::builder(&connection, "login", sliding_log(5, Duration::from_secs(60)))
+    ///     .namespace("shop")
+    ///     .time_limit(Duration::from_millis(50))
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn builder<P>(connection: &RedisConnection, name: impl Into<String>, policy: P) -> RedisBuilder
+    where
+        P: TryInto<Policy>,
+        P::Error: Into<PolicyError>,
+    {
+        RedisBuilder {
+            connection: connection.clone(),
+            name: name.into(),
+            terms: Terms::new(policy),
+            namespace: "default".into(),
+            time_limit: TIME_LIMIT,
+            deny_cache: DENY_CACHE,
+            clock: Arc::new(SystemClock::new()),
+        }
+    }
+
+    /// Asks for a key.
+    ///
+    /// # Errors
+    /// [`StoreError`]. After a [timeout](StoreError::is_timeout) it may have been charged all the same.
+    ///
+    /// # Cost
+    /// One round trip, or none.
+    pub async fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, StoreError> {
+        self.view().ask(key, ask).await
+    }
+
+    /// Takes a reservation back whose turn has not come. What was promised to later ones stays promised: as far as they
+    /// lean on its permits, those stay taken.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn cancel(&self, key: impl AsRef<[u8]>, reservation: &Reservation) -> Result<(), StoreError> {
+        self.view().cancel(key, reservation).await
+    }
+
+    /// Gives permits back, never above the limit: for what turned out cheaper than it was asked for.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn refund(&self, key: impl AsRef<[u8]>, permits: u64) -> Result<(), StoreError> {
+        self.view().refund(key, permits).await
+    }
+
+    /// Forgets a key: it is as if it had never been asked for.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn reset(&self, key: impl AsRef<[u8]>) -> Result<(), StoreError> {
+        self.view().reset(key).await
+    }
+
+    /// Puts another policy in force on this handle and its clones; other processes are told by whoever configures them.
+    ///
+    /// A key is converted when it is next asked for, at the terms that it was last asked under until then: who had so many
+    /// permits keeps so many, who is in debt stays so; with a policy of another kind it begins anew. To convert one at
+    /// once, [`refund`](Self::refund) it no permits.
+    ///
+    /// # Errors
+    /// As [`RedisBuilder::build`]; the old policy stays in force then.
+    pub fn change<P>(&self, policy: P) -> Result<(), PolicyError>
+    where
+        P: TryInto<Policy>,
+        P::Error: Into<PolicyError>,
+    {
+        let terms = Arc::new(Terms::new(policy)?);
+        *self.shared.terms.write() = terms;
+        self.shared.denied.clear();
+        Ok(())
+    }
+
+    /// A handle that asks for the same keys under another policy of the same kind: tiers of users, or nginx's locations that
+    /// share a zone and differ in their bursts. Its refusals are not remembered. A later `change` does not concern it.
+    ///
+    /// # Errors
+    /// As [`RedisBuilder::build`]; a policy of another kind is [`PolicyError::OtherKind`].
+    pub fn under<P>(&self, policy: P) -> Result<Self, PolicyError>
+    where
+        P: TryInto<Policy>,
+        P::Error: Into<PolicyError>,
+    {
+        let terms = Terms::new(policy)?;
+        if std::mem::discriminant(&terms.policy) != std::mem::discriminant(&self.shared.terms.read().policy) {
+            return Err(PolicyError::OtherKind);
+        }
+        Ok(Self { shared: Arc::clone(&self.shared), own: Some(Arc::new(terms)) })
+    }
+
+    /// The limiter at a time of the caller's, counted from the Unix epoch, and not the server's: for tests, which are stories
+    /// and do not sleep. Keys are then kept an hour longer, and refusals are not remembered.
+    pub fn at(&self, time: Duration) -> RedisView<'_> {
+        self.view().at(time)
+    }
+
+    /// The limiter's keys as lists see them whose first key is this one: to cancel, refund or reset what
+    /// [`Redis::ask_all`] has granted.
+    pub fn beside<'a>(&'a self, first_key: &'a (impl AsRef<[u8]> + ?Sized)) -> RedisView<'a> {
+        self.view().beside(first_key)
+    }
+
+    /// The connection, for other limiters and for the admission store.
+    pub fn connection(&self) -> &RedisConnection {
+        &self.shared.connection
+    }
+
+    /// Asks several limiters as one step: either all of them grant, or nothing is charged anywhere.
+    ///
+    /// Returns each one's answer. If one refuses, the answers of those that would have granted are what they would have
+    /// been. A policy that records refusals records its own.
+    ///
+    /// All must share one connection. The first key decides where a cluster keeps the keys of the whole list, and they are
+    /// **other keys** than the same ones asked for alone or behind another first key. So begin a list with the key that
+    /// the others belong to: the same key for limits by second, hour and day, the customer before his users.
+    ///
+    /// ```no_run
+    /// # use headcount::RedisConnection;
+    /// use headcount::limit::{Ask, Rate, Redis, token_bucket};
+    /// # async fn send() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let connection = RedisConnection::open("redis://127.0.0.1:6379/0")?;
+    /// let by_second = Redis::new(&connection, "by-second", token_bucket(Rate::per_second(5), 5))?;
+    /// let by_hour = Redis::new(&connection, "by-hour", token_bucket(Rate::per_hour(1000), 1000))?;
+    /// let answers = Redis::ask_all(&[(&by_second, "alice", Ask::ONE), (&by_hour, "alice", Ask::ONE)]).await?;
+    /// let may_send = answers.iter().all(|answer| answer.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`StoreError`]; [refused](StoreError::is_refused) if the limiters do not share one connection.
+    ///
+    /// # Cost
+    /// One round trip.
+    pub async fn ask_all<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> Result<Vec<Answer>, StoreError> {
+        let views: Vec<_> = asks.iter().map(|(limiter, key, ask)| (limiter.view(), key, *ask)).collect();
+        Self::ask_all_views(&views, None).await
+    }
+
+    /// [`Redis::ask_all`] at a time of the caller's; see [`Redis::at`].
+    ///
+    /// # Errors
+    /// As [`Redis::ask_all`].
+    pub async fn ask_all_at<K: AsRef<[u8]>>(
+        time: Duration,
+        asks: &[(&Self, K, Ask)],
+    ) -> Result<Vec<Answer>, StoreError> {
+        let views: Vec<_> = asks.iter().map(|(limiter, key, ask)| (limiter.view(), key, *ask)).collect();
+        Self::ask_all_views(&views, Some(time)).await
+    }
+
+    async fn ask_all_views<K: AsRef<[u8]>>(
+        asks: &[(RedisView<'_>, K, Ask)],
+        now: Option<Duration>,
+    ) -> Result<Vec<Answer>, StoreError> {
+        let Some((first, tag, _)) = asks.first() else { return Ok(Vec::new()) };
+        let connection = &first.limiter.shared.connection;
+        if asks.iter().any(|(view, ..)| !view.limiter.shared.connection.is(connection)) {
+            return Err(StoreError::refused("the limiters of one list must share one connection"));
+        }
+        let mut call = Call::new("ask", now);
+        let mut time_limit = Duration::MAX;
+        for (view, key, ask) in asks {
+            let shared = &view.limiter.shared;
+            let (terms, text) = view.limiter.terms();
+            let key = wire::key(&shared.namespace, &shared.name, tag.as_ref(), key.as_ref());
+            call.add(key, text, wire::question(terms.policy.question(*ask)));
+            time_limit = time_limit.min(shared.time_limit);
+        }
+        let texts = call.send(connection, time_limit).await?;
+        if texts.len() != asks.len() {
+            return Err(StoreError::corrupt(format_args!("{} answers to {} questions", texts.len(), asks.len())));
+        }
+        texts.iter().map(|text| wire::answer(text)).collect()
+    }
+
+    fn view(&self) -> RedisView<'_> {
+        RedisView { limiter: self, now: None, first_key: None }
+    }
+
+    /// The policy in force, and how the script is told of it.
+    fn terms(&self) -> (Arc<Terms>, String) {
+        let home = Arc::clone(&self.shared.terms.read());
+        match &self.own {
+            None => (Arc::clone(&home), home.text.clone()),
+            Some(own) => (Arc::clone(own), format!("{}/{}", own.text, home.text)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Redis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Redis")
+            .field("namespace", &self.shared.namespace)
+            .field("name", &self.shared.name)
+            .field("policy", &self.terms().0.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A [`Redis`] at one moment, or as a list sees it; see [`Redis::at`] and [`Redis::beside`].
+#[derive(Debug, Clone, Copy)]
+pub struct RedisView<'a> {
+    limiter: &'a Redis,
+    now: Option<Duration>,
+    first_key: Option<&'a [u8]>,
+}
+
+impl<'a> RedisView<'a> {
+    /// At a time of the caller's; see [`Redis::at`].
+    #[must_use]
+    pub fn at(self, time: Duration) -> Self {
+        Self { now: Some(time), ..self }
+    }
+
+    /// As lists see it whose first key is this one; see [`Redis::beside`].
+    #[must_use]
+    pub fn beside(self, first_key: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
+        Self { first_key: Some(first_key.as_ref()), ..self }
+    }
+
+    /// Asks for a key.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, StoreError> {
+        let (key, shared) = (key.as_ref(), &*self.limiter.shared);
+        let (terms, text) = self.limiter.terms();
+        let asked = self.asked(&terms.policy, ask);
+        // The refusal's time counts from before it was asked, so that it never holds too long here.
+        let since = shared.clock.monotonic();
+        let place = match asked.map(|asked| shared.denied.look(key, asked, since)) {
+            Some(Ok(answer)) => return Ok(answer),
+            Some(Err(place)) => Some(place),
+            None => None,
+        };
+        let mut call = Call::new("ask", self.now);
+        call.add(self.key(key), text, wire::question(terms.policy.question(ask)));
+        let texts = call.send(&shared.connection, shared.time_limit).await?;
+        let [text] = texts.as_slice() else {
+            return Err(StoreError::corrupt(format_args!("{} answers to one question", texts.len())));
+        };
+        let answer = wire::answer(text)?;
+        if let (Some(asked), Some(place)) = (asked, place) {
+            shared.denied.note(place, asked, &answer, since);
+        }
+        Ok(answer)
+    }
+
+    /// Takes a reservation back; see [`Redis::cancel`].
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn cancel(&self, key: impl AsRef<[u8]>, reservation: &Reservation) -> Result<(), StoreError> {
+        self.give_back("cancel", key.as_ref(), wire::reservation(reservation)).await
+    }
+
+    /// Gives permits back; see [`Redis::refund`].
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn refund(&self, key: impl AsRef<[u8]>, permits: u64) -> Result<(), StoreError> {
+        self.give_back("refund", key.as_ref(), permits.to_string()).await
+    }
+
+    /// Forgets a key; see [`Redis::reset`].
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn reset(&self, key: impl AsRef<[u8]>) -> Result<(), StoreError> {
+        let (shared, key) = (&*self.limiter.shared, key.as_ref());
+        let name = self.key(key);
+        let delete = async |mut connection| redis::cmd("DEL").arg(name).query_async::<()>(&mut connection).await;
+        let done = shared.connection.link().call(shared.time_limit, delete).await;
+        // Whatever has become of it, what is known here may be wrong now.
+        shared.denied.forget(key);
+        done
+    }
+
+    async fn give_back(&self, verb: &str, key: &[u8], what: String) -> Result<(), StoreError> {
+        let shared = &*self.limiter.shared;
+        let mut call = Call::new(verb, self.now);
+        call.add(self.key(key), self.limiter.terms().1, what);
+        let done = call.send(&shared.connection, shared.time_limit).await;
+        shared.denied.forget(key);
+        done.map(|_| ())
+    }
+
+    fn key(&self, key: &[u8]) -> String {
+        let shared = &self.limiter.shared;
+        wire::key(&shared.namespace, &shared.name, self.first_key.unwrap_or(key), key)
+    }
+
+    /// The question, if its refusal may be remembered.
+    fn asked(&self, policy: &Policy, ask: Ask) -> Option<Asked> {
+        if self.limiter.own.is_some() || self.now.is_some() || self.first_key.is_some() || ask.mode == Mode::Peek {
+            return None;
+        }
+        let Cost::Permits(cost) = ask.cost else { return None };
+        let max_wait = match policy {
+            Policy::Log(log) if log.records_refusals => return None,
+            // Its refusals do not depend on it.
+            Policy::TwoWindows(_) => Duration::ZERO,
+            _ => Duration::from_nanos(policy.question(ask).max_wait),
+        };
+        Some(Asked { cost, max_wait })
+    }
+}
+
+/// One run of the script.
+struct Call {
+    keys: Vec<String>,
+    arguments: Vec<String>,
+}
+
+impl Call {
+    fn new(verb: &str, now: Option<Duration>) -> Self {
+        Self { keys: Vec::new(), arguments: vec![verb.to_owned(), now.map_or_else(String::new, wire::instant)] }
+    }
+
+    fn add(&mut self, key: String, policy: String, what: String) {
+        self.keys.push(key);
+        self.arguments.extend([policy, what]);
+    }
+
+    async fn send(self, connection: &RedisConnection, time_limit: Duration) -> Result<Vec<String>, StoreError> {
+        let send = async move |mut connection| {
+            let mut script = LIMIT.prepare_invoke();
+            script.key(self.keys).arg(self.arguments);
+            script.invoke_async(&mut connection).await
+        };
+        connection.link().call(time_limit, send).await
+    }
+}

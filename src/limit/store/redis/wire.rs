@@ -1,0 +1,193 @@
+//! What travels between the limiter and its script (`lua/limit.lua`): keys, policies, questions, answers.
+
+use crate::limit::answer::{Answer, Because, Reservation};
+use crate::limit::ask::{Cost, Mode};
+use crate::limit::nanos;
+use crate::limit::policy::{Finding, NEVER, OnStepBack, Paid, Policy, PolicyError, Question, Ruling, Start};
+use crate::store_error::StoreError;
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+use std::time::Duration;
+
+/// The script's numbers are doubles, exact up to here: 104 days in nanoseconds.
+const EXACT: u64 = 1 << 53;
+
+/// The longest part of a key that is written as it is.
+const READABLE_BYTES: usize = 100;
+
+/// A name of a key: `headcount:limit:{tag}:namespace:name`, and `:own` if the caller's key is not the tag.
+///
+/// What stands in braces decides where a cluster keeps the key.
+pub(super) fn key(namespace: &str, name: &str, tag: &[u8], own: &[u8]) -> String {
+    let mut key = String::from("headcount:limit:{");
+    push_part(&mut key, tag, true);
+    key.push_str("}:");
+    push_part(&mut key, namespace.as_bytes(), false);
+    key.push(':');
+    push_part(&mut key, name.as_bytes(), false);
+    if tag != own {
+        key.push(':');
+        push_part(&mut key, own, true);
+    }
+    key
+}
+
+/// A part that is long, empty, or holds what separates parts is told by its hash; `%` marks it, which no other part holds.
+fn push_part(key: &mut String, part: &[u8], may_hold_colons: bool) {
+    let plain = |&byte: &u8| byte.is_ascii_graphic() && !b"{}%".contains(&byte) && (byte != b':' || may_hold_colons);
+    match std::str::from_utf8(part) {
+        Ok(text) if (1..=READABLE_BYTES).contains(&part.len()) && part.iter().all(plain) => key.push_str(text),
+        _ => {
+            key.push('%');
+            for byte in &Sha256::digest(part)[..16] {
+                let _ = write!(key, "{byte:02x}");
+            }
+        }
+    }
+}
+
+/// Whether the script computes the policy exactly.
+pub(super) fn check(policy: &Policy) -> Result<(), PolicyError> {
+    let time = |nanos: u64| {
+        if nanos > EXACT { Err(PolicyError::TooLongForRedis { found: Duration::from_nanos(nanos) }) } else { Ok(()) }
+    };
+    let permits = |found| if found > EXACT { Err(PolicyError::TooManyPermits { found, most: EXACT }) } else { Ok(()) };
+    policy.check()?;
+    match policy {
+        Policy::Tat(tat) => time(tat.span).and_then(|()| time(tat.interval)),
+        Policy::Ticks(ticks) => {
+            time(ticks.tick_nanos())?;
+            permits(ticks.capacity)?;
+            permits(ticks.per_tick)
+        }
+        Policy::TwoWindows(windows) => time(windows.window_nanos()),
+        Policy::Log(log) => {
+            time(log.counts_for())?;
+            time(nanos(log.min_gap))?;
+            time(nanos(log.grain))
+        }
+        Policy::WarmUp(_) => Ok(()),
+    }
+}
+
+/// The policy in the script's words.
+pub(super) fn policy(policy: &Policy) -> String {
+    match policy {
+        Policy::Tat(tat) => {
+            let paid = if tat.paid == Paid::Before { 'b' } else { 'a' };
+            let start = if tat.start == Start::Full { 'f' } else { 'e' };
+            let rate = match () {
+                () if tat.rate.is_zero() => 'z',
+                () if tat.rate.is_infinite() => 'i',
+                () => 's',
+            };
+            let back = if tat.on_step_back == OnStepBack::Hold { 'h' } else { 'r' };
+            format!("t {} {} {} {paid} {start} {rate} {back}", tat.interval, tat.span, tat.limit)
+        }
+        Policy::Ticks(ticks) => {
+            let above = u8::from(ticks.above_capacity);
+            format!("k {} {} {} {} {above}", ticks.tick_nanos(), ticks.per_tick, ticks.capacity, ticks.initial)
+        }
+        Policy::TwoWindows(windows) => format!("s {} {}", windows.window_nanos(), windows.limit),
+        Policy::Log(log) => {
+            let records = u8::from(log.records_refusals);
+            let grain = nanos(log.grain).max(1);
+            format!("l {} {} {} {grain} {records}", log.counts_for(), nanos(log.min_gap), log.limit)
+        }
+        Policy::WarmUp(warm_up) if warm_up.rate.is_infinite() => "w 1 0 0 0 0 0".to_owned(),
+        Policy::WarmUp(warm_up) => {
+            let curve = warm_up.curve();
+            let (stable, threshold, max) = (curve.stable, curve.threshold, curve.max);
+            format!("w 0 {stable:e} {threshold:e} {max:e} {:e} {:e}", curve.slope, curve.cool_down)
+        }
+    }
+}
+
+/// The question in the script's words.
+pub(super) fn question(question: Question) -> String {
+    let mode = if question.mode == Mode::Take { 't' } else { 'p' };
+    match question.cost {
+        Cost::Permits(permits) => format!("{permits} {} {mode}", question.max_wait),
+        Cost::All => format!("all {} {mode}", question.max_wait),
+    }
+}
+
+/// A reservation in the script's words.
+pub(super) fn reservation(reservation: &Reservation) -> String {
+    let Reservation { cost, act_at, mark } = reservation;
+    format!("{cost} {} {} {mark}", act_at / 1_000_000_000, act_at % 1_000_000_000)
+}
+
+/// A time of a test's own in the script's words.
+pub(super) fn instant(now: Duration) -> String {
+    format!("{} {}", now.as_secs(), now.subsec_nanos())
+}
+
+/// Reads one answer.
+pub(super) fn answer(text: &str) -> Result<Answer, StoreError> {
+    finding(text).map(Answer::from).ok_or_else(|| StoreError::corrupt(format_args!("{text:?} is no answer")))
+}
+
+fn finding(text: &str) -> Option<Finding> {
+    let mut words = text.split(' ');
+    let mut word = || words.next();
+    let (verdict, time, because) = (word()?, self::time(word()?)?, word()?);
+    let (limit, remaining, available) = (whole(word()?)?, whole(word()?)?, word()?.parse().ok()?);
+    let (next_in, full_in) = (self::time(word()?)?, self::time(word()?)?);
+    let reservation = Reservation { cost: whole(word()?)?, act_at: whole(word()?)?, mark: whole(word()?)? };
+    let because = match because {
+        "soon" => Because::TooSoon,
+        "both" => Because::UsedAndTooSoon,
+        "capacity" => Because::AboveCapacity,
+        _ => Because::Used,
+    };
+    let ruling = match verdict {
+        "g" => Ruling::Granted { wait: time, reservation },
+        "r" => Ruling::Refused { retry: time, because },
+        _ => return None,
+    };
+    Some(Finding { ruling, limit, remaining: remaining.min(limit), available, next_in, full_in })
+}
+
+fn time(text: &str) -> Option<u64> {
+    // Only what never comes is that far off.
+    if text == "never" { Some(NEVER) } else { whole(text).map(|nanos| nanos.min(NEVER - 1)) }
+}
+
+/// A whole number; beyond the largest, the largest.
+fn whole(text: &str) -> Option<u64> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_shows_what_it_is_of_and_no_two_share_one() {
+        assert_eq!(key("shop", "login", b"alice", b"alice"), "headcount:limit:{alice}:shop:login");
+        assert_eq!(key("shop", "login", b"2001:db8::1", b"bob"), "headcount:limit:{2001:db8::1}:shop:login:bob");
+        let long = vec![b'x'; 1 << 20];
+        let odd: [&[u8]; 12] =
+            [b"", b"{", b"}", b"{}", b"a}b", b"a{b", b"\0", b"\xff", b"a b", b"%", b"alice", long.as_slice()];
+        let mut keys: Vec<_> = odd.iter().map(|part| key("shop", "login", part, part)).collect();
+        for key in &keys {
+            assert!(key.len() < 200 && key.matches(['{', '}']).count() == 2 && !key.contains("{}"), "{key}");
+        }
+        keys.extend([key("a", "b:c", b"x", b"x"), key("a:b", "c", b"x", b"x"), key("a", "b", b"x", b"c")]);
+        keys.sort();
+        let count = keys.len();
+        keys.dedup();
+        assert_eq!(keys.len(), count);
+    }
+
+    #[test]
+    fn what_is_no_answer_is_told_as_such() {
+        for text in ["", "g", "g 0", "x 0 - 1 1 1 0 0 0 0 0", "g -1 - 1 1 1 0 0 0 0 0", "g 0 - 1 1 one 0 0 0 0 0"] {
+            assert!(answer(text).is_err_and(|error| error.is_corrupt()), "{text}");
+        }
+        let largest = answer("g 18446744073709551616 - 18446744073709551616 7 inf 0 never 1 2 3").unwrap();
+        assert_eq!((largest.limit, largest.full_in), (u64::MAX, Duration::MAX));
+    }
+}
