@@ -274,8 +274,8 @@ make.t = function()
     elseif not old.zero and since(s, n, as, an) > 0 then
       as, an = s, n
     end
-    if old.free and not (p.after and old.after and tat > old.span) then
-      -- As after an endless pause.
+    if old.free and (not p.after or tat <= old.span) then
+      -- As after an endless pause, but that a debt is still to be waited for.
       st.s, st.n = as, an
     elseif p.after then
       -- A debt stays what it was, and what was saved is time.
@@ -676,7 +676,6 @@ make.l = function()
     answer.available, answer.next_in, answer.full_in = answer.remaining, wait(p, st, s, n, 1, 0), 0
     last = newest(st)
     if last then answer.full_in = max(since(last.s, last.n, s, n) + max(p.counts_for, p.gap), 0) end
-    if not answer.granted and recorded > 0 then answer.recorded = { s = s, n = n, count = recorded } end
     return answer
   end
 
@@ -993,11 +992,13 @@ local function ask_all()
     local answer = answers[i]
     if answer.granted then
       answer.cost, answer.act_s, answer.act_n, answer.mark = 0, 0, 0, nil
-    elseif answer.recorded and step.q.take then
+    else
+      -- Asked again for the policies that record refusals; not charged if it was refused only because an earlier one of the
+      -- list had taken the key's last permits.
       at_work = step.key
-      local st, one = state_for(step), answer.recorded
-      step.kind.record(step.p, st, one.s, one.n, one.count)
-      st.as, st.an, st.changed = one.s, one.n, true
+      local kept = copy(state_for(step))
+      local again = ask_one(step)
+      if again.granted then states[step.key] = kept else answers[i] = again end
     end
   end
   return answers
