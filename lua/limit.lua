@@ -193,23 +193,24 @@ make.t = function()
     return div(p.span - from, p.interval) + 1
   end
 
-  local function wait(p, from, to)
-    return max((p.after and from or to) - p.span, 0)
+  local function wait(p, from, price)
+    return max((from - p.span) + (p.after and 0 or price), 0)
   end
 
   function P.ask(p, st, now_s, now_n, q)
     local s, n, tat = at(p, st, now_s, now_n)
     local from, cost = base(tat), q.cost
     if q.all then cost = p.free and 0 or remaining(p, from) end
-    local to = min(from + cost * p.interval, LAST - whole(s, n))
+    local price = min(cost * p.interval, LAST)
     local answer
     if not p.after and cost > p.limit then
       answer = refuse(NEVER, 'capacity')
     else
-      local time = wait(p, from, to)
+      local time = wait(p, from, price)
       if time > 0 and p.zero then time = NEVER end
       if time <= q.max_wait then
         local act_s, act_n = moved(s, n, time)
+        local to = min(from + price, LAST - whole(s, n))
         answer = grant(time, cost, act_s, act_n, stamp(moved(s, n, to)))
         if q.take then
           st.s, st.n = moved(s, n, to)
@@ -227,7 +228,7 @@ make.t = function()
     end
     answer.limit, answer.remaining = p.limit, remaining(p, from)
     answer.available = p.free and NEVER or (p.span - from) / p.interval
-    answer.next_in = unless_never(wait(p, from, from + p.interval))
+    answer.next_in = unless_never(wait(p, from, p.interval))
     answer.full_in = unless_never(from)
     return answer
   end
@@ -246,7 +247,7 @@ make.t = function()
   end
 
   function P.cancel(p, st, now_s, now_n, r)
-    if since(r.act_s, r.act_n, now_s, now_n) < 0 then return end
+    if since(r.act_s, r.act_n, now_s, now_n) < 0 and not p.zero then return end
     local cost = r.cost * p.interval
     -- What came later keeps its turn: as much as it leans on this one's permits stays taken.
     local leaned_on = cost
@@ -470,7 +471,8 @@ make.s = function()
       if q.take then keep(st, now) end
     end
     answer.limit, answer.remaining = p.limit, max(p.limit - seen(p, now), 0)
-    answer.available = p.limit - (now.previous * (p.window - now.offset) + now.current * p.window) / p.window
+    local share, rest = muldiv(now.previous, p.window - now.offset, p.window)
+    answer.available = p.limit - now.current - share - rest / p.window
     answer.next_in, answer.full_in = wait(p, now, 1), wait(p, now, p.limit)
     return answer
   end
@@ -638,12 +640,22 @@ make.l = function()
     return time
   end
 
-  function P.ask(p, st, s, n, q)
+  -- The log's own now.
+  local function own_now(p, st, s, n)
     if since(st.as, st.an, s, n) > 0 then s, n = st.as, st.an end
-    if p.grain > 1 then s, n = moved(s, n, -offset(s, n, p.grain)) end
+    if p.grain > 1 then return moved(s, n, -offset(s, n, p.grain)) end
+    return s, n
+  end
+
+  local function expire(p, st, s, n)
     while st.held > 0 and since(run(st, st.first).s, run(st, st.first).n, s, n) + p.counts_for <= 0 do
       drop(st, run(st, st.first).count - st.cut)
     end
+  end
+
+  function P.ask(p, st, now_s, now_n, q)
+    local s, n = own_now(p, st, now_s, now_n)
+    expire(p, st, s, n)
     local cost = q.all and max(p.limit - st.held, 0) or q.cost
     local last = newest(st)
     local too_soon = last and since(last.s, last.n, s, n) + p.gap > 0
@@ -686,6 +698,16 @@ make.l = function()
     P.trim(p, st)
   end
 
+  -- Records a refusal that a list has undone with everything else.
+  function P.record_refusal(p, st, now_s, now_n, cost)
+    if cost > p.limit then return end
+    local s, n = own_now(p, st, now_s, now_n)
+    expire(p, st, s, n)
+    P.record(p, st, s, n, cost)
+    if since(s, n, st.as, st.an) > 0 then st.as, st.an = s, n end
+    st.changed = true
+  end
+
   function P.trim(p, st)
     if st.held > p.most then drop(st, st.held - p.most) end
   end
@@ -723,8 +745,8 @@ make.l = function()
     st.changed = true
   end
 
-  function P.cancel(_, st, now_s, now_n, r)
-    if since(r.act_s, r.act_n, now_s, now_n) < 0 then return end
+  function P.cancel(p, st, now_s, now_n, r)
+    if since(r.act_s, r.act_n, own_now(p, st, now_s, now_n)) < 0 then return end
     take_away(st, r.cost, r.act_s, r.act_n)
   end
 
@@ -790,20 +812,24 @@ make.w = function()
     return us + cut(p.stable * taken)
   end
 
+  -- The state after `cost` permits: the stored ones at the height of the curve, the missing ones at the stable interval.
+  local function charged(p, stored, next_free, cost)
+    if p.free then return 0, next_free end
+    local spent = min(cost, stored)
+    local price = time_of_stored(p, stored, spent) + cut((cost - spent) * p.stable)
+    return stored - spent, min(next_free + price, LAST)
+  end
+
   function P.ask(p, st, now_s, now_n, q)
     local now = micros(now_s, now_n)
     local stored, next_free = at(p, st, now)
     local time, cost = max(next_free - now, 0) * 1000, q.cost
     if q.all then cost = time > 0 and 0 or cut(stored) + 1 end
-    local spent = min(cost, stored)
-    local missing, price = cost - spent, 0
-    if not p.free then price = time_of_stored(p, stored, spent) + cut(missing * p.stable) end
     local answer
     if time <= q.max_wait then
       local act_s, act_n = instant(next_free)
-      next_free = min(next_free + price, LAST)
-      answer = grant(time, cost, act_s, act_n, string.format('%.0f', next_free))
-      stored = p.free and 0 or stored - spent
+      answer = grant(time, cost, act_s, act_n, string.format('f%.17g', stored))
+      stored, next_free = charged(p, stored, next_free, cost)
       if q.take then st.stored, st.next_free, st.changed = stored, next_free, true end
     else
       answer = too_long(time, q.max_wait)
@@ -829,26 +855,14 @@ make.w = function()
     return (next_free - now + refill) * 1000
   end
 
-  -- What was stored before a reservation was paid; see the policy in the library.
-  local function stored_before(p, stored, cost, price)
-    if stored > 0 then return min(stored + cost, p.max) end
-    local low, high = 0, min(cost, p.max)
-    for _ = 1, 60 do
-      local middle = (low + high) / 2
-      if time_of_stored(p, middle, middle) + cut((cost - middle) * p.stable) < price then
-        low = middle
-      else
-        high = middle
-      end
-    end
-    return high
-  end
-
   function P.cancel(p, st, now_s, now_n, r)
-    if since(r.act_s, r.act_n, now_s, now_n) < 0 or string.format('%.0f', st.next_free) ~= r.mark then return end
-    local price = st.next_free - micros(r.act_s, r.act_n)
-    st.next_free = st.next_free - price
-    st.stored, st.changed = stored_before(p, st.stored, r.cost, price), true
+    local before, next_free = tonumber(r.mark), micros(r.act_s, r.act_n)
+    if next_free < micros(now_s, now_n) then return end
+    -- Only the last one can be taken back: what a permit costs depends on those before it.
+    local stored, free_after = charged(p, before, next_free, r.cost)
+    if st.stored == stored and st.next_free == free_after then
+      st.stored, st.next_free, st.changed = before, next_free, true
+    end
   end
 
   function P.refund(p, st, now_s, now_n, permits)
@@ -923,7 +937,7 @@ for i, key in ipairs(KEYS) do
   local step = { key = key, home = home or policy, kind = kind_of(policy), p = parse(own or policy) }
   step.home_p = home and parse(home) or step.p
   if verb == 'ask' then
-    step.q = { all = asked[1] == 'all', cost = tonumber(asked[1]), max_wait = tonumber(asked[2]), take = asked[3] == 't' }
+    step.q = { all = asked[1] == 'all', cost = tonumber(asked[1]), said = asked[1], max_wait = tonumber(asked[2]), take = asked[3] == 't' }
   else
     step.r = { cost = tonumber(asked[1]), act_s = tonumber(asked[2]), act_n = tonumber(asked[3]), mark = asked[4] }
   end
@@ -992,13 +1006,9 @@ local function ask_all()
     local answer = answers[i]
     if answer.granted then
       answer.cost, answer.act_s, answer.act_n, answer.mark = 0, 0, 0, nil
-    else
-      -- Asked again for the policies that record refusals; not charged if it was refused only because an earlier one of the
-      -- list had taken the key's last permits.
+    elseif step.q.take and step.p.records and not step.q.all then
       at_work = step.key
-      local kept = copy(state_for(step))
-      local again = ask_one(step)
-      if again.granted then states[step.key] = kept else answers[i] = again end
+      step.kind.record_refusal(step.p, state_for(step), now_s, now_n, step.q.cost)
     end
   end
   return answers
@@ -1081,7 +1091,7 @@ for i, a in ipairs(done.answers) do
   texts[i] = table.concat({
     a.granted and 'g' or 'r', time(a.time), a.because or '-',
     string.format('%.0f %.0f %.17g', a.limit, a.remaining, a.available), time(a.next_in), time(a.full_in),
-    string.format('%.0f', a.cost or 0), stamp(a.act_s or 0, a.act_n or 0), a.mark or '0',
+    a.cost and a.cost == steps[i].q.cost and steps[i].q.said or string.format('%.0f', a.cost or 0), stamp(a.act_s or 0, a.act_n or 0), a.mark or '0',
   }, ' ')
 end
 return texts

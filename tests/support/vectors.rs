@@ -652,7 +652,7 @@ impl<'a, S: Store> Replay<'a, S> {
         let millis = |name: &str| Duration::from_millis(config[name].as_u64().unwrap_or(0));
         // A scheduler of the caller's is one whose ticks never come by themselves.
         let by_hand = config["manual_refresh"] == true;
-        let period = if by_hand { Duration::from_secs(1 << 30) } else { millis("period_ms") };
+        let period = if by_hand { Duration::from_secs(1 << 20) } else { millis("period_ms") };
         let policy = |limit: u64| resilience4j_semaphore(limit, period).max_wait(millis("timeout_ms"));
         let limiter = config["limit"].as_u64().map(|limit| self.store.add(policy(limit).into()));
         for (t, step) in self.steps() {

@@ -82,8 +82,8 @@ impl WarmUp {
             return *state;
         }
         let gained = (now - state.next_free) as f64 / curve.cool_down;
-        // At an infinite rate nothing is stored: 0/0.
-        let stored = if gained.is_nan() { 0.0 } else { curve.max.min(state.stored + gained) };
+        // At an infinite rate nothing is stored.
+        let stored = if curve.max.is_finite() { curve.max.min(state.stored + gained) } else { 0.0 };
         State { stored, next_free: now }
     }
 }
@@ -132,7 +132,7 @@ impl Arithmetic for WarmUp {
         let cost = match question.cost {
             Cost::Permits(permits) => permits,
             Cost::All if wait > 0 => 0,
-            Cost::All => at.stored as u64 + 1,
+            Cost::All => (at.stored as u64).saturating_add(1),
         };
         let free = self.rate.is_infinite();
         let act_at = at.next_free.saturating_mul(1000);
@@ -187,5 +187,20 @@ impl Arithmetic for WarmUp {
 
     fn max_wait(&self) -> u64 {
         nanos(self.max_wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::limit::{Ask, Memory, Rate, guava_warming_up};
+    use std::time::Duration;
+
+    #[test]
+    fn everything_that_an_endless_rate_has_is_one_permit_at_a_time() {
+        let limiter = Memory::new(guava_warming_up(Rate::INFINITE, Duration::from_secs(4))).unwrap();
+        for time in 0..3 {
+            let answer = limiter.at(Duration::from_secs(time)).ask("k", Ask::all()).unwrap();
+            assert_eq!((answer.is_allowed(), answer.reservation.cost), (true, 1));
+        }
     }
 }

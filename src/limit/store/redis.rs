@@ -431,7 +431,8 @@ impl<'a> RedisView<'a> {
     /// # Errors
     /// [`StoreError`].
     pub async fn cancel(&self, key: impl AsRef<[u8]>, reservation: &Reservation) -> Result<(), StoreError> {
-        self.give_back("cancel", key.as_ref(), wire::reservation(reservation)).await
+        let what = wire::reservation(&self.limiter.terms().0.policy, reservation);
+        self.give_back("cancel", key.as_ref(), what).await
     }
 
     /// Gives permits back; see [`Redis::refund`].

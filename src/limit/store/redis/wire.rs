@@ -113,9 +113,14 @@ pub(super) fn question(question: Question) -> String {
 }
 
 /// A reservation in the script's words.
-pub(super) fn reservation(reservation: &Reservation) -> String {
+pub(super) fn reservation(policy: &Policy, reservation: &Reservation) -> String {
     let Reservation { cost, act_at, mark } = reservation;
-    format!("{cost} {} {} {mark}", act_at / 1_000_000_000, act_at % 1_000_000_000)
+    let (seconds, nanos) = (act_at / 1_000_000_000, act_at % 1_000_000_000);
+    match policy {
+        Policy::WarmUp(_) => format!("{cost} {seconds} {nanos} {:e}", f64::from_bits(*mark)),
+        // Compared as text with an instant in the script's form.
+        _ => format!("{cost} {seconds} {nanos} {mark:010}"),
+    }
 }
 
 /// A time of a test's own in the script's words.
@@ -134,7 +139,7 @@ fn finding(text: &str) -> Option<Finding> {
     let (verdict, time, because) = (word()?, self::time(word()?)?, word()?);
     let (limit, remaining, available) = (whole(word()?)?, whole(word()?)?, word()?.parse().ok()?);
     let (next_in, full_in) = (self::time(word()?)?, self::time(word()?)?);
-    let reservation = Reservation { cost: whole(word()?)?, act_at: whole(word()?)?, mark: whole(word()?)? };
+    let reservation = Reservation { cost: whole(word()?)?, act_at: whole(word()?)?, mark: mark(word()?)? };
     let because = match because {
         "soon" => Because::TooSoon,
         "both" => Because::UsedAndTooSoon,
@@ -152,6 +157,14 @@ fn finding(text: &str) -> Option<Finding> {
 fn time(text: &str) -> Option<u64> {
     // Only what never comes is that far off.
     if text == "never" { Some(NEVER) } else { whole(text).map(|nanos| nanos.min(NEVER - 1)) }
+}
+
+/// A policy's mark: a whole number, or the bits of one with a fraction.
+fn mark(text: &str) -> Option<u64> {
+    match text.strip_prefix('f') {
+        Some(fraction) => fraction.parse().ok().map(f64::to_bits),
+        None => whole(text),
+    }
 }
 
 /// A whole number; beyond the largest, the largest.

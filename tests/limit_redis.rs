@@ -1,0 +1,855 @@
+//! Limiters in Redis, each test on a redis-server of its own.
+#![cfg(feature = "server")]
+
+mod support;
+#[path = "support/vectors.rs"]
+mod vectors;
+
+use headcount::RedisConnection;
+use headcount::limit::policy::{Log, OnStepBack, Paid, Policy, Start, Tat, Ticks, TwoWindows, WarmUp};
+use headcount::limit::{Answer, Ask, Memory, Rate, Redis, Reservation, ask_all_at};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use support::Redis as Server;
+use tokio::runtime::Runtime;
+use vectors::{Replayed, Store, Vectors};
+
+/// Other processes compete for the machine: only tests about time limits have a short one.
+const PATIENT: Duration = Duration::from_secs(10);
+
+fn connect(server: &Server) -> RedisConnection {
+    RedisConnection::open(&server.url()).unwrap()
+}
+
+fn limiter(connection: &RedisConnection, name: &str, policy: impl Into<Policy>) -> Redis {
+    Redis::builder(connection, name, policy.into()).time_limit(PATIENT).build().unwrap()
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+// --- what the reference systems answer ---
+
+/// The store of one case: limiters that nobody else has.
+struct InRedis<'a> {
+    runtime: &'a Runtime,
+    connection: &'a RedisConnection,
+    names: &'a std::cell::Cell<u32>,
+    limiters: Vec<Redis>,
+    asked: Vec<BTreeSet<String>>,
+}
+
+impl InRedis<'_> {
+    fn push(&mut self, limiter: Redis) -> usize {
+        self.limiters.push(limiter);
+        self.asked.push(BTreeSet::new());
+        self.limiters.len() - 1
+    }
+}
+
+impl Store for InRedis<'_> {
+    fn add(&mut self, policy: Policy) -> usize {
+        self.names.set(self.names.get() + 1);
+        self.push(limiter(self.connection, &format!("limiter-{}", self.names.get()), policy))
+    }
+
+    fn under(&mut self, limiter: usize, policy: Policy) -> usize {
+        self.push(self.limiters[limiter].under(policy).unwrap())
+    }
+
+    fn ask(&mut self, limiter: usize, at: Duration, key: &str, ask: Ask) -> Answer {
+        self.asked[limiter].insert(key.to_owned());
+        self.runtime.block_on(self.limiters[limiter].at(at).ask(key, ask)).unwrap()
+    }
+
+    fn ask_all(&mut self, at: Duration, asks: &[(usize, &str, Ask)]) -> Vec<Answer> {
+        let asks: Vec<_> = asks.iter().map(|(limiter, key, ask)| (&self.limiters[*limiter], *key, *ask)).collect();
+        self.runtime.block_on(Redis::ask_all_at(at, &asks)).unwrap()
+    }
+
+    fn cancel(&mut self, limiter: usize, at: Duration, key: &str, reservation: &Reservation) {
+        self.runtime.block_on(self.limiters[limiter].at(at).cancel(key, reservation)).unwrap();
+    }
+
+    fn change(&mut self, limiter: usize, at: Duration, policy: Policy) {
+        self.limiters[limiter].change(policy).unwrap();
+        // Keys are converted when they are touched. Those that were never asked for begin anew.
+        for key in &self.asked[limiter] {
+            self.runtime.block_on(self.limiters[limiter].at(at).refund(key, 0)).unwrap();
+        }
+    }
+
+    fn reset(&mut self, limiter: usize, key: &str) {
+        self.runtime.block_on(self.limiters[limiter].reset(key)).unwrap();
+    }
+
+    fn remembered(&mut self, _: usize, _: Duration, _: &[&str]) -> Option<Vec<String>> {
+        // Keys expire by the server's clock, which no test moves.
+        None
+    }
+}
+
+/// Cases that change the policy of a key that is as new: nothing is stored of it, so that here it begins under the new
+/// policy, at the epoch; in memory the change is remembered.
+const ELSEWHERE: [&str; 2] = ["testInfinity_Bursty", "testInfinity_WarmUpTimeElapsed"];
+
+#[test]
+fn what_the_reference_systems_answer_redis_answers() {
+    let server = Server::start();
+    let (runtime, connection, names) = (runtime(), connect(&server), std::cell::Cell::new(0));
+    let store = || InRedis {
+        runtime: &runtime,
+        connection: &connection,
+        names: &names,
+        limiters: Vec::new(),
+        asked: Vec::new(),
+    };
+    for (file, cases) in [
+        ("classdojo_zset_log.json", 6),
+        ("go_x_time_rate.json", 18),
+        ("governor_gcra.json", 10),
+        ("guava_smooth_bursty.json", 10),
+        ("guava_smooth_warming_up.json", 5),
+        ("leaky_bucket_queue.json", 3),
+        ("mysql_check_velocity.json", 6),
+        ("next_free_ticket.json", 1),
+        ("nginx_limit_req.json", 7),
+        ("producer_consumer_bucket.json", 3),
+        ("redis_cell.json", 6),
+        ("resilience4j_atomic.json", 10),
+        ("resilience4j_semaphore.json", 6),
+        ("sliding_window_counter.json", 5),
+        ("sliding_window_log.json", 3),
+        ("uber_ratelimit.json", 8),
+    ] {
+        let replayed = Vectors::read(file).replay(store, |name| !ELSEWHERE.contains(&name));
+        println!("{file}: {replayed:?}");
+        assert_eq!(replayed.cases, cases, "{file}");
+    }
+    let replayed = Vectors::read("yugabyte_token_bucket.json").replay(store, |name| name.starts_with("first call"));
+    assert_eq!(replayed, Replayed { cases: 1, checks: 2, elsewhere: 0 });
+}
+
+// --- the same as in memory ---
+
+fn policies() -> Vec<Policy> {
+    let (secs, millis) = (Duration::from_secs, Duration::from_millis);
+    vec![
+        Tat::new(Rate::per_second(10), 5).into(),
+        Tat::new(Rate::per_second(3), 7).max_wait(secs(1)).into(),
+        Tat::new(Rate::per_second(6000), 3).on_step_back(OnStepBack::Recount).into(),
+        Tat::new(Rate::per_second(2), 4).paid(Paid::After).into(),
+        Tat::new(Rate::per_second(2), 4).paid(Paid::After).start(Start::Empty).on_step_back(OnStepBack::Recount).into(),
+        Tat::new(Rate::per_second(5), 5).start(Start::Empty).into(),
+        Tat::new(Rate::ZERO, 5).into(),
+        Tat::new(Rate::INFINITE, 5).into(),
+        Tat::new(Rate::INFINITE, 5).paid(Paid::After).into(),
+        Tat::new(Rate::every(secs(86_400)), 90).into(),
+        Ticks::new(5, secs(1)).into(),
+        Ticks::new(3, millis(700)).capacity(10).initial(0).max_wait(secs(3)).into(),
+        Ticks::new(2, Duration::from_nanos(333_333_333)).above_capacity(true).max_wait(secs(2)).into(),
+        Ticks::new(0, secs(1)).capacity(5).initial(4).into(),
+        TwoWindows::new(10, secs(1)).into(),
+        TwoWindows::new(4_000_000_000, Duration::from_nanos(1_234_567_891)).into(),
+        TwoWindows::new(3, secs(40 * 86_400)).into(),
+        Log::new(5, secs(1)).into(),
+        Log::new(5, secs(2)).min_gap(millis(150)).into(),
+        Log::new(4, secs(1)).records_refusals(true).min_gap(millis(100)).into(),
+        Log::new(40, secs(1)).max_wait(secs(1)).into(),
+        Log::new(5, secs(3)).closed(true).grain(secs(1)).into(),
+        Log::new(5, secs(3)).closed(true).grain(millis(700)).max_wait(secs(2)).into(),
+        WarmUp::new(Rate::per_second(2), secs(4)).into(),
+        WarmUp::new(Rate::per_second(7), secs(1)).cold_factor(1.0).max_wait(secs(2)).into(),
+        WarmUp::new(Rate::per_second(1000), millis(10)).cold_factor(10.0).max_wait(millis(5)).into(),
+        WarmUp::new(Rate::INFINITE, secs(4)).into(),
+    ]
+}
+
+/// Equal in everything; `available` is a number for people, and may differ in its last digits.
+fn assert_same(in_memory: Answer, in_redis: Answer, story: &str) {
+    let close = in_memory.available == in_redis.available
+        || (in_memory.available - in_redis.available).abs()
+            <= 1e-9 + 1e-14 * in_memory.available.abs().max(in_memory.limit as f64);
+    assert!(close, "{} in memory, {} in redis: {story}", in_memory.available, in_redis.available);
+    let mut in_redis = in_redis;
+    in_redis.available = in_memory.available;
+    assert_eq!(in_memory, in_redis, "{story}");
+}
+
+fn random_ask(dice: &mut fastrand::Rng, limit: u64) -> Ask {
+    let most = limit.min(50) + 2;
+    let ask = match dice.u8(..12) {
+        0 => Ask::all(),
+        1 => Ask::permits(0),
+        2 => Ask::permits(dice.u64(0..=most)),
+        3 if limit > 1000 => Ask::permits(dice.u64(0..=limit)),
+        _ => Ask::ONE,
+    };
+    let ask = match dice.u8(..6) {
+        0 => ask.max_wait(Duration::from_millis(dice.u64(..3000))),
+        1 => ask.max_wait(Duration::from_secs(30)),
+        _ => ask,
+    };
+    if dice.u8(..6) == 0 { ask.peek() } else { ask }
+}
+
+#[test]
+fn random_stories_end_the_same_in_memory_and_in_redis() {
+    let server = Server::start();
+    let (runtime, connection) = (runtime(), connect(&server));
+    let seed = std::env::var("SEED").ok().map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap());
+    println!("SEED={seed}");
+    let mut dice = fastrand::Rng::with_seed(seed);
+    for (nth, policy) in policies().into_iter().cycle().take(3 * policies().len()).enumerate() {
+        let memory = Memory::new(policy.clone()).unwrap();
+        let redis = limiter(&connection, &format!("story-{nth}"), policy.clone());
+        // At the beginning of time, or now; a whole microsecond, or not.
+        let mut now =
+            if dice.bool() { Duration::ZERO } else { Duration::new(1_763_700_000, dice.u32(..1_000_000_000)) };
+        let mut story = format!("SEED={seed} {policy:?}\n");
+        let mut reservations: Vec<Reservation> = Vec::new();
+        let mut changed = false;
+        runtime.block_on(async {
+            for _ in 0..60 {
+                match dice.u8(..10) {
+                    0 => now = now.saturating_sub(Duration::from_nanos(dice.u64(..2_000_000_000))),
+                    1 => now += Duration::from_secs(dice.u64(..20)),
+                    2 => now += Duration::from_nanos(dice.u64(..2_000_000_000)),
+                    3..7 => now += Duration::from_micros(dice.u64(..400_000)),
+                    _ => {}
+                }
+                story += &format!("{now:?} ");
+                match dice.u8(..20) {
+                    0 => {
+                        let permits = dice.u64(..4);
+                        story += &format!("refund {permits}\n");
+                        memory.at(now).refund("k", permits);
+                        redis.at(now).refund("k", permits).await.unwrap();
+                    }
+                    1..4 if !reservations.is_empty() => {
+                        let reservation = reservations.swap_remove(dice.usize(..reservations.len()));
+                        story += &format!("cancel {reservation:?}\n");
+                        memory.at(now).cancel("k", &reservation);
+                        redis.at(now).cancel("k", &reservation).await.unwrap();
+                    }
+                    5 if memory.remembers("k") => {
+                        // A key that is not stored begins anew under the new policy; in memory it does not.
+                        let same_kind =
+                            |other: &Policy| std::mem::discriminant(other) == std::mem::discriminant(&policy);
+                        let kin: Vec<_> = policies().into_iter().filter(same_kind).collect();
+                        let new = kin[dice.usize(..kin.len())].clone();
+                        story += &format!("change to {new:?}\n");
+                        memory.at(now).change(new.clone()).unwrap();
+                        memory.at(now).refund("k", 0);
+                        redis.change(new).unwrap();
+                        redis.at(now).refund("k", 0).await.unwrap();
+                        changed = true;
+                    }
+                    4 if dice.u8(..4) == 0 && !changed => {
+                        story += "reset\n";
+                        memory.reset("k");
+                        redis.reset("k").await.unwrap();
+                    }
+                    _ => {
+                        let limit = memory.at(now).ask("k", Ask::permits(0).peek()).unwrap().limit;
+                        let ask = random_ask(&mut dice, limit);
+                        let in_memory = memory.at(now).ask("k", ask).unwrap();
+                        story += &format!("{ask:?} -> {in_memory:?}\n");
+                        let in_redis = redis.at(now).ask("k", ask).await.unwrap();
+                        assert_same(in_memory, in_redis, &story);
+                        if in_memory.is_allowed() {
+                            reservations.push(in_memory.reservation);
+                        }
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn random_lists_end_the_same_in_memory_and_in_redis() {
+    let server = Server::start();
+    let (runtime, connection) = (runtime(), connect(&server));
+    let seed = std::env::var("SEED").ok().map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap());
+    println!("SEED={seed}");
+    let mut dice = fastrand::Rng::with_seed(seed);
+    for nth in 0..30 {
+        let chosen: Vec<_> = (0..3).map(|_| policies()[dice.usize(..policies().len())].clone()).collect();
+        let memory: Vec<_> = chosen.iter().map(|policy| Memory::new(policy.clone()).unwrap()).collect();
+        let name = |place: usize| format!("list-{nth}-{place}");
+        let redis: Vec<_> = chosen
+            .iter()
+            .enumerate()
+            .map(|(place, policy)| limiter(&connection, &name(place), policy.clone()))
+            .collect();
+        let mut now = Duration::new(1_763_700_000, dice.u32(..1_000_000_000));
+        let mut story = format!("SEED={seed} {chosen:?}\n");
+        for _ in 0..25 {
+            now += Duration::from_micros(dice.u64(..400_000));
+            // One may be there twice.
+            let places: Vec<_> = (0..dice.usize(1..=4)).map(|_| dice.usize(..3)).collect();
+            let asks: Vec<_> = places.iter().map(|_| random_ask(&mut dice, 5)).collect();
+            story += &format!("{now:?} {places:?} {asks:?}\n");
+            let list: Vec<_> = places.iter().zip(&asks).map(|(&at, ask)| (memory[at].at(now), "k", *ask)).collect();
+            let in_memory = ask_all_at(&list).unwrap();
+            let list: Vec<_> = places.iter().zip(&asks).map(|(&at, ask)| (&redis[at], "k", *ask)).collect();
+            let in_redis = runtime.block_on(Redis::ask_all_at(now, &list)).unwrap();
+            assert_eq!(in_memory.len(), in_redis.len());
+            for (in_memory, in_redis) in in_memory.into_iter().zip(in_redis) {
+                assert_same(in_memory, in_redis, &story);
+            }
+        }
+    }
+}
+
+// --- many at once ---
+
+/// Runs `clients` tasks over a few connections and sums up what they return.
+fn at_once<F>(server: &Server, clients: u64, client: impl Fn(RedisConnection) -> F) -> u64
+where
+    F: Future<Output = u64> + Send + 'static,
+{
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let connections: Vec<_> = (0..5).map(|_| connect(server)).collect();
+    runtime.block_on(async {
+        let tasks: Vec<_> =
+            (0..clients).map(|nth| tokio::spawn(client(connections[nth as usize % 5].clone()))).collect();
+        let mut sum = 0;
+        for task in tasks {
+            sum += task.await.unwrap();
+        }
+        sum
+    })
+}
+
+fn hourly(limit: u64) -> [Policy; 4] {
+    let hour = Duration::from_secs(3600);
+    [
+        Tat::new(Rate::per_hour(1), limit).into(),
+        Ticks::new(limit, Duration::from_secs(100 * 86_400)).into(),
+        TwoWindows::new(limit, Duration::from_secs(100 * 86_400)).into(),
+        Log::new(limit, hour).into(),
+    ]
+}
+
+#[test]
+fn fifty_clients_get_exactly_the_limit_of_one_key() {
+    let server = Server::start();
+    for (nth, policy) in hourly(100).into_iter().enumerate() {
+        let allowed = at_once(&server, 50, |connection| {
+            let limiter = limiter(&connection, &format!("hot-{nth}"), policy.clone());
+            async move {
+                let mut allowed = 0;
+                for _ in 0..20 {
+                    allowed += u64::from(limiter.ask("k", Ask::ONE).await.unwrap().is_allowed());
+                }
+                allowed
+            }
+        });
+        assert_eq!(allowed, 100, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_list_is_charged_as_a_whole_or_not_at_all() {
+    let server = Server::start();
+    let [wide, ..] = hourly(60);
+    let [.., narrow] = hourly(40);
+    let policies = (wide.clone(), narrow.clone());
+    let allowed = at_once(&server, 50, |connection| {
+        let limiters = (limiter(&connection, "wide", wide.clone()), limiter(&connection, "narrow", narrow.clone()));
+        async move {
+            let list = [(&limiters.0, "k", Ask::ONE), (&limiters.1, "k", Ask::ONE)];
+            let mut allowed = 0;
+            for _ in 0..4 {
+                let answers = Redis::ask_all(&list).await.unwrap();
+                assert!(answers[0].is_allowed(), "the wide one never refuses");
+                allowed += u64::from(answers.iter().all(Answer::is_allowed));
+            }
+            allowed
+        }
+    });
+    assert_eq!(allowed, 40);
+    let (runtime, connection) = (runtime(), connect(&server));
+    let wide = limiter(&connection, "wide", policies.0);
+    let narrow = limiter(&connection, "narrow", policies.1);
+    let left = |limiter: &Redis| runtime.block_on(limiter.ask("k", Ask::permits(0).peek())).unwrap().remaining;
+    assert_eq!((left(&wide), left(&narrow)), (20, 0));
+}
+
+// --- keys ---
+
+fn evalsha_calls(server: &Server) -> u64 {
+    let stats: String = server.ask(&["INFO", "commandstats"]);
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or("calls=0,");
+    line.split("calls=").nth(1).unwrap().split(',').next().unwrap().parse().unwrap()
+}
+
+fn keys(server: &Server) -> Vec<String> {
+    server.ask(&["KEYS", "*"])
+}
+
+fn only_key(server: &Server) -> String {
+    let keys = keys(server);
+    assert_eq!(keys.len(), 1, "{keys:?}");
+    keys[0].clone()
+}
+
+#[test]
+fn a_decision_is_one_round_trip_and_a_refusal_that_holds_is_none() {
+    let server = Server::start();
+    let (runtime, connection) = (runtime(), connect(&server));
+    let login = limiter(&connection, "login", Tat::new(Rate::per_hour(1), 3));
+    runtime.block_on(async {
+        assert!(login.ask("k", Ask::ONE).await.unwrap().is_allowed());
+        let before = evalsha_calls(&server);
+        let calls = || evalsha_calls(&server) - before;
+        assert!(login.ask("k", Ask::permits(2)).await.unwrap().is_allowed());
+        assert_eq!(calls(), 1);
+        let refused = login.ask("k", Ask::ONE).await.unwrap();
+        assert_eq!((refused.is_allowed(), calls()), (false, 2));
+        for _ in 0..100 {
+            let again = login.ask("k", Ask::ONE).await.unwrap();
+            assert!(again.retry() <= refused.retry() && again.retry() > Some(Duration::from_secs(3500)));
+            assert_eq!(again.answered_by, headcount::limit::AnsweredBy::DenyCache);
+            assert!(!login.ask("k", Ask::permits(2)).await.unwrap().is_allowed());
+        }
+        assert_eq!(calls(), 2);
+
+        // Another key, a look, a longer wait and an easier question go to the server.
+        let _ = login.ask("other", Ask::ONE).await.unwrap();
+        let _ = login.ask("k", Ask::ONE.peek()).await.unwrap();
+        assert!(login.ask("k", Ask::permits(0)).await.unwrap().is_allowed());
+        assert!(!login.ask("k", Ask::ONE.max_wait(Duration::from_secs(1))).await.unwrap().is_allowed());
+        assert_eq!(calls(), 6);
+
+        // What is given back here is seen at once.
+        login.refund("k", 1).await.unwrap();
+        assert!(login.ask("k", Ask::ONE).await.unwrap().is_allowed());
+        assert!(!login.ask("k", Ask::ONE).await.unwrap().is_allowed());
+        login.reset("k").await.unwrap();
+        let taken = login.ask("k", Ask::permits(3)).await.unwrap();
+        assert!(taken.is_allowed());
+        assert!(!login.ask("k", Ask::ONE).await.unwrap().is_allowed());
+        login.change(Tat::new(Rate::per_hour(1), 4)).unwrap();
+        let before = calls();
+        assert!(!login.ask("k", Ask::ONE).await.unwrap().is_allowed());
+        assert_eq!(calls(), before + 1, "under another policy it is another question");
+    });
+}
+
+#[test]
+fn refusals_that_count_are_all_told_to_the_server() {
+    let server = Server::start();
+    let (runtime, connection) = (runtime(), connect(&server));
+    let hammered = limiter(&connection, "hammered", Log::new(1, Duration::from_secs(3600)).records_refusals(true));
+    runtime.block_on(async {
+        let _ = hammered.ask("k", Ask::ONE).await.unwrap();
+        let before = evalsha_calls(&server);
+        for _ in 0..10 {
+            assert!(!hammered.ask("k", Ask::ONE).await.unwrap().is_allowed());
+        }
+        assert_eq!(evalsha_calls(&server) - before, 10);
+    });
+}
+
+#[test]
+fn a_key_lives_until_it_is_as_new_and_at_least_a_millisecond() {
+    let server = Server::start();
+    let (runtime, connection) = (runtime(), connect(&server));
+    let day = Duration::from_secs(86_400);
+    let cases: Vec<(Policy, u64, std::ops::RangeInclusive<i64>)> = vec![
+        (Tat::new(Rate::per_minute(1), 5).into(), 2, 110_000..=120_000),
+        (Tat::new(Rate::per_minute(1), 5).paid(Paid::After).into(), 7, 410_000..=420_000),
+        (Tat::new(Rate::ZERO, 5).into(), 1, -1..=-1),
+        // A window or tick that began long ago ends sooner.
+        (Ticks::new(3, day).into(), 1, 1..=86_400_000),
+        (Ticks::new(1, day).capacity(9).into(), 1, 1..=86_400_000),
+        (TwoWindows::new(3, day).into(), 1, 86_390_000..=172_800_000),
+        (Log::new(3, Duration::from_secs(60)).into(), 1, 50_000..=60_000),
+        (Log::new(3, Duration::from_secs(60)).min_gap(Duration::from_secs(90)).into(), 1, 80_000..=90_000),
+        (Log::new(3, Duration::from_secs(60)).closed(true).grain(Duration::from_secs(1)).into(), 1, 50_000..=61_000),
+        (WarmUp::new(Rate::per_second(1), Duration::from_secs(60)).into(), 1, 1_000..=63_000),
+    ];
+    for (nth, (policy, cost, milliseconds)) in cases.into_iter().enumerate() {
+        let _: () = server.ask(&["FLUSHALL"]);
+        let limiter = limiter(&connection, &format!("ttl-{nth}"), policy.clone());
+        assert!(runtime.block_on(limiter.ask("k", Ask::permits(cost))).unwrap().is_allowed());
+        let ttl: i64 = server.ask(&["PTTL", &only_key(&server)]);
+        assert!(milliseconds.contains(&ttl), "{ttl} ms: {policy:?}");
+    }
+
+    // 6,000 a second: a permit is back after 167 µs.
+    let _: () = server.ask(&["FLUSHALL"]);
+    let fast = limiter(&connection, "fast", Tat::new(Rate::per_second(6000), 1));
+    let allowed: u32 = runtime.block_on(async {
+        let mut allowed = 0;
+        for _ in 0..500 {
+            let answer = fast.ask("k", Ask::ONE).await.unwrap();
+            allowed += u32::from(answer.is_allowed());
+        }
+        allowed
+    });
+    assert!((1..=500).contains(&allowed));
+    let commands: String = server.ask(&["INFO", "commandstats"]);
+    assert!(commands.contains("cmdstat_set:"), "{commands}");
+}
+
+#[test]
+fn nothing_is_stored_of_a_key_that_is_as_new() {
+    let server = Server::start();
+    let (runtime, connection) = (runtime(), connect(&server));
+    for (nth, policy) in policies().into_iter().enumerate() {
+        let limiter = limiter(&connection, &format!("new-{nth}"), policy);
+        runtime.block_on(async {
+            let _ = limiter.ask("k", Ask::ONE.peek()).await.unwrap();
+            let _ = limiter.ask("k", Ask::permits(0)).await.unwrap();
+            limiter.refund("k", 3).await.unwrap();
+        });
+    }
+    let keys = keys(&server);
+    assert!(keys.is_empty(), "{keys:?}");
+}
+
+#[test]
+fn keys_of_a_list_share_a_slot_whatever_they_hold() {
+    let server = cluster();
+    let (runtime, connection) = (runtime(), connect(&server));
+    let long = "x".repeat(1 << 20);
+    let odd: [&[u8]; 8] = [b"alice", b"a}b{c", b"{}", b"{", b"", b"nul\0", b"\xff\xfe\r\n", long.as_bytes()];
+    let limiters: Vec<_> = ["by second", "by:hour", "{by} day"]
+        .map(|name| limiter(&connection, name, Tat::new(Rate::per_hour(1), 2)))
+        .into();
+    for first in odd {
+        let _: () = server.ask(&["FLUSHALL"]);
+        // Other keys behind the first one, and each limiter with each of them.
+        let list: Vec<_> = [&[first], &odd[..]]
+            .concat()
+            .into_iter()
+            .flat_map(|key| limiters.iter().map(move |limiter| (limiter, key, Ask::ONE)))
+            .collect();
+        let of_first = list.iter().filter(|(_, key, _)| *key == first).count() / limiters.len();
+        assert_eq!(of_first, 2);
+        let answers = runtime.block_on(Redis::ask_all(&list)).unwrap();
+        assert!(answers.iter().all(Answer::is_allowed));
+        let answers = runtime.block_on(Redis::ask_all(&list)).unwrap();
+        assert!(!answers[0].is_allowed(), "one key, two permits");
+        let keys = keys(&server);
+        assert_eq!(keys.len(), odd.len() * limiters.len(), "no two share one");
+        let slots: BTreeSet<u64> = keys.iter().map(|key| server.ask(&["CLUSTER", "KEYSLOT", key])).collect();
+        assert_eq!(slots.len(), 1);
+    }
+}
+
+/// A cluster of one server, which refuses keys of several slots.
+fn cluster() -> Server {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = Server::start_with(&["--cluster-enabled", "yes", "--cluster-port", &port.to_string()]);
+    let _: () = server.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    support::wait_for("the cluster", || {
+        let info: String = server.ask(&["CLUSTER", "INFO"]);
+        info.contains("cluster_state:ok").then_some(())
+    });
+    server
+}
+
+#[test]
+fn what_a_list_was_granted_is_given_back_beside_its_first_key() {
+    let server = Server::start();
+    let (runtime, connection) = (runtime(), connect(&server));
+    let customer = limiter(&connection, "customer", Tat::new(Rate::per_hour(1), 5));
+    let user = limiter(&connection, "user", Tat::new(Rate::per_hour(1), 2).max_wait(Duration::MAX));
+    runtime.block_on(async {
+        let list = [(&customer, "acme", Ask::ONE), (&user, "alice", Ask::ONE)];
+        assert!(Redis::ask_all(&list).await.unwrap().iter().all(Answer::is_allowed));
+        user.beside("acme").refund("alice", 1).await.unwrap();
+        let look = Ask::permits(0).peek();
+        assert_eq!(user.beside("acme").ask("alice", look).await.unwrap().remaining, 2);
+        let waiting = user.beside("acme").ask("alice", Ask::permits(2)).await.unwrap();
+        let later = user.beside("acme").ask("alice", Ask::ONE).await.unwrap();
+        assert!(waiting.is_allowed() && later.wait() > Duration::from_secs(3000));
+        user.beside("acme").cancel("alice", &later.reservation).await.unwrap();
+        user.beside("acme").reset("alice").await.unwrap();
+        assert_eq!(user.beside("acme").ask("alice", look).await.unwrap().remaining, 2);
+        // Lists over several connections cannot be one step.
+        let elsewhere = limiter(&connect(&server), "user", Tat::new(Rate::per_hour(1), 2));
+        let list = [(&customer, "acme", Ask::ONE), (&elsewhere, "alice", Ask::ONE)];
+        assert!(Redis::ask_all(&list).await.is_err_and(|error| error.is_refused()));
+        assert_eq!(Redis::ask_all::<&str>(&[]).await.unwrap(), []);
+        assert_eq!(customer.beside("acme").ask("acme", look).await.unwrap().remaining, 4);
+    });
+}
+
+// --- what else may lie under a key ---
+
+#[test]
+fn what_is_none_of_ours_stands_for_a_new_key() {
+    let server = Server::start();
+    let (runtime, connection) = (runtime(), connect(&server));
+    let look = Ask::permits(0).peek();
+    for (nth, policy) in policies().into_iter().enumerate() {
+        let limiter = limiter(&connection, &format!("foreign-{nth}"), policy.clone());
+        let begin = Duration::from_secs(1_763_700_000);
+        let new = runtime.block_on(limiter.at(begin).ask("k", look)).unwrap();
+        let _: () = server.ask(&["FLUSHALL"]);
+        let first = runtime.block_on(limiter.at(begin).ask("k", Ask::permits(2))).unwrap();
+        let Some(key) = keys(&server).pop() else { continue };
+        let kind: String = server.ask(&["TYPE", &key]);
+        let value: Vec<String> =
+            if kind == "list" { server.ask(&["LRANGE", &key, "0", "-1"]) } else { vec![server.ask(&["GET", &key])] };
+        let mut foreign: Vec<Vec<String>> = vec![
+            vec!["SET".into(), key.clone(), String::new()],
+            vec!["SET".into(), key.clone(), "|".into()],
+            vec!["SET".into(), key.clone(), "hello".into()],
+            vec!["SET".into(), key.clone(), "t 1 2 3|nan inf 0 0".into()],
+            vec!["SET".into(), key.clone(), "t|1 2 3 4".into()],
+            vec!["SET".into(), key.clone(), "k 0 0 0 0 0|1 2 3".into()],
+            vec!["SET".into(), key.clone(), "w 1|1 2".into()],
+            vec!["SET".into(), key.clone(), "\u{0}\u{1}".into()],
+            vec!["RPUSH".into(), key.clone(), "hello".into(), "1".into()],
+            vec!["RPUSH".into(), key.clone(), "l|1 2".into()],
+            vec!["RPUSH".into(), key.clone(), "l|1763700000 0 1".into(), "no instant".into()],
+            vec!["RPUSH".into(), key.clone(), "l|1763700000 0 9".into()],
+            vec!["HSET".into(), key.clone(), "a".into(), "b".into()],
+            vec!["SADD".into(), key.clone(), "a".into()],
+            vec!["ZADD".into(), key.clone(), "1".into(), "a".into()],
+        ];
+        // The value itself, cut anywhere.
+        for cut in 0..value[0].len() {
+            if kind != "list" && !value[0].contains('|') {
+                continue;
+            }
+            let verb = if kind == "list" { "RPUSH" } else { "SET" };
+            // Cut within its last number, it is another value of ours.
+            if cut < value[0].rfind(' ').unwrap_or(0) {
+                let cut = [verb, &key, &value[0][..cut]].map(str::to_owned).to_vec();
+                foreign.push([cut, value[1..].to_vec()].concat());
+            }
+        }
+        for words in foreign {
+            let _: () = server.ask(&["DEL", &key]);
+            let words: Vec<_> = words.iter().map(String::as_str).collect();
+            let _: redis::Value = server.ask(&words);
+            let story = format!("{words:?} {policy:?}");
+            let seen =
+                runtime.block_on(limiter.at(begin).ask("k", look)).unwrap_or_else(|error| panic!("{error} {story}"));
+            assert_same(new, seen, &story);
+            runtime.block_on(limiter.at(begin).refund("k", 1)).unwrap();
+            let list = [(&limiter, "k", Ask::permits(2)), (&limiter, "other", Ask::permits(0))];
+            let answers = runtime.block_on(Redis::ask_all_at(begin, &list)).unwrap();
+            assert_same(first, answers[0], &story);
+            let ttl: i64 = server.ask(&["PTTL", &key]);
+            assert!(ttl > 0 || new.next_in == Duration::MAX || first.full_in == Duration::MAX, "{ttl} {story}");
+        }
+    }
+}
+
+#[test]
+fn a_policy_of_another_kind_begins_anew_and_a_raised_rate_blocks_nobody() {
+    let server = Server::start();
+    let (runtime, connection) = (runtime(), connect(&server));
+    let kinds: [Policy; 5] = [
+        Tat::new(Rate::per_hour(1), 3).into(),
+        Ticks::new(3, Duration::from_secs(100 * 86_400)).into(),
+        TwoWindows::new(3, Duration::from_secs(100 * 86_400)).into(),
+        Log::new(3, Duration::from_secs(3600)).into(),
+        WarmUp::new(Rate::per_hour(1), Duration::from_secs(3600)).into(),
+    ];
+    runtime.block_on(async {
+        for policy in kinds.iter().flat_map(|policy| kinds.iter().map(move |other| [policy, other])).flatten() {
+            let limiter = limiter(&connection, "kind", policy.clone());
+            let look = limiter.ask("k", Ask::permits(0).peek()).await.unwrap();
+            limiter.change(policy.clone()).unwrap();
+            let _ = limiter.ask("k", Ask::ONE).await.unwrap();
+            assert!(look.limit >= 1);
+        }
+        let slow = limiter(&connection, "rate", Tat::new(Rate::per_hour(1), 3));
+        assert!(slow.ask("k", Ask::permits(3)).await.unwrap().is_allowed());
+        assert!(!slow.ask("k", Ask::ONE).await.unwrap().is_allowed());
+        // Another process, told of the new rate.
+        let fast = limiter(&connection, "rate", Tat::new(Rate::per_second(1000), 3));
+        let answer = fast.ask("k", Ask::ONE.max_wait(Duration::from_secs(1))).await.unwrap();
+        assert!(answer.wait() <= Duration::from_millis(1), "{answer:?}");
+    });
+}
+
+#[test]
+fn a_policy_that_redis_cannot_compute_is_refused_with_what_to_do() {
+    let connection = RedisConnection::open("redis://127.0.0.1:1").unwrap();
+    let day = Duration::from_secs(86_400);
+    let too_long: [Policy; 5] = [
+        Tat::new(Rate::every(day), 105).into(),
+        Ticks::new(1, 105 * day).into(),
+        TwoWindows::new(1, 105 * day).into(),
+        Log::new(1, 105 * day).into(),
+        Log::new(1, day).min_gap(105 * day).into(),
+    ];
+    for policy in too_long {
+        let error = Redis::new(&connection, "x", policy).unwrap_err().to_string();
+        assert!(error.contains("104 days") && error.contains("memory"), "{error}");
+    }
+    assert!(Redis::new(&connection, "x", Ticks::new(1 << 60, day)).is_err());
+    assert!(Redis::new(&connection, "x", Tat::new(Rate::every(day), 104)).is_ok());
+}
+
+// --- servers that fail ---
+
+#[test]
+fn a_server_that_forgets_its_scripts_or_its_keys_is_asked_all_the_same() {
+    let server = Server::start();
+    let (runtime, connection) = (runtime(), connect(&server));
+    let login = limiter(&connection, "login", Tat::new(Rate::per_hour(1), 3));
+    runtime.block_on(async {
+        assert_eq!(login.ask("k", Ask::ONE).await.unwrap().remaining, 2);
+        let _: () = server.ask(&["SCRIPT", "FLUSH"]);
+        assert_eq!(login.ask("k", Ask::ONE).await.unwrap().remaining, 1);
+        let _: () = server.ask(&["FLUSHALL"]);
+        assert_eq!(login.ask("k", Ask::ONE).await.unwrap().remaining, 2);
+    });
+}
+
+#[test]
+fn a_full_server_charges_no_list_by_half() {
+    let server = Server::start();
+    let (runtime, connection) = (runtime(), connect(&server));
+    let limiters: Vec<_> = hourly(9)
+        .into_iter()
+        .enumerate()
+        .map(|(nth, policy)| limiter(&connection, &format!("full-{nth}"), policy))
+        .collect();
+    let list: Vec<_> = limiters.iter().map(|limiter| (limiter, "k", Ask::ONE)).collect();
+    let look: Vec<_> = limiters.iter().map(|limiter| (limiter, "k", Ask::permits(0).peek())).collect();
+    runtime.block_on(async {
+        assert!(Redis::ask_all(&list).await.unwrap().iter().all(Answer::is_allowed));
+        let _: () = server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+        assert!(Redis::ask_all(&list).await.is_err());
+        let _: () = server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+        let left: Vec<_> = Redis::ask_all(&look).await.unwrap().iter().map(|answer| answer.remaining).collect();
+        assert_eq!(left, [8, 8, 8, 8]);
+    });
+}
+
+#[test]
+fn a_server_that_became_a_replica_is_left_and_met_again() {
+    let server = Server::start();
+    let (runtime, connection) = (runtime(), connect(&server));
+    let login = limiter(&connection, "login", Tat::new(Rate::per_hour(1), 9));
+    runtime.block_on(async {
+        assert!(login.ask("k", Ask::ONE).await.unwrap().is_allowed());
+        let _: () = server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+        assert!(login.ask("k", Ask::ONE).await.is_err());
+        let connections = || server.ask::<String>(&["INFO", "stats"]);
+        let count = |stats: String| {
+            let line = stats.lines().find(|line| line.starts_with("total_connections_received:")).unwrap().to_owned();
+            line.split(':').nth(1).unwrap().parse::<u64>().unwrap()
+        };
+        let before = count(connections());
+        let _: () = server.ask(&["REPLICAOF", "NO", "ONE"]);
+        assert_eq!(login.ask("k", Ask::ONE).await.unwrap().remaining, 7);
+        assert_eq!(count(connections()) - before, 3, "two of the test's own, and a new one of the limiter's");
+    });
+}
+
+/// What the clients of one limiter have seen.
+#[derive(Default)]
+struct Seen {
+    allowed: AtomicU64,
+    failed: AtomicU64,
+    polled: AtomicU64,
+    longest_micros: AtomicU64,
+    done: AtomicBool,
+}
+
+/// FAULTS 36: fifty clients on one key and one that polls another, while the server is killed, restarted and stalled.
+#[test]
+#[allow(clippy::disallowed_methods)] // The bounds are on real time.
+fn no_failure_of_the_server_lets_more_through_or_holds_anybody() {
+    const PER_SECOND: u64 = 200;
+    const BURST: u64 = 20;
+    const TIME_LIMIT: Duration = Duration::from_millis(100);
+
+    let mut server = Server::start();
+    let port = server.port;
+    let seen = Arc::new(Seen::default());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let build = |connection: &RedisConnection, name: &str, deny_cache: usize| {
+        let policy = Tat::new(Rate::per_second(PER_SECOND), BURST);
+        Redis::builder(connection, name, policy).time_limit(TIME_LIMIT).deny_cache(deny_cache).build().unwrap()
+    };
+    // Some remember refusals, some do not.
+    let connections = [connect(&server), connect(&server)];
+    let hot = [build(&connections[0], "hot", 0), build(&connections[1], "hot", 100)];
+    let polled = build(&connect(&server), "polled", 100);
+
+    let begun = Instant::now();
+    let client = |limiter: Redis, is_poller: bool| {
+        let seen = Arc::clone(&seen);
+        runtime.spawn(async move {
+            while !seen.done.load(Relaxed) {
+                let asked = Instant::now();
+                let answer = limiter.ask("k", Ask::ONE).await;
+                seen.longest_micros.fetch_max(asked.elapsed().as_micros() as u64, Relaxed);
+                match answer {
+                    Ok(answer) if answer.is_allowed() && is_poller => _ = seen.polled.fetch_add(1, Relaxed),
+                    Ok(answer) if answer.is_allowed() => _ = seen.allowed.fetch_add(1, Relaxed),
+                    Ok(_) => {}
+                    Err(_) => _ = seen.failed.fetch_add(1, Relaxed),
+                }
+                // Whoever is refused is in no hurry, but for the poller.
+                tokio::time::sleep(Duration::from_millis(if is_poller { 1 } else { 5 })).await;
+            }
+        })
+    };
+    let mut tasks: Vec<_> = (0..50).map(|nth| client(hot[nth % 2].clone(), false)).collect();
+    tasks.push(client(polled, true));
+
+    let more = |count: &AtomicU64, by: u64, what: &str| {
+        let before = count.load(Relaxed);
+        support::wait_for(what, || (count.load(Relaxed) >= before + by).then_some(()));
+    };
+    let passed = |time: Duration| {
+        let begun = Instant::now();
+        support::wait_for("time to pass", || (begun.elapsed() >= time).then_some(()));
+    };
+    let poller_gets_its_share = |when: &str| {
+        more(&seen.polled, 1, when);
+        let (polled, begun) = (seen.polled.load(Relaxed), Instant::now());
+        passed(Duration::from_millis(1200));
+        let (got, due) = (seen.polled.load(Relaxed) - polled, begun.elapsed().as_secs_f64() * PER_SECOND as f64);
+        println!("{when}: the poller got {got} of {due:.0}");
+        assert!(got as f64 >= 0.95 * due, "{when}: the poller got {got} of {due:.0}");
+    };
+
+    poller_gets_its_share("at first");
+    server.process.signal("-KILL");
+    server.process.wait();
+    more(&seen.failed, 50, "failures");
+    // Long enough for the burst to come back, which a server that has lost everything gives anew.
+    passed(Duration::from_millis(200));
+    let server = support::wait_for("the port", || Server::start_on(port, &[]));
+    poller_gets_its_share("after the restart");
+    server.process.signal("-STOP");
+    more(&seen.failed, 50, "timeouts");
+    server.process.signal("-CONT");
+    poller_gets_its_share("after the stall");
+
+    seen.done.store(true, Relaxed);
+    runtime.block_on(async {
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+    let (allowed, time) = (seen.allowed.load(Relaxed), begun.elapsed().as_secs_f64());
+    let due = PER_SECOND as f64 * time + BURST as f64 + 1.0;
+    let longest = Duration::from_micros(seen.longest_micros.load(Relaxed));
+    println!(
+        "{allowed} of {due:.0} in {time:.1} s; {} calls failed; the longest took {longest:?}",
+        seen.failed.load(Relaxed)
+    );
+    assert!(allowed as f64 <= due, "{allowed} of {due:.0}");
+    assert!(longest < TIME_LIMIT + Duration::from_secs(1), "a call took {longest:?}");
+}
