@@ -621,6 +621,40 @@ make.l = function()
     return since(run(st, i).s, run(st, i).n, s, n)
   end
 
+  -- Cuts the newest runs off, back to the first that `visit` does not want, and returns what `visit` leaves of them.
+  local function cut_off(st, visit)
+    local later, i = {}, st.last + #st.more
+    while i >= st.first do
+      local one = run(st, i)
+      local there = one.count - (i == st.first and st.cut or 0)
+      local left = visit(one, there)
+      if not left then break end
+      if left > 0 then table.insert(later, 1, { s = one.s, n = one.n, count = left }) end
+      if i == st.first then st.cut = 0 end
+      i = i - 1
+    end
+    while #st.more > max(i - st.last, 0) do st.more[#st.more] = nil end
+    st.last = min(st.last, i)
+    return later
+  end
+
+  local function append(st, later)
+    for _, one in ipairs(later) do st.more[#st.more + 1] = one end
+  end
+
+  -- Takes `count` attempts away, from the newest of those at the instant on; from the newest of all if none is given.
+  local function take_away(st, count, s, n)
+    append(st, cut_off(st, function(one, there)
+      local distance = s and since(one.s, one.n, s, n) or 0
+      if count == 0 or distance < 0 then return nil end
+      if distance > 0 then return there end
+      local gone = min(there, count)
+      st.held, count = st.held - gone, count - gone
+      return there - gone
+    end))
+    st.changed = true
+  end
+
   -- How long until `wanted` more fit beside the attempts, if `pending` more are recorded now.
   local function wait(p, st, s, n, wanted, pending)
     if wanted > p.limit then return NEVER end
@@ -693,7 +727,12 @@ make.l = function()
 
   function P.record(p, st, s, n, count)
     if count == 0 then return end
+    -- Refusals that count may come before reservations of a policy that was in force until now.
+    local later = cut_off(st, function(one, there)
+      return since(one.s, one.n, s, n) > 0 and there or nil
+    end)
     st.more[#st.more + 1] = { s = s, n = n, count = count }
+    append(st, later)
     st.held = st.held + count
     P.trim(p, st)
   end
@@ -721,28 +760,6 @@ make.l = function()
   function P.due(p, st, now_s, now_n)
     local last = newest(st)
     return last and since(last.s, last.n, now_s, now_n) + max(p.counts_for, p.gap) or 0
-  end
-
-  -- Takes `count` attempts away, from the newest of those at the instant on; from the newest of all if none is given.
-  local function take_away(st, count, s, n)
-    local later, i = {}, st.last + #st.more
-    while count > 0 and i >= st.first do
-      local one = run(st, i)
-      local there = one.count - (i == st.first and st.cut or 0)
-      local distance = s and since(one.s, one.n, s, n) or 0
-      if distance < 0 then break end
-      if distance == 0 then
-        local gone = min(there, count)
-        st.held, count, there = st.held - gone, count - gone, there - gone
-      end
-      if there > 0 then table.insert(later, 1, { s = one.s, n = one.n, count = there }) end
-      if i == st.first then st.cut = 0 end
-      i = i - 1
-    end
-    while #st.more > max(i - st.last, 0) do st.more[#st.more] = nil end
-    st.last = min(st.last, i)
-    for _, one in ipairs(later) do st.more[#st.more + 1] = one end
-    st.changed = true
   end
 
   function P.cancel(p, st, now_s, now_n, r)

@@ -211,7 +211,7 @@ fn random_stories_end_the_same_in_memory_and_in_redis() {
             if dice.bool() { Duration::ZERO } else { Duration::new(1_763_700_000, dice.u32(..1_000_000_000)) };
         let mut story = format!("SEED={seed} {policy:?}\n");
         let mut reservations: Vec<Reservation> = Vec::new();
-        let mut changed = false;
+        let (mut changed, mut in_force) = (false, policy);
         runtime.block_on(async {
             for _ in 0..60 {
                 match dice.u8(..10) {
@@ -237,14 +237,16 @@ fn random_stories_end_the_same_in_memory_and_in_redis() {
                     }
                     5 if memory.remembers("k") => {
                         // A key that is not stored begins anew under the new policy; in memory it does not.
-                        let same_kind =
-                            |other: &Policy| std::mem::discriminant(other) == std::mem::discriminant(&policy);
-                        let kin: Vec<_> = policies().into_iter().filter(same_kind).collect();
+                        let is_kin = |other: &Policy| {
+                            *other != in_force && std::mem::discriminant(other) == std::mem::discriminant(&in_force)
+                        };
+                        let kin: Vec<_> = policies().into_iter().filter(is_kin).collect();
                         let new = kin[dice.usize(..kin.len())].clone();
                         story += &format!("change to {new:?}\n");
                         memory.at(now).change(new.clone()).unwrap();
                         memory.at(now).refund("k", 0);
-                        redis.change(new).unwrap();
+                        redis.change(new.clone()).unwrap();
+                        in_force = new;
                         redis.at(now).refund("k", 0).await.unwrap();
                         changed = true;
                     }
@@ -817,11 +819,14 @@ fn no_failure_of_the_server_lets_more_through_or_holds_anybody() {
     };
     let poller_gets_its_share = |when: &str| {
         more(&seen.polled, 1, when);
-        let (polled, begun) = (seen.polled.load(Relaxed), Instant::now());
-        passed(Duration::from_millis(1200));
-        let (got, due) = (seen.polled.load(Relaxed) - polled, begun.elapsed().as_secs_f64() * PER_SECOND as f64);
-        println!("{when}: the poller got {got} of {due:.0}");
-        assert!(got as f64 >= 0.95 * due, "{when}: the poller got {got} of {due:.0}");
+        // On a machine that others use too, a second may be lost to them.
+        support::wait_for("the poller to get its share", || {
+            let (polled, begun) = (seen.polled.load(Relaxed), Instant::now());
+            passed(Duration::from_millis(700));
+            let (got, due) = (seen.polled.load(Relaxed) - polled, begun.elapsed().as_secs_f64() * PER_SECOND as f64);
+            println!("{when}: the poller got {got} of {due:.0}");
+            (got as f64 >= 0.95 * due).then_some(())
+        });
     };
 
     poller_gets_its_share("at first");

@@ -135,7 +135,10 @@ impl Log {
 
     fn record(&self, state: &mut State, at: u64, count: u64) {
         let count = usize::try_from(count.min(self.limit)).unwrap_or(usize::MAX);
+        // Refusals that count may come before reservations of a policy that was in force until now.
+        let mut later = state.attempts.split_off(state.attempts.partition_point(|&attempt| attempt <= at));
         state.attempts.extend(std::iter::repeat_n(at, count));
+        state.attempts.append(&mut later);
         state.attempts.drain(..state.attempts.len().saturating_sub(self.most_remembered()));
     }
 
