@@ -738,11 +738,11 @@ make.l = function()
   end
 
   -- Records a refusal that a list has undone with everything else.
-  function P.record_refusal(p, st, now_s, now_n, cost)
-    if cost > p.limit then return end
+  function P.record_refusal(p, st, now_s, now_n, q)
+    if not q.all and q.cost > p.limit then return end
     local s, n = own_now(p, st, now_s, now_n)
     expire(p, st, s, n)
-    P.record(p, st, s, n, cost)
+    P.record(p, st, s, n, q.all and max(p.limit - st.held, 0) or q.cost)
     if since(s, n, st.as, st.an) > 0 then st.as, st.an = s, n end
     st.changed = true
   end
@@ -1023,9 +1023,9 @@ local function ask_all()
     local answer = answers[i]
     if answer.granted then
       answer.cost, answer.act_s, answer.act_n, answer.mark = 0, 0, 0, nil
-    elseif step.q.take and step.p.records and not step.q.all then
+    elseif step.q.take and step.p.records then
       at_work = step.key
-      step.kind.record_refusal(step.p, state_for(step), now_s, now_n, step.q.cost)
+      step.kind.record_refusal(step.p, state_for(step), now_s, now_n, step.q)
     end
   end
   return answers

@@ -146,10 +146,8 @@ impl Policy {
 
     /// Records a refusal, where refusals count: for a list, whose other charges are undone.
     pub(crate) fn record_refusal(&self, state: &mut State, now: u64, question: Question) {
-        if let (Self::Log(log), State::Log(state), Mode::Take, Cost::Permits(cost)) =
-            (self, state, question.mode, question.cost)
-        {
-            log.record_refusal(state, now, cost);
+        if let (Self::Log(log), State::Log(state), Mode::Take) = (self, state, question.mode) {
+            log.record_refusal(state, now, question.cost);
         }
     }
 

@@ -124,13 +124,18 @@ impl Log {
     }
 
     /// Records a refusal, if refusals count.
-    pub(crate) fn record_refusal(&self, state: &mut State, now: u64, cost: u64) {
-        if self.records_refusals && cost <= self.limit {
-            let now = self.now(state, now);
-            state.attempts.drain(..self.expired(state, now));
-            self.record(state, now, cost);
-            state.as_of = state.as_of.max(now);
+    pub(crate) fn record_refusal(&self, state: &mut State, now: u64, cost: Cost) {
+        if !self.records_refusals || matches!(cost, Cost::Permits(permits) if permits > self.limit) {
+            return;
         }
+        let now = self.now(state, now);
+        state.attempts.drain(..self.expired(state, now));
+        let cost = match cost {
+            Cost::Permits(permits) => permits,
+            Cost::All => self.limit.saturating_sub(state.attempts.len() as u64),
+        };
+        self.record(state, now, cost);
+        state.as_of = state.as_of.max(now);
     }
 
     fn record(&self, state: &mut State, at: u64, count: u64) {
