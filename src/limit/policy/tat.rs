@@ -119,6 +119,16 @@ impl Tat {
         self
     }
 
+    /// A state as a store keeps it: its theoretical arrival time, and the time that is as of.
+    pub(crate) fn state(&self, tat: u64, as_of: u64) -> State {
+        State { tat, as_of }
+    }
+
+    /// What a store keeps of a state.
+    pub(crate) fn parts(state: &State) -> (u64, u64) {
+        (state.tat, state.as_of)
+    }
+
     pub(crate) fn interval(&self) -> u64 {
         self.rate.interval().map_or(NOMINAL_INTERVAL, nanos)
     }
@@ -131,7 +141,7 @@ impl Tat {
         }
     }
 
-    fn limit(&self) -> u64 {
+    pub(crate) fn limit(&self) -> u64 {
         match (self.paid, self.burst) {
             _ if self.rate.is_infinite() => u64::MAX,
             (Paid::Before, Burst::Permits(permits)) => permits,
