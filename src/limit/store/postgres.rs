@@ -14,6 +14,7 @@ use crate::limit::{nanos, yugabyte};
 use crate::store_error::StoreError;
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::config::SslMode;
@@ -49,6 +50,10 @@ const PURGE: &str = include_str!("../../../sql/postgres/purge.sql");
 
 /// A burst and a wait last at most half of what a `bigint` of nanoseconds still has before it, each: 73 years.
 const MOST_NANOS: u64 = 1 << 61;
+
+/// What is done on a connection, about something: a function, because it may be done again.
+type Work<A, T> = for<'a> fn(&'a mut Object, &'a A) -> Working<'a, T>;
+type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, tokio_postgres::Error>> + Send + 'a>>;
 
 /// A database that holds buckets. Clones share its connections.
 ///
@@ -116,6 +121,9 @@ impl PostgresBuilder {
         let mut config: Config = self.url.expose().parse().map_err(|error| refused(chain(&error)))?;
         if config.get_ssl_mode() == SslMode::Require {
             return Err(refused("this build speaks no TLS; remove sslmode=require".into()));
+        }
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            return Err(refused("it names no host; write postgres://user:password@host/database".into()));
         }
         config.ssl_mode(SslMode::Disable);
         if config.get_application_name().is_none() {
@@ -211,9 +219,8 @@ impl Postgres {
     /// # Errors
     /// [`SqlError::Store`].
     pub async fn purge(&self, at_most: u32) -> Result<u64, SqlError> {
-        self.run(async |client| {
-            let purge = client.prepare_cached(PURGE).await?;
-            client.execute(&purge, &[&i64::from(at_most)]).await
+        self.run((PURGE, at_most), |client, (purge, at_most)| {
+            Box::pin(async move { client.execute(*purge, &[&i64::from(*at_most)]).await })
         })
         .await
     }
@@ -232,15 +239,12 @@ impl Postgres {
     }
 
     /// Runs something, again if others came in its way, or if the connection turns out to have been lost meanwhile.
-    async fn run<T>(
-        &self,
-        work: impl AsyncFn(&mut Object) -> Result<T, tokio_postgres::Error>,
-    ) -> Result<T, SqlError> {
+    async fn run<A, T>(&self, about: A, work: Work<A, T>) -> Result<T, SqlError> {
         let mut patience = Patience::new(self.within);
         let mut lost_one = false;
         loop {
             let mut lease = self.connect(&patience).await?;
-            let error = match patience.wait_for("answer", work(lease.client())).await? {
+            let error = match patience.wait_for("answer", work(lease.client(), &about)).await? {
                 Ok(done) => {
                     lease.give_back();
                     return Ok(done);
@@ -308,7 +312,8 @@ async fn install(client: &mut Object) -> Result<(), SqlError> {
     let exists = "select to_regclass('headcount.schema_version') is not null";
     let mut found = None;
     if transaction.query_one(exists, &[]).await.map_err(broken)?.get(0) {
-        let version = transaction.query_opt("select version from headcount.schema_version", &[]).await.map_err(broken)?;
+        let version =
+            transaction.query_opt("select version from headcount.schema_version", &[]).await.map_err(broken)?;
         found = version.map(|row| row.get::<_, i32>(0));
     }
     match found {
@@ -436,8 +441,11 @@ impl Bucket {
             Form::Exact => "delete from headcount.buckets where id = $1",
             Form::Faithful(_) => "delete from headcount.rate_limiting_token_bucket where id = $1",
         };
-        let id = self.id(key.as_ref());
-        self.store.run(async |client| client.execute(forget, &[&id]).await).await.map(|_| ())
+        let about = (forget, self.id(key.as_ref()));
+        self.store
+            .run(about, |client, (forget, id)| Box::pin(async move { client.execute(*forget, &[id]).await }))
+            .await
+            .map(|_| ())
     }
 
     /// Puts a key where it has so many permits: for migrating from another limiter. The exact form takes what is below
@@ -484,14 +492,15 @@ impl Bucket {
         let (span, interval) = (bigint(self.policy.span()), bigint(self.policy.interval()));
         let max_wait = bigint(if self.policy.rate.is_zero() { 0 } else { question.max_wait });
         let at = self.moment(at);
-        let row = self
-            .store
-            .run(async |client| {
+        let about = (id, span, interval, permits, max_wait, take, at);
+        let row = self.store.run(about, |client, (id, span, interval, permits, max_wait, take, at)| {
+            Box::pin(async move {
                 let statement = client.prepare_cached(ASK).await?;
-                let arguments: [&(dyn ToSql + Sync); 7] = [&id, &span, &interval, &permits, &max_wait, &take, &at];
+                let arguments: [&(dyn ToSql + Sync); 7] = [id, span, interval, permits, max_wait, take, at];
                 client.query_one(&statement, &arguments).await
             })
-            .await?;
+        });
+        let row = row.await?;
         let found = Found::read(&row)?;
         let mut state = self.policy.state(found.tat, found.as_of);
         let answer = self.policy.ask(&mut state, found.now, Question { mode: Mode::Peek, ..question });
@@ -503,7 +512,7 @@ impl Bucket {
 
     /// The moment as the exact form counts it; `None` is the server's clock. At the rate zero time stands still.
     fn moment(&self, at: Option<Duration>) -> Option<i64> {
-        if self.policy.rate.is_zero() { Some(0) } else { at.map(|at| bigint(nanos(at).min(2 * MOST_NANOS))) }
+        if self.policy.rate.is_zero() { Some(0) } else { at.map(bounded) }
     }
 
     async fn ask_faithful(
@@ -528,11 +537,11 @@ impl Bucket {
             Mode::Take => "commit",
             Mode::Peek => "rollback",
         };
-        let left = self
-            .store
-            .run(async |client| {
+        let about = (id, refill, window, half_even, at, end);
+        let left = self.store.run(about, |client, (id, refill, window, half_even, at, end)| {
+            Box::pin(async move {
                 let statement = client.prepare_cached(ASK_FAITHFUL).await?;
-                let arguments: [&(dyn ToSql + Sync); 5] = [&id, &refill, &window, &half_even, &at];
+                let arguments: [&(dyn ToSql + Sync); 5] = [id, refill, window, half_even, at];
                 // Sent in one go: three waits for the network would hold the transaction open for as long.
                 let (begun, row, ended) = tokio::join!(
                     biased;
@@ -544,31 +553,32 @@ impl Bucket {
                 let left: i64 = row?.try_get(0)?;
                 ended.map(|()| left)
             })
-            .await?;
-        Ok(faithful_answer(left, refill, window, rounding))
+        });
+        Ok(faithful_answer(left.await?, refill, window, rounding))
     }
 
     async fn given_back(&self, key: &[u8], what: Back, at: Option<Duration>) -> Result<(), SqlError> {
         if self.form != Form::Exact {
             return Err(SqlError::OnlyOne { asked: "permits were given back, not".into() });
         }
-        let (id, at) = (self.id(key), self.moment(at));
-        self.store
-            .run(async |client| {
+        let about = (self.policy.clone(), self.id(key), at.map(bounded), what);
+        let given_back = self.store.run(about, |client, (policy, id, at, what)| {
+            Box::pin(async move {
                 let transaction = client.transaction().await?;
-                let Some(row) = transaction.query_opt(LOCK, &[&id, &at]).await? else { return Ok(()) };
+                let Some(row) = transaction.query_opt(LOCK, &[id, at]).await? else { return Ok(()) };
                 let [tat, as_of, now] = [0, 1, 2].map(|column| u64::try_from(row.get::<_, i64>(column)).unwrap_or(0));
-                let mut state = self.policy.state(tat, as_of);
-                match &what {
-                    Back::Reservation(reservation) => self.policy.cancel(&mut state, now, reservation),
-                    Back::Permits(permits) => self.policy.refund(&mut state, now, *permits),
+                let mut state = policy.state(tat, as_of);
+                match what {
+                    Back::Reservation(reservation) => policy.cancel(&mut state, now, reservation),
+                    Back::Permits(permits) => policy.refund(&mut state, now, *permits),
                 }
                 let (tat, as_of) = Tat::parts(&state);
                 let update = "update headcount.buckets set tat = $2, as_of = $3 where id = $1";
-                transaction.execute(update, &[&id, &bigint(tat), &bigint(as_of)]).await?;
+                transaction.execute(update, &[id, &bigint(tat), &bigint(as_of)]).await?;
                 transaction.commit().await
             })
-            .await
+        });
+        given_back.await
     }
 
     async fn put(&self, key: &[u8], permits: i64, at: Option<Duration>) -> Result<(), SqlError> {
@@ -579,13 +589,13 @@ impl Bucket {
                 let missing = missing.max(0).saturating_mul(i128::from(self.policy.interval()));
                 let missing = i64::try_from(missing).unwrap_or(i64::MAX).min(bigint(2 * MOST_NANOS));
                 let missing = if self.policy.rate.is_infinite() { 0 } else { missing };
-                let at = self.moment(at);
-                self.store.run(async |client| client.execute(SET_EXACT, &[&id, &missing, &at]).await).await?;
+                let about = (SET_EXACT, id, missing, self.moment(at));
+                self.store.run(about, put).await?;
             }
             Form::Faithful(_) => {
                 let (refill, window) = published(self.policy.rate, self.window)?;
-                let (tokens, at) = (permits.min(refill * window), at.map(micros));
-                self.store.run(async |client| client.execute(SET_FAITHFUL, &[&id, &tokens, &at]).await).await?;
+                let about = (SET_FAITHFUL, id, permits.min(refill * window), at.map(micros));
+                self.store.run(about, put).await?;
             }
         }
         Ok(())
@@ -631,6 +641,12 @@ impl BucketAt<'_> {
     pub async fn set(&self, key: impl AsRef<[u8]>, permits: i64) -> Result<(), SqlError> {
         self.bucket.put(key.as_ref(), permits, Some(self.time)).await
     }
+}
+
+/// Puts a bucket somewhere, by the statement for its form.
+fn put<'a>(client: &'a mut Object, about: &'a (&'static str, Vec<u8>, i64, Option<i64>)) -> Working<'a, u64> {
+    let (statement, id, where_to, at) = about;
+    Box::pin(async move { client.execute(*statement, &[id, where_to, at]).await })
 }
 
 /// What is given back.
@@ -686,11 +702,8 @@ fn faithful_answer(left: i64, refill: i64, window: i64, rounding: Rounding) -> A
         Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
     };
     let next_in = wait_until_granted(left);
-    let verdict = if left >= 0 {
-        Verdict::Now
-    } else {
-        Verdict::Refused { retry: Some(next_in), because: Because::Used }
-    };
+    let verdict =
+        if left >= 0 { Verdict::Now } else { Verdict::Refused { retry: Some(next_in), because: Because::Used } };
     let missing = i128::from(capacity - left).max(0) * 1_000_000;
     let full_in = u64::try_from((missing + i128::from(refill) - 1) / i128::from(refill)).unwrap_or(u64::MAX);
     Answer {
@@ -712,13 +725,19 @@ fn bigint(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
+/// A time as nanoseconds, until the year 2116.
+fn bounded(time: Duration) -> i64 {
+    bigint(nanos(time).min(2 * MOST_NANOS))
+}
+
 fn micros(time: Duration) -> i64 {
-    bigint(nanos(time).min(2 * MOST_NANOS) / 1000)
+    bounded(time) / 1000
 }
 
 /// Whether two came in each other's way, so that trying again makes sense.
 fn is_clash(code: &SqlState) -> bool {
-    [&SqlState::T_R_SERIALIZATION_FAILURE, &SqlState::T_R_DEADLOCK_DETECTED, &SqlState::UNIQUE_VIOLATION].contains(&code)
+    [&SqlState::T_R_SERIALIZATION_FAILURE, &SqlState::T_R_DEADLOCK_DETECTED, &SqlState::UNIQUE_VIOLATION]
+        .contains(&code)
 }
 
 /// Whether the server ends the connection.

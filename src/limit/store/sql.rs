@@ -137,7 +137,11 @@ impl Patience {
     }
 
     /// The result, if it comes in time.
-    pub(crate) async fn wait_for<T>(&self, what: impl fmt::Display, of: impl Future<Output = T>) -> Result<T, StoreError> {
+    pub(crate) async fn wait_for<T>(
+        &self,
+        what: impl fmt::Display,
+        of: impl Future<Output = T>,
+    ) -> Result<T, StoreError> {
         let late = |_| StoreError::timeout(format_args!("no {what} within {:?}", self.within));
         timeout_at(self.until, of).await.map_err(late)
     }
