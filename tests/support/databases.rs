@@ -103,7 +103,10 @@ impl Server {
                 command
             }
             Kind::MariaDb => {
-                let mut command = Command::new("mariadbd");
+                // Debian keeps it where users do not look.
+                let debian = "/usr/sbin/mariadbd";
+                let program = if std::path::Path::new(debian).exists() { debian } else { "mariadbd" };
+                let mut command = Command::new(program);
                 command.args(["--no-defaults", "--skip-networking", "--max-connections=200"]);
                 // Written at each commit, so that a killed server forgets nothing; not waited for until it is on the disk.
                 command.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"]);

@@ -128,7 +128,7 @@ impl MysqlBuilder {
             .tcp_keepalive(Some(Duration::from_secs(30)))
             .init(vec![session]);
         let free = Arc::new(Semaphore::new(self.connections));
-        let pool = Pool { opts: opts.into(), free, idle: Mutex::default(), most: self.connections };
+        let pool = Pool { opts: opts.into(), free, idle: Mutex::default(), open: Arc::default() };
         Ok(Mysql { pool: Arc::new(pool), within: self.within })
     }
 }
@@ -226,7 +226,7 @@ impl Mysql {
 
     /// How many connections there are at the moment, in use or not.
     pub fn connections(&self) -> usize {
-        self.pool.most - self.pool.free.available_permits() + self.pool.idle.lock().len()
+        Arc::strong_count(&self.pool.open) - 1
     }
 
     /// Runs something, again if others came in its way, or if the connection turns out to have been lost meanwhile.
@@ -276,8 +276,15 @@ impl fmt::Debug for Mysql {
 struct Pool {
     opts: Opts,
     free: Arc<Semaphore>,
-    idle: Mutex<Vec<Conn>>,
-    most: usize,
+    idle: Mutex<Vec<Open>>,
+    /// Held by each connection, and so their number.
+    open: Arc<()>,
+}
+
+/// A connection, counted.
+struct Open {
+    conn: Conn,
+    _counted: Arc<()>,
 }
 
 impl Pool {
@@ -286,14 +293,15 @@ impl Pool {
         let slot = patience.wait_for("free connection", free).await?;
         let slot = slot.map_err(|_| StoreError::unavailable("the store is closed"))?;
         let idle = self.idle.lock().pop();
-        let conn = match idle {
-            Some(conn) => conn,
+        let open = match idle {
+            Some(open) => open,
             None => {
+                let counted = Arc::clone(&self.open);
                 let connected = patience.wait_for("connection", Conn::new(self.opts.clone())).await;
-                connected?.map_err(|error| classify(&error))?
+                Open { conn: connected?.map_err(|error| classify(&error))?, _counted: counted }
             }
         };
-        Ok(Lease { pool: Arc::clone(self), held: Some((conn, slot)) })
+        Ok(Lease { pool: Arc::clone(self), held: Some((open, slot)) })
     }
 }
 
@@ -301,17 +309,17 @@ impl Pool {
 /// its next user would read answers to questions of another.
 struct Lease {
     pool: Arc<Pool>,
-    held: Option<(Conn, OwnedSemaphorePermit)>,
+    held: Option<(Open, OwnedSemaphorePermit)>,
 }
 
 impl Lease {
     fn conn(&mut self) -> &mut Conn {
-        &mut self.held.as_mut().expect("a lease holds its connection until it ends").0
+        &mut self.held.as_mut().expect("a lease holds its connection until it ends").0.conn
     }
 
     fn give_back(mut self) {
-        if let Some((conn, slot)) = self.held.take() {
-            self.pool.idle.lock().push(conn);
+        if let Some((open, slot)) = self.held.take() {
+            self.pool.idle.lock().push(open);
             drop(slot);
         }
     }
@@ -319,11 +327,11 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let Some((conn, slot)) = self.held.take() else { return };
+        let Some((Open { conn, _counted: counted }, slot)) = self.held.take() else { return };
         // Its place is free when it is gone, so that a stalled server does not see ever more of us.
         let goodbye = async move {
             let _ = timeout(GOODBYE, conn.disconnect()).await;
-            drop(slot);
+            drop((counted, slot));
         };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(goodbye);
