@@ -67,6 +67,15 @@ type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>
 /// # Ok(()) }
 /// ```
 ///
+/// # What grows
+/// Each attempt is a row, blocked ones too, until [`purge`](Self::purge) deletes it: call it now and then, for instance
+/// each minute from one server. An attempt counts the rows of its key in the window: this store is for limits of some
+/// thousands in a window, not of millions.
+///
+/// # After a crash
+/// What the server has acknowledged is counted, as far as the server keeps what it acknowledges: with
+/// `innodb_flush_log_at_trx_commit = 0` it forgets up to a second.
+///
 /// # TLS
 /// This build speaks none: a URL with `require_ssl=true` is refused. Keep the database in a private network, or reach it
 /// through a local proxy.
@@ -164,11 +173,15 @@ impl Mysql {
     /// counted.
     ///
     /// # Errors
-    /// [`SqlError::Zone`] unless both are above zero and the window is of whole seconds, [`SqlError::Store`].
+    /// [`SqlError::Zone`] unless the rate is from 1 to 2,147,483,647 and the window from 1 s to 68 years in whole seconds;
+    /// [`SqlError::Store`].
     pub async fn set_zone(&self, zone: u32, rate: u32, window: Duration) -> Result<(), SqlError> {
         let refused = |why| Err(SqlError::Zone { rate, window, why });
         if rate == 0 {
             return refused("nobody would ever be let through; give at least one permit");
+        }
+        if rate > i32::MAX as u32 {
+            return refused("no zone can have more than 2147483647 permits");
         }
         if window.is_zero() || window.subsec_nanos() != 0 {
             return refused("the window must be of whole seconds, at least one");
@@ -450,7 +463,7 @@ impl Velocity {
         }
         let permits = match ask.cost {
             Cost::All => Value::NULL,
-            // More than any zone has, and still a number to the database.
+            // More than any zone can have, and still a number to the database.
             Cost::Permits(permits) => Value::UInt(permits.min(u64::from(u32::MAX))),
         };
         let take = ask.mode == Mode::Take && ask.cost != Cost::Permits(0);

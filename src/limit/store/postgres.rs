@@ -80,6 +80,9 @@ type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, tokio_postgres::Erro
 /// - [`install`](Self::install) takes an advisory lock, which older releases lack: run the three files that define the
 ///   schema, `sql/postgres/{schema,ask,rate_limiting_token_bucket_request}.sql`, and insert the version (1) by hand there.
 ///
+/// # Behind a pooler
+/// Statements are prepared and the session is set up once per connection: PgBouncer must pool sessions, not transactions.
+///
 /// # TLS
 /// This build speaks none: a URL with `sslmode=require` is refused. Keep the database in a private network, or reach it
 /// through a local proxy.
