@@ -22,7 +22,13 @@ pub use named::{
 };
 pub use policy::{Policy, PolicyError};
 pub use rate::{Rate, RateError};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub use store::SqlError;
 pub use store::{At, Memory, MemoryBuilder, TooManyKeys, ask_all, ask_all_at};
+#[cfg(feature = "postgres")]
+pub use store::{Bucket, BucketAt, Form, Postgres, PostgresBuilder, Rounding};
+#[cfg(feature = "mysql")]
+pub use store::{Mysql, MysqlBuilder, Transaction, Velocity, VelocityAt};
 #[cfg(feature = "redis")]
 pub use store::{Redis, RedisBuilder, RedisView};
 

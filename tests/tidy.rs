@@ -95,6 +95,17 @@ fn every_file_opens_with_what_it_is_for() {
 }
 
 #[test]
+fn every_sql_file_says_what_it_takes_and_returns_and_why_it_is_atomic() {
+    for path in files(Path::new("sql"), ".sql") {
+        let text = fs::read_to_string(&path).unwrap();
+        let head: Vec<&str> = text.lines().take_while(|line| line.starts_with("--")).collect();
+        for part in ["eturns ", "-- Atomic: "] {
+            assert!(head.iter().any(|line| line.contains(part)), "{} lacks {part:?}", path.display());
+        }
+    }
+}
+
+#[test]
 fn the_quickstart_is_short_and_stands_in_the_readme() {
     let example = fs::read_to_string("examples/quickstart.rs").unwrap();
     assert!(example.lines().count() <= 25);

@@ -147,6 +147,16 @@ impl Tat {
         self
     }
 
+    /// A state as a store keeps it: its theoretical arrival time, and the time that is as of.
+    pub(crate) fn state(&self, tat: u64, as_of: u64) -> State {
+        State { tat, as_of }
+    }
+
+    /// What a store keeps of a state.
+    pub(crate) fn parts(state: &State) -> (u64, u64) {
+        (state.tat, state.as_of)
+    }
+
     /// The present state, its clock brought to `now`.
     fn at(&self, state: &State, now: u64) -> State {
         let now = if self.rate.is_zero() { 0 } else { now };

@@ -1,0 +1,112 @@
+-- Decides on an attempt in a zone, and records it. What `check_velocity` and `headcount_ask` have in common.
+--
+-- p_zone_id     which zone
+-- p_bucket_key  which bucket of it, at most 255 bytes
+-- p_permits     how many permits; NULL is all that can be had
+-- p_take        whether the attempt is made, or only looked at: then nothing is locked or written
+-- p_at          the time, seconds since the Unix epoch; NULL is the server's clock. Only tests say one.
+--
+-- Returns in its OUT parameters: whether it is blocked; the number of the transaction (NULL: nothing was recorded); the zone's rate and window; the
+-- time of the attempt; how many permits count after it; the times of the attempts whose leaving makes room for this one
+-- and, after it, for one permit more (NULL: there is room); and the time of the last one that counts (NULL: none).
+-- The first result set of the call is the lock row, as published.
+--
+-- Atomic: the lock row first, then the count, then the insert, in one transaction. The count reads what was committed when
+-- it begins, and that is after the lock was won. An outer transaction of the caller's is committed by the START.
+--
+-- What the published procedure lacks: an unknown zone is an error (1644, message 'unknown zone'), where a comparison with
+-- NULL blocked nobody; and a clock that goes back stands still until it has caught up, so that it neither lets anybody
+-- in nor keeps anybody out.
+CREATE PROCEDURE headcount_decide(
+  IN p_zone_id INT UNSIGNED, IN p_bucket_key VARBINARY(255), IN p_permits INT UNSIGNED, IN p_take BOOLEAN, IN p_at BIGINT,
+  OUT v_blocked TINYINT, OUT v_transaction BIGINT UNSIGNED, OUT v_rate INT UNSIGNED, OUT v_window INT UNSIGNED,
+  OUT v_now DATETIME, OUT v_held BIGINT UNSIGNED, OUT v_room_after DATETIME, OUT v_next_after DATETIME,
+  OUT v_last DATETIME)
+SQL SECURITY INVOKER
+MODIFIES SQL DATA
+BEGIN
+  DECLARE v_lock VARBINARY(255) DEFAULT NULL;
+  DECLARE v_tries INT DEFAULT 0;
+  DECLARE v_since DATETIME;
+  DECLARE v_latest DATETIME;
+  DECLARE v_too_many BIGINT;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    ROLLBACK;
+    RESIGNAL;
+  END;
+
+  IF p_bucket_key IS NULL OR p_take IS NULL THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'a bucket key is needed, and whether to take';
+  END IF;
+  SELECT rate, window_s INTO v_rate, v_window FROM headcount_zones WHERE id = p_zone_id;
+  IF v_rate IS NULL THEN
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'unknown zone';
+  END IF;
+
+  IF p_take THEN
+    won: LOOP
+      START TRANSACTION;
+      SELECT bucket_key INTO v_lock FROM headcount_bucket_locks
+        WHERE zone_id = p_zone_id AND bucket_key = p_bucket_key FOR UPDATE;
+      IF v_lock IS NOT NULL THEN
+        LEAVE won;
+      END IF;
+      -- Inserted on its own: a lock on the gap where a row is not would be everybody's, and a deadlock.
+      ROLLBACK;
+      SET v_tries = v_tries + 1;
+      IF v_tries > 20 THEN
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the bucket lock vanishes as soon as it is made';
+      END IF;
+      INSERT INTO headcount_bucket_locks (zone_id, bucket_key) VALUES (p_zone_id, p_bucket_key)
+        ON DUPLICATE KEY UPDATE zone_id = p_zone_id;
+    END LOOP;
+  ELSE
+    START TRANSACTION;
+  END IF;
+  SELECT p_bucket_key AS bucket_key;
+
+  SET v_now = IF(p_at IS NULL, UTC_TIMESTAMP(), TIMESTAMPADD(SECOND, p_at, '1970-01-01 00:00:00'));
+  SELECT MAX(created_at) INTO v_latest FROM headcount_transactions
+    WHERE zone_id = p_zone_id AND bucket_key = p_bucket_key AND blocked = 0;
+  SET v_now = GREATEST(v_now, IFNULL(v_latest, v_now));
+  SELECT MAX(created_at) INTO v_latest FROM headcount_transactions
+    WHERE zone_id = p_zone_id AND bucket_key = p_bucket_key AND blocked = 1;
+  SET v_now = GREATEST(v_now, IFNULL(v_latest, v_now));
+
+  -- Closed: an attempt exactly as old as the window still counts.
+  SET v_since = TIMESTAMPADD(SECOND, -CAST(v_window AS SIGNED), v_now);
+  SELECT IFNULL(SUM(permits), 0), MAX(created_at) INTO v_held, v_last FROM headcount_transactions
+    WHERE zone_id = p_zone_id AND bucket_key = p_bucket_key AND blocked = 0 AND created_at >= v_since;
+  SET p_permits = IFNULL(p_permits, CAST(v_rate AS SIGNED) - CAST(LEAST(v_held, v_rate) AS SIGNED));
+  SET v_blocked = p_permits > 0 AND v_held + p_permits > v_rate;
+
+  IF v_blocked AND p_permits <= v_rate THEN
+    SET v_too_many = v_held + p_permits - v_rate;
+    SELECT MIN(created_at) INTO v_room_after FROM (
+      SELECT created_at, SUM(permits) OVER (ORDER BY created_at, id) AS gone FROM headcount_transactions
+        WHERE zone_id = p_zone_id AND bucket_key = p_bucket_key AND blocked = 0 AND created_at >= v_since
+    ) AS leaving WHERE gone >= v_too_many;
+  END IF;
+  IF NOT v_blocked AND p_permits > 0 THEN
+    SET v_held = v_held + p_permits;
+    SET v_last = v_now;
+  END IF;
+  IF v_held + 1 > v_rate THEN
+    SET v_too_many = v_held + 1 - v_rate;
+    SELECT MIN(created_at) INTO v_next_after FROM (
+      SELECT created_at, SUM(permits) OVER (ORDER BY created_at, id) AS gone FROM headcount_transactions
+        WHERE zone_id = p_zone_id AND bucket_key = p_bucket_key AND blocked = 0 AND created_at >= v_since
+    ) AS leaving WHERE gone >= v_too_many;
+    -- None of those before it: this attempt itself.
+    SET v_next_after = IFNULL(v_next_after, v_now);
+  END IF;
+
+  IF p_take AND p_permits > 0 THEN
+    INSERT INTO headcount_transactions (zone_id, bucket_key, blocked, created_at, permits)
+      VALUES (p_zone_id, p_bucket_key, v_blocked, v_now, p_permits);
+    SET v_transaction = LAST_INSERT_ID();
+  END IF;
+  COMMIT;
+END

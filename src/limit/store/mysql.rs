@@ -1,0 +1,616 @@
+//! The store in MySQL, or MariaDB: a moving window whose every attempt is a row, with a number and a history.
+//!
+//! A *zone* is a use case: so many permits in so many seconds. A *bucket* is a key of it. The stored procedure of the
+//! source, `check_velocity`, locks the bucket, counts, and inserts, in one transaction; see `sql/mysql/`.
+//!
+//! # Source
+//! Shrey Agarwal, "Rate Limiting in Distributed System Using Mysql for high cardinality".
+
+use super::sql::{CONNECTIONS, INSTALL_WITHIN, Patience, SqlError, WITHIN, stored_key};
+use crate::config::Secret;
+use crate::limit::answer::{Answer, AnsweredBy, Because, Reservation, Verdict};
+use crate::limit::ask::{Ask, Cost, Mode};
+use crate::store_error::StoreError;
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, DriverError, Error, Opts, OptsBuilder, Params, Row, ServerError, Value};
+use parking_lot::Mutex;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// The schema that this program installs.
+const VERSION: u32 = 1;
+
+const TABLES: [&str; 4] = [
+    include_str!("../../../sql/mysql/version.sql"),
+    include_str!("../../../sql/mysql/zones.sql"),
+    include_str!("../../../sql/mysql/bucket_locks.sql"),
+    include_str!("../../../sql/mysql/transactions.sql"),
+];
+
+const PROCEDURES: [(&str, &str); 3] = [
+    ("headcount_decide", include_str!("../../../sql/mysql/decide.sql")),
+    ("headcount_ask", include_str!("../../../sql/mysql/ask.sql")),
+    ("check_velocity", include_str!("../../../sql/mysql/check_velocity.sql")),
+];
+
+const ASK: &str = "CALL headcount_ask(?, ?, ?, ?, ?)";
+
+/// Transactions that one statement deletes at most, so that none holds its locks for long.
+const BATCH: u32 = 500;
+
+/// How long a connection that is given up in the middle of an answer may take to say goodbye.
+const GOODBYE: Duration = Duration::from_millis(200);
+
+/// What is done on a connection, about something: a function, because it may be done again.
+type Work<A, T> = for<'a> fn(&'a mut Conn, &'a A) -> Working<'a, T>;
+type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+/// A database that holds zones. Clones share its connections.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use headcount::limit::{Ask, Mysql};
+/// use std::time::Duration;
+/// let store = Mysql::open("mysql://limits:secret@db.internal/app")?;
+/// store.install().await?;
+/// store.set_zone(1, 5, Duration::from_secs(60)).await?;
+/// let login = store.velocity(1);
+/// let answer = login.ask("alice", Ask::ONE).await?;
+/// println!("attempt {:?}, {} left", answer.transaction, answer.remaining);
+/// for attempt in login.history("alice", 10).await? {
+///     println!("{attempt:?}");
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// # What grows
+/// Each attempt is a row, blocked ones too, until [`purge`](Self::purge) deletes it: call it now and then, for instance
+/// each minute from one server. An attempt counts the rows of its key in the window: this store is for limits of some
+/// thousands in a window, not of millions.
+///
+/// # After a crash
+/// What the server has acknowledged is counted, as far as the server keeps what it acknowledges: with
+/// `innodb_flush_log_at_trx_commit = 0` it forgets up to a second.
+///
+/// # TLS
+/// This build speaks none: a URL with `require_ssl=true` is refused. Keep the database in a private network, or reach it
+/// through a local proxy.
+#[derive(Clone)]
+pub struct Mysql {
+    pool: Arc<Pool>,
+    within: Duration,
+}
+
+/// Configures a [`Mysql`].
+pub struct MysqlBuilder {
+    url: Secret,
+    connections: usize,
+    within: Duration,
+}
+
+impl MysqlBuilder {
+    /// The most connections that are held; 10 unless said, at least one.
+    #[must_use]
+    pub fn max_connections(mut self, connections: usize) -> Self {
+        self.connections = connections.clamp(1, Semaphore::MAX_PERMITS);
+        self
+    }
+
+    /// How long an answer may take, waiting for a free connection and every attempt included; 1 s unless said. The server
+    /// is told to give up a statement, and waiting for a lock (in whole seconds, rounded up), after as long.
+    #[must_use]
+    pub fn within(mut self, within: Duration) -> Self {
+        self.within = within;
+        self
+    }
+
+    /// Reads the URL; connects to nothing.
+    ///
+    /// # Errors
+    /// [`SqlError::Url`].
+    pub fn open(self) -> Result<Mysql, SqlError> {
+        let refused = |why: String| SqlError::Url { found: self.url.redacted_url(), why };
+        let opts = Opts::from_url(self.url.expose()).map_err(|error| refused(error.to_string()))?;
+        if opts.db_name().is_none_or(str::is_empty) {
+            return Err(refused("it names no database; write mysql://user:password@host/database".into()));
+        }
+        if opts.ssl_opts().is_some() {
+            return Err(refused("this build speaks no TLS; remove require_ssl=true".into()));
+        }
+        let seconds = self.within.as_secs() + u64::from(self.within.subsec_nanos() > 0);
+        let millis = self.within.as_millis().clamp(1, i32::MAX as u128);
+        // What is MariaDB's or MySQL's alone stands in the comments that the other skips. MySQL's is for reading statements
+        // only; both leave procedures out, whose waits are bounded by the one for a lock.
+        let session = format!(
+            "SET SESSION innodb_lock_wait_timeout = {}, SESSION autocommit = 1 \
+             /*M!100100 , SESSION max_statement_time = {} */ /*!80000 , SESSION max_execution_time = {millis} */",
+            seconds.clamp(1, 1_073_741_824),
+            millis as f64 / 1000.0,
+        );
+        let opts = OptsBuilder::from_opts(opts)
+            .prefer_socket(false)
+            .tcp_nodelay(true)
+            .tcp_keepalive(Some(Duration::from_secs(30)))
+            .init(vec![session]);
+        let free = Arc::new(Semaphore::new(self.connections));
+        let pool = Pool { opts: opts.into(), free, idle: Mutex::default(), open: Arc::default() };
+        Ok(Mysql { pool: Arc::new(pool), within: self.within })
+    }
+}
+
+impl Mysql {
+    /// A database by its URL: `mysql://user:password@host:port/database`, with `?socket=/path` for a Unix socket. Connects
+    /// to nothing yet.
+    ///
+    /// # Errors
+    /// [`SqlError::Url`].
+    pub fn open(url: impl Into<String>) -> Result<Self, SqlError> {
+        Self::builder(url).open()
+    }
+
+    /// Begins to configure a store.
+    pub fn builder(url: impl Into<String>) -> MysqlBuilder {
+        MysqlBuilder { url: Secret::new(url), connections: CONNECTIONS, within: WITHIN }
+    }
+
+    /// Creates tables and procedures in the database, all but `check_velocity` named `headcount_..`, or brings older ones up
+    /// to this program's version; does nothing if they are there. May be called by everybody at once, at each start.
+    ///
+    /// # Errors
+    /// [`SqlError::NewerSchema`]; [`SqlError::Store`]. It may take up to 30 s if somebody else is at it.
+    pub async fn install(&self) -> Result<(), SqlError> {
+        let patience = Patience::new(INSTALL_WITHIN);
+        let mut lease = self.pool.lease(&patience).await?;
+        // The connection ends with it, and the lock with the connection, whatever went wrong.
+        patience.wait_for("end of the installation", install(lease.conn())).await?
+    }
+
+    /// Creates a zone, or changes its limit: `rate` permits in any `window` of whole seconds. What was counted stays
+    /// counted.
+    ///
+    /// # Errors
+    /// [`SqlError::Zone`] unless the rate is from 1 to 2,147,483,647 and the window from 1 s to 68 years in whole seconds;
+    /// [`SqlError::Store`].
+    pub async fn set_zone(&self, zone: u32, rate: u32, window: Duration) -> Result<(), SqlError> {
+        let refused = |why| Err(SqlError::Zone { rate, window, why });
+        if rate == 0 {
+            return refused("nobody would ever be let through; give at least one permit");
+        }
+        if rate > i32::MAX as u32 {
+            return refused("no zone can have more than 2147483647 permits");
+        }
+        if window.is_zero() || window.subsec_nanos() != 0 {
+            return refused("the window must be of whole seconds, at least one");
+        }
+        let seconds = match u32::try_from(window.as_secs()) {
+            Ok(seconds) if seconds <= i32::MAX as u32 => seconds,
+            _ => return refused("the window is longer than 68 years"),
+        };
+        const SET: &str = "INSERT INTO headcount_zones (id, rate, window_s) VALUES (?, ?, ?) \
+                   ON DUPLICATE KEY UPDATE rate = ?, window_s = ?";
+        let about = (zone, rate, seconds, rate, seconds);
+        self.run(about, |conn, about| Box::pin(conn.exec_drop(SET, *about))).await
+    }
+
+    /// The limiter of a zone. Whether there is one is found out when it is asked.
+    pub fn velocity(&self, zone: u32) -> Velocity {
+        Velocity { store: self.clone(), zone }
+    }
+
+    /// The last attempts of a key in a zone, newest first, as far as they have not been purged.
+    ///
+    /// # Errors
+    /// [`SqlError::Store`].
+    pub async fn history(&self, zone: u32, key: impl AsRef<[u8]>, at_most: u32) -> Result<Vec<Transaction>, SqlError> {
+        const READ: &str = "SELECT id, blocked, permits, TIMESTAMPDIFF(SECOND, '1970-01-01', created_at) \
+                    FROM headcount_transactions WHERE zone_id = ? AND bucket_key = ? ORDER BY id DESC LIMIT ?";
+        let about = (zone, stored_key(key.as_ref()), at_most);
+        let rows: Vec<Row> = self.run(about, |conn, about| Box::pin(conn.exec(READ, about.clone()))).await?;
+        rows.into_iter().map(|row| Ok(Transaction::read(row)?)).collect()
+    }
+
+    /// Deletes transactions that are older than `keep` and no longer count, at most so many, in batches of 500; and the
+    /// bucket locks of keys that are left without any. Returns how many transactions were deleted.
+    ///
+    /// # Errors
+    /// [`SqlError::Store`]; batches before it stay deleted.
+    pub async fn purge(&self, keep: Duration, at_most: u32) -> Result<u64, SqlError> {
+        const ZONES: &str = "SELECT id, window_s FROM headcount_zones ORDER BY id";
+        let zones: Vec<(u32, u32)> = self.run((), |conn, ()| Box::pin(conn.query(ZONES))).await?;
+        let mut left = at_most;
+        for (zone, window) in zones {
+            // One second more than the window, which is closed.
+            let keep = keep.as_secs().max(u64::from(window)).saturating_add(1).min(i32::MAX as u64);
+            while left > 0 {
+                let wanted = left.min(BATCH);
+                let deleted = self.run((zone, keep, wanted), |conn, batch| Box::pin(purge_batch(conn, *batch))).await?;
+                left -= deleted;
+                if deleted < wanted {
+                    break;
+                }
+            }
+        }
+        Ok(u64::from(at_most - left))
+    }
+
+    /// How many connections there are at the moment, in use or not.
+    pub fn connections(&self) -> usize {
+        Arc::strong_count(&self.pool.open) - 1
+    }
+
+    /// Runs something, again if others came in its way, or if the connection turns out to have been lost meanwhile.
+    async fn run<A, T>(&self, about: A, work: Work<A, T>) -> Result<T, SqlError> {
+        let mut patience = Patience::new(self.within);
+        let mut lost_one = false;
+        loop {
+            let mut lease = self.pool.lease(&patience).await?;
+            let error = match patience.wait_for("answer", work(lease.conn(), &about)).await? {
+                Ok(done) => {
+                    lease.give_back();
+                    return Ok(done);
+                }
+                Err(error) => error,
+            };
+            if error.is_fatal() && !lost_one {
+                // It was idle while the server went away and perhaps came back.
+                lost_one = true;
+                self.pool.idle.lock().clear();
+                continue;
+            }
+            if let Error::Server(ServerError { code, .. }) = &error {
+                let again = is_clash(*code);
+                if again || *code == UNKNOWN_ZONE {
+                    lease.give_back();
+                }
+                if again {
+                    patience.pause(classify(&error)).await?;
+                    continue;
+                }
+            }
+            return Err(classify(&error).into());
+        }
+    }
+}
+
+impl fmt::Debug for Mysql {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mysql").field("connections", &self.connections()).field("within", &self.within).finish()
+    }
+}
+
+/// Connections that are idle, and the right to have more.
+///
+/// The client library's own pool asks each connection for a sign of life before it gives it out, which is one more wait,
+/// and forgets to count down when the asker goes away during it: beside a stalled server it runs dry.
+struct Pool {
+    opts: Opts,
+    free: Arc<Semaphore>,
+    idle: Mutex<Vec<Open>>,
+    /// Held by each connection, and so their number.
+    open: Arc<()>,
+}
+
+/// A connection, counted.
+struct Open {
+    conn: Conn,
+    _counted: Arc<()>,
+}
+
+impl Pool {
+    async fn lease(self: &Arc<Self>, patience: &Patience) -> Result<Lease, StoreError> {
+        let free = Arc::clone(&self.free).acquire_owned();
+        let slot = patience.wait_for("free connection", free).await?;
+        let slot = slot.map_err(|_| StoreError::unavailable("the store is closed"))?;
+        let idle = self.idle.lock().pop();
+        let open = match idle {
+            Some(open) => open,
+            None => {
+                let counted = Arc::clone(&self.open);
+                let connected = patience.wait_for("connection", Conn::new(self.opts.clone())).await;
+                Open { conn: connected?.map_err(|error| classify(&error))?, _counted: counted }
+            }
+        };
+        Ok(Lease { pool: Arc::clone(self), held: Some((open, slot)) })
+    }
+}
+
+/// A connection in use. One whose work did not come to an end, because its caller ran out of time or went away, is closed:
+/// its next user would read answers to questions of another.
+struct Lease {
+    pool: Arc<Pool>,
+    held: Option<(Open, OwnedSemaphorePermit)>,
+}
+
+impl Lease {
+    fn conn(&mut self) -> &mut Conn {
+        &mut self.held.as_mut().expect("a lease holds its connection until it ends").0.conn
+    }
+
+    fn give_back(mut self) {
+        if let Some((open, slot)) = self.held.take() {
+            self.pool.idle.lock().push(open);
+            drop(slot);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let Some((Open { conn, _counted: counted }, slot)) = self.held.take() else { return };
+        // Its place is free when it is gone, so that a stalled server does not see ever more of us.
+        let goodbye = async move {
+            let _ = timeout(GOODBYE, conn.disconnect()).await;
+            drop((counted, slot));
+        };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(goodbye);
+        }
+    }
+}
+
+async fn install(conn: &mut Conn) -> Result<(), SqlError> {
+    let broken = |error: Error| SqlError::from(classify(&error));
+    let seconds = INSTALL_WITHIN.as_secs();
+    let patient = format!(
+        "SET SESSION innodb_lock_wait_timeout = {seconds} /*M!100100 , SESSION max_statement_time = {seconds} */"
+    );
+    conn.query_drop(patient).await.map_err(broken)?;
+    // The lock is the server's, and the schema is the database's.
+    let lock = format!("SELECT GET_LOCK(CONCAT('headcount.install.', MD5(DATABASE())), {seconds})");
+    let won: Option<Option<i64>> = conn.query_first(lock).await.map_err(broken)?;
+    if won.flatten() != Some(1) {
+        return Err(StoreError::timeout(format_args!("another installation is not done after {seconds} s")).into());
+    }
+    let exists = "SELECT COUNT(*) FROM information_schema.tables \
+                  WHERE table_schema = DATABASE() AND table_name = 'headcount_version'";
+    let exists: Option<u32> = conn.query_first(exists).await.map_err(broken)?;
+    let mut found: Option<u32> = None;
+    if exists == Some(1) {
+        found = conn.query_first("SELECT version FROM headcount_version").await.map_err(broken)?;
+    }
+    if let Some(found) = found.filter(|&found| found > VERSION) {
+        return Err(SqlError::NewerSchema { found, known: VERSION });
+    }
+    for table in TABLES {
+        conn.query_drop(table).await.map_err(broken)?;
+    }
+    for (name, procedure) in PROCEDURES {
+        let exists = "SELECT COUNT(*) FROM information_schema.routines \
+                      WHERE routine_schema = DATABASE() AND routine_type = 'PROCEDURE' AND routine_name = ?";
+        let exists: Option<u32> = conn.exec_first(exists, (name,)).await.map_err(broken)?;
+        let outdated = found != Some(VERSION);
+        if exists != Some(0) && outdated {
+            conn.query_drop(format!("DROP PROCEDURE {name}")).await.map_err(broken)?;
+        }
+        if exists == Some(0) || outdated {
+            conn.query_drop(procedure).await.map_err(broken)?;
+        }
+    }
+    if found != Some(VERSION) {
+        let note = "INSERT INTO headcount_version (one, version) VALUES (1, ?) ON DUPLICATE KEY UPDATE version = ?";
+        conn.exec_drop(note, (VERSION, VERSION)).await.map_err(broken)?;
+    }
+    Ok(())
+}
+
+/// Deletes one batch; returns how many transactions that were.
+async fn purge_batch(conn: &mut Conn, (zone, keep, at_most): (u32, u64, u32)) -> Result<u32, Error> {
+    let find = "SELECT id, bucket_key FROM headcount_transactions \
+                WHERE zone_id = ? AND created_at < TIMESTAMPADD(SECOND, -?, UTC_TIMESTAMP()) ORDER BY created_at LIMIT ?";
+    let mut old: Vec<(u64, Vec<u8>)> = conn.exec(find, (zone, keep, at_most)).await?;
+    if old.is_empty() {
+        return Ok(0);
+    }
+    let ids: Vec<String> = old.iter().map(|(id, _)| id.to_string()).collect();
+    conn.query_drop(format!("DELETE FROM headcount_transactions WHERE id IN ({})", ids.join(","))).await?;
+    let deleted = old.len() as u32;
+    old.sort_unstable_by(|a, b| a.1.cmp(&b.1));
+    old.dedup_by(|a, b| a.1 == b.1);
+    // An asker that waits for a lock row which goes away makes a new one.
+    let unused = "DELETE FROM headcount_bucket_locks WHERE zone_id = ? AND bucket_key = ? AND NOT EXISTS \
+                  (SELECT 1 FROM headcount_transactions t WHERE t.zone_id = ? AND t.bucket_key = ?)";
+    for (_, key) in old {
+        conn.exec_drop(unused, (zone, &key, zone, &key)).await?;
+    }
+    Ok(deleted)
+}
+
+/// The moving window of a zone; clones are handles of one limiter. See [`Mysql::velocity`].
+///
+/// At most the zone's rate in any window, exactly, as [`velocity`](crate::limit::velocity) in memory: times are whole
+/// seconds, an attempt exactly as old as the window still counts, and blocked attempts are stored and not counted.
+#[derive(Debug, Clone)]
+pub struct Velocity {
+    store: Mysql,
+    zone: u32,
+}
+
+impl Velocity {
+    /// Asks for a key. The time is the database server's. [`Answer::transaction`] is the number of the attempt, let through
+    /// or blocked; a peek, and an ask for no permits, has none.
+    ///
+    /// # Errors
+    /// [`SqlError::UnknownZone`]; [`SqlError::Store`], and after a timeout it is unknown whether the attempt was recorded;
+    /// [`SqlError::NoWaiting`] with a `max_wait`: a window cannot promise permits that have yet to come.
+    ///
+    /// # Cost
+    /// One `CALL`, in one round trip; in it a row lock, a count over the index of the attempts in the window, and an insert.
+    pub async fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, SqlError> {
+        self.asked(key.as_ref(), ask, None).await
+    }
+
+    /// The last attempts of a key, newest first; see [`Mysql::history`].
+    ///
+    /// # Errors
+    /// [`SqlError::Store`].
+    pub async fn history(&self, key: impl AsRef<[u8]>, at_most: u32) -> Result<Vec<Transaction>, SqlError> {
+        self.store.history(self.zone, key, at_most).await
+    }
+
+    /// The limiter at a time of the caller's, counted from the Unix epoch: for tests, which are stories and do not sleep.
+    /// It is handed to the database as the one argument that stands in for its clock; nothing else differs.
+    pub fn at(&self, time: Duration) -> VelocityAt<'_> {
+        VelocityAt { velocity: self, time }
+    }
+
+    async fn asked(&self, key: &[u8], ask: Ask, at: Option<Duration>) -> Result<Answer, SqlError> {
+        if ask.max_wait.is_some_and(|wait| !wait.is_zero()) {
+            return Err(SqlError::NoWaiting("a moving window of attempts"));
+        }
+        let permits = match ask.cost {
+            Cost::All => Value::NULL,
+            // More than any zone can have, and still a number to the database.
+            Cost::Permits(permits) => Value::UInt(permits.min(u64::from(u32::MAX))),
+        };
+        let take = ask.mode == Mode::Take && ask.cost != Cost::Permits(0);
+        // Until the year 9000: the database's calendar ends a little later.
+        let at = at.map_or(Value::NULL, |at| Value::UInt(at.as_secs().min(221_845_392_000)));
+        let arguments = Params::Positional(vec![self.zone.into(), stored_key(key).into(), permits, take.into(), at]);
+        let asked = self.store.run(arguments, |conn, arguments| {
+            Box::pin(async move {
+                let mut sets = conn.exec_iter(ASK, arguments.clone()).await?;
+                // The lock row, the answer, and what the procedure itself returns: all are read, or they would be the next
+                // asker's.
+                let mut last = None;
+                while !sets.is_empty() {
+                    let rows: Vec<Row> = sets.collect().await?;
+                    last = rows.into_iter().next().or(last);
+                }
+                sets.drop_result().await?;
+                Ok(last)
+            })
+        });
+        match asked.await {
+            Ok(Some(row)) => Ok(Found::read(row)?.answer(ask.cost)),
+            Ok(None) => Err(StoreError::corrupt("headcount_ask returned no row").into()),
+            Err(SqlError::Store(error)) if error.is_refused() && error.to_string().contains("unknown zone") => {
+                Err(SqlError::UnknownZone { zone: self.zone })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A [`Velocity`] at one moment; see [`Velocity::at`].
+#[derive(Debug, Clone, Copy)]
+pub struct VelocityAt<'a> {
+    velocity: &'a Velocity,
+    time: Duration,
+}
+
+impl VelocityAt<'_> {
+    /// [`Velocity::ask`] at this moment.
+    ///
+    /// # Errors
+    /// [`SqlError`].
+    pub async fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, SqlError> {
+        self.velocity.asked(key.as_ref(), ask, Some(self.time)).await
+    }
+}
+
+/// One attempt, as it is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Transaction {
+    /// Its number: later ones of a key have higher ones.
+    pub id: u64,
+    /// Whether it was refused.
+    pub blocked: bool,
+    /// How many permits it was for.
+    pub permits: u32,
+    /// When it was, in whole seconds since the Unix epoch.
+    pub at: Duration,
+}
+
+impl Transaction {
+    fn read(row: Row) -> Result<Self, StoreError> {
+        let (id, blocked, permits, at): (u64, bool, u32, i64) =
+            mysql_async::from_row_opt(row).map_err(StoreError::corrupt)?;
+        Ok(Self { id, blocked, permits, at: Duration::from_secs(u64::try_from(at).unwrap_or(0)) })
+    }
+}
+
+/// What `headcount_ask` returned; times in seconds.
+struct Found {
+    blocked: bool,
+    transaction: Option<u64>,
+    rate: u64,
+    window: u64,
+    held: u64,
+    now: i64,
+    room_after: Option<i64>,
+    next_after: Option<i64>,
+    last: Option<i64>,
+}
+
+impl Found {
+    fn read(row: Row) -> Result<Self, StoreError> {
+        type Columns = (bool, Option<u64>, u64, u64, u64, i64, Option<i64>, Option<i64>, Option<i64>);
+        let (blocked, transaction, rate, window, held, now, room_after, next_after, last): Columns =
+            mysql_async::from_row_opt(row).map_err(StoreError::corrupt)?;
+        Ok(Self { blocked, transaction, rate, window, held, now, room_after, next_after, last })
+    }
+
+    /// How long until an attempt of then has left the window, which is closed: a second after its end.
+    fn until_gone(&self, at: i64) -> Duration {
+        let gone = at.saturating_add_unsigned(self.window).saturating_add(1);
+        Duration::from_secs(u64::try_from(gone.saturating_sub(self.now)).unwrap_or(0))
+    }
+
+    fn answer(&self, cost: Cost) -> Answer {
+        let above_capacity = matches!(cost, Cost::Permits(permits) if permits > self.rate);
+        let verdict = match (self.blocked, above_capacity) {
+            (false, _) => Verdict::Now,
+            (true, true) => Verdict::Refused { retry: None, because: Because::AboveCapacity },
+            (true, false) => {
+                Verdict::Refused { retry: self.room_after.map(|at| self.until_gone(at)), because: Because::Used }
+            }
+        };
+        let remaining = self.rate.saturating_sub(self.held);
+        Answer {
+            verdict,
+            limit: self.rate,
+            remaining,
+            available: self.rate as f64 - self.held as f64,
+            next_in: self.next_after.map_or(Duration::ZERO, |at| self.until_gone(at)),
+            full_in: self.last.map_or(Duration::ZERO, |at| self.until_gone(at)),
+            answered_by: AnsweredBy::Store,
+            transaction: self.transaction,
+            reservation: Reservation::default(),
+        }
+    }
+}
+
+/// A condition that a procedure has signalled: ours are about what it was given.
+const UNKNOWN_ZONE: u16 = 1644;
+
+/// Whether two came in each other's way, so that trying again makes sense: a deadlock, a row that changed, a row that
+/// somebody else inserted first.
+fn is_clash(code: u16) -> bool {
+    matches!(code, 1213 | 1020 | 1062)
+}
+
+fn classify(error: &Error) -> StoreError {
+    match error {
+        Error::Server(ServerError { code, state, .. }) => match code {
+            1146 | 1305 => {
+                StoreError::refused(format_args!("the schema is missing, or a part of it: call install() ({error})"))
+            }
+            // A lock, or a statement, that took too long; a deadlock that did not end in time.
+            1205 | 1969 | 3024 | 1213 | 1020 | 1062 => StoreError::timeout(error),
+            1044 | 1045 | 1049 | 1142 | 1143 | 1227 | 1370 | 1698 => StoreError::refused(error),
+            &UNKNOWN_ZONE => StoreError::refused(error),
+            _ if state.starts_with("42") || state.starts_with("28") => StoreError::refused(error),
+            _ => StoreError::unavailable(error),
+        },
+        Error::Driver(DriverError::FromValue { .. } | DriverError::FromRow { .. } | DriverError::PacketOutOfOrder) => {
+            StoreError::corrupt(error)
+        }
+        Error::Url(_) => StoreError::refused(error),
+        Error::Driver(_) | Error::Io(_) | Error::Other(_) => StoreError::unavailable(error),
+    }
+}

@@ -1,0 +1,176 @@
+//! What the two SQL stores share: their errors, how a key is stored, and how long they try.
+
+use crate::limit::policy::PolicyError;
+use crate::limit::rate::Rate;
+use crate::store_error::StoreError;
+use sha2::{Digest, Sha256};
+use std::fmt;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// Why a SQL store gave no answer.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum SqlError {
+    /// The store did not answer, or not as it should.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The policy makes no sense.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The URL cannot be read.
+    #[error("{found} is no database URL: {why}")]
+    Url {
+        /// The URL, without its password.
+        found: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A newer version of this program has installed its schema.
+    #[error(
+        "the database holds version {found} of headcount's schema, and this program knows {known}: update this program, \
+         or give it a database of its own"
+    )]
+    NewerSchema {
+        /// What is installed.
+        found: u32,
+        /// The newest that this program knows.
+        known: u32,
+    },
+    /// No zone has this number.
+    #[error("there is no zone {zone}: create it with set_zone({zone}, rate, window)")]
+    UnknownZone {
+        /// The number that was asked for.
+        zone: u32,
+    },
+    /// A zone that would let nobody through, or that no database could hold.
+    #[error("a zone of {rate} in {window:?} cannot be: {why}")]
+    Zone {
+        /// Its rate.
+        rate: u32,
+        /// Its window.
+        window: Duration,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A form that knows only one permit at a time was asked for another number.
+    #[error("{asked} asked at once, and the published function takes one: ask with Ask::ONE, or use the exact form")]
+    OnlyOne {
+        /// What was asked for.
+        asked: String,
+    },
+    /// A form that cannot reserve was asked to wait.
+    #[error("{0} cannot promise permits that have yet to come: ask without max_wait")]
+    NoWaiting(&'static str),
+    /// The published function counts whole tokens per second, and whole seconds.
+    #[error(
+        "the published function takes whole tokens per second and a window of whole seconds, each from 1 to {max}, and \
+         not {rate} in {window:?}: round them, or use the exact form", max = i32::MAX
+    )]
+    NotWhole {
+        /// The rate.
+        rate: Rate,
+        /// The window.
+        window: Duration,
+    },
+    /// A policy that this store does not run.
+    #[error("the PostgreSQL store runs token buckets that are full at the start and paid before: {0}")]
+    NotHere(&'static str),
+    /// A name that is no name.
+    #[error("{found:?} is no limiter's name here: it must have no NUL and at most {MAX_NAME} bytes")]
+    Name {
+        /// What was given.
+        found: String,
+    },
+}
+
+impl SqlError {
+    /// The store's failure, if it is one: what `on_store_error` is about. All others are the caller's to mend.
+    pub fn store_error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// The longest name of a limiter, in bytes.
+pub(crate) const MAX_NAME: usize = 64;
+
+/// Bytes of a stored key at most.
+const MAX_KEY: usize = 255;
+
+/// A key as it is stored: itself, or, where it is long, its beginning and the SHA-256 of the whole. No short key can be
+/// mistaken for a long one: only the latter have the full length.
+pub(crate) fn stored_key(key: &[u8]) -> Vec<u8> {
+    if key.len() < MAX_KEY {
+        return key.to_vec();
+    }
+    let digest = Sha256::digest(key);
+    let mut stored = key[..MAX_KEY - digest.len()].to_vec();
+    stored.extend_from_slice(&digest);
+    stored
+}
+
+/// How many connections a store has at most, unless said.
+pub(crate) const CONNECTIONS: usize = 10;
+
+/// How long an answer may take, unless said.
+pub(crate) const WITHIN: Duration = Duration::from_secs(1);
+
+/// How long an installation may take.
+pub(crate) const INSTALL_WITHIN: Duration = Duration::from_secs(30);
+
+/// The time that one call has, waiting for a connection and all attempts included.
+pub(crate) struct Patience {
+    within: Duration,
+    until: Instant,
+    pause: Duration,
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+impl Patience {
+    pub(crate) fn new(within: Duration) -> Self {
+        Self { within, until: Instant::now() + within, pause: FIRST_PAUSE }
+    }
+
+    /// The result, if it comes in time.
+    pub(crate) async fn wait_for<T>(
+        &self,
+        what: impl fmt::Display,
+        of: impl Future<Output = T>,
+    ) -> Result<T, StoreError> {
+        let late = |_| StoreError::timeout(format_args!("no {what} within {:?}", self.within));
+        timeout_at(self.until, of).await.map_err(late)
+    }
+
+    /// Waits before another attempt: twice as long each time, half of it by chance, so that those who came in each other's
+    /// way do not do so again. Whoever has no time left for it is told why the last attempt failed.
+    pub(crate) async fn pause(&mut self, why: StoreError) -> Result<(), StoreError> {
+        let half = self.pause / 2;
+        let pause = half + half.mul_f64(fastrand::f64());
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        if Instant::now() + pause >= self.until {
+            return Err(why);
+        }
+        sleep(pause).await;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_stored_as_it_is_or_so_that_no_other_key_is_stored_alike() {
+        assert_eq!(stored_key(b"a\0\xff"), b"a\0\xff");
+        let long = vec![b'k'; 10_000];
+        let longer = vec![b'k'; 10_001];
+        assert_eq!(stored_key(&long).len(), MAX_KEY);
+        assert_ne!(stored_key(&long), stored_key(&longer));
+        assert_ne!(stored_key(&stored_key(&long)), stored_key(&long), "the stored form of one key is another key");
+    }
+}
