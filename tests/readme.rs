@@ -69,12 +69,29 @@ fn the_configuration_shown_is_read() {
     assert_eq!(server.status()["max_active_users"], 20_000);
 }
 
-#[test]
-fn the_quickstart_runs() {
+/// An example's program; `cargo test` builds them.
+fn example(name: &str) -> Command {
     let mut binary = std::env::current_exe().unwrap();
     binary.pop();
     binary.pop();
-    let mut command = Command::new(binary.join("examples/quickstart"));
+    Command::new(binary.join("examples").join(name))
+}
+
+#[test]
+fn the_login_example_lets_nobody_guess_a_sixth_time() {
+    let redis = support::Redis::start();
+    for store in [&["--store", "memory"][..], &["--store", "redis", "--url", &redis.url()]] {
+        let output = example("login_limit").args(store).output().expect("cargo test builds the examples");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let answers: Vec<_> =
+            text.lines().map(|line| line.split_whitespace().find(|word| word.ends_with(':')).unwrap()).collect();
+        assert_eq!(answers, ["401:", "401:", "401:", "401:", "401:", "429:", "429:"], "{text}");
+    }
+}
+
+#[test]
+fn the_quickstart_runs() {
+    let mut command = example("quickstart");
     command.arg("127.0.0.1:0").stdout(Stdio::piped());
     let mut process = Process(command.spawn().expect("cargo test builds the examples"));
     let mut line = String::new();

@@ -2,6 +2,14 @@
 
 use super::answer::{Answer, AnsweredBy, Because, Reservation, Verdict};
 use super::ask::{Ask, Mode};
+#[cfg(feature = "postgres")]
+use super::store::Bucket;
+#[cfg(feature = "redis")]
+use super::store::Redis;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use super::store::SqlError;
+#[cfg(feature = "mysql")]
+use super::store::Velocity;
 use super::store::{Memory, TooManyKeys, ask_all};
 use crate::store_error::StoreError;
 use serde::Serialize;
@@ -44,11 +52,41 @@ struct Shared {
 pub enum Store {
     /// In this process.
     Memory(Memory),
+    /// In Redis.
+    #[cfg(feature = "redis")]
+    Redis(Redis),
+    /// A token bucket in PostgreSQL.
+    #[cfg(feature = "postgres")]
+    Postgres(Bucket),
+    /// A zone in MySQL.
+    #[cfg(feature = "mysql")]
+    Mysql(Velocity),
 }
 
 impl From<Memory> for Store {
     fn from(memory: Memory) -> Self {
         Self::Memory(memory)
+    }
+}
+
+#[cfg(feature = "redis")]
+impl From<Redis> for Store {
+    fn from(redis: Redis) -> Self {
+        Self::Redis(redis)
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl From<Bucket> for Store {
+    fn from(bucket: Bucket) -> Self {
+        Self::Postgres(bucket)
+    }
+}
+
+#[cfg(feature = "mysql")]
+impl From<Velocity> for Store {
+    fn from(zone: Velocity) -> Self {
+        Self::Mysql(zone)
     }
 }
 
@@ -65,18 +103,29 @@ pub enum OnStoreError {
 }
 
 /// Why there is no answer: the caller's mistake. A store that fails is answered as [`OnStoreError`] says.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// All or nothing needs one store that does it in one step.
+    /// An unknown zone, a form that cannot do what was asked, a schema of another version.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    #[error(transparent)]
+    Sql(#[from] SqlError),
+    /// A store that has no operation of this name.
+    #[error("limiter {limiter:?} is in a store that cannot {what}")]
+    Unsupported {
+        /// The limiter's name.
+        limiter: String,
+        /// What was asked of it.
+        what: &'static str,
+    },
+    /// All or nothing needs one store that does it in one step: memory, or one Redis connection.
     #[error(
-        "limiters {first:?} and {other:?} are in different stores; a list is asked as one step within one store only"
+        "limiters {} cannot be asked as one step: put all of them in memory, or all on one Redis connection",
+        limiters.join(", ")
     )]
-    DifferentStores {
-        /// The first limiter's name.
-        first: String,
-        /// The other's.
-        other: String,
+    NoCommonStore {
+        /// Their names.
+        limiters: Vec<String>,
     },
 }
 
@@ -185,7 +234,7 @@ impl Limiter {
     /// Asks several limiters as one step: either all of them grant, or nothing is charged anywhere.
     ///
     /// # Errors
-    /// [`AskError::DifferentStores`].
+    /// [`AskError::NoCommonStore`] unless all are in memory, or all on one Redis connection.
     pub async fn ask_all<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> Result<Joint, AskError> {
         let given = Store::ask_all(asks).await?;
         let answers = asks.iter().enumerate().map(|(nth, (limiter, key, ask))| {
@@ -195,14 +244,34 @@ impl Limiter {
         Ok(Joint::of(answers.collect()))
     }
 
-    /// Gives a reservation back whose turn has not come; see [`super::At::cancel`].
-    pub async fn cancel(&self, key: impl AsRef<[u8]>, reservation: &Reservation) {
-        self.shared.store.cancel(key.as_ref(), reservation).await;
+    /// Gives a reservation back whose turn has not come; see [`super::At::cancel`]. A store that does not answer is counted,
+    /// and keeps it.
+    ///
+    /// # Errors
+    /// [`AskError::Unsupported`] for a zone in MySQL, whose transactions are history.
+    pub async fn cancel(&self, key: impl AsRef<[u8]>, reservation: &Reservation) -> Result<(), AskError> {
+        self.take_back(self.shared.store.cancel(key.as_ref(), reservation).await, "take a reservation back")
     }
 
-    /// Gives permits back, never above the limit.
-    pub async fn refund(&self, key: impl AsRef<[u8]>, permits: u64) {
-        self.shared.store.refund(key.as_ref(), permits).await;
+    /// Gives permits back, never above the limit. A store that does not answer is counted, and keeps them.
+    ///
+    /// # Errors
+    /// [`AskError::Unsupported`] for a zone in MySQL, whose transactions are history.
+    pub async fn refund(&self, key: impl AsRef<[u8]>, permits: u64) -> Result<(), AskError> {
+        self.take_back(self.shared.store.refund(key.as_ref(), permits).await, "give permits back")
+    }
+
+    fn take_back(&self, done: Result<(), Untaken>, what: &'static str) -> Result<(), AskError> {
+        match done {
+            Ok(()) => Ok(()),
+            Err(Untaken::Unsupported) => Err(AskError::Unsupported { limiter: self.shared.name.clone(), what }),
+            Err(Untaken::Mistake(error)) => Err(error),
+            Err(Untaken::Store(error)) => {
+                self.shared.store_errors.fetch_add(1, Relaxed);
+                tracing::debug!(limiter = self.shared.name, %error, "a limiter's store did not answer");
+                Ok(())
+            }
+        }
     }
 
     /// Settles what was asked for by what it came to: the rest is given back, or the excess is taken, as a debt if need be.
@@ -211,7 +280,7 @@ impl Limiter {
     /// [`AskError`] for what the caller has to mend.
     pub async fn settle(&self, key: impl AsRef<[u8]>, asked: &Reservation, used: u64) -> Result<(), AskError> {
         if used < asked.cost {
-            self.refund(key, asked.cost - used).await;
+            self.refund(key, asked.cost - used).await?;
         } else if used > asked.cost {
             let excess = Ask::permits(used - asked.cost).max_wait(Duration::MAX);
             // Not this request's answer, so it is not counted.
@@ -322,42 +391,109 @@ enum Unanswered {
     Store(#[from] StoreError),
 }
 
+/// Why a store took nothing back.
+enum Untaken {
+    Unsupported,
+    Mistake(AskError),
+    Store(StoreError),
+}
+
+/// The store's failure, or the caller's mistake.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn sql(answer: Result<Answer, SqlError>) -> Result<Result<Answer, Unanswered>, AskError> {
+    match answer {
+        Ok(answer) => Ok(Ok(answer)),
+        Err(SqlError::Store(error)) => Ok(Err(error.into())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl From<SqlError> for Untaken {
+    fn from(error: SqlError) -> Self {
+        match error {
+            SqlError::Store(error) => Self::Store(error),
+            error => Self::Mistake(error.into()),
+        }
+    }
+}
+
 impl Store {
     async fn ask(&self, key: &[u8], ask: Ask) -> Result<Result<Answer, Unanswered>, AskError> {
         match self {
             Self::Memory(memory) => Ok(memory.ask(key, ask).map_err(Unanswered::from)),
+            #[cfg(feature = "redis")]
+            Self::Redis(redis) => Ok(redis.ask(key, ask).await.map_err(Unanswered::from)),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(bucket) => sql(bucket.ask(key, ask).await),
+            #[cfg(feature = "mysql")]
+            Self::Mysql(zone) => sql(zone.ask(key, ask).await),
         }
     }
 
     async fn ask_all<K: AsRef<[u8]>>(asks: &[(&Limiter, K, Ask)]) -> Result<Result<Vec<Answer>, Unanswered>, AskError> {
+        if let [(limiter, key, ask)] = asks {
+            return Ok(limiter.shared.store.ask(key.as_ref(), *ask).await?.map(|answer| vec![answer]));
+        }
         let in_memory: Option<Vec<_>> =
             asks.iter().map(|(limiter, key, ask)| Some((limiter.shared.store.memory()?, key, *ask))).collect();
         if let Some(asks) = in_memory {
             return Ok(ask_all(&asks).map_err(Unanswered::from));
         }
-        let other = |(limiter, ..): &&(&Limiter, K, Ask)| {
-            std::mem::discriminant(&limiter.shared.store) != std::mem::discriminant(&asks[0].0.shared.store)
-        };
-        let (first, other) = (asks[0].0, asks.iter().find(other).map_or(asks[0].0, |(limiter, ..)| limiter));
-        Err(AskError::DifferentStores { first: first.name().to_owned(), other: other.name().to_owned() })
+        #[cfg(feature = "redis")]
+        {
+            let in_redis: Option<Vec<_>> =
+                asks.iter().map(|(limiter, key, ask)| Some((limiter.shared.store.redis()?, key, *ask))).collect();
+            let one = |asks: &Vec<(&Redis, &K, Ask)>| asks.iter().all(|(redis, ..)| redis.shares_connection(asks[0].0));
+            if let Some(asks) = in_redis.filter(one) {
+                return Ok(Redis::ask_all(&asks).await.map_err(Unanswered::from));
+            }
+        }
+        let names = asks.iter().map(|(limiter, ..)| limiter.name().to_owned()).collect();
+        Err(AskError::NoCommonStore { limiters: names })
     }
 
+    #[allow(clippy::unnecessary_wraps)] // Where memory is the only store, it is always the one.
     fn memory(&self) -> Option<&Memory> {
         match self {
             Self::Memory(memory) => Some(memory),
+            #[cfg(any(feature = "redis", feature = "mysql", feature = "postgres"))]
+            _ => None,
         }
     }
 
-    async fn cancel(&self, key: &[u8], reservation: &Reservation) {
+    #[cfg(feature = "redis")]
+    fn redis(&self) -> Option<&Redis> {
+        match self {
+            Self::Redis(redis) => Some(redis),
+            _ => None,
+        }
+    }
+
+    async fn cancel(&self, key: &[u8], reservation: &Reservation) -> Result<(), Untaken> {
         match self {
             Self::Memory(memory) => memory.cancel(key, reservation),
+            #[cfg(feature = "redis")]
+            Self::Redis(redis) => redis.cancel(key, reservation).await.map_err(Untaken::Store)?,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(bucket) => bucket.cancel(key, reservation).await?,
+            #[cfg(feature = "mysql")]
+            Self::Mysql(_) => return Err(Untaken::Unsupported),
         }
+        Ok(())
     }
 
-    async fn refund(&self, key: &[u8], permits: u64) {
+    async fn refund(&self, key: &[u8], permits: u64) -> Result<(), Untaken> {
         match self {
             Self::Memory(memory) => memory.refund(key, permits),
+            #[cfg(feature = "redis")]
+            Self::Redis(redis) => redis.refund(key, permits).await.map_err(Untaken::Store)?,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(bucket) => bucket.refund(key, permits).await?,
+            #[cfg(feature = "mysql")]
+            Self::Mysql(_) => return Err(Untaken::Unsupported),
         }
+        Ok(())
     }
 }
 
@@ -371,8 +507,12 @@ struct Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let Some(reservation) = self.reservation.take() else { return };
-        match &self.limiter.shared.store {
-            Store::Memory(memory) => memory.cancel(self.key, &reservation),
+        if let Some(memory) = self.limiter.shared.store.memory() {
+            return memory.cancel(self.key, &reservation);
         }
+        // A drop cannot wait for a store; without a runtime the turn passes unused.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let (limiter, key) = (self.limiter.clone(), self.key.to_vec());
+        runtime.spawn(async move { limiter.cancel(key, &reservation).await });
     }
 }

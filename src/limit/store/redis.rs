@@ -353,6 +353,11 @@ impl Redis {
         texts.iter().map(|text| wire::answer(text)).collect()
     }
 
+    /// Whether both can be asked in one list.
+    pub(crate) fn shares_connection(&self, other: &Self) -> bool {
+        self.shared.connection.is(&other.shared.connection)
+    }
+
     fn view(&self) -> RedisView<'_> {
         RedisView { limiter: self, now: None, first_key: None }
     }
