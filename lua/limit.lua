@@ -1,27 +1,29 @@
 -- Asks one limiter, or a list of them as one step; or takes back what one has granted.
 --
--- KEYS[1…] one key for each limiter of the list. It is a list if the limiter is a log, otherwise a string; see below
--- ARGV[1] 'ask', 'cancel' or 'refund'
--- ARGV[2] '' for the server's clock, or 'seconds nanoseconds' since the epoch: a time of a test's own
--- ARGV[1+2i] the policy of KEYS[i], ARGV[2+2i] what is asked of it. All times are whole nanoseconds:
---   followed by '/' and another such policy if the key belongs to that one, and is only asked under the first:
---   t INTERVAL SPAN LIMIT b|a(paid before, after) f|e(starts full, empty) s|z|i(some rate, zero, infinite) h|r(hold, recount)
---   k TICK PERMITS-PER-TICK CAPACITY INITIAL 0|1(more than the capacity may be asked for)
---   s WINDOW LIMIT
---   l COUNTS-FOR GAP LIMIT GRAIN 0|1(records refusals)
---   w 0|1(infinite rate) STABLE THRESHOLD MAX SLOPE COOL-DOWN, floating point and in microseconds
---   ask:    PERMITS|all LONGEST-WAIT t|p(take, peek)
---   cancel: PERMITS ACT-AT-SECONDS ACT-AT-NANOSECONDS MARK     refund: PERMITS
+-- KEYS[1] the first limiter's key, KEYS[2…] those of the others
+-- ARGV[1] 'ask', 'cancel' or 'refund' · ARGV[2] '' for the server's clock, or 'seconds nanoseconds' since the epoch: a time
+-- of a test's own, at which keys are kept an hour longer
+-- ARGV[1+2i] the policy of KEYS[i], in which all times are whole nanoseconds:
+--   t INTERVAL SPAN LIMIT b|a f|e s|z|i h|r   Tat: paid before or after; full or empty at the start; some rate, zero or
+--                                             infinite; hold or recount when the clock goes back
+--   k TICK PER-TICK CAPACITY INITIAL 0|1      Ticks: 1 if more than the capacity may be asked for
+--   s WINDOW LIMIT                            TwoWindows
+--   l COUNTS-FOR GAP LIMIT GRAIN 0|1          Log: 1 if refusals are recorded
+--   w 0|1 STABLE THRESHOLD MAX SLOPE COOL-DOWN   WarmUp: 1 if the rate is infinite; floating point, in microseconds
+--   or two of them, 'own/home': asked under the first, while the key is that of the second
+-- ARGV[2+2i] what is asked of it, or taken back:
+--   ask: PERMITS|all LONGEST-WAIT t|p (take, peek) · cancel: PERMITS SECONDS NANOSECONDS MARK · refund: PERMITS
 --
 -- Returns for 'ask' one text per limiter, 'VERDICT TIME BECAUSE LIMIT REMAINING AVAILABLE NEXT-IN FULL-IN COST ACT-AT MARK':
 -- g (granted, after TIME) or r (refused, until TIME); 'never' is a time that does not come. Numbers travel as text, because
 -- those that a script returns are cut to integers. For the others nothing.
 --
--- A string holds 'policy|state', a log's first element 'l|as-of held', the others an instant each, or 'instant*count'. What is
--- none of these, has been cut, or belongs to another kind of policy, stands for a key that was never asked for.
+-- A key holds 'policy|state'; that of a log is a list, first 'l|as-of held', then the instants, as one number each or as
+-- 'instant*count'. The policy is that which the state was told in: under another one it is converted first. What is none of
+-- these, or belongs to another kind of policy, stands for a key that was never asked for.
 --
--- Atomic, because whatever comes between the question and the charge would be granted from the same permits. Nothing is
--- written before everything is read and computed; and the first write is one that a full server refuses, so that a list is
+-- Atomic, because whatever came between the question and the charge would be granted from the same permits. Nothing is
+-- written before everything is read and computed, and the first write is one that a full server refuses, so that a list is
 -- never charged by half.
 --
 -- Numbers in Lua are doubles, exact up to 2^53. An instant is therefore two numbers, seconds and nanoseconds, and all
@@ -41,6 +43,8 @@ local function moved(s, n, by)
   local nanos = n + by
   local rest = fmod(nanos, SECOND)
   if rest < 0 then rest = rest + SECOND end
+  -- The rest of a negative number may be a negative zero, which is printed as such.
+  rest = rest + 0
   s = s + floor((nanos - rest) / SECOND + 0.5)
   if s < 0 then return 0, 0 end
   if s > LAST_S or (s == LAST_S and rest > LAST_N) then return LAST_S, LAST_N end
@@ -114,12 +118,18 @@ local function words(text)
   return all
 end
 
--- The numbers of a stored state, if it has so many and they are numbers.
+-- A stored number, if it is one that can have been stored.
+local function number(word)
+  local found = word and string.match(word, '^%-?[%d.]+e?[%-+]?%d*$') and tonumber(word)
+  return found and found >= -LAST and found <= LAST and found or nil
+end
+
+-- The numbers of a stored state, if it has so many.
 local function numbers(text, count)
   local all = words(text)
   if #all ~= count then return nil end
   for i = 1, count do
-    all[i] = string.match(all[i], '^%-?[%d.]+e?[%-+]?%d*$') and tonumber(all[i])
+    all[i] = number(all[i])
     if not all[i] then return nil end
   end
   return all
@@ -151,7 +161,7 @@ make.t = function()
   local P = {}
 
   function P.parse(w)
-    local p = { interval = tonumber(w[2]), span = tonumber(w[3]), limit = tonumber(w[4]) }
+    local p = { interval = number(w[2]), span = number(w[3]), limit = number(w[4]) }
     p.after, p.empty, p.zero, p.free, p.recount = w[5] == 'a', w[6] == 'e', w[7] == 'z', w[7] == 'i', w[8] == 'r'
     return p.interval and p.span and p.limit and (p.interval > 0 or p.free) and w[8] and p
   end
@@ -297,7 +307,7 @@ make.k = function()
   local P = {}
 
   function P.parse(w)
-    local p = { tick = tonumber(w[2]), per = tonumber(w[3]), capacity = tonumber(w[4]), initial = tonumber(w[5]) }
+    local p = { tick = number(w[2]), per = number(w[3]), capacity = number(w[4]), initial = number(w[5]) }
     p.above = w[6] == '1'
     return p.tick and p.tick > 0 and p.per and p.capacity and p.initial and p
   end
@@ -402,7 +412,7 @@ make.s = function()
   local MOST = 4294967295
 
   function P.parse(w)
-    local p = { window = tonumber(w[2]), limit = tonumber(w[3]) }
+    local p = { window = number(w[2]), limit = number(w[3]) }
     return p.window and p.window > 0 and p.limit and p
   end
 
@@ -517,7 +527,7 @@ make.l = function()
   local CHUNK = 16
 
   function P.parse(w)
-    local p = { counts_for = tonumber(w[2]), gap = tonumber(w[3]), limit = tonumber(w[4]), grain = tonumber(w[5]) }
+    local p = { counts_for = number(w[2]), gap = number(w[3]), limit = number(w[4]), grain = number(w[5]) }
     p.records = w[6] == '1'
     p.most = p.limit and p.limit * (p.records and 1 or 2)
     return p.counts_for and p.gap and p.limit and p.grain and p
@@ -540,7 +550,9 @@ make.l = function()
       if not st.cache[i] then fetch(st, i) end
       local s, n, count = string.match(st.cache[i] or '', '^(%d+)(%d%d%d%d%d%d%d%d%d)%*?(%d*)$')
       if not s then error('no instant') end
-      st.cache[i] = { s = tonumber(s), n = tonumber(n), count = tonumber(count) or 1 }
+      s, n, count = number(s), number(n), count == '' and 1 or number(count)
+      if not s or not count or count < 1 then error('no attempts') end
+      st.cache[i] = { s = s, n = n, count = count }
     end
     return st.cache[i]
   end
@@ -552,7 +564,8 @@ make.l = function()
     local as, an, held = string.match(texts[1], '^l|(%d+) (%d+) (%d+)$')
     if not as then return nil end
     local st = P.fresh()
-    st.key, st.as, st.an, st.held = key, tonumber(as), tonumber(an), tonumber(held)
+    st.key, st.as, st.an, st.held = key, number(as), number(an), number(held)
+    if not st.as or not st.an or not st.held then return nil end
     for i = 2, #texts do st.cache[i - 1] = texts[i] end
     st.last = #texts < CHUNK and #texts - 1 or redis.call('LLEN', key) - 1
     st.stored = st.last
@@ -595,6 +608,7 @@ make.l = function()
     while count > 0 do
       local left = run(st, st.first).count - st.cut
       st.held = st.held - min(left, count)
+      if st.held < 0 then error('a log that was cut') end
       if left > count then
         st.cut = st.cut + count
         return
@@ -784,8 +798,8 @@ make.w = function()
   end
 
   function P.parse(w)
-    local p = { free = w[2] == '1', stable = tonumber(w[3]), threshold = tonumber(w[4]), max = tonumber(w[5]) }
-    p.slope, p.cool_down = tonumber(w[6]), tonumber(w[7])
+    local p = { free = w[2] == '1', stable = number(w[3]), threshold = number(w[4]), max = number(w[5]) }
+    p.slope, p.cool_down = number(w[6]), number(w[7])
     return p.stable and p.threshold and p.max and p.slope and p.cool_down and p
   end
 
@@ -855,7 +869,7 @@ make.w = function()
     answer.limit = p.free and LAST or cut(p.max) + 1
     answer.remaining = time > 0 and 0 or min(cut(stored) + 1, answer.limit)
     answer.available, answer.next_in = stored, time
-    answer.full_in = time + (p.free and 0 or ceil((p.max - stored) * p.cool_down * 1000))
+    answer.full_in = time + (p.free and 0 or max(ceil((p.max - stored) * p.cool_down * 1000), 0))
     return answer
   end
 
@@ -954,7 +968,8 @@ for i, key in ipairs(KEYS) do
   local step = { key = key, home = home or policy, kind = kind_of(policy), p = parse(own or policy) }
   step.home_p = home and parse(home) or step.p
   if verb == 'ask' then
-    step.q = { all = asked[1] == 'all', cost = tonumber(asked[1]), said = asked[1], max_wait = tonumber(asked[2]), take = asked[3] == 't' }
+    step.q = { said = asked[1], all = asked[1] == 'all', cost = tonumber(asked[1]) }
+    step.q.max_wait, step.q.take = tonumber(asked[2]), asked[3] == 't'
   else
     step.r = { cost = tonumber(asked[1]), act_s = tonumber(asked[2]), act_n = tonumber(asked[3]), mark = asked[4] }
   end
@@ -1108,7 +1123,9 @@ for i, a in ipairs(done.answers) do
   texts[i] = table.concat({
     a.granted and 'g' or 'r', time(a.time), a.because or '-',
     string.format('%.0f %.0f %.17g', a.limit, a.remaining, a.available), time(a.next_in), time(a.full_in),
-    a.cost and a.cost == steps[i].q.cost and steps[i].q.said or string.format('%.0f', a.cost or 0), stamp(a.act_s or 0, a.act_n or 0), a.mark or '0',
+    -- As it was said, since a large number of permits is not exact here.
+    a.cost and a.cost == steps[i].q.cost and steps[i].q.said or string.format('%.0f', a.cost or 0),
+    stamp(a.act_s or 0, a.act_n or 0), a.mark or '0',
   }, ' ')
 end
 return texts

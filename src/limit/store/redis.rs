@@ -427,6 +427,10 @@ impl<'a> RedisView<'a> {
         let answer = wire::answer(text)?;
         if let (Some(asked), Some(place)) = (asked, place) {
             shared.denied.note(place, asked, &answer, since);
+            if !Arc::ptr_eq(&terms, &shared.terms.read()) {
+                // Asked under a policy that was changed meanwhile.
+                shared.denied.forget(key);
+            }
         }
         Ok(answer)
     }

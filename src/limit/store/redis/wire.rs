@@ -169,6 +169,7 @@ fn mark(text: &str) -> Option<u64> {
 
 /// A whole number; beyond the largest, the largest.
 fn whole(text: &str) -> Option<u64> {
+    let text = text.strip_prefix("-").filter(|digits| digits.bytes().all(|byte| byte == b'0')).unwrap_or(text);
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
