@@ -5,9 +5,10 @@ mod support;
 #[path = "support/vectors.rs"]
 mod vectors;
 
-use headcount::RedisConnection;
 use headcount::limit::policy::{Log, OnStepBack, Paid, Policy, Start, Tat, Ticks, TwoWindows, WarmUp};
 use headcount::limit::{Answer, Ask, Memory, Rate, Redis, Reservation, ask_all_at};
+use headcount::round::Outcome;
+use headcount::{Headcount, RedisConnection, RedisStore};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -767,6 +768,27 @@ fn a_server_that_became_a_replica_is_left_and_met_again() {
         let _: () = server.ask(&["REPLICAOF", "NO", "ONE"]);
         assert_eq!(login.ask("k", Ask::ONE).await.unwrap().remaining, 7);
         assert_eq!(count(connections()) - before, 3, "two of the test's own, and a new one of the limiter's");
+    });
+}
+
+#[test]
+fn admission_and_limiters_share_one_connection() {
+    let server = Server::start();
+    let (runtime, connection) = (runtime(), connect(&server));
+    let (headcount, mut worker) =
+        Headcount::builder().max_active_users(9).secret("the key of the whole fleet").build().unwrap();
+    let mut rounds = headcount.sync_with(RedisStore::on(&connection, "shop"));
+    let limiters: Vec<_> =
+        (0..3).map(|nth| limiter(&connection, &format!("limiter-{nth}"), Tat::new(Rate::per_hour(1), 9))).collect();
+    runtime.block_on(async {
+        worker.tick();
+        let list = [(&limiters[0], "k", Ask::ONE), (&limiters[1], "k", Ask::ONE)];
+        let (outcome, answers) = tokio::join!(rounds.round(), Redis::ask_all(&list));
+        assert_eq!(outcome, Outcome::Success);
+        assert!(answers.unwrap().iter().all(Answer::is_allowed));
+        assert!(limiters[2].ask("k", Ask::ONE).await.unwrap().is_allowed());
+        let clients: String = server.ask(&["INFO", "clients"]);
+        assert!(clients.contains("connected_clients:2\r"), "theirs and this question's: {clients}");
     });
 }
 

@@ -212,7 +212,7 @@ impl Memory {
     }
 
     /// A handle that asks for the same keys under another policy: tiers of users, or nginx's locations that share a zone
-    /// and differ in their bursts. For [`Tat`](super::policy::Tat) the rates may differ too. A later `change` does not
+    /// and differ in their bursts. For [`Tat`](crate::limit::policy::Tat) the rates may differ too. A later `change` does not
     /// concern it.
     ///
     /// # Errors
