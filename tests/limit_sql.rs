@@ -441,6 +441,15 @@ async fn a_postgres_that_cannot_be_used_is_an_error_without_a_password() {
         assert!(error.store_error().unwrap().is_refused(), "{text}");
         assert!(text.contains(says) && !text.contains("wr0ng"), "{text}");
     }
+    let url = postgres_database().await;
+    Postgres::open(&url).unwrap().install().await.unwrap();
+    let grants = "grant usage on schema headcount to weak; grant select, insert, update, delete on all tables in schema headcount to weak";
+    psql(&url).await.batch_execute(grants).await.unwrap();
+    let weak = Postgres::open(url.replace("postgres@", "weak@")).unwrap();
+    weak.install().await.unwrap();
+    let bucket = weak.yugabyte(Rate::per_second(1), SECOND).unwrap();
+    assert!(bucket.ask("k", Ask::ONE).await.unwrap().is_allowed());
+
     let nobody = Postgres::open("postgres://x:s3cret@%2Fnowhere/db").unwrap().install().await.unwrap_err();
     assert!(nobody.store_error().unwrap().is_unavailable(), "{nobody}");
     for url in [
@@ -763,6 +772,16 @@ async fn a_mysql_that_cannot_be_used_is_an_error_without_a_password() {
         assert!(error.store_error().unwrap().is_refused(), "{text}");
         assert!(text.contains(says) && !text.contains("wr0ng"), "{text}");
     }
+    let url = MARIADB.url("root", &database);
+    Mysql::open(&url).unwrap().install().await.unwrap();
+    let grants = format!("GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON {database}.* TO weak@localhost");
+    admin.query_drop(grants).await.unwrap();
+    let weak = Mysql::open(url.replace("root@", "weak@")).unwrap();
+    weak.install().await.unwrap();
+    weak.set_zone(1, 1, SECOND).await.unwrap();
+    assert!(weak.velocity(1).ask("k", Ask::ONE).await.unwrap().is_allowed());
+    assert_eq!(weak.velocity(1).history("k", 10).await.unwrap().len(), 1);
+
     let nobody = Mysql::open("mysql://x:s3cret@localhost/db?socket=/nowhere").unwrap().install().await.unwrap_err();
     assert!(nobody.store_error().unwrap().is_unavailable(), "{nobody}");
     for url in [

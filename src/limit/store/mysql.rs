@@ -160,6 +160,9 @@ impl Mysql {
     /// Creates tables and procedures in the database, all but `check_velocity` named `headcount_..`, or brings older ones up
     /// to this program's version; does nothing if they are there. May be called by everybody at once, at each start.
     ///
+    /// The first to call it must be allowed to create tables and routines. To all others `SELECT, INSERT, UPDATE, DELETE,
+    /// EXECUTE` on the database are enough.
+    ///
     /// # Errors
     /// [`SqlError::NewerSchema`]; [`SqlError::Store`]. It may take up to 30 s if somebody else is at it.
     pub async fn install(&self) -> Result<(), SqlError> {
@@ -375,6 +378,9 @@ async fn install(conn: &mut Conn) -> Result<(), SqlError> {
     if let Some(found) = found.filter(|&found| found > VERSION) {
         return Err(SqlError::NewerSchema { found, known: VERSION });
     }
+    if found == Some(VERSION) && is_complete(conn).await.map_err(broken)? {
+        return Ok(());
+    }
     for table in TABLES {
         conn.query_drop(table).await.map_err(broken)?;
     }
@@ -395,6 +401,17 @@ async fn install(conn: &mut Conn) -> Result<(), SqlError> {
         conn.exec_drop(note, (VERSION, VERSION)).await.map_err(broken)?;
     }
     Ok(())
+}
+
+/// Whether all of the schema is there, so that whoever may not create anything may still call `install`.
+async fn is_complete(conn: &mut Conn) -> Result<bool, Error> {
+    const COUNT: &str = "SELECT \
+        (SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN \
+            ('headcount_version', 'headcount_zones', 'headcount_bucket_locks', 'headcount_transactions')) + \
+        (SELECT COUNT(*) FROM information_schema.routines WHERE routine_schema = DATABASE() AND routine_name IN \
+            ('headcount_decide', 'headcount_ask', 'check_velocity'))";
+    let there: Option<usize> = conn.query_first(COUNT).await?;
+    Ok(there == Some(TABLES.len() + PROCEDURES.len()))
 }
 
 /// Deletes one batch; returns how many transactions that were.

@@ -168,8 +168,10 @@ impl Postgres {
     }
 
     /// Creates the schema `headcount` in the database, or brings an older one up to this program's version; does nothing
-    /// if it is there. May be called by everybody at once, at each start. Whoever calls it must be allowed to create a
-    /// schema, unless there is nothing to do.
+    /// if it is there. May be called by everybody at once, at each start.
+    ///
+    /// The first to call it must be allowed to create a schema. To all others it is enough to have `usage` of the schema
+    /// `headcount` and `select, insert, update, delete` on its tables.
     ///
     /// # Errors
     /// [`SqlError::NewerSchema`]; [`SqlError::Store`]. It may take up to 30 s if somebody else is at it.
@@ -448,8 +450,8 @@ impl Bucket {
             .map(|_| ())
     }
 
-    /// Puts a key where it has so many permits: for migrating from another limiter. The exact form takes what is below
-    /// zero as a debt; neither goes above the limit.
+    /// Puts a key where it has so many permits: for migrating from another limiter. To the exact form what is below zero is
+    /// a debt, and what is above the limit is the limit; to the faithful form it is the number in the row.
     ///
     /// # Errors
     /// [`SqlError::Store`].
@@ -593,8 +595,9 @@ impl Bucket {
                 self.store.run(about, put).await?;
             }
             Form::Faithful(_) => {
-                let (refill, window) = published(self.policy.rate, self.window)?;
-                let about = (SET_FAITHFUL, id, permits.min(refill * window), at.map(micros));
+                // As published, what is above the capacity is cut after the next take only.
+                let tokens = permits.clamp(-bigint(MOST_NANOS), bigint(MOST_NANOS));
+                let about = (SET_FAITHFUL, id, tokens, at.map(micros));
                 self.store.run(about, put).await?;
             }
         }
