@@ -443,7 +443,8 @@ async fn a_postgres_that_cannot_be_used_is_an_error_without_a_password() {
     }
     let url = postgres_database().await;
     Postgres::open(&url).unwrap().install().await.unwrap();
-    let grants = "grant usage on schema headcount to weak; grant select, insert, update, delete on all tables in schema headcount to weak";
+    let grants = "grant usage on schema headcount to weak; \
+                  grant select, insert, update, delete on all tables in schema headcount to weak";
     psql(&url).await.batch_execute(grants).await.unwrap();
     let weak = Postgres::open(url.replace("postgres@", "weak@")).unwrap();
     weak.install().await.unwrap();

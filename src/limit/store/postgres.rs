@@ -337,7 +337,7 @@ async fn install(client: &mut Object) -> Result<(), SqlError> {
 /// Which arithmetic a [`Bucket`] runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As the memory store: the row locked, one reading of the clock, whole nanoseconds, refusals free.
+    /// As the memory store: the row locked, the clock read once, whole nanoseconds, refusals free.
     Exact,
     /// As published, quirks and all.
     Faithful(Rounding),
@@ -413,7 +413,8 @@ impl Bucket {
     /// [`SqlError::NoWaiting`] from the faithful form.
     ///
     /// # Cost
-    /// One statement, in one round trip; a row lock that is held until the server has written it. A refusal writes nothing.
+    /// One statement, in one round trip. What is granted holds a row lock until the server has written it; a refusal takes no
+    /// lock and writes nothing.
     pub async fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, SqlError> {
         self.asked(key.as_ref(), ask, None).await
     }
