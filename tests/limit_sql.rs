@@ -748,10 +748,27 @@ async fn a_mysql_schema_is_installed_once_by_many_and_mended_and_never_downgrade
     let newer = store.install().await.unwrap_err();
     assert!(matches!(newer, SqlError::NewerSchema { found: 7, known: 1 }) && newer.to_string().contains("update"));
 
+    // As if the installation had been cut off before it noted its version.
+    client.query_drop("DELETE FROM headcount_version").await.unwrap();
+    client.query_drop("DROP TABLE headcount_bucket_locks").await.unwrap();
+    store.install().await.unwrap();
+    assert!(store.velocity(1).ask("after", Ask::ONE).await.unwrap().is_allowed());
+
     let index = "SELECT GROUP_CONCAT(column_name ORDER BY seq_in_index) FROM information_schema.statistics \
                  WHERE table_schema = DATABASE() AND table_name = 'headcount_transactions' AND index_name = 'counted'";
     let columns: Option<String> = client.query_first(index).await.unwrap();
     assert!(columns.unwrap().starts_with("zone_id,bucket_key,blocked,created_at"));
+}
+
+#[tokio::test]
+async fn somebody_elses_check_velocity_is_left_alone() {
+    let url = mysql_database().await;
+    let mut client = mysql_client(&url).await;
+    client.query_drop("CREATE PROCEDURE check_velocity() SELECT 'theirs'").await.unwrap();
+    let taken = Mysql::open(&url).unwrap().install().await.unwrap_err();
+    assert!(matches!(taken, SqlError::NameTaken { procedure: "check_velocity" }), "{taken}");
+    let still: Option<String> = client.query_first("CALL check_velocity()").await.unwrap();
+    assert_eq!(still.unwrap(), "theirs");
 }
 
 #[tokio::test]
