@@ -7,6 +7,8 @@
 //! The servers are started on temporary directories, with Unix sockets, and do not wait for the disk (`fsync` off,
 //! `innodb_flush_log_at_trx_commit` 2): what is measured is the work, not the disk. It needs both on the machine.
 
+#![allow(clippy::disallowed_methods)] // A bench times itself.
+
 mod support;
 
 #[path = "../tests/support/databases.rs"]

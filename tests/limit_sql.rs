@@ -1,6 +1,8 @@
 //! The limiters in PostgreSQL and MariaDB, on real servers: what the sources answer, exactness under contention, and the
 //! errors that a caller can meet.
 
+#![allow(clippy::disallowed_methods)] // Tests wait in real time.
+
 #[path = "support/databases.rs"]
 mod databases;
 
@@ -439,6 +441,16 @@ async fn a_postgres_that_cannot_be_used_is_an_error_without_a_password() {
         assert!(error.store_error().unwrap().is_refused(), "{text}");
         assert!(text.contains(says) && !text.contains("wr0ng"), "{text}");
     }
+    let url = postgres_database().await;
+    Postgres::open(&url).unwrap().install().await.unwrap();
+    let grants = "grant usage on schema headcount to weak; \
+                  grant select, insert, update, delete on all tables in schema headcount to weak";
+    psql(&url).await.batch_execute(grants).await.unwrap();
+    let weak = Postgres::open(url.replace("postgres@", "weak@")).unwrap();
+    weak.install().await.unwrap();
+    let bucket = weak.yugabyte(Rate::per_second(1), SECOND).unwrap();
+    assert!(bucket.ask("k", Ask::ONE).await.unwrap().is_allowed());
+
     let nobody = Postgres::open("postgres://x:s3cret@%2Fnowhere/db").unwrap().install().await.unwrap_err();
     assert!(nobody.store_error().unwrap().is_unavailable(), "{nobody}");
     for url in [
@@ -570,7 +582,7 @@ async fn velocity_answers_as_the_memory_store() {
         let memories = [(); 2].map(|()| Memory::new(policy.clone()).unwrap());
         let mut now = Duration::from_millis(1_700_000_000_123);
         // Taking all of nothing leaves no row to remember the clock by, so that is not asked of one that goes back.
-        let goes_back = zone % 2 == 0;
+        let goes_back = zone.is_multiple_of(2);
         for _ in 0..120 {
             let step = Duration::from_millis(dice.u64(0..2500));
             now = if goes_back && dice.u8(0..10) == 0 { now - step } else { now + step };
@@ -736,10 +748,27 @@ async fn a_mysql_schema_is_installed_once_by_many_and_mended_and_never_downgrade
     let newer = store.install().await.unwrap_err();
     assert!(matches!(newer, SqlError::NewerSchema { found: 7, known: 1 }) && newer.to_string().contains("update"));
 
+    // As if the installation had been cut off before it noted its version.
+    client.query_drop("DELETE FROM headcount_version").await.unwrap();
+    client.query_drop("DROP TABLE headcount_bucket_locks").await.unwrap();
+    store.install().await.unwrap();
+    assert!(store.velocity(1).ask("after", Ask::ONE).await.unwrap().is_allowed());
+
     let index = "SELECT GROUP_CONCAT(column_name ORDER BY seq_in_index) FROM information_schema.statistics \
                  WHERE table_schema = DATABASE() AND table_name = 'headcount_transactions' AND index_name = 'counted'";
     let columns: Option<String> = client.query_first(index).await.unwrap();
     assert!(columns.unwrap().starts_with("zone_id,bucket_key,blocked,created_at"));
+}
+
+#[tokio::test]
+async fn somebody_elses_check_velocity_is_left_alone() {
+    let url = mysql_database().await;
+    let mut client = mysql_client(&url).await;
+    client.query_drop("CREATE PROCEDURE check_velocity() SELECT 'theirs'").await.unwrap();
+    let taken = Mysql::open(&url).unwrap().install().await.unwrap_err();
+    assert!(matches!(taken, SqlError::NameTaken { procedure: "check_velocity" }), "{taken}");
+    let still: Option<String> = client.query_first("CALL check_velocity()").await.unwrap();
+    assert_eq!(still.unwrap(), "theirs");
 }
 
 #[tokio::test]
@@ -761,6 +790,16 @@ async fn a_mysql_that_cannot_be_used_is_an_error_without_a_password() {
         assert!(error.store_error().unwrap().is_refused(), "{text}");
         assert!(text.contains(says) && !text.contains("wr0ng"), "{text}");
     }
+    let url = MARIADB.url("root", &database);
+    Mysql::open(&url).unwrap().install().await.unwrap();
+    let grants = format!("GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON {database}.* TO weak@localhost");
+    admin.query_drop(grants).await.unwrap();
+    let weak = Mysql::open(url.replace("root@", "weak@")).unwrap();
+    weak.install().await.unwrap();
+    weak.set_zone(1, 1, SECOND).await.unwrap();
+    assert!(weak.velocity(1).ask("k", Ask::ONE).await.unwrap().is_allowed());
+    assert_eq!(weak.velocity(1).history("k", 10).await.unwrap().len(), 1);
+
     let nobody = Mysql::open("mysql://x:s3cret@localhost/db?socket=/nowhere").unwrap().install().await.unwrap_err();
     assert!(nobody.store_error().unwrap().is_unavailable(), "{nobody}");
     for url in [

@@ -1,5 +1,7 @@
 //! Fifty clients on one key while their database is stalled, killed and restarted; and one client alone afterwards.
 
+#![allow(clippy::disallowed_methods)] // Tests wait in real time.
+
 #[path = "support/databases.rs"]
 mod databases;
 

@@ -14,6 +14,7 @@ CREATE PROCEDURE headcount_ask(
   IN p_zone_id INT UNSIGNED, IN p_bucket_key VARBINARY(255), IN p_permits INT UNSIGNED, IN p_take BOOLEAN, IN p_at BIGINT)
 SQL SECURITY INVOKER
 MODIFIES SQL DATA
+COMMENT 'headcount'
 BEGIN
   DECLARE v_blocked TINYINT;
   DECLARE v_transaction, v_held BIGINT UNSIGNED;

@@ -9,6 +9,7 @@
 CREATE PROCEDURE check_velocity(IN p_zone_id INT UNSIGNED, IN p_bucket_key VARBINARY(255))
 SQL SECURITY INVOKER
 MODIFIES SQL DATA
+COMMENT 'headcount'
 BEGIN
   DECLARE v_blocked TINYINT;
   DECLARE v_zone_txn_id, v_held BIGINT UNSIGNED;

@@ -37,6 +37,9 @@ const PROCEDURES: [(&str, &str); 3] = [
     ("check_velocity", include_str!("../../../sql/mysql/check_velocity.sql")),
 ];
 
+/// The comment by which a procedure is known to be ours.
+const OURS: &str = "headcount";
+
 const ASK: &str = "CALL headcount_ask(?, ?, ?, ?, ?)";
 
 /// Transactions that one statement deletes at most, so that none holds its locks for long.
@@ -160,8 +163,12 @@ impl Mysql {
     /// Creates tables and procedures in the database, all but `check_velocity` named `headcount_..`, or brings older ones up
     /// to this program's version; does nothing if they are there. May be called by everybody at once, at each start.
     ///
+    /// The first to call it must be allowed to create tables and routines. To all others `SELECT, INSERT, UPDATE, DELETE,
+    /// EXECUTE` on the database are enough.
+    ///
     /// # Errors
-    /// [`SqlError::NewerSchema`]; [`SqlError::Store`]. It may take up to 30 s if somebody else is at it.
+    /// [`SqlError::NewerSchema`]; [`SqlError::NameTaken`] if there is a `check_velocity` of somebody else's, which is left
+    /// alone; [`SqlError::Store`]. It may take up to 30 s if somebody else is at it.
     pub async fn install(&self) -> Result<(), SqlError> {
         let patience = Patience::new(INSTALL_WITHIN);
         let mut lease = self.pool.lease(&patience).await?;
@@ -375,26 +382,44 @@ async fn install(conn: &mut Conn) -> Result<(), SqlError> {
     if let Some(found) = found.filter(|&found| found > VERSION) {
         return Err(SqlError::NewerSchema { found, known: VERSION });
     }
+    if found == Some(VERSION) && is_complete(conn).await.map_err(broken)? {
+        return Ok(());
+    }
+    let mut missing = Vec::new();
+    for (name, procedure) in PROCEDURES {
+        let comment = "SELECT routine_comment FROM information_schema.routines \
+                       WHERE routine_schema = DATABASE() AND routine_type = 'PROCEDURE' AND routine_name = ?";
+        let comment: Option<String> = conn.exec_first(comment, (name,)).await.map_err(broken)?;
+        match comment.as_deref() {
+            Some(OURS) if found == Some(VERSION) => {}
+            None | Some(OURS) => missing.push((name, procedure)),
+            // Whoever comes from the published procedure may still be calling it.
+            Some(_) => return Err(SqlError::NameTaken { procedure: name }),
+        }
+    }
     for table in TABLES {
         conn.query_drop(table).await.map_err(broken)?;
     }
-    for (name, procedure) in PROCEDURES {
-        let exists = "SELECT COUNT(*) FROM information_schema.routines \
-                      WHERE routine_schema = DATABASE() AND routine_type = 'PROCEDURE' AND routine_name = ?";
-        let exists: Option<u32> = conn.exec_first(exists, (name,)).await.map_err(broken)?;
-        let outdated = found != Some(VERSION);
-        if exists != Some(0) && outdated {
-            conn.query_drop(format!("DROP PROCEDURE {name}")).await.map_err(broken)?;
-        }
-        if exists == Some(0) || outdated {
-            conn.query_drop(procedure).await.map_err(broken)?;
-        }
+    for (name, procedure) in missing {
+        conn.query_drop(format!("DROP PROCEDURE IF EXISTS {name}")).await.map_err(broken)?;
+        conn.query_drop(procedure).await.map_err(broken)?;
     }
     if found != Some(VERSION) {
         let note = "INSERT INTO headcount_version (one, version) VALUES (1, ?) ON DUPLICATE KEY UPDATE version = ?";
         conn.exec_drop(note, (VERSION, VERSION)).await.map_err(broken)?;
     }
     Ok(())
+}
+
+/// Whether all of the schema is there, so that whoever may not create anything may still call `install`.
+async fn is_complete(conn: &mut Conn) -> Result<bool, Error> {
+    const COUNT: &str = "SELECT \
+        (SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN \
+            ('headcount_version', 'headcount_zones', 'headcount_bucket_locks', 'headcount_transactions')) + \
+        (SELECT COUNT(*) FROM information_schema.routines WHERE routine_schema = DATABASE() AND routine_name IN \
+            ('headcount_decide', 'headcount_ask', 'check_velocity'))";
+    let there: Option<usize> = conn.query_first(COUNT).await?;
+    Ok(there == Some(TABLES.len() + PROCEDURES.len()))
 }
 
 /// Deletes one batch; returns how many transactions that were.

@@ -168,8 +168,10 @@ impl Postgres {
     }
 
     /// Creates the schema `headcount` in the database, or brings an older one up to this program's version; does nothing
-    /// if it is there. May be called by everybody at once, at each start. Whoever calls it must be allowed to create a
-    /// schema, unless there is nothing to do.
+    /// if it is there. May be called by everybody at once, at each start.
+    ///
+    /// The first to call it must be allowed to create a schema. To all others it is enough to have `usage` of the schema
+    /// `headcount` and `select, insert, update, delete` on its tables.
     ///
     /// # Errors
     /// [`SqlError::NewerSchema`]; [`SqlError::Store`]. It may take up to 30 s if somebody else is at it.
@@ -335,7 +337,7 @@ async fn install(client: &mut Object) -> Result<(), SqlError> {
 /// Which arithmetic a [`Bucket`] runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As the memory store: the row locked, one reading of the clock, whole nanoseconds, refusals free.
+    /// As the memory store: the row locked, the clock read once, whole nanoseconds, refusals free.
     Exact,
     /// As published, quirks and all.
     Faithful(Rounding),
@@ -411,7 +413,8 @@ impl Bucket {
     /// [`SqlError::NoWaiting`] from the faithful form.
     ///
     /// # Cost
-    /// One statement, in one round trip; a row lock that is held until the server has written it. A refusal writes nothing.
+    /// One statement, in one round trip. What is granted holds a row lock until the server has written it; a refusal takes no
+    /// lock and writes nothing.
     pub async fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, SqlError> {
         self.asked(key.as_ref(), ask, None).await
     }
@@ -448,8 +451,8 @@ impl Bucket {
             .map(|_| ())
     }
 
-    /// Puts a key where it has so many permits: for migrating from another limiter. The exact form takes what is below
-    /// zero as a debt; neither goes above the limit.
+    /// Puts a key where it has so many permits: for migrating from another limiter. To the exact form what is below zero is
+    /// a debt, and what is above the limit is the limit; to the faithful form it is the number in the row.
     ///
     /// # Errors
     /// [`SqlError::Store`].
@@ -593,8 +596,9 @@ impl Bucket {
                 self.store.run(about, put).await?;
             }
             Form::Faithful(_) => {
-                let (refill, window) = published(self.policy.rate, self.window)?;
-                let about = (SET_FAITHFUL, id, permits.min(refill * window), at.map(micros));
+                // As published, what is above the capacity is cut after the next take only.
+                let tokens = permits.clamp(-bigint(MOST_NANOS), bigint(MOST_NANOS));
+                let about = (SET_FAITHFUL, id, tokens, at.map(micros));
                 self.store.run(about, put).await?;
             }
         }

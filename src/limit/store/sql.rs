@@ -37,6 +37,15 @@ pub enum SqlError {
         /// The newest that this program knows.
         known: u32,
     },
+    /// Somebody else's procedure has the name of one of ours.
+    #[error(
+        "the database has a procedure {procedure} that is not headcount's: rename it, or give headcount a database of its \
+         own"
+    )]
+    NameTaken {
+        /// Its name.
+        procedure: &'static str,
+    },
     /// No zone has this number.
     #[error("there is no zone {zone}: create it with set_zone({zone}, rate, window)")]
     UnknownZone {
