@@ -3,7 +3,7 @@
 use headcount::limit::policy::{Log, Paid, Policy, Start, Tat, Ticks, TwoWindows, WarmUp};
 use headcount::limit::{
     Answer, AnsweredBy, Ask, Because, Limiter, Memory, OnStoreError, PolicyError, Rate, TooManyKeys, Verdict, ask_all,
-    leaky_queue, nginx, resilience4j_atomic, sliding_log, token_bucket,
+    leaky_queue, nginx, resilience4j_atomic, sliding_log, token_bucket, yugabyte,
 };
 use headcount::time::{ManualClock, Timestamp};
 use proptest::prelude::*;
@@ -298,6 +298,14 @@ fn a_raised_rate_blocks_nobody_and_a_lowered_one_takes_nothing_back() {
     ] {
         at.change(token_bucket(rate, burst)).unwrap();
         assert_eq!(look().remaining, remaining, "{rate} {burst}");
+    }
+}
+
+#[test]
+fn a_window_of_a_rate_has_all_its_permits() {
+    for (permits, secs) in [(1, 10), (3, 60), (7, 3600), (1_000_000, 60)] {
+        let policy = yugabyte(Rate::per_second(permits), Duration::from_secs(secs)).unwrap();
+        assert_eq!(Memory::new(policy).unwrap().ask("k", Ask::ONE).unwrap().limit, permits * secs);
     }
 }
 

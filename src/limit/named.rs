@@ -267,7 +267,9 @@ pub const fn velocity(limit: u64, window: Duration) -> Log {
 /// [`PolicyError::ZeroRate`].
 pub fn yugabyte(rate: Rate, window: Duration) -> Result<Tat, PolicyError> {
     let interval = rate.interval().ok_or(PolicyError::ZeroRate)?;
-    let burst = super::nanos(window) / super::nanos(interval).max(1);
+    let (window, interval) = (super::nanos(window), super::nanos(interval).max(1));
+    // The interval may have been rounded up, which must not cost the last permit.
+    let burst = window.saturating_add(interval / 1000) / interval;
     Ok(Tat::new(rate, burst))
 }
 
