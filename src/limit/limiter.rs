@@ -207,7 +207,12 @@ impl Limiter {
     /// [`AskError`] for what the caller has to mend.
     pub async fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, AskError> {
         let answer = self.shared.store.ask(key.as_ref(), ask).await?;
-        Ok(self.conclude(key.as_ref(), ask, answer))
+        let answer = self.resolve(key.as_ref(), ask, answer);
+        self.count(ask, &answer);
+        if self.shared.shadow && answer.verdict != Verdict::Now {
+            return Ok(Answer { verdict: Verdict::Now, answered_by: AnsweredBy::Shadow, ..answer });
+        }
+        Ok(answer)
     }
 
     /// Asks, and waits until it is this request's turn; returns at once if it is refused. Order of asking is order of
@@ -231,17 +236,35 @@ impl Limiter {
         Ok(answer)
     }
 
-    /// Asks several limiters as one step: either all of them grant, or nothing is charged anywhere.
+    /// Asks several limiters as one step: either all of them grant, or nothing is charged anywhere. Those that only look are
+    /// asked one by one, once the others have granted.
     ///
     /// # Errors
     /// [`AskError::NoCommonStore`] unless all are in memory, or all on one Redis connection.
     pub async fn ask_all<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> Result<Joint, AskError> {
-        let given = Store::ask_all(asks).await?;
-        let answers = asks.iter().enumerate().map(|(nth, (limiter, key, ask))| {
-            let answer = given.as_ref().map(|answers| answers[nth]).map_err(Clone::clone);
-            limiter.conclude(key.as_ref(), *ask, answer)
-        });
-        Ok(Joint::of(answers.collect()))
+        let (looking, enforcing): (Vec<_>, Vec<_>) = (0..asks.len()).partition(|&nth| asks[nth].0.shared.shadow);
+        let place = |nth: usize| (asks[nth].0, asks[nth].1.as_ref(), asks[nth].2);
+        let step: Vec<_> = enforcing.iter().map(|&nth| place(nth)).collect();
+        let given = Store::ask_all(&step).await?;
+        let mut answers = vec![Answer::without_store(Verdict::Now); asks.len()];
+        for (at, &nth) in enforcing.iter().enumerate() {
+            let (limiter, key, ask) = place(nth);
+            let given = given.as_ref().map(|answers| answers[at]).map_err(Clone::clone);
+            answers[nth] = limiter.resolve(key, ask, given);
+        }
+        let granted = enforcing.iter().all(|&nth| answers[nth].is_allowed());
+        for &nth in &enforcing {
+            // Of a list that is refused, only who refused it has decided something.
+            if granted || !answers[nth].is_allowed() {
+                asks[nth].0.count(asks[nth].2, &answers[nth]);
+            }
+        }
+        // Who only looks must not keep the others from being charged.
+        for nth in looking {
+            let (limiter, key, ask) = place(nth);
+            answers[nth] = limiter.ask(key, if granted { ask } else { ask.peek() }).await?;
+        }
+        Ok(Joint::of(answers))
     }
 
     /// Gives a reservation back whose turn has not come; see [`super::At::cancel`]. A store that does not answer is counted,
@@ -317,10 +340,10 @@ impl Limiter {
         }
     }
 
-    /// Turns the store's answer, or its silence, into the limiter's, and counts it.
-    fn conclude(&self, key: &[u8], ask: Ask, answer: Result<Answer, Unanswered>) -> Answer {
+    /// Turns the store's answer, or its silence, into the limiter's.
+    fn resolve(&self, key: &[u8], ask: Ask, answer: Result<Answer, Unanswered>) -> Answer {
         let shared = &self.shared;
-        let answer = answer.unwrap_or_else(|error| {
+        answer.unwrap_or_else(|error| {
             shared.store_errors.fetch_add(1, Relaxed);
             tracing::debug!(limiter = shared.name, %error, "a limiter's store did not answer");
             match &shared.on_store_error {
@@ -336,19 +359,19 @@ impl Limiter {
                     Answer { answered_by: AnsweredBy::OnStoreError, reservation, ..answer }
                 }
             }
-        });
-        let count = match (answer.is_allowed(), shared.shadow) {
-            (true, _) => &shared.allowed,
-            (false, false) => &shared.limited,
-            (false, true) => &shared.shadow_limited,
+        })
+    }
+
+    /// Counts what was asked to take.
+    fn count(&self, ask: Ask, answer: &Answer) {
+        let counter = match (answer.is_allowed(), self.shared.shadow) {
+            (true, _) => &self.shared.allowed,
+            (false, false) => &self.shared.limited,
+            (false, true) => &self.shared.shadow_limited,
         };
         if ask.mode == Mode::Take {
-            count.fetch_add(1, Relaxed);
+            counter.fetch_add(1, Relaxed);
         }
-        if shared.shadow && answer.verdict != Verdict::Now {
-            return Answer { verdict: Verdict::Now, answered_by: AnsweredBy::Shadow, ..answer };
-        }
-        answer
     }
 }
 
