@@ -121,14 +121,17 @@ impl Policy {
         }
     }
 
-    #[inline]
+    #[inline(always)] // What is found of a `Tat` then stays in registers.
     pub(crate) fn ask(&self, state: &mut State, now: u64, question: Question) -> Found {
         match (self, state) {
             (Self::Tat(policy), State::Tat(state)) => Found::Tat(policy.decide(state, now, question)),
-            (policy, state) => {
-                Found::Finding(dispatch!(policy, state, |policy, state| policy.ask(state, now, question)))
-            }
+            (policy, state) => Found::Finding(policy.find(state, now, question)),
         }
+    }
+
+    #[inline(never)]
+    fn find(&self, state: &mut State, now: u64, question: Question) -> Finding {
+        dispatch!(self, state, |policy, state| policy.ask(state, now, question))
     }
 
     pub(crate) fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {

@@ -79,6 +79,7 @@ pub(crate) struct Decided {
 }
 
 impl Decided {
+    #[inline(always)]
     pub(crate) fn finding(&self) -> Finding {
         self.tat.finding(&self.state, self.ruling)
     }
@@ -189,7 +190,7 @@ impl Tat {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn decide(&self, state: &mut State, now: u64, question: Question) -> Decided {
         let mut at = self.at(state, now);
         let now = at.as_of;
@@ -220,6 +221,7 @@ impl Tat {
         Decided { tat: self.clone(), state: at, ruling }
     }
 
+    #[inline(always)]
     fn finding(&self, state: &State, ruling: Ruling) -> Finding {
         let (base, now, interval) = (Self::base(state), state.as_of, self.interval);
         let left = self.span.cast_signed().saturating_sub_unsigned(base - now);

@@ -423,7 +423,7 @@ pub fn ask_all_at<K: AsRef<[u8]>>(asks: &[(At<'_>, K, Ask)]) -> Result<Vec<Answe
 }
 
 impl Shard {
-    #[inline]
+    #[inline(always)]
     fn ask(&mut self, key: Key, ask: Ask, at: &At<'_>) -> Result<Found, TooManyKeys> {
         let policy = at.limiter.own.as_deref().unwrap_or(&self.policy);
         let question = policy.question(ask);
