@@ -22,10 +22,9 @@ use headcount::fingerprint::FingerprintKey;
 use headcount::{Headcount, MemoryStore, OverrideMode, OverrideOrder};
 use parking_lot::RwLock;
 use std::num::NonZeroU32;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use support::{Contest, Medians, Table, Tokens, default_capacity, short, timed_on};
+use support::{Contest, Medians, RedisServer, Table, Tokens, default_capacity, short, timed_on};
 
 const RATIO: f64 = 1e-3;
 
@@ -157,8 +156,7 @@ fn compare_filters(one: &Medians, two: &Medians, users: &str, table: &mut Table)
 
 fn redis(tokens: &Tokens, criterion: &mut Criterion, table: &mut Table) {
     let server = RedisServer::start();
-    let client = redis::Client::open(server.url()).expect("a valid URL");
-    let mut connection = server.connect(&client);
+    let mut connection = server.connect();
     let batches: Vec<_> = (0..tokens.len()).step_by(PIPELINE).collect();
     let pipeline = |command: &str, from: usize| {
         let mut pipeline = redis::pipe();
@@ -173,7 +171,7 @@ fn redis(tokens: &Tokens, criterion: &mut Criterion, table: &mut Table) {
     for &from in &batches {
         pipeline("HSET", from).exec(&mut connection).expect("HSET");
     }
-    let mut other_connection = server.connect(&client);
+    let mut other_connection = server.connect();
     let headcount = headcount(tokens);
 
     let mut contest = Contest::new("admit/redis");
@@ -203,46 +201,6 @@ fn redis(tokens: &Tokens, criterion: &mut Criterion, table: &mut Table) {
             theirs / ours,
             100.0,
         );
-    }
-}
-
-/// A server of its own on a Unix socket in a directory of its own.
-struct RedisServer {
-    process: Child,
-    directory: tempfile::TempDir,
-}
-
-impl RedisServer {
-    fn start() -> Self {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let process = Command::new("redis-server")
-            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
-            .arg(directory.path().join("socket"))
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("this bench compares with Redis: put `redis-server` on the PATH");
-        Self { process, directory }
-    }
-
-    fn url(&self) -> String {
-        format!("redis+unix://{}", self.directory.path().join("socket").display())
-    }
-
-    fn connect(&self, client: &redis::Client) -> redis::Connection {
-        for _ in 0..500 {
-            if let Ok(connection) = client.get_connection() {
-                return connection;
-            }
-            std::thread::park_timeout(Duration::from_millis(10));
-        }
-        panic!("redis-server does not answer on {}", self.url());
-    }
-}
-
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

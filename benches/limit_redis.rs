@@ -10,9 +10,8 @@ use criterion::Criterion;
 use headcount::RedisConnection;
 use headcount::limit::policy::{Log, Policy, Tat};
 use headcount::limit::{AnsweredBy, Ask, Rate, Redis};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{Contest, Table};
+use support::{Contest, RedisServer, Table};
 use tokio::runtime::Runtime;
 
 const KEYS: u64 = 10_000;
@@ -23,10 +22,9 @@ const AT_ONCE: u64 = 256;
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     let mut table = Table::default();
-    let server = Server::start();
+    let server = RedisServer::start();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-    server.wait(&runtime);
     for at_once in [1, AT_ONCE] {
         decisions(&server, &runtime, at_once, &mut criterion, &mut table);
     }
@@ -35,13 +33,13 @@ fn main() {
     table.print();
 }
 
-fn limiter(server: &Server, name: &str, policy: impl Into<Policy>, deny_cache: usize) -> Redis {
+fn limiter(server: &RedisServer, name: &str, policy: impl Into<Policy>, deny_cache: usize) -> Redis {
     let connection = RedisConnection::open(&server.url()).expect("a valid URL");
     let builder = Redis::builder(&connection, name, policy.into()).time_limit(Duration::from_secs(10));
     builder.deny_cache(deny_cache).build().expect("a valid policy")
 }
 
-fn decisions(server: &Server, runtime: &Runtime, at_once: u64, criterion: &mut Criterion, table: &mut Table) {
+fn decisions(server: &RedisServer, runtime: &Runtime, at_once: u64, criterion: &mut Criterion, table: &mut Table) {
     let client = redis::Client::open(server.url()).expect("a valid URL");
     let plain = runtime.block_on(client.get_multiplexed_async_connection()).expect("a connection");
     let mut contest = Contest::new(format!("limit/redis/at once={at_once}"));
@@ -108,7 +106,7 @@ where
     begun.elapsed()
 }
 
-fn remembered(server: &Server, runtime: &Runtime, criterion: &mut Criterion, table: &mut Table) {
+fn remembered(server: &RedisServer, runtime: &Runtime, criterion: &mut Criterion, table: &mut Table) {
     let limiter = limiter(server, "remembered", Tat::new(Rate::per_hour(1), 1), 10_000);
     runtime.block_on(async {
         for _ in 0..2 {
@@ -132,45 +130,4 @@ fn remembered(server: &Server, runtime: &Runtime, criterion: &mut Criterion, tab
 #[allow(clippy::disallowed_methods)] // A bench times itself.
 fn now() -> Instant {
     Instant::now()
-}
-
-/// A server of its own on a Unix socket in a directory of its own.
-struct Server {
-    process: Child,
-    directory: tempfile::TempDir,
-}
-
-impl Server {
-    fn start() -> Self {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let process = Command::new("redis-server")
-            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
-            .arg(directory.path().join("socket"))
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("this bench measures Redis: put `redis-server` on the PATH");
-        Self { process, directory }
-    }
-
-    fn url(&self) -> String {
-        format!("redis+unix://{}", self.directory.path().join("socket").display())
-    }
-
-    fn wait(&self, runtime: &Runtime) {
-        let client = redis::Client::open(self.url()).expect("a valid URL");
-        for _ in 0..500 {
-            if runtime.block_on(client.get_multiplexed_async_connection()).is_ok() {
-                return;
-            }
-            std::thread::park_timeout(Duration::from_millis(10));
-        }
-        panic!("redis-server does not answer on {}", self.url());
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }

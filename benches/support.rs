@@ -5,6 +5,7 @@
 
 use criterion::Criterion;
 use std::cell::Cell;
+use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -257,5 +258,51 @@ impl Table {
             let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect::<Vec<_>>();
             println!("| {} |", cells.join(" | "));
         }
+    }
+}
+
+/// A redis-server of its own, on a Unix socket in a directory of its own.
+pub struct RedisServer {
+    process: Child,
+    directory: tempfile::TempDir,
+}
+
+impl RedisServer {
+    /// Starts it, and waits until it answers.
+    pub fn start() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let process = Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+            .arg(directory.path().join("socket"))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("this bench compares with Redis: put `redis-server` on the PATH");
+        let server = Self { process, directory };
+        drop(server.connect());
+        server
+    }
+
+    /// Where it listens.
+    pub fn url(&self) -> String {
+        format!("redis+unix://{}", self.directory.path().join("socket").display())
+    }
+
+    /// A connection for one call at a time.
+    pub fn connect(&self) -> redis::Connection {
+        let client = redis::Client::open(self.url()).expect("a valid URL");
+        for _ in 0..500 {
+            if let Ok(connection) = client.get_connection() {
+                return connection;
+            }
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+        panic!("redis-server does not answer on {}", self.url());
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }

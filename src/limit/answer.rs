@@ -71,7 +71,8 @@ pub enum AnsweredBy {
     Shadow,
 }
 
-/// What was charged, so that it can be given back.
+/// What was charged, so that it can be given back: once. Whoever cancels one twice gives back twice, though never more than
+/// the limit holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reservation {
     /// How many permits; none if nothing was charged.
