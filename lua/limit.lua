@@ -390,7 +390,10 @@ local function make(letter)
     end
 
     function P.cancel(p, st, now_s, now_n, r)
-      if since(r.act_s, r.act_n, now_s, now_n) >= 0 then P.refund(p, st, now_s, now_n, r.cost) end
+      if since(r.act_s, r.act_n, now_s, now_n) < 0 then return end
+      local s, n, permits = at(p, st, now_s, now_n)
+      -- Where later ones wait for later ticks, this one's permits could only be given to somebody in their place.
+      if wait(p, s, n, permits, 0) <= since(r.act_s, r.act_n, s, n) then P.refund(p, st, now_s, now_n, r.cost) end
     end
 
     function P.refund(p, st, now_s, now_n, permits)
@@ -528,7 +531,7 @@ local function make(letter)
       local w = words(text)
       local p = { counts_for = number(w[2]), gap = number(w[3]), limit = number(w[4]), grain = number(w[5]) }
       p.records = w[6] == '1'
-      p.most = p.limit and p.limit * (p.records and 1 or 2)
+      p.most = p.limit and p.limit * (p.records and 1 or 64)
       return p.counts_for and p.gap and p.limit and p.grain and p
     end
 
@@ -707,7 +710,8 @@ local function make(letter)
       local last = newest(st)
       local too_soon = last and since(last.s, last.n, s, n) + p.gap > 0
       local used = st.held + cost > p.limit
-      local max_wait = p.records and 0 or q.max_wait
+      local max_wait = q.max_wait
+      if p.records or st.held + cost > p.most then max_wait = 0 end
       local answer
       local recorded, act_s, act_n = 0, s, n
       if cost > p.limit then
@@ -761,7 +765,7 @@ local function make(letter)
     end
 
     function P.trim(p, st)
-      if st.held > p.most then drop(st, st.held - p.most) end
+      if p.records and st.held > p.most then drop(st, st.held - p.most) end
     end
 
     function P.is_fresh(p, st, now_s, now_n)
@@ -780,8 +784,11 @@ local function make(letter)
       take_away(st, r.cost, r.act_s, r.act_n)
     end
 
-    function P.refund(_, st, _, _, permits)
-      take_away(st, permits)
+    -- Which attempts the permits belong to is not known, so the oldest go: those that would be the first to go anyway.
+    function P.refund(p, st, now_s, now_n, permits)
+      expire(p, st, own_now(p, st, now_s, now_n))
+      drop(st, min(permits, st.held))
+      st.changed = true
     end
 
     return P

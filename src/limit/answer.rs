@@ -1,8 +1,9 @@
 //! The answer.
 
+use super::ask::{Ask, Mode};
 use std::time::Duration;
 
-/// What a limiter answered. After `Peek` every field is what it would be after `Take`.
+/// What a limiter answered. After `Peek` every field is what it would be after `Take`, but that nothing is reserved.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 #[must_use]
@@ -84,6 +85,15 @@ pub struct Reservation {
 }
 
 impl Answer {
+    /// The answer to this question: a peek reserves nothing.
+    #[inline]
+    pub(crate) fn of(self, ask: Ask) -> Self {
+        match ask.mode {
+            Mode::Take => self,
+            Mode::Peek => Self { reservation: Reservation::default(), ..self },
+        }
+    }
+
     /// What is said without having asked.
     pub(crate) fn without_store(verdict: Verdict) -> Self {
         Self {

@@ -129,6 +129,9 @@ pub enum AskError {
     },
 }
 
+/// Limits' worth of debt that one settlement can take.
+const MOST_DEBTS: u32 = 100;
+
 /// How long a refusal tells to wait whose reason is the store.
 const RETRY_ON_STORE_ERROR: Duration = Duration::from_secs(1);
 
@@ -218,7 +221,8 @@ impl Limiter {
     /// Asks, and waits until it is this request's turn; returns at once if it is refused. Order of asking is order of
     /// running, and nothing runs for those who wait but their own timers.
     ///
-    /// Dropping the future gives the turn back.
+    /// Dropping the future while it waits gives the turn back; dropped while the store is still being asked, what the store
+    /// then charges stays charged.
     ///
     /// # Errors
     /// [`AskError`] for what the caller has to mend.
@@ -238,6 +242,10 @@ impl Limiter {
 
     /// Asks several limiters as one step: either all of them grant, or nothing is charged anywhere. Those that only look are
     /// asked one by one, once the others have granted.
+    ///
+    /// On Redis the keys of a list live beside the list's first key and are other keys than the same ones asked for alone;
+    /// see `Redis::ask_all`. Begin a list with the key that the others belong to, and take back or
+    /// refund through the store's own handle.
     ///
     /// # Errors
     /// [`AskError::NoCommonStore`] unless all are in memory, or all on one Redis connection.
@@ -297,17 +305,32 @@ impl Limiter {
         }
     }
 
-    /// Settles what was asked for by what it came to: the rest is given back, or the excess is taken, as a debt if need be.
+    /// Settles what was asked for by what it came to. The rest is given back. The excess is taken: as a debt, a limit's worth
+    /// at a time, where the policy lets requests wait; otherwise as much of it as is left.
     ///
     /// # Errors
     /// [`AskError`] for what the caller has to mend.
     pub async fn settle(&self, key: impl AsRef<[u8]>, asked: &Reservation, used: u64) -> Result<(), AskError> {
+        let key = key.as_ref();
         if used < asked.cost {
-            self.refund(key, asked.cost - used).await?;
-        } else if used > asked.cost {
-            let excess = Ask::permits(used - asked.cost).max_wait(Duration::MAX);
-            // Not this request's answer, so it is not counted.
-            let _ = self.shared.store.ask(key.as_ref(), excess).await?;
+            return self.refund(key, asked.cost - used).await;
+        }
+        let mut excess = used - asked.cost;
+        // Not this request's answers, so they are not counted. A store that does not answer is not asked on.
+        for _ in 0..MOST_DEBTS {
+            let Ok(look) = self.shared.store.ask(key, Ask::permits(0).peek()).await? else { break };
+            let part = excess.min(look.limit);
+            if part == 0 {
+                break;
+            }
+            let Ok(taken) = self.shared.store.ask(key, Ask::permits(part).max_wait(Duration::MAX)).await? else {
+                break;
+            };
+            if !taken.is_allowed() {
+                let _ = self.shared.store.ask(key, Ask::all()).await?;
+                break;
+            }
+            excess -= part;
         }
         Ok(())
     }

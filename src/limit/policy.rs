@@ -111,6 +111,15 @@ macro_rules! dispatch {
 }
 
 impl Policy {
+    pub(crate) fn is_kind_of(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+
+    /// Whether a key may be asked for under both: only where what is remembered does not depend on the burst.
+    pub(crate) fn shares_keys_with(&self, other: &Self) -> bool {
+        matches!((self, other), (Self::Tat(one), Self::Tat(other)) if one.rate == other.rate && !one.rate.is_zero())
+    }
+
     pub(crate) fn fresh(&self) -> State {
         match self {
             Self::Tat(policy) => State::Tat(policy.fresh()),
@@ -197,7 +206,9 @@ impl Policy {
         let zero_window = |window: Duration| if window.is_zero() { Err(PolicyError::ZeroWindow) } else { Ok(()) };
         match self {
             Self::Tat(tat) if tat.rate.is_zero() && tat.paid == Paid::After => Err(PolicyError::ZeroRate),
-            Self::Tat(tat) if tat.span > MOST_NANOS => Err(PolicyError::TooLong { rate: tat.rate }),
+            Self::Tat(tat) if tat.span > MOST_NANOS || tat.interval > MOST_NANOS => {
+                Err(PolicyError::TooLong { rate: tat.rate })
+            }
             Self::Tat(_) => Ok(()),
             Self::Ticks(ticks) if ticks.capacity == 0 => Err(PolicyError::ZeroLimit),
             Self::Ticks(ticks) => zero_window(ticks.tick),
@@ -223,7 +234,7 @@ impl Policy {
 /// The most that a burst may take to come back: 146 years.
 const MOST_NANOS: u64 = 1 << 62;
 
-/// The most attempts that a log remembers of one key: 8 MB.
+/// The largest limit of a log: 8 MB of attempts per key.
 const MOST_LOGGED: u64 = 1_000_000;
 
 /// Why a limiter cannot be built.
@@ -263,8 +274,8 @@ pub enum PolicyError {
         /// The bound.
         most: u64,
     },
-    /// A handle on the keys of a policy of another kind.
-    #[error("the keys are those of a policy of another kind; build a limiter of its own for this one")]
+    /// A policy that cannot take over or share what another one remembers.
+    #[error("the keys are those of a policy of another kind or rate; build a limiter of its own for this one")]
     OtherKind,
     /// A cold key that would be faster than a warm one.
     #[error("the cold factor is {found}; it must be between 1 (no warm-up) and 1000000")]

@@ -66,6 +66,8 @@ impl Rate {
     pub fn per_second_f64(permits: f64) -> Result<Self, RateError> {
         match 1e9 / permits {
             _ if permits.is_nan() || permits < 0.0 => Err(RateError::NotARate { found: permits }),
+            // Of either sign.
+            _ if permits == 0.0 => Ok(Self::ZERO),
             // 0.2 has no exact binary form, and its interval should be five seconds all the same.
             interval if (interval - interval.round()).abs() < interval * 1e-12 => {
                 Ok(Self { interval: interval.round() as u64 })
@@ -146,6 +148,10 @@ impl FromStr for Rate {
         let (permits, time) = text.split_once('/').ok_or_else(syntax)?;
         let permits = permits.trim().parse().map_err(|_| syntax())?;
         let time = time.trim();
+        // humantime's month; who writes it means a minute as often.
+        if time.ends_with('M') {
+            return Err(syntax());
+        }
         let time = if time.starts_with(|c: char| c.is_ascii_digit()) { time.to_owned() } else { format!("1{time}") };
         let time = humantime::parse_duration(&time).map_err(|_| syntax())?;
         if time.is_zero() { Err(syntax()) } else { Ok(Self::new(permits, time)) }
@@ -175,6 +181,7 @@ mod tests {
         assert_eq!(Rate::per_second_f64(10.0 / 13.0), Ok(Rate::every(Duration::from_millis(1300))));
         assert_eq!(Rate::per_second_f64(0.0), Ok(Rate::ZERO));
         assert_eq!(Rate::per_second_f64(f64::INFINITY), Ok(Rate::INFINITE));
+        assert_eq!(Rate::per_second_f64(-0.0), Ok(Rate::ZERO));
         assert!(Rate::per_second_f64(-1.0).is_err() && Rate::per_second_f64(f64::NAN).is_err());
     }
 
@@ -189,7 +196,7 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(rate), "{text}");
         }
-        for text in ["", "20", "/s", "20/", "-1/s", "1.5/s", "20/0s", "20/parsec", "20/s/s"] {
+        for text in ["", "20", "/s", "20/", "-1/s", "1.5/s", "20/0s", "5/1M", "20/parsec", "20/s/s"] {
             assert_eq!(text.parse::<Rate>(), Err(RateError::Syntax { found: text.into() }));
         }
     }

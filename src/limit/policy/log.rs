@@ -22,12 +22,15 @@ pub struct Log {
     pub(crate) max_wait: Duration,
 }
 
-/// What is remembered of a key: the newest attempts, at most twice as many as the limit, oldest first.
+/// What is remembered of a key: the attempts in the window and those to come, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct State {
     as_of: u64,
     attempts: VecDeque<u64>,
 }
+
+/// So many windows can be full of reservations; who comes later is refused, however long he would wait.
+const MOST_WINDOWS: u64 = 64;
 
 /// An attempt exactly as old as the window has left it.
 const HALF_OPEN: u64 = 0;
@@ -85,7 +88,8 @@ impl Log {
     pub(crate) fn counts_for(&self) -> u64 {
         let grain = nanos(self.grain).max(1);
         let closed = if self.closed { grain } else { HALF_OPEN };
-        nanos(self.window).saturating_add(closed)
+        // Times are whole grains, so an attempt leaves on the grain after the window's end.
+        nanos(self.window).div_ceil(grain).saturating_mul(grain).saturating_add(closed)
     }
 
     fn gap(&self) -> u64 {
@@ -144,14 +148,21 @@ impl Log {
         let mut later = state.attempts.split_off(state.attempts.partition_point(|&attempt| attempt <= at));
         state.attempts.extend(std::iter::repeat_n(at, count));
         state.attempts.append(&mut later);
-        state.attempts.drain(..state.attempts.len().saturating_sub(self.most_remembered()));
+        self.trim(state);
     }
 
-    /// What the newest attempts of a full window say is all that matters, but that a reservation may be canceled: the
-    /// attempts that it made way for count again then.
-    fn most_remembered(&self) -> usize {
-        let windows = if self.records_refusals { 1 } else { 2 };
-        usize::try_from(self.limit.saturating_mul(windows)).unwrap_or(usize::MAX)
+    /// Where refusals count, the newest attempts of a full window say all that matters. Elsewhere none is dropped before it
+    /// has left the window: a reservation may be canceled, and those that it made way for count again then.
+    fn trim(&self, state: &mut State) {
+        if self.records_refusals {
+            let most = usize::try_from(self.limit).unwrap_or(usize::MAX);
+            state.attempts.drain(..state.attempts.len().saturating_sub(most));
+        }
+    }
+
+    /// Attempts that are remembered of one key at most, those to come included.
+    fn most_remembered(&self) -> u64 {
+        self.limit.saturating_mul(MOST_WINDOWS)
     }
 }
 
@@ -187,6 +198,7 @@ impl Arithmetic for Log {
             _ if cost == 0 => Ruling::of_wait(0, 0, Reservation::default()),
             wait => {
                 let act_at = now.saturating_add(wait);
+                let max_wait = if held.saturating_add(cost) > self.most_remembered() { 0 } else { max_wait };
                 Ruling::of_wait(wait, max_wait, Reservation { cost, act_at, mark: 0 })
             }
         };
@@ -237,13 +249,15 @@ impl Arithmetic for Log {
         }
     }
 
-    fn refund(&self, state: &mut State, _now: u64, permits: u64) {
-        let kept = state.attempts.len().saturating_sub(usize::try_from(permits).unwrap_or(usize::MAX));
-        state.attempts.truncate(kept);
+    /// Which attempts the permits belong to is not known, so the oldest go: those that would be the first to go anyway.
+    fn refund(&self, state: &mut State, now: u64, permits: u64) {
+        state.attempts.drain(..self.expired(state, self.now(state, now)));
+        let gone = usize::try_from(permits).unwrap_or(usize::MAX).min(state.attempts.len());
+        state.attempts.drain(..gone);
     }
 
     fn carry(&self, _old: &Self, state: &mut State, _now: u64) {
-        state.attempts.drain(..state.attempts.len().saturating_sub(self.most_remembered()));
+        self.trim(state);
     }
 
     fn max_wait(&self) -> u64 {

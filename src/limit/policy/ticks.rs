@@ -141,7 +141,10 @@ impl Arithmetic for Ticks {
     }
 
     fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
-        if reservation.act_at >= now {
+        let at = self.at(state, now);
+        // Where later ones wait for later ticks, this one's permits could only be given to somebody in their place.
+        let all_served_at = at.as_of.saturating_add(self.wait(&at, 0));
+        if reservation.act_at >= now && all_served_at <= reservation.act_at {
             self.refund(state, now, reservation.cost);
         }
     }

@@ -133,8 +133,8 @@ impl MemoryBuilder {
         let policy = Arc::new(self.policy?);
         policy.check()?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        // A power of two, and no more than there are keys to hold.
-        let shards = (8 * cores).next_power_of_two().min(1 << self.max_keys.ilog2());
+        // A power of two; and each with so many keys that the bound of none is reached long before that of all.
+        let shards = (8 * cores).next_power_of_two().min(1 << (self.max_keys / 4096).max(1).ilog2());
         let shard =
             || Shard { policy: Arc::clone(&policy), fresh: policy.fresh(), keys: IndexMap::default(), cursor: 0 };
         let shared = Shared {
@@ -211,12 +211,12 @@ impl Memory {
         self.now().change(policy)
     }
 
-    /// A handle that asks for the same keys under another policy: tiers of users, or nginx's locations that share a zone
-    /// and differ in their bursts. For [`Tat`](crate::limit::policy::Tat) the rates may differ too. A later `change` does not
-    /// concern it.
+    /// A handle that asks for the same keys with another burst: nginx's locations that share a zone, or tiers of users. Both
+    /// policies must be [`Tat`](crate::limit::policy::Tat) of one rate, since what one charges is what the other reads. A
+    /// later `change` does not concern the handle.
     ///
     /// # Errors
-    /// [`PolicyError`]; of another kind than the limiter's is [`PolicyError::OtherKind`].
+    /// [`PolicyError`]; [`PolicyError::OtherKind`] for a policy that cannot share keys with the limiter's.
     pub fn under<P>(&self, policy: P) -> Result<Self, PolicyError>
     where
         P: TryInto<Policy>,
@@ -224,7 +224,7 @@ impl Memory {
     {
         let policy = policy.try_into().map_err(Into::into)?;
         policy.check()?;
-        if std::mem::discriminant(&policy) != std::mem::discriminant(&*self.shared.shards[0].lock().policy) {
+        if !policy.shares_keys_with(&self.shared.shards[0].lock().policy) {
             return Err(PolicyError::OtherKind);
         }
         Ok(Self { shared: Arc::clone(&self.shared), own: Some(Arc::new(policy)) })
@@ -294,7 +294,7 @@ impl At<'_> {
     pub fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, TooManyKeys> {
         let key = self.limiter.key(key.as_ref());
         let found = self.limiter.shard(key).lock().ask(key, ask, self);
-        found.map(Answer::from)
+        found.map(|found| Answer::from(found).of(ask))
     }
 
     /// Takes a reservation back whose turn has not come. What was promised to later ones stays promised: as far as they
@@ -308,11 +308,11 @@ impl At<'_> {
         self.change_key(key, |policy, state, now| policy.refund(state, now, permits));
     }
 
-    /// Puts another policy in force: who had so many permits keeps so many, who is in debt stays so. Between policies of
-    /// two kinds every key begins anew.
+    /// Puts another policy in force: who had so many permits keeps so many, who is in debt stays so.
     ///
     /// # Errors
-    /// [`PolicyError`]; the old policy stays in force then.
+    /// [`PolicyError`]; the old policy stays in force then. [`PolicyError::OtherKind`] for one of another kind, which could
+    /// make nothing of what is remembered.
     pub fn change<P>(&self, policy: P) -> Result<(), PolicyError>
     where
         P: TryInto<Policy>,
@@ -322,6 +322,9 @@ impl At<'_> {
         policy.check()?;
         let policy = Arc::new(policy);
         let _one_at_a_time = self.limiter.shared.changing.lock();
+        if !policy.is_kind_of(&self.limiter.shared.shards[0].lock().policy) {
+            return Err(PolicyError::OtherKind);
+        }
         for shard in &self.limiter.shared.shards {
             let shard = &mut *shard.lock();
             let old = std::mem::replace(&mut shard.policy, Arc::clone(&policy));
@@ -393,7 +396,7 @@ pub fn ask_all_at<K: AsRef<[u8]>>(asks: &[(At<'_>, K, Ask)]) -> Result<Vec<Answe
         let (at, _, ask) = &asks[nth];
         let shard = &mut *held[places[nth]].1;
         let before = shard.keys.get(&keys[nth]).cloned();
-        (before, shard.ask(keys[nth], *ask, at).map(Answer::from))
+        (before, shard.ask(keys[nth], *ask, at).map(|found| Answer::from(found).of(*ask)))
     };
     // Charged one after another, since a list may name a key twice; undone if one does not grant.
     let (before, answers): (Vec<_>, Vec<_>) = (0..asks.len()).map(&mut ask_one).unzip();

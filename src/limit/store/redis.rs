@@ -254,14 +254,14 @@ impl Redis {
     /// share a zone and differ in their bursts. Its refusals are not remembered. A later `change` does not concern it.
     ///
     /// # Errors
-    /// As [`RedisBuilder::build`]; a policy of another kind is [`PolicyError::OtherKind`].
+    /// As [`RedisBuilder::build`]; a policy that cannot share keys with the limiter's is [`PolicyError::OtherKind`].
     pub fn under<P>(&self, policy: P) -> Result<Self, PolicyError>
     where
         P: TryInto<Policy>,
         P::Error: Into<PolicyError>,
     {
         let terms = Terms::new(policy)?;
-        if std::mem::discriminant(&terms.policy) != std::mem::discriminant(&self.shared.terms.read().policy) {
+        if !terms.policy.shares_keys_with(&self.shared.terms.read().policy) {
             return Err(PolicyError::OtherKind);
         }
         Ok(Self { shared: Arc::clone(&self.shared), own: Some(Arc::new(terms)) })
@@ -350,7 +350,7 @@ impl Redis {
         if texts.len() != asks.len() {
             return Err(StoreError::corrupt(format_args!("{} answers to {} questions", texts.len(), asks.len())));
         }
-        texts.iter().map(|text| wire::answer(text)).collect()
+        texts.iter().zip(asks).map(|(text, (_, _, ask))| Ok(wire::answer(text)?.of(*ask))).collect()
     }
 
     /// Whether both can be asked in one list.
@@ -424,7 +424,7 @@ impl<'a> RedisView<'a> {
         let [text] = texts.as_slice() else {
             return Err(StoreError::corrupt(format_args!("{} answers to one question", texts.len())));
         };
-        let answer = wire::answer(text)?;
+        let answer = wire::answer(text)?.of(ask);
         if let (Some(asked), Some(place)) = (asked, place) {
             shared.denied.note(place, asked, &answer, since);
             if !Arc::ptr_eq(&terms, &shared.terms.read()) {
