@@ -360,6 +360,10 @@ local function make(letter)
           if q.take then st.as, st.an, st.permits, st.changed = s, n, permits, true end
         else
           answer = too_long(time, q.max_wait)
+          -- The wait gets shorter until the tick after the one that fills the bucket, whose permits are lost.
+          local full = wait(p, s, n, permits, p.capacity)
+          local best_until = full == 0 and p.tick - offset(s, n, p.tick) or full + p.tick
+          if cost > p.capacity and answer.time >= best_until then answer = refuse(NEVER, 'capacity') end
         end
       end
       answer.limit, answer.remaining, answer.available = p.capacity, remaining(p, permits), permits

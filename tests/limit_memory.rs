@@ -347,6 +347,22 @@ fn nothing_is_minted_by_giving_back() {
 }
 
 #[test]
+fn a_retry_is_told_only_where_it_helps() {
+    let second = Duration::from_secs(1);
+    // With 5 a second, at most 5 kept and a second's wait, 12 are never there; with two seconds' they are.
+    for (max_wait, retries) in [(second, None), (2 * second, Some(Duration::ZERO)), (3 * second / 2, Some(second / 2))]
+    {
+        let limiter = Memory::new(resilience4j_atomic(5, second).max_wait(max_wait)).unwrap();
+        let answer = limiter.at(Duration::ZERO).ask("k", Ask::permits(12)).unwrap();
+        let retry = if answer.is_allowed() { Some(Duration::ZERO) } else { answer.retry() };
+        assert_eq!(retry, retries, "{max_wait:?}");
+        if let Some(retry) = retry {
+            assert!(answer.is_allowed() || limiter.at(retry).ask("k", Ask::permits(12)).unwrap().is_allowed());
+        }
+    }
+}
+
+#[test]
 fn a_policy_of_another_kind_neither_takes_over_nor_shares() {
     let limiter = Memory::new(token_bucket(Rate::per_second(1), 5)).unwrap();
     let handle = limiter.under(token_bucket(Rate::per_second(1), 50)).unwrap();

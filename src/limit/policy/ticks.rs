@@ -95,6 +95,13 @@ impl Ticks {
         if turn == NEVER { NEVER } else { turn - state.as_of }
     }
 
+    /// How long the wait for more than the capacity still gets shorter: until the tick after the one that fills the bucket,
+    /// at which the permits of that tick are lost.
+    fn best_until(&self, state: &State) -> u64 {
+        let full_at = state.as_of.saturating_add(self.wait(state, self.capacity));
+        (full_at / self.tick_nanos()).saturating_add(1).saturating_mul(self.tick_nanos()) - state.as_of
+    }
+
     fn remaining(&self, state: &State) -> u64 {
         u64::try_from(state.permits).unwrap_or(0).min(self.capacity)
     }
@@ -118,7 +125,10 @@ impl Arithmetic for Ticks {
         } else {
             let wait = if cost == 0 && at.permits >= 0 { 0 } else { self.wait(&at, cost) };
             let act_at = at.as_of.saturating_add(wait);
-            Ruling::of_wait(wait, question.max_wait, Reservation { cost, act_at, mark: 0 })
+            match Ruling::of_wait(wait, question.max_wait, Reservation { cost, act_at, mark: 0 }) {
+                Ruling::Refused { retry, .. } if cost > self.capacity && retry >= self.best_until(&at) => Ruling::NEVER,
+                ruling => ruling,
+            }
         };
         if ruling.is_granted() {
             at.permits = at.permits.saturating_sub_unsigned(cost);
