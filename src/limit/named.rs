@@ -22,6 +22,14 @@ pub const fn token_bucket(rate: Rate, burst: u64) -> Tat {
 
 /// A leaky bucket as a meter: each request fills it by one, it leaks at the rate, and what would overflow is refused.
 /// The same arithmetic as [`token_bucket`], seen from below.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, leaky_bucket};
+/// let limiter = Memory::new(leaky_bucket(Rate::per_second(10), 2))?;
+/// assert!(limiter.ask("printer", Ask::permits(2))?.is_allowed());
+/// assert!(!limiter.ask("printer", Ask::ONE)?.is_allowed(), "it would overflow");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const fn leaky_bucket(rate: Rate, capacity: u64) -> Tat {
     Tat::new(rate, capacity)
 }
@@ -45,7 +53,7 @@ pub fn leaky_queue(rate: Rate, capacity: u64) -> Result<Tat, PolicyError> {
     Ok(Tat::new(rate, 1).max_wait(times(interval, capacity)))
 }
 
-/// A sliding window log: at most `limit` in any window, exactly; eight bytes per permit and key.
+/// A sliding window log: at most `limit` in any window, exactly; eight bytes for each request in it.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, sliding_log};
@@ -73,11 +81,31 @@ pub const fn sliding_counter(limit: u64, window: Duration) -> TwoWindows {
 }
 
 /// Cloudflare's: [`sliding_counter`]. A request passes if the estimate *with* it is within the limit.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, cloudflare};
+/// use std::time::Duration;
+/// let limiter = Memory::new(cloudflare(50, Duration::from_secs(60)))?;
+/// let at = |secs| limiter.at(Duration::from_secs(secs));
+/// assert!(at(30).ask("alice", Ask::permits(42))?.is_allowed());
+/// assert!(at(75).ask("alice", Ask::permits(18))?.is_allowed(), "42 · ¾ + 18 = 49.5");
+/// assert!(!at(75).ask("alice", Ask::ONE)?.is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const fn cloudflare(limit: u64, window: Duration) -> TwoWindows {
     TwoWindows::new(limit, window)
 }
 
 /// A fixed window: so many in each, and twice as many across an edge.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, fixed_window};
+/// use std::time::Duration;
+/// let limiter = Memory::new(fixed_window(5, Duration::from_secs(60)))?;
+/// assert!(limiter.at(Duration::from_secs(59)).ask("alice", Ask::permits(5))?.is_allowed());
+/// assert!(limiter.at(Duration::from_secs(61)).ask("alice", Ask::permits(5))?.is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const fn fixed_window(limit: u64, window: Duration) -> Ticks {
     Ticks::new(limit, window)
 }
@@ -91,6 +119,18 @@ pub const fn governor(rate: Rate, burst: u64) -> Tat {
 ///
 /// `AllowN` is [`Ask::permits`](super::Ask::permits), `ReserveN` and `WaitN` are the same with `max_wait`, `Tokens` is a
 /// peek at no permits, `CancelAt` is `cancel`, `SetLimit` and `SetBurst` are `change`.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, x_time_rate};
+/// use std::time::Duration;
+/// let limiter = Memory::new(x_time_rate(Rate::per_second(10), 2))?;
+/// let at = limiter.at(Duration::ZERO);
+/// assert!(at.ask("k", Ask::permits(2))?.is_allowed(), "AllowN(now, 2)");
+/// let reserved = at.ask("k", Ask::ONE.max_wait(Duration::MAX))?;
+/// assert_eq!(reserved.wait(), Duration::from_millis(100), "ReserveN(now, 1).Delay()");
+/// at.cancel("k", &reserved.reservation);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const fn x_time_rate(rate: Rate, burst: u64) -> Tat {
     Tat::new(rate, burst).on_step_back(OnStepBack::Recount)
 }
@@ -98,6 +138,15 @@ pub const fn x_time_rate(rate: Rate, burst: u64) -> Tat {
 /// redis-cell's `CL.THROTTLE key max_burst count period`: [`token_bucket`] with a burst of `max_burst + 1`.
 ///
 /// Other than the original it limits above one permit a millisecond, and a key is not blocked when its rate is raised.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, redis_cell};
+/// use std::time::Duration;
+/// let limiter = Memory::new(redis_cell(15, 30, Duration::from_secs(60)))?;
+/// let answer = limiter.ask("user123", Ask::ONE)?;
+/// assert_eq!((answer.limit, answer.remaining), (16, 15));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn redis_cell(max_burst: u64, count: u64, period: Duration) -> Tat {
     Tat::new(Rate::new(count, period), max_burst.saturating_add(1))
 }
@@ -167,6 +216,9 @@ impl TryFrom<Nginx> for Policy {
 /// saves one second's permits. `tryAcquire(n, timeout)` is an ask with `max_wait`, `acquire(n)` one with
 /// [`Duration::MAX`].
 ///
+/// The original has one state and begins empty when it is created; here a key begins with what has come since the store
+/// did, at most a second's permits: in Redis, whose time began in 1970, always a second's.
+///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, guava_bursty};
 /// use std::time::Duration;
@@ -181,6 +233,16 @@ pub const fn guava_bursty(rate: Rate) -> Tat {
 }
 
 /// A bucket that records when its next permit is free: [`guava_bursty`].
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, next_free_ticket};
+/// use std::time::Duration;
+/// let limiter = Memory::new(next_free_ticket(Rate::per_second(5)))?;
+/// let at = limiter.at(Duration::ZERO);
+/// assert_eq!(at.ask("k", Ask::ONE)?.next_in, Duration::from_millis(200));
+/// assert!(!at.ask("k", Ask::ONE)?.is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const fn next_free_ticket(rate: Rate) -> Tat {
     guava_bursty(rate)
 }
@@ -202,7 +264,17 @@ pub const fn guava_warming_up(rate: Rate, warm_up: Duration) -> WarmUp {
 }
 
 /// uber-go's `ratelimit.New(rate)`: each `Take` waits for its slot, and at most `slack` unused slots (its default is 10)
-/// are made up for.
+/// are made up for. The original counts unused slots from the first `Take` on, this from the store's beginning.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, uber};
+/// use std::time::Duration;
+/// let limiter = Memory::new(uber(Rate::per_second(100), 0))?;
+/// let at = limiter.at(Duration::ZERO);
+/// let waits: Vec<_> = (0..3).map(|_| at.ask("k", Ask::ONE).map(|answer| answer.wait())).collect::<Result<_, _>>()?;
+/// assert_eq!(waits, [0, 10, 20].map(Duration::from_millis));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const fn uber(rate: Rate, slack: u64) -> Tat {
     Tat::new(rate, slack).paid(Paid::After).start(Start::Empty).max_wait(Duration::MAX)
 }
@@ -226,6 +298,17 @@ pub const fn producer_consumer(capacity: u64, per_tick: u64, tick: Duration) -> 
 /// The timeout of its configuration is [`Ticks::max_wait`] (5 s there). Other than the original it owns no timer, says at
 /// once when a wait would be in vain, and a limit that is lowered ([`Memory::change`](super::Memory::change)) does not end
 /// its refreshing. Its scheduler's `refresh` is [`Memory::reset`](super::Memory::reset).
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, resilience4j_semaphore};
+/// use std::time::Duration;
+/// let period = Duration::from_millis(250);
+/// let limiter = Memory::new(resilience4j_semaphore(2, period).max_wait(Duration::from_secs(5)))?;
+/// let at = limiter.at(Duration::ZERO);
+/// assert!(at.ask("backend", Ask::permits(2))?.wait().is_zero());
+/// assert_eq!(at.ask("backend", Ask::ONE)?.wait(), period);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const fn resilience4j_semaphore(limit: u64, period: Duration) -> Ticks {
     Ticks::new(limit, period)
 }
@@ -233,6 +316,17 @@ pub const fn resilience4j_semaphore(limit: u64, period: Duration) -> Ticks {
 /// resilience4j's `AtomicRateLimiter`: permits of cycles to come can be reserved, as far as the timeout
 /// ([`Ticks::max_wait`]) reaches, in one request also more than a cycle has. `drainPermissions` is
 /// [`Ask::all`](super::Ask::all).
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, resilience4j_atomic};
+/// use std::time::Duration;
+/// let cycle = Duration::from_millis(10);
+/// let limiter = Memory::new(resilience4j_atomic(3, cycle).max_wait(2 * cycle))?;
+/// let at = limiter.at(Duration::ZERO);
+/// assert_eq!(at.ask("backend", Ask::permits(8))?.wait(), 2 * cycle, "three now, three and two of the next cycles");
+/// assert_eq!(at.ask("backend", Ask::permits(0).peek())?.available, -5.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const fn resilience4j_atomic(limit: u64, period: Duration) -> Ticks {
     Ticks::new(limit, period).above_capacity(true)
 }
@@ -256,12 +350,31 @@ pub const fn classdojo(limit: u64, interval: Duration) -> Log {
 
 /// The moving window of the MySQL procedure `check_velocity`, as arithmetic: an attempt exactly as old as the window still
 /// counts, and times are whole seconds. The procedure itself runs in the MySQL store.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, velocity};
+/// use std::time::Duration;
+/// let limiter = Memory::new(velocity(1, Duration::from_secs(10)))?;
+/// let at = |secs| limiter.at(Duration::from_secs(secs));
+/// assert!(at(0).ask("alice", Ask::ONE)?.is_allowed());
+/// assert!(!at(10).ask("alice", Ask::ONE)?.is_allowed(), "ten seconds old, and it still counts");
+/// assert!(at(11).ask("alice", Ask::ONE)?.is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const fn velocity(limit: u64, window: Duration) -> Log {
     Log::new(limit, window).closed(true).grain(Duration::from_secs(1))
 }
 
 /// The token bucket of the published YugabyteDB function, as it was meant: what comes in a window is kept at most. The
 /// function itself, with its quirks or without, runs in the PostgreSQL store.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, yugabyte};
+/// use std::time::Duration;
+/// let limiter = Memory::new(yugabyte(Rate::per_second(2), Duration::from_secs(60))?)?;
+/// assert_eq!(limiter.ask("alice", Ask::ONE)?.remaining, 119);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// [`PolicyError::ZeroRate`].
