@@ -814,21 +814,26 @@ local function make(letter)
     end
 
     function P.fresh(p)
-      return { stored = p.free and 0 or p.max, next_free = 0 }
+      return { stored = p.free and 0 or p.max, next_free = 0, us = 0 }
     end
 
     function P.read(text)
-      local stored, next_free = match(text, '^(%S+) (%d+)$')
-      stored, next_free = number(stored), number(next_free)
-      return stored and next_free and { stored = stored, next_free = next_free }
+      local stored, next_free, us = match(text, '^(%S+) (%d+) (%d+)$')
+      stored, next_free, us = number(stored), number(next_free), number(us)
+      return stored and next_free and us and { stored = stored, next_free = next_free, us = us }
     end
 
     function P.write(st)
-      return format('%.17g %.0f', st.stored, st.next_free)
+      return format('%.17g %.0f %.0f', st.stored, st.next_free, st.us)
     end
 
     local function micros(s, n)
       return s * 1000000 + floor(n / 1000)
+    end
+
+    -- A clock that has gone back stands still.
+    local function own_now(st, s, n)
+      return max(micros(s, n), st.us)
     end
 
     local function instant(us)
@@ -863,7 +868,7 @@ local function make(letter)
     end
 
     function P.ask(p, st, now_s, now_n, q)
-      local now = micros(now_s, now_n)
+      local now = own_now(st, now_s, now_n)
       local stored, next_free = at(p, st, now)
       local time, cost = max(next_free - now, 0) * 1000, q.cost
       if q.all then cost = time > 0 and 0 or cut(stored) + 1 end
@@ -872,7 +877,7 @@ local function make(letter)
         local act_s, act_n = instant(next_free)
         answer = grant(time, cost, act_s, act_n, format('f%.17g', stored))
         stored, next_free = charged(p, stored, next_free, cost)
-        if q.take then st.stored, st.next_free, st.changed = stored, next_free, true end
+        if q.take then st.stored, st.next_free, st.us, st.changed = stored, next_free, now, true end
       else
         answer = too_long(time, q.max_wait)
       end
@@ -886,12 +891,12 @@ local function make(letter)
 
     function P.is_fresh(p, st, now_s, now_n)
       local now = micros(now_s, now_n)
-      return st.next_free <= now and (at(p, st, now)) == P.fresh(p).stored
+      return st.next_free <= now and st.us <= now and (at(p, st, now)) == P.fresh(p).stored
     end
 
     function P.due(p, st, now_s, now_n)
       local now = micros(now_s, now_n)
-      local stored, next_free = at(p, st, now)
+      local stored, next_free = at(p, st, max(now, st.us))
       -- One more, because a sum of fractions may fall short of its end.
       local refill = (p.free or stored >= p.max) and 0 or ceil((p.max - stored) * p.cool_down) + 1
       return (next_free - now + refill) * 1000
@@ -908,12 +913,14 @@ local function make(letter)
     end
 
     function P.refund(p, st, now_s, now_n, permits)
-      local stored, next_free = at(p, st, micros(now_s, now_n))
+      st.us = own_now(st, now_s, now_n)
+      local stored, next_free = at(p, st, st.us)
       st.stored, st.next_free, st.changed = min(stored + permits, p.free and 0 or p.max), next_free, true
     end
 
     function P.carry(p, old, st, now_s, now_n)
-      local stored, next_free = at(old, st, micros(now_s, now_n))
+      st.us = own_now(st, now_s, now_n)
+      local stored, next_free = at(old, st, st.us)
       st.next_free = next_free
       if old.free or p.free then
         st.stored = 0

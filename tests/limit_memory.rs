@@ -363,6 +363,24 @@ fn a_retry_is_told_only_where_it_helps() {
 }
 
 #[test]
+fn a_clock_that_goes_back_stands_still() {
+    let hour = Duration::from_secs(3600);
+    let policies: [Policy; 5] = [
+        token_bucket(Rate::per_second(2), 2).into(),
+        resilience4j_atomic(2, Duration::from_secs(1)).into(),
+        headcount::limit::sliding_counter(2, Duration::from_secs(1)).into(),
+        sliding_log(2, Duration::from_secs(1)).into(),
+        headcount::limit::guava_warming_up(Rate::per_second(2), Duration::from_secs(4)).into(),
+    ];
+    for policy in policies {
+        let limiter = Memory::new(policy.clone()).unwrap();
+        while limiter.at(hour).ask("k", Ask::ONE).unwrap().is_allowed() {}
+        let [before, after] = [hour, Duration::ZERO].map(|at| limiter.at(at).ask("k", Ask::ONE.peek()).unwrap());
+        assert_eq!(before, after, "{policy:?}");
+    }
+}
+
+#[test]
 fn a_policy_of_another_kind_neither_takes_over_nor_shares() {
     let limiter = Memory::new(token_bucket(Rate::per_second(1), 5)).unwrap();
     let handle = limiter.under(token_bucket(Rate::per_second(1), 50)).unwrap();

@@ -36,6 +36,8 @@ pub(crate) struct State {
     stored: f64,
     /// Microseconds.
     next_free: u64,
+    /// Microseconds.
+    as_of: u64,
 }
 
 /// The curve: everything that follows from rate, warm-up and cold factor. Times in microseconds.
@@ -78,13 +80,14 @@ impl WarmUp {
     }
 
     fn at(curve: &Curve, state: &State, now: u64) -> State {
+        let now = now.max(state.as_of);
         if now <= state.next_free {
-            return *state;
+            return State { as_of: now, ..*state };
         }
         let gained = (now - state.next_free) as f64 / curve.cool_down;
         // At an infinite rate nothing is stored.
         let stored = if curve.max.is_finite() { curve.max.min(state.stored + gained) } else { 0.0 };
-        State { stored, next_free: now }
+        State { stored, next_free: now, as_of: now }
     }
 }
 
@@ -97,7 +100,7 @@ impl WarmUp {
         let spent = (cost as f64).min(state.stored);
         let missing = ((cost as f64 - spent) * curve.stable) as u64;
         let price = curve.time_of_stored(state.stored, spent).saturating_add(missing);
-        State { stored: state.stored - spent, next_free: state.next_free.saturating_add(price) }
+        State { stored: state.stored - spent, next_free: state.next_free.saturating_add(price), ..*state }
     }
 }
 
@@ -121,14 +124,14 @@ impl Arithmetic for WarmUp {
 
     fn fresh(&self) -> State {
         let max = self.curve().max;
-        State { stored: if max.is_finite() { max } else { 0.0 }, next_free: 0 }
+        State { stored: if max.is_finite() { max } else { 0.0 }, next_free: 0, as_of: 0 }
     }
 
     fn ask(&self, state: &mut State, now: u64, question: Question) -> Finding {
         let curve = self.curve();
-        let now = now / 1000;
-        let mut at = Self::at(&curve, state, now);
-        let wait = (at.next_free - now.min(at.next_free)).saturating_mul(1000);
+        let mut at = Self::at(&curve, state, now / 1000);
+        let now = at.as_of;
+        let wait = at.next_free.saturating_sub(now).saturating_mul(1000);
         let cost = match question.cost {
             Cost::Permits(permits) => permits,
             Cost::All if wait > 0 => 0,
@@ -158,11 +161,17 @@ impl Arithmetic for WarmUp {
 
     fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {
         let (curve, now) = (self.curve(), now / 1000);
-        state.next_free <= now && Self::at(&curve, state, now).stored == Self::at(&curve, fresh, now).stored
+        state.next_free <= now
+            && state.as_of <= now
+            && Self::at(&curve, state, now).stored == Self::at(&curve, fresh, now).stored
     }
 
     fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
-        let before = State { stored: f64::from_bits(reservation.mark), next_free: reservation.act_at / 1000 };
+        let before = State {
+            stored: f64::from_bits(reservation.mark),
+            next_free: reservation.act_at / 1000,
+            as_of: state.as_of,
+        };
         // Only the last one can be taken back: what a permit costs depends on those before it.
         if before.next_free >= now / 1000 && *state == self.charged(&self.curve(), &before, reservation.cost) {
             *state = before;

@@ -411,18 +411,16 @@ pub fn ask_all_at<K: AsRef<[u8]>>(asks: &[(At<'_>, K, Ask)]) -> Result<Vec<Answe
             None => _ = kept.swap_remove(&keys[nth]),
         }
     }
-    let mut worded = Vec::with_capacity(asks.len());
-    for (nth, answer) in answers.into_iter().enumerate() {
-        let answer = answer?;
-        worded.push(if answer.is_allowed() {
-            Answer { reservation: Reservation::default(), ..answer }
+    let mut answers: Vec<Answer> = answers.into_iter().collect::<Result<_, _>>()?;
+    for (nth, answer) in answers.iter_mut().enumerate() {
+        if answer.is_allowed() {
+            answer.reservation = Reservation::default();
         } else {
             let (at, _, ask) = &asks[nth];
             held[places[nth]].1.record_refusal(keys[nth], *ask, at)?;
-            answer
-        });
+        }
     }
-    Ok(worded)
+    Ok(answers)
 }
 
 impl Shard {
