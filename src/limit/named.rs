@@ -111,6 +111,14 @@ pub const fn fixed_window(limit: u64, window: Duration) -> Ticks {
 }
 
 /// The generic cell rate algorithm, as in the crate governor: [`token_bucket`].
+///
+/// ```
+/// use headcount::limit::{Ask, Because, Memory, Rate, governor};
+/// let limiter = Memory::new(governor(Rate::per_second(5), 5))?;
+/// assert_eq!(limiter.ask("k", Ask::ONE)?.remaining, 4);
+/// assert_eq!(limiter.ask("k", Ask::permits(15))?.because(), Some(Because::AboveCapacity));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const fn governor(rate: Rate, burst: u64) -> Tat {
     Tat::new(rate, burst)
 }

@@ -72,6 +72,8 @@ impl Server {
             Kind::MariaDb => {
                 let mut install = Command::new("mariadb-install-db");
                 install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
+                // A server that starts removes whatever temporary tables it finds in a shared directory.
+                install.arg(format!("--tmpdir={}", self.directory.display()));
                 install.arg(format!("--datadir={}", data.display())).args(as_root());
                 succeed(&mut install, "mariadb-server");
             }
@@ -110,6 +112,7 @@ impl Server {
                 command.args(["--no-defaults", "--skip-networking", "--max-connections=200"]);
                 // Written at each commit, so that a killed server forgets nothing; not waited for until it is on the disk.
                 command.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"]);
+                command.arg(format!("--tmpdir={}", self.directory.display()));
                 command.arg(format!("--datadir={}", data.display())).args(as_root());
                 command.arg(format!("--socket={}", self.socket().display()));
                 command.arg(format!("--pid-file={}", self.directory.join("mariadb.pid").display()));

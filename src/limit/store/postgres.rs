@@ -198,6 +198,9 @@ impl Postgres {
     /// [`token_bucket`](crate::limit::token_bucket), [`leaky_bucket`](crate::limit::leaky_bucket),
     /// [`leaky_queue`](crate::limit::leaky_queue) and their like.
     ///
+    /// A row keeps the time at which its key is as new, and not the rate that led to it: with a higher rate, a key that was
+    /// used up stays so as long as under the old one. Give the bucket another [name](Bucket::named) to begin anew.
+    ///
     /// # Errors
     /// [`SqlError::NotHere`] for another policy, [`SqlError::Policy`] for one that makes no sense.
     pub fn bucket(&self, policy: Tat) -> Result<Bucket, SqlError> {
