@@ -662,10 +662,10 @@ local function make(letter)
       for _, one in ipairs(later) do st.more[#st.more + 1] = one end
     end
 
-    -- Takes `count` attempts away, from the newest of those at the instant on; from the newest of all if none is given.
+    -- Takes `count` attempts at the instant away.
     local function take_away(st, count, s, n)
       append(st, cut_off(st, function(one, there)
-        local distance = s and since(one.s, one.n, s, n) or 0
+        local distance = since(one.s, one.n, s, n)
         if count == 0 or distance < 0 then return nil end
         if distance > 0 then return there end
         local gone = min(there, count)

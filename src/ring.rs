@@ -110,8 +110,8 @@ impl Ring {
     /// Whether a fingerprint is remembered, and whether the current minute has it.
     ///
     /// # Cost
-    /// One cache line if the current minute has it: most requests come from somebody who was here seconds ago, and what
-    /// the minute has, the union has. Otherwise two.
+    /// One cache line if the current minute has it: what the minute has, the union has. Otherwise two. Most are not asked
+    /// for here, since [`Present`] knows them.
     #[inline]
     pub(crate) fn sight(&self, fingerprint: Fingerprint) -> Sight {
         let probe = Probe::new(fingerprint, self.shape);

@@ -53,9 +53,9 @@ pub(crate) enum State {
     Tat(tat::State),
     Ticks(ticks::State),
     TwoWindows(two_windows::State),
-    /// Boxed, so that the keys of the others stay small.
+    // Boxed, so that the keys of the others stay small.
     Log(Box<log::State>),
-    WarmUp(warm_up::State),
+    WarmUp(Box<warm_up::State>),
 }
 
 /// A question, in the units of the arithmetic.
@@ -96,7 +96,7 @@ pub(crate) trait Arithmetic: Clone {
     }
 }
 
-/// Calls a policy with its own state; a state of another policy is first replaced by a fresh one.
+/// Calls a policy with its own state. No store holds a state of another kind: it lets nobody change the kind.
 macro_rules! dispatch {
     ($policy:expr, $state:expr, |$p:ident, $s:ident| $call:expr) => {
         match ($policy, $state) {
@@ -126,7 +126,7 @@ impl Policy {
             Self::Ticks(policy) => State::Ticks(policy.fresh()),
             Self::TwoWindows(policy) => State::TwoWindows(policy.fresh()),
             Self::Log(policy) => State::Log(Box::new(policy.fresh())),
-            Self::WarmUp(policy) => State::WarmUp(policy.fresh()),
+            Self::WarmUp(policy) => State::WarmUp(Box::new(policy.fresh())),
         }
     }
 
