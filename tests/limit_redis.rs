@@ -691,6 +691,15 @@ fn a_policy_of_another_kind_begins_anew_and_a_raised_rate_blocks_nobody() {
         let fast = limiter(&connection, "rate", Tat::new(Rate::per_second(1000), 3));
         let answer = fast.ask("k", Ask::ONE.max_wait(Duration::from_secs(1))).await.unwrap();
         assert!(answer.wait() <= Duration::from_millis(1), "{answer:?}");
+
+        // Also if it is refused at first, and looked at meanwhile.
+        let (slow, fast) = (Tat::new(Rate::per_hour(1), 3), Tat::new(Rate::per_second(1), 3));
+        let (slow, fast) = (limiter(&connection, "refused", slow), limiter(&connection, "refused", fast));
+        let at = |secs: u64| Duration::from_secs(1_700_000_000 + secs);
+        assert!(slow.at(at(0)).ask("k", Ask::permits(3)).await.unwrap().is_allowed());
+        assert!(!fast.at(at(1)).ask("k", Ask::ONE.peek()).await.unwrap().is_allowed());
+        assert!(!fast.at(at(1)).ask("k", Ask::ONE).await.unwrap().is_allowed());
+        assert!(fast.at(at(2)).ask("k", Ask::ONE).await.unwrap().is_allowed());
     });
 }
 

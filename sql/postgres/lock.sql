@@ -1,9 +1,14 @@
 -- Locks a bucket until the transaction ends, to change it by hand: for giving back.
 --
 -- $1   which bucket
--- $2   the time, nanoseconds since the Unix epoch; null is the server's clock. Only tests say one.
+-- $2   its span, as in `ask`
+-- $3   its interval, as in `ask`
+-- $4   the time, nanoseconds since the Unix epoch; null is the server's clock. Only tests say one.
 --
--- Returns its state and the time; no row if it was never asked for.
+-- Returns its state, told under the policy of $2 and $3, and the time; no row if it was never asked for.
 -- Atomic: whoever asks for the bucket waits until the transaction ends.
-with locked as (select tat, as_of from headcount.buckets where id = $1 for update)
-select tat, as_of, coalesce($2::bigint, (extract(epoch from clock_timestamp()) * 1000000)::bigint * 1000) from locked
+with locked as (
+  select tat, as_of, span_ns, interval_ns,
+    coalesce($4::bigint, (extract(epoch from clock_timestamp()) * 1000000)::bigint * 1000) as now_ns
+  from headcount.buckets where id = $1 for update)
+select (headcount.told_under(tat, as_of, span_ns, interval_ns, $2, $3, now_ns)).*, now_ns from locked

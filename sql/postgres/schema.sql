@@ -1,4 +1,4 @@
--- The tables of the PostgreSQL store, in a schema of their own. Version 1.
+-- The tables of the PostgreSQL store, in a schema of their own. Version 2.
 --
 -- Takes nothing; times are nanoseconds since the Unix epoch unless said. Returns nothing.
 -- Atomic: install() runs it inside one transaction that holds an advisory lock, so that two installs follow each other.
@@ -11,13 +11,17 @@ create table if not exists headcount.schema_version (
   version integer not null
 );
 
--- One row per key that was granted something: the state of the policy `Tat`. The room in each page lets an update stay
--- in its page, and no index is on what changes.
+-- One row per key that was granted something: the state of the policy `Tat`, and the policy that it was told under, as
+-- in `ask`. The room in each page lets an update stay in its page, and no index is on what changes.
 create table if not exists headcount.buckets (
   id bytea primary key,
   tat bigint not null,
-  as_of bigint not null
+  as_of bigint not null,
+  span_ns bigint,
+  interval_ns bigint
 ) with (fillfactor = 70);
+-- Version 1 did not say under which policy: its rows are taken to be told under that which asks first.
+alter table headcount.buckets add column if not exists span_ns bigint, add column if not exists interval_ns bigint;
 
 -- The table of the published function: whole tokens, and when they were counted.
 create table if not exists headcount.rate_limiting_token_bucket (

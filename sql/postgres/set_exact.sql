@@ -2,11 +2,15 @@
 --
 -- $1   which bucket
 -- $2   what is missing to a full one, as the time in which it comes, nanoseconds
--- $3   the time, nanoseconds since the Unix epoch; null is the server's clock. Only tests say one.
+-- $3   its span, as in `ask`
+-- $4   its interval, as in `ask`
+-- $5   the time, nanoseconds since the Unix epoch; null is the server's clock. Only tests say one.
 --
 -- Returns nothing.
 -- Atomic: one statement.
-insert into headcount.buckets (id, tat, as_of)
-select $1, now.ns + $2::bigint, now.ns
-from (select coalesce($3::bigint, (extract(epoch from clock_timestamp()) * 1000000)::bigint * 1000) as ns) as now
-on conflict (id) do update set tat = excluded.tat, as_of = excluded.as_of
+insert into headcount.buckets (id, tat, as_of, span_ns, interval_ns)
+select $1, now.ns + $2::bigint, now.ns, $3, $4
+from (select case when $4::bigint < 0 then 0 else
+  coalesce($5::bigint, (extract(epoch from clock_timestamp()) * 1000000)::bigint * 1000) end as ns) as now
+on conflict (id) do update set
+  tat = excluded.tat, as_of = excluded.as_of, span_ns = excluded.span_ns, interval_ns = excluded.interval_ns

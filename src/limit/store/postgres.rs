@@ -23,11 +23,12 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, NoTls, Row};
 
 /// The schema that this program installs.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 
 /// What installs it, and mends what is missing of it.
-const SCHEMA: [&str; 3] = [
+const SCHEMA: [&str; 4] = [
     include_str!("../../../sql/postgres/schema.sql"),
+    include_str!("../../../sql/postgres/told_under.sql"),
     include_str!("../../../sql/postgres/ask.sql"),
     include_str!("../../../sql/postgres/rate_limiting_token_bucket_request.sql"),
 ];
@@ -35,6 +36,7 @@ const SCHEMA: [&str; 3] = [
 /// Whether all of it is there, so that whoever may not create anything may still call `install`.
 const IS_COMPLETE: &str = "select to_regclass('headcount.buckets') is not null \
     and to_regclass('headcount.rate_limiting_token_bucket') is not null \
+    and to_regprocedure('headcount.told_under(bigint, bigint, bigint, bigint, bigint, bigint, bigint)') is not null \
     and to_regprocedure('headcount.ask(bytea, bigint, bigint, bigint, bigint, boolean, bigint)') is not null \
     and to_regprocedure('headcount.rate_limiting_token_bucket_request(bytea, bigint, bigint, boolean, bigint)') is not null";
 
@@ -77,8 +79,9 @@ type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, tokio_postgres::Erro
 /// - Releases built on PostgreSQL 11 give `extract(epoch ..)` as double precision, not numeric. The exact form reads
 ///   microseconds from it, which double precision holds; the faithful form rounds a half to the even neighbour there:
 ///   [`Rounding::HalfEven`].
-/// - [`install`](Self::install) takes an advisory lock, which older releases lack: run the three files that define the
-///   schema, `sql/postgres/{schema,ask,rate_limiting_token_bucket_request}.sql`, and insert the version (1) by hand there.
+/// - [`install`](Self::install) takes an advisory lock, which older releases lack: run the four files that define the
+///   schema, `sql/postgres/{schema,told_under,ask,rate_limiting_token_bucket_request}.sql`, and insert the version (2) by
+///   hand there.
 ///
 /// # Behind a pooler
 /// Statements are prepared and the session is set up once per connection: PgBouncer must pool sessions, not transactions.
@@ -198,8 +201,8 @@ impl Postgres {
     /// [`token_bucket`](crate::limit::token_bucket), [`leaky_bucket`](crate::limit::leaky_bucket),
     /// [`leaky_queue`](crate::limit::leaky_queue) and their like.
     ///
-    /// A row keeps the time at which its key is as new, and not the rate that led to it: with a higher rate, a key that was
-    /// used up stays so as long as under the old one. Give the bucket another [name](Bucket::named) to begin anew.
+    /// A row knows the policy that it was told under. Asked under another one, it is told anew: who had so many permits
+    /// keeps so many, who is in debt stays so, and from then on the new rate holds.
     ///
     /// # Errors
     /// [`SqlError::NotHere`] for another policy, [`SqlError::Policy`] for one that makes no sense.
@@ -495,9 +498,9 @@ impl Bucket {
             Cost::Permits(permits) => (bigint(permits.min(limit)), permits <= limit),
         };
         let take = possible && question.mode == Mode::Take;
-        let (span, interval) = (bigint(self.policy.span), bigint(self.policy.interval));
+        let (span, interval) = terms(&self.policy);
         let max_wait = bigint(if self.policy.rate.is_zero() { 0 } else { question.max_wait });
-        let at = self.moment(at);
+        let at = at.map(bounded);
         let about = (id, span, interval, permits, max_wait, take, at);
         let row = self.store.run(about, |client, (id, span, interval, permits, max_wait, take, at)| {
             Box::pin(async move {
@@ -514,11 +517,6 @@ impl Bucket {
             return Err(StoreError::corrupt("the database and this program do not count alike: call install()").into());
         }
         Ok(if take { answer } else { Answer { reservation: Reservation::default(), ..answer } })
-    }
-
-    /// The moment as the exact form counts it; `None` is the server's clock. At the rate zero time stands still.
-    fn moment(&self, at: Option<Duration>) -> Option<i64> {
-        if self.policy.rate.is_zero() { Some(0) } else { at.map(bounded) }
     }
 
     async fn ask_faithful(
@@ -571,7 +569,8 @@ impl Bucket {
         let given_back = self.store.run(about, |client, (policy, id, at, what)| {
             Box::pin(async move {
                 let transaction = client.transaction().await?;
-                let Some(row) = transaction.query_opt(LOCK, &[id, at]).await? else { return Ok(()) };
+                let (span, interval) = terms(policy);
+                let Some(row) = transaction.query_opt(LOCK, &[id, &span, &interval, at]).await? else { return Ok(()) };
                 let [tat, as_of, now] = [0, 1, 2].map(|column| u64::try_from(row.get::<_, i64>(column)).unwrap_or(0));
                 let mut state = policy.state(tat, as_of);
                 match what {
@@ -579,8 +578,9 @@ impl Bucket {
                     Back::Permits(permits) => policy.refund(&mut state, now, *permits),
                 }
                 let (tat, as_of) = Tat::parts(&state);
-                let update = "update headcount.buckets set tat = $2, as_of = $3 where id = $1";
-                transaction.execute(update, &[id, &bigint(tat), &bigint(as_of)]).await?;
+                let update = "update headcount.buckets \
+                              set tat = $2, as_of = $3, span_ns = $4, interval_ns = $5 where id = $1";
+                transaction.execute(update, &[id, &bigint(tat), &bigint(as_of), &span, &interval]).await?;
                 transaction.commit().await
             })
         });
@@ -595,14 +595,21 @@ impl Bucket {
                 let missing = missing.max(0).saturating_mul(i128::from(self.policy.interval));
                 let missing = i64::try_from(missing).unwrap_or(i64::MAX).min(bigint(2 * MOST_NANOS));
                 let missing = if self.policy.rate.is_infinite() { 0 } else { missing };
-                let about = (SET_EXACT, id, missing, self.moment(at));
-                self.store.run(about, put).await?;
+                let (span, interval) = terms(&self.policy);
+                let about = (id, missing, span, interval, at.map(bounded));
+                let set = self.store.run(about, |client, (id, missing, span, interval, at)| {
+                    Box::pin(async move { client.execute(SET_EXACT, &[id, missing, span, interval, at]).await })
+                });
+                set.await?;
             }
             Form::Faithful(_) => {
                 // As published, what is above the capacity is cut after the next take only.
                 let tokens = permits.clamp(-bigint(MOST_NANOS), bigint(MOST_NANOS));
-                let about = (SET_FAITHFUL, id, tokens, at.map(micros));
-                self.store.run(about, put).await?;
+                let about = (id, tokens, at.map(micros));
+                let set = self.store.run(about, |client, (id, tokens, at)| {
+                    Box::pin(async move { client.execute(SET_FAITHFUL, &[id, tokens, at]).await })
+                });
+                set.await?;
             }
         }
         Ok(())
@@ -648,12 +655,6 @@ impl BucketAt<'_> {
     pub async fn set(&self, key: impl AsRef<[u8]>, permits: i64) -> Result<(), SqlError> {
         self.bucket.put(key.as_ref(), permits, Some(self.time)).await
     }
-}
-
-/// Puts a bucket somewhere, by the statement for its form.
-fn put<'a>(client: &'a mut Object, about: &'a (&'static str, Vec<u8>, i64, Option<i64>)) -> Working<'a, u64> {
-    let (statement, id, where_to, at) = about;
-    Box::pin(async move { client.execute(*statement, &[id, where_to, at]).await })
 }
 
 /// What is given back.
@@ -725,6 +726,12 @@ fn faithful_answer(left: i64, refill: i64, window: i64, rounding: Rounding) -> A
         transaction: None,
         reservation: Reservation::default(),
     }
+}
+
+/// The policy as the exact form's functions take it: span and interval, nanoseconds.
+fn terms(policy: &Tat) -> (i64, i64) {
+    let interval = bigint(policy.interval);
+    (bigint(policy.span), if policy.rate.is_zero() { -interval } else { interval })
 }
 
 /// A number as SQL knows it; what is larger is the largest.

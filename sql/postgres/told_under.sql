@@ -1,0 +1,34 @@
+-- Tells a bucket's state under another policy: who had so many permits keeps so many, who is in debt stays so.
+--
+-- tat, as_of                  the state, as it was told under the old policy
+-- old_span, old_interval      the old policy, as in `ask`; null is the new one
+-- new_span, new_interval      the new policy
+-- now_ns                      the time, nanoseconds since the Unix epoch
+--
+-- Returns the state under the new policy.
+-- Atomic: it reads and writes nothing but what it is given.
+-- A debt that would last beyond the end of a bigint's time, in the year 2262, ends there.
+create or replace function headcount.told_under(
+  inout tat bigint, inout as_of bigint,
+  old_span bigint, old_interval bigint, new_span bigint, new_interval bigint, now_ns bigint)
+language plpgsql immutable as $$
+declare
+  at_ns bigint;
+  spent numeric := 0;
+  had numeric := 0;
+begin
+  if old_span is null or old_interval is null or (old_span = new_span and old_interval = new_interval) then
+    return;
+  end if;
+  -- The old one's clock, and the new one's: at the rate zero it stands still.
+  at_ns := greatest(case when old_interval < 0 then 0 else now_ns end, as_of);
+  as_of := case when new_interval < 0 then 0 when old_interval < 0 then now_ns else greatest(now_ns, at_ns) end;
+  if old_interval = 0 then
+    tat := as_of;
+    return;
+  end if;
+  spent := div(greatest(tat::numeric - at_ns, 0) * abs(new_interval) + abs(old_interval) - 1, abs(old_interval));
+  had := div(old_span::numeric, abs(old_interval)) * abs(new_interval);
+  tat := least(as_of + greatest(spent + new_span - had, 0), 9223372036854775807)::bigint;
+end
+$$;
