@@ -7,8 +7,8 @@ mod support;
 use databases::Server;
 use headcount::RedisConnection;
 use headcount::limit::{
-    AnsweredBy, Ask, AskError, Because, Limiter, Memory, Mysql, OnStoreError, Postgres, Rate, Redis, Store, Verdict,
-    sliding_log, token_bucket,
+    self, AnsweredBy, Ask, AskError, Because, Limiter, Memory, Mysql, OnStoreError, Postgres, Rate, Redis, Store,
+    Verdict, sliding_log, token_bucket,
 };
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -151,4 +151,99 @@ fn the_login_example_counts_in_mariadb() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text.matches("401").count(), 5, "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(text.matches("429").count(), 2, "{text}");
+}
+
+/// Five at once, and a queue of one an hour.
+fn bucket_and_queue() -> [(&'static str, limit::Policy); 2] {
+    let queue = limit::leaky_queue(Rate::per_hour(1), 5).unwrap();
+    [("bucket", token_bucket(Rate::per_hour(1), 5).into()), ("queue", queue.into())]
+}
+
+/// A list that waits is dropped or canceled: all of it is given back.
+async fn gives_a_list_back([bucket, queue]: [Limiter; 2], look: impl AsyncFn() -> [u64; 2]) {
+    let list = [(&bucket, "alice", Ask::ONE), (&queue, "alice", Ask::ONE)];
+    assert_eq!(Limiter::wait_all(&list).await.unwrap().verdict, Verdict::Now);
+    assert_eq!(look().await, [4, 0]);
+
+    let mut waiting = Box::pin(Limiter::wait_all(&list));
+    while queue.status().allowed != 2 {
+        tokio::select! { biased; _ = &mut waiting => panic!("its turn is in an hour"), () = tokio::task::yield_now() => {} }
+    }
+    drop(waiting);
+    let deadline = now() + Duration::from_secs(10);
+    while look().await != [4, 0] {
+        assert!(now() < deadline, "{:?}", look().await);
+        tokio::task::yield_now().await;
+    }
+
+    let joint = Limiter::ask_all(&list).await.unwrap();
+    // No later than before: nobody is in front any more.
+    assert!(matches!(joint.verdict, Verdict::After(wait) if wait <= HOUR), "{joint:?}");
+    Limiter::cancel_all(&list, &joint).await.unwrap();
+    assert_eq!(look().await, [4, 0]);
+    let joint = Limiter::ask_all(&list).await.unwrap();
+    assert!(matches!(joint.verdict, Verdict::After(wait) if wait <= HOUR), "{joint:?}");
+
+    let peeks = list.map(|(limiter, key, ask)| (limiter, key, ask.peek()));
+    assert!(matches!(Limiter::wait_all(&peeks).await.unwrap().verdict, Verdict::After(_)), "a look does not wait");
+}
+
+const LOOK: Ask = Ask::permits(0).max_wait(Duration::MAX).peek();
+
+#[tokio::test]
+async fn a_list_in_memory_that_stops_waiting_is_given_back() {
+    let limiters = bucket_and_queue().map(|(name, policy)| Limiter::new(name, Memory::new(policy).unwrap()));
+    let [bucket, queue] = limiters.clone();
+    let look = async || {
+        [bucket.ask("alice", LOOK).await.unwrap().remaining, queue.ask("alice", LOOK).await.unwrap().remaining]
+    };
+    gives_a_list_back(limiters, look).await;
+}
+
+#[tokio::test]
+async fn a_list_in_redis_that_stops_waiting_is_given_back_beside_its_first_key() {
+    let server = support::Redis::start();
+    let connection = RedisConnection::open(&server.url()).unwrap();
+    let in_redis = bucket_and_queue().map(|(name, policy)| {
+        Redis::builder(&connection, name, policy).time_limit(Duration::from_secs(2)).build().unwrap()
+    });
+    let limiters = in_redis.clone().map(|redis| Limiter::new("list", redis));
+    let [bucket, queue] = in_redis;
+    let look = async || {
+        let left = async |redis: &Redis| redis.beside("alice").ask("alice", LOOK).await.unwrap().remaining;
+        [left(&bucket).await, left(&queue).await]
+    };
+    gives_a_list_back(limiters, look).await;
+}
+
+#[tokio::test]
+async fn a_list_whose_store_is_gone_is_still_all_or_nothing() {
+    let connection = RedisConnection::open("redis://127.0.0.1:1").unwrap();
+    let limiter = |name: &str, on_store_error| {
+        let redis = Redis::new(&connection, name, token_bucket(Rate::per_hour(1), 9)).unwrap();
+        Limiter::new(name, redis).on_store_error(on_store_error)
+    };
+    let local = |permits| Memory::new(token_bucket(Rate::per_hour(1), permits)).unwrap();
+    let (wide, narrow) = (local(3), local(1));
+    let left = |memory: &Memory| memory.ask("alice", Ask::permits(0).peek()).unwrap().remaining;
+    let first = limiter("wide", OnStoreError::Local(wide.clone()));
+    let second = limiter("narrow", OnStoreError::Local(narrow.clone()));
+    let list = [(&first, "alice", Ask::ONE), (&second, "alice", Ask::ONE)];
+    assert!(Limiter::ask_all(&list).await.unwrap().is_allowed());
+    assert_eq!(Limiter::ask_all(&list).await.unwrap().refused_by, Some(1));
+    assert_eq!([left(&wide), left(&narrow)], [2, 0]);
+
+    let denies = limiter("denies", OnStoreError::Deny);
+    let joint = Limiter::ask_all(&[(&first, "alice", Ask::ONE), (&denies, "alice", Ask::ONE)]).await.unwrap();
+    assert_eq!((joint.refused_by, left(&wide)), (Some(1), 2));
+}
+
+#[tokio::test]
+async fn a_key_that_is_reset_begins_anew() {
+    let limiter = Limiter::new("login", Memory::new(token_bucket(Rate::per_hour(1), 1)).unwrap());
+    for _ in 0..2 {
+        assert!(limiter.ask("alice", Ask::ONE).await.unwrap().is_allowed());
+        assert!(!limiter.ask("alice", Ask::ONE).await.unwrap().is_allowed());
+        limiter.reset("alice").await.unwrap();
+    }
 }

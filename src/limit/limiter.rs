@@ -233,9 +233,10 @@ impl Limiter {
         let key = key.as_ref();
         let answer = self.ask(key, ask).await?;
         if ask.mode == Mode::Take && !answer.wait().is_zero() {
-            let mut turn = Turn { limiter: self, key, reservation: Some(answer.reservation) };
+            let back = Back::Turn(answer.reservation);
+            let turn = Turn(vec![Given { limiter: self.clone(), key: key.to_vec(), first_key: None, back }]);
             tokio::time::sleep(answer.wait()).await;
-            turn.reservation = None;
+            turn.has_come();
         }
         Ok(answer)
     }
@@ -244,8 +245,8 @@ impl Limiter {
     /// asked one by one, once the others have granted.
     ///
     /// On Redis the keys of a list live beside the list's first key and are other keys than the same ones asked for alone;
-    /// see `Redis::ask_all`. Begin a list with the key that the others belong to, and take back or
-    /// refund through the store's own handle.
+    /// see `Redis::ask_all`. Begin a list with the key that the others belong to, and give back with
+    /// [`cancel_all`](Self::cancel_all).
     ///
     /// # Errors
     /// [`AskError::NoCommonStore`] unless all are in memory, or all on one Redis connection.
@@ -253,12 +254,13 @@ impl Limiter {
         let (looking, enforcing): (Vec<_>, Vec<_>) = (0..asks.len()).partition(|&nth| asks[nth].0.shared.shadow);
         let place = |nth: usize| (asks[nth].0, asks[nth].1.as_ref(), asks[nth].2);
         let step: Vec<_> = enforcing.iter().map(|&nth| place(nth)).collect();
-        let given = Store::ask_all(&step).await?;
+        let given = match Store::ask_all(&step).await? {
+            Ok(answers) => answers,
+            Err(error) => Self::all_without_store(&step, &error),
+        };
         let mut answers = vec![Answer::without_store(Verdict::Now); asks.len()];
-        for (at, &nth) in enforcing.iter().enumerate() {
-            let (limiter, key, ask) = place(nth);
-            let given = given.as_ref().map(|answers| answers[at]).map_err(Clone::clone);
-            answers[nth] = limiter.resolve(key, ask, given);
+        for (answer, &nth) in given.into_iter().zip(&enforcing) {
+            answers[nth] = answer;
         }
         let granted = enforcing.iter().all(|&nth| answers[nth].is_allowed());
         for &nth in &enforcing {
@@ -275,13 +277,46 @@ impl Limiter {
         Ok(Joint::of(answers))
     }
 
+    /// Asks several limiters as one step, and waits until it is this request's turn in all of them; returns at once if one
+    /// refuses.
+    ///
+    /// Dropping the future while it waits gives everything back, as [`cancel_all`](Self::cancel_all) does.
+    ///
+    /// # Errors
+    /// As [`ask_all`](Self::ask_all).
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with timers.
+    pub async fn wait_all<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> Result<Joint, AskError> {
+        let joint = Self::ask_all(asks).await?;
+        let takes = asks.iter().any(|(.., ask)| ask.mode == Mode::Take);
+        if let (Verdict::After(wait), true) = (joint.verdict, takes) {
+            let turn = Turn(joint.given(asks));
+            tokio::time::sleep(wait).await;
+            turn.has_come();
+        }
+        Ok(joint)
+    }
+
+    /// Gives back what a list was granted, before it was its turn in all of the limiters: the reservations that it would
+    /// still be waiting for are canceled, and what was there sooner is refunded. The list must be the one that was asked.
+    ///
+    /// # Errors
+    /// [`AskError::Unsupported`] for a zone in MySQL, whose transactions are history.
+    pub async fn cancel_all<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)], joint: &Joint) -> Result<(), AskError> {
+        for given in joint.given(asks) {
+            given.take_back().await?;
+        }
+        Ok(())
+    }
+
     /// Gives a reservation back whose turn has not come; see [`super::At::cancel`]. A store that does not answer is counted,
     /// and keeps it.
     ///
     /// # Errors
     /// [`AskError::Unsupported`] for a zone in MySQL, whose transactions are history.
     pub async fn cancel(&self, key: impl AsRef<[u8]>, reservation: &Reservation) -> Result<(), AskError> {
-        self.take_back(self.shared.store.cancel(key.as_ref(), reservation).await, "take a reservation back")
+        self.take_back(key.as_ref(), None, Back::Turn(*reservation)).await
     }
 
     /// Gives permits back, never above the limit. A store that does not answer is counted, and keeps them.
@@ -289,17 +324,24 @@ impl Limiter {
     /// # Errors
     /// [`AskError::Unsupported`] for a zone in MySQL, whose transactions are history.
     pub async fn refund(&self, key: impl AsRef<[u8]>, permits: u64) -> Result<(), AskError> {
-        self.take_back(self.shared.store.refund(key.as_ref(), permits).await, "give permits back")
+        self.take_back(key.as_ref(), None, Back::Permits(permits)).await
     }
 
-    fn take_back(&self, done: Result<(), Untaken>, what: &'static str) -> Result<(), AskError> {
-        match done {
+    /// Forgets a key: it is as if it had never been asked for. A store that does not answer is counted, and remembers it.
+    ///
+    /// # Errors
+    /// [`AskError::Unsupported`] for a zone in MySQL, whose transactions are history.
+    pub async fn reset(&self, key: impl AsRef<[u8]>) -> Result<(), AskError> {
+        self.take_back(key.as_ref(), None, Back::All).await
+    }
+
+    async fn take_back(&self, key: &[u8], first_key: Option<&[u8]>, back: Back) -> Result<(), AskError> {
+        match self.shared.store.take_back(key, first_key, back).await {
             Ok(()) => Ok(()),
-            Err(Untaken::Unsupported) => Err(AskError::Unsupported { limiter: self.shared.name.clone(), what }),
+            Err(Untaken::Unsupported(what)) => Err(AskError::Unsupported { limiter: self.shared.name.clone(), what }),
             Err(Untaken::Mistake(error)) => Err(error),
             Err(Untaken::Store(error)) => {
-                self.shared.store_errors.fetch_add(1, Relaxed);
-                tracing::debug!(limiter = self.shared.name, %error, "a limiter's store did not answer");
+                self.note_silence(&error);
                 Ok(())
             }
         }
@@ -365,24 +407,44 @@ impl Limiter {
 
     /// Turns the store's answer, or its silence, into the limiter's.
     fn resolve(&self, key: &[u8], ask: Ask, answer: Result<Answer, Unanswered>) -> Answer {
-        let shared = &self.shared;
         answer.unwrap_or_else(|error| {
-            shared.store_errors.fetch_add(1, Relaxed);
-            tracing::debug!(limiter = shared.name, %error, "a limiter's store did not answer");
-            match &shared.on_store_error {
-                OnStoreError::Allow => Answer::without_store(Verdict::Now),
-                OnStoreError::Deny => Answer::without_store(Verdict::Refused {
-                    retry: Some(RETRY_ON_STORE_ERROR),
-                    because: Because::StoreError,
-                }),
-                OnStoreError::Local(memory) => {
-                    let answer = memory.ask(key, ask).unwrap_or_else(|_| Answer::without_store(Verdict::Now));
-                    // What was charged here cannot be given back there.
-                    let reservation = Reservation::default();
-                    Answer { answered_by: AnsweredBy::OnStoreError, reservation, ..answer }
-                }
-            }
+            let mut answers = Self::all_without_store(&[(self, key, ask)], &error);
+            answers.pop().expect("one answer to one question")
         })
+    }
+
+    /// What a list is answered whose store is silent: still all or nothing.
+    fn all_without_store(asks: &[(&Self, &[u8], Ask)], error: &Unanswered) -> Vec<Answer> {
+        asks.iter().for_each(|(limiter, ..)| limiter.note_silence(error));
+        let denies = asks.iter().any(|(limiter, ..)| matches!(limiter.shared.on_store_error, OnStoreError::Deny));
+        let local: Vec<_> = asks
+            .iter()
+            .filter_map(|(limiter, key, ask)| match &limiter.shared.on_store_error {
+                OnStoreError::Local(memory) => Some((memory, key, if denies { ask.peek() } else { *ask })),
+                OnStoreError::Allow | OnStoreError::Deny => None,
+            })
+            .collect();
+        // One that cannot remember more limits nobody more.
+        let mut local = ask_all(&local).unwrap_or_default().into_iter();
+        let mut word = |on_store_error: &OnStoreError| match on_store_error {
+            OnStoreError::Allow => Answer::without_store(Verdict::Now),
+            OnStoreError::Deny => Answer::without_store(Verdict::Refused {
+                retry: Some(RETRY_ON_STORE_ERROR),
+                because: Because::StoreError,
+            }),
+            OnStoreError::Local(_) => {
+                let answer = local.next().unwrap_or_else(|| Answer::without_store(Verdict::Now));
+                // What was charged here cannot be given back there.
+                let reservation = Reservation::default();
+                Answer { answered_by: AnsweredBy::OnStoreError, reservation, ..answer }
+            }
+        };
+        asks.iter().map(|(limiter, ..)| word(&limiter.shared.on_store_error)).collect()
+    }
+
+    fn note_silence(&self, error: &dyn std::error::Error) {
+        self.shared.store_errors.fetch_add(1, Relaxed);
+        tracing::debug!(limiter = self.shared.name, %error, "a limiter's store did not answer");
     }
 
     /// Counts what was asked to take.
@@ -426,6 +488,24 @@ impl Joint {
     pub fn is_allowed(&self) -> bool {
         self.refused_by.is_none()
     }
+
+    /// What each limiter of the list has given, and how it takes it back until the list's turn has come.
+    fn given<K: AsRef<[u8]>>(&self, asks: &[(&Limiter, K, Ask)]) -> Vec<Given> {
+        let turn = self.answers.iter().map(Answer::wait).max().unwrap_or_default();
+        // Those that only look were asked alone.
+        let mut enforcing = asks.iter().filter(|(limiter, ..)| !limiter.shared.shadow);
+        let first_key = enforcing.next().map(|(_, key, _)| key.as_ref().to_vec());
+        let given = asks.iter().zip(&self.answers).map(|((limiter, key, _), answer)| Given {
+            limiter: (*limiter).clone(),
+            key: key.as_ref().to_vec(),
+            first_key: first_key.clone().filter(|_| !limiter.shared.shadow),
+            back: match answer.reservation {
+                reservation if answer.wait() == turn && !turn.is_zero() => Back::Turn(reservation),
+                reservation => Back::Permits(reservation.cost),
+            },
+        });
+        given.filter(|given| !given.back.is_nothing()).collect()
+    }
 }
 
 /// Why a store gave no answer.
@@ -437,9 +517,59 @@ enum Unanswered {
     Store(#[from] StoreError),
 }
 
+/// What is given back to a limiter.
+#[derive(Debug, Clone, Copy)]
+enum Back {
+    /// A reservation whose turn has not come.
+    Turn(Reservation),
+    /// Permits that were charged, and not needed.
+    Permits(u64),
+    /// Whatever was charged.
+    All,
+}
+
+impl Back {
+    fn is_nothing(&self) -> bool {
+        matches!(self, Self::Turn(Reservation { cost: 0, .. }) | Self::Permits(0))
+    }
+
+    fn to_memory(self, memory: &Memory, key: &[u8]) {
+        match self {
+            Self::Turn(reservation) => memory.cancel(key, &reservation),
+            Self::Permits(permits) => memory.refund(key, permits),
+            Self::All => memory.reset(key),
+        }
+    }
+
+    #[cfg(feature = "mysql")]
+    fn what(&self) -> &'static str {
+        match self {
+            Self::Turn(_) => "take a reservation back",
+            Self::Permits(_) => "take permits back",
+            Self::All => "forget a key",
+        }
+    }
+}
+
+/// What one limiter has given, and takes back.
+struct Given {
+    limiter: Limiter,
+    key: Vec<u8>,
+    /// The first key of the list that it was asked in.
+    first_key: Option<Vec<u8>>,
+    back: Back,
+}
+
+impl Given {
+    async fn take_back(&self) -> Result<(), AskError> {
+        self.limiter.take_back(&self.key, self.first_key.as_deref(), self.back).await
+    }
+}
+
 /// Why a store took nothing back.
 enum Untaken {
-    Unsupported,
+    #[cfg_attr(not(feature = "mysql"), allow(dead_code))]
+    Unsupported(&'static str),
     Mistake(AskError),
     Store(StoreError),
 }
@@ -516,49 +646,56 @@ impl Store {
         }
     }
 
-    async fn cancel(&self, key: &[u8], reservation: &Reservation) -> Result<(), Untaken> {
+    /// Takes something back. On Redis the keys of a list are beside its first one.
+    #[cfg_attr(not(feature = "redis"), allow(unused_variables))]
+    async fn take_back(&self, key: &[u8], first_key: Option<&[u8]>, back: Back) -> Result<(), Untaken> {
         match self {
-            Self::Memory(memory) => memory.cancel(key, reservation),
+            Self::Memory(memory) => back.to_memory(memory, key),
             #[cfg(feature = "redis")]
-            Self::Redis(redis) => redis.cancel(key, reservation).await.map_err(Untaken::Store)?,
+            Self::Redis(redis) => {
+                let view = redis.beside(first_key.unwrap_or(key));
+                let done = match back {
+                    Back::Turn(reservation) => view.cancel(key, &reservation).await,
+                    Back::Permits(permits) => view.refund(key, permits).await,
+                    Back::All => view.reset(key).await,
+                };
+                done.map_err(Untaken::Store)?;
+            }
             #[cfg(feature = "postgres")]
-            Self::Postgres(bucket) => bucket.cancel(key, reservation).await?,
+            Self::Postgres(bucket) => match back {
+                Back::Turn(reservation) => bucket.cancel(key, &reservation).await?,
+                Back::Permits(permits) => bucket.refund(key, permits).await?,
+                Back::All => bucket.reset(key).await?,
+            },
             #[cfg(feature = "mysql")]
-            Self::Mysql(_) => return Err(Untaken::Unsupported),
-        }
-        Ok(())
-    }
-
-    async fn refund(&self, key: &[u8], permits: u64) -> Result<(), Untaken> {
-        match self {
-            Self::Memory(memory) => memory.refund(key, permits),
-            #[cfg(feature = "redis")]
-            Self::Redis(redis) => redis.refund(key, permits).await.map_err(Untaken::Store)?,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(bucket) => bucket.refund(key, permits).await?,
-            #[cfg(feature = "mysql")]
-            Self::Mysql(_) => return Err(Untaken::Unsupported),
+            Self::Mysql(_) => return Err(Untaken::Unsupported(back.what())),
         }
         Ok(())
     }
 }
 
-/// A turn that is waited for; dropped before it came, it is given back.
-struct Turn<'a> {
-    limiter: &'a Limiter,
-    key: &'a [u8],
-    reservation: Option<Reservation>,
+/// Turns that are waited for; dropped before they have come, they are given back.
+struct Turn(Vec<Given>);
+
+impl Turn {
+    fn has_come(mut self) {
+        self.0.clear();
+    }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Turn {
     fn drop(&mut self) {
-        let Some(reservation) = self.reservation.take() else { return };
-        if let Some(memory) = self.limiter.shared.store.memory() {
-            return memory.cancel(self.key, &reservation);
+        let mut elsewhere = Vec::new();
+        for given in self.0.drain(..) {
+            match given.limiter.shared.store.memory() {
+                Some(memory) => given.back.to_memory(memory, &given.key),
+                None => elsewhere.push(given),
+            }
         }
         // A drop cannot wait for a store; without a runtime the turn passes unused.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let (limiter, key) = (self.limiter.clone(), self.key.to_vec());
-        runtime.spawn(async move { limiter.cancel(key, &reservation).await });
+        for given in elsewhere {
+            runtime.spawn(async move { given.take_back().await });
+        }
     }
 }
