@@ -365,6 +365,33 @@ fn fifty_clients_get_exactly_the_limit_of_one_key() {
     }
 }
 
+/// What the script is for, as the vectors of the systems say: a count that is read and then written is written by all who
+/// read it at the same time.
+#[test]
+fn a_count_that_is_read_and_then_written_lets_too_many_through() {
+    let server = Server::start();
+    let vectors: serde_json::Value = serde_json::from_str(include_str!("vectors/redis_atomic_script.json")).unwrap();
+    let case = vectors["cases"].as_array().unwrap().iter().find(|case| case["system"] == "naive").unwrap();
+    let step = &case["steps"][0];
+    let [limit, clients, each, more_than] = [
+        &case["config"]["limit"],
+        &step["op"]["n_clients"],
+        &step["op"]["requests_each"],
+        &step["expect"]["allowed_gt"],
+    ]
+    .map(|number| number.as_u64().unwrap());
+    let mut allowed = 0;
+    for _ in 0..each {
+        let counts: Vec<u64> =
+            (0..clients).map(|_| server.ask::<Option<u64>>(&["GET", "naive"]).unwrap_or(0)).collect();
+        for count in counts.into_iter().filter(|&count| count < limit) {
+            let () = server.ask(&["SET", "naive", &(count + 1).to_string()]);
+            allowed += 1;
+        }
+    }
+    assert!(allowed > more_than, "{allowed}");
+}
+
 #[test]
 fn a_list_is_charged_as_a_whole_or_not_at_all() {
     let server = Server::start();
