@@ -239,6 +239,12 @@ impl Shared {
         if self.present.has(Probe::new(fingerprint, self.settings.shape)) {
             return self.admitted(Admitted::Seen);
         }
+        self.admit_from_the_ring(fingerprint)
+    }
+
+    // Never inlined: the way that most requests take would keep in memory what only this one needs.
+    #[inline(never)]
+    fn admit_from_the_ring(&self, fingerprint: Fingerprint) -> Admission {
         let state = self.state.read();
         match state.ring.sight(fingerprint) {
             Sight::Current => {}

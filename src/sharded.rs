@@ -4,10 +4,11 @@
 
 use crossbeam_utils::CachePadded;
 use lock_api::GuardNoSend;
-use parking_lot::RawRwLock;
-use std::cell::Cell;
+use parking_lot::{Mutex, RawRwLock};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const MOST_SHARDS: usize = 64;
 
@@ -22,7 +23,7 @@ pub(crate) struct RawShardedLock {
 impl RawShardedLock {
     #[inline]
     fn mine(&self) -> &RawRwLock {
-        &self.shards[shard_of_this_thread()]
+        &self.shards[this_thread() % shards()]
     }
 
     fn all(&self) -> &[CachePadded<RawRwLock>] {
@@ -84,25 +85,40 @@ unsafe impl lock_api::RawRwLock for RawShardedLock {
 }
 
 /// `N` counters that many threads count up at once.
+///
+/// A thread with a shard of its own counts by a load and a store. A read-modify-write would cost more than itself: the
+/// processor reads nothing ahead of it, so that one decision's wait for memory could not overlap with the next one's.
 pub(crate) struct ShardedCounters<const N: usize> {
-    shards: Box<[CachePadded<[AtomicU64; N]>]>,
+    /// One for each of the first threads.
+    own: Box<[Counters<N>]>,
+    /// For all that came later.
+    common: Box<[Counters<N>]>,
 }
+
+type Counters<const N: usize> = CachePadded<[AtomicU64; N]>;
 
 impl<const N: usize> ShardedCounters<N> {
     pub(crate) fn new() -> Self {
-        let shards = (0..shards()).map(|_| CachePadded::new([const { AtomicU64::new(0) }; N])).collect();
-        Self { shards }
+        let shards = || (0..shards()).map(|_| CachePadded::new([const { AtomicU64::new(0) }; N])).collect();
+        Self { own: shards(), common: shards() }
     }
 
     /// Counts one up and returns how far this thread's shard has come with it.
     #[inline]
     pub(crate) fn count(&self, counter: usize) -> u64 {
-        self.shards[shard_of_this_thread()][counter].fetch_add(1, Relaxed) + 1
+        let thread = this_thread();
+        if let Some(own) = self.own.get(thread) {
+            let count = own[counter].load(Relaxed) + 1;
+            own[counter].store(count, Relaxed);
+            return count;
+        }
+        self.common[thread % self.common.len()][counter].fetch_add(1, Relaxed) + 1
     }
 
     /// Every counter's sum over all threads.
     pub(crate) fn totals(&self) -> [u64; N] {
-        std::array::from_fn(|counter| self.shards.iter().map(|shard| shard[counter].load(Relaxed)).sum())
+        let shards = || self.own.iter().chain(&self.common);
+        std::array::from_fn(|counter| shards().map(|shard| shard[counter].load(Relaxed)).sum())
     }
 }
 
@@ -115,26 +131,58 @@ fn shards() -> usize {
     })
 }
 
+/// The number of this thread: no other living thread has it, and it is the lowest that was free.
 #[inline]
-fn shard_of_this_thread() -> usize {
-    const UNASSIGNED: usize = usize::MAX;
-    thread_local! { static SHARD: Cell<usize> = const { Cell::new(UNASSIGNED) } }
-    #[cold]
-    fn assign() -> usize {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let shard = NEXT.fetch_add(1, Relaxed) % shards();
-        SHARD.set(shard);
-        shard
+fn this_thread() -> usize {
+    match NUMBER.get() {
+        UNNUMBERED => take_number(),
+        number => number,
     }
-    match SHARD.get() {
-        UNASSIGNED => assign(),
-        shard => shard,
+}
+
+const UNNUMBERED: usize = usize::MAX;
+/// A thread that is ending has given its number back and counts among those that came too late for one.
+const ENDING: usize = usize::MAX - 1;
+
+thread_local! {
+    static NUMBER: Cell<usize> = const { Cell::new(UNNUMBERED) };
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+}
+
+/// Numbers that threads had, and how many there ever were. The lock also hands a shard's counts from its last thread to its
+/// next one.
+static FREE: Mutex<(BTreeSet<usize>, usize)> = Mutex::new((BTreeSet::new(), 0));
+
+/// Gives the number back when the thread ends.
+struct Held(usize);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        NUMBER.set(ENDING);
+        FREE.lock().0.insert(self.0);
     }
+}
+
+#[cold]
+fn take_number() -> usize {
+    let number = {
+        let (free, ever) = &mut *FREE.lock();
+        free.pop_first().unwrap_or_else(|| {
+            *ever += 1;
+            *ever - 1
+        })
+    };
+    NUMBER.set(number);
+    // Where even that is over, it is dropped at once.
+    let held = Held(number);
+    let _ = HELD.try_with(|mine| mine.replace(Some(held)));
+    NUMBER.get()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Barrier;
     use std::thread;
 
     #[test]
@@ -180,5 +228,47 @@ mod tests {
             }
         });
         assert_eq!(counters.totals(), [0, 8000]);
+    }
+
+    #[test]
+    fn counters_lose_nothing_where_threads_are_many_and_come_and_go() {
+        let counters = ShardedCounters::<1>::new();
+        let many = 4 * shards();
+        let all_there = Barrier::new(many);
+        thread::scope(|scope| {
+            for _ in 0..many {
+                scope.spawn(|| {
+                    counters.count(0);
+                    all_there.wait();
+                    (0..500).for_each(|_| _ = counters.count(0));
+                    // Perhaps on the same shard, if this thread is gone by then.
+                    scope.spawn(|| (0..500).for_each(|_| _ = counters.count(0)));
+                });
+            }
+        });
+        assert_eq!(counters.totals(), [1001 * many as u64]);
+        assert!(counters.common.iter().any(|shard| shard[0].load(Relaxed) > 0), "more threads than shards");
+    }
+
+    #[test]
+    fn living_threads_have_different_numbers_and_one_that_ends_leaves_its_own() {
+        let threads = 50;
+        let all_there = Barrier::new(threads);
+        let numbers = || {
+            thread::scope(|scope| {
+                let one = || {
+                    let number = this_thread();
+                    all_there.wait();
+                    number
+                };
+                let threads: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect::<BTreeSet<_>>()
+            })
+        };
+        assert_eq!(numbers().len(), threads);
+        for _ in 0..100 {
+            // Other tests have threads too.
+            assert!(numbers().into_iter().max().unwrap() < 1000);
+        }
     }
 }

@@ -41,11 +41,7 @@ impl Present {
     #[inline]
     pub(crate) fn has(&self, probe: Probe) -> bool {
         let line = &self.halves[self.current.load(Acquire) & 1][probe.line()];
-        let mut missing = 0;
-        for (word, bit) in line.0.iter().zip(probe.bits()) {
-            missing |= !word.load(Relaxed) & bit;
-        }
-        missing == 0
+        probe.is_in(|lane| line.0[lane].load(Relaxed))
     }
 
     /// Empties the half of the minute that has ended, before the next turn needs it.
@@ -67,8 +63,8 @@ impl Writer {
 
     pub(super) fn set(&mut self, probe: Probe) {
         let lines = &self.present.halves[self.present.current.load(Relaxed) & 1];
-        for (word, bit) in lines[probe.line()].0.iter().zip(probe.bits()) {
-            add(word, bit);
+        for (lane, word) in lines[probe.line()].0.iter().enumerate() {
+            add(word, probe.mask(lane));
         }
     }
 
