@@ -2,9 +2,9 @@
 //!
 //! Each thread is given a shard of its own, as long as there are no more threads than shards (two per core).
 
+use crate::threads::RawRwLock;
 use crossbeam_utils::CachePadded;
 use lock_api::GuardNoSend;
-use parking_lot::RawRwLock;
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -108,6 +108,9 @@ impl<const N: usize> ShardedCounters<N> {
 
 /// How many shards are in use: two per core, so that a few threads more than cores still find one of their own.
 fn shards() -> usize {
+    if cfg!(feature = "shuttle") {
+        return 2;
+    }
     static SHARDS: OnceLock<usize> = OnceLock::new();
     *SHARDS.get_or_init(|| {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -115,6 +118,13 @@ fn shards() -> usize {
     })
 }
 
+/// A schedule that is run again gives each thread the same shard again.
+#[cfg(feature = "shuttle")]
+fn shard_of_this_thread() -> usize {
+    crate::threads::this_thread() % shards()
+}
+
+#[cfg(not(feature = "shuttle"))]
 #[inline]
 fn shard_of_this_thread() -> usize {
     const UNASSIGNED: usize = usize::MAX;
