@@ -118,25 +118,19 @@ fn shards() -> usize {
     })
 }
 
-/// A schedule that is run again gives each thread the same shard again.
-#[cfg(feature = "shuttle")]
-fn shard_of_this_thread() -> usize {
-    crate::threads::this_thread() % shards()
-}
-
-#[cfg(not(feature = "shuttle"))]
 #[inline]
 fn shard_of_this_thread() -> usize {
     const UNASSIGNED: usize = usize::MAX;
-    thread_local! { static SHARD: Cell<usize> = const { Cell::new(UNASSIGNED) } }
+    crate::threads::thread_local! { static SHARD: Cell<usize> = const { Cell::new(UNASSIGNED) } }
     #[cold]
     fn assign() -> usize {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let shard = NEXT.fetch_add(1, Relaxed) % shards();
-        SHARD.set(shard);
+        let number = crate::threads::this_thread().unwrap_or_else(|| NEXT.fetch_add(1, Relaxed));
+        let shard = number % shards();
+        SHARD.with(|mine| mine.set(shard));
         shard
     }
-    match SHARD.get() {
+    match SHARD.with(Cell::get) {
         UNASSIGNED => assign(),
         shard => shard,
     }

@@ -11,6 +11,12 @@ mod real {
     pub(crate) use crossbeam_channel::{Receiver, Sender, bounded};
     pub(crate) use parking_lot::{Mutex, RawRwLock};
     pub(crate) use std::sync::atomic;
+    pub(crate) use std::thread_local;
+
+    /// A thread's number, if it has one; only a scheduled one has.
+    pub(crate) const fn this_thread() -> Option<usize> {
+        None
+    }
 }
 
 #[cfg(feature = "shuttle")]
@@ -19,11 +25,12 @@ mod scheduled {
     use std::sync::Arc;
 
     pub(crate) use shuttle::sync::atomic;
+    pub(crate) use shuttle::thread_local;
     pub(crate) use shuttle_parking_lot::{Mutex, RawRwLock};
 
-    /// A thread's number in this schedule.
-    pub(crate) fn this_thread() -> usize {
-        shuttle::current::me().into()
+    /// A thread's number in this schedule, which is the same whenever the schedule is run again.
+    pub(crate) fn this_thread() -> Option<usize> {
+        Some(shuttle::current::me().into())
     }
 
     /// As crossbeam's: as many as fit, in order, without waiting.
