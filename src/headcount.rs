@@ -17,12 +17,11 @@ use crate::ring::codec::Codec;
 use crate::ring::{Present, Ring, Sight};
 use crate::room::{Link, Mode, Override, OverrideMode, Room, Seat, Version};
 use crate::sharded::{ShardedCounters, ShardedLock};
+use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use crate::threads::{Mutex, Sender};
 use crate::time::{Clock, FleetClock, Slot, Timestamp};
-use crossbeam_channel::Sender;
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 pub use admission::{Admission, Admitted, Decision};

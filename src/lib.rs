@@ -38,6 +38,7 @@ mod sharded;
 mod snapshot;
 mod store_error;
 mod sync;
+mod threads;
 pub mod time;
 mod token_source;
 

@@ -305,4 +305,6 @@ impl Ring {
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

@@ -11,6 +11,8 @@
 //! undo that: what the other server wrote is shown by the next look.
 
 mod coverage;
+#[cfg(test)]
+mod lock;
 mod messages;
 
 use crate::headcount::{Headcount, Shared, State};
@@ -43,8 +45,8 @@ pub struct Protocol {
     pub newest_only: bool,
     /// Whether a lost race is run again at once, instead of in the next round.
     pub retry_on_conflict: bool,
-    /// Whether a version is the store's clock in milliseconds, instead of unique.
-    pub clock_as_stamp: bool,
+    /// What a version is.
+    pub stamps: Stamps,
     /// Waited between reading and writing, to stand for larger filters and slower machines.
     pub write_delay: Duration,
 }
@@ -55,14 +57,26 @@ impl Protocol {
         jitter: true,
         newest_only: false,
         retry_on_conflict: false,
-        clock_as_stamp: false,
+        stamps: Stamps::Unique,
         write_delay: Duration::ZERO,
     };
     /// The talk's second design: retried until it succeeds.
     pub const V1: Self =
-        Self { jitter: false, newest_only: true, retry_on_conflict: true, clock_as_stamp: true, ..Self::HEADCOUNT };
+        Self { jitter: false, newest_only: true, retry_on_conflict: true, stamps: Stamps::Clock, ..Self::HEADCOUNT };
     /// The talk's third design: who loses the race skips the write until the next second.
     pub const V1_1: Self = Self { retry_on_conflict: false, ..Self::V1 };
+}
+
+/// Where the version of a write comes from. Only [`Stamps::Unique`] loses nothing; `round/lock.rs` shows how the others do.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stamps {
+    /// The writer's random name and a count of its own: never there before.
+    Unique,
+    /// The store's clock in milliseconds.
+    Clock,
+    /// One more than the version that was read.
+    Counter,
 }
 
 /// What to do next.
@@ -103,6 +117,7 @@ impl Outcome {
 }
 
 /// One server's side of the exchange, from round to round.
+#[cfg_attr(test, derive(Clone))]
 pub struct Round {
     shared: Arc<Shared>,
     protocol: Protocol,
@@ -134,6 +149,7 @@ struct Known {
     covered: bool,
 }
 
+#[cfg_attr(test, derive(Clone))]
 enum Phase {
     Idle,
     Looking { slots: Vec<Slot>, corrected: bool },
@@ -142,6 +158,7 @@ enum Phase {
 }
 
 /// A value on its way to the store.
+#[cfg_attr(test, derive(Clone))]
 struct InFlight {
     slot: Slot,
     known: Known,
@@ -470,17 +487,21 @@ impl Round {
         let covered = self.shared.state.read().ring.covers(slot);
         let filter = self.shared.copy(slot)?;
         let value = self.shared.codec.encode(slot, covered, &filter);
-        let stamp = self.next_stamp();
         let after = self.known.get(&slot).map(|known| known.entry.stamp.clone());
+        let stamp = self.next_stamp(after.as_ref());
         let known = Known { entry: Entry { stamp: stamp.clone(), bytes: value.len() }, covered };
         Some((Outgoing { slot, after, stamp, value }, InFlight { slot, known, newcomers }))
     }
 
-    fn next_stamp(&mut self) -> Stamp {
-        if self.protocol.clock_as_stamp {
-            return Stamp(self.shared.now().as_millis().to_string());
-        }
-        Stamp(format!("{}-{}", self.shared.writer, self.shared.writes.fetch_add(1, Relaxed)))
+    fn next_stamp(&self, after: Option<&Stamp>) -> Stamp {
+        Stamp(match self.protocol.stamps {
+            Stamps::Unique => format!("{}-{}", self.shared.writer, self.shared.writes.fetch_add(1, Relaxed)),
+            Stamps::Clock => self.shared.now().as_millis().to_string(),
+            Stamps::Counter => {
+                let read = after.and_then(|after| after.0.parse::<u64>().ok());
+                read.map_or(1, |read| read.saturating_add(1)).to_string()
+            }
+        })
     }
 
     fn read_result(&mut self, in_flight: Vec<InFlight>, published: &Published, now: Duration) -> Next {

@@ -2,11 +2,9 @@
 //!
 //! Each thread is given a shard of its own, as long as there are no more threads than shards (two per core).
 
+use crate::threads::{RawRwLock, this_thread};
 use crossbeam_utils::CachePadded;
 use lock_api::GuardNoSend;
-use parking_lot::{Mutex, RawRwLock};
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -124,59 +122,14 @@ impl<const N: usize> ShardedCounters<N> {
 
 /// How many shards are in use: two per core, so that a few threads more than cores still find one of their own.
 fn shards() -> usize {
+    if cfg!(feature = "shuttle") {
+        return 2;
+    }
     static SHARDS: OnceLock<usize> = OnceLock::new();
     *SHARDS.get_or_init(|| {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         (2 * cores).next_power_of_two().min(MOST_SHARDS)
     })
-}
-
-/// The number of this thread: no other living thread has it, and it is the lowest that was free.
-#[inline]
-fn this_thread() -> usize {
-    match NUMBER.get() {
-        UNNUMBERED => take_number(),
-        number => number,
-    }
-}
-
-const UNNUMBERED: usize = usize::MAX;
-/// A thread that is ending has given its number back and counts among those that came too late for one.
-const ENDING: usize = usize::MAX - 1;
-
-thread_local! {
-    static NUMBER: Cell<usize> = const { Cell::new(UNNUMBERED) };
-    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
-}
-
-/// Numbers that threads had, and how many there ever were. The lock also hands a shard's counts from its last thread to its
-/// next one.
-static FREE: Mutex<(BTreeSet<usize>, usize)> = Mutex::new((BTreeSet::new(), 0));
-
-/// Gives the number back when the thread ends.
-struct Held(usize);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        NUMBER.set(ENDING);
-        FREE.lock().0.insert(self.0);
-    }
-}
-
-#[cold]
-fn take_number() -> usize {
-    let number = {
-        let (free, ever) = &mut *FREE.lock();
-        free.pop_first().unwrap_or_else(|| {
-            *ever += 1;
-            *ever - 1
-        })
-    };
-    NUMBER.set(number);
-    // Where even that is over, it is dropped at once.
-    let held = Held(number);
-    let _ = HELD.try_with(|mine| mine.replace(Some(held)));
-    NUMBER.get()
 }
 
 #[cfg(test)]
@@ -248,27 +201,5 @@ mod tests {
         });
         assert_eq!(counters.totals(), [1001 * many as u64]);
         assert!(counters.common.iter().any(|shard| shard[0].load(Relaxed) > 0), "more threads than shards");
-    }
-
-    #[test]
-    fn living_threads_have_different_numbers_and_one_that_ends_leaves_its_own() {
-        let threads = 50;
-        let all_there = Barrier::new(threads);
-        let numbers = || {
-            thread::scope(|scope| {
-                let one = || {
-                    let number = this_thread();
-                    all_there.wait();
-                    number
-                };
-                let threads: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
-                threads.into_iter().map(|thread| thread.join().unwrap()).collect::<BTreeSet<_>>()
-            })
-        };
-        assert_eq!(numbers().len(), threads);
-        for _ in 0..100 {
-            // Other tests have threads too.
-            assert!(numbers().into_iter().max().unwrap() < 1000);
-        }
     }
 }

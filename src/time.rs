@@ -210,6 +210,7 @@ fn micros(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const MINUTE: Duration = Duration::from_secs(60);
 
@@ -228,5 +229,25 @@ mod tests {
         assert_eq!(Timestamp(u64::MAX).plus(MINUTE), Timestamp(u64::MAX));
         assert_eq!(Timestamp(5).since(Timestamp(9)), Duration::ZERO);
         assert_eq!(Timestamp(u64::MAX).to_string(), "9999-12-31T23:59:59Z");
+    }
+
+    proptest! {
+        #[test]
+        fn a_slot_begins_where_its_number_says_over_the_whole_range(at: u64, length in prop_oneof![any::<u64>(), 1..10_u64, Just(60_000_000)]) {
+            let (at, length) = (Timestamp(at), Duration::from_micros(length));
+            let slot = Slot::at(at, length);
+            prop_assert!(slot.start(length) <= at);
+            prop_assert!(slot.plus(1).start(length) > at || slot.plus(1).start(length) == Timestamp(u64::MAX));
+            prop_assert_eq!(Slot::at(slot.start(length), length), slot);
+        }
+
+        #[test]
+        fn slots_that_are_counted_off_are_counted_on_again(slot: u64, count: u64) {
+            let slot = Slot(slot);
+            prop_assert!(slot.plus(count) >= slot && slot.minus(count) <= slot);
+            prop_assert_eq!(slot.minus(count).since(slot), 0);
+            prop_assert_eq!(slot.since(slot.minus(count)), count.min(slot.0));
+            prop_assert_eq!(slot.plus(count).since(slot), count.min(u64::MAX - slot.0));
+        }
     }
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 /// Modules by floor, as ARCHITECTURE.md shows them. A file uses only its own module and floors below it.
 const FLOORS: [&[&str]; 9] = [
-    &["time", "fingerprint", "sharded", "store_error", "token_source"],
-    &["bloom", "room"],
+    &["time", "threads", "fingerprint", "store_error", "token_source"],
+    &["bloom", "room", "sharded"],
     &["ring", "config"],
     &["snapshot"],
     &["headcount"],

@@ -8,16 +8,15 @@ use crate::ring::codec::Codec;
 use crate::room::{Link, OnOutage, Refill, Room, Sharing};
 use crate::sharded::{ShardedCounters, ShardedLock};
 use crate::snapshot::{Loaded, Snapshot, create};
+use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use crate::threads::{Mutex, bounded};
 use crate::time::{Clock, FleetClock, Slot, SystemClock, Timestamp};
 use crate::token_source::TokenSource;
-use crossbeam_channel::bounded;
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::Duration;
 
 /// Refreshes that can wait for the worker: some 5 ms of a flood. More are made in place.

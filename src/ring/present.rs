@@ -9,11 +9,11 @@
 //! middle of a decision: then it finds less than there is, and asks the ring. It never finds what is not there.
 
 use crate::bloom::{LANES, Probe, Shape};
-use std::sync::Arc;
-use std::sync::atomic::{
+use crate::threads::atomic::{
     AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
+use std::sync::Arc;
 
 /// Who is in the current minute's filter; for any number of readers.
 #[derive(Debug)]

@@ -19,6 +19,7 @@ const QUIET_FOR: Duration = Duration::from_secs(3);
 
 /// What the rounds know about coverage beside the ring's own marks.
 #[derive(Default)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Coverage {
     since: Option<Slot>,
     /// Minutes in which nobody had looked, and so published, before this server first did.

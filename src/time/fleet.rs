@@ -105,6 +105,7 @@ impl FleetClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const SLOT: Duration = Duration::from_secs(60);
 
@@ -163,5 +164,116 @@ mod tests {
             assert_eq!(clock.observe(secs(second), at(told), secs(second)), Observed::Doubted);
         }
         assert_eq!(clock.observe(secs(5), at(1005), secs(5)), Observed::Kept);
+    }
+
+    /// The whole range, its ends, and what a sane clock would say.
+    fn micros_of_any_kind() -> impl Strategy<Value = u64> {
+        const AROUND_NOW: u64 = 1_800_000_000_000_000;
+        prop_oneof![
+            any::<u64>(),
+            Just(0),
+            Just(u64::MAX),
+            u64::MAX - 400_000_000..=u64::MAX,
+            0..400_000_000_u64,
+            AROUND_NOW..AROUND_NOW + 400_000_000,
+        ]
+    }
+
+    fn length_of_any_kind() -> impl Strategy<Value = Duration> {
+        prop_oneof![
+            Just(SLOT),
+            Just(Duration::ZERO),
+            Just(Duration::MAX),
+            (0..1_000_000_u64).prop_map(Duration::from_micros)
+        ]
+    }
+
+    #[derive(Debug, Clone)]
+    enum Event {
+        Ask(u64),
+        Observe { sent: u64, told: u64, received: u64 },
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let observe = (micros_of_any_kind(), micros_of_any_kind(), micros_of_any_kind());
+        prop_oneof![
+            micros_of_any_kind().prop_map(Event::Ask),
+            observe.prop_map(|(sent, told, received)| Event::Observe { sent, told, received }),
+        ]
+    }
+
+    proptest! {
+        /// Whatever the machine's and the store's clocks have shown, and in whatever order.
+        #[test]
+        fn no_history_of_clocks_overflows_or_makes_time_run_backwards(
+            wall in micros_of_any_kind(),
+            started in micros_of_any_kind(),
+            length in length_of_any_kind(),
+            events in prop::collection::vec(event(), 1..60),
+        ) {
+            let mut clock = FleetClock::starting_at(Timestamp(wall), Duration::from_micros(started), length);
+            let (mut time, mut slot) = (Timestamp(0), Slot(0));
+            for event in events {
+                match event {
+                    Event::Ask(monotonic) => {
+                        let monotonic = Duration::from_micros(monotonic);
+                        let (now, in_slot) = (clock.now(monotonic), clock.slot(monotonic));
+                        prop_assert!(now >= time && in_slot >= slot);
+                        (time, slot) = (now, in_slot);
+                    }
+                    Event::Observe { sent, told, received } => {
+                        let [sent, received] = [sent, received].map(Duration::from_micros);
+                        if clock.observe(sent, Timestamp(told), received) == Observed::First {
+                            (time, slot) = (Timestamp(0), Slot(0));
+                        }
+                    }
+                }
+            }
+        }
+
+        /// As rounds go: monotonic time moves on, and the store tells anything.
+        #[test]
+        fn a_jump_of_more_than_two_slots_has_three_rounds_that_agree(
+            tellings in prop::collection::vec((0..5_000_000_u64, 0..300_000_u64, micros_of_any_kind(), any::<bool>()), 4..60),
+        ) {
+            let most = 2 * SLOT.as_micros();
+            let mut clock = synced(1_800_000_000);
+            let mut monotonic = 0;
+            // The readings in a row that were doubted, as offsets.
+            let mut doubted: Vec<i128> = Vec::new();
+            let mut last = 1_800_000_000_000_000_u64;
+            for (pause, travel, told, repeats) in tellings {
+                // Every second reading or so agrees with the one before it, or jumps would be rare.
+                let told = if repeats { last.saturating_add(pause) } else { told.min(u64::MAX - 10_000_000) };
+                last = told;
+                let (sent, received) = (monotonic + pause, monotonic + pause + travel);
+                monotonic = received;
+                let before = clock.offset;
+                let observed = clock.observe(Duration::from_micros(sent), Timestamp(told), Duration::from_micros(received));
+                let moved = clock.offset.abs_diff(before);
+                let offset = i128::from(told) - i128::from(sent);
+                match observed {
+                    Observed::First => prop_assert!(false, "the clock was set already"),
+                    Observed::Kept => {
+                        prop_assert!(moved <= most);
+                        doubted.clear();
+                    }
+                    Observed::Doubted => {
+                        prop_assert_eq!(moved, 0);
+                        doubted.push(offset);
+                    }
+                    Observed::Jumped => {
+                        prop_assert!(moved > most || doubted.len() >= 2);
+                        doubted.push(offset);
+                        prop_assert!(doubted.len() >= 3, "after {doubted:?}");
+                        let agreeing = &doubted[doubted.len() - 3..];
+                        let spread = agreeing.iter().max().unwrap().abs_diff(*agreeing.iter().min().unwrap());
+                        // Each agrees with the one before it within two slots, and travels for at most 0.3 s.
+                        prop_assert!(spread <= 2 * most + 600_000, "{agreeing:?}");
+                        doubted.clear();
+                    }
+                }
+            }
+        }
     }
 }

@@ -1,0 +1,198 @@
+//! A million random steps of three servers' rings and their store, against plain sets.
+//!
+//! The ring may know somebody whom the sets do not, as often as its false positive ratio allows; never the other way
+//! round. `HEADCOUNT_SEED=7 cargo test --lib ring::model` takes other steps.
+
+use super::codec::Codec;
+use super::{Ring, Sight};
+use crate::bloom::{Bloom, Probe, Shape};
+use crate::fingerprint::{Fingerprint, FingerprintKey};
+use crate::time::Slot;
+use fastrand::Rng;
+use std::collections::{HashMap, HashSet};
+
+const STEPS: u32 = 1_000_000;
+const SERVERS: usize = 3;
+const SLOTS: u64 = 4;
+const CAPACITY: u64 = 2000;
+const RATIO: f64 = 1e-3;
+
+type Sets = HashMap<Slot, HashSet<u64>>;
+
+struct Server {
+    ring: Ring,
+    sets: Sets,
+    turning: Option<Slot>,
+}
+
+struct Fleet {
+    shape: Shape,
+    codec: Codec,
+    now: Slot,
+    servers: [Server; SERVERS],
+    stored: HashMap<Slot, Vec<u8>>,
+    stored_sets: Sets,
+    dice: Rng,
+    /// Tokens are drawn from here on; the number grows, so that nobody stays for ever.
+    youngest: u64,
+    unknown: u64,
+    false_positives: u64,
+}
+
+impl Fleet {
+    fn new(seed: u64) -> Self {
+        let shape = Shape::for_capacity(CAPACITY, RATIO).unwrap();
+        let now = Slot(1000);
+        Self {
+            shape,
+            codec: Codec::new(shape, 7, FingerprintKey::new(&[7; 16]).unwrap()),
+            now,
+            servers: std::array::from_fn(|_| Server::start(shape, now)),
+            stored: HashMap::new(),
+            stored_sets: Sets::new(),
+            dice: Rng::with_seed(seed),
+            youngest: 0,
+            unknown: 0,
+            false_positives: 0,
+        }
+    }
+
+    fn step(&mut self) {
+        let place = self.dice.usize(..SERVERS);
+        match self.dice.u32(..1000) {
+            0 => self.turn_all(),
+            1 | 2 => self.servers[place].begin_turn(self.shape, self.now.plus(1)),
+            3..=6 => self.publish(place),
+            7..=12 => self.read(place),
+            13 if self.dice.u8(..) < 25 => self.servers[place] = Server::start(self.shape, self.now),
+            14 if self.dice.u8(..) < 25 => {
+                self.stored.clear();
+                self.stored_sets.clear();
+            }
+            15..400 => {
+                let token = self.token();
+                self.servers[place].admit(token);
+            }
+            _ => {}
+        }
+        let token = self.token();
+        self.compare(place, token);
+    }
+
+    /// Three in four have been here, or may have been.
+    fn token(&mut self) -> u64 {
+        if self.dice.u8(..) < 10 {
+            self.youngest += 1;
+        }
+        match self.dice.u8(..4) {
+            0 => self.dice.u64(..),
+            _ => self.youngest.saturating_sub(self.dice.u64(..400)).wrapping_mul(0xD6E8_FEB8_6659_FD93),
+        }
+    }
+
+    /// Now and then several minutes at once, as after a pause.
+    fn turn_all(&mut self) {
+        let by = if self.dice.u8(..) < 25 { self.dice.u64(1..=SLOTS + 2) } else { 1 };
+        self.now = self.now.plus(by);
+        for server in &mut self.servers {
+            server.turn(self.shape, self.now);
+        }
+        let oldest = self.now.minus(SLOTS);
+        self.stored.retain(|&slot, _| slot >= oldest);
+        self.stored_sets.retain(|&slot, _| slot >= oldest);
+    }
+
+    fn slot(&mut self) -> Slot {
+        self.now.minus(self.dice.u64(..=SLOTS))
+    }
+
+    fn read(&mut self, place: usize) {
+        let slot = self.slot();
+        self.read_slot(place, slot);
+    }
+
+    fn read_slot(&mut self, place: usize, slot: Slot) {
+        let Some(value) = self.stored.get(&slot) else { return };
+        let filter = self.codec.decode(slot, value).expect("what was encoded").filter;
+        let server = &mut self.servers[place];
+        server.ring.merge(slot, 0, filter.words()).expect("a minute of the ring");
+        server.sets.entry(slot).or_default().extend(&self.stored_sets[&slot]);
+    }
+
+    /// As a round does: read, merge, write.
+    fn publish(&mut self, place: usize) {
+        let slot = self.slot();
+        self.read_slot(place, slot);
+        let server = &self.servers[place];
+        let filter = server.ring.filter(slot).expect("a minute of the ring");
+        self.stored.insert(slot, self.codec.encode(slot, true, filter));
+        self.stored_sets.insert(slot, server.sets.get(&slot).cloned().unwrap_or_default());
+    }
+
+    fn compare(&mut self, place: usize, token: u64) {
+        let server = &self.servers[place];
+        let sight = server.ring.sight(Fingerprint(token));
+        let current = server.sets.get(&self.now).is_some_and(|set| set.contains(&token));
+        let seen = current || server.sets.values().any(|set| set.contains(&token));
+        if current {
+            assert_eq!(sight, Sight::Current, "{token:x} was recorded in this minute");
+        }
+        let present = server.ring.present().has(Probe::new(Fingerprint(token), self.shape));
+        assert_eq!(present, sight == Sight::Current, "with and without the lock");
+        if seen {
+            assert_ne!(sight, Sight::Unseen, "{token:x} was recorded in the window");
+        } else {
+            self.unknown += 1;
+            self.false_positives += u64::from(sight != Sight::Unseen);
+        }
+    }
+}
+
+impl Server {
+    fn start(shape: Shape, now: Slot) -> Self {
+        Self { ring: Ring::new(shape, SLOTS as usize, now), sets: Sets::new(), turning: None }
+    }
+
+    fn admit(&mut self, token: u64) {
+        let fingerprint = Fingerprint(token);
+        match self.ring.sight(fingerprint) {
+            Sight::Current => {}
+            Sight::Older => self.ring.record(fingerprint),
+            Sight::Unseen => self.ring.record_newcomer(fingerprint),
+        }
+        self.sets.entry(self.ring.current()).or_default().insert(token);
+    }
+
+    fn begin_turn(&mut self, shape: Shape, to: Slot) {
+        self.ring.begin_turn(to, Bloom::new(shape));
+        let mut words = vec![0; shape.words()];
+        self.ring.collect(0, &mut words);
+        self.ring.feed(0, &words);
+        self.turning = Some(to);
+    }
+
+    fn turn(&mut self, shape: Shape, to: Slot) {
+        if self.turning.take() != Some(to) {
+            self.begin_turn(shape, to);
+            self.turning = None;
+        }
+        self.ring.finish_turn(Bloom::new(shape), true);
+        self.ring.present().forget_the_last_minute();
+        self.sets.retain(|&slot, _| slot >= to.minus(SLOTS));
+    }
+}
+
+#[test]
+fn a_million_steps_differ_from_plain_sets_on_one_side_alone() {
+    let seed = std::env::var("HEADCOUNT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    // Shown if the test fails.
+    println!("seed {seed}");
+    let mut fleet = Fleet::new(seed);
+    for _ in 0..STEPS {
+        fleet.step();
+    }
+    let ratio = fleet.false_positives as f64 / fleet.unknown as f64;
+    println!("{} of {} unknown tokens were taken for known: {ratio:.2e}", fleet.false_positives, fleet.unknown);
+    assert!(fleet.unknown > u64::from(STEPS) / 10, "unknown tokens were asked for");
+    assert!(ratio <= RATIO);
+}

@@ -1,0 +1,82 @@
+//! Small numbers for threads, to give each a place of its own.
+
+use parking_lot::Mutex;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+
+/// The number of this thread: no other living thread has it, and it is the lowest that was free.
+#[inline]
+pub(crate) fn this_thread() -> usize {
+    match NUMBER.get() {
+        UNNUMBERED => take_number(),
+        number => number,
+    }
+}
+
+const UNNUMBERED: usize = usize::MAX;
+/// A thread that is ending has given its number back and counts among those that came too late for one.
+const ENDING: usize = usize::MAX - 1;
+
+thread_local! {
+    static NUMBER: Cell<usize> = const { Cell::new(UNNUMBERED) };
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+}
+
+/// Numbers that threads had, and how many there ever were. The lock also hands a shard's counts from its last thread to its
+/// next one.
+static FREE: Mutex<(BTreeSet<usize>, usize)> = Mutex::new((BTreeSet::new(), 0));
+
+/// Gives the number back when the thread ends.
+struct Held(usize);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        NUMBER.set(ENDING);
+        FREE.lock().0.insert(self.0);
+    }
+}
+
+#[cold]
+fn take_number() -> usize {
+    let number = {
+        let (free, ever) = &mut *FREE.lock();
+        free.pop_first().unwrap_or_else(|| {
+            *ever += 1;
+            *ever - 1
+        })
+    };
+    NUMBER.set(number);
+    // Where even that is over, it is dropped at once.
+    let held = Held(number);
+    let _ = HELD.try_with(|mine| mine.replace(Some(held)));
+    NUMBER.get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::thread;
+
+    #[test]
+    fn living_threads_have_different_numbers_and_one_that_ends_leaves_its_own() {
+        let threads = 50;
+        let all_there = Barrier::new(threads);
+        let numbers = || {
+            thread::scope(|scope| {
+                let one = || {
+                    let number = this_thread();
+                    all_there.wait();
+                    number
+                };
+                let threads: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect::<BTreeSet<_>>()
+            })
+        };
+        assert_eq!(numbers().len(), threads);
+        for _ in 0..100 {
+            // Other tests have threads too.
+            assert!(numbers().into_iter().max().unwrap() < 1000);
+        }
+    }
+}
