@@ -5,7 +5,8 @@
 //! - our own filter alone: hash and one line, no lock, no count
 //! - one parking_lot `RwLock` around two filters like the union and the current minute's
 //! - `DashMap::get`, governor's keyed `check_key`, moka's `get` with a time to idle
-//! - one `HEXISTS` in Redis per request, one at a time and 256 in a pipeline (200k users, over a Unix socket)
+//! - one `HEXISTS` in Redis per request, one at a time and 256 in a pipeline (200k users; over TCP on this machine, as the
+//!   servers of a fleet would, and over a Unix socket, as none could)
 //!
 //! And the distribution of single decisions while a worker applies refreshes, minutes turn, and the filters of another
 //! server are merged. It needs `redis-server` on the PATH.
@@ -156,6 +157,8 @@ fn compare_filters(one: &Medians, two: &Medians, users: &str, table: &mut Table)
 
 fn redis(tokens: &Tokens, criterion: &mut Criterion, table: &mut Table) {
     let server = RedisServer::start();
+    let ways =
+        [("TCP", RedisServer::connect_over_tcp as fn(&_) -> redis::Connection), ("Unix socket", RedisServer::connect)];
     let mut connection = server.connect();
     let batches: Vec<_> = (0..tokens.len()).step_by(PIPELINE).collect();
     let pipeline = |command: &str, from: usize| {
@@ -171,36 +174,37 @@ fn redis(tokens: &Tokens, criterion: &mut Criterion, table: &mut Table) {
     for &from in &batches {
         pipeline("HSET", from).exec(&mut connection).expect("HSET");
     }
-    let mut other_connection = server.connect();
     let headcount = headcount(tokens);
 
     let mut contest = Contest::new("admit/redis");
     enter(&mut contest, "headcount", tokens, 1, |token| headcount.admit(token).is_admitted());
-    contest.enter("one at a time", |iterations| {
-        tokens.timed(0, iterations, |token| {
-            redis::cmd("HEXISTS").arg("users").arg(token).query(&mut connection).expect("HEXISTS")
-        })
-    });
-    contest.enter("pipelined", |iterations| {
-        let mut from = batches.iter().cycle();
-        let pipelines = iterations.div_ceil(PIPELINE as u64);
-        let took = support::timed(pipelines, || {
-            let from = from.next().copied().unwrap_or_default();
-            let answers: Vec<bool> = pipeline("HEXISTS", from).query(&mut other_connection).expect("HEXISTS");
-            assert!(answers.into_iter().all(|known| known));
+    for (way, connect) in ways {
+        let (mut connection, mut other_connection) = (connect(&server), connect(&server));
+        contest.enter(format!("one at a time, {way}"), move |iterations| {
+            tokens.timed(0, iterations, |token| {
+                redis::cmd("HEXISTS").arg("users").arg(token).query(&mut connection).expect("HEXISTS")
+            })
         });
-        took.mul_f64(iterations as f64 / (pipelines * PIPELINE as u64) as f64)
-    });
+        let (batches, pipeline) = (&batches, &pipeline);
+        contest.enter(format!("pipelined, {way}"), move |iterations| {
+            let mut from = batches.iter().cycle();
+            let pipelines = iterations.div_ceil(PIPELINE as u64);
+            let took = support::timed(pipelines, || {
+                let from = from.next().copied().unwrap_or_default();
+                let answers: Vec<bool> = pipeline("HEXISTS", from).query(&mut other_connection).expect("HEXISTS");
+                assert!(answers.into_iter().all(|known| known));
+            });
+            took.mul_f64(iterations as f64 / (pipelines * PIPELINE as u64) as f64)
+        });
+    }
     let medians = contest.run(criterion);
     let ours = medians.of("headcount");
-    for rival in ["one at a time", "pipelined"] {
-        let theirs = medians.of(rival);
-        table.at_least(
-            format!("* Redis, {rival} / decision"),
-            format!("{ours:.1} / {theirs:.0} ns"),
-            theirs / ours,
-            100.0,
-        );
+    for (way, _) in ways {
+        for manner in ["one at a time", "pipelined"] {
+            let theirs = medians.of(&format!("{manner}, {way}"));
+            let what = format!("* Redis, {manner}, {way} / decision");
+            table.at_least(what, format!("{ours:.1} / {theirs:.0} ns"), theirs / ours, 100.0);
+        }
     }
 }
 

@@ -265,31 +265,46 @@ impl Table {
 pub struct RedisServer {
     process: Child,
     directory: tempfile::TempDir,
+    port: u16,
 }
 
 impl RedisServer {
     /// Starts it, and waits until it answers.
     pub fn start() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = free.local_addr().expect("its address").port();
+        drop(free);
         let process = Command::new("redis-server")
-            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+            .args(["--save", "", "--appendonly", "no", "--unixsocket"])
             .arg(directory.path().join("socket"))
             .stdout(Stdio::null())
             .spawn()
             .expect("this bench compares with Redis: put `redis-server` on the PATH");
-        let server = Self { process, directory };
+        let server = Self { process, directory, port };
         drop(server.connect());
         server
     }
 
-    /// Where it listens.
+    /// Where it listens: the shortest way to it.
     pub fn url(&self) -> String {
         format!("redis+unix://{}", self.directory.path().join("socket").display())
     }
 
-    /// A connection for one call at a time.
+    /// A connection for one call at a time, by the shortest way.
     pub fn connect(&self) -> redis::Connection {
-        let client = redis::Client::open(self.url()).expect("a valid URL");
+        self.connect_to(self.url())
+    }
+
+    /// A connection for one call at a time, over TCP: how the servers of a fleet reach the Redis that they share, though
+    /// never over so short a wire.
+    pub fn connect_over_tcp(&self) -> redis::Connection {
+        self.connect_to(format!("redis://127.0.0.1:{}", self.port))
+    }
+
+    fn connect_to(&self, url: String) -> redis::Connection {
+        let client = redis::Client::open(url).expect("a valid URL");
         for _ in 0..500 {
             if let Ok(connection) = client.get_connection() {
                 return connection;
