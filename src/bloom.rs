@@ -315,6 +315,16 @@ mod tests {
     }
 
     #[test]
+    fn strangers_are_not_found_and_the_ratio_says_how_surely() {
+        let few = filter(&[1, 2, 3]);
+        assert!(few.contains(Fingerprint(2)) && !few.contains(Fingerprint(u64::MAX)));
+        assert_eq!(filter(&[]).false_positive_ratio(), 0.0);
+        let mut random = fastrand::Rng::with_seed(1);
+        let full = filter(&std::iter::repeat_with(|| random.u64(..)).take(2000).collect::<Vec<_>>());
+        assert!((3e-4..3e-3).contains(&full.false_positive_ratio()), "{}", full.false_positive_ratio());
+    }
+
+    #[test]
     fn every_line_begins_on_a_cache_line() {
         for capacity in [1, 1000, 100_000, 1_000_000] {
             let filter = Bloom::new(Shape::for_capacity(capacity, 1e-3).unwrap());

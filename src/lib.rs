@@ -71,6 +71,39 @@ pub mod internals {
     use crate::ring::codec::{Codec, DecodeError};
     use crate::time::Slot;
 
+    /// What reads and writes stored values, for those who bring hostile ones.
+    pub struct Values(Codec);
+
+    impl Values {
+        /// For filters of this shape, of one generation.
+        pub fn new(shape: Shape, generation: u64, key: &FingerprintKey) -> Self {
+            Self(Codec::new(shape, generation, key.clone()))
+        }
+
+        /// The longest value.
+        pub fn most_bytes(&self) -> usize {
+            self.0.most_bytes()
+        }
+
+        /// The bytes of a minute's filter.
+        pub fn encode(&self, slot: Slot, covered: bool, filter: &Bloom) -> Vec<u8> {
+            self.0.encode(slot, covered, filter)
+        }
+
+        /// The filter in bytes that anybody may have written, and whether its writer covered the minute.
+        ///
+        /// # Errors
+        /// [`DecodeError`].
+        pub fn decode(&self, slot: Slot, bytes: &[u8]) -> Result<(Bloom, bool), DecodeError> {
+            self.0.decode(slot, bytes).map(|decoded| (decoded.filter, decoded.covered))
+        }
+    }
+
+    /// The keyed hash that signs stored values and snapshots.
+    pub fn keyed_hash(key: &FingerprintKey, bytes: &[u8]) -> u64 {
+        key.hash(bytes)
+    }
+
     /// The bytes that a store keeps of a filter.
     pub fn encode(filter: &Bloom) -> Vec<u8> {
         codec(filter.shape()).encode(Slot(0), true, filter)

@@ -98,12 +98,19 @@ impl Snapshot {
             return Err(LoadError::Checksum);
         }
         let at = Timestamp::from_micros(fields.u64()?);
-        let count = fields.u32()?;
-        let mut minutes = Vec::new();
+        let count = fields.u32()? as usize;
+        // Empty filters are small in a file, and as large as others in memory.
+        if count > most_minutes {
+            return Err(LoadError::Length);
+        }
+        let mut minutes = Vec::with_capacity(count);
         for _ in 0..count {
             let slot = Slot(fields.u64()?);
             let length = fields.u32()? as usize;
             minutes.push((slot, codec.decode(slot, fields.take(length)?)?));
+        }
+        if fields.0.len() != checksum.len() {
+            return Err(LoadError::Length);
         }
         Ok(Some(Loaded { at, minutes }))
     }
@@ -298,6 +305,29 @@ mod tests {
             fs::write(&file, flipped).unwrap();
             assert!(load(&file, &codec).is_err(), "flipped at {at}");
         }
+    }
+
+    #[test]
+    fn a_signed_file_of_more_minutes_than_the_ring_has_or_with_a_tail_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("ring.snapshot");
+        let codec = saved(&file);
+        let genuine = fs::read(&file).unwrap();
+        let signed = |count: u32, minutes: &[u8]| {
+            let mut bytes = genuine[..20].to_vec();
+            bytes.extend_from_slice(&count.to_le_bytes());
+            bytes.extend_from_slice(minutes);
+            bytes.extend_from_slice(&key().hash(&bytes).to_le_bytes());
+            fs::write(&file, bytes).unwrap();
+            load(&file, &codec)
+        };
+        let minutes = &genuine[24..genuine.len() - 8];
+        assert!(signed(2, minutes).is_ok());
+        // Small in the file, each as large as a filter in memory.
+        let minute = &minutes[..minutes.len() / 2];
+        assert!(signed(31, &minute.repeat(31)).is_ok());
+        assert!(matches!(signed(32, &minute.repeat(32)), Err(LoadError::Length)));
+        assert!(matches!(signed(2, &[minutes, b"!"].concat()), Err(LoadError::Length)));
     }
 
     #[test]

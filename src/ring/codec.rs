@@ -330,4 +330,43 @@ mod tests {
         let ones = forged(&codec, &vec![0xff; codec.shape().bytes()]);
         assert_eq!(codec.decode(SLOT, &ones), Err(DecodeError::Saturated));
     }
+
+    /// Noise: gzip can save nothing.
+    fn incompressible(codec: &Codec) -> Bloom {
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut filter = Bloom::new(codec.shape());
+        filter.fill_words(0, std::iter::repeat_with(|| random.u64(..)).take(codec.shape().words()));
+        filter
+    }
+
+    #[test]
+    fn no_value_is_longer_than_the_bound_and_the_bound_is_close() {
+        // Less than a chunk, and several with a rest.
+        for capacity in [100, 2000, 20_000, 300_000] {
+            let codec = codec_of(capacity, 7, 1);
+            let filter = incompressible(&codec);
+            let bytes = codec.encode(SLOT, true, &filter);
+            assert!(bytes.len() <= codec.most_bytes(), "{} of {}", bytes.len(), codec.most_bytes());
+            assert!(codec.most_bytes() <= codec.shape().bytes() * 101 / 100 + 128);
+            assert_eq!(codec.decode(SLOT, &bytes), Ok(Decoded { filter, covered: true }));
+            // Of the greatest length, bytes are looked at; one more, and they are not.
+            let noise = vec![0; codec.most_bytes() + 1];
+            assert_eq!(codec.decode(SLOT, &noise[1..]).unwrap_err().reason(), "magic");
+            assert_eq!(codec.decode(SLOT, &noise).unwrap_err().reason(), "length");
+        }
+    }
+
+    #[test]
+    fn a_dense_filter_is_only_wrapped_and_a_sparse_one_is_compressed() {
+        let codec = codec_of(20_000, 7, 1);
+        let raw = codec.shape().bytes();
+        // A regular pattern, which gzip would shrink to nothing, with three of eight bits set, and with five.
+        let pattern = |word: u64| {
+            let mut filter = Bloom::new(codec.shape());
+            filter.fill_words(0, std::iter::repeat_n(word, codec.shape().words()));
+            codec.encode(SLOT, true, &filter).len()
+        };
+        assert!(pattern(0x1111_1111_1111_1111) < raw / 10);
+        assert!(pattern(0x7777_7777_7777_7777) > raw);
+    }
 }

@@ -135,6 +135,62 @@ fn coverage_counts_minutes_and_a_turn_drops_the_oldest() {
     assert_eq!(ring.coverage(), SLOTS + 1 - 2);
 }
 
+#[test]
+fn a_minute_is_dirty_from_its_first_new_bit_until_somebody_says_otherwise() {
+    let mut ring = ring();
+    let (now, before) = (Slot(100), Slot(99));
+    assert_eq!(ring.len(), SLOTS + 1);
+    assert!(!ring.is_dirty(now));
+    ring.record(ALICE);
+    assert!(ring.is_dirty(now) && !ring.is_dirty(before));
+    ring.set_dirty(now, false);
+    ring.record(ALICE);
+    assert!(!ring.is_dirty(now), "nothing new");
+    ring.record(BOB);
+    assert!(ring.is_dirty(now));
+    turn(&mut ring, Slot(101));
+    assert!(ring.is_dirty(now) && !ring.is_dirty(Slot(101)), "the mark ages with its minute");
+    // What came from the store is in the store.
+    ring.merge(before, 0, foreign(&[ALICE.0]).words());
+    assert!(!ring.is_dirty(before));
+    ring.set_dirty(before, true);
+    assert!(ring.is_dirty(before));
+    // Outside the ring nothing is marked.
+    ring.set_dirty(Slot(102), true);
+    ring.set_dirty(Slot(1), true);
+    assert!(!ring.is_dirty(Slot(102)) && !ring.is_dirty(Slot(1)));
+}
+
+#[test]
+fn newcomers_count_until_their_minute_is_published() {
+    let mut ring = ring();
+    ring.record(Fingerprint(1));
+    assert_eq!(ring.newcomers_unpublished(), 0);
+    ring.record_newcomer(ALICE);
+    ring.record_newcomer(BOB);
+    turn(&mut ring, Slot(101));
+    ring.record_newcomer(Fingerprint(7));
+    assert_eq!((ring.newcomers_unpublished_in(Slot(100)), ring.newcomers_unpublished_in(Slot(101))), (2, 1));
+    assert_eq!((ring.newcomers_unpublished_in(Slot(102)), ring.newcomers_unpublished()), (0, 3));
+    ring.newcomers_published(Slot(100), 1);
+    assert_eq!(ring.newcomers_unpublished(), 2);
+    ring.newcomers_published(Slot(101), 5);
+    ring.newcomers_published(Slot(102), 5);
+    assert_eq!(ring.newcomers_unpublished(), 1);
+}
+
+#[test]
+fn each_minute_is_covered_by_itself() {
+    let mut ring = ring();
+    ring.set_covered(Slot(99), true);
+    ring.set_covered(Slot(1), true);
+    let covered: Vec<_> = ring.slots().filter(|&slot| ring.covers(slot)).collect();
+    assert_eq!((covered, ring.coverage()), (vec![Slot(99)], 1));
+    assert!(!ring.covers(Slot(1)) && !ring.is_covered());
+    ring.set_covered(Slot(99), false);
+    assert_eq!(ring.coverage(), 0);
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Record(u64),

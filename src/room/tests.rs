@@ -161,3 +161,74 @@ fn an_override_of_x_moves_the_room_and_nothing_else() {
     assert_eq!(room.room(15.0), 5);
     assert_eq!(room.resume_below(), 18.0);
 }
+
+#[test]
+fn of_two_overrides_of_one_number_the_writer_decides_and_none_counts_twice() {
+    let mut room = alone(1);
+    let mut open = an_override(5, OverrideMode::Open, LATER);
+    assert!(!room.heed(an_override(5, OverrideMode::Open, NOW), NOW), "its end has come");
+    assert!(room.heed(open.clone(), NOW));
+    assert!(!room.heed(open.clone(), NOW));
+    open.version.writer = "x".into();
+    open.mode = OverrideMode::Throttling;
+    assert!(room.heed(open.clone(), NOW));
+    assert_eq!(room.operator(), Some(&open));
+}
+
+#[test]
+fn who_was_let_in_since_the_last_read_does_not_count_against_the_share() {
+    let mut room = in_fleet(1000);
+    room.renew(renewal(600.0, 1));
+    assert_eq!(room.share(600.0), 100);
+    (0..20).for_each(|_| room.take_seat());
+    assert_eq!((room.share(600.0), room.newcomers_lately()), (80, 20));
+    // Twenty of the last round, which this one publishes, and five that no round has published yet.
+    room.renew(Renewal { unpublished: 25, ..renewal(620.0, 1) });
+    assert_eq!(room.share(620.0), 95 - 5);
+    room.take_seat();
+    assert_eq!(room.newcomers_lately(), 21);
+}
+
+#[test]
+fn without_shares_every_server_sees_the_whole_room() {
+    let mut room = Room::new(limits(10), Link::Joining, Sharing::None, NOW);
+    for _ in 0..2 {
+        assert_eq!(room.seat(9.4, true), Seat::Free);
+        assert_eq!(room.seat(9.6, true), Seat::Taken);
+        room.renew(renewal(0.0, 50));
+    }
+}
+
+#[test]
+fn a_server_that_has_not_heard_from_its_store_has_not_lost_it() {
+    let mut room = alone(10);
+    assert_eq!((room.link(), room.share(4.0)), (Link::Alone, 6));
+    room.join();
+    room.lose_store();
+    assert_eq!(room.link(), Link::Joining);
+    room.renew(Renewal { nodes: 0, ..renewal(0.0, 0) });
+    assert_eq!((room.link(), room.nodes()), (Link::Up, 1));
+    room.renew(renewal(0.0, 7));
+    room.lose_store();
+    assert_eq!((room.link(), room.nodes()), (Link::Away, 7));
+}
+
+#[test]
+fn an_outage_of_a_lone_node_leaves_it_the_whole_room() {
+    let mut room = in_fleet(10);
+    room.renew(Renewal { unpublished: 100, ..renewal(0.0, 1) });
+    room.lose_store();
+    assert_eq!(room.seat(9.0, true), Seat::Free);
+    assert_eq!(room.seat(9.1, true), Seat::Taken);
+    // What was left of the share goes first, whatever the estimate says.
+    room.renew(renewal(0.0, 1));
+    room.lose_store();
+    assert_eq!(room.seat(99.0, true), Seat::Free);
+}
+
+#[test]
+fn closed_for_an_outage_is_still_open_where_there_is_a_seat() {
+    let mut room = alone(1);
+    room.limits.on_outage = OnOutage::Closed;
+    assert_eq!(room.seat(0.0, false), Seat::Warming);
+}
