@@ -63,6 +63,7 @@ pub use token_source::{InvalidToken, MAX_TOKEN_BYTES, TokenSource, TokenSourceEr
 /// Internals that benches and simulators drive; no part of the public interface.
 #[doc(hidden)]
 pub mod internals {
+    pub use crate::room::Sharing;
     pub use crate::round::Protocol;
 
     use crate::bloom::{Bloom, Shape};

@@ -7,6 +7,8 @@
 #![allow(unreachable_pub)]
 
 mod clocks;
+mod figures;
+mod measure;
 mod oracle;
 mod plan;
 mod seeds;
@@ -21,6 +23,7 @@ mod world;
 use clap::Parser;
 use oracle::Violation;
 use plan::{Plan, Sabotage};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use world::World;
 
@@ -48,6 +51,14 @@ struct Options {
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
 
+    /// Measures the designs instead, and how room is best handed out: tables, target/sim.csv and a plot.
+    #[arg(long)]
+    measure: bool,
+
+    /// Where the plot of `--measure` goes.
+    #[arg(long, default_value = "target/sim.svg", value_name = "FILE")]
+    plot: PathBuf,
+
     /// How many of the last steps are shown of a run that broke a promise.
     #[arg(long, default_value_t = 60, value_name = "N")]
     steps: usize,
@@ -59,6 +70,15 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    if options.measure {
+        return match measure::measure(Path::new("target"), &options.plot) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("sim: {error}");
+                ExitCode::from(2)
+            }
+        };
+    }
     let plan = |seed| Plan { sabotage: options.sabotage, ..Plan::draw(seed) };
     if let Some(seed) = options.seed {
         return tell(&plan(seed), options.steps);

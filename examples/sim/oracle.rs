@@ -20,7 +20,7 @@ use crate::server::Server;
 use crate::store::Store;
 use crate::tokens::Tokens;
 use headcount::bloom::Shape;
-use headcount::time::Slot;
+use headcount::time::{Clock, Slot};
 use headcount::{Decision, OnOutage};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -119,7 +119,9 @@ impl Oracle {
         self.who_is_in_stays_in(asked, fleet, store);
         self.a_rejection_leaves_no_trace(asked);
         self.blindness_is_not_evidence(asked, fleet);
-        self.news_is_everywhere_soon(asked, fleet);
+        // A server's clock may be wrong until its first look, and the store's may have stepped since the last.
+        let minute = Slot::at(store.clock.wall(), fleet.slot).min(asked.server.current);
+        self.news_is_everywhere_soon(asked, minute, fleet);
     }
 
     fn who_is_in_stays_in(&mut self, asked: &Asked<'_>, fleet: &Fleet, store: &Store) {
@@ -193,8 +195,7 @@ impl Oracle {
         if server.last_success.is_none() {
             self.broken(6, format!("server {place} has never read anything and rejects player {token}"));
         }
-        let has_lived_a_window = server.first_success.is_some_and(|at| asked.now - at >= fleet.slot * fleet.slots);
-        if !server.has_been_told && !has_lived_a_window {
+        if !server.has_been_told && !server.has_lived_a_window() {
             self.broken(6, format!("server {place} cannot know whether others were in, and rejects player {token}"));
         }
         if let Some(woke) = server.slept_until() {
@@ -206,7 +207,7 @@ impl Oracle {
     }
 
     /// Invariant 7, in play.
-    fn news_is_everywhere_soon(&mut self, asked: &Asked<'_>, fleet: &Fleet) {
+    fn news_is_everywhere_soon(&mut self, asked: &Asked<'_>, minute: Slot, fleet: &Fleet) {
         let Asked { server, place, token, decision, now, .. } = *asked;
         let Some(calm_since) = asked.calm_since else { return };
         if self.calm_admissions.len() <= token {
@@ -227,7 +228,7 @@ impl Oracle {
                 if before.is_some_and(|(at, ..)| at >= calm_since && now - at > fleet.sync_every * 20) {
                     self.checks.count(7);
                 }
-                self.calm_admissions[token] = Some((now, server.generation(), server.current));
+                self.calm_admissions[token] = Some((now, server.generation(), minute));
             }
             _ => {}
         }

@@ -2,7 +2,7 @@
 //! failing one can be made smaller.
 
 use fastrand::Rng;
-use headcount::internals::Protocol;
+use headcount::internals::{Protocol, Sharing};
 use headcount::players::{Arrivals, Habits, Roaming};
 use headcount::{OnOutage, Refill};
 use std::time::Duration;
@@ -57,15 +57,15 @@ pub struct Fleet {
 }
 
 /// Which of the designs runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Design {
     pub name: &'static str,
     pub protocol: Protocol,
-    pub shares: bool,
+    pub sharing: Sharing,
 }
 
 impl Design {
-    pub const HEADCOUNT: Self = Self { name: "headcount", protocol: Protocol::HEADCOUNT, shares: true };
+    pub const HEADCOUNT: Self = Self { name: "headcount", protocol: Protocol::HEADCOUNT, sharing: Sharing::Part(0.25) };
 }
 
 /// How machines and the network behave when nothing is wrong.
@@ -119,7 +119,7 @@ pub enum Kind {
     ReadOnly,
     /// Everything takes so many times as long.
     Slow { factor: u32 },
-    /// So many of a hundred replies are lost on their way; what they reply to has taken effect, or a part of it.
+    /// So many of a hundred replies are lost on their way; what they reply to has taken effect, or a part of it, or nothing.
     LostReplies { percent: u8 },
     /// The store forgets everything.
     Flush,

@@ -31,7 +31,10 @@ pub struct Server {
     pub in_round: bool,
     /// When its last successful round began.
     pub last_success: Option<Duration>,
-    pub first_success: Option<Duration>,
+    /// When its last look reached the store.
+    pub looked_at: Duration,
+    /// The minute of the first.
+    first_success: Option<Slot>,
     /// The latest minute that a successful round has asked for, or should have by the store's clock.
     pub has_seen: Slot,
     pub looked_up_to: Slot,
@@ -61,8 +64,8 @@ impl Server {
             .node("simulated")
             .refresh_queue(weather.refresh_queue)
             .clock(clock.clone())
+            .sharing(fleet.design.sharing)
             .seed(seed);
-        let builder = if fleet.design.shares { builder } else { builder.without_shares() };
         let (headcount, worker) = builder.build().expect("a plan stays within the bounds of the configuration");
         let exchange = headcount.exchange_by("simulated", fleet.design.protocol);
         let current = glance(&headcount).current;
@@ -81,6 +84,7 @@ impl Server {
             round_began: Duration::ZERO,
             in_round: false,
             last_success: None,
+            looked_at: Duration::ZERO,
             first_success: None,
             has_seen: Slot(0),
             looked_up_to: Slot(0),
@@ -144,6 +148,11 @@ impl Server {
         }
     }
 
+    /// Whether it was in successful rounds before the oldest minute of its ring began.
+    pub fn has_lived_a_window(&self) -> bool {
+        self.first_success.is_some_and(|first| first < self.oldest())
+    }
+
     /// Since when it is awake, if it slept in a minute of its ring and has read nothing since.
     pub fn slept_until(&self) -> Option<Duration> {
         self.slept.filter(|&(_, minute)| minute >= self.oldest()).map(|(woke, _)| woke)
@@ -161,10 +170,12 @@ impl Server {
     }
 
     /// Values were merged.
-    pub fn learn(&mut self, brings: Vec<(Slot, Tokens)>) {
+    pub fn learn(&mut self, brings: Vec<(Slot, Tokens)>, mut news: impl FnMut(&Tokens, &Tokens)) {
         for (slot, tokens) in brings {
             if slot <= self.current && slot >= self.oldest() {
-                self.held.entry(slot).or_default().unite(&tokens);
+                let minute = self.held.entry(slot).or_default();
+                news(&tokens, minute);
+                minute.unite(&tokens);
             }
         }
     }
@@ -175,7 +186,7 @@ impl Server {
             matches!(asks, Some(Request::Publish(_))) || matches!(ended, Some(Outcome::Success | Outcome::Conflict));
         if read {
             self.last_success = Some(self.round_began);
-            self.first_success.get_or_insert(self.round_began);
+            self.first_success.get_or_insert(self.current);
             self.has_seen = self.looked_up_to;
             if self.slept.is_some_and(|(woke, _)| self.round_began >= woke) {
                 self.slept = None;

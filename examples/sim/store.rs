@@ -79,10 +79,11 @@ impl Store {
         Duration::from_micros(u64::try_from(self.furthest_micros - self.stepped_micros).unwrap_or_default())
     }
 
-    /// The minute that has begun by every right clock; the first of all while servers have to get used to a step.
-    pub fn minute_known_to_all(&self, length: Duration, error: Duration, grace: Duration, now: Duration) -> Slot {
+    /// The minute that has begun by every right clock; the first of all if the clock
+    /// has stepped since it was heard of in the round that began then.
+    pub fn minute_known_to_all(&self, length: Duration, error: Duration, heard: Option<Duration>) -> Slot {
         let told = self.clock.wall().as_micros().saturating_sub(error.as_micros() as u64);
-        if self.stepped_micros != 0 && now - self.stepped_at < grace {
+        if heard.is_none_or(|heard| heard <= self.stepped_at) {
             return Slot(0);
         }
         Slot::at(Timestamp::from_micros(told), length)

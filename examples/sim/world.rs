@@ -2,6 +2,7 @@
 //! waiting: time is the time of the next event.
 
 use crate::clocks::{ServerClock, StoreClock, Truth};
+use crate::figures::Figures;
 use crate::oracle::{Asked, Checks, Oracle, Violation, inside};
 use crate::plan::{Fleet, Kind, MILLI, Plan, Sabotage};
 use crate::server::Server;
@@ -9,7 +10,7 @@ use crate::store::{Backup, Store};
 use crate::tokens::Tokens;
 use fastrand::Rng;
 use headcount::bloom::Bloom;
-use headcount::internals::minutes;
+use headcount::internals::{Sharing, minutes};
 use headcount::players::{Answer, PlayerId, Players, Visit};
 use headcount::round::{Identity, Looked, Next, Outcome, Publish, Published, Reply, Request, Stamp};
 use headcount::time::{Clock, Slot};
@@ -62,6 +63,7 @@ pub struct World<'a> {
     rounds: u64,
     conflicts: u64,
     log: Option<Vec<String>>,
+    figures: Option<Figures>,
 }
 
 #[derive(Debug)]
@@ -186,6 +188,7 @@ impl<'a> World<'a> {
             rounds: 0,
             conflicts: 0,
             log: None,
+            figures: None,
         }
     }
 
@@ -201,6 +204,16 @@ impl<'a> World<'a> {
         self.run();
         let log = self.log.take().unwrap_or_default();
         (self.outcomes(), log)
+    }
+
+    /// The same, measured, and checked for nothing; also how often servers began to throttle.
+    pub fn measure(mut self, crowd_from: Duration) -> (Outcomes, Figures, u64) {
+        self.figures = Some(Figures::new(&self.fleet, crowd_from));
+        self.run();
+        let modes = self.servers.iter().flatten().map(|server| server.headcount.status().mode_changes);
+        let mode_changes = modes.map(|changes| changes.to_throttling + changes.to_open).sum();
+        let figures = self.figures.take().unwrap_or_default();
+        (self.outcomes(), figures, mode_changes)
     }
 
     fn outcomes(self) -> Outcomes {
@@ -244,7 +257,8 @@ impl<'a> World<'a> {
                     self.happen(entry.event);
                 }
             }
-            if self.oracle.violation.is_some() {
+            // The designs that are measured break promises all the time.
+            if self.oracle.violation.is_some() && self.figures.is_none() {
                 return;
             }
         }
@@ -377,7 +391,12 @@ impl<'a> World<'a> {
         }
         let next = server.exchange.round.answer(reply, server.clock.monotonic());
         server.follow_numbers();
-        server.learn(brings);
+        let (figures, now) = (&mut self.figures, self.now);
+        server.learn(brings, |news, known| {
+            if let Some(figures) = figures {
+                figures.learned(place, news, known, now);
+            }
+        });
         match next {
             Next::Ask(request) => {
                 server.has_read(Some(&request), None);
@@ -469,7 +488,7 @@ impl<'a> World<'a> {
         let (mut tokens, mut parts, mut departure) = (Vec::new(), 1, self.now);
         if let Request::Look { slots } = &request {
             let error = self.oracle.clock_error;
-            let due = self.store.minute_known_to_all(self.fleet.slot, error, 5 * self.fleet.sync_every, self.now);
+            let due = self.store.minute_known_to_all(self.fleet.slot, error, server.last_success);
             server.looked_up_to = slots[0].max(due);
         }
         if let Request::Publish(news) = &request {
@@ -514,7 +533,10 @@ impl<'a> World<'a> {
         }
         let identity = self.servers[place].as_ref().expect("who asks is there").exchange.identity.clone();
         let reply_after = (!is_lost).then_some(back);
-        let parts_left = if is_lost { self.network.usize(1..=parts) } else { parts };
+        let parts_left = if is_lost { self.network.usize(0..=parts) } else { parts };
+        if parts_left == 0 {
+            return;
+        }
         let letter = Letter {
             place,
             life,
@@ -538,11 +560,19 @@ impl<'a> World<'a> {
             Request::Publish(_) if read_only => Some(Err(StoreError::unavailable("READONLY"))),
             Request::Publish(news) => {
                 let (part, tokens) = first_part(news, &mut letter.tokens);
+                let bytes: usize = part.minutes.iter().map(|minute| minute.value.len()).sum();
                 let (reply, _, lost) = self.store.answer(&letter.identity, Request::Publish(part), &tokens, self.now);
                 if let Some(token) = lost {
                     self.oracle.broken(1, format!("server {place} writes over player {token}, who was published"));
                 }
                 if let Reply::Published(Published { written, since }) = reply {
+                    if let (Some(figures), Some(server)) = (&mut self.figures, &self.servers[place]) {
+                        figures.attempts += written.len() as u64;
+                        figures.written += written.iter().filter(|&&written| written).count() as u64;
+                        figures.works += written.len() as u64;
+                        figures.work += (self.now - server.looked_at) * written.len() as u32;
+                        figures.values_bytes += bytes as u64;
+                    }
                     letter.written.extend(written);
                     letter.since = since;
                 }
@@ -561,6 +591,9 @@ impl<'a> World<'a> {
             Request::Fetch { slots } => {
                 self.check_sizes(place, &letter.identity, slots);
                 let (mut reply, brings, _) = self.store.answer(&letter.identity, letter.request.clone(), &[], self.now);
+                if let (Reply::Fetched(stored), Some(figures)) = (&reply, &mut self.figures) {
+                    figures.values_bytes += stored.iter().map(|stored| stored.value.len() as u64).sum::<u64>();
+                }
                 if let (Reply::Fetched(stored), Some(Sabotage::LostNews)) = (&mut reply, self.plan.sabotage) {
                     stored.clear();
                 }
@@ -570,6 +603,9 @@ impl<'a> World<'a> {
                 let (mut reply, ..) = self.store.answer(&letter.identity, letter.request.clone(), &[], self.now);
                 if let Reply::Looked(looked) = &reply {
                     // Or that nobody was alive for so long that nobody can be in.
+                    if let Some(server) = &mut self.servers[place] {
+                        server.looked_at = self.now;
+                    }
                     letter.tells = looked.since.is_some() || looked.gap.is_some();
                 }
                 if let (Reply::Looked(Looked { write_refused, .. }), true) = (&mut reply, read_only) {
@@ -628,7 +664,13 @@ impl<'a> World<'a> {
         let admission = server.headcount.admit(player.to_string());
         let decision = admission.decision();
         let asked = Asked { server, place, token, decision, held, now: self.now, calm_since };
-        self.oracle.decided(&asked, &self.fleet, &self.store);
+        match &mut self.figures {
+            Some(figures) => {
+                let minute = Slot::at(self.store.clock.wall(), self.fleet.slot);
+                figures.decided(token, place, decision, minute, self.now);
+            }
+            None => self.oracle.decided(&asked, &self.fleet, &self.store),
+        }
         match decision {
             Decision::Seen => server.refresh(token),
             Decision::Newcomer | Decision::Warming => server.record(token),
@@ -638,7 +680,7 @@ impl<'a> World<'a> {
         note!(self, "player {token} asks server {place}: {decision:?}");
         self.mark(5, place, (token as u64) << 8 | decision as u64);
         let settled = calm_since.is_some_and(|since| self.now - since > self.fleet.sync_every * 20);
-        if decision == Decision::Newcomer && settled {
+        if decision == Decision::Newcomer && settled && self.figures.is_none() {
             let inside = self.inside(place);
             self.oracle.room_is_kept(place, inside, &self.fleet);
         }
@@ -787,7 +829,7 @@ fn sabotaged(plan: &Plan) -> Fleet {
     let mut fleet = plan.fleet.clone();
     match plan.sabotage {
         Some(Sabotage::ClockAsStamp) => fleet.design.protocol.clock_as_stamp = true,
-        Some(Sabotage::NoShares) => fleet.design.shares = false,
+        Some(Sabotage::NoShares) => fleet.design.sharing = Sharing::None,
         _ => {}
     }
     fleet
