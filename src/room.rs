@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 pub use overrides::{Override, OverrideMode, Version};
 
 /// α: the part of the room that the fleet hands out per round, all servers together. Below 1, because every server
-/// hands out its share before it sees what the others did with theirs.
+/// hands out its share before it sees what the others did with theirs. `./test sim --measure` shows the choice: 1 overshoots
+/// by 11 %, 0.5 by 2.6 % at 100 servers, 0.25 by 0.4 %, and fills an empty house in 16 s where 0.5 takes 7.
 const ALPHA: f64 = 0.25;
 
 /// How many rounds' newcomers of another server are on their way here, by and large: a round and a half until they are

@@ -165,6 +165,18 @@ impl Kind {
         "rolling",
     ];
 
+    /// Whether the store is not what it was, or servers come and go.
+    fn is_grave(&self) -> bool {
+        !matches!(
+            self,
+            Self::Pause { .. }
+                | Self::Slow { .. }
+                | Self::LostReplies { .. }
+                | Self::Partition { .. }
+                | Self::StoreAway { .. }
+        )
+    }
+
     /// The place of the one server that it befalls.
     pub fn place(&self) -> Option<usize> {
         match *self {
@@ -207,8 +219,10 @@ impl Plan {
         let count = if dice.u8(..8) == 0 { 0 } else { dice.usize(1..=6) };
         let mut faults: Vec<_> = (0..count).map(|_| draw_fault(&fleet, play, &mut dice)).collect();
         faults.sort_by_key(|fault| fault.at);
-        // Invariant 7: three seconds and forty rounds after a flush, a failover or an outage.
-        let quiet = 3 * SECOND + fleet.sync_every * 40;
+        // Invariant 7: twenty rounds; three seconds and forty rounds after a flush, a failover or a long outage.
+        let is_grave = |fault: &Fault| fault.kind.is_grave() || fault.lasting > fleet.slot;
+        let long = 3 * SECOND + fleet.sync_every * 40;
+        let quiet = if faults.iter().any(is_grave) { long } else { fleet.sync_every * 20 };
         Self { seed, fleet, weather, crowd, faults, play, quiet, sabotage: None }
     }
 }
@@ -222,7 +236,9 @@ fn draw_fleet(dice: &mut Rng) -> Fleet {
         _ => dice.usize(2..=4),
     };
     let slots = dice.u32(3..=6);
-    let slot = dice.u32(4..=16) * 500 * MILLI;
+    // Some windows are longer than the time in which all servers must agree, or there would be nothing to compare.
+    let longest = if dice.u8(..4) == 0 { 28 } else { 16 };
+    let slot = dice.u32(4..=longest) * 500 * MILLI;
     let most = if dice.u8(..10) == 0 { 1000 } else { 80 };
     let max_active_users = dice.u64(10..=most);
     let capacity = max_active_users * dice.u64(2..=4);

@@ -123,7 +123,7 @@ impl Store {
                     let before = self.values.get(&key);
                     lost = lost.or(before.and_then(|before| before.tokens.without(tokens).next()));
                     let value = Value::holding(tokens.clone(), before, now);
-                    if tokens.len() > self.too_many {
+                    if self.is_too_full(tokens) {
                         self.values.remove(&key);
                     } else {
                         self.values.insert(key, value);
@@ -133,6 +133,11 @@ impl Store {
             _ => {}
         }
         (reply, brings, lost)
+    }
+
+    /// Whether a filter of so many is refused.
+    pub fn is_too_full(&self, tokens: &Tokens) -> bool {
+        tokens.len() > self.too_many
     }
 
     /// Since when this generation's value of a minute holds a token.

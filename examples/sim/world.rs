@@ -4,7 +4,7 @@
 use crate::clocks::{ServerClock, StoreClock, Truth};
 use crate::figures::Figures;
 use crate::oracle::{Asked, Checks, Oracle, Violation, inside};
-use crate::plan::{Fleet, Kind, MILLI, Plan, Sabotage};
+use crate::plan::{Damage, Fleet, Kind, MILLI, Plan, Sabotage};
 use crate::server::Server;
 use crate::store::{Backup, Store};
 use crate::tokens::Tokens;
@@ -797,6 +797,27 @@ impl<'a> World<'a> {
 
     // --- the end ---
 
+    /// Invariant 7: whatever a server holds is in the store.
+    fn compare_with_the_store(&mut self) {
+        // A value that was damaged under its old version is found by whoever comes next, and by nobody else.
+        let unseen = |kind: &Kind| matches!(kind, Kind::Corrupt { how: Damage::Unseen, .. });
+        if self.plan.faults.iter().any(|fault| unseen(&fault.kind)) {
+            return;
+        }
+        for (place, server) in self.servers.iter().enumerate().filter_map(|(at, it)| Some((at, it.as_ref()?))) {
+            for (slot, tokens) in server.minutes().filter(|(_, tokens)| !self.store.is_too_full(tokens)) {
+                self.oracle.checks.count(7);
+                let lacks = |token: &usize| self.store.published(server.generation(), slot, *token).is_none();
+                if let Some(token) = (0..tokens.end()).filter(|&token| tokens.has(token)).find(lacks) {
+                    let what = format!(
+                        "after the quiet end, the store lacks player {token}, whom server {place} holds in minute {slot}"
+                    );
+                    self.oracle.broken(7, what);
+                }
+            }
+        }
+    }
+
     /// Invariant 7: all rings of a generation are the same, and the store's.
     fn compare_rings(&mut self) {
         if self.calm_since().is_none_or(|since| self.now - since < self.plan.quiet) {
@@ -805,6 +826,7 @@ impl<'a> World<'a> {
         for server in self.servers.iter_mut().flatten() {
             server.tick(self.now);
         }
+        self.compare_with_the_store();
         let servers: Vec<_> = self.servers.iter().enumerate().filter_map(|(at, it)| Some((at, it.as_ref()?))).collect();
         for (number, &(place, server)) in servers.iter().enumerate() {
             let alike = servers[..number].iter().find(|(_, other)| other.generation() == server.generation());
