@@ -64,11 +64,14 @@ pub use token_source::{InvalidToken, MAX_TOKEN_BYTES, TokenSource, TokenSourceEr
 /// Internals that benches and simulators drive; no part of the public interface.
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::round::Protocol;
+    pub use crate::room::Sharing;
+    pub use crate::round::{Protocol, Stamps};
 
     use crate::bloom::{Bloom, Shape};
     use crate::fingerprint::FingerprintKey;
+    use crate::headcount::Headcount;
     use crate::ring::codec::{Codec, DecodeError};
+    use crate::room::Link;
     use crate::time::Slot;
 
     /// What reads and writes stored values, for those who bring hostile ones.
@@ -102,6 +105,40 @@ pub mod internals {
     /// The keyed hash that signs stored values and snapshots.
     pub fn keyed_hash(key: &FingerprintKey, bytes: &[u8]) -> u64 {
         key.hash(bytes)
+    }
+
+    /// What an oracle asks of a server beside its answers.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Glance {
+        /// The minute in which it records now.
+        pub current: Slot,
+        /// How many minutes of the ring are covered.
+        pub coverage: usize,
+        /// Whether its last round succeeded.
+        pub is_up: bool,
+        /// E.
+        pub active_users: f64,
+        /// Seats that it may give before its next round.
+        pub share: u64,
+    }
+
+    /// Looks at a server.
+    pub fn glance(headcount: &Headcount) -> Glance {
+        let state = headcount.shared.state.read();
+        let active_users = state.active_users();
+        Glance {
+            current: state.ring.current(),
+            coverage: state.ring.coverage(),
+            is_up: state.room.link() == Link::Up,
+            active_users,
+            share: state.room.share(active_users),
+        }
+    }
+
+    /// A server's minutes, the current one first.
+    pub fn minutes(headcount: &Headcount) -> Vec<(Slot, Bloom)> {
+        let state = headcount.shared.state.read();
+        state.ring.slots().filter_map(|slot| Some((slot, state.ring.filter(slot)?.clone()))).collect()
     }
 
     /// The bytes that a store keeps of a filter.

@@ -99,6 +99,8 @@ pub struct Census {
     pub entered: u64,
     /// Played to the end of their session.
     pub finished: u64,
+    /// Came back for another session.
+    pub returned: u64,
     /// Were never let in, and went away.
     pub gave_up: u64,
     /// Were in, were rejected in mid-session until they had enough of it, and went away.

@@ -14,6 +14,7 @@ mod coverage;
 #[cfg(test)]
 mod lock;
 mod messages;
+mod pace;
 
 use crate::headcount::{Headcount, Shared, State};
 use crate::ring::codec::DecodeError;
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 use coverage::Coverage;
 pub use messages::{Entry, Gap, Identity, Looked, Outgoing, Publish, Published, Reply, Request, Since, Stamp, Stored};
+pub use pace::Pace;
 
 /// Values fetched at a time: bounds the memory of a catch-up.
 const FETCH_AT_MOST_BYTES: usize = 8 << 20;
@@ -34,6 +36,19 @@ const FETCH_AT_MOST_BYTES: usize = 8 << 20;
 /// Minutes published in a round: the current one and another, or more while more are dirty.
 const PUBLISH: usize = 2;
 const PUBLISH_WHILE_MANY: usize = 8;
+
+/// How long the values of a catch-up may take.
+const CATCH_UP: Duration = Duration::from_secs(5);
+
+/// So many values in one request are a catch-up.
+const CATCH_UP_VALUES: usize = 3;
+
+/// How long a server that has heard nothing yet waits for the store: long enough for a slow one, and short enough to meet
+/// one that has just come back within three seconds.
+const FIRST_ANSWER: Duration = Duration::from_millis(2500);
+
+/// Answers slower than a tick of a tight period are still waited for this long.
+pub(crate) const LEAST_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// How a fleet exchanges news. The talk's earlier designs are other values of it, for comparison.
 #[doc(hidden)]
@@ -165,6 +180,40 @@ struct InFlight {
     newcomers: u64,
 }
 
+/// All that a loop needs to exchange news, but for the store: what [`Rounds`](crate::Rounds) sleeps and awaits for, and
+/// a simulator does in its own time.
+#[doc(hidden)]
+pub struct Exchange {
+    /// How this server presents itself to the store.
+    pub identity: Identity,
+    /// When its rounds begin.
+    pub pace: Pace,
+    /// What is said in them.
+    pub round: Round,
+}
+
+impl Headcount {
+    /// Joins the fleet behind a store of this name. Nothing is asked until [`Round::begin`].
+    #[doc(hidden)]
+    pub fn exchange_by(&self, store: &'static str, protocol: Protocol) -> Exchange {
+        let settings = &self.shared.settings;
+        let window = settings.slot_length * settings.slots as u32;
+        let identity = Identity {
+            writer: self.shared.writer.clone(),
+            generation: settings.generation,
+            filter_bytes: settings.shape.bytes(),
+            alive_for: (5 * settings.sync_every).max(Duration::from_secs(3)),
+            keep_for: (window + 2 * settings.slot_length).max(Duration::from_secs(60)),
+        };
+        let mut dice = self.shared.dice("rounds");
+        self.shared.join_fleet(store);
+        let round = Round::new(self, protocol, dice.u64(..));
+        let now = self.shared.clock.monotonic();
+        let pace = Pace::starting(now, settings.sync_every, protocol.jitter, dice);
+        Exchange { identity, pace, round }
+    }
+}
+
 impl Round {
     pub(crate) fn new(headcount: &Headcount, protocol: Protocol, seed: u64) -> Self {
         Self {
@@ -210,6 +259,21 @@ impl Round {
             (phase, Ok(_)) => self.fail(phase, &StoreError::corrupt("an answer to another question"), now),
             (phase, Err(error)) => self.fail(phase, &error, now),
         }
+    }
+
+    /// How long the answer to a request is waited for.
+    pub fn time_for(&self, request: &Request) -> Duration {
+        match request {
+            Request::Look { .. } if self.shared.sync.lock().last_success.is_none() => FIRST_ANSWER,
+            Request::Fetch { slots } if slots.len() >= CATCH_UP_VALUES => CATCH_UP,
+            Request::Publish(news) if news.minutes.len() >= CATCH_UP_VALUES => CATCH_UP,
+            _ => self.shared.settings.sync_every.mul_f64(0.8).max(LEAST_TIMEOUT),
+        }
+    }
+
+    /// Whether this server has bits that are not known to be in the store.
+    pub fn has_news(&self) -> bool {
+        self.shared.has_news()
     }
 
     // --- look ---

@@ -5,7 +5,7 @@ mod memory;
 mod redis;
 
 use crate::headcount::{BuildError, Builder, Headcount, Worker};
-use crate::round::{Identity, Next, Outcome, Protocol, Reply, Request, Round};
+use crate::round::{Exchange, Identity, LEAST_TIMEOUT, Next, Outcome, Pace, Protocol, Reply, Request, Round};
 use crate::store_error::StoreError;
 use std::future::Future;
 use std::time::Duration;
@@ -16,24 +16,11 @@ use tokio::time::{sleep, timeout};
 pub use self::redis::RedisStore;
 pub use memory::MemoryStore;
 
-/// How long the values of a catch-up may take.
-const CATCH_UP: Duration = Duration::from_secs(5);
-
 /// How long a stopping server tries to hand over what it has.
 const LAST_ROUND: Duration = Duration::from_secs(2);
 
-/// How long a server that has heard nothing yet waits for the store: long enough for a slow one, and short enough to meet
-/// one that has just come back within three seconds.
-const FIRST_ANSWER: Duration = Duration::from_millis(2500);
-
 /// How long rounds wait for the worker: for its last refreshes at the end, for its turn at a minute's beginning.
 const WORKER: Duration = Duration::from_millis(200);
-
-/// Answers slower than a tick of a tight period are still waited for this long.
-const LEAST_TIMEOUT: Duration = Duration::from_millis(250);
-
-/// So many values in one request are a catch-up.
-const CATCH_UP_VALUES: usize = 3;
 
 /// Filters above this size are coded on a thread where waiting is allowed. Smaller ones take some 1.3 ms a round, and the
 /// way to another thread and back 0.3.
@@ -64,8 +51,10 @@ pub struct Rounds<S> {
     headcount: Headcount,
     store: S,
     identity: Identity,
+    pace: Pace,
     round: Option<Round>,
     protocol: Protocol,
+    /// For rounds that begin anew.
     dice: fastrand::Rng,
 }
 
@@ -143,19 +132,10 @@ impl Headcount {
 
 impl<S: FilterStore> Rounds<S> {
     fn new(headcount: Headcount, store: S, protocol: Protocol) -> Self {
-        let settings = &headcount.shared.settings;
-        let window = settings.slot_length * settings.slots as u32;
-        let identity = Identity {
-            writer: headcount.shared.writer.clone(),
-            generation: settings.generation,
-            filter_bytes: settings.shape.bytes(),
-            alive_for: (5 * settings.sync_every).max(Duration::from_secs(3)),
-            keep_for: (window + 2 * settings.slot_length).max(Duration::from_secs(60)),
-        };
-        let mut dice = headcount.shared.dice("rounds");
-        headcount.shared.join_fleet(store.name());
-        let round = Some(Round::new(&headcount, protocol, dice.u64(..)));
-        Self { headcount, store, identity, round, protocol, dice }
+        let Exchange { identity, pace, round } = headcount.exchange_by(store.name(), protocol);
+        let dice = headcount.shared.dice("rounds anew");
+        let round = Some(round);
+        Self { headcount, store, identity, pace, round, protocol, dice }
     }
 
     /// Runs one round.
@@ -168,7 +148,7 @@ impl<S: FilterStore> Rounds<S> {
             if matches!(request, Request::Publish(_)) && !self.protocol.write_delay.is_zero() {
                 sleep(self.protocol.write_delay).await;
             }
-            let within = self.time_for(&request);
+            let within = round.time_for(&request);
             let answer = self.store.exchange(&self.identity, request, within).await;
             let now = self.now();
             let next;
@@ -192,11 +172,8 @@ impl<S: FilterStore> Rounds<S> {
     }
 
     async fn run_until(mut self, mut stop: watch::Receiver<bool>) {
-        let period = self.headcount.shared.settings.sync_every;
-        let mut boundary = self.now();
-        let mut offset = Duration::ZERO;
         loop {
-            let wait = (boundary + offset).saturating_sub(self.now());
+            let wait = self.pace.next().saturating_sub(self.now());
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => break,
                 () = sleep(wait) => {}
@@ -207,12 +184,7 @@ impl<S: FilterStore> Rounds<S> {
                 // A round that is slow now would be slow to the end; the last one reads and writes what is left.
                 () = stopped_for(&mut stop, LEAST_TIMEOUT) => break,
             }
-            // Periods that passed meanwhile are skipped, not run after one another.
-            boundary += period;
-            while boundary + period <= self.now() {
-                boundary += period;
-            }
-            offset = if self.protocol.jitter { period.mul_f64(self.dice.f64()) } else { Duration::ZERO };
+            self.pace.ended(self.now());
         }
         if timeout(LAST_ROUND, self.hand_over()).await.is_err() {
             tracing::warn!("the store took no last round in time");
@@ -255,15 +227,6 @@ impl<S: FilterStore> Rounds<S> {
             tracing::error!(%error, "a round broke off; the next one begins anew");
             (Round::new(&self.headcount, self.protocol, seed), Next::Done(Outcome::Failure))
         })
-    }
-
-    fn time_for(&self, request: &Request) -> Duration {
-        match request {
-            Request::Look { .. } if self.headcount.shared.sync.lock().last_success.is_none() => FIRST_ANSWER,
-            Request::Fetch { slots } if slots.len() >= CATCH_UP_VALUES => CATCH_UP,
-            Request::Publish(news) if news.minutes.len() >= CATCH_UP_VALUES => CATCH_UP,
-            _ => self.headcount.shared.settings.sync_every.mul_f64(0.8).max(LEAST_TIMEOUT),
-        }
     }
 
     fn now(&self) -> Duration {

@@ -252,8 +252,14 @@ impl Builder {
 
     /// Every server hands out the whole room it sees, as the talk's designs did.
     #[doc(hidden)]
-    pub fn without_shares(mut self) -> Self {
-        self.sharing = Sharing::None;
+    pub fn without_shares(self) -> Self {
+        self.sharing(Sharing::None)
+    }
+
+    /// How the room is handed out.
+    #[doc(hidden)]
+    pub fn sharing(mut self, sharing: Sharing) -> Self {
+        self.sharing = sharing;
         self
     }
 }

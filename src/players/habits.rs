@@ -17,6 +17,10 @@ pub struct Habits {
     pub silence_probability: f64,
     /// How long silences are: shorter than the window, or nobody could be expected to remember the player.
     pub silence: RangeInclusive<Duration>,
+    /// How likely a player whose session has ended comes back for another, with the same token.
+    pub return_probability: f64,
+    /// How long it stays away until then.
+    pub absence: RangeInclusive<Duration>,
     /// How often a player asks again after a rejection before it goes away.
     pub retries: u32,
     /// Which server a player's next request goes to.
@@ -24,13 +28,16 @@ pub struct Habits {
 }
 
 impl Default for Habits {
-    /// A request every 10 s, for 20 minutes; now and then silent for up to 28 minutes; eight retries.
+    /// A request every 10 s, for 20 minutes; now and then silent for up to 28 minutes; eight retries;
+    /// nobody comes back.
     fn default() -> Self {
         Self {
             think: 10 * SECOND,
             session: 20 * MINUTE,
             silence_probability: 0.005,
             silence: 2 * MINUTE..=28 * MINUTE,
+            return_probability: 0.0,
+            absence: 10 * MINUTE..=60 * MINUTE,
             retries: 8,
             roaming: Roaming::Mixed,
         }
@@ -46,7 +53,9 @@ pub enum Roaming {
     Random,
     /// Always the one it came to first.
     Sticky,
-    /// Each player does one of the three.
+    /// Any, and the first ones most: each half as often as the one before it.
+    Skewed,
+    /// Each player does one of the first three.
     #[default]
     Mixed,
 }

@@ -2,6 +2,7 @@
 
 use super::habits::{Habits, Roaming};
 use super::{Answer, Census, exponential};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -14,19 +15,24 @@ pub(super) struct Player {
     retries_left: u32,
     /// When its session ends; `None` before it was ever let in.
     ends: Option<Duration>,
+    has_entered: bool,
 }
 
 impl Player {
     pub(super) fn arriving(at: Duration, habits: &Habits, servers: usize, mut dice: fastrand::Rng) -> Self {
         let roaming = habits.roaming.of_one(&mut dice);
-        let server = dice.usize(..servers);
-        Self { dice, roaming, server, due: at, retries_left: habits.retries, ends: None }
+        let server = match roaming {
+            Roaming::Skewed => skewed(servers, &mut dice),
+            _ => dice.usize(..servers),
+        };
+        Self { dice, roaming, server, due: at, retries_left: habits.retries, ends: None, has_entered: false }
     }
 
     pub(super) fn next_server(&mut self, servers: usize) -> usize {
         self.server = match self.roaming {
             Roaming::RoundRobin => (self.server + 1) % servers,
             Roaming::Random => self.dice.usize(..servers),
+            Roaming::Skewed => skewed(servers, &mut self.dice),
             Roaming::Sticky | Roaming::Mixed => self.server,
         };
         self.server
@@ -46,25 +52,31 @@ impl Player {
     fn play_on(&mut self, habits: &Habits, census: &mut Census) -> Option<Duration> {
         self.retries_left = habits.retries;
         let mut ends = self.ends.unwrap_or_else(|| {
-            census.entered += 1;
+            census.entered += u64::from(!std::mem::replace(&mut self.has_entered, true));
             self.due + exponential(habits.session, &mut self.dice)
         });
         let mut due = self.due + exponential(habits.think, &mut self.dice);
         if self.dice.f64() < habits.silence_probability {
-            let silence = self.silence(habits);
+            let silence = self.within(&habits.silence);
             due = self.due + silence;
             ends += silence;
         }
         self.ends = Some(ends);
         if due >= ends {
             census.finished += 1;
-            return None;
+            self.ends = None;
+            // Asked only where somebody may come back, so that crowds without returns play as they always did.
+            let returns = habits.return_probability > 0.0 && self.dice.f64() < habits.return_probability;
+            return returns.then(|| {
+                census.returned += 1;
+                due + self.within(&habits.absence)
+            });
         }
         Some(due)
     }
 
-    fn silence(&mut self, habits: &Habits) -> Duration {
-        let (least, most) = (*habits.silence.start(), *habits.silence.end());
+    fn within(&mut self, range: &RangeInclusive<Duration>) -> Duration {
+        let (least, most) = (*range.start(), *range.end());
         least + most.saturating_sub(least).mul_f64(self.dice.f64())
     }
 
@@ -79,4 +91,9 @@ impl Player {
         self.retries_left = left;
         Some(self.due + retry_after)
     }
+}
+
+/// One of the first servers: each half as likely as the one before it.
+fn skewed(servers: usize, dice: &mut fastrand::Rng) -> usize {
+    dice.u64(..).leading_zeros() as usize % servers
 }

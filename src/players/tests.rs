@@ -139,3 +139,25 @@ fn a_lost_answer_is_followed_by_another_request() {
     assert!(visits.len() as u64 > 2 * census.arrived);
     assert_eq!((census.entered, census.gave_up), (0, 0));
 }
+
+#[test]
+fn who_returns_comes_back_with_the_same_token_after_its_absence() {
+    let habits = Habits {
+        session: MINUTE,
+        silence_probability: 0.0,
+        return_probability: 1.0,
+        absence: 30 * MINUTE..=31 * MINUTE,
+        ..Habits::default()
+    };
+    let visits = visits_of_one(habits, 120);
+    let longest = visits.windows(2).map(|pair| pair[1].due - pair[0].due).max().unwrap();
+    assert!(longest >= 30 * MINUTE, "{longest:?}");
+}
+
+#[test]
+fn a_skewed_crowd_goes_to_the_first_server_most() {
+    let habits = Habits { roaming: Roaming::Skewed, ..Habits::default() };
+    let (visits, _) = play(crowd(habits, 5), 30 * MINUTE, |_| Answer::Admitted);
+    let to = |server| visits.iter().filter(|visit| visit.server == server).count();
+    assert!(to(0) > to(1) && to(1) > to(2) && to(2) > to(3) && to(3) > 0);
+}

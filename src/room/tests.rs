@@ -8,11 +8,11 @@ fn limits(max_active_users: u64) -> Limits {
 }
 
 fn alone(max_active_users: u64) -> Room {
-    Room::new(limits(max_active_users), Link::Alone, Sharing::Shares, NOW)
+    Room::new(limits(max_active_users), Link::Alone, Sharing::default(), NOW)
 }
 
 fn in_fleet(max_active_users: u64) -> Room {
-    Room::new(limits(max_active_users), Link::Joining, Sharing::Shares, NOW)
+    Room::new(limits(max_active_users), Link::Joining, Sharing::default(), NOW)
 }
 
 fn renewal(active_users: f64, nodes: u64) -> Renewal {

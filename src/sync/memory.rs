@@ -27,13 +27,13 @@ pub struct MemoryStore {
     namespace: Arc<Mutex<Namespace>>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Namespace {
     generations: BTreeMap<u64, Generation>,
 }
 
 /// What one generation keeps; the same things as the keys in Redis.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Generation {
     last_heartbeat: Option<Timestamp>,
     gap: Option<Gap>,
@@ -44,6 +44,7 @@ struct Generation {
     minutes: BTreeMap<Slot, Value>,
 }
 
+#[derive(Clone)]
 struct Value {
     stamp: Stamp,
     bytes: Vec<u8>,
@@ -66,7 +67,21 @@ impl MemoryStore {
         *self.namespace.lock() = Namespace::default();
     }
 
-    fn answer(&self, identity: &Identity, request: Request) -> Reply {
+    /// A copy of what is there now: what a replica that lags behind would have, or a backup.
+    #[doc(hidden)]
+    pub fn backup(&self) -> Self {
+        Self { clock: Arc::clone(&self.clock), namespace: Arc::new(Mutex::new(self.namespace.lock().clone())) }
+    }
+
+    /// Replaces everything by what `other` has, as a failover to a replica would.
+    #[doc(hidden)]
+    pub fn become_as(&self, other: &Self) {
+        *self.namespace.lock() = other.namespace.lock().clone();
+    }
+
+    /// Answers at once.
+    #[doc(hidden)]
+    pub fn answer(&self, identity: &Identity, request: Request) -> Reply {
         let now = self.clock.wall();
         let mut namespace = self.namespace.lock();
         namespace.expire(now);
@@ -126,6 +141,8 @@ impl Namespace {
         let others = self.generations.keys().any(|&number| number != identity.generation);
         let own = self.own(identity);
         let until = now.plus(identity.keep_for);
+        // As in Redis, what is written keeps itself: after a flush, a write may come before any look.
+        own.keys_until = own.keys_until.max(until);
         if let Some(since) = publish.since.filter(|since| !since.claimed || (own.since.is_none() && !others)) {
             own.since = Some(own.since.map_or(since.slot, |known| known.min(since.slot)));
         }
@@ -167,5 +184,38 @@ impl FilterStore for MemoryStore {
 
     async fn exchange(&self, identity: &Identity, request: Request, _: Duration) -> Result<Reply, StoreError> {
         Ok(self.answer(identity, request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::round::Outgoing;
+    use crate::time::ManualClock;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_write_right_after_a_flush_stays() {
+        let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+        let store = MemoryStore::with_clock(Arc::clone(&clock));
+        let identity = Identity {
+            writer: "a".into(),
+            generation: 1,
+            filter_bytes: 64,
+            alive_for: 3 * SECOND,
+            keep_for: 60 * SECOND,
+        };
+        store.flush();
+        let minute = Outgoing { slot: Slot(7), after: None, stamp: Stamp("a-1".into()), value: vec![1] };
+        store.answer(&identity, Request::Publish(Publish { minutes: vec![minute], ..Publish::default() }));
+        clock.advance(SECOND);
+        let fetched = |at: &str| match store.answer(&identity, Request::Fetch { slots: vec![Slot(7)] }) {
+            Reply::Fetched(stored) => stored.len(),
+            other => panic!("{at}: {other:?}"),
+        };
+        assert_eq!(fetched("a second later"), 1);
+        clock.advance(60 * SECOND);
+        assert_eq!(fetched("when its time is over"), 0);
     }
 }

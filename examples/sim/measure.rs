@@ -1,0 +1,319 @@
+//! The designs side by side: news, conflicts, wrong rejections, bytes, overshoot, over servers × w × rate; and how the
+//! room is handed out best.
+
+mod plot;
+
+use crate::figures::Figures;
+use crate::plan::{Crowd, Design, Fleet, MILLI, Plan, SECOND, Weather};
+use crate::world::World;
+use headcount::internals::{Protocol, Sharing};
+use headcount::players::{Arrivals, Habits, Roaming};
+use headcount::{OnOutage, Refill};
+use indicatif::ProgressBar;
+use parking_lot::Mutex;
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Why what was measured is not what was predicted.
+const EXPLANATION: &str = "\
+Predicted are the chance of a write, 1/(1 + N·w), and the mean time of news, 1.17 s + (N + 1)·w, for N servers that each \
+write once a second, with w between read and write. headcount is faster than that where N·w is large: a server without \
+news writes nothing, and who loses a race has read what the winner wrote. It is slower at 500 newcomers a second: seats are taken in the wake of the round that \
+hands them out, and their news waits for nearly a whole period, not for 0.58 of one. v1 and v1.1 run at fixed phases and exchange the newest minute \
+alone: some servers always win and some never, and what was not written when a minute ends stays where it is until the \
+player asks again (the tail; minutes are 10 s long here).\n";
+
+const SERVERS: [usize; 3] = [10, 50, 200];
+const WORK_MILLIS: [u32; 3] = [2, 10, 40];
+/// Newcomers per second, into a house of [`X`].
+const RATES: [f64; 2] = [50.0, 500.0];
+const X: u64 = 2000;
+
+/// The fleet knows itself by then, and the crowd comes.
+const CROWD_FROM: Duration = Duration::from_secs(8);
+/// The most newcomers per second that a room is promised to be kept for, and for how long they come here.
+const FLOOD: f64 = 50_000.0;
+const FLOOD_LASTS: Duration = Duration::from_secs(28);
+const LASTING: Duration = Duration::from_secs(68);
+
+const DESIGNS: [Design; 3] = [
+    Design::HEADCOUNT,
+    Design { name: "v1", protocol: Protocol::V1, sharing: Sharing::None },
+    Design { name: "v1.1", protocol: Protocol::V1_1, sharing: Sharing::None },
+];
+
+const SHARES: [(&str, Sharing); 4] = [
+    ("α = 1", Sharing::Part(1.0)),
+    ("α = 0.5", Sharing::Part(0.5)),
+    ("α = 0.25", Sharing::Part(0.25)),
+    ("adaptive", Sharing::Adaptive),
+];
+
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    #[error("the results cannot be written: {0}")]
+    Write(#[from] io::Error),
+    #[error("the plot cannot be drawn: {0}")]
+    Plot(#[from] plot::PlotError),
+}
+
+/// One run in figures.
+pub struct Row {
+    design: &'static str,
+    sharing: &'static str,
+    servers: usize,
+    work: Duration,
+    rate: f64,
+    roaming: Roaming,
+    figures: Figures,
+    mode_changes: u64,
+    conflicts: u64,
+    rounds: u64,
+    lasted: Duration,
+}
+
+impl Row {
+    /// w, in seconds: measured between a look at the store and the write that follows it.
+    fn w(&self) -> f64 {
+        self.figures.mean_work().as_secs_f64()
+    }
+
+    /// The chance of a write, if each of N servers writes once a second and w lies between its read and its write.
+    fn predicted_success(&self) -> f64 {
+        1.0 / (1.0 + self.servers as f64 * self.w())
+    }
+
+    /// Two rounds at random offsets, a second apart on average, are waited for 0.583 s each; a lost race costs a second.
+    fn predicted_news(&self) -> f64 {
+        1.17 + (self.servers as f64 + 1.0) * self.w()
+    }
+
+    fn bytes_per_server_second(&self) -> f64 {
+        self.figures.values_bytes as f64 / self.servers as f64 / self.lasted.as_secs_f64()
+    }
+
+    fn per_thousand_sessions(&self, count: u64) -> f64 {
+        1000.0 * count as f64 / self.figures.sessions.max(1) as f64
+    }
+}
+
+/// Measures everything, prints it, and writes it to files.
+pub fn measure(out: &Path, svg: &Path) -> Result<(), MeasureError> {
+    let mut plans = Vec::new();
+    for design in DESIGNS {
+        for servers in SERVERS {
+            for work in WORK_MILLIS {
+                plans.extend(RATES.map(|rate| plan(design, servers, work * MILLI, rate, Roaming::Random)));
+            }
+        }
+    }
+    let designs = plans.len();
+    for (_, sharing) in SHARES {
+        for servers in [10, 100] {
+            for roaming in [Roaming::Random, Roaming::Skewed] {
+                let design = Design { sharing, ..Design::HEADCOUNT };
+                plans.push(plan(design, servers, 5 * MILLI, 500.0, roaming));
+            }
+        }
+    }
+    let handed_out = plans.len();
+    plans.extend([50, 200].map(flood));
+    let rows = run(&plans);
+    let (rows, floods) = rows.split_at(handed_out);
+    let (rows, shares) = rows.split_at(designs);
+    let (table, shares_table) = (designs_table(rows), shares_table(shares));
+    let table = format!("{table}\n{EXPLANATION}");
+    let shares_table = format!("{shares_table}\n{}", floods_table(floods));
+    println!("{table}\n{shares_table}");
+    std::fs::create_dir_all(out)?;
+    std::fs::write(out.join("sim.md"), format!("{table}\n{shares_table}"))?;
+    std::fs::write(out.join("sim.csv"), csv(rows.iter().chain(shares).chain(floods)))?;
+    plot::draw(rows, svg)?;
+    println!("{}\n{}\n{}", out.join("sim.md").display(), out.join("sim.csv").display(), svg.display());
+    Ok(())
+}
+
+fn run(plans: &[Plan]) -> Vec<Row> {
+    let bar = ProgressBar::new(plans.len() as u64);
+    let next = AtomicUsize::new(0);
+    let rows = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                // The large ones first, so that none is left alone at the end.
+                while let Some(place) = plans.len().checked_sub(1 + next.fetch_add(1, Relaxed)) {
+                    let row = play(&plans[place]);
+                    rows.lock().push((place, row));
+                    bar.inc(1);
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    let mut rows = rows.into_inner();
+    rows.sort_by_key(|&(place, _)| place);
+    rows.into_iter().map(|(_, row)| row).collect()
+}
+
+fn play(plan: &Plan) -> Row {
+    let (outcomes, figures, mode_changes) = World::new(plan).measure(CROWD_FROM);
+    let sharing =
+        SHARES.iter().find(|(_, sharing)| *sharing == plan.fleet.design.sharing).map_or("—", |(name, _)| name);
+    Row {
+        design: plan.fleet.design.name,
+        sharing,
+        servers: plan.fleet.servers,
+        work: plan.weather.work,
+        rate: plan.crowd.arrivals.per_minute(CROWD_FROM + SECOND) / 60.0,
+        roaming: plan.crowd.habits.roaming,
+        figures,
+        mode_changes,
+        conflicts: outcomes.conflicts,
+        rounds: outcomes.rounds,
+        lasted: outcomes.ended,
+    }
+}
+
+/// A calm day with a crowd at the door.
+fn plan(design: Design, servers: usize, work: Duration, rate: f64, roaming: Roaming) -> Plan {
+    let fleet = Fleet {
+        servers,
+        slots: 6,
+        slot: 10 * SECOND,
+        sync_every: SECOND,
+        max_active_users: X,
+        capacity: 4096,
+        false_positive_rate: 1e-3,
+        // The talk's designs switch off and on.
+        refill: if design.sharing == Sharing::None { Refill::AfterResume } else { Refill::Continuous },
+        on_outage: OnOutage::Local,
+        design,
+    };
+    let weather = Weather {
+        delay: MILLI / 10,
+        mean_delay: MILLI / 5,
+        work,
+        rest: 50 * MILLI,
+        drift: 20,
+        wall_offset: Duration::ZERO,
+        refresh_queue: 1024,
+    };
+    let corners = [(Duration::ZERO, 0.0), (CROWD_FROM, 0.0), (CROWD_FROM + MILLI, 60.0 * rate), (LASTING, 60.0 * rate)];
+    let habits = Habits {
+        think: 5 * SECOND,
+        session: 20 * SECOND,
+        silence_probability: 0.02,
+        silence: 10 * SECOND..=50 * SECOND,
+        retries: 4,
+        roaming,
+        ..Habits::default()
+    };
+    let crowd = Crowd { arrivals: Arrivals::through(corners), habits, retry_after: (3 * SECOND, 9 * SECOND) };
+    Plan { seed: 1, fleet, weather, crowd, faults: Vec::new(), play: LASTING, quiet: Duration::ZERO, sabotage: None }
+}
+
+/// As many as are promised for, for as long as it takes to fill the house.
+fn flood(servers: usize) -> Plan {
+    let mut plan = plan(Design::HEADCOUNT, servers, 5 * MILLI, FLOOD, Roaming::Random);
+    plan.fleet.max_active_users = 10 * X;
+    plan.fleet.capacity = 65_536;
+    plan.crowd.habits.retries = 0;
+    plan.play = FLOOD_LASTS;
+    plan
+}
+
+fn floods_table(rows: &[Row]) -> String {
+    let mut table =
+        format!("| {FLOOD:.0} newcomers a second, X = {} | overshoot | utilisation |\n|---|---:|---:|\n", 10 * X);
+    for row in rows {
+        let (over, full) = (100.0 * row.figures.overshoot(), 100.0 * row.figures.utilisation());
+        let _ = writeln!(table, "| {} servers | {over:.2} % | {full:.1} % |", row.servers);
+    }
+    table
+}
+
+fn designs_table(rows: &[Row]) -> String {
+    let mut table = String::from(
+        "| design | N | w, ms | newcomers/s | news, s: mean (predicted) | p99 | everywhere p99 | writes that succeed (predicted) | conflicts/round | rejected in mid-session per 1000 sessions: older | younger | kB/s per server | overshoot | utilisation | mode changes |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+    );
+    for row in rows {
+        let ((mean, p99), (_, all)) = (row.figures.news(), row.figures.everywhere());
+        let _ = writeln!(
+            table,
+            "| {} | {} | {:.1} | {:.0} | {mean:.2} ({:.2}) | {p99:.1} | {all:.1} | {:.0} % ({:.0} %) | {:.2} | {:.1} | {:.1} | {:.1} | {:.1} % | {:.0} % | {} |",
+            row.design,
+            row.servers,
+            1e3 * row.w(),
+            row.rate,
+            row.predicted_news(),
+            100.0 * row.figures.success(),
+            100.0 * row.predicted_success(),
+            row.conflicts as f64 / row.rounds as f64,
+            row.per_thousand_sessions(row.figures.wronged_older),
+            row.per_thousand_sessions(row.figures.wronged_younger),
+            row.bytes_per_server_second() / 1e3,
+            100.0 * row.figures.overshoot(),
+            100.0 * row.figures.utilisation(),
+            row.mode_changes,
+        );
+    }
+    table
+}
+
+fn shares_table(rows: &[Row]) -> String {
+    let mut table = String::from(
+        "| shares | N | traffic | overshoot | 99 % of the room taken after, s | utilisation |\n|---|---:|---|---:|---:|---:|\n",
+    );
+    for row in rows {
+        let filled = row.figures.filled_after().map_or("never".into(), |after| format!("{after:.1}"));
+        let _ = writeln!(
+            table,
+            "| {} | {} | {} | {:.1} % | {filled} | {:.1} % |",
+            row.sharing,
+            row.servers,
+            if row.roaming == Roaming::Skewed { "skewed" } else { "even" },
+            100.0 * row.figures.overshoot(),
+            100.0 * row.figures.utilisation(),
+        );
+    }
+    let _ = writeln!(table, "\nThe crowd alone needs {:.1} s to bring 99 % of X to the door.", 0.99 * X as f64 / 500.0);
+    table
+}
+
+fn csv<'a>(rows: impl Iterator<Item = &'a Row>) -> String {
+    let mut csv = String::from(
+        "design,shares,servers,work_seconds,w_seconds,newcomers_per_second,skewed,news_mean_seconds,news_predicted_seconds,news_p99_seconds,everywhere_mean_seconds,everywhere_p99_seconds,write_success,write_success_predicted,conflicts,rounds,sessions,wronged_older,wronged_younger,bytes_per_server_second,overshoot,utilisation,filled_after_seconds,mode_changes\n",
+    );
+    for row in rows {
+        let ((mean, p99), (all_mean, all)) = (row.figures.news(), row.figures.everywhere());
+        let _ = writeln!(
+            csv,
+            "{},{},{},{},{},{},{},{mean},{},{p99},{all_mean},{all},{},{},{},{},{},{},{},{},{},{},{},{}",
+            row.design,
+            row.sharing,
+            row.servers,
+            row.work.as_secs_f64(),
+            row.w(),
+            row.rate,
+            row.roaming == Roaming::Skewed,
+            row.predicted_news(),
+            row.figures.success(),
+            row.predicted_success(),
+            row.conflicts,
+            row.rounds,
+            row.figures.sessions,
+            row.figures.wronged_older,
+            row.figures.wronged_younger,
+            row.bytes_per_server_second(),
+            row.figures.overshoot(),
+            row.figures.utilisation(),
+            row.figures.filled_after().unwrap_or(f64::NAN),
+            row.mode_changes,
+        );
+    }
+    csv
+}

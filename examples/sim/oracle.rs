@@ -1,0 +1,263 @@
+//! What is promised (DESIGN §8), checked as it happens against exact sets.
+//!
+//! | invariant | checked |
+//! |---|---|
+//! | 1 | A server that holds a token, because it let it in or merged a value that has it, has seen it. So has a server whose last successful round began after the token was published, for as long as the minute of the admission is in the window by the store's clock. A write never takes a token out of a value. |
+//! | 2 | A token that no minute of the server has is seen no more often than a Bloom filter's false positives allow. |
+//! | 4 | A server's memory is what it was at its start, its queue stays within its bound, and no value is asked for that is larger than a filter can be. |
+//! | 6 | A server that does not cover its window turns nobody away (unless `closed`); neither does one that has read nothing yet, that was told of nothing and has not lived a window, or slept and has read nothing since. |
+//! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store's. In play, who came in twenty calm rounds ago is rejected nowhere. |
+//! | 9 | The same seed gives the same run: every step of two runs is compared. |
+//! | 10 | In calm, a newcomer gets in only while at most 2 % more than X are in, give or take the error of the estimate and a seat rounded up. |
+//!
+//! *Published* means: the store holds a value that has it. If the store forgets it, it must be published again; if the
+//! value is damaged or replaced, too. A round reads the minutes that have begun by the server's clock, which is right by
+//! the store's, but for 100 ms and what slow answers hide; where the store's clock went back, older servers may be ahead
+//! of the younger, and those read what the others publish when the minute has begun for them, too.
+
+use crate::plan::Fleet;
+use crate::server::Server;
+use crate::store::Store;
+use crate::tokens::Tokens;
+use headcount::bloom::Shape;
+use headcount::time::{Clock, Slot};
+use headcount::{Decision, OnOutage};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+pub const INVARIANTS: [(u8, &str); 7] = [
+    (1, "who is in stays in"),
+    (2, "a rejection leaves no trace"),
+    (4, "memory is constant"),
+    (6, "blindness is not evidence"),
+    (7, "convergence"),
+    (9, "same seed, same run"),
+    (10, "room is kept"),
+];
+
+/// A promise that was broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    pub invariant: u8,
+    pub what: String,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Checks([u64; INVARIANTS.len()]);
+
+impl Checks {
+    pub fn count(&mut self, invariant: u8) {
+        self.0[place(invariant)] += 1;
+    }
+
+    pub fn of(&self, invariant: u8) -> u64 {
+        self.0[place(invariant)]
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(ours, theirs)| *ours += theirs);
+    }
+}
+
+fn place(invariant: u8) -> usize {
+    INVARIANTS.iter().position(|&(number, _)| number == invariant).expect("a known invariant")
+}
+
+pub struct Oracle {
+    pub checks: Checks,
+    pub violation: Option<Violation>,
+    /// The error that is allowed to clocks: 100 ms, and what slow answers hide of the store's time.
+    pub clock_error: Duration,
+    shape: Shape,
+    /// How likely each stranger is taken for known, at most.
+    strangers: Vec<f64>,
+    /// Those that were. By token: servers that hold the same filters make the same mistakes.
+    mistaken: BTreeSet<usize>,
+    expected_mistakes: f64,
+    /// When each token was last admitted in a calm that lasts still: it must be known everywhere soon.
+    calm_admissions: Vec<Option<(Duration, u64, Slot)>>,
+}
+
+/// A decision and where it was made.
+pub struct Asked<'a> {
+    pub server: &'a Server,
+    pub place: usize,
+    pub token: usize,
+    pub decision: Decision,
+    /// Whether a minute of the server had it.
+    pub held: bool,
+    pub now: Duration,
+    /// Since when nothing is wrong; `None` while something is.
+    pub calm_since: Option<Duration>,
+}
+
+impl Oracle {
+    pub fn new(fleet: &Fleet) -> Self {
+        Self {
+            checks: Checks::default(),
+            violation: None,
+            clock_error: Duration::from_millis(100),
+            shape: Shape::for_capacity(fleet.capacity, fleet.false_positive_rate).expect("a shape within its bounds"),
+            strangers: Vec::new(),
+            mistaken: BTreeSet::new(),
+            expected_mistakes: 0.0,
+            calm_admissions: Vec::new(),
+        }
+    }
+
+    pub fn broken(&mut self, invariant: u8, what: String) {
+        self.violation.get_or_insert(Violation { invariant, what });
+    }
+
+    /// False positives, and how many there may be.
+    pub fn mistakes(&self) -> (usize, f64) {
+        (self.mistaken.len(), self.expected_mistakes)
+    }
+
+    /// A decision was made.
+    pub fn decided(&mut self, asked: &Asked<'_>, fleet: &Fleet, store: &Store) {
+        self.who_is_in_stays_in(asked, fleet, store);
+        self.a_rejection_leaves_no_trace(asked);
+        self.blindness_is_not_evidence(asked, fleet);
+        // A server's clock may be wrong until its first look, and the store's may have stepped since the last.
+        let minute = Slot::at(store.clock.wall(), fleet.slot).min(asked.server.current);
+        self.news_is_everywhere_soon(asked, minute, fleet);
+    }
+
+    fn who_is_in_stays_in(&mut self, asked: &Asked<'_>, fleet: &Fleet, store: &Store) {
+        let Asked { server, token, decision, .. } = *asked;
+        if asked.held {
+            self.checks.count(1);
+            if decision != Decision::Seen {
+                self.broken(1, format!("server {} holds player {token} and says {decision:?}", asked.place));
+            }
+            return;
+        }
+        let Some(began) = server.last_success else { return };
+        // Who asks for that is told: a server that knows too little turns everybody away whom it does not know.
+        if fleet.on_outage == OnOutage::Closed && server.glance().coverage <= fleet.slots as usize {
+            return;
+        }
+        let latest = store.latest().plus(self.clock_error);
+        let oldest = Slot::at(latest, fleet.slot).minus(u64::from(fleet.slots));
+        let promised = (oldest.0..=server.current.0).find_map(|slot| {
+            let published = store.published(server.generation(), Slot(slot), token)?;
+            (published < began && slot <= server.has_seen.0).then_some((slot, published))
+        });
+        if let Some((slot, published)) = promised {
+            self.checks.count(1);
+            if decision == Decision::Rejected {
+                let what = format!(
+                    "player {token} was published in minute {slot} at {published:.3?}; server {}, whose last successful round began at {began:.3?}, rejects it",
+                    asked.place
+                );
+                self.broken(1, what);
+            }
+        }
+    }
+
+    fn a_rejection_leaves_no_trace(&mut self, asked: &Asked<'_>) {
+        if asked.held {
+            return;
+        }
+        self.checks.count(2);
+        if self.strangers.len() <= asked.token {
+            self.strangers.resize(asked.token + 1, 0.0);
+        }
+        let likely = self.shape.false_positive_ratio(asked.server.glance().active_users + 1.0);
+        let before = &mut self.strangers[asked.token];
+        if likely > *before {
+            self.expected_mistakes += likely - *before;
+            *before = likely;
+        }
+        if asked.decision == Decision::Seen && self.mistaken.insert(asked.token) {
+            let most = 4.0 + 6.0 * self.expected_mistakes;
+            if self.mistaken.len() as f64 > most {
+                let found = self.mistaken.len();
+                self.broken(2, format!("{found} strangers are taken for known; at most {most:.1} may be"));
+            }
+        }
+    }
+
+    fn blindness_is_not_evidence(&mut self, asked: &Asked<'_>, fleet: &Fleet) {
+        let Asked { server, place, token, decision, .. } = *asked;
+        if fleet.on_outage == OnOutage::Closed || !matches!(decision, Decision::Rejected | Decision::Warming) {
+            return;
+        }
+        self.checks.count(6);
+        if decision != Decision::Rejected {
+            return;
+        }
+        let (coverage, whole) = (server.glance().coverage, fleet.slots as usize + 1);
+        if coverage < whole {
+            self.broken(6, format!("server {place} covers {coverage} of {whole} minutes and rejects player {token}"));
+        }
+        if server.last_success.is_none() {
+            self.broken(6, format!("server {place} has never read anything and rejects player {token}"));
+        }
+        if !server.has_been_told && !server.has_lived_a_window() {
+            self.broken(6, format!("server {place} cannot know whether others were in, and rejects player {token}"));
+        }
+        if let Some(woke) = server.slept_until() {
+            self.broken(
+                6,
+                format!("server {place} slept until {woke:.3?}, knows of nothing since, and rejects player {token}"),
+            );
+        }
+    }
+
+    /// Invariant 7, in play.
+    fn news_is_everywhere_soon(&mut self, asked: &Asked<'_>, minute: Slot, fleet: &Fleet) {
+        let Asked { server, place, token, decision, now, .. } = *asked;
+        let Some(calm_since) = asked.calm_since else { return };
+        if self.calm_admissions.len() <= token {
+            self.calm_admissions.resize(token + 1, None);
+        }
+        match decision {
+            Decision::Rejected => {
+                let Some((at, generation, slot)) = self.calm_admissions[token] else { return };
+                let known = at >= calm_since && now - at > fleet.sync_every * 20 && generation == server.generation();
+                if !known || slot.0 + u64::from(fleet.slots) <= server.current.0 {
+                    return;
+                }
+                self.checks.count(7);
+                self.broken(7, format!("player {token} came in at {at:.3?}, in calm, and server {place} rejects it"));
+            }
+            Decision::Seen | Decision::Newcomer | Decision::Warming => {
+                let before = self.calm_admissions[token];
+                if before.is_some_and(|(at, ..)| at >= calm_since && now - at > fleet.sync_every * 20) {
+                    self.checks.count(7);
+                }
+                self.calm_admissions[token] = Some((now, server.generation(), minute));
+            }
+            _ => {}
+        }
+    }
+
+    /// A newcomer was let in by a covered server.
+    pub fn room_is_kept(&mut self, place: usize, inside: usize, fleet: &Fleet) {
+        self.checks.count(10);
+        let x = fleet.max_active_users as f64;
+        let estimate = self.shape.estimate((self.shape.bits() as f64 * fill(self.shape, x)) as u64);
+        // 1.96 standard deviations become 4; each server may round its share up.
+        let error = 4.0 / 1.96 * (estimate.high - estimate.users);
+        let most = 1.02 * x + error + fleet.servers as f64 + 2.0;
+        if inside as f64 > most {
+            let what =
+                format!("server {place} lets a newcomer in; {inside} are, of {x}, where at most {most:.0} may be");
+            self.broken(10, what);
+        }
+    }
+}
+
+/// The part of a filter's bits that so many users set.
+fn fill(shape: Shape, users: f64) -> f64 {
+    1.0 - (-users * 512.0 / (64.0 * shape.bits() as f64)).exp()
+}
+
+/// Everybody who is in, by what the servers of a generation hold.
+pub fn inside<'a>(minutes: impl Iterator<Item = (Slot, &'a Tokens)>, oldest: Slot) -> usize {
+    let mut all = Tokens::default();
+    minutes.filter(|&(slot, _)| slot >= oldest).for_each(|(_, tokens)| all.unite(tokens));
+    all.len()
+}

@@ -1,0 +1,347 @@
+//! What a seed draws: the fleet, its crowd, its weather, and what goes wrong when. A plan is plain data, so that a
+//! failing one can be made smaller.
+
+use fastrand::Rng;
+use headcount::internals::{Protocol, Sharing};
+use headcount::players::{Arrivals, Habits, Roaming};
+use headcount::{OnOutage, Refill};
+use std::time::Duration;
+
+pub const SECOND: Duration = Duration::from_secs(1);
+pub const MILLI: Duration = Duration::from_millis(1);
+
+/// A story to be played.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub seed: u64,
+    pub fleet: Fleet,
+    pub weather: Weather,
+    pub crowd: Crowd,
+    pub faults: Vec<Fault>,
+    /// How long players come and go; then all faults have ended, and the fleet is left alone until it should agree.
+    pub play: Duration,
+    pub quiet: Duration,
+    pub sabotage: Option<Sabotage>,
+}
+
+/// What is broken on purpose: an oracle that never finds anything proves nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sabotage {
+    /// A version is the store's clock in milliseconds.
+    ClockAsStamp,
+    /// A version is the number of writes so far.
+    CounterAsStamp,
+    /// Whoever loses the race to write is told that it has won.
+    LyingStore,
+    /// The store says that nobody was in before the next minute, so that every minute is covered.
+    AlwaysCovered,
+    /// Every server hands out all the room it sees.
+    NoShares,
+    /// Values arrive and their news is dropped.
+    LostNews,
+}
+
+/// What the servers are.
+#[derive(Debug, Clone)]
+pub struct Fleet {
+    pub servers: usize,
+    pub slots: u32,
+    pub slot: Duration,
+    pub sync_every: Duration,
+    pub max_active_users: u64,
+    pub capacity: u64,
+    pub false_positive_rate: f64,
+    pub refill: Refill,
+    pub on_outage: OnOutage,
+    pub design: Design,
+}
+
+/// Which of the designs runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Design {
+    pub name: &'static str,
+    pub protocol: Protocol,
+    pub sharing: Sharing,
+}
+
+impl Design {
+    pub const HEADCOUNT: Self = Self { name: "headcount", protocol: Protocol::HEADCOUNT, sharing: Sharing::Part(0.25) };
+}
+
+/// How machines and the network behave when nothing is wrong.
+#[derive(Debug, Clone)]
+pub struct Weather {
+    /// One way, at least and on average.
+    pub delay: Duration,
+    pub mean_delay: Duration,
+    /// Between a server's read and its write.
+    pub work: Duration,
+    /// Between two ticks of a worker.
+    pub rest: Duration,
+    /// How fast a server's clock runs wrong, in parts per million, at most.
+    pub drift: u32,
+    /// How far off a machine's time of day may be.
+    pub wall_offset: Duration,
+    /// How many of a server's refreshes can wait.
+    pub refresh_queue: usize,
+}
+
+#[derive(Debug, Clone)]
+pub struct Crowd {
+    pub arrivals: Arrivals,
+    pub habits: Habits,
+    pub retry_after: (Duration, Duration),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fault {
+    pub at: Duration,
+    pub lasting: Duration,
+    pub kind: Kind,
+}
+
+/// What goes wrong. Servers are named by their place.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Kind {
+    /// The process dies, and another starts when the fault ends.
+    Crash { server: usize },
+    /// The process does not run.
+    Pause { server: usize },
+    /// The server leaves cleanly, and another takes its place when the fault ends.
+    Leave { server: usize },
+    /// Another server is added, and leaves when the fault ends.
+    Join,
+    /// These servers cannot reach the store.
+    Partition { servers: u128 },
+    /// Nobody can; whether the network says so, or is silent.
+    StoreAway { silently: bool },
+    /// The store takes no writes.
+    ReadOnly,
+    /// Everything takes so many times as long.
+    Slow { factor: u32 },
+    /// So many of a hundred replies are lost on their way; what they reply to has taken effect, or a part of it, or nothing.
+    LostReplies { percent: u8 },
+    /// The store forgets everything.
+    Flush,
+    /// The store becomes what it was when the fault began; with its clock or without.
+    OlderCopy,
+    /// The store's clock steps.
+    StoreClock { forward: bool, by: Duration },
+    /// The value of the minute so many before the current is damaged.
+    Corrupt { age: u64, how: Damage },
+    /// One server after another is restarted with another X or another size of filter.
+    Rolling { max_active_users: u64, capacity: u64 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Damage {
+    Flipped,
+    Cut,
+    Extended,
+    Noise,
+    Huge,
+    /// The value of the minute before.
+    Replayed,
+    Empty,
+    /// The version stays as it was.
+    Unseen,
+}
+
+impl Kind {
+    pub const NAMES: [&'static str; 14] = [
+        "crash",
+        "pause",
+        "leave",
+        "join",
+        "partition",
+        "store away",
+        "read-only",
+        "slow",
+        "lost replies",
+        "flush",
+        "older copy",
+        "store clock",
+        "corrupt",
+        "rolling",
+    ];
+
+    /// Whether the store is not what it was, or servers come and go.
+    fn is_grave(&self) -> bool {
+        !matches!(
+            self,
+            Self::Pause { .. }
+                | Self::Slow { .. }
+                | Self::LostReplies { .. }
+                | Self::Partition { .. }
+                | Self::StoreAway { .. }
+        )
+    }
+
+    /// The place of the one server that it befalls.
+    pub fn place(&self) -> Option<usize> {
+        match *self {
+            Self::Crash { server } | Self::Pause { server } | Self::Leave { server } => Some(server),
+            _ => None,
+        }
+    }
+
+    /// The place in [`Kind::NAMES`].
+    pub fn number(&self) -> usize {
+        match self {
+            Self::Crash { .. } => 0,
+            Self::Pause { .. } => 1,
+            Self::Leave { .. } => 2,
+            Self::Join => 3,
+            Self::Partition { .. } => 4,
+            Self::StoreAway { .. } => 5,
+            Self::ReadOnly => 6,
+            Self::Slow { .. } => 7,
+            Self::LostReplies { .. } => 8,
+            Self::Flush => 9,
+            Self::OlderCopy => 10,
+            Self::StoreClock { .. } => 11,
+            Self::Corrupt { .. } => 12,
+            Self::Rolling { .. } => 13,
+        }
+    }
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn draw(seed: u64) -> Self {
+        let mut dice = Rng::with_seed(seed ^ 0x5ca1_ab1e_0000_0001);
+        let fleet = draw_fleet(&mut dice);
+        let window = fleet.slot * fleet.slots;
+        // A large fleet is there for its size, and need not live long.
+        let play = if fleet.servers > 24 { 20 * SECOND } else { window.mul_f64(1.2 + 1.3 * dice.f64()) + 10 * SECOND };
+        let weather = draw_weather(&fleet, &mut dice);
+        let crowd = draw_crowd(&fleet, play, &mut dice);
+        let count = if dice.u8(..8) == 0 { 0 } else { dice.usize(1..=6) };
+        let mut faults: Vec<_> = (0..count).map(|_| draw_fault(&fleet, play, &mut dice)).collect();
+        faults.sort_by_key(|fault| fault.at);
+        // Invariant 7: twenty rounds; three seconds and forty rounds after a flush, a failover or a long outage.
+        let is_grave = |fault: &Fault| fault.kind.is_grave() || fault.lasting > fleet.slot;
+        let long = 3 * SECOND + fleet.sync_every * 40;
+        let quiet = if faults.iter().any(is_grave) { long } else { fleet.sync_every * 20 };
+        Self { seed, fleet, weather, crowd, faults, play, quiet, sabotage: None }
+    }
+}
+
+fn draw_fleet(dice: &mut Rng) -> Fleet {
+    let servers = match dice.u16(..1000) {
+        0 => dice.usize(100..=200),
+        1..10 => dice.usize(13..=40),
+        10..150 => dice.usize(5..=12),
+        150..250 => 1,
+        _ => dice.usize(2..=4),
+    };
+    let slots = dice.u32(3..=6);
+    // Some windows are longer than the time in which all servers must agree, or there would be nothing to compare.
+    let longest = if dice.u8(..4) == 0 { 28 } else { 16 };
+    let slot = dice.u32(4..=longest) * 500 * MILLI;
+    let most = if dice.u8(..10) == 0 { 1000 } else { 80 };
+    let max_active_users = dice.u64(10..=most);
+    let capacity = max_active_users * dice.u64(2..=4);
+    let on_outage = match dice.u8(..10) {
+        0 => OnOutage::Open,
+        1 => OnOutage::Closed,
+        _ => OnOutage::Local,
+    };
+    let refill = if dice.u8(..5) == 0 { Refill::AfterResume } else { Refill::Continuous };
+    Fleet {
+        servers,
+        slots,
+        slot,
+        sync_every: SECOND,
+        max_active_users,
+        capacity,
+        false_positive_rate: if dice.u8(..4) == 0 { 1e-2 } else { 1e-3 },
+        refill,
+        on_outage,
+        design: Design::HEADCOUNT,
+    }
+}
+
+fn draw_weather(fleet: &Fleet, dice: &mut Rng) -> Weather {
+    let delay = Duration::from_micros(dice.u64(50..=2000));
+    let mean_delay = delay + Duration::from_micros(dice.u64(50..=20_000));
+    // N·w up to one.
+    let most = (1_000_000 / fleet.servers as u64).min(200_000);
+    Weather {
+        delay,
+        mean_delay,
+        work: Duration::from_micros(dice.u64(200..=most.max(400))),
+        rest: dice.u32(20..=250) * MILLI,
+        drift: dice.u32(0..=200),
+        wall_offset: if dice.bool() { Duration::ZERO } else { dice.u32(0..=100) * SECOND },
+        refresh_queue: if dice.u8(..5) == 0 { 2 } else { 64 },
+    }
+}
+
+fn draw_crowd(fleet: &Fleet, play: Duration, dice: &mut Rng) -> Crowd {
+    let window = fleet.slot * fleet.slots;
+    // From half of what fits in the long run to ten times as many.
+    let per_minute = fleet.max_active_users as f64 * 60.0 / window.as_secs_f64() * (0.5 + dice.f64().powi(2) * 8.0);
+    let per_minute = per_minute.min(400.0 * 60.0 / play.as_secs_f64());
+    let arrivals = match dice.u8(..3) {
+        0 => Arrivals::steady(per_minute, play),
+        1 => Arrivals::through([(Duration::ZERO, 0.0), (play, 2.0 * per_minute)]),
+        _ => Arrivals::through([
+            (Duration::ZERO, 0.2 * per_minute),
+            (play / 2, 0.2 * per_minute),
+            (play / 2 + SECOND, 3.0 * per_minute),
+            (play, per_minute),
+        ]),
+    };
+    let roaming = [Roaming::Mixed, Roaming::Random, Roaming::Sticky, Roaming::Skewed][dice.usize(..4)];
+    let think = window.mul_f64(0.02 + 0.2 * dice.f64());
+    let habits = Habits {
+        think,
+        session: window.mul_f64(0.2 + 1.5 * dice.f64()),
+        silence_probability: 0.15 * dice.f64(),
+        // Up to the very end of the promise.
+        silence: fleet.slot..=window,
+        return_probability: 0.5 * dice.f64(),
+        absence: fleet.slot..=window * 2,
+        retries: dice.u32(0..=12),
+        roaming,
+    };
+    Crowd { arrivals, habits, retry_after: (SECOND, dice.u32(1..=5) * SECOND) }
+}
+
+fn draw_fault(fleet: &Fleet, play: Duration, dice: &mut Rng) -> Fault {
+    let at = play.mul_f64(dice.f64());
+    let server = dice.usize(..fleet.servers);
+    // From a moment to longer than the window.
+    let longest = (fleet.slot * (fleet.slots + 2)).as_secs_f64();
+    let lasting = Duration::from_secs_f64(0.05 + longest * dice.f64().powi(3));
+    let kind = match dice.usize(..Kind::NAMES.len()) {
+        0 => Kind::Crash { server },
+        1 => Kind::Pause { server },
+        2 => Kind::Leave { server },
+        3 => Kind::Join,
+        4 => Kind::Partition { servers: u128::from(dice.u64(..)) << 64 | u128::from(dice.u64(..)) },
+        5 => Kind::StoreAway { silently: dice.bool() },
+        6 => Kind::ReadOnly,
+        7 => Kind::Slow { factor: dice.u32(2..=100) },
+        8 => Kind::LostReplies { percent: dice.u8(5..=90) },
+        9 => Kind::Flush,
+        10 => Kind::OlderCopy,
+        11 => {
+            let most = if dice.bool() { fleet.slot.mul_f64(0.5) } else { fleet.slot * (fleet.slots + 3) };
+            Kind::StoreClock { forward: dice.bool(), by: most.mul_f64(dice.f64()) }
+        }
+        12 => {
+            use Damage::{Cut, Empty, Extended, Flipped, Huge, Noise, Replayed, Unseen};
+            let how = [Flipped, Cut, Extended, Noise, Huge, Replayed, Empty, Unseen][dice.usize(..8)];
+            Kind::Corrupt { age: if dice.bool() { 0 } else { dice.u64(0..=u64::from(fleet.slots)) }, how }
+        }
+        _ => {
+            let other_shape = dice.bool();
+            let max_active_users = if other_shape { fleet.max_active_users } else { dice.u64(10..=fleet.capacity) };
+            let capacity = if other_shape { fleet.capacity * 2 + 64 } else { fleet.capacity };
+            Kind::Rolling { max_active_users, capacity }
+        }
+    };
+    Fault { at, lasting, kind }
+}

@@ -1,0 +1,142 @@
+//! Many seeds, on all cores, and what they come to.
+
+use crate::oracle::{Checks, INVARIANTS, Violation};
+use crate::plan::{Kind, Plan};
+use crate::world::World;
+use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Of so many seeds, one is run twice, and every step compared.
+const RUN_TWICE_EVERY: u64 = 16;
+
+/// After so many failures there is enough to look at.
+const MOST_FAILURES: usize = 20;
+
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub seeds: u64,
+    pub faults: [u64; Kind::NAMES.len()],
+    pub checks: Checks,
+    pub failures: Vec<(u64, Violation)>,
+    pub mistakes: u64,
+    pub expected_mistakes: f64,
+    pub decisions: u64,
+    pub rounds: u64,
+    pub conflicts: u64,
+    /// In the worlds, all together.
+    pub lived: Duration,
+    pub took: Duration,
+}
+
+impl Tally {
+    fn add(&mut self, other: Self) {
+        self.seeds += other.seeds;
+        self.faults.iter_mut().zip(other.faults).for_each(|(ours, theirs)| *ours += theirs);
+        self.checks.add(&other.checks);
+        self.failures.extend(other.failures);
+        self.mistakes += other.mistakes;
+        self.expected_mistakes += other.expected_mistakes;
+        self.decisions += other.decisions;
+        self.rounds += other.rounds;
+        self.conflicts += other.conflicts;
+        self.lived += other.lived;
+    }
+
+    fn play(&mut self, plan: &Plan) {
+        let outcomes = World::new(plan).play();
+        self.seeds += 1;
+        for fault in &plan.faults {
+            self.faults[fault.kind.number()] += 1;
+        }
+        self.checks.add(&outcomes.checks);
+        self.mistakes += outcomes.mistakes.0 as u64;
+        self.expected_mistakes += outcomes.mistakes.1;
+        self.decisions += outcomes.decisions;
+        self.rounds += outcomes.rounds;
+        self.conflicts += outcomes.conflicts;
+        self.lived += outcomes.ended;
+        let mut violation = outcomes.violation.clone();
+        if plan.seed.is_multiple_of(RUN_TWICE_EVERY) {
+            self.checks.count(9);
+            if World::new(plan).play() != outcomes {
+                violation = violation.or(Some(Violation { invariant: 9, what: "a second run went otherwise".into() }));
+            }
+        }
+        self.failures.extend(violation.map(|violation| (plan.seed, violation)));
+    }
+}
+
+/// Plays the plans of these seeds.
+pub fn run(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync, shows_progress: bool) -> Tally {
+    let begun = Instant::now();
+    let bar = progress_bar(seeds.end - seeds.start, shows_progress);
+    let next = AtomicU64::new(seeds.start);
+    let total = Mutex::new(Tally::default());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut tally = Tally::default();
+                loop {
+                    let seed = next.fetch_add(1, Relaxed);
+                    if seed >= seeds.end || tally.failures.len() >= MOST_FAILURES {
+                        break;
+                    }
+                    tally.play(&plan(seed));
+                    bar.inc(1);
+                }
+                total.lock().add(tally);
+            });
+        }
+    });
+    bar.finish_and_clear();
+    let mut tally = total.into_inner();
+    tally.failures.sort_by_key(|&(seed, _)| seed);
+    tally.took = begun.elapsed();
+    tally
+}
+
+fn progress_bar(seeds: u64, shows_progress: bool) -> ProgressBar {
+    if !shows_progress {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} seeds  {per_sec}  {eta} left");
+    ProgressBar::new(seeds).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// Faults drawn, checks, violations.
+pub fn table(tally: &Tally) -> String {
+    let mut table = String::new();
+    let faults: u64 = tally.faults.iter().sum();
+    let _ = writeln!(table, "| fault | drawn |\n|---|---:|");
+    for (name, count) in Kind::NAMES.iter().zip(tally.faults) {
+        let _ = writeln!(table, "| {name} | {count} |");
+    }
+    let _ = writeln!(table, "| all | {faults} |\n");
+    let _ = writeln!(table, "| invariant | checks | violations | with 95 % confidence, one in |\n|---|---:|---:|---:|");
+    for (number, name) in INVARIANTS {
+        let checks = tally.checks.of(number);
+        let violations = tally.failures.iter().filter(|(_, violation)| violation.invariant == number).count();
+        // With n checks and none found, the true ratio is below 3/n with 95 % confidence.
+        let bound = if violations == 0 && checks > 0 { format!("{} or fewer", checks / 3) } else { "—".into() };
+        let _ = writeln!(table, "| {number}. {name} | {checks} | {violations} | {bound} |");
+    }
+    let _ = writeln!(
+        table,
+        "\n{} seeds in {:.1?} ({:.2} ms each): {} decisions, {} rounds, {} conflicts, {:.1} days of fleets; {} strangers taken for known, at most {:.0} expected",
+        tally.seeds,
+        tally.took,
+        tally.took.as_secs_f64() * 1e3 / tally.seeds.max(1) as f64,
+        tally.decisions,
+        tally.rounds,
+        tally.conflicts,
+        tally.lived.as_secs_f64() / 86_400.0,
+        tally.mistakes,
+        tally.expected_mistakes,
+    );
+    table
+}

@@ -1,0 +1,196 @@
+//! One process of a world: the shipped controller, worker and round, and beside them exactly what it was told.
+
+use crate::clocks::ServerClock;
+use crate::plan::{Crowd, Fleet, Weather};
+use crate::tokens::Tokens;
+use headcount::internals::{Glance, glance};
+use headcount::round::{Exchange, Outcome, Request};
+use headcount::time::Slot;
+use headcount::{Headcount, Worker};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub struct Server {
+    /// Which start this is, of all.
+    pub life: u64,
+    pub clock: ServerClock,
+    pub headcount: Headcount,
+    pub worker: Worker,
+    pub exchange: Exchange,
+    slots: u64,
+    /// Who is in each minute of its ring.
+    held: BTreeMap<Slot, Tokens>,
+    pub current: Slot,
+    /// Seen, and on their way into the current minute.
+    refreshing: Vec<usize>,
+    /// The request it waits for.
+    pub asked: u64,
+    /// Whether it was told since when the namespace is used, or read values, whose writers may have covered them.
+    pub has_been_told: bool,
+    pub round_began: Duration,
+    pub in_round: bool,
+    /// When its last successful round began.
+    pub last_success: Option<Duration>,
+    /// When its last look reached the store.
+    pub looked_at: Duration,
+    /// The minute of the first.
+    first_success: Option<Slot>,
+    /// The latest minute that a successful round has asked for, or should have by the store's clock.
+    pub has_seen: Slot,
+    pub looked_up_to: Slot,
+    pub paused_until: Duration,
+    /// Leaves when nothing is left to hand over, and at this time at the latest.
+    pub leaving: Option<Duration>,
+    /// When a pause ends that is too long to be overlooked.
+    pub sleeps_until: Option<Duration>,
+    /// The worker has run after such a pause, and turned to this minute; until a round that began after it has succeeded.
+    slept: Option<(Duration, Slot)>,
+}
+
+impl Server {
+    pub fn start(fleet: &Fleet, crowd: &Crowd, weather: &Weather, clock: ServerClock, life: u64, seed: u64) -> Self {
+        let builder = Headcount::builder()
+            .max_active_users(fleet.max_active_users)
+            .capacity(fleet.capacity)
+            .false_positive_rate(fleet.false_positive_rate)
+            .refill(fleet.refill)
+            .retry_after(crowd.retry_after.0, crowd.retry_after.1)
+            .length(fleet.slot * fleet.slots)
+            .slots(fleet.slots)
+            .url("redis://nobody.is.asked")
+            .sync_every(fleet.sync_every)
+            .on_outage(fleet.on_outage)
+            .secret("the key of the whole fleet")
+            .node("simulated")
+            .refresh_queue(weather.refresh_queue)
+            .clock(clock.clone())
+            .sharing(fleet.design.sharing)
+            .seed(seed);
+        let (headcount, worker) = builder.build().expect("a plan stays within the bounds of the configuration");
+        let exchange = headcount.exchange_by("simulated", fleet.design.protocol);
+        let current = glance(&headcount).current;
+        Self {
+            life,
+            clock,
+            headcount,
+            worker,
+            exchange,
+            slots: u64::from(fleet.slots),
+            held: BTreeMap::new(),
+            current,
+            refreshing: Vec::new(),
+            asked: 0,
+            has_been_told: false,
+            round_began: Duration::ZERO,
+            in_round: false,
+            last_success: None,
+            looked_at: Duration::ZERO,
+            first_success: None,
+            has_seen: Slot(0),
+            looked_up_to: Slot(0),
+            paused_until: Duration::ZERO,
+            leaving: None,
+            sleeps_until: None,
+            slept: None,
+        }
+    }
+
+    pub fn generation(&self) -> u64 {
+        self.exchange.identity.generation
+    }
+
+    pub fn glance(&self) -> Glance {
+        glance(&self.headcount)
+    }
+
+    /// The oldest minute of its ring.
+    pub fn oldest(&self) -> Slot {
+        self.current.minus(self.slots)
+    }
+
+    /// Whether a minute of its ring has a token, or is about to.
+    pub fn holds(&self, token: usize) -> bool {
+        self.held.range(self.oldest()..).any(|(_, tokens)| tokens.has(token)) || self.refreshing.contains(&token)
+    }
+
+    /// Who is in the minutes of its ring.
+    pub fn minutes(&self) -> impl Iterator<Item = (Slot, &Tokens)> {
+        self.held.iter().map(|(&slot, tokens)| (slot, tokens))
+    }
+
+    pub fn minute(&self, slot: Slot) -> Tokens {
+        self.held.get(&slot).cloned().unwrap_or_default()
+    }
+
+    pub fn record(&mut self, token: usize) {
+        self.held.entry(self.current).or_default().insert(token);
+    }
+
+    /// It was seen: the worker puts it into the current minute at its next tick.
+    pub fn refresh(&mut self, token: usize) {
+        if !self.held.get(&self.current).is_some_and(|minute| minute.has(token)) {
+            self.refreshing.push(token);
+        }
+    }
+
+    pub fn tick(&mut self, now: Duration) {
+        self.worker.tick();
+        for token in std::mem::take(&mut self.refreshing) {
+            self.held.entry(self.current).or_default().insert(token);
+        }
+        let current = self.glance().current;
+        if current != self.current {
+            self.current = current;
+            self.held = self.held.split_off(&self.oldest());
+        }
+        if let Some(woke) = self.sleeps_until.take_if(|until| *until <= now) {
+            self.slept = Some((woke, current));
+        }
+    }
+
+    /// Whether it was in successful rounds before the oldest minute of its ring began.
+    pub fn has_lived_a_window(&self) -> bool {
+        self.first_success.is_some_and(|first| first < self.oldest())
+    }
+
+    /// Since when it is awake, if it slept in a minute of its ring and has read nothing since.
+    pub fn slept_until(&self) -> Option<Duration> {
+        self.slept.filter(|&(_, minute)| minute >= self.oldest()).map(|(woke, _)| woke)
+    }
+
+    /// An answer was taken in. The first word from the store's clock gives the minutes other numbers.
+    pub fn follow_numbers(&mut self) {
+        let (before, now) = (self.current, self.glance().current);
+        if before != now {
+            let renumbered = |slot: Slot| Slot(now.0.saturating_sub(before.since(slot)));
+            self.held =
+                std::mem::take(&mut self.held).into_iter().map(|(slot, held)| (renumbered(slot), held)).collect();
+            self.current = now;
+        }
+    }
+
+    /// Values were merged.
+    pub fn learn(&mut self, brings: Vec<(Slot, Tokens)>, mut news: impl FnMut(&Tokens, &Tokens)) {
+        for (slot, tokens) in brings {
+            if slot <= self.current && slot >= self.oldest() {
+                let minute = self.held.entry(slot).or_default();
+                news(&tokens, minute);
+                minute.unite(&tokens);
+            }
+        }
+    }
+
+    /// Whether what was asked, or that the round is over, says that everything was read.
+    pub fn has_read(&mut self, asks: Option<&Request>, ended: Option<Outcome>) {
+        let read =
+            matches!(asks, Some(Request::Publish(_))) || matches!(ended, Some(Outcome::Success | Outcome::Conflict));
+        if read {
+            self.last_success = Some(self.round_began);
+            self.first_success.get_or_insert(self.current);
+            self.has_seen = self.looked_up_to;
+            if self.slept.is_some_and(|(woke, _)| self.round_began >= woke) {
+                self.slept = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The store of a world: the library's own, and beside it exactly who is in each of its values, and since when.
+
+use crate::clocks::StoreClock;
+use crate::plan::{Damage, Fleet};
+use crate::tokens::Tokens;
+use headcount::MemoryStore;
+use headcount::bloom::Shape;
+use headcount::round::{Identity, Outgoing, Publish, Published, Reply, Request, Stamp, Stored};
+use headcount::time::{Clock, Slot, Timestamp};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub struct Store {
+    memory: MemoryStore,
+    pub clock: StoreClock,
+    values: BTreeMap<(u64, Slot), Value>,
+    /// One of each generation, to look with.
+    identities: BTreeMap<u64, Identity>,
+    /// How far ahead the clock has ever been, and is.
+    furthest_micros: i64,
+    stepped_micros: i64,
+    stepped_at: Duration,
+    damages: u64,
+    /// More tokens fill a filter so far that it is refused.
+    too_many: usize,
+}
+
+/// Who is in a value, and since when.
+#[derive(Debug, Clone, Default)]
+struct Value {
+    tokens: Tokens,
+    since: Vec<Duration>,
+}
+
+/// What the store was at some time.
+pub struct Backup {
+    memory: MemoryStore,
+    values: BTreeMap<(u64, Slot), Value>,
+}
+
+impl Value {
+    fn holding(tokens: Tokens, before: Option<&Self>, now: Duration) -> Self {
+        let mut since = before.map(|before| before.since.clone()).unwrap_or_default();
+        let none = Tokens::default();
+        for token in tokens.without(before.map_or(&none, |before| &before.tokens)) {
+            if since.len() <= token {
+                since.resize(token + 1, now);
+            }
+            since[token] = now;
+        }
+        Self { tokens, since }
+    }
+}
+
+impl Store {
+    pub fn new(clock: StoreClock, fleet: &Fleet) -> Self {
+        let shape = Shape::for_capacity(fleet.capacity, fleet.false_positive_rate).expect("a shape within its bounds");
+        Self {
+            memory: MemoryStore::with_clock(clock.clone()),
+            clock,
+            furthest_micros: 0,
+            stepped_micros: 0,
+            stepped_at: Duration::ZERO,
+            values: BTreeMap::new(),
+            identities: BTreeMap::new(),
+            damages: 0,
+            // 1 − exp(−n·8/bits) stays below 0.97.
+            too_many: (shape.bits() as f64 / 8.0 * -(0.03_f64.ln())) as usize,
+        }
+    }
+
+    /// The latest that a server's time may be: it does not run backwards, and who has not heard yet of a step goes on.
+    pub fn latest(&self) -> Timestamp {
+        self.clock.wall().plus(self.behind())
+    }
+
+    /// How far the clock is behind where it has been: until it has caught up, servers that know that stand still.
+    pub fn behind(&self) -> Duration {
+        Duration::from_micros(u64::try_from(self.furthest_micros - self.stepped_micros).unwrap_or_default())
+    }
+
+    /// The minute that has begun by every right clock; the first of all if the clock
+    /// has stepped since it was heard of in the round that began then.
+    pub fn minute_known_to_all(&self, length: Duration, error: Duration, heard: Option<Duration>) -> Slot {
+        let told = self.clock.wall().as_micros().saturating_sub(error.as_micros() as u64);
+        if heard.is_none_or(|heard| heard <= self.stepped_at) {
+            return Slot(0);
+        }
+        Slot::at(Timestamp::from_micros(told), length)
+    }
+
+    /// Answers; `tokens` says who is in the values that are published.
+    ///
+    /// Besides the answer: who is in the values that it brings, and who was in a value that was overwritten by one that
+    /// lacks them.
+    pub fn answer(
+        &mut self,
+        identity: &Identity,
+        request: Request,
+        tokens: &[Tokens],
+        now: Duration,
+    ) -> (Reply, Vec<(Slot, Tokens)>, Option<usize>) {
+        self.identities.entry(identity.generation).or_insert_with(|| identity.clone());
+        if self.furthest_micros != 0 || self.stepped_micros != 0 {
+            self.forget_expired();
+        }
+        let slots: Vec<_> = match &request {
+            Request::Publish(news) => news.minutes.iter().map(|minute| minute.slot).collect(),
+            _ => Vec::new(),
+        };
+        let reply = self.memory.answer(identity, request);
+        let (mut brings, mut lost) = (Vec::new(), None);
+        match &reply {
+            Reply::Fetched(stored) => {
+                for value in stored {
+                    let held = self.values.get(&(identity.generation, value.slot));
+                    brings.extend(held.map(|held| (value.slot, held.tokens.clone())));
+                }
+            }
+            Reply::Published(Published { written, .. }) => {
+                for ((slot, tokens), _) in slots.iter().zip(tokens).zip(written).filter(|(_, written)| **written) {
+                    let key = (identity.generation, *slot);
+                    let before = self.values.get(&key);
+                    lost = lost.or(before.and_then(|before| before.tokens.without(tokens).next()));
+                    let value = Value::holding(tokens.clone(), before, now);
+                    if self.is_too_full(tokens) {
+                        self.values.remove(&key);
+                    } else {
+                        self.values.insert(key, value);
+                    }
+                }
+            }
+            _ => {}
+        }
+        (reply, brings, lost)
+    }
+
+    /// Whether a filter of so many is refused.
+    pub fn is_too_full(&self, tokens: &Tokens) -> bool {
+        tokens.len() > self.too_many
+    }
+
+    /// Since when this generation's value of a minute holds a token.
+    pub fn published(&self, generation: u64, slot: Slot, token: usize) -> Option<Duration> {
+        let value = self.values.get(&(generation, slot)).filter(|value| value.tokens.has(token))?;
+        Some(value.since[token])
+    }
+
+    /// Who is in this generation's values.
+    pub fn minutes(&self, generation: u64) -> impl Iterator<Item = (Slot, &Tokens)> {
+        let values = self.values.range((generation, Slot(0))..=(generation, Slot(u64::MAX)));
+        values.map(|(&(_, slot), value)| (slot, &value.tokens))
+    }
+
+    /// The bytes of a minute.
+    pub fn stored(&self, identity: &Identity, slot: Slot) -> Option<Stored> {
+        match self.memory.answer(identity, Request::Fetch { slots: vec![slot] }) {
+            Reply::Fetched(stored) => stored.into_iter().next(),
+            _ => None,
+        }
+    }
+
+    // --- what goes wrong ---
+
+    pub fn flush(&mut self) {
+        self.memory.flush();
+        self.values.clear();
+    }
+
+    pub fn backup(&self) -> Backup {
+        Backup { memory: self.memory.backup(), values: self.values.clone() }
+    }
+
+    /// Who was in before and still is stays published; who comes back with the copy is published again.
+    pub fn fall_back(&mut self, backup: &Backup, now: Duration) {
+        self.memory.become_as(&backup.memory);
+        let before = std::mem::take(&mut self.values);
+        for (key, value) in &backup.values {
+            let value = Value::holding(value.tokens.clone(), before.get(key), now);
+            self.values.insert(*key, value);
+        }
+        self.forget_expired();
+    }
+
+    pub fn step_clock(&mut self, micros: i64, now: Duration) {
+        self.stepped_at = now;
+        self.clock.step(micros);
+        self.stepped_micros += micros;
+        self.furthest_micros = self.furthest_micros.max(self.stepped_micros);
+        self.forget_expired();
+    }
+
+    fn forget_expired(&mut self) {
+        let identities = &self.identities;
+        let memory = &self.memory;
+        self.values.retain(|(generation, slot), _| {
+            let fetch = Request::Fetch { slots: vec![*slot] };
+            let found = identities.get(generation).map(|identity| memory.answer(identity, fetch));
+            matches!(found, Some(Reply::Fetched(stored)) if !stored.is_empty())
+        });
+    }
+
+    /// Damages the value of the minute so many before the current, in every generation.
+    pub fn damage(&mut self, age: u64, slot_length: Duration, how: Damage, dice: &mut fastrand::Rng) {
+        let slot = Slot::at(self.clock.wall(), slot_length).minus(age);
+        for identity in self.identities.clone().values() {
+            let Some(found) = self.stored(identity, slot) else { continue };
+            let mut value = found.value;
+            match how {
+                Damage::Flipped | Damage::Unseen => {
+                    if let Some(byte) = value.len().checked_sub(1).map(|last| dice.usize(..=last)) {
+                        value[byte] ^= 1 << dice.u8(..8);
+                    }
+                }
+                Damage::Cut => value.truncate(dice.usize(..=value.len().saturating_sub(1))),
+                Damage::Extended => value.push(dice.u8(..)),
+                Damage::Noise => value.iter_mut().for_each(|byte| *byte = dice.u8(..)),
+                Damage::Huge => value.resize(1 << 20, 7),
+                Damage::Empty => value.clear(),
+                Damage::Replayed => {
+                    let Some(earlier) = self.stored(identity, slot.minus(1)) else { continue };
+                    value = earlier.value;
+                }
+            }
+            self.damages += 1;
+            let stamp =
+                if how == Damage::Unseen { found.stamp.clone() } else { Stamp(format!("damaged-{}", self.damages)) };
+            let minute = Outgoing { slot, after: Some(found.stamp), stamp, value };
+            self.memory.answer(identity, Request::Publish(Publish { minutes: vec![minute], ..Publish::default() }));
+            self.values.remove(&(identity.generation, slot));
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The fixed seeds, and whether the oracle would notice.
+
+use crate::plan::{Plan, Sabotage};
+use crate::seeds;
+use crate::shrink::shrink;
+use crate::world::World;
+
+#[test]
+fn a_thousand_seeds_break_no_promise() {
+    let tally = seeds::run(1..1001, Plan::draw, false);
+    println!("{}", seeds::table(&tally));
+    assert_eq!(tally.failures, [], "see `./test sim --seed S`");
+    // Nothing is proven by checks that were never made.
+    for (invariant, _) in crate::oracle::INVARIANTS {
+        assert!(tally.checks.of(invariant) > 50, "invariant {invariant} was checked too seldom");
+    }
+    assert!(tally.faults.iter().all(|&drawn| drawn > 50), "{:?}", tally.faults);
+    assert!((tally.mistakes as f64) <= tally.expected_mistakes, "filters take too many strangers for known");
+}
+
+#[test]
+fn the_same_seed_is_the_same_run_step_by_step() {
+    for seed in 2000..2020 {
+        let plan = Plan::draw(seed);
+        let (outcomes, steps) = World::new(&plan).tell();
+        let (again, steps_again) = World::new(&plan).tell();
+        assert!(steps == steps_again && outcomes == again, "seed {seed}");
+        assert_eq!(World::new(&plan).play(), outcomes, "seed {seed} goes otherwise if nobody listens");
+    }
+    let digest = |seed| World::new(&Plan::draw(seed)).play().digest;
+    assert_ne!(digest(2000), digest(2001));
+}
+
+/// Which invariants are found broken within so many seeds.
+fn broken_by(sabotage: Sabotage, seeds: u64) -> Vec<u8> {
+    let plan = |seed| Plan { sabotage: Some(sabotage), ..Plan::draw(seed) };
+    let mut broken: Vec<_> =
+        seeds::run(1..1 + seeds, plan, false).failures.iter().map(|(_, violation)| violation.invariant).collect();
+    broken.sort_unstable();
+    broken.dedup();
+    broken
+}
+
+#[test]
+fn the_oracle_notices_versions_that_repeat() {
+    assert_eq!(broken_by(Sabotage::ClockAsStamp, 200), [1]);
+    assert_eq!(broken_by(Sabotage::CounterAsStamp, 300), [1]);
+}
+
+#[test]
+fn the_oracle_notices_news_that_are_lost() {
+    assert!(broken_by(Sabotage::LostNews, 20).contains(&1));
+}
+
+#[test]
+fn the_oracle_notices_servers_that_pretend_to_know_everybody() {
+    assert!(broken_by(Sabotage::AlwaysCovered, 20).contains(&6));
+}
+
+#[test]
+fn the_oracle_notices_servers_that_all_hand_out_the_same_room() {
+    assert_eq!(broken_by(Sabotage::NoShares, 100), [10]);
+}
+
+/// Whoever is told that it has written when it has not finds another's version at its next look, and writes again.
+#[test]
+fn a_store_that_lies_about_a_lost_race_does_no_harm() {
+    assert_eq!(broken_by(Sabotage::LyingStore, 200), [0_u8; 0]);
+}
+
+#[test]
+fn a_failing_plan_is_made_smaller_and_still_fails() {
+    let plan = |seed| Plan { sabotage: Some(Sabotage::LostNews), ..Plan::draw(seed) };
+    let failing = (1..50).map(plan).find(|plan| plan.faults.len() > 2 && World::new(plan).play().violation.is_some());
+    let failing = failing.expect("lost news break promises");
+    let violation = World::new(&failing).play().violation.expect("it failed a moment ago");
+    let (smallest, violation) = shrink(&failing, violation);
+    assert!(smallest.faults.len() < failing.faults.len() && smallest.play <= failing.play);
+    assert_eq!(World::new(&smallest).play().violation, Some(violation));
+}

@@ -1,0 +1,874 @@
+//! A world: one true time, an event queue, the store, the servers, the crowd, and what goes wrong. One thread, no
+//! waiting: time is the time of the next event.
+
+use crate::clocks::{ServerClock, StoreClock, Truth};
+use crate::figures::Figures;
+use crate::oracle::{Asked, Checks, Oracle, Violation, inside};
+use crate::plan::{Damage, Fleet, Kind, MILLI, Plan, Sabotage};
+use crate::server::Server;
+use crate::store::{Backup, Store};
+use crate::tokens::Tokens;
+use fastrand::Rng;
+use headcount::bloom::Bloom;
+use headcount::internals::{Sharing, minutes};
+use headcount::players::{Answer, PlayerId, Players, Visit};
+use headcount::round::{Identity, Looked, Next, Outcome, Publish, Published, Reply, Request, Stamp};
+use headcount::time::{Clock, Slot};
+use headcount::{Admission, Decision, StoreError};
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+/// Longer than this a leaving server does not try to hand over what it has.
+const HAND_OVER: Duration = Duration::from_secs(2);
+
+/// What a run came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcomes {
+    pub violation: Option<Violation>,
+    /// When the run ended, or broke a promise.
+    pub ended: Duration,
+    pub checks: Checks,
+    pub mistakes: (usize, f64),
+    /// Of every step.
+    pub digest: u64,
+    pub steps: u64,
+    pub decisions: u64,
+    pub rounds: u64,
+    pub conflicts: u64,
+}
+
+pub struct World<'a> {
+    plan: &'a Plan,
+    truth: Truth,
+    now: Duration,
+    agenda: BinaryHeap<Reverse<Entry>>,
+    entries: u64,
+    store: Store,
+    servers: Vec<Option<Server>>,
+    fleet: Fleet,
+    players: Players,
+    oracle: Oracle,
+    network: Rng,
+    machines: Rng,
+    lives: u64,
+    asked: u64,
+    /// Which faults last now, and since when none does.
+    active: Vec<usize>,
+    trouble_until: Duration,
+    backups: Vec<(usize, Backup)>,
+    steps: u64,
+    digest: u64,
+    decisions: u64,
+    rounds: u64,
+    conflicts: u64,
+    log: Option<Vec<String>>,
+    figures: Option<Figures>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    at: Duration,
+    number: u64,
+    event: Event,
+}
+
+#[derive(Debug)]
+enum Event {
+    /// A round is due.
+    Begin {
+        place: usize,
+        life: u64,
+    },
+    /// The worker is due.
+    Tick {
+        place: usize,
+        life: u64,
+    },
+    /// A request reaches the store.
+    Arrive(Box<Letter>),
+    /// Its answer, or that there is none, reaches the server.
+    Answer {
+        place: usize,
+        life: u64,
+        asked: u64,
+        /// Whether it says since when the namespace is used.
+        tells_since: bool,
+        answer: Box<Answered>,
+    },
+    /// A request that waited for a server to run again.
+    Visit(Visit),
+    FaultBegins(usize),
+    FaultEnds(usize),
+    Start {
+        place: usize,
+    },
+    Leave {
+        place: usize,
+    },
+}
+
+/// What the store said, and who is in the values that it brings.
+type Answered = Result<(Reply, Vec<(Slot, Tokens)>), StoreError>;
+
+/// A request on its way. What is published arrives in parts: a script for each.
+#[derive(Debug)]
+struct Letter {
+    place: usize,
+    life: u64,
+    asked: u64,
+    identity: Identity,
+    request: Request,
+    tokens: Vec<Tokens>,
+    written: Vec<bool>,
+    since: Option<Slot>,
+    tells: bool,
+    /// How long the reply travels; `None` if it gets lost, after so many parts.
+    reply_after: Option<Duration>,
+    parts_left: usize,
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Entry {}
+
+macro_rules! note {
+    ($world:expr, $($words:tt)*) => {
+        if let Some(log) = &mut $world.log {
+            log.push(format!("{:>10.4} {}", $world.now.as_secs_f64(), format!($($words)*)));
+        }
+    };
+}
+
+impl<'a> World<'a> {
+    pub fn new(plan: &'a Plan) -> Self {
+        let truth = Truth::default();
+        let store = Store::new(StoreClock::new(&truth), &plan.fleet);
+        let crowd = plan.crowd.clone();
+        // Places of servers that are added later are known to the players from the start.
+        let joins = plan.faults.iter().filter(|fault| fault.kind == Kind::Join).count();
+        let places = plan.fleet.servers + joins;
+        Self {
+            plan,
+            truth,
+            now: Duration::ZERO,
+            agenda: BinaryHeap::new(),
+            entries: 0,
+            store,
+            servers: (0..places).map(|_| None).collect(),
+            fleet: sabotaged(plan),
+            players: Players::new(crowd.arrivals, crowd.habits, places, plan.seed),
+            oracle: Oracle::new(&plan.fleet),
+            network: Rng::with_seed(plan.seed ^ 0x1e77_e125),
+            machines: Rng::with_seed(plan.seed ^ 0x3ac4_13e5),
+            lives: 0,
+            asked: 0,
+            active: Vec::new(),
+            trouble_until: Duration::ZERO,
+            backups: Vec::new(),
+            steps: 0,
+            digest: plan.seed,
+            decisions: 0,
+            rounds: 0,
+            conflicts: 0,
+            log: None,
+            figures: None,
+        }
+    }
+
+    /// Plays the plan to its end, or to the first promise that is broken.
+    pub fn play(mut self) -> Outcomes {
+        self.run();
+        self.outcomes()
+    }
+
+    /// The same, and says what happened.
+    pub fn tell(mut self) -> (Outcomes, Vec<String>) {
+        self.log = Some(Vec::new());
+        self.run();
+        let log = self.log.take().unwrap_or_default();
+        (self.outcomes(), log)
+    }
+
+    /// The same, measured, and checked for nothing; also how often servers began to throttle.
+    pub fn measure(mut self, crowd_from: Duration) -> (Outcomes, Figures, u64) {
+        self.figures = Some(Figures::new(&self.fleet, crowd_from));
+        self.run();
+        let modes = self.servers.iter().flatten().map(|server| server.headcount.status().mode_changes);
+        let mode_changes = modes.map(|changes| changes.to_throttling + changes.to_open).sum();
+        let figures = self.figures.take().unwrap_or_default();
+        (self.outcomes(), figures, mode_changes)
+    }
+
+    fn outcomes(self) -> Outcomes {
+        Outcomes {
+            mistakes: self.oracle.mistakes(),
+            violation: self.oracle.violation,
+            ended: self.now,
+            checks: self.oracle.checks,
+            digest: self.digest,
+            steps: self.steps,
+            decisions: self.decisions,
+            rounds: self.rounds,
+            conflicts: self.conflicts,
+        }
+    }
+
+    fn run(&mut self) {
+        for place in 0..self.plan.fleet.servers {
+            let at = self.within_a_period();
+            self.schedule(at, Event::Start { place });
+        }
+        for (number, fault) in self.plan.faults.iter().enumerate() {
+            if fault.at < self.plan.play {
+                self.schedule(fault.at, Event::FaultBegins(number));
+            }
+        }
+        let end = self.plan.play + self.plan.quiet;
+        loop {
+            let next_entry = self.agenda.peek().map(|Reverse(entry)| entry.at).filter(|&at| at <= end);
+            let next_visit = self.players.next_due().filter(|&at| at <= self.plan.play);
+            match (next_visit, next_entry) {
+                (None, None) => break,
+                (Some(visit), entry) if entry.is_none_or(|entry| visit <= entry) => {
+                    self.move_to(visit);
+                    let Some(visit) = self.players.next(visit) else { break };
+                    self.visit(visit);
+                }
+                _ => {
+                    let Some(Reverse(entry)) = self.agenda.pop() else { break };
+                    self.move_to(entry.at);
+                    self.happen(entry.event);
+                }
+            }
+            // The designs that are measured break promises all the time.
+            if self.oracle.violation.is_some() && self.figures.is_none() {
+                return;
+            }
+        }
+        self.move_to(end);
+        self.compare_rings();
+    }
+
+    fn move_to(&mut self, at: Duration) {
+        self.now = self.now.max(at);
+        self.truth.set(self.now);
+        self.steps += 1;
+    }
+
+    fn schedule(&mut self, at: Duration, event: Event) {
+        self.entries += 1;
+        self.agenda.push(Reverse(Entry { at, number: self.entries, event }));
+    }
+
+    /// Every step leaves its mark: two runs of a seed are the same run, or they are not.
+    fn mark(&mut self, what: u64, place: usize, detail: u64) {
+        for part in [self.now.as_nanos() as u64, what, place as u64, detail] {
+            self.digest = (self.digest ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        // A process that does not run does nothing until it does; what it finds then comes in any order.
+        let life = match &event {
+            Event::Begin { place, life } | Event::Tick { place, life } | Event::Answer { place, life, .. } => {
+                Some((*place, *life))
+            }
+            _ => None,
+        };
+        if let Some((place, life)) = life {
+            let Some(server) = self.servers[place].as_ref().filter(|server| server.life == life) else { return };
+            if server.paused_until > self.now {
+                let at = server.paused_until + MILLI.mul_f64(5.0 * self.machines.f64());
+                return self.schedule(at, event);
+            }
+        }
+        match event {
+            Event::Begin { place, .. } => self.begin(place),
+            Event::Tick { place, .. } => self.tick(place),
+            Event::Arrive(letter) => self.arrive(letter),
+            Event::Answer { place, asked, tells_since, answer, .. } => self.answer(place, asked, tells_since, *answer),
+            Event::Visit(visit) => self.visit(visit),
+            Event::FaultBegins(number) => self.fault_begins(number),
+            Event::FaultEnds(number) => self.fault_ends(number),
+            Event::Start { place } => self.start(place),
+            Event::Leave { place } => self.leave(place),
+        }
+    }
+
+    // --- servers ---
+
+    fn within_a_period(&mut self) -> Duration {
+        self.fleet.sync_every.mul_f64(self.machines.f64())
+    }
+
+    fn start(&mut self, place: usize) {
+        if self.servers[place].is_some() {
+            return;
+        }
+        self.lives += 1;
+        let weather = &self.plan.weather;
+        let drift = self.machines.i64(-i64::from(weather.drift)..=i64::from(weather.drift));
+        let most = weather.wall_offset.as_micros() as i64;
+        let clock = ServerClock::new(&self.truth, drift, self.machines.i64(-most..=most));
+        let seed = self.plan.seed.wrapping_mul(1_000_003).wrapping_add(self.lives);
+        let server = Server::start(&self.fleet, &self.plan.crowd, weather, clock, self.lives, seed);
+        let life = server.life;
+        note!(self, "server {place} starts");
+        self.mark(1, place, life);
+        self.servers[place] = Some(server);
+        self.schedule(self.now, Event::Tick { place, life });
+        self.schedule(self.now, Event::Begin { place, life });
+    }
+
+    /// The worker polls often; here it comes when something is due, and now and then.
+    fn tick(&mut self, place: usize) {
+        let rest = self.plan.weather.rest;
+        let Some(server) = &mut self.servers[place] else { return };
+        let before = server.current;
+        server.tick(self.now);
+        let (now, life) = (server.current, server.life);
+        let lag = 5.0 * self.machines.f64();
+        let turn = self.until_the_next_minute() + MILLI.mul_f64(lag);
+        if before != now {
+            note!(self, "server {place} turns to minute {now}");
+            self.mark(2, place, now.0);
+        }
+        let next = self.now + rest.mul_f64(0.5 + self.machines.f64()).min(turn);
+        self.schedule(next, Event::Tick { place, life });
+    }
+
+    /// By the store's clock; a server's own is hardly another.
+    fn until_the_next_minute(&self) -> Duration {
+        let now = self.store.clock.wall();
+        Slot::at(now, self.fleet.slot).plus(1).start(self.fleet.slot).since(now) + MILLI
+    }
+
+    fn begin(&mut self, place: usize) {
+        let Some(server) = &mut self.servers[place] else { return };
+        if server.in_round {
+            return;
+        }
+        server.tick(self.now);
+        server.in_round = true;
+        server.round_began = self.now;
+        self.rounds += 1;
+        let request = server.exchange.round.begin(server.clock.monotonic());
+        note!(self, "server {place} begins a round");
+        self.ask(place, request);
+    }
+
+    fn answer(&mut self, place: usize, asked: u64, tells_since: bool, answer: Answered) {
+        let Some(server) = &mut self.servers[place] else { return };
+        if server.asked != asked {
+            return;
+        }
+        server.asked = 0;
+        let values = matches!(&answer, Ok((Reply::Fetched(stored), _)) if !stored.is_empty());
+        server.has_been_told |= tells_since || values;
+        let (reply, brings) = match answer {
+            Ok((reply, brings)) => (Ok(reply), brings),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        if let Err(error) = &reply {
+            note!(self, "server {place} gets no answer: {error}");
+        }
+        let next = server.exchange.round.answer(reply, server.clock.monotonic());
+        server.follow_numbers();
+        let (figures, now) = (&mut self.figures, self.now);
+        server.learn(brings, |news, known| {
+            if let Some(figures) = figures {
+                figures.learned(place, news, known, now);
+            }
+        });
+        match next {
+            Next::Ask(request) => {
+                server.has_read(Some(&request), None);
+                self.ask(place, request);
+            }
+            Next::Done(outcome) => {
+                server.has_read(None, Some(outcome));
+                self.round_ended(place, outcome);
+            }
+        }
+    }
+
+    fn round_ended(&mut self, place: usize, outcome: Outcome) {
+        self.conflicts += u64::from(outcome == Outcome::Conflict);
+        note!(self, "server {place} ends its round: {outcome:?}");
+        self.mark(3, place, outcome as u64);
+        let Some(server) = &mut self.servers[place] else { return };
+        server.in_round = false;
+        let life = server.life;
+        if let Some(until) = server.leaving {
+            let goes_on = matches!(outcome, Outcome::Success | Outcome::Conflict) && server.exchange.round.has_news();
+            if goes_on && self.now < until {
+                return self.begin(place);
+            }
+            let identity = server.exchange.identity.clone();
+            self.store.answer(&identity, Request::Leave, &[], self.now);
+            note!(self, "server {place} has left");
+            self.servers[place] = None;
+            return;
+        }
+        server.exchange.pace.ended(server.clock.monotonic());
+        let next = server.clock.true_time_of(server.exchange.pace.next()).max(self.now);
+        self.schedule(next, Event::Begin { place, life });
+    }
+
+    fn leave(&mut self, place: usize) {
+        let now = self.now;
+        let Some(server) = &mut self.servers[place] else { return };
+        if server.leaving.is_some() {
+            return;
+        }
+        server.leaving = Some(now + HAND_OVER);
+        note!(self, "server {place} is told to leave");
+        // A process that does not run is killed when its time is over.
+        let Some(server) = &mut self.servers[place] else { return };
+        if server.paused_until > now {
+            self.servers[place] = None;
+        } else if !server.in_round {
+            self.begin(place);
+        }
+    }
+
+    // --- the network and the store ---
+
+    fn delay(&mut self) -> Duration {
+        let weather = &self.plan.weather;
+        let mean = (weather.mean_delay - weather.delay).as_secs_f64();
+        let slow =
+            self.lasting().map(|kind| if let Kind::Slow { factor } = kind { *factor } else { 1 }).product::<u32>();
+        let delay = weather.delay + Duration::from_secs_f64(mean * -(1.0 - self.network.f64()).ln());
+        let delay = delay * slow.min(1000);
+        // What a slow answer hides of the store's time, a server cannot know.
+        self.oracle.clock_error = self.oracle.clock_error.max(100 * MILLI + delay);
+        delay
+    }
+
+    fn lasting(&self) -> impl Iterator<Item = &Kind> {
+        self.active.iter().map(|&number| &self.plan.faults[number].kind)
+    }
+
+    fn ask(&mut self, place: usize, request: Request) {
+        self.asked += 1;
+        let asked = self.asked;
+        let is_cut_off = self.lasting().any(|kind| match kind {
+            Kind::Partition { servers } => servers >> (place % 128) & 1 == 1,
+            Kind::StoreAway { silently } => *silently,
+            _ => false,
+        });
+        let is_away = self.lasting().any(|kind| *kind == Kind::StoreAway { silently: false });
+        let lost_percent =
+            self.lasting().map(|kind| if let Kind::LostReplies { percent } = kind { *percent } else { 0 }).max();
+        let is_lost = self.network.u8(..100) < lost_percent.unwrap_or(0);
+        let (out, back) = (self.delay(), self.delay());
+        let work = self.plan.weather.work;
+        let Some(server) = &mut self.servers[place] else { return };
+        server.asked = asked;
+        let life = server.life;
+        let within = server.exchange.round.time_for(&request);
+        let (mut tokens, mut parts, mut departure) = (Vec::new(), 1, self.now);
+        if let Request::Look { slots } = &request {
+            let error = self.oracle.clock_error;
+            let due = self.store.minute_known_to_all(self.fleet.slot, error, server.last_success);
+            server.looked_up_to = slots[0].max(due);
+        }
+        if let Request::Publish(news) = &request {
+            tokens = news.minutes.iter().map(|minute| server.minute(minute.slot)).collect();
+            parts = news.minutes.len() + usize::from(news.since.is_some() || news.operator.is_some());
+            departure += work;
+        }
+        let mut request = request;
+        if let (Request::Publish(news), Some(Sabotage::CounterAsStamp)) = (&mut request, self.plan.sabotage) {
+            for minute in &mut news.minutes {
+                let writes = minute.after.as_ref().map_or(0, |after| after.0.parse::<u64>().unwrap_or_default());
+                minute.stamp = Stamp((writes + 1).to_string());
+            }
+        }
+        if self.log.is_some() {
+            let words = match &request {
+                Request::Look { slots } => format!("looks at {} minutes up to {}", slots.len(), slots[0]),
+                Request::Fetch { slots } => format!("fetches {slots:?}"),
+                Request::Publish(news) => {
+                    let minutes: Vec<_> = news
+                        .minutes
+                        .iter()
+                        .map(|m| format!("{} ({:?} after {:?})", m.slot, m.stamp.0, m.after.as_ref().map(|a| &a.0)))
+                        .collect();
+                    format!("publishes {minutes:?}, since {:?}", news.since)
+                }
+                Request::Leave => "leaves".into(),
+            };
+            note!(self, "server {place} {words}");
+        }
+        let deadline = departure + within;
+        let no_answer = |error| Event::Answer { place, life, asked, tells_since: false, answer: Box::new(Err(error)) };
+        if is_away {
+            let error = StoreError::unavailable("the store is away");
+            return self.schedule((departure + out + back).min(deadline), no_answer(error));
+        }
+        if is_cut_off {
+            return self.schedule(deadline, no_answer(StoreError::timeout("nothing was heard")));
+        }
+        if is_lost || departure + out + back > deadline {
+            self.schedule(deadline, no_answer(StoreError::timeout("no answer in time")));
+        }
+        let identity = self.servers[place].as_ref().expect("who asks is there").exchange.identity.clone();
+        let reply_after = (!is_lost).then_some(back);
+        let parts_left = if is_lost { self.network.usize(0..=parts) } else { parts };
+        if parts_left == 0 {
+            return;
+        }
+        let letter = Letter {
+            place,
+            life,
+            asked,
+            identity,
+            request,
+            tokens,
+            written: Vec::new(),
+            since: None,
+            tells: false,
+            reply_after,
+            parts_left,
+        };
+        self.schedule(departure + out, Event::Arrive(Box::new(letter)));
+    }
+
+    fn arrive(&mut self, mut letter: Box<Letter>) {
+        let read_only = self.lasting().any(|kind| *kind == Kind::ReadOnly);
+        let Letter { place, life, asked, reply_after, .. } = *letter;
+        let answer = match &mut letter.request {
+            Request::Publish(_) if read_only => Some(Err(StoreError::unavailable("READONLY"))),
+            Request::Publish(news) => {
+                let (part, tokens) = first_part(news, &mut letter.tokens);
+                let bytes: usize = part.minutes.iter().map(|minute| minute.value.len()).sum();
+                let (reply, _, lost) = self.store.answer(&letter.identity, Request::Publish(part), &tokens, self.now);
+                if let Some(token) = lost {
+                    self.oracle.broken(1, format!("server {place} writes over player {token}, who was published"));
+                }
+                if let Reply::Published(Published { written, since }) = reply {
+                    if let (Some(figures), Some(server)) = (&mut self.figures, &self.servers[place]) {
+                        figures.attempts += written.len() as u64;
+                        figures.written += written.iter().filter(|&&written| written).count() as u64;
+                        figures.works += written.len() as u64;
+                        figures.work += (self.now - server.looked_at) * written.len() as u32;
+                        figures.values_bytes += bytes as u64;
+                    }
+                    letter.written.extend(written);
+                    letter.since = since;
+                }
+                letter.parts_left -= 1;
+                if letter.parts_left > 0 {
+                    let gap = MILLI.mul_f64(self.network.f64());
+                    return self.schedule(self.now + gap, Event::Arrive(letter));
+                }
+                note!(self, "server {place} has written: {:?}", letter.written);
+                if self.plan.sabotage == Some(Sabotage::LyingStore) {
+                    letter.written.fill(true);
+                }
+                let published = Published { written: std::mem::take(&mut letter.written), since: letter.since };
+                Some(Ok((Reply::Published(published), Vec::new())))
+            }
+            Request::Fetch { slots } => {
+                self.check_sizes(place, &letter.identity, slots);
+                let (mut reply, brings, _) = self.store.answer(&letter.identity, letter.request.clone(), &[], self.now);
+                if let (Reply::Fetched(stored), Some(figures)) = (&reply, &mut self.figures) {
+                    figures.values_bytes += stored.iter().map(|stored| stored.value.len() as u64).sum::<u64>();
+                }
+                if let (Reply::Fetched(stored), Some(Sabotage::LostNews)) = (&mut reply, self.plan.sabotage) {
+                    stored.clear();
+                }
+                Some(Ok((reply, brings)))
+            }
+            Request::Look { .. } | Request::Leave => {
+                let (mut reply, ..) = self.store.answer(&letter.identity, letter.request.clone(), &[], self.now);
+                if let Reply::Looked(looked) = &reply {
+                    // Or that nobody was alive for so long that nobody can be in.
+                    if let Some(server) = &mut self.servers[place] {
+                        server.looked_at = self.now;
+                    }
+                    letter.tells = looked.since.is_some() || looked.gap.is_some();
+                }
+                if let (Reply::Looked(Looked { write_refused, .. }), true) = (&mut reply, read_only) {
+                    *write_refused = Some("READONLY".into());
+                }
+                if let (Reply::Looked(looked), Some(Sabotage::AlwaysCovered)) = (&mut reply, self.plan.sabotage) {
+                    looked.since = Some(Slot::at(looked.time, self.fleet.slot).plus(1));
+                }
+                Some(Ok((reply, Vec::new())))
+            }
+        };
+        self.mark(4, place, asked);
+        if let (Some(answer), Some(reply_after)) = (answer, reply_after) {
+            let tells_since = letter.tells || letter.since.is_some();
+            let answer = Box::new(answer);
+            self.schedule(self.now + reply_after, Event::Answer { place, life, asked, tells_since, answer });
+        }
+    }
+
+    fn check_sizes(&mut self, place: usize, identity: &Identity, slots: &[Slot]) {
+        self.oracle.checks.count(4);
+        let most = identity.filter_bytes + identity.filter_bytes / 1000 + 104;
+        for &slot in slots {
+            let bytes = self.store.stored(identity, slot).map_or(0, |stored| stored.value.len());
+            // Damage may come between a look and its fetch.
+            if bytes > most && self.calm_since().is_some_and(|since| self.now - since > 5 * self.fleet.sync_every) {
+                self.oracle.broken(4, format!("server {place} asks for {bytes} bytes; a filter has {most} at most"));
+            }
+        }
+    }
+
+    // --- the crowd ---
+
+    fn visit(&mut self, visit: Visit) {
+        let Visit { player, server: place, due } = visit;
+        let Some(server) = self.servers[place].as_ref().filter(|server| server.leaving.is_none()) else {
+            return self.players.answer(player, Answer::Lost);
+        };
+        if server.paused_until > self.now {
+            // The connection waits; the first thing that runs again may be the request.
+            let at = server.paused_until + MILLI.mul_f64(5.0 * self.machines.f64());
+            if at > due + 30 * self.fleet.sync_every {
+                return self.players.answer(player, Answer::Lost);
+            }
+            return self.schedule(at, Event::Visit(visit));
+        }
+        let decision = self.decide(place, player);
+        self.players.answer(player, decision);
+    }
+
+    fn decide(&mut self, place: usize, player: PlayerId) -> Answer {
+        let calm_since = self.calm_since();
+        let server = self.servers[place].as_mut().expect("whoever decides is there");
+        let token = player.index();
+        let held = server.holds(token);
+        let admission = server.headcount.admit(player.to_string());
+        let decision = admission.decision();
+        let asked = Asked { server, place, token, decision, held, now: self.now, calm_since };
+        match &mut self.figures {
+            Some(figures) => {
+                let minute = Slot::at(self.store.clock.wall(), self.fleet.slot);
+                figures.decided(token, place, decision, minute, self.now);
+            }
+            None => self.oracle.decided(&asked, &self.fleet, &self.store),
+        }
+        match decision {
+            Decision::Seen => server.refresh(token),
+            Decision::Newcomer | Decision::Warming => server.record(token),
+            _ => {}
+        }
+        self.decisions += 1;
+        note!(self, "player {token} asks server {place}: {decision:?}");
+        self.mark(5, place, (token as u64) << 8 | decision as u64);
+        let settled = calm_since.is_some_and(|since| self.now - since > self.fleet.sync_every * 20);
+        if decision == Decision::Newcomer && settled && self.figures.is_none() {
+            let inside = self.inside(place);
+            self.oracle.room_is_kept(place, inside, &self.fleet);
+        }
+        match admission {
+            Admission::Admitted(_) => Answer::Admitted,
+            Admission::Rejected { retry_after } => Answer::Rejected { retry_after },
+        }
+    }
+
+    fn inside(&self, place: usize) -> usize {
+        let Some(asked) = &self.servers[place] else { return 0 };
+        let (generation, oldest) = (asked.generation(), asked.oldest());
+        let servers = self.servers.iter().flatten().filter(|server| server.generation() == generation);
+        inside(servers.flat_map(Server::minutes).chain(self.store.minutes(generation)), oldest)
+    }
+
+    // --- what goes wrong ---
+
+    /// Since when nothing is wrong.
+    fn calm_since(&self) -> Option<Duration> {
+        (self.active.is_empty() && self.trouble_until <= self.now).then_some(self.trouble_until)
+    }
+
+    fn fault_begins(&mut self, number: usize) {
+        let fault = &self.plan.faults[number];
+        let ends = (fault.at + fault.lasting).min(self.plan.play);
+        note!(self, "FAULT begins: {:?}", fault.kind);
+        self.mark(6, number, 0);
+        self.active.push(number);
+        self.schedule(ends, Event::FaultEnds(number));
+        match fault.kind {
+            Kind::Crash { server } => self.servers[server] = None,
+            Kind::Pause { server } => {
+                let longest = (3 * self.fleet.sync_every).max(250 * MILLI);
+                if let Some(server) = &mut self.servers[server] {
+                    server.paused_until = server.paused_until.max(ends);
+                    // The worker notices when it has not run for so long, and it may just have run.
+                    if ends - self.now > longest + 2 * self.plan.weather.rest {
+                        server.sleeps_until = server.sleeps_until.max(Some(ends));
+                    }
+                }
+            }
+            Kind::Leave { server } => self.leave(server),
+            Kind::Join => {
+                let added = self.place_of_joiner(number);
+                self.start(added);
+            }
+            Kind::OlderCopy => self.backups.push((number, self.store.backup())),
+            Kind::Rolling { max_active_users, capacity } => {
+                self.fleet.max_active_users = max_active_users;
+                self.fleet.capacity = capacity;
+                let servers = self.plan.fleet.servers;
+                let step = (ends - self.now) / servers as u32;
+                for place in 0..servers {
+                    let at = self.now + step * place as u32;
+                    self.schedule(at, Event::Leave { place });
+                    self.schedule(
+                        (at + step.min(HAND_OVER + fault.lasting / 4)).max(at + MILLI),
+                        Event::Start { place },
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn place_of_joiner(&self, number: usize) -> usize {
+        let earlier = self.plan.faults[..number].iter().filter(|fault| fault.kind == Kind::Join).count();
+        self.plan.fleet.servers + earlier
+    }
+
+    fn fault_ends(&mut self, number: usize) {
+        let fault = &self.plan.faults[number];
+        note!(self, "FAULT ends: {:?}", fault.kind);
+        self.active.retain(|&other| other != number);
+        self.trouble_until = self.trouble_until.max(self.now);
+        match fault.kind {
+            Kind::Crash { server } | Kind::Leave { server } => {
+                self.restart(server);
+            }
+            Kind::Join => {
+                let place = self.place_of_joiner(number);
+                self.leave(place);
+            }
+            Kind::Flush => self.store.flush(),
+            Kind::OlderCopy => {
+                if let Some(place) = self.backups.iter().position(|(of, _)| *of == number) {
+                    let (_, backup) = self.backups.swap_remove(place);
+                    self.store.fall_back(&backup, self.now);
+                }
+            }
+            Kind::StoreClock { forward, by } => {
+                let micros = by.as_micros() as i64;
+                self.store.step_clock(if forward { micros } else { -micros }, self.now);
+                // Servers stand still until a clock that went back has caught up, and the younger ones do not.
+                self.trouble_until = self.now + self.store.behind();
+            }
+            Kind::Corrupt { age, how } => self.store.damage(age, self.fleet.slot, how, &mut self.machines),
+            Kind::Rolling { .. } => {
+                for place in 0..self.plan.fleet.servers {
+                    self.restart(place);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The place is taken again, as soon as whoever is leaving it has left.
+    fn restart(&mut self, place: usize) {
+        let leaving = self.servers[place].as_ref().and_then(|server| server.leaving);
+        let at = leaving.map_or(self.now, |leaving| leaving.max(self.now) + 6 * self.fleet.sync_every);
+        self.schedule(at, Event::Start { place });
+    }
+
+    // --- the end ---
+
+    /// Invariant 7: whatever a server holds is in the store.
+    fn compare_with_the_store(&mut self) {
+        // A value that was damaged under its old version is found by whoever comes next, and by nobody else.
+        let unseen = |kind: &Kind| matches!(kind, Kind::Corrupt { how: Damage::Unseen, .. });
+        if self.plan.faults.iter().any(|fault| unseen(&fault.kind)) {
+            return;
+        }
+        for (place, server) in self.servers.iter().enumerate().filter_map(|(at, it)| Some((at, it.as_ref()?))) {
+            for (slot, tokens) in server.minutes().filter(|(_, tokens)| !self.store.is_too_full(tokens)) {
+                self.oracle.checks.count(7);
+                let lacks = |token: &usize| self.store.published(server.generation(), slot, *token).is_none();
+                if let Some(token) = (0..tokens.end()).filter(|&token| tokens.has(token)).find(lacks) {
+                    let what = format!(
+                        "after the quiet end, the store lacks player {token}, whom server {place} holds in minute {slot}"
+                    );
+                    self.oracle.broken(7, what);
+                }
+            }
+        }
+    }
+
+    /// Invariant 7: all rings of a generation are the same, and the store's.
+    fn compare_rings(&mut self) {
+        if self.calm_since().is_none_or(|since| self.now - since < self.plan.quiet) {
+            return;
+        }
+        for server in self.servers.iter_mut().flatten() {
+            server.tick(self.now);
+        }
+        self.compare_with_the_store();
+        let servers: Vec<_> = self.servers.iter().enumerate().filter_map(|(at, it)| Some((at, it.as_ref()?))).collect();
+        for (number, &(place, server)) in servers.iter().enumerate() {
+            let alike = servers[..number].iter().find(|(_, other)| other.generation() == server.generation());
+            let Some((first, other)) = alike else { continue };
+            self.oracle.checks.count(7);
+            let (ours, theirs) = (minutes(&server.headcount), minutes(&other.headcount));
+            for (slot, filter) in &ours {
+                let differs = theirs
+                    .iter()
+                    .any(|(of, other)| of == slot && other != filter && !too_full(filter) && !too_full(other));
+                if differs {
+                    let what = format!("after the quiet end, servers {first} and {place} differ in minute {slot}");
+                    self.oracle.broken(7, what);
+                }
+            }
+        }
+    }
+}
+
+/// The fleet, with what is broken in the servers themselves.
+fn sabotaged(plan: &Plan) -> Fleet {
+    let mut fleet = plan.fleet.clone();
+    match plan.sabotage {
+        Some(Sabotage::ClockAsStamp) => fleet.design.protocol.stamps = headcount::internals::Stamps::Clock,
+        Some(Sabotage::NoShares) => fleet.design.sharing = Sharing::None,
+        _ => {}
+    }
+    fleet
+}
+
+/// The next script of what is published, and who is in the values that it writes.
+fn first_part(news: &mut Publish, tokens: &mut Vec<Tokens>) -> (Publish, Vec<Tokens>) {
+    if news.since.is_some() || news.operator.is_some() {
+        let part = Publish { minutes: Vec::new(), since: news.since.take(), operator: news.operator.take() };
+        return (part, Vec::new());
+    }
+    let minutes = if news.minutes.is_empty() { Vec::new() } else { vec![news.minutes.remove(0)] };
+    let written = if tokens.is_empty() { Vec::new() } else { vec![tokens.remove(0)] };
+    (Publish { minutes, ..Publish::default() }, written)
+}
+
+/// A filter so full is refused wherever it comes from.
+fn too_full(filter: &Bloom) -> bool {
+    filter.fill_ratio() > 0.975
+}
