@@ -25,6 +25,9 @@ pub struct Server {
     refreshing: Vec<usize>,
     /// The request it waits for.
     pub asked: u64,
+    /// What it asks for now, and minutes that it knows to have news that it could not read.
+    pub fetching: Vec<Slot>,
+    unread: Vec<Slot>,
     /// Whether it was told since when the namespace is used, or read values, whose writers may have covered them.
     pub has_been_told: bool,
     pub round_began: Duration,
@@ -80,6 +83,8 @@ impl Server {
             current,
             refreshing: Vec::new(),
             asked: 0,
+            fetching: Vec::new(),
+            unread: Vec::new(),
             has_been_told: false,
             round_began: Duration::ZERO,
             in_round: false,
@@ -153,6 +158,19 @@ impl Server {
         self.first_success.is_some_and(|first| first < self.oldest())
     }
 
+    /// A request was answered, or not: what was asked for is read, or is known to be unread.
+    pub fn fetched(&mut self, is_answered: bool) {
+        let fetching = std::mem::take(&mut self.fetching);
+        if !is_answered {
+            self.unread.extend(fetching);
+        }
+    }
+
+    /// A minute of its ring that has news which it could not read.
+    pub fn unread(&self) -> Option<Slot> {
+        self.unread.iter().copied().find(|&slot| slot >= self.oldest())
+    }
+
     /// Since when it is awake, if it slept in a minute of its ring and has read nothing since.
     pub fn slept_until(&self) -> Option<Duration> {
         self.slept.filter(|&(_, minute)| minute >= self.oldest()).map(|(woke, _)| woke)
@@ -188,6 +206,7 @@ impl Server {
             self.last_success = Some(self.round_began);
             self.first_success.get_or_insert(self.current);
             self.has_seen = self.looked_up_to;
+            self.unread.clear();
             if self.slept.is_some_and(|(woke, _)| self.round_began >= woke) {
                 self.slept = None;
             }

@@ -389,6 +389,7 @@ impl<'a> World<'a> {
         if let Err(error) = &reply {
             note!(self, "server {place} gets no answer: {error}");
         }
+        server.fetched(reply.is_ok());
         let next = server.exchange.round.answer(reply, server.clock.monotonic());
         server.follow_numbers();
         let (figures, now) = (&mut self.figures, self.now);
@@ -486,6 +487,9 @@ impl<'a> World<'a> {
         let life = server.life;
         let within = server.exchange.round.time_for(&request);
         let (mut tokens, mut parts, mut departure) = (Vec::new(), 1, self.now);
+        if let Request::Fetch { slots } = &request {
+            server.fetching.clone_from(slots);
+        }
         if let Request::Look { slots } = &request {
             let error = self.oracle.clock_error;
             let due = self.store.minute_known_to_all(self.fleet.slot, error, server.last_success);
