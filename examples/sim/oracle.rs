@@ -5,7 +5,7 @@
 //! | 1 | A server that holds a token, because it let it in or merged a value that has it, has seen it. So has a server whose last successful round began after the token was published, for as long as the minute of the admission is in the window by the store's clock. A write never takes a token out of a value. |
 //! | 2 | A token that no minute of the server has is seen no more often than a Bloom filter's false positives allow. |
 //! | 4 | A server's memory is what it was at its start, its queue stays within its bound, and no value is asked for that is larger than a filter can be. |
-//! | 6 | A server that does not cover its window turns nobody away (unless `closed`); neither does one that has read nothing yet, that was told of nothing and has not lived a window, or slept and has read nothing since. |
+//! | 6 | A server that does not cover its window turns nobody away (unless `closed`); neither does one that has read nothing yet, that was told of nothing and has not lived a window, knows of news that it could not read, or slept and has read nothing since. |
 //! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store's. In play, who came in twenty calm rounds ago is rejected nowhere. |
 //! | 9 | The same seed gives the same run: every step of two runs is compared. |
 //! | 10 | In calm, a newcomer gets in only while at most 2 % more than X are in, give or take the error of the estimate and a seat rounded up. |
@@ -197,6 +197,14 @@ impl Oracle {
         }
         if !server.has_been_told && !server.has_lived_a_window() {
             self.broken(6, format!("server {place} cannot know whether others were in, and rejects player {token}"));
+        }
+        if let Some(minute) = server.unread() {
+            self.broken(
+                6,
+                format!(
+                    "server {place} knows of news of minute {minute}, has not read them, and rejects player {token}"
+                ),
+            );
         }
         if let Some(woke) = server.slept_until() {
             self.broken(

@@ -10,6 +10,9 @@ use headcount::{Headcount, Worker};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// A step of the store's clock is believed after three rounds, and the next one asks for the right minutes.
+const GETS_USED_TO_A_STEP: usize = 5;
+
 pub struct Server {
     /// Which start this is, of all.
     pub life: u64,
@@ -25,12 +28,17 @@ pub struct Server {
     refreshing: Vec<usize>,
     /// The request it waits for.
     pub asked: u64,
+    /// What it asks for now, and minutes that it knows to have news that it could not read.
+    pub fetching: Vec<Slot>,
+    unread: Vec<Slot>,
     /// Whether it was told since when the namespace is used, or read values, whose writers may have covered them.
     pub has_been_told: bool,
     pub round_began: Duration,
     pub in_round: bool,
     /// When its last successful round began.
     pub last_success: Option<Duration>,
+    /// When the last few began, the latest first.
+    successes: [Option<Duration>; GETS_USED_TO_A_STEP],
     /// When its last look reached the store.
     pub looked_at: Duration,
     /// The minute of the first.
@@ -80,10 +88,13 @@ impl Server {
             current,
             refreshing: Vec::new(),
             asked: 0,
+            fetching: Vec::new(),
+            unread: Vec::new(),
             has_been_told: false,
             round_began: Duration::ZERO,
             in_round: false,
             last_success: None,
+            successes: [None; GETS_USED_TO_A_STEP],
             looked_at: Duration::ZERO,
             first_success: None,
             has_seen: Slot(0),
@@ -153,6 +164,24 @@ impl Server {
         self.first_success.is_some_and(|first| first < self.oldest())
     }
 
+    /// Whatever the store's clock did before this time, the server has got used to.
+    pub fn used_to(&self) -> Option<Duration> {
+        self.successes[GETS_USED_TO_A_STEP - 1]
+    }
+
+    /// A request was answered, or not: what was asked for is read, or is known to be unread.
+    pub fn fetched(&mut self, is_answered: bool) {
+        let fetching = std::mem::take(&mut self.fetching);
+        if !is_answered {
+            self.unread.extend(fetching);
+        }
+    }
+
+    /// A minute of its ring that has news which it could not read.
+    pub fn unread(&self) -> Option<Slot> {
+        self.unread.iter().copied().find(|&slot| slot >= self.oldest())
+    }
+
     /// Since when it is awake, if it slept in a minute of its ring and has read nothing since.
     pub fn slept_until(&self) -> Option<Duration> {
         self.slept.filter(|&(_, minute)| minute >= self.oldest()).map(|(woke, _)| woke)
@@ -186,8 +215,11 @@ impl Server {
             matches!(asks, Some(Request::Publish(_))) || matches!(ended, Some(Outcome::Success | Outcome::Conflict));
         if read {
             self.last_success = Some(self.round_began);
+            self.successes.rotate_right(1);
+            self.successes[0] = self.last_success;
             self.first_success.get_or_insert(self.current);
             self.has_seen = self.looked_up_to;
+            self.unread.clear();
             if self.slept.is_some_and(|(woke, _)| self.round_began >= woke) {
                 self.slept = None;
             }

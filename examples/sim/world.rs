@@ -13,7 +13,7 @@ use headcount::bloom::Bloom;
 use headcount::internals::{Sharing, minutes};
 use headcount::players::{Answer, PlayerId, Players, Visit};
 use headcount::round::{Identity, Looked, Next, Outcome, Publish, Published, Reply, Request, Stamp};
-use headcount::time::{Clock, Slot};
+use headcount::time::{Clock, Slot, Timestamp};
 use headcount::{Admission, Decision, StoreError};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -389,6 +389,7 @@ impl<'a> World<'a> {
         if let Err(error) = &reply {
             note!(self, "server {place} gets no answer: {error}");
         }
+        server.fetched(reply.is_ok());
         let next = server.exchange.round.answer(reply, server.clock.monotonic());
         server.follow_numbers();
         let (figures, now) = (&mut self.figures, self.now);
@@ -486,9 +487,12 @@ impl<'a> World<'a> {
         let life = server.life;
         let within = server.exchange.round.time_for(&request);
         let (mut tokens, mut parts, mut departure) = (Vec::new(), 1, self.now);
+        if let Request::Fetch { slots } = &request {
+            server.fetching.clone_from(slots);
+        }
         if let Request::Look { slots } = &request {
             let error = self.oracle.clock_error;
-            let due = self.store.minute_known_to_all(self.fleet.slot, error, server.last_success);
+            let due = self.store.minute_known_to_all(self.fleet.slot, error, server.used_to());
             server.looked_up_to = slots[0].max(due);
         }
         if let Request::Publish(news) = &request {
@@ -679,6 +683,9 @@ impl<'a> World<'a> {
         self.decisions += 1;
         note!(self, "player {token} asks server {place}: {decision:?}");
         self.mark(5, place, (token as u64) << 8 | decision as u64);
+        if decision == Decision::Rejected && calm_since.is_some_and(|since| self.now - since > self.plan.quiet) {
+            self.news_has_spread(place, token);
+        }
         let settled = calm_since.is_some_and(|since| self.now - since > self.fleet.sync_every * 20);
         if decision == Decision::Newcomer && settled && self.figures.is_none() {
             let inside = self.inside(place);
@@ -687,6 +694,24 @@ impl<'a> World<'a> {
         match admission {
             Admission::Admitted(_) => Answer::Admitted,
             Admission::Rejected { retry_after } => Answer::Rejected { retry_after },
+        }
+    }
+
+    /// Invariant 7, in play: in a calm that lasts, what one server holds since long ago, all do.
+    fn news_has_spread(&mut self, place: usize, token: usize) {
+        let Some(asked) = &self.servers[place] else { return };
+        self.oracle.checks.count(7);
+        let micros = self.plan.quiet.as_micros() as u64;
+        let long_ago = Timestamp::from_micros(self.store.clock.wall().as_micros().saturating_sub(micros));
+        let minutes = asked.oldest()..Slot::at(long_ago, self.fleet.slot);
+        let alike = self.servers.iter().flatten().filter(|server| server.generation() == asked.generation());
+        let holder = alike
+            .filter(|server| server.life != asked.life)
+            .find_map(|server| server.minutes().find(|(slot, tokens)| minutes.contains(slot) && tokens.has(token)));
+        if let Some((slot, _)) = holder {
+            let what =
+                format!("in calm, server {place} rejects player {token}, whom another holds since minute {slot}");
+            self.oracle.broken(7, what);
         }
     }
 
