@@ -123,7 +123,8 @@ impl<const N: usize> ShardedCounters<N> {
 /// How many shards are in use: two per core, so that a few threads more than cores still find one of their own.
 fn shards() -> usize {
     if cfg!(feature = "shuttle") {
-        return 2;
+        // As many as a scenario has threads, so that no two of them share one by chance.
+        return 4;
     }
     static SHARDS: OnceLock<usize> = OnceLock::new();
     *SHARDS.get_or_init(|| {
