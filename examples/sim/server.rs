@@ -3,7 +3,9 @@
 use crate::clocks::ServerClock;
 use crate::plan::{Crowd, Fleet, Weather};
 use crate::tokens::Tokens;
-use headcount::internals::{Glance, glance};
+use headcount::bloom::Shape;
+use headcount::fingerprint::FingerprintKey;
+use headcount::internals::{Glance, Values, glance};
 use headcount::round::{Exchange, Outcome, Request};
 use headcount::time::Slot;
 use headcount::{Headcount, Worker};
@@ -12,6 +14,9 @@ use std::time::Duration;
 
 /// A step of the store's clock is believed after three rounds, and the next one asks for the right minutes.
 const GETS_USED_TO_A_STEP: usize = 5;
+
+/// The whole fleet's key.
+const SECRET: &str = "the key of the whole fleet";
 
 pub struct Server {
     /// Which start this is, of all.
@@ -68,7 +73,7 @@ impl Server {
             .url("redis://nobody.is.asked")
             .sync_every(fleet.sync_every)
             .on_outage(fleet.on_outage)
-            .secret("the key of the whole fleet")
+            .secret(SECRET)
             .node("simulated")
             .refresh_queue(weather.refresh_queue)
             .clock(clock.clone())
@@ -112,6 +117,12 @@ impl Server {
 
     pub fn glance(&self) -> Glance {
         glance(&self.headcount)
+    }
+
+    /// What reads the values of its generation.
+    pub fn values(&self, shape: Shape) -> Values {
+        let key = FingerprintKey::new(SECRET.as_bytes()).expect("a long secret");
+        Values::new(shape, self.generation(), &key)
     }
 
     /// The oldest minute of its ring.

@@ -26,11 +26,6 @@ impl Tokens {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// No token has this number or a higher one.
-    pub fn end(&self) -> usize {
-        64 * self.0.len()
-    }
-
     /// Those that `other` lacks.
     pub fn without<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = usize> + 'a {
         self.0.iter().enumerate().flat_map(|(place, &word)| {
