@@ -1010,7 +1010,7 @@ local function state_for(step)
   elseif st.home and st.home ~= step.home and step.kind.carry then
     step.kind.carry(step.home_p, st.p, st, now_s, now_n)
     -- Told anew even if it is refused: else it would go on under the old policy until it is granted something.
-    st.changed = not (step.q and not step.q.take)
+    st.changed = st.changed or not (step.q and not step.q.take)
   end
   st.key, st.home, st.kind, st.p, st.own = step.key, step.home, step.kind, step.home_p, step.p
   if step.kind.trim then step.kind.trim(step.p, st) end

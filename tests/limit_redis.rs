@@ -622,6 +622,17 @@ fn what_a_list_was_granted_is_given_back_beside_its_first_key() {
     });
 }
 
+#[test]
+fn a_look_in_a_list_does_not_undo_what_the_list_takes() {
+    let server = Server::start();
+    let (runtime, connection) = (runtime(), connect(&server));
+    let [few, more] = [3, 4].map(|burst| limiter(&connection, "same", Tat::new(Rate::per_hour(1), burst)));
+    let list = [(&few, "k", Ask::ONE), (&more, "k", Ask::permits(0).peek())];
+    let granted =
+        (0..10).filter(|_| runtime.block_on(Redis::ask_all(&list)).unwrap().iter().all(Answer::is_allowed)).count();
+    assert_eq!(granted, 3);
+}
+
 // --- what else may lie under a key ---
 
 #[test]

@@ -249,6 +249,9 @@ async fn a_postgres_schema_of_the_first_version_is_migrated_and_keeps_its_rows()
     let bucket = store.bucket(token_bucket(Rate::per_second(1), 5)).unwrap();
     let answer = bucket.at(Duration::from_secs(1_700_000_001)).ask("k", Ask::ONE).await.unwrap();
     assert_eq!((answer.is_allowed(), answer.remaining), (true, 2));
+    let told_under = "select span_ns, interval_ns from headcount.buckets";
+    let row = client.query_one(told_under, &[]).await.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (5_000_000_000, 1_000_000_000));
 }
 
 #[tokio::test]

@@ -179,7 +179,7 @@ async fn gives_a_list_back([bucket, queue]: [Limiter; 2], look: impl AsyncFn() -
     let joint = Limiter::ask_all(&list).await.unwrap();
     // No later than before: nobody is in front any more.
     assert!(matches!(joint.verdict, Verdict::After(wait) if wait <= HOUR), "{joint:?}");
-    Limiter::cancel_all(&list, &joint).await.unwrap();
+    Limiter::cancel_all(joint).await.unwrap();
     assert_eq!(look().await, [4, 0]);
     let joint = Limiter::ask_all(&list).await.unwrap();
     assert!(matches!(joint.verdict, Verdict::After(wait) if wait <= HOUR), "{joint:?}");
@@ -246,4 +246,145 @@ async fn a_key_that_is_reset_begins_anew() {
         assert!(!limiter.ask("alice", Ask::ONE).await.unwrap().is_allowed());
         limiter.reset("alice").await.unwrap();
     }
+}
+
+// --- what a list does not need ---
+
+const MAX: Ask = Ask::ONE.max_wait(Duration::MAX);
+
+fn queue(hours: u32) -> Memory {
+    Memory::new(limit::leaky_queue(Rate::every(HOUR * hours), 9).unwrap()).unwrap()
+}
+
+fn full_in(memory: &Memory) -> Duration {
+    memory.ask("k", Ask::permits(0).peek()).unwrap().full_in
+}
+
+fn next_in(memory: &Memory) -> Duration {
+    memory.ask("k", Ask::permits(0).peek()).unwrap().next_in
+}
+
+#[tokio::test]
+async fn a_list_whose_looking_member_cannot_be_asked_is_given_back() {
+    let memory = Memory::new(token_bucket(Rate::per_hour(1), 2)).unwrap();
+    let enforcing = Limiter::new("enforcing", memory.clone());
+    let store = Postgres::open("postgres://u@127.0.0.1:1/x").unwrap();
+    let looking = Limiter::new(
+        "looking",
+        store
+            .yugabyte(Rate::per_second(2), Duration::from_secs(60))
+            .unwrap()
+            .faithful(limit::Rounding::HalfAway)
+            .unwrap(),
+    )
+    .shadow(true);
+    let list = [(&enforcing, "k", Ask::permits(2)), (&looking, "k", Ask::permits(2))];
+    let answer = Limiter::ask_all(&list).await;
+    assert_eq!((answer.is_err(), memory.ask("k", Ask::permits(0).peek()).unwrap().remaining), (true, 2), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_list_that_is_dropped_while_its_looking_member_is_asked_is_given_back() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let memory = queue(1);
+    let enforcing = Limiter::new("enforcing", memory.clone());
+    let connection = RedisConnection::open(&url).unwrap();
+    let looking = Limiter::new(
+        "looking",
+        Redis::builder(&connection, "looking", token_bucket(Rate::per_hour(1), 2))
+            .time_limit(Duration::from_secs(30))
+            .build()
+            .unwrap(),
+    )
+    .shadow(true);
+    let list = [(&enforcing, "k", MAX), (&looking, "k", Ask::ONE)];
+    let _ = enforcing.ask("k", Ask::ONE).await.unwrap();
+    let before = full_in(&memory);
+    let _ = tokio::time::timeout(Duration::from_millis(200), Limiter::wait_all(&list)).await;
+    let after = full_in(&memory);
+    assert!(after <= before, "{before:?} {after:?}");
+}
+
+#[tokio::test]
+async fn what_was_promised_after_a_list_stays_promised_when_it_is_canceled() {
+    let memory = Memory::new(token_bucket(Rate::per_hour(1), 1)).unwrap();
+    let (limiter, behind) = (Limiter::new("l", memory.clone()), Limiter::new("behind", queue(3)));
+    let _ = behind.ask("k", Ask::ONE).await.unwrap();
+    let _ = limiter.ask("k", Ask::ONE).await.unwrap();
+    let list = [(&limiter, "k", MAX), (&behind, "k", MAX)];
+    let joint = Limiter::ask_all(&list).await.unwrap();
+    assert!(joint.is_allowed());
+    let third = limiter.ask("k", MAX).await.unwrap().wait();
+    Limiter::cancel_all(joint).await.unwrap();
+    let fourth = limiter.ask("k", MAX).await.unwrap().wait();
+    assert!(fourth > third + HOUR / 2, "two at one moment at burst 1: {third:?} {fourth:?}");
+}
+
+#[tokio::test]
+async fn a_canceled_list_takes_its_own_attempt_out_of_a_log() {
+    let memory = Memory::new(sliding_log(1, HOUR)).unwrap();
+    let (limiter, behind) = (Limiter::new("l", memory.clone()), Limiter::new("behind", queue(3)));
+    let _ = behind.ask("k", Ask::ONE).await.unwrap();
+    let _ = limiter.ask("k", Ask::ONE).await.unwrap();
+    let before = next_in(&memory);
+    let list = [(&limiter, "k", MAX), (&behind, "k", MAX)];
+    let joint = Limiter::ask_all(&list).await.unwrap();
+    Limiter::cancel_all(joint).await.unwrap();
+    let after = next_in(&memory);
+    assert!(after <= before, "{before:?} {after:?}");
+}
+
+#[tokio::test]
+async fn a_list_that_names_a_key_twice_is_given_back_whole() {
+    let memory = Memory::new(limit::policy::Tat::new(Rate::per_hour(1), 0).paid(limit::policy::Paid::After)).unwrap();
+    let limiter = Limiter::new("l", memory.clone());
+    let _ = limiter.ask("k", Ask::ONE).await.unwrap();
+    let before = full_in(&memory);
+    let list = [(&limiter, "k", MAX), (&limiter, "k", MAX)];
+    let joint = Limiter::ask_all(&list).await.unwrap();
+    Limiter::cancel_all(joint).await.unwrap();
+    let after = full_in(&memory);
+    assert!(after <= before, "{before:?} {after:?}");
+}
+
+#[tokio::test]
+async fn a_canceled_list_gives_a_warm_up_its_turn_back() {
+    let memory = Memory::new(limit::guava_warming_up(Rate::per_hour(1), HOUR * 4)).unwrap();
+    let (limiter, behind) = (Limiter::new("l", memory.clone()), Limiter::new("behind", queue(30)));
+    let _ = behind.ask("k", Ask::ONE).await.unwrap();
+    let _ = limiter.ask("k", Ask::ONE).await.unwrap();
+    let before = next_in(&memory);
+    let list = [(&limiter, "k", MAX), (&behind, "k", MAX)];
+    let joint = Limiter::ask_all(&list).await.unwrap();
+    assert!(joint.is_allowed());
+    Limiter::cancel_all(joint).await.unwrap();
+    let after = next_in(&memory);
+    assert!(after <= before, "{before:?} {after:?}");
+}
+
+#[tokio::test]
+async fn a_key_is_reset_also_where_this_process_limits_it() {
+    let connection = RedisConnection::open("redis://127.0.0.1:1").unwrap();
+    let redis = Redis::new(&connection, "l", token_bucket(Rate::per_hour(1), 1)).unwrap();
+    let limiter = Limiter::new("l", redis)
+        .on_store_error(OnStoreError::Local(Memory::new(token_bucket(Rate::per_hour(1), 1)).unwrap()));
+    assert!(limiter.ask("k", Ask::ONE).await.unwrap().is_allowed());
+    assert!(!limiter.ask("k", Ask::ONE).await.unwrap().is_allowed());
+    limiter.reset("k").await.unwrap();
+    assert!(limiter.ask("k", Ask::ONE).await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn a_turn_that_this_process_gave_is_given_back_to_it() {
+    let connection = RedisConnection::open("redis://127.0.0.1:1").unwrap();
+    let redis = Redis::new(&connection, "l", token_bucket(Rate::per_hour(1), 1)).unwrap();
+    let local = queue(1);
+    let limiter = Limiter::new("l", redis).on_store_error(OnStoreError::Local(local.clone()));
+    let _ = limiter.ask("k", Ask::ONE).await.unwrap();
+    let before = full_in(&local);
+    let list = [(&limiter, "k", MAX)];
+    assert!(tokio::time::timeout(Duration::from_millis(300), Limiter::wait_all(&list)).await.is_err());
+    let after = full_in(&local);
+    assert!(after <= before, "{before:?} {after:?}");
 }

@@ -47,10 +47,13 @@ begin
       if not found then
         was_tat := 0;
         was_as_of := 0;
+        was_span := span_ns;
+        was_interval := interval_ns;
       end if;
     end if;
     now_ns := coalesce(at_ns, (extract(epoch from clock_timestamp()) * 1000000)::bigint * 1000);
-    is_told_anew := was_span <> span_ns or was_interval <> interval_ns;
+    -- A row of version 1 does not say; it is told under this policy from now on.
+    is_told_anew := was_span is distinct from span_ns or was_interval is distinct from interval_ns;
     if is_told_anew then
       select t.tat, t.as_of into was_tat, was_as_of
         from headcount.told_under(was_tat, was_as_of, was_span, was_interval, span_ns, interval_ns, now_ns) t;

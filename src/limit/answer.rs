@@ -82,6 +82,15 @@ pub struct Reservation {
     pub(crate) act_at: u64,
     /// Where the state stood after it: the policy's own mark, by which it sees whether somebody came later.
     pub(crate) mark: u64,
+    /// Charged by the limiter of this process, because the store did not answer.
+    pub(crate) is_local: bool,
+}
+
+impl Reservation {
+    #[inline]
+    pub(crate) fn new(cost: u64, act_at: u64, mark: u64) -> Self {
+        Self { cost, act_at, mark, is_local: false }
+    }
 }
 
 impl Answer {

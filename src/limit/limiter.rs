@@ -16,6 +16,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// A named limiter in any store. Clones are handles of one limiter.
 ///
@@ -129,6 +130,9 @@ pub enum AskError {
     },
 }
 
+/// A turn that no process lives to see: thirty years.
+const FAR_OFF: Duration = Duration::from_secs(30 * 365 * 86_400);
+
 /// Limits' worth of debt that one settlement can take.
 const MOST_DEBTS: u32 = 100;
 
@@ -151,7 +155,8 @@ pub struct LimiterStatus {
 }
 
 /// What a list of limiters answered as one step.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
+#[must_use]
 pub struct Joint {
     /// All together: the longest wait, or a refusal with the longest retry.
     pub verdict: Verdict,
@@ -159,6 +164,7 @@ pub struct Joint {
     pub refused_by: Option<usize>,
     /// Each one's own answer.
     pub answers: Vec<Answer>,
+    given: Vec<Given>,
 }
 
 impl Limiter {
@@ -233,10 +239,9 @@ impl Limiter {
         let key = key.as_ref();
         let answer = self.ask(key, ask).await?;
         if ask.mode == Mode::Take && !answer.wait().is_zero() {
-            let back = Back::Turn(answer.reservation);
-            let turn = Turn(vec![Given { limiter: self.clone(), key: key.to_vec(), first_key: None, back }]);
+            let turn = Turn(vec![Given::of(self, key, None, &answer)]);
             tokio::time::sleep(answer.wait()).await;
-            turn.has_come();
+            turn.keep();
         }
         Ok(answer)
     }
@@ -269,12 +274,20 @@ impl Limiter {
                 asks[nth].0.count(asks[nth].2, &answers[nth]);
             }
         }
-        // Who only looks must not keep the others from being charged.
+        let first_key = step.first().map(|(_, key, _)| key.to_vec());
+        let given = |(nth, answer): (usize, &Answer)| {
+            let (limiter, key, _) = place(nth);
+            Given::of(limiter, key, first_key.clone(), answer)
+        };
+        let turn = Turn(enforcing.iter().map(|&nth| given((nth, &answers[nth]))).collect());
+        // Who only looks must not keep the others from being charged, nor what they charged if it cannot be asked.
+        let mut seen = Vec::new();
         for nth in looking {
             let (limiter, key, ask) = place(nth);
             answers[nth] = limiter.ask(key, if granted { ask } else { ask.peek() }).await?;
+            seen.push(Given::of(limiter, key, None, &answers[nth]));
         }
-        Ok(Joint::of(answers))
+        Ok(Joint::of(answers, turn.keep().into_iter().chain(seen).collect()))
     }
 
     /// Asks several limiters as one step, and waits until it is this request's turn in all of them; returns at once if one
@@ -288,26 +301,24 @@ impl Limiter {
     /// # Panics
     /// Outside a tokio runtime with timers.
     pub async fn wait_all<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> Result<Joint, AskError> {
-        let joint = Self::ask_all(asks).await?;
+        let mut joint = Self::ask_all(asks).await?;
         let takes = asks.iter().any(|(.., ask)| ask.mode == Mode::Take);
-        if let (Verdict::After(wait), true) = (joint.verdict, takes) {
-            let turn = Turn(joint.given(asks));
-            tokio::time::sleep(wait).await;
-            turn.has_come();
+        if let (Verdict::After(_), true) = (joint.verdict, takes) {
+            let last = joint.given.iter().map(|given| given.turn).max().unwrap_or_else(Instant::now);
+            let turn = Turn(std::mem::take(&mut joint.given));
+            tokio::time::sleep_until(last).await;
+            joint.given = turn.keep();
         }
         Ok(joint)
     }
 
-    /// Gives back what a list was granted, before it was its turn in all of the limiters: the reservations that it would
-    /// still be waiting for are canceled, and what was there sooner is refunded. The list must be the one that was asked.
+    /// Gives back what a list was granted and does not need: reservations whose turn has not come are canceled, the rest is
+    /// refunded. A zone in MySQL keeps what it has: its transactions are history.
     ///
     /// # Errors
-    /// [`AskError::Unsupported`] for a zone in MySQL, whose transactions are history.
-    pub async fn cancel_all<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)], joint: &Joint) -> Result<(), AskError> {
-        for given in joint.given(asks) {
-            given.take_back().await?;
-        }
-        Ok(())
+    /// [`AskError`] for what the caller has to mend.
+    pub async fn cancel_all(joint: Joint) -> Result<(), AskError> {
+        take_back(joint.given).await
     }
 
     /// Gives a reservation back whose turn has not come; see [`super::At::cancel`]. A store that does not answer is counted,
@@ -327,7 +338,8 @@ impl Limiter {
         self.take_back(key.as_ref(), None, Back::Permits(permits)).await
     }
 
-    /// Forgets a key: it is as if it had never been asked for. A store that does not answer is counted, and remembers it.
+    /// Forgets a key, also where this process limits it while the store does not answer: it is as if it had never been
+    /// asked for alone. A store that does not answer is counted, and remembers it.
     ///
     /// # Errors
     /// [`AskError::Unsupported`] for a zone in MySQL, whose transactions are history.
@@ -336,9 +348,21 @@ impl Limiter {
     }
 
     async fn take_back(&self, key: &[u8], first_key: Option<&[u8]>, back: Back) -> Result<(), AskError> {
+        let here = match back {
+            Back::Turn(reservation) | Back::Unused(reservation) => reservation.is_local,
+            Back::Permits(_) => false,
+            Back::All => true,
+        };
+        if let (true, OnStoreError::Local(memory)) = (here, &self.shared.on_store_error) {
+            back.to_memory(memory, key);
+            if !matches!(back, Back::All) {
+                return Ok(());
+            }
+        }
         match self.shared.store.take_back(key, first_key, back).await {
             Ok(()) => Ok(()),
             Err(Untaken::Unsupported(what)) => Err(AskError::Unsupported { limiter: self.shared.name.clone(), what }),
+            #[cfg(feature = "postgres")]
             Err(Untaken::Mistake(error)) => Err(error),
             Err(Untaken::Store(error)) => {
                 self.note_silence(&error);
@@ -355,7 +379,8 @@ impl Limiter {
     pub async fn settle(&self, key: impl AsRef<[u8]>, asked: &Reservation, used: u64) -> Result<(), AskError> {
         let key = key.as_ref();
         if used < asked.cost {
-            return self.refund(key, asked.cost - used).await;
+            let unused = Reservation { cost: asked.cost - used, ..*asked };
+            return self.take_back(key, None, Back::Unused(unused)).await;
         }
         let mut excess = used - asked.cost;
         // Not this request's answers, so they are not counted. A store that does not answer is not asked on.
@@ -434,8 +459,8 @@ impl Limiter {
             }),
             OnStoreError::Local(_) => {
                 let answer = local.next().unwrap_or_else(|| Answer::without_store(Verdict::Now));
-                // What was charged here cannot be given back there.
-                let reservation = Reservation::default();
+                // What was charged here is given back here.
+                let reservation = Reservation { is_local: true, ..answer.reservation };
                 Answer { answered_by: AnsweredBy::OnStoreError, reservation, ..answer }
             }
         };
@@ -467,7 +492,7 @@ impl std::fmt::Debug for Limiter {
 }
 
 impl Joint {
-    fn of(answers: Vec<Answer>) -> Self {
+    fn of(answers: Vec<Answer>, given: Vec<Given>) -> Self {
         let refused_by = answers.iter().position(|answer| !answer.is_allowed());
         let verdict = match refused_by.and_then(|nth| answers[nth].because()) {
             None => match answers.iter().map(Answer::wait).max() {
@@ -481,30 +506,12 @@ impl Joint {
                 Verdict::Refused { retry, because }
             }
         };
-        Self { verdict, refused_by, answers }
+        Self { verdict, refused_by, answers, given }
     }
 
     /// Whether to go on, at once or after the verdict's wait.
     pub fn is_allowed(&self) -> bool {
         self.refused_by.is_none()
-    }
-
-    /// What each limiter of the list has given, and how it takes it back until the list's turn has come.
-    fn given<K: AsRef<[u8]>>(&self, asks: &[(&Limiter, K, Ask)]) -> Vec<Given> {
-        let turn = self.answers.iter().map(Answer::wait).max().unwrap_or_default();
-        // Those that only look were asked alone.
-        let mut enforcing = asks.iter().filter(|(limiter, ..)| !limiter.shared.shadow);
-        let first_key = enforcing.next().map(|(_, key, _)| key.as_ref().to_vec());
-        let given = asks.iter().zip(&self.answers).map(|((limiter, key, _), answer)| Given {
-            limiter: (*limiter).clone(),
-            key: key.as_ref().to_vec(),
-            first_key: first_key.clone().filter(|_| !limiter.shared.shadow),
-            back: match answer.reservation {
-                reservation if answer.wait() == turn && !turn.is_zero() => Back::Turn(reservation),
-                reservation => Back::Permits(reservation.cost),
-            },
-        });
-        given.filter(|given| !given.back.is_nothing()).collect()
     }
 }
 
@@ -522,21 +529,19 @@ enum Unanswered {
 enum Back {
     /// A reservation whose turn has not come.
     Turn(Reservation),
-    /// Permits that were charged, and not needed.
+    /// The permits of one whose turn has come, and which were not needed.
+    Unused(Reservation),
+    /// So many permits.
     Permits(u64),
     /// Whatever was charged.
     All,
 }
 
 impl Back {
-    fn is_nothing(&self) -> bool {
-        matches!(self, Self::Turn(Reservation { cost: 0, .. }) | Self::Permits(0))
-    }
-
     fn to_memory(self, memory: &Memory, key: &[u8]) {
         match self {
             Self::Turn(reservation) => memory.cancel(key, &reservation),
-            Self::Permits(permits) => memory.refund(key, permits),
+            Self::Unused(Reservation { cost: permits, .. }) | Self::Permits(permits) => memory.refund(key, permits),
             Self::All => memory.reset(key),
         }
     }
@@ -545,24 +550,44 @@ impl Back {
     fn what(&self) -> &'static str {
         match self {
             Self::Turn(_) => "take a reservation back",
-            Self::Permits(_) => "take permits back",
+            Self::Unused(_) | Self::Permits(_) => "take permits back",
             Self::All => "forget a key",
         }
     }
 }
 
-/// What one limiter has given, and takes back.
+/// What one limiter has given to a request that may not need it.
+#[derive(Debug)]
 struct Given {
     limiter: Limiter,
     key: Vec<u8>,
     /// The first key of the list that it was asked in.
     first_key: Option<Vec<u8>>,
-    back: Back,
+    reservation: Reservation,
+    /// When the request's turn is.
+    turn: Instant,
 }
 
 impl Given {
-    async fn take_back(&self) -> Result<(), AskError> {
-        self.limiter.take_back(&self.key, self.first_key.as_deref(), self.back).await
+    fn of(limiter: &Limiter, key: &[u8], first_key: Option<Vec<u8>>, answer: &Answer) -> Self {
+        let now = Instant::now();
+        // Further off than a clock can tell is not waited for in this life.
+        let turn = now.checked_add(answer.wait()).unwrap_or(now + FAR_OFF);
+        Self { limiter: limiter.clone(), key: key.to_vec(), first_key, reservation: answer.reservation, turn }
+    }
+
+    fn back(&self) -> Option<Back> {
+        let is_to_come = self.turn > Instant::now();
+        let back = if is_to_come { Back::Turn(self.reservation) } else { Back::Unused(self.reservation) };
+        (self.reservation.cost > 0).then_some(back)
+    }
+
+    /// The store in this process that has charged, if it was one.
+    fn memory(&self) -> Option<&Memory> {
+        match &self.limiter.shared.on_store_error {
+            OnStoreError::Local(memory) if self.reservation.is_local => Some(memory),
+            _ => self.limiter.shared.store.memory(),
+        }
     }
 }
 
@@ -570,6 +595,7 @@ impl Given {
 enum Untaken {
     #[cfg_attr(not(feature = "mysql"), allow(dead_code))]
     Unsupported(&'static str),
+    #[cfg(feature = "postgres")]
     Mistake(AskError),
     Store(StoreError),
 }
@@ -656,7 +682,9 @@ impl Store {
                 let view = redis.beside(first_key.unwrap_or(key));
                 let done = match back {
                     Back::Turn(reservation) => view.cancel(key, &reservation).await,
-                    Back::Permits(permits) => view.refund(key, permits).await,
+                    Back::Unused(Reservation { cost: permits, .. }) | Back::Permits(permits) => {
+                        view.refund(key, permits).await
+                    }
                     Back::All => view.reset(key).await,
                 };
                 done.map_err(Untaken::Store)?;
@@ -664,7 +692,9 @@ impl Store {
             #[cfg(feature = "postgres")]
             Self::Postgres(bucket) => match back {
                 Back::Turn(reservation) => bucket.cancel(key, &reservation).await?,
-                Back::Permits(permits) => bucket.refund(key, permits).await?,
+                Back::Unused(Reservation { cost: permits, .. }) | Back::Permits(permits) => {
+                    bucket.refund(key, permits).await?;
+                }
                 Back::All => bucket.reset(key).await?,
             },
             #[cfg(feature = "mysql")]
@@ -674,28 +704,43 @@ impl Store {
     }
 }
 
-/// Turns that are waited for; dropped before they have come, they are given back.
+/// What is given back if it is dropped: the last first, since a policy gives most back to whom nobody followed.
 struct Turn(Vec<Given>);
 
 impl Turn {
-    fn has_come(mut self) {
-        self.0.clear();
+    /// It is needed after all.
+    fn keep(mut self) -> Vec<Given> {
+        std::mem::take(&mut self.0)
     }
+}
+
+async fn take_back(mut all: Vec<Given>) -> Result<(), AskError> {
+    while let Some(given) = all.pop() {
+        if let Some(back) = given.back() {
+            match given.limiter.take_back(&given.key, given.first_key.as_deref(), back).await {
+                Ok(()) | Err(AskError::Unsupported { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut elsewhere = Vec::new();
-        for given in self.0.drain(..) {
-            match given.limiter.shared.store.memory() {
-                Some(memory) => given.back.to_memory(memory, &given.key),
-                None => elsewhere.push(given),
+        while let Some(given) = self.0.pop() {
+            match (given.memory(), given.back()) {
+                (_, None) => {}
+                (Some(memory), Some(back)) => back.to_memory(memory, &given.key),
+                (None, Some(_)) => {
+                    self.0.push(given);
+                    break;
+                }
             }
         }
-        // A drop cannot wait for a store; without a runtime the turn passes unused.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        for given in elsewhere {
-            runtime.spawn(async move { given.take_back().await });
+        // A drop cannot wait for a store; without a runtime the turns pass unused.
+        if let (false, Ok(runtime)) = (self.0.is_empty(), tokio::runtime::Handle::try_current()) {
+            runtime.spawn(take_back(std::mem::take(&mut self.0)));
         }
     }
 }

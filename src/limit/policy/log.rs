@@ -199,7 +199,7 @@ impl Arithmetic for Log {
             wait => {
                 let act_at = now.saturating_add(wait);
                 let max_wait = if held.saturating_add(cost) > self.most_remembered() { 0 } else { max_wait };
-                Ruling::of_wait(wait, max_wait, Reservation { cost, act_at, mark: 0 })
+                Ruling::of_wait(wait, max_wait, Reservation::new(cost, act_at, 0))
             }
         };
         let (recorded, at) = match &mut ruling {

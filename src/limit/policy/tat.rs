@@ -149,11 +149,13 @@ impl Tat {
     }
 
     /// A state as a store keeps it: its theoretical arrival time, and the time that is as of.
+    #[cfg(feature = "postgres")]
     pub(crate) fn state(&self, tat: u64, as_of: u64) -> State {
         State { tat, as_of }
     }
 
     /// What a store keeps of a state.
+    #[cfg(feature = "postgres")]
     pub(crate) fn parts(state: &State) -> (u64, u64) {
         (state.tat, state.as_of)
     }
@@ -209,7 +211,7 @@ impl Tat {
                 _ if self.rate.is_zero() => NEVER,
                 wait => wait,
             };
-            let reservation = Reservation { cost, act_at: now.saturating_add(wait), mark: next };
+            let reservation = Reservation::new(cost, now.saturating_add(wait), next);
             Ruling::of_wait(wait, question.max_wait, reservation)
         };
         if ruling.is_granted() {

@@ -125,7 +125,7 @@ impl Arithmetic for Ticks {
         } else {
             let wait = if cost == 0 && at.permits >= 0 { 0 } else { self.wait(&at, cost) };
             let act_at = at.as_of.saturating_add(wait);
-            match Ruling::of_wait(wait, question.max_wait, Reservation { cost, act_at, mark: 0 }) {
+            match Ruling::of_wait(wait, question.max_wait, Reservation::new(cost, act_at, 0)) {
                 Ruling::Refused { retry, .. } if cost > self.capacity && retry >= self.best_until(&at) => Ruling::NEVER,
                 ruling => ruling,
             }

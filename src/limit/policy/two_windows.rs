@@ -105,7 +105,7 @@ impl Arithmetic for TwoWindows {
         };
         let ruling = match self.wait(&at, cost) {
             _ if cost == 0 => Ruling::of_wait(0, 0, Reservation::default()),
-            0 => Ruling::of_wait(0, 0, Reservation { cost, act_at: at.as_of, mark: 0 }),
+            0 => Ruling::of_wait(0, 0, Reservation::new(cost, at.as_of, 0)),
             NEVER => Ruling::NEVER,
             retry => Ruling::Refused { retry, because: Because::Used },
         };

@@ -139,7 +139,7 @@ impl Arithmetic for WarmUp {
         };
         let free = self.rate.is_infinite();
         let act_at = at.next_free.saturating_mul(1000);
-        let ruling = Ruling::of_wait(wait, question.max_wait, Reservation { cost, act_at, mark: at.stored.to_bits() });
+        let ruling = Ruling::of_wait(wait, question.max_wait, Reservation::new(cost, act_at, at.stored.to_bits()));
         if ruling.is_granted() {
             at = self.charged(&curve, &at, cost);
             if question.mode == Mode::Take {

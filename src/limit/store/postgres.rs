@@ -171,7 +171,8 @@ impl Postgres {
     }
 
     /// Creates the schema `headcount` in the database, or brings an older one up to this program's version; does nothing
-    /// if it is there. May be called by everybody at once, at each start.
+    /// if it is there. May be called by everybody at once, at each start. Programs that know an older version only must
+    /// be stopped before: they would write rows and not say under which policy.
     ///
     /// The first to call it must be allowed to create a schema. To all others it is enough to have `usage` of the schema
     /// `headcount` and `select, insert, update, delete` on its tables.

@@ -114,7 +114,7 @@ pub(super) fn question(question: Question) -> String {
 
 /// A reservation in the script's words.
 pub(super) fn reservation(policy: &Policy, reservation: &Reservation) -> String {
-    let Reservation { cost, act_at, mark } = reservation;
+    let Reservation { cost, act_at, mark, .. } = reservation;
     let (seconds, nanos) = (act_at / 1_000_000_000, act_at % 1_000_000_000);
     match policy {
         Policy::WarmUp(_) => format!("{cost} {seconds} {nanos} {:e}", f64::from_bits(*mark)),
@@ -139,7 +139,7 @@ fn finding(text: &str) -> Option<Finding> {
     let (verdict, time, because) = (word()?, self::time(word()?)?, word()?);
     let (limit, remaining, available) = (whole(word()?)?, whole(word()?)?, word()?.parse().ok()?);
     let (next_in, full_in) = (self::time(word()?)?, self::time(word()?)?);
-    let reservation = Reservation { cost: whole(word()?)?, act_at: whole(word()?)?, mark: mark(word()?)? };
+    let reservation = Reservation::new(whole(word()?)?, whole(word()?)?, mark(word()?)?);
     let because = match because {
         "soon" => Because::TooSoon,
         "both" => Because::UsedAndTooSoon,
