@@ -1,9 +1,10 @@
 //! Servers that share one store: what each learns of the others, round by round.
 
+use headcount::internals::Protocol;
 use headcount::time::{Clock, ManualClock, Timestamp};
 use headcount::{Builder, Decision, FilterStore, Headcount, MemoryStore, OverrideMode, OverrideOrder, Rounds, Worker};
 use headcount::{StoreError, round};
-use round::{Identity, Outcome, Reply, Request};
+use round::{Exchange, Identity, Next, Outcome, Reply, Request};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -290,6 +291,25 @@ async fn a_paused_process_turns_nobody_away_until_it_has_read_again() {
     b.worker.tick();
     assert_eq!(b.decide("unknown here"), Decision::Warming);
     b.round().await;
+    assert_eq!(b.coverage(), 31);
+}
+
+#[tokio::test]
+async fn a_first_round_that_slept_before_its_end_has_not_succeeded() {
+    let mut fleet = Fleet::new();
+    let mut a = fleet.start();
+    fleet.pass(5, &mut [&mut a]).await;
+    let mut b = fleet.start();
+    let Exchange { identity, mut round, .. } = b.headcount.exchange_by("by hand", Protocol::HEADCOUNT);
+    let look = round.begin(fleet.clock.monotonic());
+    let mut reply = fleet.store.answer(&identity, look);
+    fleet.clock.advance(10 * SECOND);
+    b.worker.tick();
+    while let Next::Ask(request) = round.answer(Ok(reply), fleet.clock.monotonic()) {
+        reply = fleet.store.answer(&identity, request);
+    }
+    assert_eq!(b.headcount.status().sync.last_success_seconds, None);
+    fleet.pass(3, &mut [&mut a, &mut b]).await;
     assert_eq!(b.coverage(), 31);
 }
 

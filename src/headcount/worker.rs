@@ -77,8 +77,13 @@ impl Worker {
         if slot > current {
             self.turn(slot, link == Link::Alone || (link != Link::Joining && slot == current.plus(1)));
         }
-        if paused && matches!(link, Link::Up | Link::Away) {
-            self.distrust(current, slot);
+        if paused {
+            match link {
+                Link::Up | Link::Away => self.distrust(current, slot),
+                // Nothing is known yet; but what the first round has been told is old.
+                Link::Joining => _ = self.shared.distrusts.fetch_add(1, Relaxed),
+                Link::Alone => {}
+            }
         }
         let ended = self.shared.change(|state| state.room.expire(now));
         if ended {
