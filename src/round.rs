@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A round *succeeds* when nothing foreign that its look has shown is left unread. Losing the race to publish does not
-//! undo that: what the other server wrote is shown by the next look.
+//! undo that: what the other server wrote is shown by the next look. Nor does a round succeed whose look tells that the
+//! store's clock has stepped to a minute that it has not asked for.
 
 mod coverage;
 #[cfg(test)]
@@ -46,6 +47,9 @@ const CATCH_UP_VALUES: usize = 3;
 /// How long a server that has heard nothing yet waits for the store: long enough for a slow one, and short enough to meet
 /// one that has just come back within three seconds.
 const FIRST_ANSWER: Duration = Duration::from_millis(2500);
+
+/// A correction of the clock up to this is its error, and no step: a minute that it begins is begun as by time's passing.
+const CLOCK_ERROR: Duration = Duration::from_millis(100);
 
 /// Answers slower than a tick of a tight period are still waited for this long.
 pub(crate) const LEAST_TIMEOUT: Duration = Duration::from_millis(250);
@@ -148,6 +152,8 @@ pub struct Round {
     looked: Duration,
     /// The store's clock is far from ours, and nobody knows yet which is right.
     doubted: bool,
+    /// The minute that a step of the store's clock has led to, until a look has asked for it.
+    unasked: Option<Slot>,
     /// How often this process was found to have paused, as of the look.
     distrusts: u64,
     news: Publish,
@@ -228,6 +234,7 @@ impl Round {
             started: Duration::ZERO,
             looked: Duration::ZERO,
             doubted: false,
+            unasked: None,
             distrusts: 0,
             news: Publish::default(),
             conflict: false,
@@ -282,6 +289,7 @@ impl Round {
         self.looked = now;
         self.distrusts = self.shared.distrusts.load(Relaxed);
         let slots: Vec<_> = self.shared.state.read().ring.slots().collect();
+        self.unasked = self.unasked.filter(|&unasked| slots.first().is_none_or(|&newest| newest < unasked));
         self.phase = Phase::Looking { slots: slots.clone(), corrected };
         Request::Look { slots }
     }
@@ -290,7 +298,7 @@ impl Round {
         if !std::mem::replace(&mut self.has_looked, true) {
             self.coverage.read_first_look(&self.shared, &looked);
         }
-        if self.set_clock(&looked, now) && !corrected {
+        if self.set_clock(slots, &looked, now) && !corrected {
             // The minutes that were asked for were this machine's guess.
             return Next::Ask(self.look(now, true));
         }
@@ -325,9 +333,10 @@ impl Round {
     }
 
     /// Sets the fleet's clock. Returns whether the current minute turned out to have another number.
-    fn set_clock(&mut self, looked: &Looked, now: Duration) -> bool {
+    fn set_clock(&mut self, asked: &[Slot], looked: &Looked, now: Duration) -> bool {
         // Held until the ring has the same number: the worker must not turn to a minute of the old clock.
         let mut clock = self.shared.fleet_clock.lock();
+        let before = clock.now(now);
         let observed = clock.observe(self.looked, looked.time, now);
         let (slot, time) = (clock.slot(now), clock.now(now));
         let renumbered = observed == Observed::First
@@ -340,6 +349,10 @@ impl Round {
                 other
             });
         drop(clock);
+        let stepped = observed != Observed::First && time.since(before) > CLOCK_ERROR;
+        if stepped && asked.first().is_some_and(|&newest| newest < slot) {
+            self.unasked = Some(slot);
+        }
         self.doubted = observed == Observed::Doubted;
         match observed {
             Observed::Jumped => tracing::warn!(%time, "the store's clock has jumped, and three rounds agree on it"),
@@ -471,6 +484,12 @@ impl Round {
             // What was read belongs to another time than now: good to have, and no reason to call anybody a newcomer.
             let current = self.shared.state.read().ring.current();
             self.shared.change(|state| state.ring.set_covered(current, false));
+            return self.publish(now);
+        }
+        if self.unasked.is_some() {
+            // What was asked for is read, and not what others have published in the minute that the clock has come to.
+            let current = self.shared.state.read().ring.current();
+            self.coverage.leave_unread(&self.shared, std::iter::once(current));
             return self.publish(now);
         }
         let known = &self.known;

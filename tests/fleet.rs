@@ -470,3 +470,53 @@ async fn the_first_look_corrects_a_machine_whose_clock_is_wrong() {
     assert_eq!(b.coverage(), 31);
     assert_eq!((b.decide("alice"), b.decide("bob")), (Decision::Seen, Decision::Seen));
 }
+
+#[tokio::test]
+async fn a_step_of_the_stores_clock_into_the_next_minute_turns_nobody_away_before_it_is_read() {
+    let mut fleet = Fleet::new();
+    let stores = Arc::new(ManualClock::starting_at(fleet.clock.wall()));
+    fleet.store = MemoryStore::with_clock(Arc::clone(&stores));
+    let (mut a, mut b) = (fleet.start(), fleet.start());
+    for _ in 0..20 {
+        stores.advance(SECOND);
+        fleet.pass(1, &mut [&mut a, &mut b]).await;
+    }
+    assert_eq!((a.coverage(), b.coverage()), (31, 31));
+    stores.advance(MINUTE + SECOND);
+    fleet.clock.advance(SECOND);
+    // a learns of the step, and lets somebody in in the minute that it has led to.
+    a.round().await;
+    assert!(a.headcount.admit("alice").is_admitted());
+    a.round().await;
+    // b turns newcomers away, and has asked for the minutes of the old clock.
+    let throttling =
+        OverrideOrder { mode: OverrideMode::Throttling, max_active_users: None, lasting: 10 * MINUTE, reason: None };
+    b.headcount.set_override(throttling).unwrap();
+    assert_eq!(b.decide("stranger"), Decision::Rejected);
+    assert_eq!(b.round().await, Outcome::Success);
+    assert_eq!(b.coverage(), 30);
+    assert_eq!(b.decide("bob"), Decision::Warming);
+    // The next round has asked for the minute, and read it.
+    b.round().await;
+    assert_eq!((a.coverage(), b.coverage()), (31, 31));
+    assert_eq!((b.decide("alice"), b.decide("another stranger")), (Decision::Seen, Decision::Rejected));
+}
+
+#[tokio::test]
+async fn a_small_correction_of_the_clock_at_a_minutes_turn_costs_no_round() {
+    let mut fleet = Fleet::new();
+    let stores = Arc::new(ManualClock::starting_at(fleet.clock.wall()));
+    fleet.store = MemoryStore::with_clock(Arc::clone(&stores));
+    let mut a = fleet.start();
+    // One second short of the turn.
+    for _ in 0..59 {
+        stores.advance(SECOND);
+        fleet.pass(1, &mut [&mut a]).await;
+    }
+    assert_eq!(a.coverage(), 31);
+    stores.advance(SECOND);
+    fleet.clock.advance(SECOND - Duration::from_millis(50));
+    assert_eq!(a.round().await, Outcome::Success);
+    assert_eq!(a.coverage(), 31);
+    assert_eq!(a.decide("alice"), Decision::Newcomer);
+}

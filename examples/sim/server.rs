@@ -12,9 +12,6 @@ use headcount::{Headcount, Worker};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A step of the store's clock is believed after three rounds, and the next one asks for the right minutes.
-const GETS_USED_TO_A_STEP: usize = 5;
-
 /// The whole fleet's key.
 const SECRET: &str = "the key of the whole fleet";
 
@@ -42,8 +39,8 @@ pub struct Server {
     pub in_round: bool,
     /// When its last successful round began.
     pub last_success: Option<Duration>,
-    /// When the last few began, the latest first.
-    successes: [Option<Duration>; GETS_USED_TO_A_STEP],
+    /// When its last look was sent: a round that finds that it asked for the wrong minutes looks again.
+    pub look_sent: Duration,
     /// When its last look reached the store.
     pub looked_at: Duration,
     /// The minute of the first.
@@ -56,7 +53,7 @@ pub struct Server {
     pub leaving: Option<Duration>,
     /// When a pause ends that is too long to be overlooked.
     pub sleeps_until: Option<Duration>,
-    /// The worker has run after such a pause, and turned to this minute; until a round that began after it has succeeded.
+    /// The worker has run after such a pause, and turned to this minute; until a round that looked after it has succeeded.
     slept: Option<(Duration, Slot)>,
 }
 
@@ -99,7 +96,7 @@ impl Server {
             round_began: Duration::ZERO,
             in_round: false,
             last_success: None,
-            successes: [None; GETS_USED_TO_A_STEP],
+            look_sent: Duration::ZERO,
             looked_at: Duration::ZERO,
             first_success: None,
             has_seen: Slot(0),
@@ -175,11 +172,6 @@ impl Server {
         self.first_success.is_some_and(|first| first < self.oldest())
     }
 
-    /// Whatever the store's clock did before this time, the server has got used to.
-    pub fn used_to(&self) -> Option<Duration> {
-        self.successes[GETS_USED_TO_A_STEP - 1]
-    }
-
     /// A request was answered, or not: what was asked for is read, or is known to be unread.
     pub fn fetched(&mut self, is_answered: bool) {
         let fetching = std::mem::take(&mut self.fetching);
@@ -226,12 +218,10 @@ impl Server {
             matches!(asks, Some(Request::Publish(_))) || matches!(ended, Some(Outcome::Success | Outcome::Conflict));
         if read {
             self.last_success = Some(self.round_began);
-            self.successes.rotate_right(1);
-            self.successes[0] = self.last_success;
             self.first_success.get_or_insert(self.current);
             self.has_seen = self.looked_up_to;
             self.unread.clear();
-            if self.slept.is_some_and(|(woke, _)| self.round_began >= woke) {
+            if self.slept.is_some_and(|(woke, _)| self.look_sent >= woke) {
                 self.slept = None;
             }
         }

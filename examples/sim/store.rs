@@ -19,7 +19,6 @@ pub struct Store {
     /// How far ahead the clock has ever been, and is.
     furthest_micros: i64,
     stepped_micros: i64,
-    stepped_at: Duration,
     damages: u64,
     /// More tokens fill a filter so far that it is refused.
     too_many: usize,
@@ -60,7 +59,6 @@ impl Store {
             clock,
             furthest_micros: 0,
             stepped_micros: 0,
-            stepped_at: Duration::ZERO,
             values: BTreeMap::new(),
             identities: BTreeMap::new(),
             damages: 0,
@@ -79,13 +77,9 @@ impl Store {
         Duration::from_micros(u64::try_from(self.furthest_micros - self.stepped_micros).unwrap_or_default())
     }
 
-    /// The minute that has begun by every right clock; the first of all if the clock
-    /// has stepped since it was heard of in the round that began then.
-    pub fn minute_known_to_all(&self, length: Duration, error: Duration, heard: Option<Duration>) -> Slot {
+    /// The minute that has begun by every right clock.
+    pub fn minute_known_to_all(&self, length: Duration, error: Duration) -> Slot {
         let told = self.clock.wall().as_micros().saturating_sub(error.as_micros() as u64);
-        if heard.is_none_or(|heard| heard <= self.stepped_at) {
-            return Slot(0);
-        }
         Slot::at(Timestamp::from_micros(told), length)
     }
 
@@ -182,8 +176,7 @@ impl Store {
         self.forget_expired();
     }
 
-    pub fn step_clock(&mut self, micros: i64, now: Duration) {
-        self.stepped_at = now;
+    pub fn step_clock(&mut self, micros: i64) {
         self.clock.step(micros);
         self.stepped_micros += micros;
         self.furthest_micros = self.furthest_micros.max(self.stepped_micros);

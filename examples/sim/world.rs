@@ -492,8 +492,9 @@ impl<'a> World<'a> {
         }
         if let Request::Look { slots } = &request {
             let error = self.oracle.clock_error;
-            let due = self.store.minute_known_to_all(self.fleet.slot, error, server.used_to());
+            let due = self.store.minute_known_to_all(self.fleet.slot, error);
             server.looked_up_to = slots[0].max(due);
+            server.look_sent = self.now;
         }
         if let Request::Publish(news) = &request {
             tokens = news.minutes.iter().map(|minute| server.minute(minute.slot)).collect();
@@ -799,7 +800,7 @@ impl<'a> World<'a> {
             }
             Kind::StoreClock { forward, by } => {
                 let micros = by.as_micros() as i64;
-                self.store.step_clock(if forward { micros } else { -micros }, self.now);
+                self.store.step_clock(if forward { micros } else { -micros });
                 // Servers stand still until a clock that went back has caught up, and the younger ones do not.
                 self.trouble_until = self.now + self.store.behind();
             }
