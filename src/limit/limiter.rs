@@ -275,19 +275,19 @@ impl Limiter {
             }
         }
         let first_key = step.first().map(|(_, key, _)| key.to_vec());
-        let given = |(nth, answer): (usize, &Answer)| {
+        let given = enforcing.iter().map(|&nth| {
             let (limiter, key, _) = place(nth);
-            Given::of(limiter, key, first_key.clone(), answer)
-        };
-        let turn = Turn(enforcing.iter().map(|&nth| given((nth, &answers[nth]))).collect());
+            Given::of(limiter, key, first_key.clone(), &answers[nth])
+        });
+        let turn = Turn(given.collect());
         // Who only looks must not keep the others from being charged, nor what they charged if it cannot be asked.
-        let mut seen = Vec::new();
+        let mut looked = Vec::new();
         for nth in looking {
             let (limiter, key, ask) = place(nth);
             answers[nth] = limiter.ask(key, if granted { ask } else { ask.peek() }).await?;
-            seen.push(Given::of(limiter, key, None, &answers[nth]));
+            looked.push(Given::of(limiter, key, None, &answers[nth]));
         }
-        Ok(Joint::of(answers, turn.keep().into_iter().chain(seen).collect()))
+        Ok(Joint::of(answers, turn.keep().into_iter().chain(looked).collect()))
     }
 
     /// Asks several limiters as one step, and waits until it is this request's turn in all of them; returns at once if one
