@@ -263,6 +263,11 @@ impl Shared {
     }
 
     #[cold]
+    /// Refreshes that the worker has not applied yet.
+    pub(crate) fn refreshes_waiting(&self) -> usize {
+        self.refreshes.len()
+    }
+
     fn refresh_in_place(&self, fingerprint: Fingerprint) {
         self.refreshes_in_place.fetch_add(1, Relaxed);
         self.state.write().ring.record(fingerprint);

@@ -120,6 +120,10 @@ pub mod internals {
         pub active_users: f64,
         /// Seats that it may give before its next round.
         pub share: u64,
+        /// Filters of its ring, one for each minute.
+        pub filters: usize,
+        /// Refreshes that wait for the worker.
+        pub refreshing: usize,
     }
 
     /// Looks at a server.
@@ -132,6 +136,8 @@ pub mod internals {
             is_up: state.room.link() == Link::Up,
             active_users,
             share: state.room.share(active_users),
+            filters: state.ring.len(),
+            refreshing: headcount.shared.refreshes_waiting(),
         }
     }
 

@@ -283,6 +283,12 @@ impl Round {
         self.shared.has_news()
     }
 
+    /// Minutes whose value in the store is known.
+    #[doc(hidden)]
+    pub fn minutes_known(&self) -> usize {
+        self.known.len()
+    }
+
     // --- look ---
 
     fn look(&mut self, now: Duration, corrected: bool) -> Request {

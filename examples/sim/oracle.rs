@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 1 | A server that holds a token, because it let it in or merged a value that has it, has seen it. So has a server whose last successful round began after the token was published, for as long as the minute of the admission is in the window by the store's clock. A write never takes a token out of a value. |
 //! | 2 | A token that no minute of the server has is seen no more often than a Bloom filter's false positives allow. |
-//! | 4 | A server's memory is what it was at its start, its queue stays within its bound, and no value is asked for that is larger than a filter can be. |
+//! | 4 | A server's ring has as many filters as at its start, it remembers the store's versions of no more minutes, its queue stays within its bound, and no value is asked for that is larger than a filter can be. |
 //! | 6 | A server that does not cover its window turns nobody away (unless `closed`); neither does one that has read nothing yet, that was told of nothing and has not lived a window, knows of news that it could not read, or slept and has read nothing since. |
 //! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store's. In play, who came in twenty calm rounds ago is rejected nowhere. |
 //! | 9 | The same seed gives the same run: every step of two runs is compared. |
@@ -68,14 +68,23 @@ pub struct Oracle {
     pub violation: Option<Violation>,
     /// The error that is allowed to clocks: 100 ms, and what slow answers hide of the store's time.
     pub clock_error: Duration,
-    shape: Shape,
-    /// How likely each stranger is taken for known, at most.
-    strangers: Vec<f64>,
+    /// How likely each stranger was taken for known, at most, in the window that began with a minute.
+    strangers: Vec<(Slot, f64)>,
     /// Those that were. By token: servers that hold the same filters make the same mistakes.
     mistaken: BTreeSet<usize>,
     expected_mistakes: f64,
     /// When each token was last admitted in a calm that lasts still: it must be known everywhere soon.
-    calm_admissions: Vec<Option<(Duration, u64, Slot)>>,
+    calm_admissions: Vec<Option<CalmAdmission>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct CalmAdmission {
+    at: Duration,
+    generation: u64,
+    /// The minute by the store's clock or the server's, whichever is earlier: it is remembered from then on.
+    minute: Slot,
+    /// The minute by the server's clock: others read it when it has begun for them, too.
+    recorded: Slot,
 }
 
 /// A decision and where it was made.
@@ -92,12 +101,11 @@ pub struct Asked<'a> {
 }
 
 impl Oracle {
-    pub fn new(fleet: &Fleet) -> Self {
+    pub fn new() -> Self {
         Self {
             checks: Checks::default(),
             violation: None,
             clock_error: Duration::from_millis(100),
-            shape: Shape::for_capacity(fleet.capacity, fleet.false_positive_rate).expect("a shape within its bounds"),
             strangers: Vec::new(),
             mistaken: BTreeSet::new(),
             expected_mistakes: 0.0,
@@ -162,10 +170,14 @@ impl Oracle {
         }
         self.checks.count(2);
         if self.strangers.len() <= asked.token {
-            self.strangers.resize(asked.token + 1, 0.0);
+            self.strangers.resize(asked.token + 1, (Slot(0), 0.0));
         }
-        let likely = self.shape.false_positive_ratio(asked.server.glance().active_users + 1.0);
-        let before = &mut self.strangers[asked.token];
+        let likely = asked.server.shape.false_positive_ratio(asked.server.glance().active_users + 1.0);
+        let (began, before) = &mut self.strangers[asked.token];
+        // A window later, other users set the bits.
+        if *began < asked.server.oldest() {
+            (*began, *before) = (asked.server.current, 0.0);
+        }
         if likely > *before {
             self.expected_mistakes += likely - *before;
             *before = likely;
@@ -221,32 +233,51 @@ impl Oracle {
         if self.calm_admissions.len() <= token {
             self.calm_admissions.resize(token + 1, None);
         }
+        let is_long_ago = |at| at >= calm_since && now - at > fleet.sync_every * 20;
+        let before = self.calm_admissions[token].filter(|before| is_long_ago(before.at));
         match decision {
             Decision::Rejected => {
-                let Some((at, generation, slot)) = self.calm_admissions[token] else { return };
-                let known = at >= calm_since && now - at > fleet.sync_every * 20 && generation == server.generation();
-                if !known || slot.0 + u64::from(fleet.slots) <= server.current.0 {
+                let Some(CalmAdmission { at, generation, minute, recorded }) = before else { return };
+                let is_over = minute.0 + u64::from(fleet.slots) <= server.current.0;
+                if generation != server.generation() || is_over || recorded > server.has_seen {
                     return;
                 }
                 self.checks.count(7);
                 self.broken(7, format!("player {token} came in at {at:.3?}, in calm, and server {place} rejects it"));
             }
             Decision::Seen | Decision::Newcomer | Decision::Warming => {
-                let before = self.calm_admissions[token];
-                if before.is_some_and(|(at, ..)| at >= calm_since && now - at > fleet.sync_every * 20) {
+                if before.is_some() {
                     self.checks.count(7);
                 }
-                self.calm_admissions[token] = Some((now, server.generation(), minute));
+                let (generation, recorded) = (server.generation(), server.current);
+                self.calm_admissions[token] = Some(CalmAdmission { at: now, generation, minute, recorded });
             }
             _ => {}
         }
     }
 
+    /// The worker is about to run.
+    pub fn memory_is_constant(&mut self, place: usize, server: &Server, fleet: &Fleet, queue: usize) {
+        self.checks.count(4);
+        let (glance, minutes) = (server.glance(), fleet.slots as usize + 1);
+        if glance.filters != minutes {
+            self.broken(4, format!("server {place} has {} filters for {minutes} minutes", glance.filters));
+        }
+        if glance.refreshing > queue {
+            self.broken(4, format!("{} refreshes wait in server {place}'s queue of {queue}", glance.refreshing));
+        }
+        // One minute more may begin between a look and its answer.
+        let known = server.exchange.round.minutes_known();
+        if known > minutes + 1 {
+            self.broken(4, format!("server {place} knows the versions of {known} minutes and has {minutes}"));
+        }
+    }
+
     /// A newcomer was let in by a covered server.
-    pub fn room_is_kept(&mut self, place: usize, inside: usize, fleet: &Fleet) {
+    pub fn room_is_kept(&mut self, place: usize, shape: Shape, inside: usize, fleet: &Fleet) {
         self.checks.count(10);
         let x = fleet.max_active_users as f64;
-        let estimate = self.shape.estimate((self.shape.bits() as f64 * fill(self.shape, x)) as u64);
+        let estimate = shape.estimate((shape.bits() as f64 * fill(shape, x)) as u64);
         // 1.96 standard deviations become 4; each server may round its share up.
         let error = 4.0 / 1.96 * (estimate.high - estimate.users);
         let most = 1.02 * x + error + fleet.servers as f64 + 2.0;

@@ -23,6 +23,7 @@ pub struct Server {
     pub worker: Worker,
     pub exchange: Exchange,
     slots: u64,
+    pub shape: Shape,
     /// Who is in each minute of its ring.
     held: BTreeMap<Slot, Tokens>,
     pub current: Slot,
@@ -86,6 +87,7 @@ impl Server {
             worker,
             exchange,
             slots: u64::from(fleet.slots),
+            shape: Shape::for_capacity(fleet.capacity, fleet.false_positive_rate).expect("a shape within its bounds"),
             held: BTreeMap::new(),
             current,
             refreshing: Vec::new(),
@@ -117,9 +119,9 @@ impl Server {
     }
 
     /// What reads the values of its generation.
-    pub fn values(&self, shape: Shape) -> Values {
+    pub fn values(&self) -> Values {
         let key = FingerprintKey::new(SECRET.as_bytes()).expect("a long secret");
-        Values::new(shape, self.generation(), &key)
+        Values::new(self.shape, self.generation(), &key)
     }
 
     /// The oldest minute of its ring.

@@ -1,10 +1,11 @@
 //! The store of a world: the library's own, and beside it exactly who is in each of its values, and since when.
 
 use crate::clocks::StoreClock;
-use crate::plan::{Damage, Fleet};
+use crate::plan::Damage;
+use crate::server::Server;
 use crate::tokens::Tokens;
 use headcount::MemoryStore;
-use headcount::bloom::Shape;
+use headcount::internals::Values;
 use headcount::round::{Identity, Outgoing, Publish, Published, Reply, Request, Stamp, Stored};
 use headcount::time::{Clock, Slot, Timestamp};
 use std::collections::BTreeMap;
@@ -20,8 +21,8 @@ pub struct Store {
     furthest_micros: i64,
     stepped_micros: i64,
     damages: u64,
-    /// More tokens fill a filter so far that it is refused.
-    too_many: usize,
+    /// What reads the values of each generation, and from how many tokens on a filter may be so full that it is refused.
+    readers: BTreeMap<u64, (Values, usize)>,
 }
 
 /// Who is in a value, and since when.
@@ -52,8 +53,7 @@ impl Value {
 }
 
 impl Store {
-    pub fn new(clock: StoreClock, fleet: &Fleet) -> Self {
-        let shape = Shape::for_capacity(fleet.capacity, fleet.false_positive_rate).expect("a shape within its bounds");
+    pub fn new(clock: StoreClock) -> Self {
         Self {
             memory: MemoryStore::with_clock(clock.clone()),
             clock,
@@ -62,8 +62,7 @@ impl Store {
             values: BTreeMap::new(),
             identities: BTreeMap::new(),
             damages: 0,
-            // 1 − exp(−n·8/bits) stays below 0.97.
-            too_many: (shape.bits() as f64 / 8.0 * -(0.03_f64.ln())) as usize,
+            readers: BTreeMap::new(),
         }
     }
 
@@ -117,10 +116,10 @@ impl Store {
                     let before = self.values.get(&key);
                     lost = lost.or(before.and_then(|before| before.tokens.without(tokens).next()));
                     let value = Value::holding(tokens.clone(), before, now);
-                    if self.is_too_full(tokens) {
-                        self.values.remove(&key);
-                    } else {
+                    if self.is_readable(identity, *slot, tokens) {
                         self.values.insert(key, value);
+                    } else {
+                        self.values.remove(&key);
                     }
                 }
             }
@@ -129,9 +128,18 @@ impl Store {
         (reply, brings, lost)
     }
 
-    /// Whether a filter of so many is refused.
-    pub fn is_too_full(&self, tokens: &Tokens) -> bool {
-        tokens.len() > self.too_many
+    /// A server begins to use the store.
+    pub fn is_used_by(&mut self, server: &Server) {
+        // 1 − exp(−n·8/bits) is a half.
+        let many = server.shape.bits() as f64 / 8.0 * 2.0_f64.ln();
+        self.readers.entry(server.generation()).or_insert_with(|| (server.values(), many as usize));
+    }
+
+    /// Whether a value is taken: one whose filter is too full is refused. Only those that may be so full are looked at.
+    fn is_readable(&self, identity: &Identity, slot: Slot, tokens: &Tokens) -> bool {
+        let (values, many) = &self.readers[&identity.generation];
+        tokens.len() < *many
+            || self.stored(identity, slot).is_some_and(|stored| values.decode(slot, &stored.value).is_ok())
     }
 
     /// Since when this generation's value of a minute holds a token.

@@ -159,7 +159,7 @@ macro_rules! note {
 impl<'a> World<'a> {
     pub fn new(plan: &'a Plan) -> Self {
         let truth = Truth::default();
-        let store = Store::new(StoreClock::new(&truth), &plan.fleet);
+        let store = Store::new(StoreClock::new(&truth));
         let crowd = plan.crowd.clone();
         // Places of servers that are added later are known to the players from the start.
         let joins = plan.faults.iter().filter(|fault| fault.kind == Kind::Join).count();
@@ -174,7 +174,7 @@ impl<'a> World<'a> {
             servers: (0..places).map(|_| None).collect(),
             fleet: sabotaged(plan),
             players: Players::new(crowd.arrivals, crowd.habits, places, plan.seed),
-            oracle: Oracle::new(&plan.fleet),
+            oracle: Oracle::new(),
             network: Rng::with_seed(plan.seed ^ 0x1e77_e125),
             machines: Rng::with_seed(plan.seed ^ 0x3ac4_13e5),
             lives: 0,
@@ -330,6 +330,7 @@ impl<'a> World<'a> {
         let seed = self.plan.seed.wrapping_mul(1_000_003).wrapping_add(self.lives);
         let server = Server::start(&self.fleet, &self.plan.crowd, weather, clock, self.lives, seed);
         let life = server.life;
+        self.store.is_used_by(&server);
         note!(self, "server {place} starts");
         self.mark(1, place, life);
         self.servers[place] = Some(server);
@@ -342,6 +343,9 @@ impl<'a> World<'a> {
         let rest = self.plan.weather.rest;
         let Some(server) = &mut self.servers[place] else { return };
         let before = server.current;
+        if self.figures.is_none() {
+            self.oracle.memory_is_constant(place, server, &self.fleet, self.plan.weather.refresh_queue.max(1));
+        }
         server.tick(self.now);
         let (now, life) = (server.current, server.life);
         let lag = 5.0 * self.machines.f64();
@@ -665,7 +669,7 @@ impl<'a> World<'a> {
         let calm_since = self.calm_since();
         let server = self.servers[place].as_mut().expect("whoever decides is there");
         let token = player.index();
-        let held = server.holds(token);
+        let (held, shape) = (server.holds(token), server.shape);
         let admission = server.headcount.admit(player.to_string());
         let decision = admission.decision();
         let asked = Asked { server, place, token, decision, held, now: self.now, calm_since };
@@ -690,7 +694,7 @@ impl<'a> World<'a> {
         let settled = calm_since.is_some_and(|since| self.now - since > self.fleet.sync_every * 20);
         if decision == Decision::Newcomer && settled && self.figures.is_none() {
             let inside = self.inside(place);
-            self.oracle.room_is_kept(place, inside, &self.fleet);
+            self.oracle.room_is_kept(place, shape, inside, &self.fleet);
         }
         match admission {
             Admission::Admitted(_) => Answer::Admitted,
@@ -835,7 +839,7 @@ impl<'a> World<'a> {
             for (slot, filter) in minutes(&server.headcount).into_iter().filter(|(_, filter)| !too_full(filter)) {
                 self.oracle.checks.count(7);
                 let stored = self.store.stored(&server.exchange.identity, slot);
-                let stored = stored.and_then(|stored| server.values(filter.shape()).decode(slot, &stored.value).ok());
+                let stored = stored.and_then(|stored| server.values().decode(slot, &stored.value).ok());
                 let lacks = match &stored {
                     Some((stored, _)) => {
                         filter.words().iter().zip(stored.words()).any(|(ours, stored)| ours & !stored != 0)

@@ -220,7 +220,7 @@ impl Headcount {
                 false_positive_ratio: state.ring.union().false_positive_ratio(),
                 // The minutes, the union, the two that the next turn needs, and the current minute twice more.
                 memory_bytes: (state.ring.len() + 5) * settings.shape.bytes(),
-                queue_length: shared.refreshes.len(),
+                queue_length: shared.refreshes_waiting(),
                 queue_full: shared.refreshes_in_place.load(Relaxed),
             },
             mode_changes: ModeChanges {
