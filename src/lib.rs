@@ -66,6 +66,8 @@ pub use token_source::{InvalidToken, MAX_TOKEN_BYTES, TokenSource, TokenSourceEr
 pub mod internals {
     pub use crate::room::Sharing;
     pub use crate::round::{Protocol, Stamps};
+    #[cfg(feature = "shuttle")]
+    pub use crate::sharded::ShardedLock;
 
     use crate::bloom::{Bloom, Shape};
     use crate::fingerprint::FingerprintKey;

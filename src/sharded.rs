@@ -12,9 +12,9 @@ const MOST_SHARDS: usize = 64;
 
 /// A reader-writer lock for state that is read all the time: a reader takes its thread's shard alone, a writer takes
 /// them all. With one shared reader count, two reading threads are slower than one (`cargo bench --bench admit`).
-pub(crate) type ShardedLock<T> = lock_api::RwLock<RawShardedLock, T>;
+pub type ShardedLock<T> = lock_api::RwLock<RawShardedLock, T>;
 
-pub(crate) struct RawShardedLock {
+pub struct RawShardedLock {
     shards: [CachePadded<RawRwLock>; MOST_SHARDS],
 }
 

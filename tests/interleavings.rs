@@ -4,6 +4,7 @@
 //! `cargo test --no-default-features --features shuttle --test interleavings`; with `HEADCOUNT_SEED=7` other schedules.
 //! A failure prints its seed, and a schedule for `shuttle::replay`.
 
+use headcount::internals::ShardedLock;
 use headcount::time::{ManualClock, Timestamp};
 use headcount::{Builder, Decision, Headcount, MemoryStore, Rounds, Worker};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -89,6 +90,33 @@ fn who_is_seen_while_a_minute_turns_is_in_for_a_window_and_no_longer() {
         pass(2, &clock, &mut worker);
         assert!(is_empty(&headcount));
         assert_eq!(decide(&headcount, "alice"), Decision::Newcomer);
+    });
+}
+
+/// What the lock guards is plain memory, at which shuttle changes no thread: here a writer stops in the middle.
+#[test]
+fn a_writer_is_alone() {
+    in_many_orders(4000, || {
+        let lock = Arc::new(ShardedLock::new((0, 0)));
+        let write = |lock: &ShardedLock<(u32, u32)>| {
+            let mut pair = lock.write();
+            let before = pair.0;
+            thread::yield_now();
+            pair.0 = before + 1;
+            thread::yield_now();
+            pair.1 = before + 1;
+        };
+        let other = Arc::clone(&lock);
+        let writer = thread::spawn(move || write(&other));
+        let other = Arc::clone(&lock);
+        let reader = thread::spawn(move || {
+            let pair = other.read();
+            assert_eq!(pair.0, pair.1);
+        });
+        write(&lock);
+        writer.join().unwrap();
+        reader.join().unwrap();
+        assert_eq!(*lock.read(), (2, 2));
     });
 }
 

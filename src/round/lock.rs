@@ -553,7 +553,7 @@ fn a_unique_version_loses_nothing_in_any_order_of_events() {
     }
 }
 
-/// Some minutes: `cargo test --release --lib round::lock -- --ignored --nocapture`.
+/// Some minutes: `./test lock`.
 #[test]
 #[ignore = "takes minutes; its parts are run each time"]
 fn a_unique_version_loses_nothing_while_every_fault_happens() {
