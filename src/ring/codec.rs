@@ -24,6 +24,9 @@ const MAGIC: [u8; 4] = *b"HCF1";
 const HEADER_BYTES: usize = 40;
 const COVERED: u64 = 1;
 
+/// Where gzip says which further fields its header has (RFC 1952, 2.3).
+const GZIP_FLAGS: usize = 3;
+
 /// Above this share of set bits gzip saves nothing, and the bytes are only wrapped.
 const DENSE: f64 = 0.4;
 
@@ -204,6 +207,10 @@ impl Codec {
     }
 
     fn inflate(&self, payload: &[u8]) -> Result<Bloom, DecodeError> {
+        // Names and comments in gzip's own header, which no value of ours has, would be kept in memory.
+        if payload.get(GZIP_FLAGS) != Some(&0) {
+            return Err(DecodeError::Payload);
+        }
         let mut decoder = GzDecoder::new(payload);
         let mut filter = Bloom::new(self.shape);
         let mut chunk = vec![0; CHUNK_WORDS * 8];
@@ -322,6 +329,19 @@ mod tests {
         assert_eq!(codec.decode(SLOT, &bomb), Err(DecodeError::Payload));
         let short = forged(&codec, &vec![0; codec.shape().bytes() - 1]);
         assert_eq!(codec.decode(SLOT, &short), Err(DecodeError::Payload));
+    }
+
+    #[test]
+    fn a_gzip_header_with_a_name_is_refused_before_it_is_kept() {
+        let codec = codec();
+        let plain = codec.encode(SLOT, true, &Bloom::new(codec.shape()));
+        let named = flate2::GzBuilder::new()
+            .filename("n".repeat(500))
+            .write(plain[..HEADER_BYTES].to_vec(), Compression::best());
+        let mut named = named.finish().unwrap();
+        let checksum = codec.checksum(&named);
+        named[32..40].copy_from_slice(&checksum.to_le_bytes());
+        assert_eq!(codec.decode(SLOT, &named), Err(DecodeError::Payload));
     }
 
     #[test]
