@@ -51,6 +51,7 @@ impl Metrics {
         describe_counter!("headcount_corrupt_values_total", "Stored values that were refused, by reason.");
         describe_gauge!("headcount_override_active", "1 while an operator's override is in force.");
         describe_gauge!("headcount_foreign_generation", "1 while servers with other filters or another key are alive.");
+        describe_gauge!("headcount_clock_offset_seconds", "How far this machine's wall clock is ahead of the fleet's.");
         describe_gauge!("headcount_build_info", "1, with the version as a label.");
     }
 
@@ -86,6 +87,7 @@ impl Metrics {
         }
         gauge!("headcount_override_active").set(flag(status.operator.until.is_some()));
         gauge!("headcount_foreign_generation").set(flag(status.sync.foreign_generation));
+        gauge!("headcount_clock_offset_seconds").set(status.sync.clock_offset_seconds);
         gauge!("headcount_build_info", "version" => status.version).set(1.0);
         let shared = &self.headcount.shared;
         publish(&histogram!("headcount_decision_duration_seconds"), &shared.decision_times, &mut self.decision_times);

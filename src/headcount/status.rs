@@ -105,6 +105,8 @@ pub struct SyncStatus {
     pub nodes: u64,
     /// Servers with another shape or key share the namespace, and no users.
     pub foreign_generation: bool,
+    /// How far this machine's wall clock is ahead of the fleet's, in seconds; the fleet goes by the store's.
+    pub clock_offset_seconds: f64,
     /// Why the store refuses writes although it answers reads.
     pub write_refused: Option<String>,
 }
@@ -207,6 +209,7 @@ impl Headcount {
                 bytes_received: sync.bytes_received,
                 nodes: state.room.nodes(),
                 foreign_generation: sync.foreign_generation,
+                clock_offset_seconds: seconds_ahead(shared.clock.wall(), shared.now()),
                 write_refused: sync.write_refused,
             },
             ring: RingStatus {
@@ -229,6 +232,10 @@ impl Headcount {
             },
         }
     }
+}
+
+fn seconds_ahead(of: Timestamp, than: Timestamp) -> f64 {
+    (i128::from(of.as_micros()) - i128::from(than.as_micros())) as f64 / 1e6
 }
 
 impl OverrideStatus {

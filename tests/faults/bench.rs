@@ -1,0 +1,283 @@
+//! What a row is played on: `headcount serve` processes and a redis-server behind a proxy, each by itself.
+
+use crate::crowd::{Addresses, Asker, Crowd, Habits};
+use crate::origin::{Heard, Origin};
+use crate::proxy::Proxy;
+use crate::support::{Redis, Server};
+use parking_lot::RwLock;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::runtime::Handle;
+
+pub const SECRET: &str = "the key of the whole fleet";
+
+/// How long anything may take that a bench waits for.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// What a bench is made of. The usual one is FAULTS' own: five servers, minutes of a second, ten rounds a second.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    pub servers: usize,
+    pub max_active_users: u64,
+    pub slot: Duration,
+    pub slots: u32,
+    pub sync_every: Duration,
+    /// Beside what the bench sets itself.
+    pub environment: Vec<(&'static str, String)>,
+    pub redis: Vec<&'static str>,
+    /// Whether each server's wall clock can be set.
+    pub own_clocks: bool,
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Self {
+            servers: 5,
+            max_active_users: 1000,
+            slot: Duration::from_secs(1),
+            slots: 30,
+            sync_every: Duration::from_millis(100),
+            environment: Vec::new(),
+            redis: vec!["--enable-debug-command", "local"],
+            own_clocks: false,
+        }
+    }
+}
+
+pub struct Bench {
+    pub spec: Spec,
+    pub redis: Redis,
+    /// Between all servers and Redis.
+    pub proxy: Proxy,
+    pub servers: Vec<Option<Server>>,
+    pub asker: Asker,
+    pub origin: Arc<Origin>,
+    pub runtime: Handle,
+    addresses: Addresses,
+    state: TempDir,
+    /// Who is in.
+    pub players: Range<usize>,
+}
+
+impl Bench {
+    /// Starts everything, and waits until every server is ready.
+    pub fn start(runtime: &Handle, spec: Spec) -> Self {
+        let bench = Self::empty(runtime, spec);
+        bench.with_servers()
+    }
+
+    /// Everything but the servers.
+    pub fn empty(runtime: &Handle, spec: Spec) -> Self {
+        let redis = Redis::start_with(&spec.redis);
+        let proxy = Proxy::start(runtime, SocketAddr::from(([127, 0, 0, 1], redis.port)));
+        let origin = Arc::new(Origin::new(spec.slot * spec.slots, 20 * spec.sync_every));
+        let addresses = Arc::new(RwLock::new(vec![None; spec.servers]));
+        let asker = Asker::new(Arc::clone(&addresses), Arc::clone(&origin));
+        Self {
+            servers: (0..spec.servers).map(|_| None).collect(),
+            players: 0..spec.max_active_users as usize,
+            state: tempfile::tempdir().expect("a directory"),
+            runtime: runtime.clone(),
+            spec,
+            redis,
+            proxy,
+            asker,
+            origin,
+            addresses,
+        }
+    }
+
+    fn with_servers(mut self) -> Self {
+        for place in 0..self.spec.servers {
+            self.start_server(place);
+        }
+        for place in 0..self.spec.servers {
+            self.wait_until(&format!("server {place} to be ready"), |bench| bench.server(place).is_ready());
+        }
+        self
+    }
+
+    /// D: twenty rounds.
+    pub fn news(&self) -> Duration {
+        20 * self.spec.sync_every
+    }
+
+    pub fn window(&self) -> Duration {
+        self.spec.slot * self.spec.slots
+    }
+
+    /// The server at a place that has one.
+    pub fn server(&self, place: usize) -> &Server {
+        self.servers[place].as_ref().expect("a server that was started")
+    }
+
+    // --- processes ---
+
+    pub fn start_server(&mut self, place: usize) {
+        let url = self.url();
+        self.start_server_with(place, &[], &url);
+    }
+
+    /// Redis, through the proxy.
+    pub fn url(&self) -> String {
+        format!("redis://{}/0", self.proxy.address)
+    }
+
+    /// With other settings than the bench's, and another way to Redis.
+    pub fn start_server_with(&mut self, place: usize, settings: &[(&str, String)], url: &str) {
+        let window = humantime::format_duration(self.window()).to_string().replace(' ', "");
+        let mut environment = vec![
+            ("HEADCOUNT__TOKEN__SECRET", SECRET.to_owned()),
+            ("HEADCOUNT__WINDOW__LENGTH", window),
+            ("HEADCOUNT__WINDOW__SLOTS", self.spec.slots.to_string()),
+            ("HEADCOUNT__REDIS__SYNC_EVERY", format!("{}ms", self.spec.sync_every.as_millis())),
+            ("HEADCOUNT__REDIS__URL", url.to_owned()),
+            ("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS", self.spec.max_active_users.to_string()),
+            ("HEADCOUNT__SERVER__NODE", format!("server-{place}")),
+        ];
+        if self.spec.own_clocks {
+            if !self.clock_file(place).exists() {
+                self.set_clock(place, 0.0);
+            }
+            environment.extend([
+                ("LD_PRELOAD", crate::LIBFAKETIME.to_owned()),
+                ("FAKETIME_TIMESTAMP_FILE", self.clock_file(place).to_string_lossy().into_owned()),
+                ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+                ("FAKETIME_NO_CACHE", "1".to_owned()),
+            ]);
+        }
+        environment.extend(self.spec.environment.iter().cloned());
+        environment.extend(settings.iter().map(|(key, value)| (*key, value.clone())));
+        let environment: Vec<_> = environment.iter().map(|(key, value)| (*key, value.as_str())).collect();
+        let server = Server::start(self.state.path(), &[], &environment);
+        if self.servers.len() <= place {
+            self.servers.resize_with(place + 1, || None);
+        }
+        let mut addresses = self.addresses.write();
+        if addresses.len() <= place {
+            addresses.resize(place + 1, None);
+        }
+        addresses[place] = Some(server.check);
+        drop(addresses);
+        self.servers[place] = Some(server);
+    }
+
+    /// The crowd does not ask it any more.
+    pub fn hide(&self, place: usize) {
+        self.addresses.write()[place] = None;
+    }
+
+    /// SIGKILL: what it admitted in its last D need not be known to anybody.
+    pub fn kill(&mut self, place: usize) {
+        self.hide(place);
+        drop(self.servers[place].take());
+        let from = self.origin.now().saturating_sub(self.news());
+        self.origin.excuse(from, |server| server == place);
+    }
+
+    /// SIGTERM; returns its exit status and how long it took.
+    pub fn stop(&mut self, place: usize) -> (Option<i32>, Duration) {
+        let began = self.origin.now();
+        let mut server = self.servers[place].take().expect("a server that was started");
+        // A load balancer would hear of it from readyz.
+        self.hide(place);
+        server.process.signal("-TERM");
+        let status = server.process.wait();
+        (status, self.origin.now() - began)
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&self, place: usize) {
+        self.server(place).process.signal("-STOP");
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self, place: usize) {
+        self.server(place).process.signal("-CONT");
+    }
+
+    /// A wall clock so many seconds off.
+    pub fn set_clock(&self, place: usize, seconds: f64) {
+        std::fs::write(self.clock_file(place), format!("{seconds:+}\n")).expect("a file in our own directory");
+    }
+
+    fn clock_file(&self, place: usize) -> std::path::PathBuf {
+        self.state.path().join(format!("clock-{place}"))
+    }
+
+    // --- asking ---
+
+    pub fn ask(&self, token: usize, server: usize) -> Heard {
+        self.runtime.block_on(self.asker.ask(token, server))
+    }
+
+    /// Lets players in until nearly all are, and no more get in.
+    pub fn fill(&self) {
+        let servers = self.servers.len();
+        let mut left: Vec<_> = self.players.clone().collect();
+        let most_left = self.players.len() / 40;
+        self.wait_until("the players to come in", |bench| {
+            left = bench.runtime.block_on(async {
+                let mut outside = Vec::new();
+                for (number, chunk) in left.chunks(50).enumerate() {
+                    let asking = chunk.iter().map(|&token| bench.asker.ask(token, (token + number) % servers));
+                    let heard = futures_join(asking).await;
+                    outside.extend(chunk.iter().zip(heard).filter(|(_, it)| *it != Heard::Admitted).map(|(&it, _)| it));
+                }
+                outside
+            });
+            left.len() <= most_left
+        });
+    }
+
+    /// Players and newcomers ask until the crowd is dropped.
+    pub fn crowd(&self, requests_per_second: f64) -> Crowd {
+        let habits = Habits {
+            players: self.players.clone(),
+            newcomers: self.players.end..2 * self.players.end,
+            newcomer_percent: 20,
+            requests_per_second,
+            connections: 16,
+            seed: 7,
+        };
+        Crowd::start(&self.runtime, &self.asker, &habits)
+    }
+
+    // --- waiting ---
+
+    #[allow(clippy::disallowed_methods)] // Tests wait in real time.
+    pub fn wait_until(&self, what: &str, mut condition: impl FnMut(&Self) -> bool) -> Duration {
+        let began = Instant::now();
+        while !condition(self) {
+            assert!(began.elapsed() < DEADLINE, "waited {DEADLINE:?} for {what}");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        began.elapsed()
+    }
+
+    /// Lets time pass, which is what a row is about.
+    #[allow(clippy::disallowed_methods)]
+    pub fn pass(&self, time: Duration) {
+        let until = Instant::now() + time;
+        while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            std::thread::park_timeout(left);
+        }
+    }
+
+    /// Successful rounds so far at a place; only to know when to go on, never to judge.
+    pub fn is_synced(&self, place: usize) -> bool {
+        let status = self.server(place).status();
+        status["sync"]["ok"] == true && status["ring"]["coverage"] == self.spec.slots + 1
+    }
+}
+
+async fn futures_join<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
+    let mut set = Vec::new();
+    for future in futures {
+        set.push(future);
+    }
+    futures_util::future::join_all(set).await
+}

@@ -1,0 +1,134 @@
+//! Who asks: players that are in, and newcomers that want in, over connections that are kept.
+
+use crate::origin::{Exchange, Heard, Origin};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use parking_lot::RwLock;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Servers by place; `None` while there is none.
+pub type Addresses = Arc<RwLock<Vec<Option<SocketAddr>>>>;
+
+/// Longer than this an answer is not waited for; a server that stands still does not answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Asks servers.
+#[derive(Clone)]
+pub struct Asker {
+    http: Client<HttpConnector, Empty<Bytes>>,
+    pub addresses: Addresses,
+    pub origin: Arc<Origin>,
+}
+
+impl Asker {
+    pub fn new(addresses: Addresses, origin: Arc<Origin>) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let http = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(64).build(connector);
+        Self { http, addresses, origin }
+    }
+
+    /// Asks one server about a token, and notes what it says.
+    pub async fn ask(&self, token: usize, server: usize) -> Heard {
+        self.hear(token, server).await.0
+    }
+
+    /// The same, and in the server's own words.
+    pub async fn hear(&self, token: usize, server: usize) -> (Heard, Words) {
+        let nothing = (Heard::Nothing, Words::default());
+        let Some(address) = self.addresses.read().get(server).copied().flatten() else { return nothing };
+        let request = http::Request::get(format!("http://{address}/v1/check"))
+            .header("authorization", format!("Bearer token-{token}"))
+            .body(Empty::new())
+            .expect("a request");
+        let sent = self.origin.now();
+        let answer = timeout(PATIENCE, async {
+            let answer = self.http.request(request).await.ok()?;
+            let word = |name| answer.headers().get(name).and_then(|it| it.to_str().ok()).unwrap_or_default().to_owned();
+            let words = Words { decision: word("x-headcount-decision"), mode: word("x-headcount-mode") };
+            let status = answer.status().as_u16();
+            answer.into_body().collect().await.ok()?;
+            Some((status, words))
+        });
+        let (heard, words) = match answer.await {
+            Ok(Some((200, words))) => (Heard::Admitted, words),
+            Ok(Some((429, words))) => (Heard::Rejected, words),
+            Ok(Some((status, words))) => (Heard::Senseless(status), words),
+            Ok(None) | Err(_) => nothing,
+        };
+        let received = self.origin.now();
+        self.origin.note(Exchange { token, server, sent, received, heard });
+        (heard, words)
+    }
+}
+
+/// What an answer's headers say.
+#[derive(Debug, Clone, Default)]
+pub struct Words {
+    pub decision: String,
+    pub mode: String,
+}
+
+/// How a crowd behaves.
+#[derive(Debug, Clone)]
+pub struct Habits {
+    /// Who is in: each request is of one of them, at random.
+    pub players: Range<usize>,
+    /// Who wants in.
+    pub newcomers: Range<usize>,
+    /// Of a hundred requests.
+    pub newcomer_percent: u8,
+    pub requests_per_second: f64,
+    pub connections: usize,
+    pub seed: u64,
+}
+
+/// Requests that go on until it is dropped.
+pub struct Crowd {
+    stop: Arc<AtomicBool>,
+    tasks: Vec<JoinHandle<()>>,
+    runtime: Handle,
+}
+
+impl Crowd {
+    pub fn start(runtime: &Handle, asker: &Asker, habits: &Habits) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let task = |number: usize| {
+            let (asker, habits, stop) = (asker.clone(), habits.clone(), Arc::clone(&stop));
+            let mut dice = fastrand::Rng::with_seed(habits.seed ^ number as u64);
+            let pause = Duration::from_secs_f64(habits.connections as f64 / habits.requests_per_second);
+            runtime.spawn(async move {
+                let mut ticks = tokio::time::interval(pause);
+                ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+                while !stop.load(Relaxed) {
+                    ticks.tick().await;
+                    let is_newcomer = !habits.newcomers.is_empty() && dice.u8(..100) < habits.newcomer_percent;
+                    let who = if is_newcomer { habits.newcomers.clone() } else { habits.players.clone() };
+                    let servers = asker.addresses.read().len();
+                    asker.ask(dice.usize(who), dice.usize(..servers)).await;
+                }
+            })
+        };
+        let tasks = (0..habits.connections).map(task).collect();
+        Self { stop, tasks, runtime: runtime.clone() }
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        for task in self.tasks.drain(..) {
+            let _ = self.runtime.block_on(task);
+        }
+    }
+}

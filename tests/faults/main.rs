@@ -1,0 +1,73 @@
+//! What must hold when parts of a real fleet die, stand still, lie or lose their way: real `headcount serve` processes,
+//! a real redis-server, a real network gone wrong.
+//!
+//! `./test faults` plays every row in full; by itself (`cargo test --features full --test faults`) each is played with a
+//! twentieth of its repetitions, at least one. `target/faults.json` and a table say what was found. A row holds by the
+//! origin log alone ([`origin`]): nothing that a server says of itself decides.
+
+#![allow(unreachable_pub, missing_docs)] // A program for itself.
+
+mod bench;
+mod crowd;
+mod origin;
+mod proxy;
+mod report;
+mod rows;
+#[path = "../support/mod.rs"]
+mod support;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use parking_lot::Mutex;
+use report::{Finding, Report};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+
+/// Shifts wall clocks; monotonic ones stay.
+const LIBFAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+
+/// What rows share.
+pub struct Rig {
+    pub runtime: Runtime,
+    pub full: bool,
+}
+
+impl Rig {
+    /// So many repetitions in full, a twentieth otherwise.
+    pub fn times(&self, in_full: u64) -> u64 {
+        if self.full { in_full } else { in_full.div_ceil(20) }
+    }
+}
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    // Rows would take each other's processor.
+    arguments.test_threads = Some(1);
+    let full = std::env::var_os("HEADCOUNT_FAULTS").is_some_and(|wanted| wanted == "full");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let rig = Arc::new(Rig { runtime: runtime.expect("a runtime"), full });
+    let report = Arc::new(Mutex::new(Report::default()));
+    let trial = |&(name, row): &(&'static str, fn(&Rig) -> Finding)| {
+        let (rig, report) = (Arc::clone(&rig), Arc::clone(&report));
+        Trial::test(name, move || {
+            let finding = row(&rig);
+            let failure =
+                (finding.wrong > 0).then(|| format!("{} wrong:\n  {}", finding.wrong, finding.wrongs.join("\n  ")));
+            let checked = finding.checks > 0;
+            report.lock().add(name, finding);
+            match failure {
+                Some(failure) => Err(Failed::from(failure)),
+                None if !checked => Err(Failed::from("nothing was checked")),
+                None => Ok(()),
+            }
+        })
+    };
+    let conclusion = libtest_mimic::run(&arguments, rows::ROWS.iter().map(trial).collect());
+    let report = report.lock();
+    if !report.is_empty() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/faults.json");
+        report.write(&file, full).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        println!("{}\n{} in {}", report.table(), if full { "in full" } else { "a twentieth" }, file.display());
+    }
+    conclusion.exit();
+}

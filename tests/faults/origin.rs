@@ -1,0 +1,199 @@
+//! The origin log: every question that was asked and every answer, and nothing that a server says of itself. By it alone
+//! a row holds or does not.
+//!
+//! A token is *in* if an answer has admitted it less than a window ago. To reject it then is wrong. It is wrong beyond
+//! excuse if the admission is older than D, twenty rounds: until then news may be under way; such younger ones are
+//! counted beside. While servers cannot tell each other anything ([`Origin::cut_off`]), D begins when they can again;
+//! what a server could tell nobody before it was killed promises nothing ([`Origin::excuse`]).
+
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// What an answer said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    Admitted,
+    Rejected,
+    /// Another status than 200 and 429: never right here.
+    Senseless(u16),
+    /// The connection was refused or ended, or nothing came in time.
+    Nothing,
+}
+
+/// One question and its answer.
+#[derive(Debug, Clone, Copy)]
+pub struct Exchange {
+    pub token: usize,
+    pub server: usize,
+    pub sent: Duration,
+    pub received: Duration,
+    pub heard: Heard,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Admission {
+    server: usize,
+    sent: Duration,
+    received: Duration,
+    /// From when on everybody must know of it.
+    known_from: Duration,
+}
+
+pub struct Origin {
+    begun: Instant,
+    window: Duration,
+    /// D.
+    news: Duration,
+    log: Mutex<Log>,
+}
+
+#[derive(Default)]
+struct Log {
+    tokens: Vec<VecDeque<Admission>>,
+    tally: Tally,
+    latency: Option<Histogram<u64>>,
+    cut_off: Range<usize>,
+}
+
+/// What the log says.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    pub answers: u64,
+    pub unanswered: u64,
+    /// Answers about tokens that were in since longer than D.
+    pub checks: u64,
+    /// Those of them that were wrong, the first hundred in words.
+    pub wrong: u64,
+    pub wrongs: Vec<String>,
+    /// Rejections of tokens that were in since less than D.
+    pub younger: u64,
+    pub admitted: u64,
+    pub rejected: u64,
+}
+
+impl Origin {
+    #[allow(clippy::disallowed_methods)] // Real time is what a real server is asked in.
+    pub fn new(window: Duration, news: Duration) -> Self {
+        Self { begun: Instant::now(), window, news, log: Mutex::default() }
+    }
+
+    pub fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    pub fn note(&self, exchange: Exchange) {
+        let Exchange { token, server, sent, received, heard } = exchange;
+        let mut log = self.log.lock();
+        if log.tokens.len() <= token {
+            log.tokens.resize_with(token + 1, VecDeque::new);
+        }
+        if heard == Heard::Nothing {
+            log.tally.unanswered += 1;
+            return;
+        }
+        log.tally.answers += 1;
+        let micros = u64::try_from((received - sent).as_micros()).unwrap_or(u64::MAX);
+        log.latency.get_or_insert_with(histogram).saturating_record(micros);
+        // The clock's error is 100 ms.
+        let lasts = self.window.saturating_sub(Duration::from_millis(100));
+        let admissions = &mut log.tokens[token];
+        while admissions.front().is_some_and(|oldest| oldest.sent + self.window < sent) {
+            admissions.pop_front();
+        }
+        let still_in = |admission: &&Admission| received < admission.sent + lasts;
+        let youngest = admissions.iter().rfind(still_in).copied();
+        let old = admissions.iter().filter(still_in).rfind(|admission| admission.known_from <= sent).copied();
+        log.tally.checks += u64::from(old.is_some());
+        match heard {
+            Heard::Admitted => {
+                log.tally.admitted += 1;
+                let known_from = if log.cut_off.contains(&server) { Duration::MAX } else { received + self.news };
+                log.tokens[token].push_back(Admission { server, sent, received, known_from });
+            }
+            Heard::Rejected => {
+                log.tally.rejected += 1;
+                if let Some(old) = old {
+                    log.wrong(|| {
+                        let (age, at) = (sent - old.received, old.server);
+                        format!("{sent:.3?}: server {server} rejects token {token}, whom server {at} admitted {age:.3?} before")
+                    });
+                } else if youngest.is_some() {
+                    log.tally.younger += 1;
+                }
+            }
+            Heard::Senseless(status) => {
+                log.wrong(|| format!("{sent:.3?}: server {server} answers {status} to token {token}"));
+            }
+            Heard::Nothing => {}
+        }
+    }
+
+    /// What this server has admitted since `from` need not be known elsewhere: it was killed, or cut off.
+    pub fn excuse(&self, from: Duration, by: impl Fn(usize) -> bool) {
+        for admissions in &mut self.log.lock().tokens {
+            admissions.retain(|admission| !(by(admission.server) && admission.received >= from));
+        }
+    }
+
+    /// From now on these servers cannot tell anybody anything; what is on its way may be lost.
+    pub fn cut_off(&self, servers: Range<usize>) {
+        let now = self.now();
+        let mut log = self.log.lock();
+        let under_way = log.tokens.iter_mut().flatten().filter(|admission| admission.known_from > now);
+        let under_way = under_way.filter(|admission| servers.contains(&admission.server));
+        under_way.for_each(|admission| admission.known_from = Duration::MAX);
+        log.cut_off = servers;
+    }
+
+    /// They can again.
+    pub fn reunited(&self) {
+        let now = self.now();
+        let mut log = self.log.lock();
+        log.cut_off = 0..0;
+        let untold = log.tokens.iter_mut().flatten().filter(|admission| admission.known_from == Duration::MAX);
+        untold.for_each(|admission| admission.known_from = now + self.news);
+    }
+
+    /// How many tokens have been admitted less than a window ago.
+    pub fn inside(&self) -> usize {
+        let now = self.now();
+        let is_in = |admission: &Admission| now < admission.received + self.window;
+        self.log.lock().tokens.iter().filter(|admissions| admissions.back().is_some_and(is_in)).count()
+    }
+
+    /// A promise was broken that no exchange shows.
+    pub fn broken(&self, what: String) {
+        self.log.lock().wrong(|| what);
+    }
+
+    /// A promise was kept that no exchange shows.
+    pub fn checked(&self, checks: u64) {
+        self.log.lock().tally.checks += checks;
+    }
+
+    pub fn tally(&self) -> Tally {
+        self.log.lock().tally.clone()
+    }
+
+    /// How long requests took since this was last asked.
+    pub fn take_latency(&self) -> Histogram<u64> {
+        self.log.lock().latency.take().unwrap_or_else(histogram)
+    }
+}
+
+impl Log {
+    fn wrong(&mut self, what: impl FnOnce() -> String) {
+        self.tally.wrong += 1;
+        if self.tally.wrongs.len() < 100 {
+            self.tally.wrongs.push(what());
+        }
+    }
+}
+
+/// Microseconds, up to a minute.
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000, 3).expect("bounds that a histogram can have")
+}

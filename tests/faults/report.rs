@@ -1,0 +1,114 @@
+//! What was injected, checked and found: one line a row, for people and for machines.
+
+use hdrhistogram::Histogram;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+/// What a row came to.
+#[derive(Debug, Clone, Default)]
+pub struct Finding {
+    pub repetitions: u64,
+    pub checks: u64,
+    pub wrongs: Vec<String>,
+    pub wrong: u64,
+    pub younger: u64,
+    /// The longest that something took to come back.
+    pub recovery: Option<Duration>,
+    /// The slowest answer while the fault lasted, and the median.
+    pub slowest: Option<Duration>,
+    pub median: Option<Duration>,
+    /// What else is worth a word.
+    pub remark: String,
+}
+
+impl Finding {
+    pub fn latency(&mut self, latency: &Histogram<u64>) {
+        if !latency.is_empty() {
+            self.slowest = self.slowest.max(Some(Duration::from_micros(latency.max())));
+            self.median = Some(Duration::from_micros(latency.value_at_quantile(0.5)));
+        }
+    }
+
+    pub fn recovered(&mut self, after: Duration) {
+        self.recovery = self.recovery.max(Some(after));
+    }
+
+    pub fn wrong(&mut self, what: impl Into<String>) {
+        self.wrong += 1;
+        if self.wrongs.len() < 100 {
+            self.wrongs.push(what.into());
+        }
+    }
+
+    /// Both.
+    pub fn and(mut self, other: Self) -> Self {
+        self.checks += other.checks;
+        self.wrong += other.wrong;
+        self.wrongs.extend(other.wrongs);
+        self.younger += other.younger;
+        self.recovery = self.recovery.max(other.recovery);
+        self.slowest = self.slowest.max(other.slowest);
+        self.median = self.median.max(other.median);
+        self
+    }
+
+    /// Checks something that no exchange of the origin log shows.
+    pub fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
+        self.checks += 1;
+        if !holds {
+            self.wrong(what());
+        }
+    }
+}
+
+/// All rows, by name.
+#[derive(Default)]
+pub struct Report(BTreeMap<String, Finding>);
+
+impl Report {
+    pub fn add(&mut self, row: &str, finding: Finding) {
+        self.0.insert(row.to_owned(), finding);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn write(&self, file: &Path, full: bool) -> std::io::Result<()> {
+        let millis = |time: Option<Duration>| time.map(|time| time.as_secs_f64() * 1000.0);
+        let rows: Vec<_> = self
+            .0
+            .iter()
+            .map(|(name, finding)| {
+                serde_json::json!({
+                    "row": name, "repetitions": finding.repetitions, "checks": finding.checks,
+                    "violations": finding.wrong, "examples": finding.wrongs, "younger": finding.younger,
+                    "worst_recovery_ms": millis(finding.recovery), "worst_latency_ms": millis(finding.slowest),
+                    "median_latency_ms": millis(finding.median), "remark": finding.remark,
+                })
+            })
+            .collect();
+        std::fs::write(file, serde_json::to_vec_pretty(&serde_json::json!({ "full": full, "rows": rows }))?)
+    }
+
+    pub fn table(&self) -> String {
+        let mut table = String::from(
+            "| row | repetitions | checks | violations | younger | back after | slowest answer | |\n|---|---:|---:|---:|---:|---:|---:|---|\n",
+        );
+        let shown = |time: Option<Duration>| time.map_or("–".into(), |time| format!("{time:.1?}"));
+        for (name, finding) in &self.0 {
+            let Finding { repetitions, checks, wrong, younger, recovery, slowest, remark, .. } = finding;
+            let (recovery, slowest) = (shown(*recovery), shown(*slowest));
+            let _ = writeln!(
+                table,
+                "| {name} | {repetitions} | {checks} | {wrong} | {younger} | {recovery} | {slowest} | {remark} |"
+            );
+        }
+        let (checks, wrong) =
+            self.0.values().fold((0, 0), |(checks, wrong), finding| (checks + finding.checks, wrong + finding.wrong));
+        let _ = writeln!(table, "| all | | {checks} | {wrong} | | | | |");
+        table
+    }
+}

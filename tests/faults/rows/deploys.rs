@@ -1,0 +1,130 @@
+//! New releases, other settings, and neighbours in the same Redis.
+
+use super::finding;
+use crate::Rig;
+use crate::bench::{Bench, Spec};
+use crate::origin::Heard;
+use crate::report::Finding;
+use crate::support::{get, request};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+const X: &str = "HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS";
+const CAPACITY: &str = "HEADCOUNT__WINDOW__CAPACITY";
+const KEY: &str = "HEADCOUNT__TOKEN__SECRET";
+
+fn foreign(bench: &Bench, place: usize) -> bool {
+    bench.server(place).status()["sync"]["foreign_generation"] == true
+}
+
+/// Replaces a server by one with other settings, when that is ready.
+fn deploy(bench: &mut Bench, place: usize, settings: &[(&'static str, String)]) {
+    let _ = bench.stop(place);
+    let url = bench.url();
+    bench.start_server_with(place, settings, &url);
+    bench.wait_until("the server to be ready", |bench| bench.server(place).is_ready());
+}
+
+/// Row 9. A rolling deploy to other filter sizes, then to another key. The two releases share nothing; what one lets in
+/// the other learns from the players alone.
+pub fn other_sizes_and_keys(rig: &Rig) -> Finding {
+    let mut all = Finding::default();
+    for turn in 0..rig.times(40).max(2) {
+        let mut bench = Bench::start(rig.runtime.handle(), Spec { slots: 15, ..Spec::default() });
+        bench.fill();
+        let crowd = bench.crowd(2500.0);
+        bench.pass(bench.news());
+        let setting =
+            if turn % 2 == 0 { (CAPACITY, "65536".to_owned()) } else { (KEY, "another key of the fleet".to_owned()) };
+        let began = bench.origin.now();
+        let url = bench.url();
+        for place in 0..5 {
+            // Who comes in on the new release is known to it alone.
+            bench.origin.cut_off(0..place + 1);
+            let _ = bench.stop(place);
+            bench.start_server_with(place, std::slice::from_ref(&setting), &url);
+            if place < 4 {
+                let alarms = bench.wait_until("the alarm", |bench| foreign(bench, place) && foreign(bench, 4));
+                all.check(alarms < 3 * SECOND, || format!("{setting:?}: both know of each other after {alarms:.1?}"));
+            }
+        }
+        // For one window the new release turns nobody away whom the old one may have let in.
+        bench.pass((began + bench.window()).saturating_sub(bench.origin.now()));
+        drop(crowd);
+        all = all.and(finding(&bench, 1));
+        all.repetitions += 1;
+    }
+    all
+}
+
+/// Row 39. X is halved and doubled, the capacity stays: the same generation, and nobody who is in is rejected.
+pub fn another_x(rig: &Rig) -> Finding {
+    let settings: Vec<(&'static str, String)> = vec![(CAPACITY, "16384".into())];
+    let mut bench = Bench::start(rig.runtime.handle(), Spec { environment: settings, ..Spec::default() });
+    bench.fill();
+    let crowd = bench.crowd(2500.0);
+    bench.pass(bench.news());
+    let mut found = Finding::default();
+    for x in [500_u64, 1000, 2000].iter().cycle().take(rig.times(60) as usize) {
+        for place in 0..5 {
+            deploy(&mut bench, place, &[(X, x.to_string())]);
+            found.check(!foreign(&bench, place), || format!("X = {x} is another generation"));
+        }
+        found.repetitions += 1;
+    }
+    let order = r#"{"mode":"auto","max_active_users":16385}"#;
+    let answer = request(bench.server(0).admin, "PUT", "/api/v1/override", &[], order);
+    found.check(answer.status == 422 || answer.status == 400, || format!("an X above capacity: {}", answer.status));
+    found.check(answer.body.contains("16384"), || format!("the limit is not named: {}", answer.body));
+    drop(crowd);
+    finding(&bench, found.repetitions).and(found)
+}
+
+/// Rows 10 and 40. Other fleets in the same Redis: another namespace, and the same one with another key or shape, also
+/// right after everything was forgotten.
+pub fn neighbours(rig: &Rig) -> Finding {
+    let mut bench = Bench::start(rig.runtime.handle(), Spec::default());
+    let _: () = bench.redis.ask(&["SET", "somebody:else", "value"]);
+    bench.fill();
+    let crowd = bench.crowd(2000.0);
+    bench.pass(bench.news());
+    let mut found = Finding::default();
+    let settings = [
+        (false, ("HEADCOUNT__REDIS__NAMESPACE", "elsewhere".to_owned())),
+        (true, (KEY, "another key of the fleet".to_owned())),
+        (true, (CAPACITY, "65536".to_owned())),
+    ];
+    for turn in 0..rig.times(60) as usize {
+        let (same_namespace, setting) = &settings[turn % 3];
+        let flushed = turn % 2 == 1;
+        if flushed {
+            let _: () = bench.redis.ask(&["FLUSHALL"]);
+            let _: () = bench.redis.ask(&["SET", "somebody:else", "value"]);
+        }
+        let url = bench.url();
+        bench.start_server_with(5, std::slice::from_ref(setting), &url);
+        // Asked by hand alone: what is in here is unknown there, and the other way round.
+        bench.hide(5);
+        let token = format!("stranger-{turn}");
+        let there = bench.server(5).decide(&token);
+        found.check(there == "warming" || there == "newcomer", || format!("{setting:?}: {there}"));
+        if *same_namespace {
+            let alarms = bench.wait_until("both alarms", |bench| foreign(bench, 0) && foreign(bench, 5));
+            found.check(alarms < 3 * SECOND, || format!("{setting:?}: both know of each other after {alarms:.1?}"));
+        }
+        bench.pass(bench.news());
+        let here = bench.server(0).decide(&token);
+        found.check(here != "seen", || format!("{setting:?}: what came in there is seen here"));
+        let there = bench.server(5).decide("token-0");
+        found.check(there != "seen", || format!("{setting:?}: who is in here is seen there"));
+        found.check(get(bench.server(5).admin, "/livez", &[]).status == 200, || format!("{setting:?}: it stopped"));
+        bench.kill(5);
+        found.check(bench.redis.ask::<String>(&["GET", "somebody:else"]) == "value", || "a foreign key changed".into());
+        bench.wait_until("the alarm to end", |bench| !foreign(bench, 0) || !*same_namespace);
+        found.repetitions += 1;
+    }
+    found.check(bench.ask(0, 0) != Heard::Nothing, || "no answer at the end".into());
+    drop(crowd);
+    finding(&bench, found.repetitions).and(found)
+}
