@@ -109,6 +109,12 @@ impl StoreError {
     #[cfg(feature = "redis")]
     pub(crate) fn without(mut self, secret: &str) -> Self {
         self.message = self.message.replace(secret, "[redacted]");
+        // It may have been cut in two.
+        if let Some(kept) = self.message.strip_suffix('…') {
+            let part = (1..secret.len()).rev().filter_map(|end| secret.get(..end)).find(|part| kept.ends_with(part));
+            let whole = kept.len() - part.map_or(0, str::len);
+            self.message = format!("{}…", &kept[..whole]);
+        }
         self
     }
 
@@ -150,5 +156,16 @@ mod tests {
         let text = error.to_string();
         assert!(text.starts_with("not reachable:  [2J é") && text.ends_with("é…"), "{text:?}");
         assert!(text.chars().count() < 530);
+    }
+
+    #[test]
+    #[cfg(feature = "redis")]
+    fn a_secret_is_not_shown_whole_or_cut() {
+        let long = StoreError::unavailable(format!("{}canary", "x".repeat(MOST_CHARS - 3))).without("canary");
+        assert!(long.to_string().ends_with("xxx…"), "{long}");
+        assert_eq!(
+            StoreError::refused("canary, canary").without("canary").to_string(),
+            "refused: [redacted], [redacted]"
+        );
     }
 }

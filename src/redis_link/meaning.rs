@@ -36,7 +36,11 @@ pub(super) fn of(error: &RedisError) -> StoreError {
         ErrorKind::Parse if error.to_string().contains("end of input") => {
             return StoreError::unavailable("the connection ended in the middle of an answer");
         }
-        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => return StoreError::corrupt(error),
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
+            // Without the answer itself: nobody knows what is in it.
+            let words = error.to_string();
+            return StoreError::corrupt(words.split(" (value was").next().unwrap_or_default());
+        }
         ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => {
             return StoreError::refused(format_args!("{error}. Is the password in redis.url right?"));
         }
@@ -46,10 +50,12 @@ pub(super) fn of(error: &RedisError) -> StoreError {
     let Some(code) = error.code() else { return StoreError::unavailable(error) };
     // Some servers repeat what they did not understand, and that may be a password.
     let words = words.split(", with args beginning with").next().unwrap_or_default();
-    let said = format!("{code} {words}");
+    let said = format!("{code} {}", words.trim_end_matches('.'));
     match code {
-        "NOAUTH" => StoreError::refused(format_args!("{said} Put the password into redis.url: redis://:password@host")),
-        "WRONGPASS" => StoreError::refused(format_args!("{said} Put the right ones into redis.url")),
+        "NOAUTH" => {
+            StoreError::refused(format_args!("{said}. Put the password into redis.url: redis://:password@host"))
+        }
+        "WRONGPASS" => StoreError::refused(format_args!("{said}. Put the right ones into redis.url")),
         "NOPERM" => of_refused_write(&said),
         "DENIED" => StoreError::refused(said),
         "MOVED" | "CROSSSLOT" => StoreError::refused(format_args!(

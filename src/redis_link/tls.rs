@@ -156,12 +156,16 @@ fn certificate(error: &CertificateError) -> String {
             "the server's certificate is not valid yet: set this machine's clock right, or give the server another"
                 .into()
         }
-        CertificateError::NotValidForNameContext { expected, presented } => format!(
-            "the server's certificate is not for {} but for {}: use such a name in redis.url, or give the server a \
-             certificate for this one",
-            expected.to_str(),
-            if presented.is_empty() { "no name at all".into() } else { presented.join(", ") }
-        ),
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            // They read `DnsName("example.org")`.
+            let names: Vec<_> = presented.iter().map(|name| name.split('"').nth(1).unwrap_or(name)).collect();
+            format!(
+                "the server's certificate is not for {} but for {}: use such a name in redis.url, or give the server a \
+                 certificate for this one",
+                expected.to_str(),
+                if names.is_empty() { "no name at all".into() } else { names.join(", ") }
+            )
+        }
         CertificateError::NotValidForName => {
             "the server's certificate is for another name: use that in redis.url, or give the server another".into()
         }
