@@ -63,7 +63,7 @@ fn expired() -> Certificate {
 
 fn of_another_name() -> Certificate {
     Certificate::with(|params| {
-        params.subject_alt_names = vec![rcgen::SanType::DnsName("elsewhere.test".try_into().unwrap())]
+        params.subject_alt_names = vec![rcgen::SanType::DnsName("elsewhere.test".try_into().unwrap())];
     })
 }
 
