@@ -97,8 +97,14 @@ pub struct Token {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Redis {
-    /// `redis://[[user]:password@]host[:port][/database]`, or `redis+unix:///path`.
+    /// `redis://[[user]:password@]host[:port][/database]`, `rediss://…` for TLS, or `redis+unix:///path`.
     pub url: Secret,
+    /// With `rediss://`: a PEM file of the authority that signed the server's certificate; trusted beside the system's.
+    pub ca_file: Option<PathBuf>,
+    /// With `rediss://`: a PEM file of this client's certificate, for a server that asks for one.
+    pub cert_file: Option<PathBuf>,
+    /// The PEM file of the certificate's private key.
+    pub key_file: Option<PathBuf>,
     /// Servers of one namespace share what they have seen.
     pub namespace: String,
     /// How often a server exchanges news with the store; by default 1 s, or half a slot if that is less.
@@ -211,6 +217,9 @@ impl Default for Redis {
     fn default() -> Self {
         Self {
             url: Secret::new("redis://127.0.0.1:6379/0"),
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
             namespace: "default".into(),
             sync_every: None,
             on_outage: OnOutage::default(),
@@ -498,6 +507,10 @@ pub enum ConfigError {
     SyncEvery { found: Duration, most: Duration },
     #[error("redis.url is {found:?}: {why}. Such as redis://127.0.0.1:6379/0")]
     RedisUrl { found: String, why: String },
+    #[error("{key} {why}")]
+    RedisTls { key: &'static str, why: String },
+    #[error("{key} names {}, which {why}. It must be {expected}", file.display())]
+    Pem { key: &'static str, file: PathBuf, why: String, expected: &'static str },
     #[error(
         "{key} needs the feature `{feature}`, which this build lacks: cargo install headcount --features {feature}"
     )]
@@ -525,6 +538,8 @@ impl ConfigError {
             Self::RedisUrl { .. } => "redis.url",
             Self::Secret { key, .. }
             | Self::Unreadable { key, .. }
+            | Self::RedisTls { key, .. }
+            | Self::Pem { key, .. }
             | Self::Feature { key, .. }
             | Self::Value { key, .. } => key,
         }

@@ -27,7 +27,7 @@ use std::time::Duration;
 pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};
 pub(crate) use figures::{Histogram, SyncFigures};
-pub use status::{ActiveUsers, Decisions, OverrideStatus, RingStatus, Status, SyncStatus};
+pub use status::{ActiveUsers, Decisions, LastError, OverrideStatus, RingStatus, Status, SyncErrors, SyncStatus};
 pub use worker::Worker;
 
 /// Words that are merged or collected under one hold of the lock: 8 KiB, a few microseconds.

@@ -44,8 +44,8 @@ mod token_source;
 
 pub use config::{Config, ConfigError, Enforcement, MissingToken};
 pub use headcount::{
-    ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, Headcount, MAX_OVERRIDE, OverrideError,
-    OverrideOrder, OverrideStatus, RingStatus, Status, SyncStatus, Worker,
+    ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, Headcount, LastError, MAX_OVERRIDE,
+    OverrideError, OverrideOrder, OverrideStatus, RingStatus, Status, SyncErrors, SyncStatus, Worker,
 };
 #[cfg(feature = "tower")]
 pub use layer::AdmissionLayer;
@@ -55,7 +55,7 @@ pub use metrics::Metrics;
 pub use redis_link::RedisConnection;
 pub use ring::codec::DecodeError;
 pub use room::{Mode, OnOutage, Override, OverrideMode, Refill, Version};
-pub use store_error::StoreError;
+pub use store_error::{ErrorClass, StoreError};
 #[cfg(feature = "redis")]
 pub use sync::RedisStore;
 pub use sync::{FilterStore, MemoryStore, Rounds};

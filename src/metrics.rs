@@ -42,6 +42,12 @@ impl Metrics {
         describe_counter!("headcount_sync_bytes_total", "Bytes of filters exchanged with the store.");
         describe_gauge!("headcount_sync_age_seconds", "Time since this server last read all news.");
         describe_gauge!("headcount_sync_conflicts_in_a_row", "Rounds in a row that lost the race to write.");
+        describe_counter!(
+            "headcount_sync_errors_total",
+            "Failures of the store, by what they call for: timeout, unreachable (tried again by itself), refused (change \
+             the configuration), read_only, full (reads are answered, writes refused), corrupt (a senseless answer)."
+        );
+        describe_counter!("headcount_sync_connections_total", "Connections to the store that were made.");
         describe_gauge!("headcount_ring_fill_ratio", "Share of the union's bits that are set.");
         describe_gauge!("headcount_ring_false_positive_ratio", "How likely a newcomer is taken for a user who is in.");
         describe_gauge!("headcount_ring_coverage_slots", "Minutes of the ring that this server knows completely.");
@@ -76,6 +82,10 @@ impl Metrics {
         counter!("headcount_sync_bytes_total", "direction" => "received").absolute(status.sync.bytes_received);
         gauge!("headcount_sync_age_seconds").set(status.active_users.stale_seconds);
         gauge!("headcount_sync_conflicts_in_a_row").set(status.sync.conflicts_in_a_row as f64);
+        for (class, count) in status.sync.errors.by_class() {
+            counter!("headcount_sync_errors_total", "class" => class.as_str()).absolute(count);
+        }
+        counter!("headcount_sync_connections_total").absolute(status.sync.connections);
         gauge!("headcount_ring_fill_ratio").set(status.ring.fill_ratio);
         gauge!("headcount_ring_false_positive_ratio").set(status.ring.false_positive_ratio);
         gauge!("headcount_ring_coverage_slots").set(status.ring.coverage as f64);

@@ -7,15 +7,27 @@
 //! Many may use it at once: their commands share the connection, and who finds none waits for the attempt that is being
 //! made, and shares its outcome.
 
-use crate::config::ConfigError;
+mod dial;
+mod meaning;
+#[cfg(feature = "tls")]
+mod tls;
+
+use crate::config::{self, ConfigError, Secret};
 use crate::store_error::StoreError;
+use dial::{Line, Target};
 use parking_lot::Mutex;
+use redis::RedisError;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo, RedisError, ServerErrorKind};
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
+
+pub(crate) use meaning::{is_read_only, of_refused_write};
+
+/// The most bytes of an answer, unless filters are larger: a catch-up fetches half as many at a time.
+const MOST_BYTES: usize = 16 << 20;
 
 const PATIENT_FAILURES: u32 = 10;
 const SLOW_RETRY: Duration = Duration::from_secs(1);
@@ -38,12 +50,22 @@ pub struct RedisConnection {
 }
 
 impl RedisConnection {
-    /// A connection to a URL such as `redis://127.0.0.1:6379/0`. Connects to nothing yet.
+    /// A connection to a URL such as `redis://127.0.0.1:6379/0`, or `rediss://…` for TLS with the system's certificate
+    /// authorities. Connects to nothing yet.
     ///
     /// # Errors
     /// [`ConfigError::RedisUrl`].
     pub fn open(url: &str) -> Result<Self, ConfigError> {
-        Ok(Self { link: Arc::new(RedisLink::open(url)?) })
+        Self::configured(&config::Redis { url: Secret::new(url), ..config::Redis::default() })
+    }
+
+    /// The connection that `[redis]` describes: its URL and, for TLS, the certificates. Reads them, and connects to
+    /// nothing yet.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the key or the file, and what would do.
+    pub fn configured(redis: &config::Redis) -> Result<Self, ConfigError> {
+        Ok(Self { link: Arc::new(RedisLink::open(redis)?) })
     }
 
     pub(crate) fn link(&self) -> &RedisLink {
@@ -65,16 +87,19 @@ impl std::fmt::Debug for RedisConnection {
 
 /// One connection, or none yet.
 pub(crate) struct RedisLink {
-    client: Client,
+    target: Target,
     state: Mutex<State>,
     /// Held by whoever makes the attempt to connect.
     attempt: tokio::sync::Mutex<()>,
+    /// The most bytes of an answer.
+    most_bytes: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
 struct State {
-    connection: Option<MultiplexedConnection>,
-    /// Which connection it is, so that what went wrong on an old one is not held against the new one.
+    line: Option<Line>,
+    /// How many connections were made: which one it is, so that what went wrong on an old one is not held against the
+    /// new one.
     number: u64,
     /// Good for what is being asked now, and no longer.
     doomed: bool,
@@ -87,20 +112,21 @@ struct State {
 }
 
 impl RedisLink {
-    /// Reads the URL; connects to nothing.
-    fn open(url: &str) -> Result<Self, ConfigError> {
-        let shown = || crate::config::Secret::new(url).redacted_url();
-        if url.starts_with("rediss:") {
-            return Err(ConfigError::RedisUrl { found: shown(), why: "this build cannot speak TLS to Redis".into() });
-        }
-        let refused = |error: RedisError| ConfigError::RedisUrl { found: shown(), why: error.to_string() };
-        let info = url.into_connection_info().map_err(refused)?;
-        let tcp = info.tcp_settings().clone().set_nodelay(true);
-        // Telling our library's name would be two more commands that a strict user may not have.
-        let settings = info.redis_settings().clone().set_skip_set_lib_name();
-        let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
-        let client = Client::open(info).map_err(refused)?;
-        Ok(Self { client, state: Mutex::default(), attempt: tokio::sync::Mutex::default() })
+    /// Reads the URL and the certificates; connects to nothing.
+    fn open(config: &config::Redis) -> Result<Self, ConfigError> {
+        let most_bytes = Arc::new(AtomicUsize::new(MOST_BYTES));
+        let target = Target::read(config, Arc::clone(&most_bytes))?;
+        Ok(Self { target, state: Mutex::default(), attempt: tokio::sync::Mutex::default(), most_bytes })
+    }
+
+    /// Answers may hold a value of this size.
+    pub(crate) fn expect_values_of(&self, bytes: usize) {
+        self.most_bytes.fetch_max(MOST_BYTES.saturating_add(bytes), Relaxed);
+    }
+
+    /// How many connections were made so far.
+    pub(crate) fn connections(&self) -> u64 {
+        self.state.lock().number
     }
 
     /// Connects if there is no connection and it is time to try. Who comes while another tries waits for that attempt.
@@ -110,7 +136,7 @@ impl RedisLink {
             if state.doomed {
                 state.drop_connection();
             }
-            if state.connection.is_some() {
+            if state.line.is_some() {
                 return Ok(());
             }
             (Instant::now() + within, state.attempts)
@@ -119,7 +145,7 @@ impl RedisLink {
         let _attempt = timeout_at(deadline, self.attempt.lock()).await.map_err(too_late)?;
         {
             let mut state = self.state.lock();
-            if state.connection.is_some() {
+            if state.line.is_some() {
                 return Ok(());
             }
             if state.attempts != seen
@@ -127,32 +153,34 @@ impl RedisLink {
             {
                 return Err(failure.clone());
             }
-            if state.not_before.is_some_and(|not_before| Instant::now() < not_before) {
-                return Err(StoreError::unavailable("the next attempt to connect is made within a second"));
+            if state.not_before.is_some_and(|not_before| Instant::now() < not_before)
+                && let Some(failure) = &state.last_failure
+            {
+                // In the words of the last attempt: another reason would be told as news.
+                return Err(failure.clone());
             }
             state.attempts += 1;
             // Whoever gives up in the middle has failed.
             state.note_failed_attempt(StoreError::unavailable("an attempt to connect was given up"));
         }
-        // Time limits are ours: the library's would leave the connection in use.
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let attempt = timeout_at(deadline, self.client.get_multiplexed_async_connection_with_config(&config)).await;
+        let attempt = self.target.dial(deadline).await;
         let mut state = self.state.lock();
-        let failure = match attempt {
-            Ok(Ok(connection)) => {
-                state.connection = Some(connection);
+        match attempt {
+            Ok(line) => {
+                state.line = Some(line);
                 state.number += 1;
                 state.timed_out = None;
                 state.failed_attempts = 0;
                 state.last_failure = None;
                 state.not_before = None;
-                return Ok(());
+                Ok(())
             }
-            Ok(Err(error)) => classify(&error),
-            Err(late) => too_late(late),
-        };
-        state.last_failure = Some(failure.clone());
-        Err(failure)
+            Err(failure) => {
+                let failure = self.redacted(failure);
+                state.last_failure = Some(failure.clone());
+                Err(failure)
+            }
+        }
     }
 
     /// Runs commands on the connection there is.
@@ -161,15 +189,15 @@ impl RedisLink {
         F: FnOnce(MultiplexedConnection) -> R + Send,
         R: Future<Output = Result<T, RedisError>> + Send,
     {
-        let (connection, number) = {
+        let (line, number) = {
             let state = self.state.lock();
-            (state.connection.clone(), state.number)
+            (state.line.clone(), state.number)
         };
-        let Some(connection) = connection else {
+        let Some(line) = line else {
             return Err(StoreError::unavailable("not connected"));
         };
         let begun = Instant::now();
-        let answer = timeout(within, commands(connection)).await;
+        let answer = timeout(within, commands(line.connection.clone())).await;
         let mut state = self.state.lock();
         let is_current = state.number == number;
         match answer {
@@ -180,10 +208,11 @@ impl RedisLink {
                 Ok(answer)
             }
             Ok(Err(error)) => {
-                if is_current && is_unusable(&error) {
+                let trouble = line.trouble.get();
+                if is_current && (trouble.is_some() || meaning::is_final(&error)) {
                     state.drop_connection();
                 }
-                Err(classify(&error))
+                Err(self.redacted(trouble.cloned().unwrap_or_else(|| meaning::of(&error))))
             }
             Err(_) => {
                 // Calls that were under way together have timed out once, not one after another.
@@ -208,6 +237,14 @@ impl RedisLink {
         self.run(within.saturating_sub(begun.elapsed()), commands).await
     }
 
+    /// A server may repeat what it was told.
+    fn redacted(&self, error: StoreError) -> StoreError {
+        match self.target.password() {
+            Some(password) if !password.is_empty() => error.without(password),
+            _ => error,
+        }
+    }
+
     /// Gives the connection up before it is connected to again; what runs may still read from it.
     pub(crate) fn connect_anew_next_time(&self) {
         self.state.lock().doomed = true;
@@ -216,7 +253,7 @@ impl RedisLink {
 
 impl State {
     fn drop_connection(&mut self) {
-        self.connection = None;
+        self.line = None;
         self.doomed = false;
         self.timed_out = None;
     }
@@ -227,29 +264,5 @@ impl State {
         if self.failed_attempts >= PATIENT_FAILURES {
             self.not_before = Some(Instant::now() + SLOW_RETRY);
         }
-    }
-}
-
-/// Whether a refusal says that this node is the wrong one to write to.
-pub(crate) fn is_read_only(refusal: &str) -> bool {
-    refusal.contains("READONLY") || refusal.contains("read only replica")
-}
-
-fn is_unusable(error: &RedisError) -> bool {
-    error.is_unrecoverable_error()
-        || error.is_io_error()
-        || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
-        // Older servers wrap what a script was refused.
-        || error.detail().is_some_and(is_read_only)
-}
-
-fn classify(error: &RedisError) -> StoreError {
-    match error.kind() {
-        _ if error.is_timeout() => StoreError::timeout(error),
-        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => StoreError::corrupt(error),
-        ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => StoreError::refused(error),
-        ErrorKind::Server(ServerErrorKind::NoPerm) => StoreError::refused(error),
-        _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM")) => StoreError::refused(error),
-        _ => StoreError::unavailable(error),
     }
 }

@@ -159,7 +159,9 @@ pub struct Round {
     news: Publish,
     conflict: bool,
     /// Why the store is away, as it was told last.
-    told: Option<String>,
+    told: Option<StoreError>,
+    /// Why it was read and not written to, as it was told last.
+    unwritten: Option<StoreError>,
 }
 
 /// The value that is in the store as far as this server knows.
@@ -239,6 +241,7 @@ impl Round {
             news: Publish::default(),
             conflict: false,
             told: None,
+            unwritten: None,
         }
     }
 
@@ -309,7 +312,7 @@ impl Round {
             return Next::Ask(self.look(now, true));
         }
         self.looks += 1;
-        self.tell_figures(&looked);
+        self.tell_figures(&looked, now);
         self.news = Publish { operator: self.heed(&looked), ..Publish::default() };
         let current = self.shared.state.read().ring.current();
         self.known.retain(|&slot, _| slot <= current && current.since(slot) <= self.shared.settings.slots as u64);
@@ -370,7 +373,7 @@ impl Round {
         renumbered
     }
 
-    fn tell_figures(&self, looked: &Looked) {
+    fn tell_figures(&self, looked: &Looked, now: Duration) {
         let mut figures = self.shared.sync.lock();
         figures.nodes = looked.nodes;
         if looked.foreign_generation != figures.foreign_generation {
@@ -383,9 +386,15 @@ impl Round {
                 tracing::info!("no other generation is alive in this namespace any more");
             }
         }
+        if let Some(refusal) = &looked.write_refused {
+            figures.count_error(refusal, now);
+        }
         if looked.write_refused != figures.write_refused {
             match &looked.write_refused {
-                Some(reason) => tracing::error!(%reason, "the store answers but refuses writes"),
+                Some(reason) => {
+                    let class = reason.class().as_str();
+                    tracing::error!(class, %reason, "the store answers but refuses writes");
+                }
                 None => tracing::info!("the store takes writes again"),
             }
             figures.write_refused.clone_from(&looked.write_refused);
@@ -594,6 +603,7 @@ impl Round {
     }
 
     fn read_result(&mut self, in_flight: Vec<InFlight>, published: &Published, now: Duration) -> Next {
+        self.unwritten = None;
         if let Some(since) = published.since {
             self.coverage.learn_since(&self.shared, since);
         }
@@ -639,6 +649,8 @@ impl Round {
             Phase::Publishing(in_flight) => {
                 let mut state = self.shared.state.write();
                 in_flight.iter().for_each(|value| state.ring.set_dirty(value.slot, true));
+                drop(state);
+                self.tell_unwritten(error);
             }
             Phase::Fetching { left, asked } => {
                 let unread = asked.into_iter().chain(left.into_iter().map(|(slot, _)| slot));
@@ -647,7 +659,11 @@ impl Round {
             }
             Phase::Looking { .. } | Phase::Idle => self.lose_store(error),
         }
-        self.shared.sync.lock().failures += 1;
+        {
+            let mut figures = self.shared.sync.lock();
+            figures.failures += 1;
+            figures.count_error(error, now);
+        }
         self.finish(if error.is_timeout() { Outcome::Timeout } else { Outcome::Failure }, now)
     }
 
@@ -658,15 +674,23 @@ impl Round {
             state.room.lose_store();
             before
         });
-        let reason = error.to_string();
-        if before != Link::Up && self.told.as_ref() == Some(&reason) {
+        if before != Link::Up && self.told.as_ref() == Some(error) {
             return;
         }
+        let (class, reason) = (error.class().as_str(), error);
         match before {
-            Link::Joining => tracing::error!(%reason, "the store has not answered yet; nobody is turned away"),
-            _ => tracing::error!(%reason, "the store is away; decisions go on from what is known"),
+            Link::Joining => tracing::error!(class, %reason, "the store has not answered yet; nobody is turned away"),
+            _ => tracing::error!(class, %reason, "the store is away; decisions go on from what is known"),
         }
-        self.told = Some(reason);
+        self.told = Some(error.clone());
+    }
+
+    fn tell_unwritten(&mut self, error: &StoreError) {
+        if self.unwritten.as_ref() != Some(error) {
+            let class = error.class().as_str();
+            tracing::error!(class, reason = %error, "the store was read and not written to; the next round tries again");
+            self.unwritten = Some(error.clone());
+        }
     }
 
     fn finish(&mut self, outcome: Outcome, now: Duration) -> Next {

@@ -12,10 +12,10 @@ const MOST_SHARDS: usize = 64;
 
 /// A reader-writer lock for state that is read all the time: a reader takes its thread's shard alone, a writer takes
 /// them all. With one shared reader count, two reading threads are slower than one (`cargo bench --bench admit`).
-#[allow(unreachable_pub)] // Interleavings are tested from outside.
+#[cfg_attr(not(feature = "shuttle"), allow(unreachable_pub))] // Seen from outside by the scheduled test alone.
 pub type ShardedLock<T> = lock_api::RwLock<RawShardedLock, T>;
 
-#[allow(unreachable_pub)]
+#[cfg_attr(not(feature = "shuttle"), allow(unreachable_pub))]
 pub struct RawShardedLock {
     shards: [CachePadded<RawRwLock>; MOST_SHARDS],
 }

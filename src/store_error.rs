@@ -1,78 +1,171 @@
 //! What went wrong between a server and a store.
 
+use serde::Serialize;
 use std::fmt;
 
-/// A store's failure. What kind it is can be asked; which client library reported it cannot.
-#[derive(Debug, Clone)]
+/// The most of a store's words that is kept: enough for a person, and no more than some lines of a log.
+const MOST_CHARS: usize = 500;
+
+/// A store's failure. What class it is of can be asked; which client library reported it cannot.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreError {
-    kind: Kind,
+    class: ErrorClass,
     message: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+/// What a store's failure calls for; one word for status and for a metric's label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorClass {
+    /// No answer in time. Tried again by itself; what was asked may have been done.
     Timeout,
-    Unavailable,
+    /// No connection, or a server that cannot serve now. Tried again by itself.
+    Unreachable,
+    /// The store refuses: a password, a permission, a certificate. Somebody has to change a configuration.
     Refused,
+    /// It answers reads and refuses writes: a replica, or a server that protects its data.
+    ReadOnly,
+    /// It answers reads and has no memory for writes.
+    Full,
+    /// Its answer makes no sense.
     Corrupt,
+}
+
+impl ErrorClass {
+    /// Every class, in the order in which they are counted.
+    pub const ALL: [Self; 6] =
+        [Self::Timeout, Self::Unreachable, Self::Refused, Self::ReadOnly, Self::Full, Self::Corrupt];
+
+    /// One word for a metric's label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Unreachable => "unreachable",
+            Self::Refused => "refused",
+            Self::ReadOnly => "read_only",
+            Self::Full => "full",
+            Self::Corrupt => "corrupt",
+        }
+    }
 }
 
 impl StoreError {
     /// The store did not answer in time.
     pub fn timeout(message: impl fmt::Display) -> Self {
-        Self::new(Kind::Timeout, message)
+        Self::new(ErrorClass::Timeout, message)
     }
 
-    /// The store cannot be reached.
+    /// The store cannot be reached, or cannot serve now.
     pub fn unavailable(message: impl fmt::Display) -> Self {
-        Self::new(Kind::Unavailable, message)
+        Self::new(ErrorClass::Unreachable, message)
     }
 
     /// The store answers and refuses: a password, a permission, a command it does not have.
     pub fn refused(message: impl fmt::Display) -> Self {
-        Self::new(Kind::Refused, message)
+        Self::new(ErrorClass::Refused, message)
+    }
+
+    /// The store answers reads and refuses writes.
+    pub fn read_only(message: impl fmt::Display) -> Self {
+        Self::new(ErrorClass::ReadOnly, message)
+    }
+
+    /// The store answers reads and has no room for writes.
+    pub fn full(message: impl fmt::Display) -> Self {
+        Self::new(ErrorClass::Full, message)
     }
 
     /// The store's answer makes no sense.
     pub fn corrupt(message: impl fmt::Display) -> Self {
-        Self::new(Kind::Corrupt, message)
+        Self::new(ErrorClass::Corrupt, message)
+    }
+
+    /// What the failure calls for.
+    pub fn class(&self) -> ErrorClass {
+        self.class
     }
 
     /// Whether the store did not answer in time; it may still have done what it was asked.
     pub fn is_timeout(&self) -> bool {
-        self.kind == Kind::Timeout
+        self.class == ErrorClass::Timeout
     }
 
     /// Whether the store could not be reached.
     pub fn is_unavailable(&self) -> bool {
-        self.kind == Kind::Unavailable
+        self.class == ErrorClass::Unreachable
     }
 
     /// Whether somebody has to change a configuration.
     pub fn is_refused(&self) -> bool {
-        self.kind == Kind::Refused
+        self.class == ErrorClass::Refused
     }
 
     /// Whether the store's answer made no sense.
     pub fn is_corrupt(&self) -> bool {
-        self.kind == Kind::Corrupt
+        self.class == ErrorClass::Corrupt
     }
 
-    fn new(kind: Kind, message: impl fmt::Display) -> Self {
-        Self { kind, message: message.to_string() }
+    /// The same, where these words are not shown.
+    #[cfg(feature = "redis")]
+    pub(crate) fn without(mut self, secret: &str) -> Self {
+        self.message = self.message.replace(secret, "[redacted]");
+        // It may have been cut in two.
+        if let Some(kept) = self.message.strip_suffix('…') {
+            let part = (1..secret.len()).rev().filter_map(|end| secret.get(..end)).find(|part| kept.ends_with(part));
+            let whole = kept.len() - part.map_or(0, str::len);
+            self.message = format!("{}…", &kept[..whole]);
+        }
+        self
+    }
+
+    /// The words come from a store: they may be long, and hold what a terminal would obey.
+    fn new(class: ErrorClass, message: impl fmt::Display) -> Self {
+        let words = message.to_string();
+        let mut message: String =
+            words.chars().take(MOST_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        if words.chars().nth(MOST_CHARS).is_some() {
+            message.push('…');
+        }
+        Self { class, message }
     }
 }
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.kind {
-            Kind::Timeout => "no answer in time: ",
-            Kind::Unavailable => "not reachable: ",
-            Kind::Refused => "refused: ",
-            Kind::Corrupt => "a senseless answer: ",
+        f.write_str(match self.class {
+            ErrorClass::Timeout => "no answer in time: ",
+            ErrorClass::Unreachable => "not reachable: ",
+            ErrorClass::Refused => "refused: ",
+            ErrorClass::ReadOnly => "not to be written to: ",
+            ErrorClass::Full => "full: ",
+            ErrorClass::Corrupt => "a senseless answer: ",
         })?;
         f.write_str(&self.message)
     }
 }
 
 impl std::error::Error for StoreError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stores_words_are_cut_and_hold_nothing_that_a_terminal_obeys() {
+        let error = StoreError::unavailable(format_args!("\x1b[2J\n{}", "é".repeat(1000)));
+        let text = error.to_string();
+        assert!(text.starts_with("not reachable:  [2J é") && text.ends_with("é…"), "{text:?}");
+        assert!(text.chars().count() < 530);
+    }
+
+    #[test]
+    #[cfg(feature = "redis")]
+    fn a_secret_is_not_shown_whole_or_cut() {
+        let long = StoreError::unavailable(format!("{}canary", "x".repeat(MOST_CHARS - 3))).without("canary");
+        assert!(long.to_string().ends_with("xxx…"), "{long}");
+        assert_eq!(
+            StoreError::refused("canary, canary").without("canary").to_string(),
+            "refused: [redacted], [redacted]"
+        );
+    }
+}

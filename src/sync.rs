@@ -44,6 +44,11 @@ pub trait FilterStore: Send + Sync + 'static {
         request: Request,
         within: Duration,
     ) -> impl Future<Output = Result<Reply, StoreError>> + Send;
+
+    /// How many connections were made so far; of a store that needs none, 0.
+    fn connections(&self) -> u64 {
+        0
+    }
 }
 
 /// Runs rounds against a store.
@@ -117,7 +122,7 @@ fn spawn_worker(worker: Worker) -> Result<(), BuildError> {
 impl Headcount {
     #[cfg(feature = "redis")]
     fn start_rounds(&self, redis: &crate::config::Redis) -> Result<(), BuildError> {
-        let store = RedisStore::open(redis.url.expose(), &redis.namespace)?;
+        let store = RedisStore::on(&crate::redis_link::RedisConnection::configured(redis)?, &redis.namespace);
         let runtime = tokio::runtime::Handle::try_current()
             .map_err(|error| BuildError::Start { what: "rounds", source: std::io::Error::other(error) })?;
         runtime.spawn(self.sync_with(store).run());
@@ -150,6 +155,7 @@ impl<S: FilterStore> Rounds<S> {
             }
             let within = round.time_for(&request);
             let answer = self.store.exchange(&self.identity, request, within).await;
+            self.headcount.shared.sync.lock().connections = self.store.connections();
             let now = self.now();
             let next;
             (round, next) = self.digest(round, answer, now).await;

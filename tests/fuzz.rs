@@ -563,7 +563,7 @@ impl Mad {
             operator,
             nodes,
             foreign_generation,
-            write_refused: (script.u8() % 8 == 7).then(|| "OOM".into()),
+            write_refused: (script.u8() % 8 == 7).then(|| StoreError::full("OOM")),
         }
     }
 }

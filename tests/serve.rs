@@ -290,7 +290,10 @@ fn a_wrong_configuration_ends_with_2_and_says_what_would_do() {
         ("[admission", "headcount.toml"),
         (&format!("{max}[redis]\nurl = 'redis://127.0.0.1:1'"), "head -c 32 /dev/urandom"),
         (&format!("{max}[redis]\nurl = 'http://x'\n[token]\nsecret = '0123456789abcdef'"), "redis.url"),
-        (&format!("{max}[redis]\nurl = 'rediss://x'\n[token]\nsecret = '0123456789abcdef'"), "TLS"),
+        (
+            &format!("{max}[redis]\nurl = 'rediss://x#insecure'\n[token]\nsecret = '0123456789abcdef'"),
+            "always verified",
+        ),
         (&format!("{max}[token]\nsecret = 'short'"), "at least 16"),
         (&format!("{max}[token]\nsecret_file = '/nonexistent'"), "token.secret_file names /nonexistent"),
         (&format!("{max}[admin]\nlisten = '0.0.0.0:0'"), "admin.token_file"),

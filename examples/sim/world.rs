@@ -618,7 +618,7 @@ impl<'a> World<'a> {
                     letter.tells = looked.since.is_some() || looked.gap.is_some();
                 }
                 if let (Reply::Looked(Looked { write_refused, .. }), true) = (&mut reply, read_only) {
-                    *write_refused = Some("READONLY".into());
+                    *write_refused = Some(StoreError::read_only("READONLY"));
                 }
                 if let (Reply::Looked(looked), Some(Sabotage::AlwaysCovered)) = (&mut reply, self.plan.sabotage) {
                     looked.since = Some(Slot::at(looked.time, self.fleet.slot).plus(1));

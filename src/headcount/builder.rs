@@ -169,6 +169,24 @@ impl Builder {
         self
     }
 
+    /// With `rediss://`: a PEM file of the authority that signed the Redis server's certificate; trusted beside the system's.
+    pub fn ca_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.redis().ca_file = Some(file.into());
+        self
+    }
+
+    /// With `rediss://`: a PEM file of this client's certificate; it needs [`Builder::key_file`], too.
+    pub fn cert_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.redis().cert_file = Some(file.into());
+        self
+    }
+
+    /// The PEM file of the certificate's private key.
+    pub fn key_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.redis().key_file = Some(file.into());
+        self
+    }
+
     /// Servers of one namespace share what they have seen.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.redis().namespace = namespace.into();

@@ -2,6 +2,7 @@
 
 use crate::ring::codec::DecodeError;
 use crate::sharded::ShardedCounters;
+use crate::store_error::{ErrorClass, StoreError};
 use std::time::Duration;
 
 /// How rounds went; written by rounds, read by status and metrics.
@@ -22,11 +23,25 @@ pub(crate) struct SyncFigures {
     pub(crate) nodes: u64,
     pub(crate) foreign_generation: bool,
     /// Why the store refuses writes although it answers reads.
-    pub(crate) write_refused: Option<String>,
+    pub(crate) write_refused: Option<StoreError>,
+    /// By [`ErrorClass`].
+    pub(crate) errors: [u64; ErrorClass::ALL.len()],
+    /// The last of them, and when it came, in monotonic time.
+    pub(crate) last_error: Option<(StoreError, Duration)>,
+    /// How many connections to the store were made.
+    pub(crate) connections: u64,
     /// Monotonic time of the last successful look.
     pub(crate) last_success: Option<Duration>,
     /// Newcomers per second that arrive from elsewhere, lately.
     pub(crate) foreign_newcomers_per_second: f64,
+}
+
+impl SyncFigures {
+    /// Counts a failure of the store.
+    pub(crate) fn count_error(&mut self, error: &StoreError, now: Duration) {
+        self.errors[error.class() as usize] += 1;
+        self.last_error = Some((error.clone(), now));
+    }
 }
 
 /// Durations in buckets of doubling width, counted without a lock.

@@ -4,6 +4,7 @@ use super::{Decision, Headcount};
 use crate::config::Enforcement;
 use crate::ring::codec::DecodeError;
 use crate::room::{Link, Mode, OverrideMode};
+use crate::store_error::ErrorClass;
 use crate::time::Timestamp;
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -109,6 +110,36 @@ pub struct SyncStatus {
     pub clock_offset_seconds: f64,
     /// Why the store refuses writes although it answers reads.
     pub write_refused: Option<String>,
+    /// The store's failures since the start.
+    pub errors: SyncErrors,
+    /// The last of them, also when all is well again.
+    pub last_error: Option<LastError>,
+    /// How many connections to the store were made; each but the first replaced one that had failed.
+    pub connections: u64,
+}
+
+/// The store's failures since the start, by what they call for; see [`ErrorClass`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
+pub struct SyncErrors {
+    pub timeout: u64,
+    pub unreachable: u64,
+    pub refused: u64,
+    pub read_only: u64,
+    pub full: u64,
+    /// Answers that made no sense; single values that did not are counted in `corrupt` beside this.
+    pub corrupt: u64,
+}
+
+/// The store's last failure.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LastError {
+    /// What it calls for.
+    pub class: ErrorClass,
+    /// What went wrong and, where a person has to act, what to do. Holds no secret.
+    pub text: String,
+    /// How long ago it was.
+    pub seconds_ago: f64,
 }
 
 /// What the ring holds.
@@ -210,7 +241,14 @@ impl Headcount {
                 nodes: state.room.nodes(),
                 foreign_generation: sync.foreign_generation,
                 clock_offset_seconds: seconds_ahead(shared.clock.wall(), shared.now()),
-                write_refused: sync.write_refused,
+                write_refused: sync.write_refused.map(|refusal| refusal.to_string()),
+                errors: SyncErrors::of(sync.errors),
+                last_error: sync.last_error.map(|(error, at)| LastError {
+                    class: error.class(),
+                    text: error.to_string(),
+                    seconds_ago: now.saturating_sub(at).as_secs_f64(),
+                }),
+                connections: sync.connections,
             },
             ring: RingStatus {
                 slots: settings.slots,
@@ -249,6 +287,18 @@ impl OverrideStatus {
             },
             None => Self { mode: OverrideMode::Auto, max_active_users: None, until: None, reason: None },
         }
+    }
+}
+
+impl SyncErrors {
+    fn of([timeout, unreachable, refused, read_only, full, corrupt]: [u64; ErrorClass::ALL.len()]) -> Self {
+        Self { timeout, unreachable, refused, read_only, full, corrupt }
+    }
+
+    /// The count of each class.
+    pub fn by_class(&self) -> [(ErrorClass, u64); ErrorClass::ALL.len()] {
+        let counts = [self.timeout, self.unreachable, self.refused, self.read_only, self.full, self.corrupt];
+        std::array::from_fn(|at| (ErrorClass::ALL[at], counts[at]))
     }
 }
 

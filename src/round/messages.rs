@@ -1,6 +1,7 @@
 //! What a server and its store say to each other in a round.
 
 use crate::room::Override;
+use crate::store_error::StoreError;
 use crate::time::{Slot, Timestamp};
 use std::time::Duration;
 
@@ -111,7 +112,7 @@ pub struct Looked {
     /// Whether another generation is alive in the namespace.
     pub foreign_generation: bool,
     /// Why the store refuses writes, if it does.
-    pub write_refused: Option<String>,
+    pub write_refused: Option<StoreError>,
 }
 
 /// A time in which no node was alive, so that nobody came in.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const ENVIRONMENT: &str = "HEADCOUNT__";
 
 /// Every key there is.
-const KEYS: [&str; 28] = [
+const KEYS: [&str; 31] = [
     "admission.max_active_users",
     "admission.resume_ratio",
     "admission.refill",
@@ -27,6 +27,9 @@ const KEYS: [&str; 28] = [
     "token.secret_file",
     "token.secret",
     "redis.url",
+    "redis.ca_file",
+    "redis.cert_file",
+    "redis.key_file",
     "redis.namespace",
     "redis.sync_every",
     "redis.on_outage",

@@ -6,7 +6,7 @@
 
 use super::FilterStore;
 use crate::config::ConfigError;
-use crate::redis_link::{RedisConnection, is_read_only};
+use crate::redis_link::{RedisConnection, is_read_only, of_refused_write};
 use crate::room::Override;
 use crate::round::{Entry, Gap, Identity, Looked, Outgoing, Publish, Published, Reply, Request, Since, Stamp, Stored};
 use crate::store_error::StoreError;
@@ -186,12 +186,13 @@ impl FilterStore for RedisStore {
 
     async fn exchange(&self, identity: &Identity, request: Request, within: Duration) -> Result<Reply, StoreError> {
         let link = self.connection.link();
+        link.expect_values_of(2 * identity.filter_bytes);
         match request {
             Request::Look { slots } => {
                 link.connect(within).await?;
                 let answer = link.run(within, |connection| self.look(connection, identity, &slots)).await?;
                 let looked = read_look(answer, slots.len())?;
-                if looked.write_refused.as_deref().is_some_and(is_read_only) {
+                if looked.write_refused.as_ref().is_some_and(|refusal| is_read_only(&refusal.to_string())) {
                     // This node has become a replica; by the next round the name may lead to the new primary.
                     link.connect_anew_next_time();
                 }
@@ -213,6 +214,10 @@ impl FilterStore for RedisStore {
                 link.run(within, leave).await.map(|()| Reply::Left)
             }
         }
+    }
+
+    fn connections(&self) -> u64 {
+        self.connection.link().connections()
     }
 }
 
@@ -237,7 +242,7 @@ fn read_look(answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError> {
     let operator = serde_json::from_str(&next()?).ok();
     let nodes = number(next()?).unwrap_or(1);
     let foreign_generation = number(next()?).unwrap_or_default() > 0;
-    let write_refused = Some(next()?).filter(|refusal| !refusal.is_empty());
+    let write_refused = Some(next()?).filter(|refusal| !refusal.is_empty()).map(|refusal| of_refused_write(&refusal));
     let mut minutes = Vec::with_capacity(slots);
     for _ in 0..slots {
         let stamp = next()?;

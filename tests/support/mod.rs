@@ -181,6 +181,24 @@ impl Redis {
         panic!("redis-server found no free port");
     }
 
+    /// One that speaks TLS, too, on the port that is returned with it, and plain on its own port for the test.
+    pub fn start_tls(certificate: &Certificate, more: &[&str]) -> (Self, u16) {
+        for _ in 0..20 {
+            let [port, tls_port] = [(); 2]
+                .map(|()| TcpListener::bind("127.0.0.1:0").unwrap())
+                .map(|free| free.local_addr().unwrap().port());
+            let tls_port_text = tls_port.to_string();
+            let mut arguments = vec!["--tls-port", &tls_port_text, "--tls-auth-clients", "no"];
+            arguments.extend(["--tls-cert-file", certificate.file(), "--tls-key-file", certificate.key_file()]);
+            arguments.extend(["--tls-ca-cert-file", certificate.ca_file()]);
+            arguments.extend(more);
+            if let Some(redis) = Self::start_on(port, &arguments) {
+                return (redis, tls_port);
+            }
+        }
+        panic!("redis-server found no free ports, or cannot speak TLS");
+    }
+
     /// `None` if the port is taken.
     pub fn start_on(port: u16, arguments: &[&str]) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
@@ -209,5 +227,52 @@ impl Redis {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
         command.query(&mut connection).unwrap()
+    }
+}
+
+/// A certificate, its key and the certificate of its authority, as PEM files.
+pub struct Certificate {
+    directory: tempfile::TempDir,
+    files: [String; 3],
+}
+
+impl Certificate {
+    /// For the usual names of this machine, signed by an authority of its own.
+    pub fn new() -> Self {
+        Self::with(|_| ())
+    }
+
+    /// The same, changed before it is signed.
+    pub fn with(change: impl FnOnce(&mut rcgen::CertificateParams)) -> Self {
+        let mut authority = rcgen::CertificateParams::default();
+        authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        authority.distinguished_name.push(rcgen::DnType::CommonName, format!("authority {}", fastrand::u64(..)));
+        let authority_key = rcgen::KeyPair::generate().unwrap();
+        let authority_pem = authority.self_signed(&authority_key).unwrap().pem();
+        let issuer = rcgen::Issuer::new(authority, authority_key);
+        let mut own = rcgen::CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        change(&mut own);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let own_pem = own.signed_by(&key, &issuer).unwrap().pem();
+        let directory = tempfile::tempdir().unwrap();
+        let files = [("own.pem", own_pem), ("own.key", key.serialize_pem()), ("ca.pem", authority_pem)];
+        let files = files.map(|(name, text)| {
+            let file = directory.path().join(name);
+            std::fs::write(&file, text).unwrap();
+            file.to_str().unwrap().to_owned()
+        });
+        Self { directory, files }
+    }
+
+    pub fn file(&self) -> &str {
+        &self.files[0]
+    }
+
+    pub fn key_file(&self) -> &str {
+        &self.files[1]
+    }
+
+    pub fn ca_file(&self) -> &str {
+        &self.files[2]
     }
 }

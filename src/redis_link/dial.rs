@@ -1,0 +1,299 @@
+//! One connection to a Redis server: dialled, encrypted if the URL says so, logged in, and held to what an answer may be.
+
+use super::meaning;
+#[cfg(feature = "tls")]
+use super::tls::{self, Tls};
+use crate::config::{self, ConfigError};
+use crate::store_error::StoreError;
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, RedisError,
+};
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+/// A server, and how to get in.
+pub(super) struct Target {
+    place: Place,
+    login: RedisConnectionInfo,
+    /// The most bytes of an answer.
+    most_bytes: Arc<AtomicUsize>,
+}
+
+enum Place {
+    Tcp(String, u16),
+    #[cfg(feature = "tls")]
+    Tls(String, u16, Tls),
+    Unix(PathBuf),
+}
+
+/// A connection that was made. Ends with its last clone, whatever the server still owes.
+#[derive(Clone)]
+pub(super) struct Line {
+    pub(super) connection: MultiplexedConnection,
+    /// What the stream itself saw go wrong: the client library would tell less of it.
+    pub(super) trouble: Arc<OnceLock<StoreError>>,
+    _driver: Arc<JoinSet<()>>,
+}
+
+impl Target {
+    /// Reads the URL and the certificates; connects to nothing.
+    pub(super) fn read(config: &config::Redis, most_bytes: Arc<AtomicUsize>) -> Result<Self, ConfigError> {
+        let refused = |why: String| ConfigError::RedisUrl { found: config.url.redacted_url(), why };
+        let url = config.url.expose();
+        if url.contains('#') {
+            // The client library would read `#insecure` as a wish to verify nothing.
+            return Err(refused(
+                "nothing may follow a #. Certificates are always verified: for an authority of your own, \
+                 set redis.ca_file. In a password, # is written %23"
+                    .into(),
+            ));
+        }
+        let scheme = url.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        if cfg!(not(feature = "tls")) && ["rediss", "valkeys"].contains(&scheme.as_str()) {
+            return Err(ConfigError::Feature { key: "redis.url", feature: "tls" });
+        }
+        let info = url.into_connection_info().map_err(|error| refused(error.to_string()))?;
+        let files = [
+            ("redis.ca_file", &config.ca_file),
+            ("redis.cert_file", &config.cert_file),
+            ("redis.key_file", &config.key_file),
+        ];
+        let needless = files.into_iter().find(|(_, file)| file.is_some()).map(|(key, _)| ConfigError::RedisTls {
+            key,
+            why: format!(
+                "is set, and redis.url is {}, which is not encrypted: write rediss:// there, or leave {key} out",
+                config.url.redacted_url()
+            ),
+        });
+        let place = match (info.addr().clone(), needless) {
+            (ConnectionAddr::Tcp(..) | ConnectionAddr::Unix(_), Some(needless)) => return Err(needless),
+            (ConnectionAddr::Tcp(host, port), None) => Place::Tcp(host, port),
+            (ConnectionAddr::Unix(path), None) => Place::Unix(path),
+            #[cfg(feature = "tls")]
+            (ConnectionAddr::TcpTls { host, port, .. }, _) => {
+                let tls = Tls::read(config, &host)?;
+                Place::Tls(host, port, tls)
+            }
+            (other, _) => return Err(refused(format!("{other} is no address that can be connected to"))),
+        };
+        Ok(Self { place, login: info.redis_settings().clone(), most_bytes })
+    }
+
+    /// The password, so that nobody shows it.
+    pub(super) fn password(&self) -> Option<&str> {
+        self.login.password()
+    }
+
+    /// Connects and logs in.
+    pub(super) async fn dial(&self, deadline: Instant) -> Result<Line, StoreError> {
+        let trouble = Arc::new(OnceLock::new());
+        let stream = match &self.place {
+            Place::Tcp(host, port) => self.guard(connect_tcp(host, *port, deadline).await?, true, &trouble),
+            Place::Unix(path) => self.guard(
+                in_time(deadline, "no connection to the socket", UnixStream::connect(path))
+                    .await?
+                    .map_err(unreached)?,
+                true,
+                &trouble,
+            ),
+            #[cfg(feature = "tls")]
+            Place::Tls(host, port, tls) => {
+                let stream = connect_tcp(host, *port, deadline).await?;
+                self.guard(tls.greet(stream, deadline).await?, false, &trouble)
+            }
+        };
+        let line = async {
+            let (mut line, login) = self.attach(stream, Arc::clone(&trouble)).await?;
+            if let Some(login) = login {
+                log_in(&mut line.connection, login).await?;
+            }
+            Ok(line)
+        };
+        let line = in_time(deadline, "the server does not answer the login", line).await?;
+        line.map_err(|error: RedisError| trouble.get().cloned().unwrap_or_else(|| meaning::of(&error)))
+    }
+
+    /// Lets the client library speak over a stream. Returns how to log in if that is left to do.
+    async fn attach(
+        &self,
+        stream: Guarded,
+        trouble: Arc<OnceLock<StoreError>>,
+    ) -> Result<(Line, Option<&RedisConnectionInfo>), RedisError> {
+        // Time limits are ours: the library's would leave the connection in use.
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        // The library calls whatever answers AUTH a wrong password, so the login is ours; but for RESP3's HELLO.
+        let ours = self.login.protocol() == ProtocolVersion::RESP2;
+        let login = if ours { RedisConnectionInfo::default() } else { self.login.clone() };
+        // Telling our library's name would be two more commands that a strict user may not have.
+        let login = login.set_skip_set_lib_name();
+        let (connection, drive) = MultiplexedConnection::new_with_config(&login, stream, config).await?;
+        let mut driver = JoinSet::new();
+        driver.spawn(drive);
+        Ok((Line { connection, trouble, _driver: Arc::new(driver) }, ours.then_some(&self.login)))
+    }
+
+    fn guard<S: Stream>(&self, stream: S, is_plain: bool, trouble: &Arc<OnceLock<StoreError>>) -> Guarded {
+        Guarded {
+            stream: Box::new(stream),
+            is_plain,
+            heard: false,
+            since_asked: 0,
+            most_bytes: Arc::clone(&self.most_bytes),
+            trouble: Arc::clone(trouble),
+        }
+    }
+}
+
+async fn log_in(connection: &mut MultiplexedConnection, login: &RedisConnectionInfo) -> Result<(), RedisError> {
+    if let Some(password) = login.password() {
+        let mut auth = redis::cmd("AUTH");
+        auth.arg(login.username()).arg(password);
+        let done = auth.exec_async(connection).await;
+        // Before Redis 6 there were no users.
+        let knows_no_users =
+            |error: &RedisError| error.detail().is_some_and(|words| words.contains("number of arguments"));
+        match done {
+            Err(error) if login.username().is_some() && knows_no_users(&error) => {
+                redis::cmd("AUTH").arg(password).exec_async(connection).await?;
+            }
+            done => done?,
+        }
+    }
+    if login.db() != 0 {
+        redis::cmd("SELECT").arg(login.db()).exec_async(connection).await?;
+    }
+    Ok(())
+}
+
+/// To whichever of the name's addresses answers first.
+async fn connect_tcp(host: &str, port: u16, deadline: Instant) -> Result<TcpStream, StoreError> {
+    let first = async {
+        let mut attempts = JoinSet::new();
+        for address in lookup_host((host, port)).await? {
+            attempts.spawn(TcpStream::connect(address));
+        }
+        let mut failure = io::Error::other("the name has no address");
+        while let Some(attempt) = attempts.join_next().await {
+            match attempt {
+                Ok(Ok(stream)) => return stream.set_nodelay(true).map(|()| stream),
+                Ok(Err(error)) => failure = error,
+                Err(_) => {}
+            }
+        }
+        Err(failure)
+    };
+    match timeout_at(deadline, first).await {
+        Ok(stream) => stream.map_err(unreached),
+        Err(_) => Err(StoreError::unavailable("no connection in time")),
+    }
+}
+
+fn unreached(error: io::Error) -> StoreError {
+    StoreError::unavailable(error)
+}
+
+/// Whatever `work` brings, if it is done in time.
+pub(super) async fn in_time<T>(deadline: Instant, what: &str, work: impl Future<Output = T>) -> Result<T, StoreError> {
+    timeout_at(deadline, work).await.map_err(|_| StoreError::timeout(what))
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for S {}
+
+/// A stream that hands on no more than an answer may hold, and sees what a wrong port looks like.
+struct Guarded {
+    stream: Box<dyn Stream>,
+    is_plain: bool,
+    /// Whether the server has said anything yet.
+    heard: bool,
+    /// Bytes since something was asked.
+    since_asked: usize,
+    most_bytes: Arc<AtomicUsize>,
+    trouble: Arc<OnceLock<StoreError>>,
+}
+
+/// What a TLS server answers to what is no TLS.
+const TLS_ALERT: u8 = 0x15;
+
+impl Guarded {
+    fn see(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.since_asked += bytes.len();
+        let most = self.most_bytes.load(Relaxed);
+        if self.since_asked > most {
+            return Err(StoreError::corrupt(format_args!("it has more than {most} bytes, and was read no further")));
+        }
+        if std::mem::replace(&mut self.heard, true) || !self.is_plain {
+            return Ok(());
+        }
+        match bytes.first() {
+            None => Err(StoreError::unavailable(
+                "the server closed the connection before it said anything. If this is a TLS port, write rediss:// in redis.url",
+            )),
+            Some(&TLS_ALERT) => {
+                Err(StoreError::refused("this port speaks TLS: write rediss:// instead of redis:// in redis.url"))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn meaning(&self, error: &io::Error) -> Option<StoreError> {
+        #[cfg(feature = "tls")]
+        if let Some(refusal) = tls::meaning(error) {
+            return Some(refusal);
+        }
+        let closed = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe].contains(&error.kind());
+        (closed && self.is_plain && !self.heard).then(|| {
+            StoreError::unavailable(format_args!(
+                "{error}, before the server said anything. If this is a TLS port, write rediss:// in redis.url"
+            ))
+        })
+    }
+}
+
+impl AsyncRead for Guarded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let seen = match ready!(Pin::new(&mut self.stream).poll_read(context, buffer)) {
+            Ok(()) => self.see(&buffer.filled()[before..]),
+            Err(error) => {
+                if let Some(meaning) = self.meaning(&error) {
+                    let _ = self.trouble.set(meaning);
+                }
+                return Poll::Ready(Err(error));
+            }
+        };
+        Poll::Ready(seen.map_err(|trouble| {
+            let error = io::Error::new(io::ErrorKind::ConnectionAborted, trouble.to_string());
+            let _ = self.trouble.set(trouble);
+            error
+        }))
+    }
+}
+
+impl AsyncWrite for Guarded {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.since_asked = 0;
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

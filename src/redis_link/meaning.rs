@@ -1,0 +1,77 @@
+//! What the words of a Redis server call for.
+
+use crate::store_error::StoreError;
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+/// Whether a refusal says that this node is the wrong one to write to.
+pub(crate) fn is_read_only(refusal: &str) -> bool {
+    refusal.contains("READONLY") || refusal.contains("read only replica")
+}
+
+/// Why a server that answers reads refused a write.
+pub(crate) fn of_refused_write(refusal: &str) -> StoreError {
+    if refusal.contains("OOM") {
+        StoreError::full(format_args!("{refusal}. Raise maxmemory, or let Redis evict other keys"))
+    } else if refusal.contains("NOPERM") || refusal.contains("ACL") {
+        StoreError::refused(format_args!("{refusal}. Give the user of redis.url this permission"))
+    } else {
+        // READONLY; MISCONF, where the disk is at fault; NOREPLICAS, where replicas are missing.
+        StoreError::read_only(refusal)
+    }
+}
+
+/// Whether the connection is of no further use.
+pub(super) fn is_final(error: &RedisError) -> bool {
+    error.is_unrecoverable_error()
+        || error.is_io_error()
+        || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+        // Older servers wrap what a script was refused.
+        || error.detail().is_some_and(is_read_only)
+}
+
+/// What went wrong, and what to do about it.
+pub(super) fn of(error: &RedisError) -> StoreError {
+    match error.kind() {
+        _ if error.is_timeout() => return StoreError::timeout(error),
+        ErrorKind::Parse if error.to_string().contains("end of input") => {
+            return StoreError::unavailable("the connection ended in the middle of an answer");
+        }
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
+            // Without the answer itself: nobody knows what is in it.
+            let words = error.to_string();
+            return StoreError::corrupt(words.split(" (value was").next().unwrap_or_default());
+        }
+        ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => {
+            return StoreError::refused(format_args!("{error}. Is the password in redis.url right?"));
+        }
+        _ => {}
+    }
+    let words = error.detail().unwrap_or_default();
+    let Some(code) = error.code() else { return StoreError::unavailable(error) };
+    // Some servers repeat what they did not understand, and that may be a password.
+    let words = words.split(", with args beginning with").next().unwrap_or_default();
+    let said = format!("{code} {}", words.trim_end_matches('.'));
+    match code {
+        "NOAUTH" => {
+            StoreError::refused(format_args!("{said}. Put the password into redis.url: redis://:password@host"))
+        }
+        "WRONGPASS" => StoreError::refused(format_args!("{said}. Put the right ones into redis.url")),
+        "NOPERM" => of_refused_write(&said),
+        "DENIED" => StoreError::refused(said),
+        "MOVED" | "CROSSSLOT" => StoreError::refused(format_args!(
+            "{said}. This is a node of a Redis Cluster, which is not spoken here: use a server without cluster mode"
+        )),
+        "OOM" | "READONLY" | "MISCONF" | "NOREPLICAS" => of_refused_write(&said),
+        "WRONGTYPE" => StoreError::corrupt(said),
+        "ERR" if is_read_only(words) || words.contains("OOM command") => of_refused_write(&said),
+        "ERR"
+            if ["unknown command", "DB index", "invalid password", "without any password", "AUTH"]
+                .iter()
+                .any(|sign| words.contains(sign)) =>
+        {
+            StoreError::refused(format_args!("{said}. See redis.url"))
+        }
+        // LOADING, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, BUSY, EXECABORT and whatever else passes.
+        _ => StoreError::unavailable(said),
+    }
+}
