@@ -8,26 +8,31 @@ mod admission;
 mod builder;
 mod figures;
 mod status;
+mod supervision;
 mod worker;
 
 use crate::bloom::{Bloom, Probe};
 use crate::config::{Config, Enforcement, MissingToken, Settings};
+use crate::failpoints;
 use crate::fingerprint::Fingerprint;
 use crate::ring::codec::Codec;
 use crate::ring::{Present, Ring, Sight};
 use crate::room::{Link, Mode, Override, OverrideMode, Room, Seat, Version};
-use crate::sharded::{ShardedCounters, ShardedLock};
+use crate::sharded::{RawShardedLock, ShardedCounters, ShardedLock};
 use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use crate::threads::{Mutex, Sender};
 use crate::time::{Clock, FleetClock, Slot, Timestamp};
 use crossbeam_utils::CachePadded;
+use lock_api::RwLockWriteGuard;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};
 pub(crate) use figures::{Histogram, SyncFigures};
-pub use status::{ActiveUsers, Decisions, OverrideStatus, RingStatus, Status, SyncStatus};
+pub use status::{ActiveUsers, Decisions, OverrideStatus, Restarts, RingStatus, Status, SyncStatus};
+pub(crate) use supervision::{Part, REST_AFTER_PANIC, Supervision};
 pub use worker::Worker;
 
 /// Words that are merged or collected under one hold of the lock: 8 KiB, a few microseconds.
@@ -75,6 +80,7 @@ pub(crate) struct Shared {
     pub(crate) decision_times: Histogram,
     pub(crate) round_times: Histogram,
     pub(crate) sync: Mutex<SyncFigures>,
+    supervision: Mutex<Supervision>,
     started: Duration,
     seed: u64,
     ready: AtomicBool,
@@ -92,6 +98,9 @@ pub(crate) struct State {
     now: Timestamp,
     mode_changes: [u64; 2],
 }
+
+/// The state under the write lock. Should its holder panic, the ring is made whole before anybody else sees it.
+pub(crate) struct Writing<'s>(RwLockWriteGuard<'s, RawShardedLock, State>);
 
 /// Bits of [`Shared::gate`].
 const SHUT: u8 = 1;
@@ -176,9 +185,23 @@ impl Headcount {
     }
 
     /// Whether this server should be sent requests: what it knows is complete, or it has waited long enough for a store
-    /// that does not answer; and it is not stopping. Not a probe of the store: once ready, only stopping ends it.
+    /// that does not answer; and it is not stopping. Not a probe of the store: once ready, only stopping ends it, and
+    /// three panics within a minute in what works beside the decisions, until a minute has seen fewer.
     pub fn is_ready(&self) -> bool {
-        self.shared.ready.load(Relaxed) && !self.shared.draining.load(Relaxed)
+        self.not_ready_because().is_none()
+    }
+
+    /// Why this server should not be sent requests.
+    pub(crate) fn not_ready_because(&self) -> Option<&'static str> {
+        if self.shared.draining.load(Relaxed) {
+            Some("it is stopping")
+        } else if !self.shared.ready.load(Relaxed) {
+            Some("it does not know yet who is in")
+        } else if self.shared.restarts_are_too_many() {
+            Some("the worker or the rounds had to be restarted three times within a minute; the log says why")
+        } else {
+            None
+        }
     }
 
     /// Says not ready from now on, so that a load balancer sends requests elsewhere.
@@ -262,15 +285,15 @@ impl Shared {
         self.admitted(Admitted::Seen)
     }
 
-    #[cold]
     /// Refreshes that the worker has not applied yet.
+    #[cold]
     pub(crate) fn refreshes_waiting(&self) -> usize {
         self.refreshes.len()
     }
 
     fn refresh_in_place(&self, fingerprint: Fingerprint) {
         self.refreshes_in_place.fetch_add(1, Relaxed);
-        self.state.write().ring.record(fingerprint);
+        self.write().ring.record(fingerprint);
     }
 
     fn newcomer(&self, fingerprint: Fingerprint) -> Admission {
@@ -278,7 +301,7 @@ impl Shared {
         if self.gate.load(Relaxed) & SHUT != 0 {
             return self.rejected(fingerprint.0);
         }
-        let mut state = self.state.write();
+        let mut state = self.write();
         if state.ring.sight(fingerprint) != Sight::Unseen {
             state.ring.record(fingerprint);
             return self.admitted(Admitted::Seen);
@@ -334,9 +357,14 @@ impl Shared {
         Admission::Rejected { retry_after: Duration::from_secs(seconds) }
     }
 
+    /// Takes the write lock.
+    pub(crate) fn write(&self) -> Writing<'_> {
+        Writing(self.state.write())
+    }
+
     /// Changes the state, and lets the mode and the gate follow.
     pub(crate) fn change<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
-        let mut state = self.state.write();
+        let mut state = self.write();
         let result = act(&mut state);
         self.publish(&mut state);
         result
@@ -360,7 +388,8 @@ impl Shared {
     pub(crate) fn merge(&self, slot: Slot, filter: &Bloom) -> Option<bool> {
         let mut ours_only = false;
         for (chunk, words) in filter.words().chunks(CHUNK_WORDS).enumerate() {
-            let difference = self.state.write().ring.merge(slot, chunk * CHUNK_WORDS, words)?;
+            failpoints::at("round-merge");
+            let difference = self.write().ring.merge(slot, chunk * CHUNK_WORDS, words)?;
             ours_only |= difference.ours_only;
         }
         Some(ours_only)
@@ -369,7 +398,7 @@ impl Shared {
     /// Takes minute `slot` for clean from here on; whatever is inserted later makes it dirty again. Returns how many of its
     /// newcomers no published value is known to hold.
     pub(crate) fn clean(&self, slot: Slot) -> u64 {
-        let mut state = self.state.write();
+        let mut state = self.write();
         state.ring.set_dirty(slot, false);
         state.ring.newcomers_unpublished_in(slot)
     }
@@ -394,6 +423,22 @@ impl Shared {
     /// Fleet time now.
     pub(crate) fn now(&self) -> Timestamp {
         self.fleet_clock.lock().now(self.clock.monotonic())
+    }
+
+    /// How long what works beside the decisions may stand still before what it knows is old.
+    pub(crate) fn longest_pause(&self) -> Duration {
+        (3 * self.settings.sync_every).max(Duration::from_millis(250))
+    }
+
+    /// The minute that time has come to, if the worker has not turned to it for longer than that.
+    pub(crate) fn overdue_turn(&self, monotonic: Duration) -> Option<Slot> {
+        let (now, slot) = {
+            let mut clock = self.fleet_clock.lock();
+            (clock.now(monotonic), clock.slot(monotonic))
+        };
+        let due = self.state.read().ring.current().plus(1);
+        let late = now.since(due.start(self.settings.slot_length));
+        (slot >= due && late > self.longest_pause()).then_some(slot)
     }
 
     /// A server that was alone joins a fleet: what it knows of itself says nothing about the others.
@@ -428,6 +473,28 @@ impl Shared {
     fn next_version(&self, known: Option<&Override>, now: Timestamp) -> Version {
         let after = known.map_or(0, |known| known.version.number.saturating_add(1));
         Version { number: after.max(now.as_millis()), writer: self.writer.clone() }
+    }
+}
+
+impl Deref for Writing<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.0
+    }
+}
+
+impl DerefMut for Writing<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.0
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.ring.mend();
+        }
     }
 }
 

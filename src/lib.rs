@@ -17,6 +17,7 @@
 mod admin;
 pub mod bloom;
 pub mod config;
+mod failpoints;
 pub mod fingerprint;
 mod headcount;
 #[cfg(feature = "tower")]
@@ -45,7 +46,7 @@ mod token_source;
 pub use config::{Config, ConfigError, Enforcement, MissingToken};
 pub use headcount::{
     ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, Headcount, MAX_OVERRIDE, OverrideError,
-    OverrideOrder, OverrideStatus, RingStatus, Status, SyncStatus, Worker,
+    OverrideOrder, OverrideStatus, Restarts, RingStatus, Status, SyncStatus, Worker,
 };
 #[cfg(feature = "tower")]
 pub use layer::AdmissionLayer;
