@@ -31,7 +31,7 @@ use std::time::Duration;
 pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};
 pub(crate) use figures::{Histogram, SyncFigures};
-pub use status::{ActiveUsers, Decisions, OverrideStatus, Restarts, RingStatus, Status, SyncStatus};
+pub use status::{ActiveUsers, Decisions, OverrideStatus, Restarts, RingStatus, Status, SyncStatus, Touches};
 pub(crate) use supervision::{Part, REST_AFTER_PANIC, Supervision};
 pub use worker::Worker;
 
@@ -77,6 +77,8 @@ pub(crate) struct Shared {
     refreshes: Sender<Fingerprint>,
     refreshes_in_place: AtomicU64,
     decisions: ShardedCounters<{ Decision::ALL.len() }>,
+    /// Of unseen tokens, and of seen ones.
+    touches: ShardedCounters<2>,
     pub(crate) decision_times: Histogram,
     pub(crate) round_times: Histogram,
     pub(crate) sync: Mutex<SyncFigures>,
@@ -162,6 +164,28 @@ impl Headcount {
     #[inline]
     pub fn admit(&self, token: impl AsRef<[u8]>) -> Admission {
         self.shared.admit(token.as_ref())
+    }
+
+    /// Renews a token that was seen in the window, as a request with it would: for users who play on and send none, over a
+    /// WebSocket, say. Returns whether it was seen, and so renewed.
+    ///
+    /// This is no check: it lets nobody in, records no token that was not seen, however much room there is and however
+    /// little this server knows yet, and [`Status::decisions`] does not count it. Who is unseen may be in all the same on a
+    /// server that has just started; [`Headcount::admit`] decides about that. With `enforcement = "off"` nothing is
+    /// recorded, and nobody can be forgotten: the answer is always `true`.
+    ///
+    /// ```
+    /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(10).build()?;
+    /// assert!(!headcount.touch("alice"));
+    /// let _ = headcount.admit("alice");
+    /// assert!(headcount.touch("alice"));
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
+    ///
+    /// # Cost
+    /// That of a decision about a user who is in.
+    pub fn touch(&self, token: impl AsRef<[u8]>) -> bool {
+        self.shared.touch(token.as_ref())
     }
 
     /// Decides about a request without a token.
@@ -267,22 +291,36 @@ impl Shared {
     // Never inlined: the way that most requests take would keep in memory what only this one needs.
     #[inline(never)]
     fn admit_from_the_ring(&self, fingerprint: Fingerprint) -> Admission {
+        if self.refresh(fingerprint) { self.admitted(Admitted::Seen) } else { self.newcomer(fingerprint) }
+    }
+
+    fn touch(&self, token: &[u8]) -> bool {
+        if self.settings.enforcement == Enforcement::Off {
+            return true;
+        }
+        let seen = !token.iter().all(u8::is_ascii_whitespace) && {
+            let fingerprint = self.settings.key.fingerprint(token);
+            self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.refresh(fingerprint)
+        };
+        self.touches.count(usize::from(seen));
+        seen
+    }
+
+    /// Has a fingerprint that was seen recorded in the current minute. Returns whether it was seen.
+    fn refresh(&self, fingerprint: Fingerprint) -> bool {
         let state = self.state.read();
         match state.ring.sight(fingerprint) {
-            Sight::Current => {}
+            Sight::Current => true,
             Sight::Older => {
                 // Sent while the lock is held: a turn, which empties the channel under the write lock, cannot miss it.
                 if self.refreshes.try_send(fingerprint).is_err() {
                     drop(state);
                     self.refresh_in_place(fingerprint);
                 }
+                true
             }
-            Sight::Unseen => {
-                drop(state);
-                return self.newcomer(fingerprint);
-            }
+            Sight::Unseen => false,
         }
-        self.admitted(Admitted::Seen)
     }
 
     /// Refreshes that the worker has not applied yet.

@@ -3,7 +3,7 @@
 //! # A map of the crate
 //! | | |
 //! |---|---|
-//! | [`Headcount`], [`Builder`], [`Worker`] | the controller: [`admit`](Headcount::admit), [`status`](Headcount::status), overrides |
+//! | [`Headcount`], [`Builder`], [`Worker`] | the controller: [`admit`](Headcount::admit), [`touch`](Headcount::touch), [`status`](Headcount::status), overrides |
 //! | [`layer`] | the middleware for tower and axum |
 //! | [`FilterStore`], [`MemoryStore`], [`RedisStore`], [`Rounds`] | what a fleet shares, and the loop that shares it |
 //! | [`round`] | one exchange of news, without I/O |
@@ -46,7 +46,7 @@ mod token_source;
 pub use config::{Config, ConfigError, Enforcement, MissingToken};
 pub use headcount::{
     ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, Headcount, MAX_OVERRIDE, OverrideError,
-    OverrideOrder, OverrideStatus, Restarts, RingStatus, Status, SyncStatus, Worker,
+    OverrideOrder, OverrideStatus, Restarts, RingStatus, Status, SyncStatus, Touches, Worker,
 };
 #[cfg(feature = "tower")]
 pub use layer::AdmissionLayer;

@@ -51,6 +51,7 @@ impl Metrics {
         describe_counter!("headcount_corrupt_values_total", "Stored values that were refused, by reason.");
         describe_gauge!("headcount_override_active", "1 while an operator's override is in force.");
         describe_gauge!("headcount_foreign_generation", "1 while servers with other filters or another key are alive.");
+        describe_counter!("headcount_touches_total", "Tokens to be renewed without a check, by whether they were.");
         describe_counter!("headcount_restarts_total", "Panics after which background work began again, by part.");
         describe_gauge!("headcount_build_info", "1, with the version as a label.");
     }
@@ -87,6 +88,8 @@ impl Metrics {
         }
         gauge!("headcount_override_active").set(flag(status.operator.until.is_some()));
         gauge!("headcount_foreign_generation").set(flag(status.sync.foreign_generation));
+        counter!("headcount_touches_total", "outcome" => "renewed").absolute(status.touches.renewed);
+        counter!("headcount_touches_total", "outcome" => "unseen").absolute(status.touches.unseen);
         counter!("headcount_restarts_total", "part" => "worker").absolute(status.restarts.worker);
         counter!("headcount_restarts_total", "part" => "rounds").absolute(status.restarts.rounds);
         gauge!("headcount_build_info", "version" => status.version).set(1.0);

@@ -299,6 +299,7 @@ impl Builder {
             refreshes,
             refreshes_in_place: AtomicU64::new(0),
             decisions: ShardedCounters::<{ Decision::ALL.len() }>::new(),
+            touches: ShardedCounters::new(),
             decision_times: Histogram::new(),
             round_times: Histogram::new(),
             sync: Mutex::new(SyncFigures::default()),

@@ -32,6 +32,7 @@ pub struct Status {
     #[serde(rename = "override")]
     pub operator: OverrideStatus,
     pub decisions: Decisions,
+    pub touches: Touches,
     pub restarts: Restarts,
     pub sync: SyncStatus,
     pub ring: RingStatus,
@@ -80,6 +81,14 @@ pub struct Decisions {
     pub warming: u64,
     pub limited: u64,
     pub invalid: u64,
+}
+
+/// All touches since the start, by whether the token was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
+pub struct Touches {
+    pub renewed: u64,
+    pub unseen: u64,
 }
 
 /// How often what works beside the decisions had to begin again after a panic.
@@ -161,6 +170,7 @@ impl Headcount {
         let age = sync.last_success.map(|at| now.saturating_sub(at));
         let [seen, newcomer, rejected, shadow_rejected, exempt, missing, warming, limited, invalid] =
             shared.decisions.totals();
+        let [unseen, renewed] = shared.touches.totals();
         let state = shared.state.read();
         let (mode, mode_since) = state.room.mode();
         let estimate = state.ring.union().estimate();
@@ -205,6 +215,7 @@ impl Headcount {
                 limited,
                 invalid,
             },
+            touches: Touches { renewed, unseen },
             restarts,
             sync: SyncStatus {
                 store: sync.store.unwrap_or("none"),

@@ -65,7 +65,7 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
 }
 
 async fn not_here() -> (StatusCode, &'static str) {
-    (StatusCode::NOT_FOUND, "checks are answered at /v1/check\n")
+    (StatusCode::NOT_FOUND, "checks are answered at /v1/check, touches at /v1/touch\n")
 }
 
 /// The request that the proxy asks about.
