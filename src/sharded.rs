@@ -12,8 +12,10 @@ const MOST_SHARDS: usize = 64;
 
 /// A reader-writer lock for state that is read all the time: a reader takes its thread's shard alone, a writer takes
 /// them all. With one shared reader count, two reading threads are slower than one (`cargo bench --bench admit`).
+#[cfg_attr(not(feature = "shuttle"), allow(unreachable_pub))] // `internals` shows it to the scheduled tests alone.
 pub type ShardedLock<T> = lock_api::RwLock<RawShardedLock, T>;
 
+#[cfg_attr(not(feature = "shuttle"), allow(unreachable_pub))]
 pub struct RawShardedLock {
     shards: [CachePadded<RawRwLock>; MOST_SHARDS],
 }
