@@ -54,7 +54,7 @@ enum Refused {
     Token(InvalidToken),
     #[error("the token was not seen in the window")]
     Unseen,
-    #[error("{} of the tokens were not seen in the window; the others are renewed", places.len())]
+    #[error("tokens not seen in the window: {}; the others are renewed", places.len())]
     SomeUnseen { places: Vec<usize> },
 }
 
