@@ -3,7 +3,7 @@
 //! ```text
 //! GET    /                  page
 //! GET    /livez             200 while the process answers
-//! GET    /readyz            200 if this server should be sent requests, 503 if not
+//! GET    /readyz            200 if this server should be sent requests, 503 and the reason if not
 //! GET    /metrics           Prometheus text
 //! GET    /api/v1/status     a moment of this controller
 //! GET    /api/v1/config     the effective configuration, secrets redacted
@@ -71,8 +71,10 @@ impl Headcount {
             .route("/", get(page::show))
             .route("/api/v1/status", get(status))
             .route("/api/v1/config", get(config))
-            .route("/api/v1/override", get(overrides::show).put(overrides::set).delete(overrides::clear))
-            .layer(middleware::from_fn_with_state(Arc::clone(&access), access::guard));
+            .route("/api/v1/override", get(overrides::show).put(overrides::set).delete(overrides::clear));
+        #[cfg(feature = "failpoints")]
+        let guarded = guarded.route("/failpoints/{name}", axum::routing::put(crate::failpoints::set));
+        let guarded = guarded.layer(middleware::from_fn_with_state(Arc::clone(&access), access::guard));
         let metrics = Router::new()
             .route("/metrics", get(metrics))
             .layer(middleware::from_fn_with_state(access, access::guard_metrics));
@@ -85,11 +87,10 @@ async fn livez() -> &'static str {
     "alive\n"
 }
 
-async fn readyz(State(admin): State<Admin>) -> (StatusCode, &'static str) {
-    if admin.headcount.is_ready() {
-        (StatusCode::OK, "ready\n")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+async fn readyz(State(admin): State<Admin>) -> (StatusCode, String) {
+    match admin.headcount.not_ready_because() {
+        None => (StatusCode::OK, "ready\n".into()),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")),
     }
 }
 

@@ -194,6 +194,11 @@ impl Bloom {
         self.ones = 0;
     }
 
+    /// Counts the set bits anew, where a panic may have come between setting and counting.
+    pub(crate) fn recount(&mut self) {
+        self.ones = self.words().iter().map(|word| u64::from(word.count_ones())).sum();
+    }
+
     /// The bits, 64 at a time, in the order in which they are stored.
     #[inline]
     pub fn words(&self) -> &[u64] {

@@ -8,26 +8,33 @@ mod admission;
 mod builder;
 mod figures;
 mod status;
+mod supervision;
 mod worker;
 
 use crate::bloom::{Bloom, Probe};
 use crate::config::{Config, Enforcement, MissingToken, Settings};
+use crate::failpoints;
 use crate::fingerprint::Fingerprint;
 use crate::ring::codec::Codec;
 use crate::ring::{Present, Ring, Sight};
 use crate::room::{Link, Mode, Override, OverrideMode, Room, Seat, Version};
-use crate::sharded::{ShardedCounters, ShardedLock};
+use crate::sharded::{RawShardedLock, ShardedCounters, ShardedLock};
 use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use crate::threads::{Mutex, Sender};
 use crate::time::{Clock, FleetClock, Slot, Timestamp};
 use crossbeam_utils::CachePadded;
+use lock_api::RwLockWriteGuard;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};
 pub(crate) use figures::{Histogram, SyncFigures};
-pub use status::{ActiveUsers, Decisions, LastError, OverrideStatus, RingStatus, Status, SyncErrors, SyncStatus};
+pub use status::{
+    ActiveUsers, Decisions, LastError, OverrideStatus, Restarts, RingStatus, Status, SyncErrors, SyncStatus, Touches,
+};
+pub(crate) use supervision::{Part, REST_AFTER_PANIC, Supervision};
 pub use worker::Worker;
 
 /// Words that are merged or collected under one hold of the lock: 8 KiB, a few microseconds.
@@ -72,9 +79,12 @@ pub(crate) struct Shared {
     refreshes: Sender<Fingerprint>,
     refreshes_in_place: AtomicU64,
     decisions: ShardedCounters<{ Decision::ALL.len() }>,
+    /// Of unseen tokens, and of seen ones.
+    touches: ShardedCounters<2>,
     pub(crate) decision_times: Histogram,
     pub(crate) round_times: Histogram,
     pub(crate) sync: Mutex<SyncFigures>,
+    supervision: Mutex<Supervision>,
     started: Duration,
     seed: u64,
     ready: AtomicBool,
@@ -92,6 +102,9 @@ pub(crate) struct State {
     now: Timestamp,
     mode_changes: [u64; 2],
 }
+
+/// The state under the write lock. Should its holder panic, the ring is made whole before anybody else sees it.
+pub(crate) struct Writing<'s>(RwLockWriteGuard<'s, RawShardedLock, State>);
 
 /// Bits of [`Shared::gate`].
 const SHUT: u8 = 1;
@@ -155,6 +168,28 @@ impl Headcount {
         self.shared.admit(token.as_ref())
     }
 
+    /// Renews a token that was seen in the window, as a request with it would: for users who play on and send none, over a
+    /// WebSocket, say. Returns whether it was seen, and so renewed.
+    ///
+    /// This is no check: it lets nobody in, records no token that was not seen, however much room there is and however
+    /// little this server knows yet, and [`Status::decisions`] does not count it. Who is unseen may be in all the same on a
+    /// server that has just started; [`Headcount::admit`] decides about that. With `enforcement = "off"` nothing is
+    /// recorded, and nobody can be forgotten: the answer is always `true`.
+    ///
+    /// ```
+    /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(10).build()?;
+    /// assert!(!headcount.touch("alice"));
+    /// let _ = headcount.admit("alice");
+    /// assert!(headcount.touch("alice"));
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
+    ///
+    /// # Cost
+    /// That of a decision about a user who is in.
+    pub fn touch(&self, token: impl AsRef<[u8]>) -> bool {
+        self.shared.touch(token.as_ref())
+    }
+
     /// Decides about a request without a token.
     pub fn admit_missing(&self) -> Admission {
         self.shared.missing()
@@ -176,9 +211,23 @@ impl Headcount {
     }
 
     /// Whether this server should be sent requests: what it knows is complete, or it has waited long enough for a store
-    /// that does not answer; and it is not stopping. Not a probe of the store: once ready, only stopping ends it.
+    /// that does not answer; and it is not stopping. Not a probe of the store: once ready, only stopping ends it, and
+    /// three panics within a minute in what works beside the decisions, until a minute has seen fewer.
     pub fn is_ready(&self) -> bool {
-        self.shared.ready.load(Relaxed) && !self.shared.draining.load(Relaxed)
+        self.not_ready_because().is_none()
+    }
+
+    /// Why this server should not be sent requests.
+    pub(crate) fn not_ready_because(&self) -> Option<&'static str> {
+        if self.shared.draining.load(Relaxed) {
+            Some("it is stopping")
+        } else if !self.shared.ready.load(Relaxed) {
+            Some("it does not know yet who is in")
+        } else if self.shared.restarts_are_too_many() {
+            Some("the worker or the rounds had to be restarted three times within a minute; the log says why")
+        } else {
+            None
+        }
     }
 
     /// Says not ready from now on, so that a load balancer sends requests elsewhere.
@@ -244,33 +293,47 @@ impl Shared {
     // Never inlined: the way that most requests take would keep in memory what only this one needs.
     #[inline(never)]
     fn admit_from_the_ring(&self, fingerprint: Fingerprint) -> Admission {
+        if self.refresh(fingerprint) { self.admitted(Admitted::Seen) } else { self.newcomer(fingerprint) }
+    }
+
+    fn touch(&self, token: &[u8]) -> bool {
+        if self.settings.enforcement == Enforcement::Off {
+            return true;
+        }
+        let seen = !token.iter().all(u8::is_ascii_whitespace) && {
+            let fingerprint = self.settings.key.fingerprint(token);
+            self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.refresh(fingerprint)
+        };
+        self.touches.count(usize::from(seen));
+        seen
+    }
+
+    /// Has a fingerprint that was seen recorded in the current minute. Returns whether it was seen.
+    fn refresh(&self, fingerprint: Fingerprint) -> bool {
         let state = self.state.read();
         match state.ring.sight(fingerprint) {
-            Sight::Current => {}
+            Sight::Current => true,
             Sight::Older => {
                 // Sent while the lock is held: a turn, which empties the channel under the write lock, cannot miss it.
                 if self.refreshes.try_send(fingerprint).is_err() {
                     drop(state);
                     self.refresh_in_place(fingerprint);
                 }
+                true
             }
-            Sight::Unseen => {
-                drop(state);
-                return self.newcomer(fingerprint);
-            }
+            Sight::Unseen => false,
         }
-        self.admitted(Admitted::Seen)
     }
 
-    #[cold]
     /// Refreshes that the worker has not applied yet.
+    #[cold]
     pub(crate) fn refreshes_waiting(&self) -> usize {
         self.refreshes.len()
     }
 
     fn refresh_in_place(&self, fingerprint: Fingerprint) {
         self.refreshes_in_place.fetch_add(1, Relaxed);
-        self.state.write().ring.record(fingerprint);
+        self.write().ring.record(fingerprint);
     }
 
     fn newcomer(&self, fingerprint: Fingerprint) -> Admission {
@@ -278,7 +341,7 @@ impl Shared {
         if self.gate.load(Relaxed) & SHUT != 0 {
             return self.rejected(fingerprint.0);
         }
-        let mut state = self.state.write();
+        let mut state = self.write();
         if state.ring.sight(fingerprint) != Sight::Unseen {
             state.ring.record(fingerprint);
             return self.admitted(Admitted::Seen);
@@ -334,9 +397,14 @@ impl Shared {
         Admission::Rejected { retry_after: Duration::from_secs(seconds) }
     }
 
+    /// Takes the write lock.
+    pub(crate) fn write(&self) -> Writing<'_> {
+        Writing(self.state.write())
+    }
+
     /// Changes the state, and lets the mode and the gate follow.
     pub(crate) fn change<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
-        let mut state = self.state.write();
+        let mut state = self.write();
         let result = act(&mut state);
         self.publish(&mut state);
         result
@@ -360,7 +428,8 @@ impl Shared {
     pub(crate) fn merge(&self, slot: Slot, filter: &Bloom) -> Option<bool> {
         let mut ours_only = false;
         for (chunk, words) in filter.words().chunks(CHUNK_WORDS).enumerate() {
-            let difference = self.state.write().ring.merge(slot, chunk * CHUNK_WORDS, words)?;
+            failpoints::at("round-merge");
+            let difference = self.write().ring.merge(slot, chunk * CHUNK_WORDS, words)?;
             ours_only |= difference.ours_only;
         }
         Some(ours_only)
@@ -369,7 +438,7 @@ impl Shared {
     /// Takes minute `slot` for clean from here on; whatever is inserted later makes it dirty again. Returns how many of its
     /// newcomers no published value is known to hold.
     pub(crate) fn clean(&self, slot: Slot) -> u64 {
-        let mut state = self.state.write();
+        let mut state = self.write();
         state.ring.set_dirty(slot, false);
         state.ring.newcomers_unpublished_in(slot)
     }
@@ -394,6 +463,22 @@ impl Shared {
     /// Fleet time now.
     pub(crate) fn now(&self) -> Timestamp {
         self.fleet_clock.lock().now(self.clock.monotonic())
+    }
+
+    /// How long what works beside the decisions may stand still before what it knows is old.
+    pub(crate) fn longest_pause(&self) -> Duration {
+        (3 * self.settings.sync_every).max(Duration::from_millis(250))
+    }
+
+    /// The minute that time has come to, if the worker has not turned to it for longer than that.
+    pub(crate) fn overdue_turn(&self, monotonic: Duration) -> Option<Slot> {
+        let (now, slot) = {
+            let mut clock = self.fleet_clock.lock();
+            (clock.now(monotonic), clock.slot(monotonic))
+        };
+        let due = self.state.read().ring.current().plus(1);
+        let late = now.since(due.start(self.settings.slot_length));
+        (slot >= due && late > self.longest_pause()).then_some(slot)
     }
 
     /// A server that was alone joins a fleet: what it knows of itself says nothing about the others.
@@ -428,6 +513,28 @@ impl Shared {
     fn next_version(&self, known: Option<&Override>, now: Timestamp) -> Version {
         let after = known.map_or(0, |known| known.version.number.saturating_add(1));
         Version { number: after.max(now.as_millis()), writer: self.writer.clone() }
+    }
+}
+
+impl Deref for Writing<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.0
+    }
+}
+
+impl DerefMut for Writing<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.0
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.ring.mend();
+        }
     }
 }
 

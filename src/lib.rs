@@ -3,7 +3,7 @@
 //! # A map of the crate
 //! | | |
 //! |---|---|
-//! | [`Headcount`], [`Builder`], [`Worker`] | the controller: [`admit`](Headcount::admit), [`status`](Headcount::status), overrides |
+//! | [`Headcount`], [`Builder`], [`Worker`] | the controller: [`admit`](Headcount::admit), [`touch`](Headcount::touch), [`status`](Headcount::status), overrides |
 //! | [`layer`] | the middleware for tower and axum |
 //! | [`FilterStore`], [`MemoryStore`], [`RedisStore`], [`Rounds`] | what a fleet shares, and the loop that shares it |
 //! | [`round`] | one exchange of news, without I/O |
@@ -17,6 +17,7 @@
 mod admin;
 pub mod bloom;
 pub mod config;
+mod failpoints;
 pub mod fingerprint;
 mod headcount;
 #[cfg(feature = "tower")]
@@ -45,7 +46,8 @@ mod token_source;
 pub use config::{Config, ConfigError, Enforcement, MissingToken};
 pub use headcount::{
     ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, Headcount, LastError, MAX_OVERRIDE,
-    OverrideError, OverrideOrder, OverrideStatus, RingStatus, Status, SyncErrors, SyncStatus, Worker,
+    OverrideError, OverrideOrder, OverrideStatus, Restarts, RingStatus, Status, SyncErrors, SyncStatus, Touches,
+    Worker,
 };
 #[cfg(feature = "tower")]
 pub use layer::AdmissionLayer;

@@ -71,6 +71,8 @@ impl Serve {
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "failpoints")]
+    let _set_by_environment = fail::FailScenario::setup();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let Verb::Serve(serve) = Cli::parse().verb;

@@ -58,6 +58,8 @@ impl Metrics {
         describe_gauge!("headcount_override_active", "1 while an operator's override is in force.");
         describe_gauge!("headcount_foreign_generation", "1 while servers with other filters or another key are alive.");
         describe_gauge!("headcount_clock_offset_seconds", "How far this machine's wall clock is ahead of the fleet's.");
+        describe_counter!("headcount_touches_total", "Tokens to be renewed without a check, by whether they were.");
+        describe_counter!("headcount_restarts_total", "Panics after which background work began again, by part.");
         describe_gauge!("headcount_build_info", "1, with the version as a label.");
     }
 
@@ -98,6 +100,10 @@ impl Metrics {
         gauge!("headcount_override_active").set(flag(status.operator.until.is_some()));
         gauge!("headcount_foreign_generation").set(flag(status.sync.foreign_generation));
         gauge!("headcount_clock_offset_seconds").set(status.sync.clock_offset_seconds);
+        counter!("headcount_touches_total", "outcome" => "renewed").absolute(status.touches.renewed);
+        counter!("headcount_touches_total", "outcome" => "unseen").absolute(status.touches.unseen);
+        counter!("headcount_restarts_total", "part" => "worker").absolute(status.restarts.worker);
+        counter!("headcount_restarts_total", "part" => "rounds").absolute(status.restarts.rounds);
         gauge!("headcount_build_info", "version" => status.version).set(1.0);
         let shared = &self.headcount.shared;
         publish(&histogram!("headcount_decision_duration_seconds"), &shared.decision_times, &mut self.decision_times);

@@ -15,6 +15,7 @@ pub(crate) mod codec;
 mod present;
 
 use crate::bloom::{Bloom, Difference, Probe, Shape};
+use crate::failpoints;
 use crate::fingerprint::Fingerprint;
 use crate::time::Slot;
 use std::collections::VecDeque;
@@ -131,6 +132,7 @@ impl Ring {
         if minute.filter.set(probe) > 0 {
             minute.dirty = true;
         }
+        failpoints::at("record");
         self.present.set(probe);
         self.union.set(probe);
         if let Some(next) = self.next_union(0) {
@@ -193,6 +195,24 @@ impl Ring {
         self.current = to;
         self.count_uncovered();
         left
+    }
+
+    /// Makes the ring whole after a panic has broken off a change of it: what a minute holds, the union and [`Present`]
+    /// hold again, and what is counted, counts. Every minute is dirty, since nobody knows whose mark was still to be set.
+    /// A turn in the making is given up; it is made again.
+    ///
+    /// # Cost
+    /// All filters are read once.
+    pub(crate) fn mend(&mut self) {
+        self.turning = None;
+        for minute in &mut self.minutes {
+            minute.filter.recount();
+            minute.dirty = true;
+            self.union.union_words(0, minute.filter.words());
+        }
+        self.union.recount();
+        self.present.replace(self.minutes[0].filter.words());
+        self.count_uncovered();
     }
 
     /// Gives the minutes other numbers, so that the current one is `current`; what they hold stays. For the first word

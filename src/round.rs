@@ -17,12 +17,13 @@ mod lock;
 mod messages;
 mod pace;
 
+use crate::failpoints;
 use crate::headcount::{Headcount, Shared, State};
 use crate::ring::codec::DecodeError;
 use crate::room::{Link, Renewal};
 use crate::store_error::StoreError;
 use crate::time::{Observed, Slot};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -148,6 +149,10 @@ pub struct Round {
     known: BTreeMap<Slot, Known>,
     coverage: Coverage,
     phase: Phase,
+    /// Begun, and not come to its end.
+    under_way: bool,
+    /// Minutes whose news the look has shown, until they are read.
+    shown: BTreeSet<Slot>,
     started: Duration,
     looked: Duration,
     /// The store's clock is far from ours, and nobody knows yet which is right.
@@ -233,6 +238,8 @@ impl Round {
             known: BTreeMap::new(),
             coverage: Coverage::default(),
             phase: Phase::Idle,
+            under_way: false,
+            shown: BTreeSet::new(),
             started: Duration::ZERO,
             looked: Duration::ZERO,
             doubted: false,
@@ -245,8 +252,21 @@ impl Round {
         }
     }
 
-    /// Begins a round at monotonic time `now`.
+    /// In the place of one that is lost, and with it what it knew.
+    pub(crate) fn anew(headcount: &Headcount, protocol: Protocol, seed: u64) -> Self {
+        let mut round = Self::new(headcount, protocol, seed);
+        round.shown = round.shared.state.read().ring.slots().collect();
+        round.under_way = true;
+        round.give_up();
+        round
+    }
+
+    /// Begins a round at monotonic time `now`. The one before it has failed if it has not come to its end: it panicked, or
+    /// nobody waited for it any more.
     pub fn begin(&mut self, now: Duration) -> Request {
+        self.give_up();
+        self.under_way = true;
+        failpoints::at("round-look");
         self.started = now;
         self.conflict = false;
         self.shared.sync.lock().rounds += 1;
@@ -299,6 +319,8 @@ impl Round {
         self.distrusts = self.shared.distrusts.load(Relaxed);
         let slots: Vec<_> = self.shared.state.read().ring.slots().collect();
         self.unasked = self.unasked.filter(|&unasked| slots.first().is_none_or(|&newest| newest < unasked));
+        // A worker that cannot turn keeps this server from asking for what others publish now.
+        self.unasked = self.unasked.max(self.shared.overdue_turn(now));
         self.phase = Phase::Looking { slots: slots.clone(), corrected };
         Request::Look { slots }
     }
@@ -335,6 +357,7 @@ impl Round {
                 let error = DecodeError::Length { found: entry.bytes, most: self.shared.codec.most_bytes() };
                 self.refuse(slot, entry, &error);
             } else {
+                self.shown.insert(slot);
                 left.push((slot, entry.bytes));
             }
         }
@@ -422,9 +445,10 @@ impl Round {
     /// The store has no value of this minute: it lacks whatever this server holds.
     fn miss(&mut self, slot: Slot) {
         self.known.remove(&slot);
+        self.shown.remove(&slot);
         let holds_bits = |state: &State| state.ring.filter(slot).is_some_and(|filter| filter.ones() > 0);
         if holds_bits(&self.shared.state.read()) {
-            self.shared.state.write().ring.set_dirty(slot, true);
+            self.shared.write().ring.set_dirty(slot, true);
         }
     }
 
@@ -471,7 +495,7 @@ impl Round {
         // Before the merge: whatever is inserted meanwhile makes the minute dirty again.
         let newcomers = self.shared.clean(slot);
         let Some(ours_only) = self.shared.merge(slot, &decoded.filter) else { return };
-        let mut state = self.shared.state.write();
+        let mut state = self.shared.write();
         if ours_only {
             state.ring.set_dirty(slot, true);
         } else {
@@ -479,6 +503,7 @@ impl Round {
         }
         drop(state);
         self.coverage.read(&self.shared, slot, decoded.covered, now);
+        self.shown.remove(&slot);
         self.known.insert(slot, Known { entry, covered: decoded.covered });
     }
 
@@ -487,7 +512,8 @@ impl Round {
         let reason = DecodeError::REASONS.iter().position(|&reason| reason == error.reason()).unwrap_or_default();
         self.shared.sync.lock().corrupt[reason] += 1;
         tracing::warn!(%slot, %error, "a stored value was refused and will be replaced");
-        self.shared.state.write().ring.set_dirty(slot, true);
+        self.shared.write().ring.set_dirty(slot, true);
+        self.shown.remove(&slot);
         self.known.insert(slot, Known { entry, covered: false });
     }
 
@@ -582,6 +608,7 @@ impl Round {
     fn pack(&mut self, slot: Slot) -> Option<(Outgoing, InFlight)> {
         // Before the copy: whatever is inserted from here on makes the minute dirty again.
         let newcomers = self.shared.clean(slot);
+        failpoints::at("round-publish");
         let covered = self.shared.state.read().ring.covers(slot);
         let filter = self.shared.copy(slot)?;
         let value = self.shared.codec.encode(slot, covered, &filter);
@@ -615,7 +642,7 @@ impl Round {
                 self.known.insert(value.slot, value.known);
             } else {
                 self.conflict = true;
-                self.shared.state.write().ring.set_dirty(value.slot, true);
+                self.shared.write().ring.set_dirty(value.slot, true);
             }
         }
         if self.conflict && self.protocol.retry_on_conflict {
@@ -647,14 +674,13 @@ impl Round {
         match phase {
             // Whether they were written is unknown; the next look tells.
             Phase::Publishing(in_flight) => {
-                let mut state = self.shared.state.write();
+                let mut state = self.shared.write();
                 in_flight.iter().for_each(|value| state.ring.set_dirty(value.slot, true));
                 drop(state);
                 self.tell_unwritten(error);
             }
-            Phase::Fetching { left, asked } => {
-                let unread = asked.into_iter().chain(left.into_iter().map(|(slot, _)| slot));
-                self.coverage.leave_unread(&self.shared, unread);
+            Phase::Fetching { .. } => {
+                self.coverage.leave_unread(&self.shared, self.shown.iter().copied());
                 self.lose_store(error);
             }
             Phase::Looking { .. } | Phase::Idle => self.lose_store(error),
@@ -665,6 +691,24 @@ impl Round {
             figures.count_error(error, now);
         }
         self.finish(if error.is_timeout() { Outcome::Timeout } else { Outcome::Failure }, now)
+    }
+
+    /// Ends as failed what has not come to its end. What is known of the store is learned anew: some of it may have been
+    /// noted, and the rest not, and minutes may have been taken for clean whose value was never sent.
+    pub(crate) fn give_up(&mut self) {
+        if !self.under_way {
+            return;
+        }
+        self.phase = Phase::Idle;
+        self.known.clear();
+        self.news = Publish::default();
+        self.coverage.leave_unread(&self.shared, self.shown.iter().copied());
+        self.shared.change(|state| state.room.lose_store());
+        self.shown.clear();
+        self.under_way = false;
+        let mut figures = self.shared.sync.lock();
+        figures.failures += 1;
+        figures.outcomes[Outcome::Failure as usize] += 1;
     }
 
     /// An outage is told once, and again when its reason changes.
@@ -694,6 +738,8 @@ impl Round {
     }
 
     fn finish(&mut self, outcome: Outcome, now: Duration) -> Next {
+        self.under_way = false;
+        self.shown.clear();
         self.shared.sync.lock().outcomes[outcome as usize] += 1;
         self.shared.round_times.record(now.saturating_sub(self.started));
         Next::Done(outcome)

@@ -4,6 +4,7 @@ mod check;
 mod config;
 mod listener;
 mod serve;
+mod touch;
 
 pub use config::{Flags, LoadError, Loaded, load};
 pub use serve::{ServeError, serve};

@@ -131,6 +131,12 @@ impl Snapshot {
         self.values.contains_key(&slot)
     }
 
+    /// Drops a minute's value, until another is put.
+    pub(crate) fn forget(&mut self, slot: Slot) {
+        self.values.remove(&slot);
+        self.changed = true;
+    }
+
     /// Puts a minute's value into the next snapshot.
     pub(crate) fn put(&mut self, slot: Slot, value: Vec<u8>) {
         self.values.insert(slot, value);

@@ -4,10 +4,14 @@ mod memory;
 #[cfg(feature = "redis")]
 mod redis;
 
-use crate::headcount::{BuildError, Builder, Headcount, Worker};
+use crate::headcount::{BuildError, Builder, Headcount, Part, REST_AFTER_PANIC, Worker};
 use crate::round::{Exchange, Identity, LEAST_TIMEOUT, Next, Outcome, Pace, Protocol, Reply, Request, Round};
 use crate::store_error::StoreError;
-use std::future::Future;
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -57,9 +61,10 @@ pub struct Rounds<S> {
     store: S,
     identity: Identity,
     pace: Pace,
+    /// Away while it is digested on another thread.
     round: Option<Round>,
     protocol: Protocol,
-    /// For rounds that begin anew.
+    /// For a round that begins anew because the last one is lost.
     dice: fastrand::Rng,
 }
 
@@ -145,32 +150,29 @@ impl<S: FilterStore> Rounds<S> {
 
     /// Runs one round.
     pub async fn round(&mut self) -> Outcome {
-        let seed = self.dice.u64(..);
-        // A round that was dropped half-way has lost its state, not its data: a new one reads everything again.
-        let mut round = self.round.take().unwrap_or_else(|| Round::new(&self.headcount, self.protocol, seed));
-        let mut request = round.begin(self.now());
+        let now = self.now();
+        let mut request = self.kept().begin(now);
         loop {
             if matches!(request, Request::Publish(_)) && !self.protocol.write_delay.is_zero() {
                 sleep(self.protocol.write_delay).await;
             }
-            let within = round.time_for(&request);
+            let within = self.kept().time_for(&request);
             let answer = self.store.exchange(&self.identity, request, within).await;
             self.headcount.shared.sync.lock().connections = self.store.connections();
-            let now = self.now();
-            let next;
-            (round, next) = self.digest(round, answer, now).await;
-            match next {
+            match self.digest(answer).await {
                 Next::Ask(again) => request = again,
-                Next::Done(outcome) => {
-                    self.round = Some(round);
-                    return outcome;
-                }
+                Next::Done(outcome) => return outcome,
             }
         }
     }
 
+    /// The round, kept where it is found again after it was broken off. One that was away then is lost, not its data.
+    fn kept(&mut self) -> &mut Round {
+        self.round.get_or_insert_with(|| Round::anew(&self.headcount, self.protocol, self.dice.u64(..)))
+    }
+
     /// Runs rounds, each at a fresh random offset in its period, until the controller is stopped; then one more, to
-    /// hand over what is left, and leaves the fleet.
+    /// hand over what is left, and leaves the fleet. After a panic, which is logged and counted, they go on.
     pub fn run(self) -> impl Future<Output = ()> + Send {
         // Subscribed before it runs, so that a stop right after the start waits for it.
         let stop = self.headcount.shared.stop.subscribe();
@@ -178,6 +180,30 @@ impl<S: FilterStore> Rounds<S> {
     }
 
     async fn run_until(mut self, mut stop: watch::Receiver<bool>) {
+        while let Err(panic) = caught(self.rounds_until(&mut stop)).await {
+            self.rest_after(panic).await;
+        }
+        let handed_over = async {
+            while let Err(panic) = caught(self.hand_over()).await {
+                self.rest_after(panic).await;
+            }
+        };
+        if timeout(LAST_ROUND, handed_over).await.is_err() {
+            tracing::warn!("the store took no last round in time");
+        }
+    }
+
+    async fn rest_after(&mut self, panic: Box<dyn Any + Send>) {
+        self.headcount.shared.count_restart(Part::Rounds, &*panic);
+        drop(panic);
+        // At once: what it has seen and not read, this server does not know. Should that panic, the next round does it.
+        if let Some(round) = &mut self.round {
+            let _ = catch_unwind(AssertUnwindSafe(|| round.give_up()));
+        }
+        sleep(REST_AFTER_PANIC).await;
+    }
+
+    async fn rounds_until(&mut self, stop: &mut watch::Receiver<bool>) {
         loop {
             let wait = self.pace.next().saturating_sub(self.now());
             tokio::select! {
@@ -188,12 +214,9 @@ impl<S: FilterStore> Rounds<S> {
             tokio::select! {
                 _ = self.round() => {}
                 // A round that is slow now would be slow to the end; the last one reads and writes what is left.
-                () = stopped_for(&mut stop, LEAST_TIMEOUT) => break,
+                () = stopped_for(stop, LEAST_TIMEOUT) => break,
             }
             self.pace.ended(self.now());
-        }
-        if timeout(LAST_ROUND, self.hand_over()).await.is_err() {
-            tracing::warn!("the store took no last round in time");
         }
     }
 
@@ -216,26 +239,46 @@ impl<S: FilterStore> Rounds<S> {
         let _ = timeout(WORKER, turned).await;
     }
 
-    async fn digest(&self, mut round: Round, answer: Result<Reply, StoreError>, now: Duration) -> (Round, Next) {
+    async fn digest(&mut self, answer: Result<Reply, StoreError>) -> Next {
+        let now = self.now();
         // After a look or a fetch filters are coded; what was published is only noted.
         let codes = !matches!(answer, Ok(Reply::Published(_)));
         let heavy = codes && self.headcount.shared.settings.shape.bytes() > HEAVY_BYTES;
         if !heavy {
-            let next = round.answer(answer, now);
-            return (round, next);
+            return self.kept().answer(answer, now);
         }
-        let seed = now.as_nanos() as u64;
+        self.kept();
+        let mut round = self.round.take().expect("it is kept");
         let digested = tokio::task::spawn_blocking(move || {
-            let next = round.answer(answer, now);
+            // The round comes back even if it panics: what it knows of coverage is worth more than its answer.
+            let next = catch_unwind(AssertUnwindSafe(|| round.answer(answer, now)));
             (round, next)
         });
-        digested.await.unwrap_or_else(|error| {
-            tracing::error!(%error, "a round broke off; the next one begins anew");
-            (Round::new(&self.headcount, self.protocol, seed), Next::Done(Outcome::Failure))
-        })
+        match digested.await {
+            Ok((round, next)) => {
+                self.round = Some(round);
+                next.unwrap_or_else(|panic| resume_unwind(panic))
+            }
+            // The runtime is being shut down.
+            Err(error) => {
+                tracing::error!(%error, "a round broke off; the next one begins anew");
+                Next::Done(Outcome::Failure)
+            }
+        }
     }
 
     fn now(&self) -> Duration {
         self.headcount.shared.clock.monotonic()
     }
+}
+
+/// Awaits a future to its end, or to its panic.
+async fn caught<F: Future>(future: F) -> Result<F::Output, Box<dyn Any + Send>> {
+    let mut future = pin!(future);
+    // What a panic leaves half done in a round, the next one expects.
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        Ok(poll) => poll.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
 }

@@ -34,12 +34,15 @@ fn three_curl_lines_show_the_main_job() {
     let group = Group(Process(command.spawn().unwrap()));
     wait_for("the server", || TcpStream::connect("127.0.0.1:7070").is_ok().then_some(()));
 
-    for line in curls {
+    let touches = shell.iter().find(|block| block.contains("/v1/touch")).unwrap();
+    assert_eq!(touches.lines().count(), 3);
+    for line in curls.into_iter().chain(touches.lines()) {
         let (curl, comment) = line.split_once('#').unwrap();
         let output = Command::new("sh").args(["-c", curl]).output().unwrap();
         let answer = String::from_utf8(output.stdout).unwrap();
         let status = &comment.trim()[..3];
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{line}\n{answer}");
+        assert_eq!(answer.contains("\"unseen\":[1]"), comment.contains("\"unseen\":[1]"), "{line}\n{answer}");
         assert_eq!(answer.contains("retry-after: "), comment.contains("Retry-After"), "{line}\n{answer}");
     }
     drop(group);

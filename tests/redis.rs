@@ -7,7 +7,7 @@ use headcount::{Builder, Headcount, Rounds, Worker};
 use headcount::{Decision, RedisStore, round::Outcome};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use support::{Redis, Server, wait_for};
+use support::{Redis, Server, request, wait_for};
 use tempfile::tempdir;
 
 const SECRET: &str = "the key of the whole fleet";
@@ -79,6 +79,31 @@ fn players_stay_in_through_many_turns_of_the_minute_wherever_they_ask() {
         wait_for("rounds to pass", || (servers[0].status()["sync"]["rounds"].as_u64()? > started + 6).then_some(()));
     }
     wait_for("everybody to be forgotten", || (servers[1].status()["active_users"]["estimate"] == 0).then_some(()));
+}
+
+#[test]
+fn who_is_touched_on_one_server_is_in_on_the_other() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let (one, other) = (serve(&state, &redis.url(), "1000", &SHORT), serve(&state, &redis.url(), "1000", &SHORT));
+    covered(&one);
+    covered(&other);
+    let_in(&one, "plays");
+    let_in(&one, "left");
+    wait_for("the news", || (other.status()["active_users"]["estimate"] == 2).then_some(()));
+    let touch = |server: &Server| {
+        let headers = [("Content-Type", "application/json")];
+        request(server.check, "POST", "/v1/touch", &headers, r#"["plays", "stranger"]"#)
+    };
+    // Until a window has passed, nobody sends a request, and one server is told who plays.
+    wait_for("who left to be forgotten", || {
+        let answer = touch(&one);
+        assert_eq!((answer.status, &answer.json()["unseen"]), (409, &[1].into()));
+        (other.status()["active_users"]["estimate"] == 1).then_some(())
+    });
+    let answer = touch(&other);
+    assert_eq!((answer.status, &answer.json()["unseen"]), (409, &[1].into()));
+    assert_eq!(other.decide("plays"), "seen");
+    assert_eq!(other.status()["decisions"]["seen"], 1);
 }
 
 #[test]

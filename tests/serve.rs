@@ -351,3 +351,80 @@ fn a_request_that_was_forwarded_is_no_local_one() {
         assert_eq!(get(server.admin, "/api/v1/status", &[header]).status, 403, "{header:?}");
     }
 }
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+
+fn touch(server: &Server, headers: &[(&str, &str)], body: &str) -> Answer {
+    request(server.check, "POST", "/v1/touch", headers, body)
+}
+
+#[test]
+fn a_touch_renews_who_is_in_and_lets_nobody_in() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "2"]);
+    let bearer = |token: &str| touch(&server, &[("Authorization", &format!("Bearer {token}"))], "");
+    let unseen = bearer("A");
+    assert_eq!((unseen.status, unseen.header("content-type")), (409, "application/problem+json"));
+    assert_eq!((server.decide("A").as_str(), server.decide("B").as_str()), ("newcomer", "newcomer"));
+    let seen = bearer("A");
+    assert_eq!((seen.status, seen.body.as_str(), seen.header("cache-control")), (200, "", "no-store"));
+    assert_eq!(touch(&server, &[("Cookie", "session=B")], "").status, 200);
+    assert_eq!(touch(&server, &[JSON], r#"["A", " B "]"#).status, 200);
+    let some = touch(&server, &[JSON], r#"["canary", "A", "", "canary"]"#);
+    assert_eq!((some.status, &some.json()["unseen"], &some.json()["status"]), (409, &[0, 2, 3].into(), &409.into()));
+    assert!(!some.body.contains("canary"), "no token leaves the server");
+    for _ in 0..3 {
+        assert_eq!((bearer("C").status, server.decide("C").as_str()), (409, "rejected"));
+    }
+    let status = server.status();
+    assert_eq!((&status["touches"]["renewed"], &status["touches"]["unseen"]), (&5.into(), &7.into()));
+    assert_eq!((&status["decisions"]["seen"], &status["decisions"]["rejected"]), (&0.into(), &3.into()));
+    let metrics = get(server.admin, "/metrics", &[]).body;
+    assert!(metrics.lines().any(|line| line == "headcount_touches_total{outcome=\"renewed\"} 5"), "{metrics}");
+}
+
+#[test]
+fn a_touch_that_is_none_is_told_why() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    assert_eq!(server.check("A").status, 200);
+    let long = format!("[\"A\", \"{}\"]", "x".repeat(4097));
+    let many = serde_json::json!(vec!["A"; 1001]).to_string();
+    let large = format!("[\"{}\"]", "x".repeat(1 << 20));
+    let long_header = "x".repeat(4097);
+    let token = ("X-Access-Token", "A");
+    for (headers, body, status) in [
+        (&[][..], "", 400),
+        (&[("X-Access-Token", "  ")], "", 400),
+        (&[token, ("X-Access-Token", "B")], "", 400),
+        (&[("X-Access-Token", &long_header)], "", 431),
+        (&[JSON], "[]", 400),
+        (&[JSON], &many, 400),
+        (&[JSON], "[1]", 400),
+        (&[JSON], "{}", 400),
+        (&[JSON], "[\"A\"", 400),
+        (&[JSON], &long, 400),
+        (&[JSON], &large, 413),
+        (&[token], "[\"A\"]", 415),
+        (&[token, ("Content-Type", "text/plain")], "[\"A\"]", 415),
+        (&[token, JSON], " ", 400),
+    ] {
+        let answer = touch(&server, headers, body);
+        let shown = &body[..body.len().min(40)];
+        assert_eq!(answer.status, status, "{headers:?} {shown}: {answer:?}");
+        assert_eq!(answer.header("content-type"), "application/problem+json", "{shown}");
+        assert!(answer.json()["detail"].as_str().is_some_and(|detail| detail.len() > 10), "{shown}");
+    }
+    for method in ["GET", "PUT", "DELETE", "OPTIONS"] {
+        let answer = request(server.check, method, "/v1/touch", &[token], "");
+        assert_eq!((answer.status, answer.header("allow")), (405, "POST"), "{method}");
+    }
+    let endless =
+        format!("POST /v1/touch HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}", 1_u64 << 40, "x".repeat(1 << 21));
+    assert!(raw(server.check, endless.as_bytes()).is_none_or(|answer| answer.status == 413));
+    let chunks =
+        b"POST /v1/touch HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n";
+    assert!(raw(server.check, chunks).is_none_or(|answer| answer.status == 400));
+    assert_eq!(server.status()["touches"]["renewed"], 0);
+    assert_eq!(server.decide("A"), "seen");
+}

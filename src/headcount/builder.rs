@@ -1,6 +1,6 @@
 //! How to make a controller. Every key of the configuration file has a method of the same name here.
 
-use super::{Decision, Headcount, Histogram, Shared, State, SyncFigures, Worker};
+use super::{Decision, Headcount, Histogram, Shared, State, Supervision, SyncFigures, Worker};
 use crate::config::{self, Config, ConfigError, Enforcement, MissingToken, RetryAfter, Secret, Settings};
 use crate::fingerprint::{FingerprintKey, MIN_KEY_BYTES};
 use crate::ring::Ring;
@@ -317,9 +317,11 @@ impl Builder {
             refreshes,
             refreshes_in_place: AtomicU64::new(0),
             decisions: ShardedCounters::<{ Decision::ALL.len() }>::new(),
+            touches: ShardedCounters::new(),
             decision_times: Histogram::new(),
             round_times: Histogram::new(),
             sync: Mutex::new(SyncFigures::default()),
+            supervision: Mutex::new(Supervision::default()),
             ready: AtomicBool::new(link == Link::Alone),
             draining: AtomicBool::new(false),
             stop: tokio::sync::watch::Sender::new(false),

@@ -1,6 +1,6 @@
 //! Everything a person asks of a running controller, at one moment.
 
-use super::{Decision, Headcount};
+use super::{Decision, Headcount, Part};
 use crate::config::Enforcement;
 use crate::ring::codec::DecodeError;
 use crate::room::{Link, Mode, OverrideMode};
@@ -33,6 +33,8 @@ pub struct Status {
     #[serde(rename = "override")]
     pub operator: OverrideStatus,
     pub decisions: Decisions,
+    pub touches: Touches,
+    pub restarts: Restarts,
     pub sync: SyncStatus,
     pub ring: RingStatus,
     /// How often each mode began.
@@ -80,6 +82,22 @@ pub struct Decisions {
     pub warming: u64,
     pub limited: u64,
     pub invalid: u64,
+}
+
+/// All touches since the start, by whether the token was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
+pub struct Touches {
+    pub renewed: u64,
+    pub unseen: u64,
+}
+
+/// How often what works beside the decisions had to begin again after a panic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
+pub struct Restarts {
+    pub worker: u64,
+    pub rounds: u64,
 }
 
 /// How the exchange with the store goes.
@@ -177,10 +195,15 @@ impl Headcount {
         let shared = &*self.shared;
         let settings = &shared.settings;
         let sync = shared.sync.lock().clone();
+        let restarts = {
+            let supervision = shared.supervision.lock();
+            Restarts { worker: supervision.restarts_of(Part::Worker), rounds: supervision.restarts_of(Part::Rounds) }
+        };
         let now = shared.clock.monotonic();
         let age = sync.last_success.map(|at| now.saturating_sub(at));
         let [seen, newcomer, rejected, shadow_rejected, exempt, missing, warming, limited, invalid] =
             shared.decisions.totals();
+        let [unseen, renewed] = shared.touches.totals();
         let state = shared.state.read();
         let (mode, mode_since) = state.room.mode();
         let estimate = state.ring.union().estimate();
@@ -225,6 +248,8 @@ impl Headcount {
                 limited,
                 invalid,
             },
+            touches: Touches { renewed, unseen },
+            restarts,
             sync: SyncStatus {
                 store: sync.store.unwrap_or("none"),
                 ok: alone || state.room.link() == Link::Up,

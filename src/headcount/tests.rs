@@ -354,3 +354,53 @@ fn a_server_that_joins_a_fleet_leaves_its_news_to_the_rounds() {
     let state = headcount.shared.state.read();
     assert!(state.ring.is_dirty(state.ring.current()));
 }
+
+#[test]
+fn a_token_that_is_touched_stays_in_for_windows_and_one_that_is_not_is_forgotten() {
+    let clock = noon();
+    let builder = Headcount::builder().max_active_users(2).length(Duration::from_secs(2)).slots(2);
+    let (headcount, mut worker) = builder.clock(Arc::clone(&clock)).build().unwrap();
+    assert_eq!((decision(&headcount, "plays"), decision(&headcount, "left")), (Decision::Newcomer, Decision::Newcomer));
+    // Three windows, in which nobody sends a request; the worker is a little late each time.
+    for _ in 0..7 {
+        assert!(headcount.touch("plays"));
+        clock.advance(Duration::from_secs(1));
+        assert!(headcount.touch("plays"));
+        worker.tick();
+    }
+    assert!(!headcount.touch("left"));
+    assert_eq!(headcount.status().active_users.estimate, 1);
+    assert_eq!(decision(&headcount, "plays"), Decision::Seen);
+    // No check is among them.
+    let status = headcount.status();
+    assert_eq!((status.decisions.newcomer, status.decisions.seen), (2, 1));
+    assert_eq!((status.touches.renewed, status.touches.unseen), (14, 1));
+}
+
+#[test]
+fn a_touch_lets_nobody_in_and_leaves_no_trace() {
+    let (headcount, ..) = alone(1);
+    for _ in 0..100 {
+        assert!(!headcount.touch("alice"), "there is room, and still");
+    }
+    for blank in ["", "  "] {
+        assert!(!headcount.touch(blank));
+    }
+    assert_eq!(headcount.status().active_users.estimate, 0);
+    assert_eq!(decision(&headcount, "alice"), Decision::Newcomer);
+    assert!(headcount.touch("alice"));
+    assert!(!headcount.touch("bob"));
+    assert_eq!(decision(&headcount, "bob"), Decision::Rejected);
+    let off = Headcount::builder().max_active_users(1).enforcement(Enforcement::Off).build().unwrap().0;
+    assert!(off.touch("anybody"));
+}
+
+#[test]
+fn a_server_that_knows_nothing_yet_renews_nobody_it_has_not_seen() {
+    let clock = noon();
+    let (headcount, _worker) = Headcount::builder().max_active_users(1).clock(Arc::clone(&clock)).build().unwrap();
+    let _rounds = headcount.sync_with(crate::sync::MemoryStore::with_clock(Arc::clone(&clock)));
+    assert!(!headcount.touch("alice"));
+    assert_eq!(decision(&headcount, "alice"), Decision::Warming);
+    assert!(headcount.touch("alice"));
+}

@@ -1,12 +1,14 @@
 //! What happens beside the decisions: refreshes are applied, minutes turn, overrides end, the snapshot is written.
 
-use super::{CHUNK_WORDS, Shared};
+use super::{CHUNK_WORDS, Part, REST_AFTER_PANIC, Shared};
 use crate::bloom::Bloom;
+use crate::failpoints;
 use crate::fingerprint::Fingerprint;
 use crate::room::{Link, Mode};
 use crate::snapshot::Snapshot;
 use crate::threads::Receiver;
 use crate::time::Slot;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -33,11 +35,17 @@ const NO_STORE_FOR: Duration = Duration::from_secs(3);
 pub struct Worker {
     shared: Arc<Shared>,
     refreshes: Receiver<Fingerprint>,
+    /// Refreshes out of the channel, kept until they are recorded.
+    taken: Vec<Fingerprint>,
     spares: Vec<Bloom>,
     snapshot: Option<Snapshot>,
+    /// When the last tick began that came to its end.
     last_tick: Duration,
+    /// The minute in which a tick began that did not.
+    unfinished: Option<Slot>,
     last_snapshot: Duration,
     shown_mode: Mode,
+    told_too_many: bool,
     /// Told once, not every two seconds.
     snapshot_failing: bool,
 }
@@ -47,58 +55,72 @@ impl Worker {
         let now = shared.clock.monotonic();
         Self {
             refreshes,
+            taken: Vec::with_capacity(BATCH),
             spares: Vec::new(),
             snapshot,
             last_tick: now,
+            unfinished: None,
             last_snapshot: now,
             shown_mode: Mode::Open,
+            told_too_many: false,
             snapshot_failing: false,
             shared,
         }
     }
 
     /// Does what is due: applies refreshes, turns the minute, ends an override, writes the snapshot. Cheap when nothing
-    /// is due; meant to be called every few milliseconds.
+    /// is due; meant to be called every few milliseconds. A tick after one that a panic broke off makes good what that one
+    /// has left undone.
     pub fn tick(&mut self) {
+        failpoints::at("worker-tick");
         let monotonic = self.shared.clock.monotonic();
         let (now, slot) = {
             let mut clock = self.shared.fleet_clock.lock();
             (clock.now(monotonic), clock.slot(monotonic))
         };
-        let paused = monotonic.saturating_sub(self.last_tick) > self.longest_pause();
-        self.last_tick = monotonic;
+        let paused = monotonic.saturating_sub(self.last_tick) > self.shared.longest_pause();
 
         self.drain();
-        self.shared.state.write().set_now(now);
+        self.shared.write().set_now(now);
         let (current, link) = {
             let state = self.shared.state.read();
             (state.ring.current(), state.room.link())
         };
+        if self.unfinished.is_some() {
+            // Between the turn and this the next minute would begin with the people of an old one.
+            self.shared.present.forget_the_last_minute();
+        }
+        let from = *self.unfinished.get_or_insert(current);
         if slot > current {
-            self.turn(slot, link == Link::Alone || (link != Link::Joining && slot == current.plus(1)));
+            self.turn(slot, monotonic, link == Link::Alone || (link != Link::Joining && slot == current.plus(1)));
         }
         if paused {
             match link {
-                Link::Up | Link::Away => self.distrust(current, slot),
+                Link::Up | Link::Away => self.distrust(from.min(current), slot),
                 // Nothing is known yet; but what the first round has been told is old.
                 Link::Joining => _ = self.shared.distrusts.fetch_add(1, Relaxed),
                 Link::Alone => {}
             }
         }
+        // Not before: a turn that was broken off is no excuse for a pause that nobody has heard of.
+        self.last_tick = monotonic;
+        self.unfinished = None;
+
         let ended = self.shared.change(|state| state.room.expire(now));
         if ended {
             tracing::info!("the override has ended");
         }
         self.tell_mode();
+        self.tell_restarts();
         self.tell_ready(monotonic);
         if monotonic.saturating_sub(self.last_snapshot) >= SNAPSHOT_EVERY {
-            self.last_snapshot = monotonic;
             self.save();
+            self.last_snapshot = monotonic;
         }
     }
 
     /// Ticks until the controller is stopped or its last handle is gone, then applies what is left and writes the
-    /// snapshot.
+    /// snapshot. After a panic, which is logged and counted, it goes on.
     pub fn run(self) {
         let stop = self.shared.stop.subscribe();
         self.run_until(stop);
@@ -106,13 +128,24 @@ impl Worker {
 
     /// Ticks until told to stop; `stop` is given back last, so that [`Headcount::stop`](super::Headcount::stop) can wait.
     pub(crate) fn run_until(mut self, stop: watch::Receiver<bool>) {
+        // What a panic leaves half done here, the next tick expects.
+        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work(&stop))) {
+            self.shared.count_restart(Part::Worker, &*panic);
+            if *stop.borrow() && self.shared.restarts_are_too_many() {
+                break;
+            }
+            std::thread::park_timeout(REST_AFTER_PANIC);
+        }
+        self.shared.drained.send_replace(true);
+    }
+
+    fn work(&mut self, stop: &watch::Receiver<bool>) {
         // Handles are all that is left when nobody but this worker holds the state.
         while !*stop.borrow() && Arc::strong_count(&self.shared) > 1 {
             self.tick();
             std::thread::park_timeout(REST);
         }
         self.finish();
-        self.shared.drained.send_replace(true);
     }
 
     /// A subscription to the controller's stop, for [`Worker::run_until`].
@@ -129,26 +162,29 @@ impl Worker {
     /// Applies refreshes, a batch under each hold of the lock.
     fn drain(&mut self) {
         loop {
-            let batch = self.refreshes.try_iter().take(BATCH).collect::<Vec<_>>();
-            if batch.is_empty() {
+            let room = BATCH.saturating_sub(self.taken.len());
+            self.taken.extend(self.refreshes.try_iter().take(room));
+            if self.taken.is_empty() {
                 return;
             }
-            let mut state = self.shared.state.write();
-            for fingerprint in batch {
+            let mut state = self.shared.write();
+            for &fingerprint in &self.taken {
                 state.ring.record(fingerprint);
             }
+            drop(state);
+            self.taken.clear();
         }
     }
 
     /// Turns to minute `to`: the next union is built off the write lock, then takes over together with the turn.
-    fn turn(&mut self, to: Slot, covered: bool) {
+    fn turn(&mut self, to: Slot, monotonic: Duration, covered: bool) {
         let next_union = self.spare();
         let empty = self.spare();
         {
             // The store may have corrected the clock meanwhile, and with it the number of the current minute.
             let mut clock = self.shared.fleet_clock.lock();
-            let mut state = self.shared.state.write();
-            if clock.slot(self.last_tick) != to || state.ring.current() >= to {
+            let mut state = self.shared.write();
+            if clock.slot(monotonic) != to || state.ring.current() >= to {
                 self.spares.extend([next_union, empty]);
                 return;
             }
@@ -158,16 +194,20 @@ impl Worker {
         for at in (0..self.shared.settings.shape.words()).step_by(CHUNK_WORDS) {
             let length = CHUNK_WORDS.min(self.shared.settings.shape.words() - at);
             self.shared.state.read().ring.collect(at, &mut chunk[..length]);
-            self.shared.state.write().ring.feed(at, &chunk[..length]);
+            failpoints::at("turn");
+            self.shared.write().ring.feed(at, &chunk[..length]);
         }
         self.drain();
         let left = self.shared.change(|state| {
             // Whoever was seen until now and waits in the channel is applied before the oldest minute drops.
             for fingerprint in self.refreshes.try_iter() {
+                self.taken.push(fingerprint);
                 state.ring.record(fingerprint);
+                self.taken.clear();
             }
             state.ring.finish_turn(empty, covered)
         });
+        failpoints::at("turned");
         self.shared.present.forget_the_last_minute();
         for mut filter in left {
             filter.clear();
@@ -190,10 +230,6 @@ impl Worker {
         tracing::warn!("this process did not run for a while; until the next round it turns nobody away");
     }
 
-    fn longest_pause(&self) -> Duration {
-        (3 * self.shared.settings.sync_every).max(Duration::from_millis(250))
-    }
-
     fn tell_mode(&mut self) {
         let (mode, estimate, max) = {
             let state = self.shared.state.read();
@@ -202,6 +238,13 @@ impl Worker {
         if mode != self.shown_mode {
             self.shown_mode = mode;
             tracing::info!(mode = mode.as_str(), active_users = estimate, max_active_users = max, "the mode changed");
+        }
+    }
+
+    fn tell_restarts(&mut self) {
+        let too_many = self.shared.restarts_are_too_many();
+        if std::mem::replace(&mut self.told_too_many, too_many) && !too_many {
+            tracing::info!("a minute has passed with fewer restarts: they count against being ready no more");
         }
     }
 
@@ -239,13 +282,16 @@ impl Worker {
         }
         for &slot in &slots {
             let covered = {
-                let mut state = self.shared.state.write();
+                let mut state = self.shared.write();
                 if snapshot.holds(slot) && !state.ring.is_dirty(slot) {
                     continue;
                 }
+                // From here on the minute is taken for clean, and what the snapshot holds of it is old.
+                snapshot.forget(slot);
                 state.ring.set_dirty(slot, false);
                 state.ring.covers(slot)
             };
+            failpoints::at("snapshot-save");
             if let Some(filter) = self.shared.copy(slot) {
                 snapshot.put(slot, self.shared.codec.encode(slot, covered, &filter));
             }

@@ -74,6 +74,12 @@ impl Writer {
         ours.zip(words).for_each(|(ours, &theirs)| add(ours, theirs));
     }
 
+    /// Makes the current minute hold these words and no others.
+    pub(super) fn replace(&mut self, words: &[u64]) {
+        let lines = &self.present.halves[self.present.current.load(Relaxed) & 1];
+        lines.iter().flat_map(|line| &line.0).zip(words).for_each(|(ours, &word)| ours.store(word, Relaxed));
+    }
+
     /// A minute begins, and nobody is in it yet.
     pub(super) fn turn(&mut self) {
         let idle = (self.present.current.load(Relaxed) + 1) & 1;

@@ -86,6 +86,33 @@ fn what_arrives_for_the_leaving_minute_leaves_with_it() {
 }
 
 #[test]
+fn what_a_panic_left_half_done_is_mended() {
+    let mut ring = ring();
+    ring.record(ALICE);
+    turn(&mut ring, Slot(101));
+    let known = ring.union().ones();
+    // A minute has a bit that nothing else knows of, and a turn is in the making.
+    begin(&mut ring, Slot(102));
+    ring.minutes[0].filter.insert(BOB);
+    let words = ring.minutes[0].filter.words().to_vec();
+    ring.minutes[0].filter.fill_words(0, words.into_iter());
+    assert_eq!(ring.minutes[0].filter.ones(), 16, "counted twice");
+    assert_eq!(ring.sight(ALICE), Sight::Older);
+    ring.mend();
+    assert_eq!((ring.sight(ALICE), ring.sight(BOB)), (Sight::Older, Sight::Current));
+    assert_eq!((ring.minutes[0].filter.ones(), ring.union().ones()), (8, known + 8));
+    assert_eq!(ring.present.words(), ring.minutes[0].filter.words());
+    assert!(ring.slots().all(|slot| ring.is_dirty(slot)));
+    // The turn is made again, and both stay as long as they would have.
+    assert_eq!(ring.finish_turn(Bloom::new(shape()), true).len(), 1);
+    assert_eq!(ring.current(), Slot(101));
+    turn(&mut ring, Slot(103));
+    assert_eq!((ring.sight(ALICE), ring.sight(BOB)), (Sight::Older, Sight::Older));
+    turn(&mut ring, Slot(104));
+    assert_eq!((ring.sight(ALICE), ring.sight(BOB)), (Sight::Unseen, Sight::Older));
+}
+
+#[test]
 fn a_late_merge_reaches_the_minute_it_was_made_for() {
     let mut ring = ring();
     ring.merge(Slot(98), 0, foreign(&[BOB.0]).words());

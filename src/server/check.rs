@@ -1,5 +1,6 @@
 //! The check endpoint, for `auth_request`, `forward_auth`, ext_authz and any client: 200, or what to answer instead.
 
+use crate::failpoints;
 use crate::headcount::Headcount;
 use crate::layer::{Asked, Verdict, mark};
 use axum::extract::{ConnectInfo, Request, State};
@@ -50,6 +51,7 @@ pub(super) fn router(headcount: Headcount, trusted: TrustedProxies) -> Router {
 }
 
 async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<SocketAddr>, request: Request) -> Response {
+    failpoints::at("check");
     let original = Original::of(&request, check.trusted.include(peer.ip()));
     let asked = Asked { method: &original.method, path: original.path, headers: request.headers() };
     match check.headcount.judge(&asked) {
@@ -63,7 +65,7 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
 }
 
 async fn not_here() -> (StatusCode, &'static str) {
-    (StatusCode::NOT_FOUND, "checks are answered at /v1/check\n")
+    (StatusCode::NOT_FOUND, "checks are answered at /v1/check, touches at /v1/touch\n")
 }
 
 /// The request that the proxy asks about.

@@ -1,4 +1,6 @@
 //! A listener that serves a router until it is told to stop.
+//!
+//! Each connection is a task of its own: a handler that panics ends its connection, without an answer, and nothing else.
 
 use axum::Router;
 use axum::serve::ListenerExt;

@@ -3,6 +3,7 @@
 use super::check::{self, TrustedProxies};
 use super::config::{LoadError, Loaded};
 use super::listener::Listener;
+use super::touch;
 use crate::config::{Config, ConfigError};
 use crate::headcount::{BuildError, Builder};
 use std::io::{self, Write};
@@ -60,7 +61,8 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
 
     let (stop_check, check_stops) = watch::channel(false);
     let (stop_admin, admin_stops) = watch::channel(false);
-    let check = tokio::spawn(check.serve(check::router(headcount.clone(), trusted), check_stops));
+    let checks = check::router(headcount.clone(), trusted).merge(touch::router(headcount.clone()));
+    let check = tokio::spawn(check.serve(checks, check_stops));
     let admin = tokio::spawn(admin.serve(admin_router, admin_stops));
     let signals = signals.first().await;
     tracing::info!("stopping");

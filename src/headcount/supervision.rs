@@ -1,0 +1,133 @@
+//! What works beside the decisions begins again after a panic. How often it did, and whether that is too often.
+//!
+//! Work that was broken off is made good when it begins again, each at its own place: the ring by whoever held it
+//! ([`Writing`](super::Writing)), a tick by the next tick, a round by the next round.
+
+use super::Shared;
+use std::any::Any;
+use std::time::Duration;
+
+/// How long broken work rests before it begins again.
+pub(crate) const REST_AFTER_PANIC: Duration = Duration::from_millis(100);
+
+/// So many restarts within this time are too many to trust what comes next.
+const TOO_MANY: usize = 3;
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// What works beside the decisions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Worker,
+    Rounds,
+}
+
+impl Part {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Worker => "worker",
+            Self::Rounds => "rounds",
+        }
+    }
+}
+
+/// The restarts of all parts.
+#[derive(Debug, Default)]
+pub(crate) struct Supervision {
+    counts: [u64; 2],
+    /// When the latest ones were, the oldest of them first.
+    latest: [Option<Duration>; TOO_MANY],
+}
+
+impl Supervision {
+    pub(crate) fn count(&mut self, part: Part, now: Duration) {
+        self.counts[part as usize] += 1;
+        self.latest.rotate_left(1);
+        self.latest[TOO_MANY - 1] = Some(now);
+    }
+
+    /// How often a part has begun again since the start.
+    pub(crate) fn restarts_of(&self, part: Part) -> u64 {
+        self.counts[part as usize]
+    }
+
+    /// Whether the last minute saw so many restarts that this server should be sent no requests.
+    pub(crate) fn restarts_are_too_many(&self, now: Duration) -> bool {
+        self.latest[0].is_some_and(|oldest| now.saturating_sub(oldest) < WITHIN)
+    }
+}
+
+impl Shared {
+    /// Counts and tells that a part panicked and begins again.
+    pub(crate) fn count_restart(&self, part: Part, panic: &(dyn Any + Send)) {
+        let now = self.clock.monotonic();
+        let too_many = {
+            let mut supervision = self.supervision.lock();
+            supervision.count(part, now);
+            supervision.restarts_are_too_many(now)
+        };
+        tracing::error!(part = part.as_str(), panic = message(panic), "a panic broke off the work; it begins again");
+        if too_many {
+            tracing::error!("{TOO_MANY} restarts within {WITHIN:?}: not ready until there were fewer");
+        }
+    }
+
+    pub(crate) fn restarts_are_too_many(&self) -> bool {
+        self.supervision.lock().restarts_are_too_many(self.clock.monotonic())
+    }
+}
+
+/// What a panic said.
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("it said nothing")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_restarts_are_too_many_until_a_minute_has_passed_with_fewer() {
+        // Restarts, and at which times they are too many, in seconds.
+        for (restarts, times) in [
+            (&[][..], &[(0, false), (1000, false)][..]),
+            (&[5, 6], &[(6, false), (7, false)]),
+            (&[5, 6, 64], &[(64, true), (65, false)]),
+            (&[5, 6, 65], &[(65, false), (66, false)]),
+            (&[5, 5, 5], &[(5, true), (64, true), (65, false)]),
+            (&[0, 30, 50, 70], &[(70, true), (89, true), (90, false)]),
+            (&[0, 1, 2, 3, 4, 5, 6], &[(6, true), (63, true), (64, false)]),
+        ] {
+            let mut supervision = Supervision::default();
+            for &at in restarts {
+                supervision.count(Part::Rounds, Duration::from_secs(at));
+            }
+            for &(now, too_many) in times {
+                let found = supervision.restarts_are_too_many(Duration::from_secs(now));
+                assert_eq!(found, too_many, "{restarts:?} at {now} s");
+            }
+        }
+    }
+
+    #[test]
+    fn each_part_is_counted_and_all_parts_together_are_too_many() {
+        let mut supervision = Supervision::default();
+        for part in [Part::Worker, Part::Rounds, Part::Worker] {
+            supervision.count(part, Duration::ZERO);
+        }
+        assert_eq!((supervision.restarts_of(Part::Worker), supervision.restarts_of(Part::Rounds)), (2, 1));
+        assert!(supervision.restarts_are_too_many(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_panic_is_told_by_its_message() {
+        let panics: [(Box<dyn Any + Send>, &str); 3] = [
+            (Box::new("plain"), "plain"),
+            (Box::new(format!("with {}", 7)), "with 7"),
+            (Box::new(7), "it said nothing"),
+        ];
+        for (panic, text) in panics {
+            assert_eq!(message(&*panic), text);
+        }
+    }
+}

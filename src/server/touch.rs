@@ -1,0 +1,195 @@
+//! `POST /v1/touch`: renews who plays on without sending requests, and lets nobody in.
+//!
+//! Without a body it is about the token of the request, which is looked for where a check looks for it. With one, about the
+//! tokens in a JSON array of strings. Either they are all valid, and each that was seen is renewed, or none is.
+//!
+//! | answer | when |
+//! |---|---|
+//! | 200, empty | all were seen, and are renewed |
+//! | 409 | some were not seen; those that were are renewed. Of an array, `unseen` tells the places, counted from 0: no token leaves this server, not even to whom it came from |
+//! | 400 | no token; one that is not UTF-8 or ambiguous; a body that is no array of 1 to 1,000 strings, each at most 4 KiB |
+//! | 405 | any method but POST |
+//! | 413, 415 | a body above 1 MiB; a body that is not `application/json` |
+//! | 431 | a token in the headers that is longer than 4 KiB |
+//!
+//! A touch is the application's call and not a user's request, so what is wrong with it is said whatever is enforced.
+
+use crate::headcount::Headcount;
+use crate::token_source::{InvalidToken, MAX_TOKEN_BYTES, TokenSource};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use serde::de::IgnoredAny;
+use serde_json::json;
+
+const MOST_BODY_BYTES: usize = 1 << 20;
+const MOST_TOKENS: usize = 1000;
+
+/// Why not everything was renewed.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Refused {
+    #[error("a touch is a POST")]
+    Method,
+    #[error("the body could not be read")]
+    Broken,
+    #[error("the body has more than {MOST_BODY_BYTES} bytes; send the tokens in several requests")]
+    TooLarge,
+    #[error("the body is not application/json")]
+    MediaType,
+    // What a parser complains of may quote a token.
+    #[error("the body is no JSON array of strings (line {line}, column {column})")]
+    NoList { line: usize, column: usize },
+    #[error("the array has {found} tokens; 1 to {MOST_TOKENS} can be touched at a time")]
+    Count { found: usize },
+    #[error("the token at place {place}, counted from 0, is longer than {MAX_TOKEN_BYTES} bytes")]
+    TooLong { place: usize },
+    #[error("the request carries no token and has no body")]
+    NoToken,
+    #[error("{0}")]
+    Token(InvalidToken),
+    #[error("the token was not seen in the window")]
+    Unseen,
+    #[error("tokens not seen in the window: {}; the others are renewed", places.len())]
+    SomeUnseen { places: Vec<usize> },
+}
+
+pub(super) fn router(headcount: Headcount) -> Router {
+    let touch = post(answer).fallback(|| async { Refused::Method });
+    Router::new().route("/v1/touch", touch).layer(DefaultBodyLimit::max(MOST_BODY_BYTES)).with_state(headcount)
+}
+
+async fn answer(
+    State(headcount): State<Headcount>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Refused> {
+    let body = body.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Refused::TooLarge,
+        _ => Refused::Broken,
+    })?;
+    if body.is_empty() {
+        touch_one(&headcount, &headers)?;
+    } else if is_json(&headers) {
+        touch_all(&headcount, &tokens(&body)?)?;
+    } else {
+        return Err(Refused::MediaType);
+    }
+    Ok((StatusCode::OK, [(CACHE_CONTROL, "no-store")]).into_response())
+}
+
+fn touch_one(headcount: &Headcount, headers: &HeaderMap) -> Result<(), Refused> {
+    let token = TokenSource::find(&headcount.shared.settings.sources, headers).map_err(Refused::Token)?;
+    if headcount.touch(token.ok_or(Refused::NoToken)?) { Ok(()) } else { Err(Refused::Unseen) }
+}
+
+fn touch_all(headcount: &Headcount, tokens: &[String]) -> Result<(), Refused> {
+    let touched = tokens.iter().map(|token| headcount.touch(token.trim_ascii())).enumerate();
+    let places: Vec<_> = touched.filter(|(_, seen)| !seen).map(|(place, _)| place).collect();
+    if places.is_empty() { Ok(()) } else { Err(Refused::SomeUnseen { places }) }
+}
+
+/// The tokens of a body, all of them within their bounds.
+fn tokens(body: &[u8]) -> Result<Vec<String>, Refused> {
+    let no_list = |error: serde_json::Error| Refused::NoList { line: error.line(), column: error.column() };
+    // Counted first, which takes no memory: a body of empty strings is many times as large once it is read.
+    let found = serde_json::from_slice::<Vec<IgnoredAny>>(body).map_err(no_list)?.len();
+    if !(1..=MOST_TOKENS).contains(&found) {
+        return Err(Refused::Count { found });
+    }
+    let tokens: Vec<String> = serde_json::from_slice(body).map_err(no_list)?;
+    match tokens.iter().position(|token| token.trim_ascii().len() > MAX_TOKEN_BYTES) {
+        Some(place) => Err(Refused::TooLong { place }),
+        None => Ok(tokens),
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+}
+
+impl Refused {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::MediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Token(InvalidToken::TooLong) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::Broken | Self::NoList { .. } | Self::Count { .. } | Self::TooLong { .. } => StatusCode::BAD_REQUEST,
+            Self::NoToken | Self::Token(_) => StatusCode::BAD_REQUEST,
+            Self::Unseen | Self::SomeUnseen { .. } => StatusCode::CONFLICT,
+        }
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let status = self.status();
+        let (kind, title) = match self {
+            Self::Unseen | Self::SomeUnseen { .. } => ("urn:headcount:unseen", "Not seen in the window"),
+            Self::Token(_) | Self::TooLong { .. } => ("urn:headcount:invalid-token", "The token cannot be used"),
+            _ => ("about:blank", status.canonical_reason().unwrap_or("Error")),
+        };
+        let mut problem =
+            json!({ "type": kind, "title": title, "status": status.as_u16(), "detail": format!("{self}.") });
+        if let Self::SomeUnseen { places } = &self {
+            problem["unseen"] = json!(places);
+        }
+        let headers = [(CONTENT_TYPE, "application/problem+json"), (CACHE_CONTROL, "no-store")];
+        let mut response = (status, headers, format!("{problem}\n")).into_response();
+        if self == Self::Method {
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_a_list_of_tokens_or_says_why_not() {
+        let long = |bytes: usize| json!(["a", "x".repeat(bytes)]).to_string();
+        let many = |count: usize| json!(vec!["a"; count]).to_string();
+        assert_eq!(tokens(br#"["a", " b\u00e9 "]"#), Ok(vec!["a".into(), " b\u{e9} ".into()]));
+        assert_eq!(tokens(long(MAX_TOKEN_BYTES).as_bytes()).map(|tokens| tokens.len()), Ok(2));
+        assert_eq!(tokens(many(1000).as_bytes()).map(|tokens| tokens.len()), Ok(1000));
+        assert_eq!(tokens(long(MAX_TOKEN_BYTES + 1).as_bytes()), Err(Refused::TooLong { place: 1 }));
+        assert_eq!(tokens(b"[]"), Err(Refused::Count { found: 0 }));
+        assert_eq!(tokens(many(1001).as_bytes()), Err(Refused::Count { found: 1001 }));
+        for body in
+            ["5", "null", "{}", r#"{"tokens":["a"]}"#, r#""a""#, "[1]", r#"["a",null]"#, r#"["a""#, r#"["a"] x"#, "\0"]
+        {
+            assert!(matches!(tokens(body.as_bytes()), Err(Refused::NoList { .. })), "{body}");
+        }
+        assert!(matches!(tokens(b"[\"\xff\"]"), Err(Refused::NoList { .. })));
+    }
+
+    #[test]
+    fn no_complaint_quotes_a_token() {
+        for body in [r#""canary""#, r#"["canary", 5]"#, r#"{"canary": "canary"}"#, r#"["canary" "canary"]"#] {
+            assert!(!tokens(body.as_bytes()).unwrap_err().to_string().contains("canary"), "{body}");
+        }
+    }
+
+    #[test]
+    fn json_is_told_by_its_media_type() {
+        for (value, json) in [
+            ("application/json", true),
+            ("Application/JSON; charset=utf-8", true),
+            ("text/plain", false),
+            ("application/jsonx", false),
+            ("", false),
+        ] {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(value))]);
+            assert_eq!(is_json(&headers), json, "{value}");
+        }
+        assert!(!is_json(&HeaderMap::new()));
+    }
+}
