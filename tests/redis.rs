@@ -5,9 +5,8 @@ mod support;
 
 use headcount::{Builder, Headcount, Rounds, Worker};
 use headcount::{Decision, RedisStore, round::Outcome};
-use std::collections::BTreeMap;
 use std::time::Duration;
-use support::{Redis, Server, request, wait_for};
+use support::{Monitor, Redis, Server, request, wait_for};
 use tempfile::tempdir;
 
 const SECRET: &str = "the key of the whole fleet";
@@ -457,48 +456,6 @@ fn info<T: std::str::FromStr>(redis: &Redis, field: &str) -> T {
     let text: String = redis.ask(&["INFO", "all"]);
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).expect("a field of INFO");
     line.trim().parse().ok().expect("a number")
-}
-
-/// Client commands so far, by name: `MONITOR` tells those of clients from those inside scripts.
-struct Monitor {
-    reader: std::io::BufReader<std::net::TcpStream>,
-}
-
-impl Monitor {
-    fn start(redis: &Redis) -> Self {
-        use std::io::{BufRead, Write};
-        let mut stream = std::net::TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
-        stream.write_all(b"MONITOR\r\n").unwrap();
-        let mut reader = std::io::BufReader::new(stream);
-        let mut line = String::new();
-        reader.read_line(&mut line).unwrap();
-        assert_eq!(line.trim(), "+OK");
-        Self { reader }
-    }
-
-    /// The commands until `mark` is echoed.
-    fn commands_until(&mut self, redis: &Redis, mark: &str) -> BTreeMap<String, u64> {
-        use std::io::BufRead;
-        let _: String = redis.ask(&["ECHO", mark]);
-        let mut commands = BTreeMap::new();
-        loop {
-            let mut line = Vec::new();
-            self.reader.read_until(b'\n', &mut line).unwrap();
-            let line = String::from_utf8_lossy(&line);
-            if line.contains(mark) {
-                return commands;
-            }
-            let inside_a_script = line.contains(" lua]");
-            let name = line.split('"').nth(1).unwrap_or_default().to_ascii_uppercase();
-            // Connecting, and a script's first call on a new server, are no part of a round.
-            if !inside_a_script
-                && !name.is_empty()
-                && !["CLIENT", "SCRIPT", "SELECT", "HELLO", "ECHO"].contains(&name.as_str())
-            {
-                *commands.entry(name).or_insert(0) += 1;
-            }
-        }
-    }
 }
 
 /// DESIGN §8.3: the number of Redis commands does not depend on the number of requests.

@@ -3,6 +3,7 @@
 mod clocks;
 mod crowds;
 mod deploys;
+mod in_process;
 mod processes;
 mod redis_gone;
 mod values;
@@ -33,10 +34,15 @@ pub const ROWS: &[(&str, Row)] = &[
     ("row_18_becomes_a_replica", values::becomes_a_replica),
     ("row_19_is_full", values::is_full),
     ("row_20_scripts_are_forgotten", redis_gone::scripts_are_forgotten),
+    ("row_21_answers_are_senseless", values::answers_are_senseless),
     ("row_22_23_values_are_lies", values::values_are_lies),
+    ("row_24_redis_costs_the_same", crowds::redis_costs_the_same),
+    ("row_25_a_queue_of_one", in_process::a_queue_of_one),
     ("row_26_asked_again_at_once", crowds::asked_again_at_once),
+    ("row_28_readers_and_a_writer", in_process::readers_and_a_writer),
     ("row_29_killed_while_the_snapshot_is_written", values::killed_while_the_snapshot_is_written),
     ("row_30_retries_without_end", crowds::retries_without_end),
+    ("row_37_only_touched", crowds::only_touched),
     ("row_38_the_mode_turns", crowds::the_mode_turns),
     ("row_39_another_x", deploys::another_x),
     ("row_10_40_neighbours", deploys::neighbours),

@@ -1,6 +1,7 @@
 //! Real parts for tests: the program itself, a redis-server, and requests written byte by byte.
 #![allow(dead_code, unreachable_pub)] // Each test file uses some of it.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -274,5 +275,45 @@ impl Certificate {
 
     pub fn ca_file(&self) -> &str {
         &self.files[2]
+    }
+}
+
+/// Client commands so far, by name: `MONITOR` tells those of clients from those inside scripts.
+pub struct Monitor {
+    reader: BufReader<TcpStream>,
+}
+
+impl Monitor {
+    pub fn start(redis: &Redis) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
+        stream.write_all(b"MONITOR\r\n").unwrap();
+        let mut reader = BufReader::new(stream);
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        assert_eq!(line.trim(), "+OK");
+        Self { reader }
+    }
+
+    /// The commands until `mark` is echoed.
+    pub fn commands_until(&mut self, redis: &Redis, mark: &str) -> BTreeMap<String, u64> {
+        let _: String = redis.ask(&["ECHO", mark]);
+        let mut commands = BTreeMap::new();
+        loop {
+            let mut line = Vec::new();
+            self.reader.read_until(b'\n', &mut line).unwrap();
+            let line = String::from_utf8_lossy(&line);
+            if line.contains(mark) {
+                return commands;
+            }
+            let inside_a_script = line.contains(" lua]");
+            let name = line.split('"').nth(1).unwrap_or_default().to_ascii_uppercase();
+            // Connecting, and a script's first call on a new server, are no part of a round.
+            if !inside_a_script
+                && !name.is_empty()
+                && !["CLIENT", "SCRIPT", "SELECT", "HELLO", "ECHO"].contains(&name.as_str())
+            {
+                *commands.entry(name).or_insert(0) += 1;
+            }
+        }
     }
 }

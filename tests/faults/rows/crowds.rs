@@ -6,6 +6,7 @@ use crate::bench::{Bench, Spec};
 use crate::crowd::{Crowd, Habits};
 use crate::origin::Heard;
 use crate::report::Finding;
+use crate::support::{Monitor, request};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -220,4 +221,90 @@ pub fn the_mode_turns(rig: &Rig) -> Finding {
     }
     all.remark = format!("{} of {} let in were rejected elsewhere 0.3 s later", rejected_of.0, rejected_of.1);
     all
+}
+
+/// Row 24. The same number of Redis commands per server and round under a light load and under twenty times as much, both
+/// with news in every round; fewer without.
+pub fn redis_costs_the_same(rig: &Rig) -> Finding {
+    let mut all = Finding::default();
+    let (fleets, rounds): (&[usize], u32) = if rig.full { (&[1, 3, 10, 50], 300) } else { (&[3], 15) };
+    for &servers in fleets {
+        let spec = Spec {
+            servers,
+            max_active_users: 1_000_000,
+            slots: 10,
+            sync_every: Duration::from_millis(500),
+            ..Spec::default()
+        };
+        let bench = Bench::start(rig.runtime.handle(), spec);
+        bench.wait_until("all servers to be in step", |bench| (0..servers).all(|place| bench.is_synced(place)));
+        let mut monitor = Monitor::start(&bench.redis);
+        let mut fresh = 0;
+        let mut per_round = |name: &str, requests_per_second: f64| {
+            // Each asks for players that nobody has seen: news in every round.
+            let players = fresh..fresh + 10_000_000;
+            fresh = players.end;
+            let habits =
+                Habits { players, newcomers: 0..0, newcomer_percent: 0, requests_per_second, connections: 8, seed: 24 };
+            let crowd = (requests_per_second > 0.0).then(|| Crowd::start(&bench.runtime, &bench.asker, &habits));
+            bench.pass(SECOND);
+            let done = |bench: &Bench| -> u64 {
+                (0..servers).filter_map(|place| bench.server(place).status()["sync"]["rounds"].as_u64()).sum()
+            };
+            monitor.commands_until(&bench.redis, &format!("before-{name}"));
+            let before = done(&bench);
+            bench.pass(bench.spec.sync_every * rounds);
+            let rounds = done(&bench) - before;
+            let commands: u64 = monitor.commands_until(&bench.redis, &format!("after-{name}")).values().sum();
+            drop(crowd);
+            commands as f64 / rounds as f64
+        };
+        let (light, heavy, none) = (per_round("light", 200.0), per_round("heavy", 4000.0), per_round("none", 0.0));
+        all.check(light <= 6.0 && heavy <= 6.0, || format!("{servers} servers: {light:.2} and {heavy:.2} commands"));
+        all.check((heavy / light - 1.0).abs() <= if rig.full { 0.05 } else { 0.2 }, || {
+            format!("{servers} servers: {light:.2} commands under a light load, {heavy:.2} under a heavy one")
+        });
+        all.check(none < light, || format!("{servers} servers: {none:.2} commands without news, {light:.2} with"));
+        all.remark += &format!("{servers} servers: {light:.2} / {heavy:.2} / {none:.2}; ");
+        all.repetitions += u64::from(rounds);
+        all = all.and(finding(&bench, 1));
+    }
+    all
+}
+
+/// Row 37. A player whose only sign of life is a touch, for three windows.
+pub fn only_touched(rig: &Rig) -> Finding {
+    let players = rig.times(4000).max(100) as usize;
+    let bench = Bench::start(rig.runtime.handle(), Spec { slots: 5, max_active_users: 10_000, ..Spec::default() });
+    let tokens: Vec<_> = (0..players).filter(|&token| bench.ask(token, token % 5) == Heard::Admitted).collect();
+    // From here on an unknown one would be turned away.
+    let order = r#"{"mode":"throttling"}"#;
+    assert_eq!(request(bench.server(0).admin, "PUT", "/api/v1/override", &[], order).status, 200);
+    bench.pass(bench.news());
+    let mut found = Finding::default();
+    let (half, rest) = tokens.split_at(tokens.len() / 2);
+    let until = bench.origin.now() + 3 * bench.window();
+    let mut place = 0;
+    while bench.origin.now() < until {
+        place = (place + 1) % 5;
+        for some in half.chunks(1000) {
+            let names: Vec<_> = some.iter().map(|token| format!("token-{token}")).collect();
+            let body = serde_json::to_string(&names).expect("names are strings");
+            let json = [("Content-Type", "application/json")];
+            let answer = request(bench.server(place).check, "POST", "/v1/touch", &json, &body);
+            found.checks += some.len() as u64 - 1;
+            found.check(answer.status == 200, || {
+                format!("a touch on server {place}: {} {}", answer.status, answer.body)
+            });
+        }
+        bench.pass(bench.spec.slot);
+    }
+    for (touched, tokens) in [(true, half), (false, rest)] {
+        for token in tokens {
+            let decision = bench.server(token % 5).decide(&format!("token-{token}"));
+            found.check((decision == "seen") == touched, || format!("touched: {touched}; token {token} is {decision}"));
+        }
+    }
+    found.repetitions = tokens.len() as u64;
+    found
 }

@@ -4,7 +4,7 @@ use super::finding;
 use crate::Rig;
 use crate::bench::{Bench, SECRET, Spec};
 use crate::report::Finding;
-use crate::support::{Redis, Server, wait_for};
+use crate::support::{Redis, Server, get, wait_for};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -149,34 +149,116 @@ fn resident_kib(server: &Server) -> u64 {
 
 /// Row 29. SIGKILL while the snapshot is written, over and over: the next start knows who was in two seconds before.
 pub fn killed_while_the_snapshot_is_written(rig: &Rig) -> Finding {
+    // Most of the time a server waits for its next snapshot; so several live beside each other.
+    const SERVERS: u64 = 10;
+    let turns = rig.times(1000).div_ceil(SERVERS);
+    std::thread::scope(|scope| {
+        let lives: Vec<_> = (0..SERVERS).map(|seed| scope.spawn(move || killed_at_its_snapshot(turns, seed))).collect();
+        let mut all = Finding { repetitions: turns * SERVERS, ..Finding::default() };
+        for life in lives {
+            all = all.and(life.join().expect("a life that ends"));
+        }
+        all
+    })
+}
+
+fn killed_at_its_snapshot(turns: u64, seed: u64) -> Finding {
     let state = tempfile::tempdir().expect("a directory");
     let environment = [("HEADCOUNT__TOKEN__SECRET", SECRET), ("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS", "1000000")];
-    let mut found = Finding::default();
     let file = state.path().join("headcount/ring.snapshot");
-    let mut dice = fastrand::Rng::with_seed(29);
+    let written = || std::fs::metadata(&file).and_then(|file| file.modified()).ok();
+    let mut found = Finding::default();
+    let mut dice = fastrand::Rng::with_seed(seed);
     let mut in_before: Vec<String> = Vec::new();
-    for turn in 0..rig.times(1000) {
-        let began = std::fs::metadata(&file).and_then(|file| file.modified()).ok();
+    for turn in 0..turns {
         let server = Server::start(state.path(), &[], &environment);
         for token in &in_before {
             let decision = server.decide(token);
             found.check(decision == "seen", || format!("turn {turn}: {token} is {decision}"));
         }
         found.check(server.status()["ring"]["coverage"] == 31, || format!("turn {turn}: the snapshot was not taken"));
-        in_before = (0..5).map(|token| format!("turn-{turn}-{token}")).collect();
+        in_before = (0..20).map(|token| format!("turn-{turn}-{token}")).collect();
         for token in &in_before {
             server.check(token);
         }
-        // The next write of the file holds them; the one after that is cut off somewhere.
-        wait_for("the snapshot to be written", || {
-            let now = std::fs::metadata(&file).and_then(|file| file.modified()).ok();
-            (now.is_some() && now != began).then_some(())
-        });
+        // A write of the file holds them: the next one, or if that had begun before they came, the one after.
+        for _ in 0..2 {
+            let known = written();
+            wait_for("the snapshot to be written", || {
+                server.check(&format!("more-{turn}-{}", dice.u64(..)));
+                (written().is_some() && written() != known).then_some(())
+            });
+        }
+        // News make it write again; somewhere in there it dies.
         for token in 0..dice.usize(..40) {
             server.check(&format!("more-{turn}-{token}"));
         }
         server.process.signal("-KILL");
+    }
+    found
+}
+
+/// Row 21. Something that is no Redis, or one that has gone mad: no panic, checks go on, and memory stays what it was.
+pub fn answers_are_senseless(rig: &Rig) -> Finding {
+    let lies: [&'static [u8]; 14] = [
+        b"-ERR unknown command\r\n",
+        b"-LOADING Redis is loading the dataset in memory\r\n",
+        b"-OOM command not allowed\r\n",
+        b"-READONLY You can't write against a read only replica.\r\n",
+        b"-NOAUTH Authentication required.\r\n",
+        b"-WRONGPASS invalid username-password pair\r\n",
+        b"-NOPERM this user has no permissions\r\n",
+        b"-MOVED 3999 127.0.0.1:6381\r\n",
+        b"-CLUSTERDOWN The cluster is down\r\n",
+        b":7\r\n",
+        b"$-1\r\n",
+        b"$536870912\r\nx",
+        b"*2147483647\r\n",
+        b"\xff\x00garbage\r\n\r\n",
+    ];
+    let mut found = Finding::default();
+    for turn in 0..rig.times(280) {
+        let lie = lies[turn as usize % lies.len()];
+        let liar = liar(rig, lie);
+        let mut bench = Bench::empty(rig.runtime.handle(), Spec { servers: 1, ..Spec::default() });
+        bench.start_server_with(0, &[], &format!("redis://{liar}/0"));
+        let before = resident_kib(bench.server(0));
+        // Some lies are waited for as long as a first answer may take.
+        bench.wait_until("an error to be counted", |bench| {
+            for token in 0..20 {
+                // Nothing is known of the fleet: whoever comes is let in.
+                let heard = bench.ask(token, 0);
+                found.check(heard == crate::origin::Heard::Admitted, || format!("{}: {heard:?}", lie.escape_ascii()));
+            }
+            let errors = bench.server(0).status()["sync"]["errors"].clone();
+            errors.as_object().is_some_and(|errors| errors.values().any(|count| count.as_u64() > Some(0)))
+        });
+        let server = bench.server(0);
+        let grown = resident_kib(server).saturating_sub(before);
+        found.check(grown < 32 << 10, || format!("{}: grown by {grown} KiB", lie.escape_ascii()));
+        found.check(!server.logged().contains("panicked"), || format!("{}: a panic", lie.escape_ascii()));
+        found.check(get(server.admin, "/livez", &[]).status == 200, || format!("{}: dead", lie.escape_ascii()));
         found.repetitions += 1;
     }
     found
+}
+
+/// Answers whatever is asked with the same bytes.
+fn liar(rig: &Rig, lie: &'static [u8]) -> std::net::SocketAddr {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = rig.runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("a free port");
+    let address = listener.local_addr().expect("a bound listener has an address");
+    rig.runtime.spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut bytes = [0; 4096];
+                while let Ok(1..) = stream.read(&mut bytes).await {
+                    if stream.write_all(lie).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
 }

@@ -1,0 +1,115 @@
+//! What no request from outside can time: the library itself, in this process.
+
+use crate::Rig;
+use crate::report::Finding;
+use hdrhistogram::Histogram;
+use headcount::Headcount;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Row 25. A queue of one, and fifty thousand refreshes a second: a full queue loses nobody.
+pub fn a_queue_of_one(rig: &Rig) -> Finding {
+    let mut found = Finding::default();
+    for turn in 0..rig.times(40) {
+        let builder = Headcount::builder().max_active_users(20_000).refresh_queue(1).seed(turn);
+        let headcount = builder.slots(20).length(Duration::from_secs(4)).start().expect("a good configuration");
+        let tokens = 5000;
+        for token in 0..tokens {
+            let admitted = headcount.admit(format!("token-{token}")).is_admitted();
+            found.check(admitted, || format!("token {token} is rejected"));
+        }
+        // Half a window later everybody is seen again, faster than the worker empties its queue.
+        thread::sleep(Duration::from_secs(2));
+        thread::scope(|scope| {
+            for first in 0..4 {
+                let headcount = &headcount;
+                scope.spawn(move || {
+                    for token in (first..tokens).step_by(4) {
+                        let _ = headcount.admit(format!("token-{token}"));
+                    }
+                });
+            }
+        });
+        // The minute in which they came has left the window; the one in which they were seen has not.
+        thread::sleep(Duration::from_millis(2600));
+        for token in 0..tokens {
+            let decision = headcount.admit(format!("token-{token}")).decision();
+            found.check(decision == headcount::Decision::Seen, || format!("token {token} is {decision:?}"));
+        }
+        let full = headcount.status().ring.queue_full;
+        found.check(full > 0, || "the queue was never full".into());
+        found.remark = format!("the queue was full {full} times");
+        found.repetitions += 1;
+    }
+    found
+}
+
+/// Row 28. Readers and a writer: the writer does not wait long, and the readers hardly notice it.
+#[allow(clippy::disallowed_methods)] // It is about real time.
+pub fn readers_and_a_writer(rig: &Rig) -> Finding {
+    let lasting = if rig.full { Duration::from_secs(60) } else { Duration::from_secs(3) };
+    let headcount = Headcount::builder().max_active_users(200_000).start().expect("a good configuration");
+    for token in 0..1000 {
+        let _ = headcount.admit(format!("token-{token}"));
+    }
+    let readers = 2 * thread::available_parallelism().map_or(1, usize::from);
+    let read = |with_writer: bool| {
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let reading: Vec<_> = (0..readers)
+                .map(|reader| {
+                    let (headcount, over) = (&headcount, &over);
+                    scope.spawn(move || {
+                        let mut took = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).expect("good bounds");
+                        let mut token = reader;
+                        while !over.load(Relaxed) {
+                            token = (token + 7) % 1000;
+                            let name = format!("token-{token}");
+                            let began = Instant::now();
+                            let _ = headcount.admit(name);
+                            took.saturating_record(began.elapsed().as_nanos() as u64);
+                        }
+                        took
+                    })
+                })
+                .collect();
+            let mut waits = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).expect("good bounds");
+            let began = Instant::now();
+            let mut newcomer = 0;
+            while began.elapsed() < lasting {
+                if with_writer {
+                    // A newcomer is recorded under the write lock.
+                    newcomer += 1;
+                    let name = format!("newcomer-{with_writer}-{newcomer}");
+                    let asked = Instant::now();
+                    let _ = headcount.admit(name);
+                    waits.saturating_record(asked.elapsed().as_nanos() as u64);
+                }
+                thread::park_timeout(Duration::from_micros(200));
+            }
+            over.store(true, Relaxed);
+            let mut took = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).expect("good bounds");
+            for reader in reading {
+                took.add(reader.join().expect("a reader that ends")).expect("the same bounds");
+            }
+            (took, waits)
+        })
+    };
+    let (alone, _) = read(false);
+    let (beside, waits) = read(true);
+    let mut found = Finding { repetitions: 1, checks: beside.len(), ..Finding::default() };
+    let [p999_alone, p999_beside] = [&alone, &beside].map(|took| took.value_at_quantile(0.999));
+    let wait = Duration::from_nanos(waits.value_at_quantile(0.99));
+    if rig.full {
+        found.check(wait <= Duration::from_millis(10), || format!("the writer waits {wait:.1?} (p99)"));
+        found.check(p999_beside <= 2 * p999_alone.max(1000), || {
+            format!("p99.9 {p999_alone} ns alone, {p999_beside} ns beside a writer")
+        });
+    } else {
+        let longest = Duration::from_nanos(beside.max());
+        found.check(longest < Duration::from_millis(200), || format!("a reader waited {longest:.1?}"));
+    }
+    found.remark = format!("p99.9 {p999_alone} → {p999_beside} ns; the writer waits {wait:.1?} (p99)");
+    found
+}
