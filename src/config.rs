@@ -370,7 +370,7 @@ impl Config {
 }
 
 impl Admission {
-    fn checked_max_active_users(&self) -> Result<u64, ConfigError> {
+    pub(crate) fn checked_max_active_users(&self) -> Result<u64, ConfigError> {
         match self.max_active_users {
             None => Err(ConfigError::MaxActiveUsersMissing),
             Some(0) => Err(ConfigError::MaxActiveUsers { found: 0 }),
@@ -396,7 +396,7 @@ impl Admission {
 }
 
 impl Window {
-    fn check(&self, max_active_users: u64) -> Result<(Duration, Shape, u64), ConfigError> {
+    pub(crate) fn check(&self, max_active_users: u64) -> Result<(Duration, Shape, u64), ConfigError> {
         if !(1..=MAX_SLOTS).contains(&self.slots) {
             return Err(ConfigError::Slots { found: self.slots });
         }
@@ -427,7 +427,7 @@ impl Token {
 }
 
 impl Redis {
-    fn check(&self, slot_length: Duration) -> Result<Duration, ConfigError> {
+    pub(crate) fn check(&self, slot_length: Duration) -> Result<Duration, ConfigError> {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if self.namespace.is_empty() || self.namespace.len() > 64 || !self.namespace.chars().all(legal) {
             return Err(ConfigError::Namespace { found: self.namespace.clone() });

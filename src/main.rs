@@ -1,6 +1,7 @@
 //! The `headcount` program: reads the verb, calls it, prints the error, and says by its exit status how it went.
 
 use clap::{Args, Parser, Subcommand};
+use headcount::ConfigError;
 use headcount::server::{self, Flags, ServeError};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,6 +25,38 @@ enum Verb {
   curl -i -H 'Authorization: Bearer alice' http://127.0.0.1:7070/v1/check   (200: in; 429: no room)
   http://127.0.0.1:7071/                                                    (how full the house is)")]
     Serve(Serve),
+    /// Say what a fleet will cost in memory and traffic, and how many servers may share a Redis.
+    #[command(after_help = "Example:
+  headcount size --max-active-users 200000 --nodes 40")]
+    Size(Size),
+}
+
+#[derive(Args)]
+struct Size {
+    /// X: how many users at once may be active
+    #[arg(long, value_name = "N")]
+    max_active_users: u64,
+    /// How likely an unknown token may be taken for a known one, at capacity [default: 1e-3]
+    #[arg(long, value_name = "R")]
+    false_positive_rate: Option<f64>,
+    /// How many servers [default: a table of some numbers]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    nodes: Option<u64>,
+    /// For programs
+    #[arg(long)]
+    json: bool,
+}
+
+impl Size {
+    fn run(&self) -> Result<(), ConfigError> {
+        let size = server::Size::of(self.max_active_users, self.false_positive_rate, self.nodes)?;
+        if self.json {
+            println!("{}", size.json());
+        } else {
+            print!("{size}");
+        }
+        Ok(())
+    }
 }
 
 #[derive(Args)]
@@ -75,12 +108,20 @@ fn main() -> ExitCode {
     let _set_by_environment = fail::FailScenario::setup();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let Verb::Serve(serve) = Cli::parse().verb;
-    match serve.run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("headcount: {error}");
-            if matches!(error, ServeError::Config(_)) { ExitCode::from(2) } else { ExitCode::FAILURE }
-        }
+    match Cli::parse().verb {
+        Verb::Serve(serve) => match serve.run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(&error, matches!(error, ServeError::Config(_))),
+        },
+        Verb::Size(size) => match size.run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(&error, true),
+        },
     }
+}
+
+/// Says why, and by the exit status whether something else has to be asked for.
+fn failed(error: &dyn std::error::Error, usage: bool) -> ExitCode {
+    eprintln!("headcount: {error}");
+    if usage { ExitCode::from(2) } else { ExitCode::FAILURE }
 }

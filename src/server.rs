@@ -2,9 +2,12 @@
 
 mod check;
 mod config;
+mod envelope;
 mod listener;
 mod serve;
+mod size;
 mod touch;
 
 pub use config::{Flags, LoadError, Loaded, load};
 pub use serve::{ServeError, serve};
+pub use size::Size;

@@ -428,3 +428,27 @@ fn a_touch_that_is_none_is_told_why() {
     assert_eq!(server.status()["touches"]["renewed"], 0);
     assert_eq!(server.decide("A"), "seen");
 }
+
+#[test]
+fn size_says_what_a_fleet_costs_to_people_and_programs() {
+    let state = tempdir().unwrap();
+    let size = |arguments: &[&str]| program(state.path()).arg("size").args(arguments).output().unwrap();
+    let page = size(&["--max-active-users", "20000"]);
+    let text = String::from_utf8(page.stdout).unwrap();
+    assert!(page.status.success() && text.contains("capacity           65536 users"), "{text}");
+    assert!(text.contains("up to 585 on one Redis"), "{text}");
+    let json = size(&["--max-active-users", "1000000", "--nodes", "100", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&json["fleets"][0]["nodes"], &json["fleets"][0]["supported"]), (&100.into(), &false.into()));
+    for (arguments, said) in [
+        (&["--max-active-users", "0"][..], "max_active_users is 0"),
+        (&["--max-active-users", "100000000"], "between 1 and 67108864"),
+        (&["--max-active-users", "10", "--false-positive-rate", "7"], "window.false_positive_rate is 7"),
+        (&["--max-active-users", "10", "--nodes", "0"], "1..=100000"),
+        (&[], "--max-active-users"),
+    ] {
+        let refused = size(arguments);
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(2) && text.contains(said), "{arguments:?}: {text}");
+    }
+}

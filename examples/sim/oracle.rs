@@ -277,7 +277,7 @@ impl Oracle {
     pub fn room_is_kept(&mut self, place: usize, shape: Shape, inside: usize, fleet: &Fleet) {
         self.checks.count(10);
         let x = fleet.max_active_users as f64;
-        let estimate = shape.estimate((shape.bits() as f64 * fill(shape, x)) as u64);
+        let estimate = shape.estimate((shape.bits() as f64 * shape.fill_ratio(x)) as u64);
         // 1.96 standard deviations become 4; each server may round its share up.
         let error = 4.0 / 1.96 * (estimate.high - estimate.users);
         let most = 1.02 * x + error + fleet.servers as f64 + 2.0;
@@ -287,11 +287,6 @@ impl Oracle {
             self.broken(10, what);
         }
     }
-}
-
-/// The part of a filter's bits that so many users set.
-fn fill(shape: Shape, users: f64) -> f64 {
-    1.0 - (-users * 512.0 / (64.0 * shape.bits() as f64)).exp()
 }
 
 /// Everybody who is in, by what the servers of a generation hold.

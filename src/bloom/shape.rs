@@ -94,6 +94,11 @@ impl Shape {
         Estimate { users, low: (users - margin).max(0.0), high: users + margin, saturated }
     }
 
+    /// The expected share of set bits in a filter that holds `users`.
+    pub fn fill_ratio(self, users: f64) -> f64 {
+        -(-users / (LANE_BITS * f64::from(self.lines))).exp_m1()
+    }
+
     /// How likely a filter that holds `users` takes an unknown user for a known one.
     ///
     /// A line with j users has a given bit of a lane set with 1 − (63/64)^j; j is Poisson with mean c = users / lines;

@@ -1,0 +1,167 @@
+//! What a fleet costs, and how many servers may share one Redis: arithmetic on a configuration, for capacity planning.
+//!
+//! N servers each exchange news once in T; w passes between a server's read of a value and its write. Of N·w/T depends how
+//! often a write loses the race, and with it how fast news travel. The formulas are held against measurements in the
+//! README ("Measured"): `./test sim --measure`, `cargo bench --bench sync`.
+
+use crate::config::{Config, ConfigError};
+use std::time::Duration;
+
+/// Up to this N·w/T the promises were seen to hold: news within some rounds, and at most 2 % more users than X.
+const MOST_LOAD: f64 = 2.0;
+
+/// To read, merge and write a megabyte of filter: at most (`cargo bench --bench sync`).
+const WORK_PER_MEGABYTE: f64 = 0.011;
+
+/// Round trips between a read and the write that follows it, on a network of one data centre.
+const ROUND_TRIPS: f64 = 0.002;
+
+/// A stored value against what information theory would take, at most.
+const GZIP: f64 = 1.4;
+
+/// What a round asks, at most, and usually.
+const COMMANDS: f64 = 4.0;
+
+/// The minutes' filters, their union, the two that the next turn needs, and the current minute twice more.
+const FILTERS_BESIDE_THE_MINUTES: u64 = 5;
+
+/// What a fleet of one size costs.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub(super) struct Envelope {
+    /// X.
+    pub(super) max_active_users: u64,
+    /// The users that filters are sized for.
+    pub(super) capacity: u64,
+    /// How likely an unknown token is taken for a known one, at capacity.
+    pub(super) false_positive_rate: f64,
+    /// The same, at X.
+    pub(super) false_positive_rate_at_max: f64,
+    /// One minute's filter.
+    pub(super) filter_bytes: u64,
+    /// All filters of one server.
+    pub(super) memory_bytes: u64,
+    /// One minute's value in Redis, if all of X are seen in it: at most.
+    pub(super) value_bytes: u64,
+    /// All minutes' values in Redis: at most.
+    pub(super) redis_memory_bytes: u64,
+    /// The most servers that were seen to keep the promises.
+    pub(super) most_nodes: u64,
+    /// What the servers do together, for as many as were asked about.
+    pub(super) fleets: Vec<Fleet>,
+}
+
+/// What so many servers do to Redis, and how fast they hear of each other.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub(super) struct Fleet {
+    /// N.
+    pub(super) nodes: u64,
+    /// N·w/T.
+    pub(super) load: f64,
+    /// How many writes win the race.
+    pub(super) writes_that_win: f64,
+    /// How long news take to another server, in the mean.
+    pub(super) news_seconds: f64,
+    /// … and 99 % of them, at most.
+    pub(super) news_seconds_p99: f64,
+    /// Commands per second, all servers together.
+    pub(super) redis_commands_per_second: f64,
+    /// What Redis takes in, at most, if every round brings news.
+    pub(super) redis_bytes_in_per_second: f64,
+    /// What Redis gives out, at most, if every round brings news.
+    pub(super) redis_bytes_out_per_second: f64,
+    /// Whether the promises were seen to hold for as many.
+    pub(super) supported: bool,
+}
+
+impl Envelope {
+    /// Of this configuration's X, window and rounds, for fleets of so many servers.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if X, the capacity, the ratio or the window is outside its bounds.
+    pub(super) fn of(config: &Config, fleets: &[u64]) -> Result<Self, ConfigError> {
+        let max_active_users = config.admission.checked_max_active_users()?;
+        let (slot_length, shape, capacity) = config.window.check(max_active_users)?;
+        let period = config.redis.clone().unwrap_or_default().check(slot_length)?;
+        let (filter_bytes, minutes) = (shape.bytes() as u64, u64::from(config.window.slots) + 1);
+        let value =
+            (GZIP * entropy_bytes(shape.bits(), shape.fill_ratio(max_active_users as f64))).min(filter_bytes as f64);
+        let work = ROUND_TRIPS + WORK_PER_MEGABYTE * filter_bytes as f64 / 1e6;
+        Ok(Self {
+            max_active_users,
+            capacity,
+            false_positive_rate: config.window.false_positive_rate,
+            false_positive_rate_at_max: shape.false_positive_ratio(max_active_users as f64),
+            filter_bytes,
+            memory_bytes: (minutes + FILTERS_BESIDE_THE_MINUTES) * filter_bytes,
+            value_bytes: value as u64,
+            redis_memory_bytes: (minutes as f64 * value) as u64,
+            most_nodes: (MOST_LOAD * period.as_secs_f64() / work) as u64,
+            fleets: fleets.iter().map(|&nodes| Fleet::of(nodes, period, work, value)).collect(),
+        })
+    }
+}
+
+impl Fleet {
+    fn of(nodes: u64, period: Duration, work: f64, value: f64) -> Self {
+        let (n, t) = (nodes as f64, period.as_secs_f64());
+        let load = n * work / t;
+        let wins = 1.0 / (1.0 + load);
+        // After so many attempts all but one in a hundred have won; each waits for a fresh place in its period.
+        let attempts = if wins < 1.0 { (0.01_f64.ln() / (1.0 - wins).ln()).max(1.0) } else { 1.0 };
+        let alone = nodes <= 1;
+        Self {
+            nodes,
+            load,
+            writes_that_win: wins,
+            news_seconds: if alone { 0.0 } else { 1.17 * t + (n + 1.0) * work },
+            news_seconds_p99: if alone { 0.0 } else { t * (1.0 + attempts) },
+            redis_commands_per_second: COMMANDS * n / t,
+            redis_bytes_in_per_second: n * value / t,
+            redis_bytes_out_per_second: if alone { 0.0 } else { n * value / t },
+            supported: load <= MOST_LOAD,
+        }
+    }
+}
+
+/// What a filter of so many bits says, of which so large a share is set.
+fn entropy_bytes(bits: u64, fill: f64) -> f64 {
+    let part = |p: f64| if p > 0.0 { -p * p.log2() } else { 0.0 };
+    bits as f64 * (part(fill) + part(1.0 - fill)) / 8.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(max_active_users: u64, fleets: &[u64]) -> Envelope {
+        let mut config = Config::default();
+        config.admission.max_active_users = Some(max_active_users);
+        Envelope::of(&config, fleets).unwrap()
+    }
+
+    #[test]
+    fn what_was_measured_is_what_is_said() {
+        // README, "Measured": 10 / 50 / 200 servers with w = 10 ms.
+        let fleet = |nodes| Fleet::of(nodes, Duration::from_secs(1), 0.010, 1e5);
+        for (nodes, mean, most) in [(10, 1.28, 2.8), (50, 1.68, 4.7), (200, 3.18, 7.9)] {
+            let fleet = fleet(nodes);
+            assert!((fleet.news_seconds - mean).abs() < 0.01, "{fleet:?}");
+            assert!(fleet.news_seconds_p99 >= most, "{fleet:?}");
+            assert!(fleet.supported);
+        }
+        assert!(!fleet(201).supported && (fleet(200).writes_that_win - 1.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn more_users_cost_more_and_leave_room_for_fewer_servers() {
+        let (small, large) = (of(20_000, &[1, 10]), of(1_000_000, &[1, 10]));
+        assert_eq!((small.capacity, small.fleets.len()), (65_536, 2));
+        assert!(small.memory_bytes < large.memory_bytes && small.most_nodes > large.most_nodes);
+        assert!(small.value_bytes <= small.filter_bytes);
+        assert_eq!(small.fleets[0].news_seconds, 0.0);
+        // A fleet of as many as are said is supported, and of one more is not.
+        let most = large.most_nodes;
+        let edge = of(1_000_000, &[most, most + 1]);
+        assert!(edge.fleets[0].supported && !edge.fleets[1].supported);
+    }
+}
