@@ -326,11 +326,11 @@ impl Shared {
     }
 
     /// Refreshes that the worker has not applied yet.
-    #[cold]
     pub(crate) fn refreshes_waiting(&self) -> usize {
         self.refreshes.len()
     }
 
+    #[cold]
     fn refresh_in_place(&self, fingerprint: Fingerprint) {
         self.refreshes_in_place.fetch_add(1, Relaxed);
         self.write().ring.record(fingerprint);

@@ -204,6 +204,8 @@ impl Headcount {
         let [seen, newcomer, rejected, shadow_rejected, exempt, missing, warming, limited, invalid] =
             shared.decisions.totals();
         let [unseen, renewed] = shared.touches.totals();
+        // Before the state is locked: the worker takes the clock first, too.
+        let clock_offset_seconds = seconds_ahead(shared.clock.wall(), shared.now());
         let state = shared.state.read();
         let (mode, mode_since) = state.room.mode();
         let estimate = state.ring.union().estimate();
@@ -265,7 +267,7 @@ impl Headcount {
                 bytes_received: sync.bytes_received,
                 nodes: state.room.nodes(),
                 foreign_generation: sync.foreign_generation,
-                clock_offset_seconds: seconds_ahead(shared.clock.wall(), shared.now()),
+                clock_offset_seconds,
                 write_refused: sync.write_refused.map(|refusal| refusal.to_string()),
                 errors: SyncErrors::of(sync.errors),
                 last_error: sync.last_error.map(|(error, at)| LastError {

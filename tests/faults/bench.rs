@@ -199,6 +199,19 @@ impl Bench {
         self.server(place).process.signal("-CONT");
     }
 
+    /// SIGKILL for Redis, which is away for so long and comes back empty.
+    pub fn restart_redis(&mut self, away: Duration) {
+        self.redis.process.signal("-KILL");
+        self.redis.process.wait();
+        self.pass(away);
+        let mut redis = None;
+        self.wait_until("Redis's port", |bench| {
+            redis = Redis::start_on(bench.redis.port, &bench.spec.redis);
+            redis.is_some()
+        });
+        self.redis = redis.expect("it was waited for");
+    }
+
     /// A wall clock so many seconds off.
     pub fn set_clock(&self, place: usize, seconds: f64) {
         std::fs::write(self.clock_file(place), format!("{seconds:+}\n")).expect("a file in our own directory");

@@ -1,7 +1,7 @@
 //! What must hold when parts of a real fleet die, stand still, lie or lose their way: real `headcount serve` processes,
 //! a real redis-server, a real network gone wrong.
 //!
-//! `./test faults` plays every row in full; by itself (`cargo test --features full --test faults`) each is played with a
+//! `./test soak --hours 2` plays for long. `./test faults` plays every row in full; by itself (`cargo test --features full --test faults`) each is played with a
 //! twentieth of its repetitions, at least one. `target/faults.json` and a table say what was found. A row holds by the
 //! origin log alone ([`origin`]): nothing that a server says of itself decides.
 
@@ -13,6 +13,7 @@ mod origin;
 mod proxy;
 mod report;
 mod rows;
+mod soak;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -47,6 +48,15 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let rig = Arc::new(Rig { runtime: runtime.expect("a runtime"), full });
     let report = Arc::new(Mutex::new(Report::default()));
+    if let Some(lasting) = std::env::var("HEADCOUNT_SOAK").ok().and_then(|it| humantime::parse_duration(&it).ok()) {
+        let seed = std::env::var("HEADCOUNT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+        let finding = soak::soak(&rig, lasting, seed);
+        finding.wrongs.iter().for_each(|wrong| println!("  {wrong}"));
+        let failed = finding.wrong > 0;
+        report.lock().add("soak", finding);
+        println!("{}", report.lock().table());
+        std::process::exit(i32::from(failed));
+    }
     let trial = |&(name, row): &(&'static str, fn(&Rig) -> Finding)| {
         let (rig, report) = (Arc::clone(&rig), Arc::clone(&report));
         Trial::test(name, move || {

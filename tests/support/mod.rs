@@ -103,6 +103,13 @@ impl Server {
         get(self.admin, "/readyz", &[]).status == 200
     }
 
+    /// How much memory it takes.
+    pub fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.0.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+        line.trim().trim_end_matches(" kB").parse().unwrap_or_default()
+    }
+
     pub fn logged(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }

@@ -98,7 +98,7 @@ pub fn readers_and_a_writer(rig: &Rig) -> Finding {
     };
     let (alone, _) = read(false);
     let (beside, waits) = read(true);
-    let mut found = Finding { repetitions: 1, checks: beside.len(), ..Finding::default() };
+    let mut found = Finding { repetitions: beside.len(), ..Finding::default() };
     let [p999_alone, p999_beside] = [&alone, &beside].map(|took| took.value_at_quantile(0.999));
     let wait = Duration::from_nanos(waits.value_at_quantile(0.99));
     if rig.full {

@@ -6,7 +6,6 @@ use crate::bench::{Bench, Spec};
 use crate::origin::Heard;
 use crate::proxy::Weather;
 use crate::report::Finding;
-use crate::support::Redis;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -56,10 +55,7 @@ pub fn killed(rig: &Rig) -> Finding {
     let mut back = Finding::default();
     for _ in 0..outages {
         bench.origin.cut_off(0..5);
-        bench.redis.process.signal("-KILL");
-        bench.redis.process.wait();
-        bench.pass(outage);
-        bench.redis = restarted(&bench);
+        bench.restart_redis(outage);
         back.recovered(
             bench.wait_until("all servers to be in step", |bench| (0..5).all(|place| bench.is_synced(place))),
         );
@@ -90,15 +86,6 @@ fn compare(
         finding.check(during.max() < 200_000, || format!("somebody waited {} µs", during.max()));
     }
     finding.remark = format!("p99.9 {before} → {while_it_lasts} µs");
-}
-
-fn restarted(bench: &Bench) -> Redis {
-    let mut redis = None;
-    bench.wait_until("Redis's port", |bench| {
-        redis = Redis::start_on(bench.redis.port, &bench.spec.redis);
-        redis.is_some()
-    });
-    redis.expect("it was waited for")
 }
 
 /// Row 15. Redis stands still for 5 s; a busy script; 400 ms more each way; 1 kB/s.

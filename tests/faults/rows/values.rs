@@ -85,7 +85,7 @@ pub fn values_are_lies(rig: &Rig) -> Finding {
     bench.pass(bench.news());
     let mut found = Finding::default();
     let mut dice = fastrand::Rng::with_seed(22);
-    let memory = |bench: &Bench| -> u64 { (0..5).map(|place| resident_kib(bench.server(place))).max().unwrap_or(0) };
+    let memory = |bench: &Bench| -> u64 { (0..5).map(|place| bench.server(place).resident_kib()).max().unwrap_or(0) };
     let before = memory(&bench);
     let bomb = bomb();
     for turn in 0..rig.times(200) {
@@ -139,12 +139,6 @@ fn bomb() -> Vec<u8> {
         encoder.write_all(&vec![0; 1 << 20]).unwrap();
     }
     encoder.finish().unwrap()
-}
-
-fn resident_kib(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.0.id())).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
-    line.trim().trim_end_matches(" kB").parse().unwrap_or_default()
 }
 
 /// Row 29. SIGKILL while the snapshot is written, over and over: the next start knows who was in two seconds before.
@@ -222,7 +216,7 @@ pub fn answers_are_senseless(rig: &Rig) -> Finding {
         let liar = liar(rig, lie);
         let mut bench = Bench::empty(rig.runtime.handle(), Spec { servers: 1, ..Spec::default() });
         bench.start_server_with(0, &[], &format!("redis://{liar}/0"));
-        let before = resident_kib(bench.server(0));
+        let before = bench.server(0).resident_kib();
         // Some lies are waited for as long as a first answer may take.
         bench.wait_until("an error to be counted", |bench| {
             for token in 0..20 {
@@ -234,7 +228,7 @@ pub fn answers_are_senseless(rig: &Rig) -> Finding {
             errors.as_object().is_some_and(|errors| errors.values().any(|count| count.as_u64() > Some(0)))
         });
         let server = bench.server(0);
-        let grown = resident_kib(server).saturating_sub(before);
+        let grown = server.resident_kib().saturating_sub(before);
         found.check(grown < 32 << 10, || format!("{}: grown by {grown} KiB", lie.escape_ascii()));
         found.check(!server.logged().contains("panicked"), || format!("{}: a panic", lie.escape_ascii()));
         found.check(get(server.admin, "/livez", &[]).status == 200, || format!("{}: dead", lie.escape_ascii()));

@@ -1,0 +1,177 @@
+//! Hours of play with a fault every half minute: what a row shows once must hold again and again, and nothing may grow.
+
+use crate::Rig;
+use crate::bench::{Bench, Spec};
+use crate::proxy::Weather;
+use crate::report::Finding;
+use crate::rows::finding;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// From one fault to the next.
+const EVERY: Duration = Duration::from_secs(30);
+
+/// These are never killed, so that their memory can be watched to the end.
+const STAYING: usize = 2;
+
+/// Before that, buffers and pools find their size.
+const WARM_UP: Duration = Duration::from_secs(120);
+
+/// Growth that two hours would make visible.
+const MOST_KIB_AN_HOUR: f64 = 512.0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fault {
+    Kill,
+    Stop,
+    Pause,
+    RedisStandsStill,
+    RedisRestarts,
+    Late,
+    Slow,
+    Swallowed,
+    Cut,
+    Flush,
+    ScriptFlush,
+    Replica,
+    Full,
+}
+
+const FAULTS: [Fault; 13] = [
+    Fault::Kill,
+    Fault::Stop,
+    Fault::Pause,
+    Fault::RedisStandsStill,
+    Fault::RedisRestarts,
+    Fault::Late,
+    Fault::Slow,
+    Fault::Swallowed,
+    Fault::Cut,
+    Fault::Flush,
+    Fault::ScriptFlush,
+    Fault::Replica,
+    Fault::Full,
+];
+
+/// Plays for so long, with faults drawn from `seed`.
+pub fn soak(rig: &Rig, lasting: Duration, seed: u64) -> Finding {
+    println!("seed {seed}, {}", humantime::format_duration(lasting));
+    let mut dice = fastrand::Rng::with_seed(seed);
+    let mut bench = Bench::start(rig.runtime.handle(), Spec::default());
+    bench.fill();
+    let crowd = bench.crowd(1500.0);
+    bench.pass(bench.news());
+    let (mut injected, mut memory) = (BTreeMap::new(), Memory::default());
+    let mut all = Finding::default();
+    let begun = bench.origin.now();
+    while bench.origin.now() < begun + lasting {
+        let due = bench.origin.now() + EVERY;
+        let fault = FAULTS[dice.usize(..FAULTS.len())];
+        *injected.entry(fault).or_insert(0_u64) += 1;
+        strike(&mut bench, fault, &mut dice);
+        let back = bench.wait_until("all servers to be in step", |bench| (0..5).all(|place| bench.is_synced(place)));
+        bench.origin.reunited();
+        all.recovered(back);
+        all.repetitions += 1;
+        let tally = bench.origin.tally();
+        let kib = memory.note(&bench, bench.origin.now() - begun);
+        println!(
+            "{:>8.0?} {fault:?}: in step after {back:.1?}; {} checks, {} wrong; {kib} KiB",
+            bench.origin.now() - begun,
+            tally.checks,
+            tally.wrong,
+        );
+        bench.pass(due.saturating_sub(bench.origin.now()));
+    }
+    drop(crowd);
+    let growth = memory.kib_an_hour();
+    all.check(growth.is_none_or(|growth| growth < MOST_KIB_AN_HOUR), || {
+        format!("memory grows by {growth:?} KiB an hour")
+    });
+    all = finding(&bench, all.repetitions).and(all);
+    let shown: Vec<_> = injected.iter().map(|(fault, times)| format!("{fault:?} {times}")).collect();
+    let growth = growth.map_or("unknown, too short".into(), |growth| format!("{growth:.0} KiB an hour"));
+    all.remark = format!("{}; memory grows: {growth}", shown.join(", "));
+    all
+}
+
+fn strike(bench: &mut Bench, fault: Fault, dice: &mut fastrand::Rng) {
+    let place = dice.usize(STAYING..5);
+    let lasting = Duration::from_millis(dice.u64(500..5000));
+    if !matches!(fault, Fault::Kill | Fault::Stop | Fault::Pause | Fault::ScriptFlush | Fault::Flush) {
+        bench.origin.cut_off(0..5);
+    }
+    let weather = |weather| {
+        bench.proxy.is(weather);
+        bench.pass(lasting);
+        bench.proxy.is(Weather::Clear);
+    };
+    match fault {
+        Fault::Late => weather(Weather::Late(Duration::from_millis(400))),
+        Fault::Slow => weather(Weather::Slow(1000)),
+        Fault::Swallowed => weather(Weather::Swallowed),
+        Fault::Cut => weather(Weather::Cut),
+        Fault::Kill => {
+            bench.kill(place);
+            bench.start_server(place);
+        }
+        Fault::Stop => {
+            let _ = bench.stop(place);
+            bench.start_server(place);
+        }
+        Fault::Pause => {
+            bench.origin.cut_off(place..place + 1);
+            bench.pause(place);
+            bench.pass(lasting);
+            bench.resume(place);
+        }
+        Fault::RedisStandsStill => {
+            bench.redis.process.signal("-STOP");
+            bench.pass(lasting);
+            bench.redis.process.signal("-CONT");
+        }
+        Fault::RedisRestarts => bench.restart_redis(lasting),
+        Fault::Flush => bench.redis.ask(&["FLUSHALL"]),
+        Fault::ScriptFlush => bench.redis.ask(&["SCRIPT", "FLUSH"]),
+        Fault::Replica => {
+            // Of nobody who is there: it refuses writes, and answers reads.
+            let _: () = bench.redis.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+            bench.pass(lasting);
+            let _: () = bench.redis.ask(&["REPLICAOF", "NO", "ONE"]);
+        }
+        Fault::Full => {
+            let _: () = bench.redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+            bench.pass(lasting);
+            let _: () = bench.redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+        }
+    }
+    bench.pass(SECOND);
+}
+
+/// What the staying servers take, over time.
+#[derive(Default)]
+struct Memory(Vec<(f64, f64)>);
+
+impl Memory {
+    fn note(&mut self, bench: &Bench, at: Duration) -> u64 {
+        let kib = (0..STAYING).map(|place| bench.server(place).resident_kib()).max().unwrap_or_default();
+        if at > WARM_UP {
+            self.0.push((at.as_secs_f64() / 3600.0, kib as f64));
+        }
+        kib
+    }
+
+    /// The slope of the line that fits best.
+    fn kib_an_hour(&self) -> Option<f64> {
+        let count = self.0.len() as f64;
+        if self.0.len() < 10 {
+            return None;
+        }
+        let mean = |of: fn(&(f64, f64)) -> f64| self.0.iter().map(of).sum::<f64>() / count;
+        let (hours, kib) = (mean(|it| it.0), mean(|it| it.1));
+        let spread: f64 = self.0.iter().map(|it| (it.0 - hours).powi(2)).sum();
+        Some(self.0.iter().map(|it| (it.0 - hours) * (it.1 - kib)).sum::<f64>() / spread)
+    }
+}
