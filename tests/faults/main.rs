@@ -21,6 +21,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use parking_lot::Mutex;
 use report::{Finding, Report};
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
@@ -40,13 +41,17 @@ impl Rig {
     }
 }
 
-fn main() {
+fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Rows would take each other's processor.
     arguments.test_threads = Some(1);
     let full = std::env::var_os("HEADCOUNT_FAULTS").is_some_and(|wanted| wanted == "full");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let rig = Arc::new(Rig { runtime: runtime.expect("a runtime"), full });
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = directory.path().join("headcount");
+    std::fs::copy(env!("CARGO_BIN_EXE_headcount"), &program).expect("a copy of the program");
+    support::PROGRAM.set(program).expect("nothing has run yet");
     let report = Arc::new(Mutex::new(Report::default()));
     if let Some(lasting) = std::env::var("HEADCOUNT_SOAK").ok().and_then(|it| humantime::parse_duration(&it).ok()) {
         let seed = std::env::var("HEADCOUNT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
@@ -55,7 +60,7 @@ fn main() {
         let failed = finding.wrong > 0;
         report.lock().add("soak", finding);
         println!("{}", report.lock().table());
-        std::process::exit(i32::from(failed));
+        return ExitCode::from(u8::from(failed));
     }
     let trial = |&(name, row): &(&'static str, fn(&Rig) -> Finding)| {
         let (rig, report) = (Arc::clone(&rig), Arc::clone(&report));
@@ -79,5 +84,5 @@ fn main() {
         report.write(&file, full).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         println!("{}\n{} in {}", report.table(), if full { "in full" } else { "a twentieth" }, file.display());
     }
-    conclusion.exit();
+    conclusion.exit_code()
 }

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How long anything may take that a test waits for.
@@ -54,9 +55,12 @@ pub struct Server {
     pub log: PathBuf,
 }
 
+/// Where the program is; for hours of tests, a copy that nobody builds anew meanwhile.
+pub static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
 /// The program, with a state directory of its own and no environment that configures it.
 pub fn program(state: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headcount"));
+    let mut command = Command::new(PROGRAM.get_or_init(|| env!("CARGO_BIN_EXE_headcount").into()));
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("HEADCOUNT") {
             command.env_remove(name);
