@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 1 | A server that holds a token, because it let it in or merged a value that has it, has seen it. So has a server whose last successful round began after the token was published, for as long as the minute of the admission is in the window by the store's clock. A write never takes a token out of a value. |
 //! | 2 | A token that no minute of the server has is seen no more often than a Bloom filter's false positives allow. |
-//! | 4 | A server's ring has as many filters as at its start, it remembers the store's versions of no more minutes, its queue stays within its bound, and no value is asked for that is larger than a filter can be. |
+//! | 4 | A server's ring has as many filters as at its start, it remembers the store's versions of twice as many minutes at most, its queue stays within its bound, and no value is asked for that is larger than a filter can be. |
 //! | 6 | A server that does not cover its window turns nobody away (unless `closed`); neither does one that has read nothing yet, that was told of nothing and has not lived a window, knows of news that it could not read, or slept and has read nothing since. |
 //! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store's. In play, who came in twenty calm rounds ago is rejected nowhere. |
 //! | 9 | The same seed gives the same run: every step of two runs is compared. |
@@ -266,9 +266,9 @@ impl Oracle {
         if glance.refreshing > queue {
             self.broken(4, format!("{} refreshes wait in server {place}'s queue of {queue}", glance.refreshing));
         }
-        // One minute more may begin between a look and its answer.
+        // Those of its ring as of the last look, and as of the one before, if it slept in between.
         let known = server.exchange.round.minutes_known();
-        if known > minutes + 1 {
+        if known > 2 * minutes {
             self.broken(4, format!("server {place} knows the versions of {known} minutes and has {minutes}"));
         }
     }

@@ -101,6 +101,12 @@ impl Store {
             Request::Publish(news) => news.minutes.iter().map(|minute| minute.slot).collect(),
             _ => Vec::new(),
         };
+        // What has expired is no longer written over; a write may be under way for longer than a value lives.
+        for &slot in &slots {
+            if self.stored(identity, slot).is_none() {
+                self.values.remove(&(identity.generation, slot));
+            }
+        }
         let reply = self.memory.answer(identity, request);
         let (mut brings, mut lost) = (Vec::new(), None);
         match &reply {

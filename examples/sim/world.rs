@@ -836,6 +836,10 @@ impl<'a> World<'a> {
             return;
         }
         for (place, server) in self.servers.iter().enumerate().filter_map(|(at, it)| Some((at, it.as_ref()?))) {
+            // A value may have expired this moment, and is being written back.
+            if server.in_round {
+                continue;
+            }
             for (slot, filter) in minutes(&server.headcount).into_iter().filter(|(_, filter)| !too_full(filter)) {
                 self.oracle.checks.count(7);
                 let stored = self.store.stored(&server.exchange.identity, slot);
