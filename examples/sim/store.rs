@@ -32,6 +32,9 @@ struct Value {
     since: Vec<Duration>,
 }
 
+/// Who was in a minute's value, and is in the next one no more.
+type Lost = (Slot, usize);
+
 /// What the store was at some time.
 pub struct Backup {
     memory: MemoryStore,
@@ -92,7 +95,7 @@ impl Store {
         request: Request,
         tokens: &[Tokens],
         now: Duration,
-    ) -> (Reply, Vec<(Slot, Tokens)>, Option<usize>) {
+    ) -> (Reply, Vec<(Slot, Tokens)>, Option<Lost>) {
         self.identities.entry(identity.generation).or_insert_with(|| identity.clone());
         if self.furthest_micros != 0 || self.stepped_micros != 0 {
             self.forget_expired();
@@ -101,12 +104,6 @@ impl Store {
             Request::Publish(news) => news.minutes.iter().map(|minute| minute.slot).collect(),
             _ => Vec::new(),
         };
-        // What has expired is no longer written over; a write may be under way for longer than a value lives.
-        for &slot in &slots {
-            if self.stored(identity, slot).is_none() {
-                self.values.remove(&(identity.generation, slot));
-            }
-        }
         let reply = self.memory.answer(identity, request);
         let (mut brings, mut lost) = (Vec::new(), None);
         match &reply {
@@ -120,7 +117,8 @@ impl Store {
                 for ((slot, tokens), _) in slots.iter().zip(tokens).zip(written).filter(|(_, written)| **written) {
                     let key = (identity.generation, *slot);
                     let before = self.values.get(&key);
-                    lost = lost.or(before.and_then(|before| before.tokens.without(tokens).next()));
+                    let lacks = before.and_then(|before| before.tokens.without(tokens).next());
+                    lost = lost.or(lacks.map(|token| (*slot, token)));
                     let value = Value::holding(tokens.clone(), before, now);
                     if self.is_readable(identity, *slot, tokens) {
                         self.values.insert(key, value);

@@ -571,7 +571,9 @@ impl<'a> World<'a> {
                 let (part, tokens) = first_part(news, &mut letter.tokens);
                 let bytes: usize = part.minutes.iter().map(|minute| minute.value.len()).sum();
                 let (reply, _, lost) = self.store.answer(&letter.identity, Request::Publish(part), &tokens, self.now);
-                if let Some(token) = lost {
+                // A write may be under way for longer than a value lives: outside the window nothing is left to lose.
+                let oldest = Slot::at(self.store.latest(), self.fleet.slot).minus(u64::from(self.fleet.slots));
+                if let Some((_, token)) = lost.filter(|(slot, _)| *slot >= oldest) {
                     self.oracle.broken(1, format!("server {place} writes over player {token}, who was published"));
                 }
                 if let Reply::Published(Published { written, since }) = reply {
@@ -836,10 +838,6 @@ impl<'a> World<'a> {
             return;
         }
         for (place, server) in self.servers.iter().enumerate().filter_map(|(at, it)| Some((at, it.as_ref()?))) {
-            // A value may have expired this moment, and is being written back.
-            if server.in_round {
-                continue;
-            }
             for (slot, filter) in minutes(&server.headcount).into_iter().filter(|(_, filter)| !too_full(filter)) {
                 self.oracle.checks.count(7);
                 let stored = self.store.stored(&server.exchange.identity, slot);
@@ -848,7 +846,8 @@ impl<'a> World<'a> {
                     Some((stored, _)) => {
                         filter.words().iter().zip(stored.words()).any(|(ours, stored)| ours & !stored != 0)
                     }
-                    None => filter.ones() > 0,
+                    // It may have expired this moment, and is being written back.
+                    None => filter.ones() > 0 && !server.in_round,
                 };
                 if lacks {
                     let what =

@@ -280,7 +280,7 @@ impl Bench {
         }
     }
 
-    /// Successful rounds so far at a place; only to know when to go on, never to judge.
+    /// Whether a server's last round succeeded and it covers its ring; to know when to go on.
     pub fn is_synced(&self, place: usize) -> bool {
         let status = self.server(place).status();
         status["sync"]["ok"] == true && status["ring"]["coverage"] == self.spec.slots + 1

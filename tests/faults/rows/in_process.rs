@@ -3,24 +3,35 @@
 use crate::Rig;
 use crate::report::Finding;
 use hdrhistogram::Histogram;
-use headcount::Headcount;
+use headcount::time::{ManualClock, Timestamp};
+use headcount::{Decision, Headcount};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Row 25. A queue of one, and fifty thousand refreshes a second: a full queue loses nobody.
 pub fn a_queue_of_one(rig: &Rig) -> Finding {
+    const MINUTE: Duration = Duration::from_millis(200);
     let mut found = Finding::default();
     for turn in 0..rig.times(40) {
+        let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
         let builder = Headcount::builder().max_active_users(20_000).refresh_queue(1).seed(turn);
-        let headcount = builder.slots(20).length(Duration::from_secs(4)).start().expect("a good configuration");
+        let builder = builder.slots(20).length(20 * MINUTE).clock(Arc::clone(&clock));
+        let (headcount, mut worker) = builder.build().expect("a good configuration");
+        let mut pass = |minutes: u32| {
+            for _ in 0..minutes {
+                clock.advance(MINUTE);
+                worker.tick();
+            }
+        };
         let tokens = 5000;
         for token in 0..tokens {
             let admitted = headcount.admit(format!("token-{token}")).is_admitted();
             found.check(admitted, || format!("token {token} is rejected"));
         }
         // Half a window later everybody is seen again, faster than the worker empties its queue.
-        thread::sleep(Duration::from_secs(2));
+        pass(10);
         thread::scope(|scope| {
             for first in 0..4 {
                 let headcount = &headcount;
@@ -32,10 +43,10 @@ pub fn a_queue_of_one(rig: &Rig) -> Finding {
             }
         });
         // The minute in which they came has left the window; the one in which they were seen has not.
-        thread::sleep(Duration::from_millis(2600));
+        pass(13);
         for token in 0..tokens {
             let decision = headcount.admit(format!("token-{token}")).decision();
-            found.check(decision == headcount::Decision::Seen, || format!("token {token} is {decision:?}"));
+            found.check(decision == Decision::Seen, || format!("token {token} is {decision:?}"));
         }
         let full = headcount.status().ring.queue_full;
         found.check(full > 0, || "the queue was never full".into());
