@@ -873,7 +873,9 @@ impl<'a> World<'a> {
             let Some((first, other)) = alike else { continue };
             self.oracle.checks.count(7);
             let (ours, theirs) = (minutes(&server.headcount), minutes(&other.headcount));
-            for (slot, filter) in &ours {
+            // A minute that has just begun here may be older elsewhere: who stands still is ahead, and writes into it.
+            let has_just_begun = |slot| [server, *other].iter().any(|it| it.current == slot && slot > it.has_seen);
+            for (slot, filter) in ours.iter().filter(|(slot, _)| !has_just_begun(*slot)) {
                 let differs = theirs
                     .iter()
                     .any(|(of, other)| of == slot && other != filter && !too_full(filter) && !too_full(other));
