@@ -2,8 +2,9 @@
 
 use crate::crowd::{Addresses, Asker, Crowd, Habits};
 use crate::origin::{Heard, Origin};
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, Weather};
 use crate::support::{Redis, Server};
+use futures_util::future::join_all;
 use parking_lot::RwLock;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -18,7 +19,7 @@ pub const SECRET: &str = "the key of the whole fleet";
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// What a bench is made of. The usual one is FAULTS' own: five servers, minutes of a second, ten rounds a second.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
     pub servers: usize,
     pub max_active_users: u64,
@@ -94,9 +95,24 @@ impl Bench {
         for place in 0..self.spec.servers {
             self.start_server(place);
         }
+        self.wait_until("all servers to be ready", |bench| {
+            (0..bench.spec.servers).all(|place| bench.server(place).is_ready())
+        });
+        self
+    }
+
+    /// For another row: all servers are there and in step, nothing is in the way, and the log is empty.
+    pub fn renewed(mut self) -> Self {
+        self.proxy.is(Weather::Clear);
+        self.servers.truncate(self.spec.servers);
+        self.addresses.write().truncate(self.spec.servers);
         for place in 0..self.spec.servers {
-            self.wait_until(&format!("server {place} to be ready"), |bench| bench.server(place).is_ready());
+            if self.servers[place].is_none() {
+                self.start_server(place);
+            }
         }
+        self.wait_until("all servers to be in step", Self::all_in_step);
+        self.origin.forget();
         self
     }
 
@@ -199,6 +215,12 @@ impl Bench {
         self.server(place).process.signal("-CONT");
     }
 
+    /// Another Redis takes the place of this one, which is returned.
+    pub fn fail_over(&mut self, other: Redis) -> Redis {
+        self.proxy.leads_to(SocketAddr::from(([127, 0, 0, 1], other.port)));
+        std::mem::replace(&mut self.redis, other)
+    }
+
     /// SIGKILL for Redis, which is away for so long and comes back empty.
     pub fn restart_redis(&mut self, away: Duration) {
         self.redis.process.signal("-KILL");
@@ -227,21 +249,28 @@ impl Bench {
         self.runtime.block_on(self.asker.ask(token, server))
     }
 
+    /// Asks about each token at its server, fifty at a time.
+    pub fn ask_all(&self, questions: &[(usize, usize)]) -> Vec<Heard> {
+        self.runtime.block_on(async {
+            let mut heard = Vec::with_capacity(questions.len());
+            for some in questions.chunks(50) {
+                heard.extend(join_all(some.iter().map(|&(token, place)| self.asker.ask(token, place))).await);
+            }
+            heard
+        })
+    }
+
     /// Lets players in until nearly all are, and no more get in.
     pub fn fill(&self) {
-        let servers = self.servers.len();
+        let servers = self.spec.servers;
         let mut left: Vec<_> = self.players.clone().collect();
         let most_left = self.players.len() / 40;
+        let mut turn = 0;
         self.wait_until("the players to come in", |bench| {
-            left = bench.runtime.block_on(async {
-                let mut outside = Vec::new();
-                for (number, chunk) in left.chunks(50).enumerate() {
-                    let asking = chunk.iter().map(|&token| bench.asker.ask(token, (token + number) % servers));
-                    let heard = futures_join(asking).await;
-                    outside.extend(chunk.iter().zip(heard).filter(|(_, it)| *it != Heard::Admitted).map(|(&it, _)| it));
-                }
-                outside
-            });
+            turn += 1;
+            let questions: Vec<_> = left.iter().map(|&token| (token, (token + turn) % servers)).collect();
+            let mut heard = bench.ask_all(&questions).into_iter();
+            left.retain(|_| heard.next() != Some(Heard::Admitted));
             left.len() <= most_left
         });
     }
@@ -280,17 +309,14 @@ impl Bench {
         }
     }
 
-    /// Whether a server's last round succeeded and it covers its ring; to know when to go on.
+    /// Whether all servers' last rounds succeeded and they cover their rings; to know when to go on.
+    pub fn all_in_step(&self) -> bool {
+        (0..self.servers.len()).all(|place| self.is_synced(place))
+    }
+
+    /// The same of one server.
     pub fn is_synced(&self, place: usize) -> bool {
         let status = self.server(place).status();
         status["sync"]["ok"] == true && status["ring"]["coverage"] == self.spec.slots + 1
     }
-}
-
-async fn futures_join<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
-    let mut set = Vec::new();
-    for future in futures {
-        set.push(future);
-    }
-    futures_util::future::join_all(set).await
 }

@@ -82,7 +82,7 @@ pub struct Words {
 /// How a crowd behaves.
 #[derive(Debug, Clone)]
 pub struct Habits {
-    /// Who is in: each request is of one of them, at random.
+    /// Who is in: each asks in turn.
     pub players: Range<usize>,
     /// Who wants in.
     pub newcomers: Range<usize>,
@@ -110,12 +110,14 @@ impl Crowd {
             runtime.spawn(async move {
                 let mut ticks = tokio::time::interval(pause);
                 ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+                let mut players = habits.players.clone().skip(number).step_by(habits.connections).cycle();
                 while !stop.load(Relaxed) {
                     ticks.tick().await;
                     let is_newcomer = !habits.newcomers.is_empty() && dice.u8(..100) < habits.newcomer_percent;
-                    let who = if is_newcomer { habits.newcomers.clone() } else { habits.players.clone() };
+                    let newcomer = is_newcomer.then(|| dice.usize(habits.newcomers.clone()));
+                    let Some(who) = newcomer.or_else(|| players.next()) else { return };
                     let servers = asker.addresses.read().len();
-                    asker.ask(dice.usize(who), dice.usize(..servers)).await;
+                    asker.ask(who, dice.usize(..servers)).await;
                 }
             })
         };

@@ -1,9 +1,10 @@
 //! What must hold when parts of a real fleet die, stand still, lie or lose their way: real `headcount serve` processes,
 //! a real redis-server, a real network gone wrong.
 //!
-//! `./test soak --hours 2` plays for long. `./test faults` plays every row in full; by itself (`cargo test --features full --test faults`) each is played with a
-//! twentieth of its repetitions, at least one. `target/faults.json` and a table say what was found. A row holds by the
-//! origin log alone ([`origin`]): nothing that a server says of itself decides.
+//! `./test faults` plays every row in full; by itself (`cargo test --features full --test faults`) each is played with a
+//! twentieth of its repetitions, at least one. `target/faults.json` and a table say what was found. `./test soak --hours 2`
+//! plays for long, `./test scale` with many servers. A row holds by the origin log alone ([`origin`]): nothing that a
+//! server says of itself decides.
 
 #![allow(unreachable_pub, missing_docs)] // A program for itself.
 
@@ -17,12 +18,15 @@ mod soak;
 #[path = "../support/mod.rs"]
 mod support;
 
+use bench::{Bench, Spec};
 use libtest_mimic::{Arguments, Failed, Trial};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use report::{Finding, Report};
+use rows::{Company, Row};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::runtime::Runtime;
 
 /// Shifts wall clocks; monotonic ones stay.
@@ -32,6 +36,10 @@ const LIBFAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 pub struct Rig {
     pub runtime: Runtime,
     pub full: bool,
+    /// Benches that rows have left in order, for others that want the same.
+    standing: Mutex<Vec<Bench>>,
+    /// Taken for writing by rows that need the machine for themselves.
+    machine: RwLock<()>,
 }
 
 impl Rig {
@@ -39,15 +47,55 @@ impl Rig {
     pub fn times(&self, in_full: u64) -> u64 {
         if self.full { in_full } else { in_full.div_ceil(20) }
     }
+
+    /// So many requests a second in full; fewer on a machine that is shared with other tests.
+    pub fn rate(&self, in_full: f64) -> f64 {
+        if self.full { in_full } else { in_full / 2.0 }
+    }
+
+    /// A bench like this, all servers ready: one that stands, or a new one.
+    pub fn bench(&self, spec: &Spec) -> Bench {
+        let mut standing = self.standing.lock();
+        let place = standing.iter().position(|bench| bench.spec == *spec);
+        let found = place.map(|place| standing.swap_remove(place));
+        drop(standing);
+        found.unwrap_or_else(|| Bench::start(self.runtime.handle(), spec.clone()))
+    }
+
+    /// Another row may have it, if it is like those that most rows want.
+    pub fn keep(&self, bench: Bench) {
+        if bench.spec == Spec::default() {
+            let bench = bench.renewed();
+            self.standing.lock().push(bench);
+        }
+    }
+
+    #[allow(clippy::disallowed_methods)] // How long it took is told, and decides nothing.
+    fn play(&self, row: &Row) -> Finding {
+        let (_alone, _beside);
+        match row.company {
+            Company::Alone => _alone = self.machine.write(),
+            Company::Beside => _beside = self.machine.read(),
+        }
+        let began = Instant::now();
+        let mut finding = (row.play)(self);
+        finding.took = began.elapsed();
+        finding
+    }
 }
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Rows would take each other's processor.
-    arguments.test_threads = Some(1);
+    // Rows wait more than they work.
+    arguments.test_threads.get_or_insert(2);
     let full = std::env::var_os("HEADCOUNT_FAULTS").is_some_and(|wanted| wanted == "full");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let rig = Arc::new(Rig { runtime: runtime.expect("a runtime"), full });
+    let rig = Arc::new(Rig {
+        runtime: runtime.expect("a runtime"),
+        full,
+        standing: Mutex::default(),
+        machine: RwLock::default(),
+    });
     let directory = tempfile::tempdir().expect("a directory");
     let program = directory.path().join("headcount");
     std::fs::copy(env!("CARGO_BIN_EXE_headcount"), &program).expect("a copy of the program");
@@ -62,14 +110,14 @@ fn main() -> ExitCode {
         println!("{}", report.lock().table());
         return ExitCode::from(u8::from(failed));
     }
-    let trial = |&(name, row): &(&'static str, fn(&Rig) -> Finding)| {
+    let trial = |row: &'static Row| {
         let (rig, report) = (Arc::clone(&rig), Arc::clone(&report));
-        Trial::test(name, move || {
-            let finding = row(&rig);
+        Trial::test(row.name, move || {
+            let finding = rig.play(row);
             let failure =
                 (finding.wrong > 0).then(|| format!("{} wrong:\n  {}", finding.wrong, finding.wrongs.join("\n  ")));
             let checked = finding.checks > 0;
-            report.lock().add(name, finding);
+            report.lock().add(row.name, finding);
             match failure {
                 Some(failure) => Err(Failed::from(failure)),
                 None if !checked => Err(Failed::from("nothing was checked")),

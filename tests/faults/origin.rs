@@ -174,6 +174,11 @@ impl Origin {
         self.log.lock().tally.checks += checks;
     }
 
+    /// Begins anew.
+    pub fn forget(&self) {
+        *self.log.lock() = Log::default();
+    }
+
     pub fn tally(&self) -> Tally {
         self.log.lock().tally.clone()
     }

@@ -1,6 +1,8 @@
 //! A small TCP proxy that lets pass, delays, throttles, swallows or cuts what goes through it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -25,28 +27,60 @@ pub enum Weather {
 pub struct Proxy {
     pub address: SocketAddr,
     weather: watch::Sender<Weather>,
+    target: watch::Sender<SocketAddr>,
+    /// How many connections there have been, and are.
+    connections: Arc<Connections>,
+}
+
+#[derive(Debug, Default)]
+struct Connections {
+    made: AtomicU64,
+    ended: AtomicU64,
 }
 
 impl Proxy {
     /// Stands before `target` until it is dropped.
     pub fn start(runtime: &Handle, target: SocketAddr) -> Self {
         let (weather, weathers) = watch::channel(Weather::Clear);
+        let (target, targets) = watch::channel(target);
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
         let address = listener.local_addr().expect("a bound listener has an address");
+        let connections = Arc::new(Connections::default());
+        let counted = Arc::clone(&connections);
         runtime.spawn(async move {
             let mut ended = weathers.clone();
             loop {
                 tokio::select! {
                     accepted = listener.accept() => {
                         let Ok((client, _)) = accepted else { continue };
-                        tokio::spawn(carry(client, target, weathers.clone()));
+                        counted.made.fetch_add(1, Relaxed);
+                        let (weathers, targets, counted) = (weathers.clone(), targets.clone(), Arc::clone(&counted));
+                        tokio::spawn(async move {
+                            carry(client, targets, weathers).await;
+                            counted.ended.fetch_add(1, Relaxed);
+                        });
                     }
                     // The proxy is gone.
                     () = async { while ended.changed().await.is_ok() {} } => return,
                 }
             }
         });
-        Self { address, weather }
+        Self { address, weather, target, connections }
+    }
+
+    /// Connections go to another server from now on; those that are there end.
+    pub fn leads_to(&self, target: SocketAddr) {
+        self.target.send_replace(target);
+    }
+
+    /// How many connections there have been.
+    pub fn connections_made(&self) -> u64 {
+        self.connections.made.load(Relaxed)
+    }
+
+    /// How many connections there are.
+    pub fn connections_open(&self) -> u64 {
+        self.connections_made().saturating_sub(self.connections.ended.load(Relaxed))
     }
 
     pub fn is(&self, weather: Weather) {
@@ -54,10 +88,11 @@ impl Proxy {
     }
 }
 
-async fn carry(client: TcpStream, target: SocketAddr, mut weathers: watch::Receiver<Weather>) {
+async fn carry(client: TcpStream, mut targets: watch::Receiver<SocketAddr>, mut weathers: watch::Receiver<Weather>) {
     if *weathers.borrow() == Weather::Cut {
         return;
     }
+    let target = *targets.borrow_and_update();
     let Ok(server) = TcpStream::connect(target).await else { return };
     for stream in [&client, &server] {
         let _ = stream.set_nodelay(true);
@@ -74,6 +109,7 @@ async fn carry(client: TcpStream, target: SocketAddr, mut weathers: watch::Recei
         () = pour(from_client, to_server, there) => {}
         () = pour(from_server, to_client, back) => {}
         () = cut => {}
+        _ = targets.changed() => {}
     }
 }
 

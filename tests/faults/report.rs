@@ -16,17 +16,21 @@ pub struct Finding {
     pub younger: u64,
     /// The longest that something took to come back.
     pub recovery: Option<Duration>,
-    /// The slowest answer while the fault lasted, and the median.
+    /// The slowest answer while the fault lasted, one in a thousand, and the median.
     pub slowest: Option<Duration>,
+    pub p999: Option<Duration>,
     pub median: Option<Duration>,
     /// What else is worth a word.
     pub remark: String,
+    /// How long the row was played.
+    pub took: Duration,
 }
 
 impl Finding {
     pub fn latency(&mut self, latency: &Histogram<u64>) {
         if !latency.is_empty() {
             self.slowest = self.slowest.max(Some(Duration::from_micros(latency.max())));
+            self.p999 = Some(Duration::from_micros(latency.value_at_quantile(0.999)));
             self.median = Some(Duration::from_micros(latency.value_at_quantile(0.5)));
         }
     }
@@ -44,13 +48,18 @@ impl Finding {
 
     /// Both.
     pub fn and(mut self, other: Self) -> Self {
+        self.repetitions += other.repetitions;
         self.checks += other.checks;
         self.wrong += other.wrong;
         self.wrongs.extend(other.wrongs);
         self.younger += other.younger;
         self.recovery = self.recovery.max(other.recovery);
         self.slowest = self.slowest.max(other.slowest);
+        self.p999 = self.p999.max(other.p999);
         self.median = self.median.max(other.median);
+        if self.remark.is_empty() {
+            self.remark = other.remark;
+        }
         self
     }
 
@@ -86,7 +95,8 @@ impl Report {
                     "row": name, "repetitions": finding.repetitions, "checks": finding.checks,
                     "violations": finding.wrong, "examples": finding.wrongs, "younger": finding.younger,
                     "worst_recovery_ms": millis(finding.recovery), "worst_latency_ms": millis(finding.slowest),
-                    "median_latency_ms": millis(finding.median), "remark": finding.remark,
+                    "p999_latency_ms": millis(finding.p999), "median_latency_ms": millis(finding.median), "remark": finding.remark,
+                    "seconds": finding.took.as_secs_f64(),
                 })
             })
             .collect();
@@ -95,20 +105,20 @@ impl Report {
 
     pub fn table(&self) -> String {
         let mut table = String::from(
-            "| row | repetitions | checks | violations | younger | back after | slowest answer | |\n|---|---:|---:|---:|---:|---:|---:|---|\n",
+            "| row | repetitions | checks | violations | younger | back after | slowest answer | played for | |\n|---|---:|---:|---:|---:|---:|---:|---:|---|\n",
         );
         let shown = |time: Option<Duration>| time.map_or("–".into(), |time| format!("{time:.1?}"));
         for (name, finding) in &self.0 {
-            let Finding { repetitions, checks, wrong, younger, recovery, slowest, remark, .. } = finding;
+            let Finding { repetitions, checks, wrong, younger, recovery, slowest, remark, took, .. } = finding;
             let (recovery, slowest) = (shown(*recovery), shown(*slowest));
             let _ = writeln!(
                 table,
-                "| {name} | {repetitions} | {checks} | {wrong} | {younger} | {recovery} | {slowest} | {remark} |"
+                "| {name} | {repetitions} | {checks} | {wrong} | {younger} | {recovery} | {slowest} | {took:.0?} | {remark} |"
             );
         }
         let (checks, wrong) =
             self.0.values().fold((0, 0), |(checks, wrong), finding| (checks + finding.checks, wrong + finding.wrong));
-        let _ = writeln!(table, "| all | | {checks} | {wrong} | | | | |");
+        let _ = writeln!(table, "| all | | {checks} | {wrong} | | | | | |");
         table
     }
 }

@@ -1,41 +1,42 @@
 //! Machines whose clocks are wrong, or are set while they run. Wall clocks are libfaketime's; monotonic ones are true.
 
-use super::finding;
+use super::{heard, in_play};
 use crate::Rig;
 use crate::bench::{Bench, Spec};
+use crate::proxy::Weather;
 use crate::report::Finding;
 use crate::support::get;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn bench(rig: &Rig) -> Bench {
-    Bench::empty(rig.runtime.handle(), Spec { own_clocks: true, ..Spec::default() })
+fn own_clocks() -> Spec {
+    Spec { own_clocks: true, ..Spec::default() }
 }
 
 /// Row 6. Each process's clock is off by up to 30 s.
 pub fn clocks_are_off(rig: &Rig) -> Finding {
-    let mut all = Finding::default();
-    for set in [[0.5, -0.5, 5.0, -5.0, 30.0], [-30.0, 30.0, 0.0, -0.5, 5.0]].iter().cycle().take(rig.times(40) as usize)
-    {
-        let mut bench = bench(rig);
+    let mut found = Finding::default();
+    let sets = [[0.5, -0.5, 5.0, -5.0, 30.0], [-30.0, 30.0, 0.0, -0.5, 5.0]];
+    for set in sets.iter().cycle().take(rig.times(20) as usize) {
+        let mut bench = Bench::empty(rig.runtime.handle(), own_clocks());
         for (place, &seconds) in set.iter().enumerate() {
             bench.set_clock(place, seconds);
             bench.start_server(place);
         }
         bench.wait_until("all servers to be ready", |bench| (0..5).all(|place| bench.server(place).is_ready()));
         bench.fill();
-        let crowd = bench.crowd(2000.0);
+        let crowd = bench.crowd(rig.rate(3000.0));
         let until = bench.origin.now() + 6 * SECOND;
         while bench.origin.now() < until {
-            all = all.and(minutes_agree(&bench));
+            found = found.and(minutes_agree(&bench));
             bench.pass(Duration::from_millis(20));
         }
         drop(crowd);
-        all = all.and(finding(&bench, 1));
-        all.repetitions += 1;
+        found = found.and(heard(&bench));
+        found.repetitions += 1;
     }
-    all
+    found
 }
 
 /// Nothing is written into a minute that begins more than 100 ms from now by Redis's clock.
@@ -50,29 +51,34 @@ fn minutes_agree(bench: &Bench) -> Finding {
     found
 }
 
-/// Row 7. One machine's clock steps while it runs.
+/// Row 7. One machine's clock steps while it runs; every other time while Redis is away.
 pub fn a_clock_steps(rig: &Rig) -> Finding {
-    let mut bench = bench(rig);
-    for place in 0..5 {
-        bench.start_server(place);
-    }
-    bench.wait_until("all servers to be ready", |bench| (0..5).all(|place| bench.server(place).is_ready()));
-    bench.fill();
-    let crowd = bench.crowd(2000.0);
-    bench.pass(bench.news());
-    let mut steps = Finding::default();
-    for &step in [600.0, -600.0, 2700.0, -86_400.0].iter().cycle().take(rig.times(40).max(4) as usize) {
-        bench.set_clock(0, step);
-        bench.pass(SECOND);
-        let metrics = get(bench.server(0).admin, "/metrics", &[]).body;
-        let offset = metrics.lines().find_map(|line| line.strip_prefix("headcount_clock_offset_seconds "));
-        let offset: f64 = offset.and_then(|offset| offset.parse().ok()).unwrap_or_default();
-        steps.check((offset - step).abs() < 2.0, || format!("a step of {step} s; the metric says {offset}"));
-        steps.check(bench.is_synced(0), || format!("after a step of {step} s the ring is not whole"));
-        bench.set_clock(0, 0.0);
-        bench.pass(SECOND);
-        steps.repetitions += 1;
-    }
-    drop(crowd);
-    finding(&bench, steps.repetitions).and(steps)
+    in_play(rig, &own_clocks(), rig.rate(3000.0), |bench| {
+        let mut found = Finding { repetitions: rig.times(40).max(8), ..Finding::default() };
+        for number in 0..found.repetitions as usize {
+            let step = [600.0, -600.0, 2700.0, -86_400.0][number / 2 % 4];
+            let away = number % 2 == 1;
+            if away {
+                bench.origin.cut_off(0..5);
+                bench.proxy.is(Weather::Cut);
+            }
+            bench.set_clock(0, step);
+            bench.pass(SECOND);
+            let metrics = get(bench.server(0).admin, "/metrics", &[]).body;
+            let offset = metrics.lines().find_map(|line| line.strip_prefix("headcount_clock_offset_seconds "));
+            let offset: f64 = offset.and_then(|offset| offset.parse().ok()).unwrap_or_default();
+            let what = || format!("a step of {step} s, Redis away: {away}");
+            found.check((offset - step).abs() < 2.0, || format!("{}: the metric says {offset}", what()));
+            if away {
+                bench.proxy.is(Weather::Clear);
+                found.recovered(bench.wait_until("all servers to be in step", Bench::all_in_step));
+                bench.origin.reunited();
+            } else {
+                found.check(bench.is_synced(0), || format!("{}: the ring is not whole", what()));
+            }
+            bench.set_clock(0, 0.0);
+            bench.pass(SECOND);
+        }
+        found
+    })
 }

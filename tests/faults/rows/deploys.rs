@@ -1,6 +1,6 @@
 //! New releases, other settings, and neighbours in the same Redis.
 
-use super::finding;
+use super::{heard, in_play};
 use crate::Rig;
 use crate::bench::{Bench, Spec};
 use crate::origin::Heard;
@@ -29,11 +29,12 @@ fn deploy(bench: &mut Bench, place: usize, settings: &[(&'static str, String)]) 
 /// Row 9. A rolling deploy to other filter sizes, then to another key. The two releases share nothing; what one lets in
 /// the other learns from the players alone.
 pub fn other_sizes_and_keys(rig: &Rig) -> Finding {
-    let mut all = Finding::default();
-    for turn in 0..rig.times(40).max(2) {
-        let mut bench = Bench::start(rig.runtime.handle(), Spec { slots: 15, ..Spec::default() });
+    let mut found = Finding::default();
+    for turn in 0..rig.times(20).max(2) {
+        let slots = if rig.full { 15 } else { 8 };
+        let mut bench = Bench::start(rig.runtime.handle(), Spec { slots, ..Spec::default() });
         bench.fill();
-        let crowd = bench.crowd(2500.0);
+        let crowd = bench.crowd(rig.rate(3000.0));
         bench.pass(bench.news());
         let setting =
             if turn % 2 == 0 { (CAPACITY, "65536".to_owned()) } else { (KEY, "another key of the fleet".to_owned()) };
@@ -46,85 +47,78 @@ pub fn other_sizes_and_keys(rig: &Rig) -> Finding {
             bench.start_server_with(place, std::slice::from_ref(&setting), &url);
             if place < 4 {
                 let alarms = bench.wait_until("the alarm", |bench| foreign(bench, place) && foreign(bench, 4));
-                all.check(alarms < 3 * SECOND, || format!("{setting:?}: both know of each other after {alarms:.1?}"));
+                found.check(alarms < 3 * SECOND, || format!("{setting:?}: both know of each other after {alarms:.1?}"));
             }
         }
         // For one window the new release turns nobody away whom the old one may have let in.
         bench.pass((began + bench.window()).saturating_sub(bench.origin.now()));
         drop(crowd);
-        all = all.and(finding(&bench, 1));
-        all.repetitions += 1;
+        found = found.and(heard(&bench));
+        found.repetitions += 1;
     }
-    all
+    found
 }
 
 /// Row 39. X is halved and doubled, the capacity stays: the same generation, and nobody who is in is rejected.
 pub fn another_x(rig: &Rig) -> Finding {
     let settings: Vec<(&'static str, String)> = vec![(CAPACITY, "16384".into())];
-    let mut bench = Bench::start(rig.runtime.handle(), Spec { environment: settings, ..Spec::default() });
-    bench.fill();
-    let crowd = bench.crowd(2500.0);
-    bench.pass(bench.news());
-    let mut found = Finding::default();
-    for x in [500_u64, 1000, 2000].iter().cycle().take(rig.times(60) as usize) {
-        for place in 0..5 {
-            deploy(&mut bench, place, &[(X, x.to_string())]);
-            found.check(!foreign(&bench, place), || format!("X = {x} is another generation"));
+    in_play(rig, &Spec { environment: settings, ..Spec::default() }, rig.rate(4000.0), |bench| {
+        let mut found = Finding { repetitions: rig.times(40), ..Finding::default() };
+        for x in [500_u64, 2000, 1000].iter().cycle().take(found.repetitions as usize) {
+            for place in 0..5 {
+                deploy(bench, place, &[(X, x.to_string())]);
+                found.check(!foreign(bench, place), || format!("X = {x} is another generation"));
+            }
         }
-        found.repetitions += 1;
-    }
-    let order = r#"{"mode":"auto","max_active_users":16385}"#;
-    let answer = request(bench.server(0).admin, "PUT", "/api/v1/override", &[], order);
-    found.check(answer.status == 422 || answer.status == 400, || format!("an X above capacity: {}", answer.status));
-    found.check(answer.body.contains("16384"), || format!("the limit is not named: {}", answer.body));
-    drop(crowd);
-    finding(&bench, found.repetitions).and(found)
+        let order = r#"{"mode":"auto","max_active_users":16385}"#;
+        let answer = request(bench.server(0).admin, "PUT", "/api/v1/override", &[], order);
+        found.check(answer.status == 422 || answer.status == 400, || format!("an X above capacity: {}", answer.status));
+        found.check(answer.body.contains("16384"), || format!("the limit is not named: {}", answer.body));
+        found
+    })
 }
 
 /// Rows 10 and 40. Other fleets in the same Redis: another namespace, and the same one with another key or shape, also
 /// right after everything was forgotten.
 pub fn neighbours(rig: &Rig) -> Finding {
-    let mut bench = Bench::start(rig.runtime.handle(), Spec::default());
-    let _: () = bench.redis.ask(&["SET", "somebody:else", "value"]);
-    bench.fill();
-    let crowd = bench.crowd(2000.0);
-    bench.pass(bench.news());
-    let mut found = Finding::default();
-    let settings = [
-        (false, ("HEADCOUNT__REDIS__NAMESPACE", "elsewhere".to_owned())),
-        (true, (KEY, "another key of the fleet".to_owned())),
-        (true, (CAPACITY, "65536".to_owned())),
-    ];
-    for turn in 0..rig.times(60) as usize {
-        let (same_namespace, setting) = &settings[turn % 3];
-        let flushed = turn % 2 == 1;
-        if flushed {
-            let _: () = bench.redis.ask(&["FLUSHALL"]);
-            let _: () = bench.redis.ask(&["SET", "somebody:else", "value"]);
+    in_play(rig, &Spec::default(), rig.rate(3000.0), |bench| {
+        let mut found = Finding { repetitions: rig.times(40).max(3), ..Finding::default() };
+        let _: () = bench.redis.ask(&["SET", "somebody:else", "value"]);
+        let settings = [
+            (false, ("HEADCOUNT__REDIS__NAMESPACE", "elsewhere".to_owned())),
+            (true, (KEY, "another key of the fleet".to_owned())),
+            (true, (CAPACITY, "65536".to_owned())),
+        ];
+        for turn in 0..found.repetitions as usize {
+            let (same_namespace, setting) = &settings[turn % 3];
+            if turn % 2 == 1 {
+                let _: () = bench.redis.ask(&["FLUSHALL"]);
+                let _: () = bench.redis.ask(&["SET", "somebody:else", "value"]);
+            }
+            let url = bench.url();
+            bench.start_server_with(5, std::slice::from_ref(setting), &url);
+            // Asked by hand alone: what is in here is unknown there, and the other way round.
+            bench.hide(5);
+            let token = format!("stranger-{turn}");
+            let there = bench.server(5).decide(&token);
+            found.check(there == "warming" || there == "newcomer", || format!("{setting:?}: {there}"));
+            if *same_namespace {
+                let alarms = bench.wait_until("both alarms", |bench| foreign(bench, 0) && foreign(bench, 5));
+                found.check(alarms < 3 * SECOND, || format!("{setting:?}: both know of each other after {alarms:.1?}"));
+            }
+            bench.pass(bench.news());
+            let here = bench.server(0).decide(&token);
+            found.check(here != "seen", || format!("{setting:?}: what came in there is seen here"));
+            let there = bench.server(5).decide("token-0");
+            found.check(there != "seen", || format!("{setting:?}: who is in here is seen there"));
+            found.check(get(bench.server(5).admin, "/livez", &[]).status == 200, || format!("{setting:?}: it stopped"));
+            bench.kill(5);
+            let value: String = bench.redis.ask(&["GET", "somebody:else"]);
+            found.check(value == "value", || "a foreign key changed".into());
+            bench.wait_until("the alarm to end", |bench| !foreign(bench, 0) || !*same_namespace);
         }
-        let url = bench.url();
-        bench.start_server_with(5, std::slice::from_ref(setting), &url);
-        // Asked by hand alone: what is in here is unknown there, and the other way round.
-        bench.hide(5);
-        let token = format!("stranger-{turn}");
-        let there = bench.server(5).decide(&token);
-        found.check(there == "warming" || there == "newcomer", || format!("{setting:?}: {there}"));
-        if *same_namespace {
-            let alarms = bench.wait_until("both alarms", |bench| foreign(bench, 0) && foreign(bench, 5));
-            found.check(alarms < 3 * SECOND, || format!("{setting:?}: both know of each other after {alarms:.1?}"));
-        }
-        bench.pass(bench.news());
-        let here = bench.server(0).decide(&token);
-        found.check(here != "seen", || format!("{setting:?}: what came in there is seen here"));
-        let there = bench.server(5).decide("token-0");
-        found.check(there != "seen", || format!("{setting:?}: who is in here is seen there"));
-        found.check(get(bench.server(5).admin, "/livez", &[]).status == 200, || format!("{setting:?}: it stopped"));
-        bench.kill(5);
-        found.check(bench.redis.ask::<String>(&["GET", "somebody:else"]) == "value", || "a foreign key changed".into());
-        bench.wait_until("the alarm to end", |bench| !foreign(bench, 0) || !*same_namespace);
-        found.repetitions += 1;
-    }
-    found.check(bench.ask(0, 0) != Heard::Nothing, || "no answer at the end".into());
-    drop(crowd);
-    finding(&bench, found.repetitions).and(found)
+        let answers = bench.ask(0, 0) != Heard::Nothing;
+        found.check(answers, || "no answer at the end".into());
+        found
+    })
 }

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use headcount::time::{ManualClock, Timestamp};
 use headcount::{Decision, Headcount};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -65,12 +65,13 @@ pub fn readers_and_a_writer(rig: &Rig) -> Finding {
         let _ = headcount.admit(format!("token-{token}"));
     }
     let readers = 2 * thread::available_parallelism().map_or(1, usize::from);
+    let forgotten = AtomicU64::new(0);
     let read = |with_writer: bool| {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             let reading: Vec<_> = (0..readers)
                 .map(|reader| {
-                    let (headcount, over) = (&headcount, &over);
+                    let (headcount, over, forgotten) = (&headcount, &over, &forgotten);
                     scope.spawn(move || {
                         let mut took = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).expect("good bounds");
                         let mut token = reader;
@@ -78,8 +79,9 @@ pub fn readers_and_a_writer(rig: &Rig) -> Finding {
                             token = (token + 7) % 1000;
                             let name = format!("token-{token}");
                             let began = Instant::now();
-                            let _ = headcount.admit(name);
+                            let known = headcount.admit(name).decision() == Decision::Seen;
                             took.saturating_record(began.elapsed().as_nanos() as u64);
+                            forgotten.fetch_add(u64::from(!known), Relaxed);
                         }
                         took
                     })
@@ -109,7 +111,9 @@ pub fn readers_and_a_writer(rig: &Rig) -> Finding {
     };
     let (alone, _) = read(false);
     let (beside, waits) = read(true);
-    let mut found = Finding { repetitions: beside.len(), ..Finding::default() };
+    let mut found = Finding { repetitions: 1, checks: beside.len(), ..Finding::default() };
+    let forgotten = forgotten.into_inner();
+    found.check(forgotten == 0, || format!("{forgotten} answers forgot who is in"));
     let [p999_alone, p999_beside] = [&alone, &beside].map(|took| took.value_at_quantile(0.999));
     let wait = Duration::from_nanos(waits.value_at_quantile(0.99));
     if rig.full {

@@ -1,0 +1,206 @@
+//! What a crowd does to the room.
+
+use super::heard;
+use crate::Rig;
+use crate::bench::{Bench, Spec};
+use crate::crowd::{Crowd, Habits};
+use crate::origin::Heard;
+use crate::report::Finding;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Row 11. An eighth of all seats becomes free at once while everybody outside retries.
+pub fn a_cohort_leaves_at_once(rig: &Rig) -> Finding {
+    let mut found = Finding::default();
+    let mut remarks = Vec::new();
+    for turn in 0..rig.times(10) {
+        // The large house needs a longer window, or those who stay could not all ask within it.
+        let (x, slots) = if turn % 5 == 4 { (20_000, 30) } else { (1000, 10) };
+        let (turn, remark) = cohort(rig, x, slots);
+        found = found.and(turn);
+        remarks.push(remark);
+    }
+    found.remark = remarks.join("; ");
+    found
+}
+
+fn cohort(rig: &Rig, x: usize, slots: u32) -> (Finding, String) {
+    let mut found = Finding { repetitions: 1, ..Finding::default() };
+    let bench = Bench::start(rig.runtime.handle(), Spec { slots, max_active_users: x as u64, ..Spec::default() });
+    bench.fill();
+    // Who stays, and who is never heard of again.
+    let stay = 0..x - x * 12 / 100;
+    let habits = Habits {
+        players: stay.clone(),
+        newcomers: 2 * x..2 * x,
+        newcomer_percent: 0,
+        requests_per_second: rig.rate(3000.0),
+        connections: 8,
+        seed: 11,
+    };
+    let staying = Crowd::start(&bench.runtime, &bench.asker, &habits);
+    // The others were last seen in one minute, a window ago.
+    bench.pass(bench.window() - SECOND);
+    let answered = bench.origin.tally().answers;
+    let retrying = Habits { players: 2 * x..6 * x, requests_per_second: rig.rate(10_000.0), connections: 32, ..habits };
+    let retrying = Crowd::start(&bench.runtime, &bench.asker, &retrying);
+    let mut most = 0;
+    let mut fell: Option<Duration> = None;
+    let mut refilled: Option<Duration> = None;
+    let lasts = 4 * SECOND + 25 * bench.spec.sync_every;
+    let until = bench.origin.now() + lasts;
+    while bench.origin.now() < until {
+        let inside = bench.origin.inside();
+        most = most.max(inside);
+        if inside < x * 95 / 100 {
+            fell = Some(bench.origin.now());
+        }
+        if fell.is_some() && inside >= x * 99 / 100 && refilled.is_none() {
+            refilled = Some(bench.origin.now());
+        }
+        bench.pass(Duration::from_millis(10));
+    }
+    let per_second = (bench.origin.tally().answers - answered) as f64 / lasts.as_secs_f64();
+    drop((staying, retrying));
+    found.check(most as f64 <= 1.02 * x as f64 + estimate_error(x), || format!("{most} were in, of {x}"));
+    if let (Some(fell), Some(refilled)) = (fell, refilled) {
+        found.recovered(refilled.saturating_sub(fell));
+    }
+    // If they were taken as fast as they became free, it never fell.
+    let took = fell.map(|fell| refilled.map(|refilled| refilled.saturating_sub(fell)));
+    found.check(took.is_none_or(|took| took.is_some_and(|took| took <= 25 * bench.spec.sync_every)), || {
+        format!("free seats were taken after {took:.1?}")
+    });
+    (found.and(heard(&bench)), format!("at most {most} of {x} in, at {per_second:.0} requests a second"))
+}
+
+/// Four standard deviations of the estimate at X, and a seat for each server's rounding.
+fn estimate_error(x: usize) -> f64 {
+    0.004 * x as f64 + 7.0
+}
+
+/// Row 12. As many players as seats, a percent more, a percent less: the mode stays what it is.
+pub fn as_many_as_seats(rig: &Rig) -> Finding {
+    // A minute is a second here: half an hour is half a minute, and more is better.
+    let lasting = if rig.full { 300 * SECOND } else { 20 * SECOND };
+    let bench = Bench::start(rig.runtime.handle(), Spec::default());
+    bench.fill();
+    let x = bench.spec.max_active_users as usize;
+    let habits = Habits {
+        players: 0..x + x / 100,
+        newcomers: 0..0,
+        newcomer_percent: 0,
+        requests_per_second: rig.rate(3000.0),
+        connections: 16,
+        seed: 12,
+    };
+    let crowd = Crowd::start(&bench.runtime, &bench.asker, &habits);
+    let mut changes = 0;
+    let mut mode = String::new();
+    let until = bench.origin.now() + lasting;
+    let mut modes = Finding::default();
+    while bench.origin.now() < until {
+        let (_, words) = bench.runtime.block_on(bench.asker.hear(0, 0));
+        if !words.mode.is_empty() && words.mode != mode {
+            changes += u32::from(!mode.is_empty());
+            mode = words.mode;
+        }
+        modes.checks += 1;
+        bench.pass(Duration::from_millis(20));
+    }
+    drop(crowd);
+    // Ten minutes are ten seconds.
+    let most = 2 * lasting.as_secs().div_ceil(10) as u32;
+    modes.check(changes <= most, || format!("{changes} mode changes in {lasting:?}; at most {most} may be"));
+    modes.repetitions = 1;
+    modes.remark = format!("{changes} mode changes in {} minutes of a second", lasting.as_secs());
+    modes.and(heard(&bench))
+}
+
+/// Row 30. Newcomers that retry without end while the house is full: hardly any gets in, and no bit changes.
+pub fn retries_without_end(rig: &Rig) -> Finding {
+    let newcomers = rig.times(100_000) as usize;
+    // Nobody leaves: the window is longer than the row.
+    let spec = Spec { slot: 60 * SECOND, ..Spec::default() };
+    let bench = Bench::start(rig.runtime.handle(), spec);
+    let crowd_at_the_door = bench.players.end..bench.players.end + newcomers;
+    let x = bench.spec.max_active_users as usize;
+    bench.fill();
+    // Whoever finds the last seats takes them.
+    let mut latecomers = 10 * x + newcomers..;
+    bench.wait_until("the last seat to be taken", |bench| {
+        latecomers.by_ref().take(100).for_each(|token| _ = bench.ask(token, token % 5));
+        (0..5).all(|place| bench.server(place).status()["room"] == 0)
+    });
+    bench.pass(bench.news());
+    let bits = |bench: &Bench| -> Vec<u64> {
+        let set = |ring: &serde_json::Value| Some(ring["fill_ratio"].as_f64()? * ring["bits"].as_f64()?);
+        (0..5).map(|place| set(&bench.server(place).status()["ring"]).unwrap_or_default().round() as u64).collect()
+    };
+    let ratio = bench.server(0).status()["ring"]["false_positive_ratio"].as_f64().unwrap_or(1.0);
+    let before = bits(&bench);
+    let asking = |first: usize| {
+        let (asker, tokens) = (bench.asker.clone(), crowd_at_the_door.clone());
+        bench.runtime.spawn(async move {
+            let mut admitted = 0_u64;
+            for token in tokens.skip(first).step_by(16) {
+                let mut got_in = false;
+                for retry in 0..20 {
+                    got_in |= asker.ask(token, retry % 5).await == Heard::Admitted;
+                }
+                admitted += u64::from(got_in);
+            }
+            admitted
+        })
+    };
+    let tasks: Vec<_> = (0..16).map(asking).collect();
+    let admitted: u64 = tasks.into_iter().map(|task| bench.runtime.block_on(task).expect("a task that ends")).sum();
+    let mut finding = Finding { repetitions: newcomers as u64 * 20, ..heard(&bench) };
+    let most = 1.5 * ratio * newcomers as f64 + 3.0;
+    finding.checks += newcomers as u64 * 20;
+    finding.check(admitted as f64 <= most, || format!("{admitted} got in; at most {most:.1} may by mistake"));
+    // The estimate leaves a fraction of a seat, which somebody may draw: at most eight bits each.
+    let after = bits(&bench);
+    let unchanged = before.iter().zip(&after).all(|(before, after)| after - before <= 8 * admitted);
+    finding.check(unchanged, || format!("{before:?} bits were set and {after:?} are; {admitted} got in"));
+    finding.remark = format!("{admitted} got in, {:.1} expected by f", ratio * newcomers as f64);
+    finding
+}
+
+/// Row 38. The mode turns while newcomers stream in; each asks again, elsewhere, 0.3 s later. Without a pass some are not
+/// known there yet: at most as many as come in D, and they are counted.
+pub fn the_mode_turns(rig: &Rig) -> Finding {
+    let mut found = Finding::default();
+    let mut rejected_of = (0, 0);
+    let rate = 1000.0;
+    // In full a larger house, which takes longer to be full.
+    let (x, newcomers) = if rig.full { (5000, 6000) } else { (1000, 2000) };
+    for _ in 0..rig.times(20) {
+        let bench = Bench::start(rig.runtime.handle(), Spec { max_active_users: x, ..Spec::default() });
+        let arrive = |token: usize| {
+            let asker = bench.asker.clone();
+            bench.runtime.spawn(async move {
+                tokio::time::sleep(Duration::from_secs_f64(token as f64 / rate)).await;
+                let first = asker.ask(token, token % 5).await;
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                let second = asker.ask(token, (token + 1) % 5).await;
+                (first == Heard::Admitted, second == Heard::Rejected)
+            })
+        };
+        let arrivals: Vec<_> = (0..newcomers).map(arrive).collect();
+        let outcomes: Vec<_> =
+            arrivals.into_iter().map(|task| bench.runtime.block_on(task).expect("a task that ends")).collect();
+        let refused = outcomes.iter().filter(|(admitted, rejected)| *admitted && *rejected).count();
+        let admitted = outcomes.iter().filter(|(admitted, _)| *admitted).count();
+        let most = rate * bench.news().as_secs_f64();
+        found
+            .check(refused as f64 <= most, || format!("{refused} were let in and rejected 0.3 s later; λ·D is {most}"));
+        found.checks += admitted as u64;
+        found = found.and(heard(&bench));
+        found.repetitions += 1;
+        rejected_of = (rejected_of.0 + refused, rejected_of.1 + admitted);
+    }
+    found.remark = format!("{} of {} let in were rejected elsewhere 0.3 s later", rejected_of.0, rejected_of.1);
+    found
+}

@@ -1,0 +1,99 @@
+//! A snapshot that is never finished.
+
+use crate::Rig;
+use crate::bench::SECRET;
+use crate::report::Finding;
+use crate::support::{Server, wait_for};
+use std::time::{Duration, Instant};
+
+const ENVIRONMENT: [(&str, &str); 2] =
+    [("HEADCOUNT__TOKEN__SECRET", SECRET), ("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS", "100000")];
+
+/// Row 29. SIGKILL while the snapshot is written, over and over: the next start knows who was in two seconds before.
+pub fn killed_while_the_snapshot_is_written(rig: &Rig) -> Finding {
+    // Most of the time a server waits for its next snapshot; so several live beside each other.
+    const SERVERS: u64 = 10;
+    let turns = rig.times(1000).div_ceil(SERVERS);
+    std::thread::scope(|scope| {
+        let lives: Vec<_> = (0..SERVERS).map(|seed| scope.spawn(move || killed_at_its_snapshot(turns, seed))).collect();
+        let mut all = Finding { repetitions: turns * SERVERS, ..Finding::default() };
+        for life in lives {
+            all = all.and(life.join().expect("a life that ends"));
+        }
+        all.and(damaged(rig))
+    })
+}
+
+/// A snapshot that is cut or has a bit flipped: the next start knows all who were in, or nobody. (Of every byte, in the
+/// library's own tests.)
+#[allow(clippy::disallowed_methods)] // The bound is on real time.
+fn damaged(rig: &Rig) -> Finding {
+    let state = tempfile::tempdir().expect("a directory");
+    let file = state.path().join("headcount/ring.snapshot");
+    let mut server = Server::start(state.path(), &[], &ENVIRONMENT);
+    let tokens: Vec<_> = (0..20).map(|token| format!("token-{token}")).collect();
+    for token in &tokens {
+        server.check(token);
+    }
+    server.process.signal("-TERM");
+    assert_eq!(server.process.wait(), Some(0));
+    let whole = std::fs::read(&file).expect("a snapshot");
+    let mut found = Finding::default();
+    let mut dice = fastrand::Rng::with_seed(29);
+    for turn in 0..rig.times(400) {
+        let mut bytes = whole.clone();
+        let place = dice.usize(..whole.len());
+        match turn % 3 {
+            0 => bytes.truncate(place),
+            1 => bytes[place] ^= 1 << dice.u8(..8),
+            _ => {}
+        }
+        std::fs::write(&file, &bytes).expect("a file in our own directory");
+        let began = Instant::now();
+        let server = Server::start(state.path(), &[], &ENVIRONMENT);
+        let took = began.elapsed();
+        found.check(took < Duration::from_secs(2), || format!("turn {turn}: started after {took:.1?}"));
+        found.recovered(took);
+        // Nobody is asked whom the answer would let in: that would be new in the ring.
+        let estimate = server.status()["active_users"]["estimate"].as_u64().unwrap_or_default();
+        let expected = if bytes == whole { 20 } else { 0 };
+        found.check(estimate == expected, || format!("turn {turn}, byte {place}: {estimate} are known"));
+        server.process.signal("-KILL");
+    }
+    found
+}
+
+fn killed_at_its_snapshot(turns: u64, seed: u64) -> Finding {
+    let state = tempfile::tempdir().expect("a directory");
+    let file = state.path().join("headcount/ring.snapshot");
+    let written = || std::fs::metadata(&file).and_then(|file| file.modified()).ok();
+    let mut found = Finding::default();
+    let mut dice = fastrand::Rng::with_seed(seed);
+    let mut in_before: Vec<String> = Vec::new();
+    for turn in 0..turns {
+        let server = Server::start(state.path(), &[], &ENVIRONMENT);
+        for token in &in_before {
+            let decision = server.decide(token);
+            found.check(decision == "seen", || format!("turn {turn}: {token} is {decision}"));
+        }
+        found.check(server.status()["ring"]["coverage"] == 31, || format!("turn {turn}: the snapshot was not taken"));
+        in_before = (0..100).map(|token| format!("turn-{turn}-{token}")).collect();
+        for token in &in_before {
+            server.check(token);
+        }
+        // A write of the file holds them: the next one, or if that had begun before they came, the one after.
+        for _ in 0..2 {
+            let known = written();
+            wait_for("the snapshot to be written", || {
+                server.check(&format!("more-{turn}-{}", dice.u64(..)));
+                (written().is_some() && written() != known).then_some(())
+            });
+        }
+        // News make it write again; somewhere in there it dies.
+        for token in 0..dice.usize(..40) {
+            server.check(&format!("more-{turn}-{token}"));
+        }
+        server.process.signal("-KILL");
+    }
+    found
+}
