@@ -155,6 +155,11 @@ impl Figures {
         (mean(&self.news), quantile(&self.news, 0.99))
     }
 
+    /// … and the median.
+    pub fn news_median(&self) -> f64 {
+        quantile(&self.news, 0.5)
+    }
+
     /// The same until all knew.
     pub fn everywhere(&self) -> (f64, f64) {
         (mean(&self.everywhere), quantile(&self.everywhere, 0.99))

@@ -6,6 +6,7 @@
 // A program exports nothing: `pub` says what its other files use.
 #![allow(unreachable_pub)]
 
+mod beside;
 mod clocks;
 mod figures;
 mod measure;
@@ -36,7 +37,8 @@ use world::World;
     after_help = "Examples:\n  \
         sim --seeds 1000                 the fixed seeds of the tests\n  \
         sim --seeds 100000 --from 5000   others\n  \
-        sim --seed 638                   one, with every step"
+        sim --seed 638                   one, with every step\n  \
+        sim --beside target/scale.json   what real servers did, and what is predicted"
 )]
 struct Options {
     /// How many seeds.
@@ -54,6 +56,10 @@ struct Options {
     /// Measures the designs instead, and how room is best handed out: tables, target/sim.csv and a plot.
     #[arg(long)]
     measure: bool,
+
+    /// Plays the fleets that `./test scale` has measured with real parts, and prints both side by side.
+    #[arg(long, value_name = "FILE", conflicts_with = "measure")]
+    beside: Option<PathBuf>,
 
     /// Where the plot of `--measure` goes.
     #[arg(long, default_value = "target/sim.svg", value_name = "FILE")]
@@ -75,6 +81,15 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("sim: {error}");
+                ExitCode::from(2)
+            }
+        };
+    }
+    if let Some(file) = &options.beside {
+        return match beside::beside(file) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("sim: {}: {error}", file.display());
                 ExitCode::from(2)
             }
         };

@@ -14,6 +14,7 @@ mod origin;
 mod proxy;
 mod report;
 mod rows;
+mod scale;
 mod soak;
 #[path = "../support/mod.rs"]
 mod support;
@@ -100,6 +101,11 @@ fn main() -> ExitCode {
     let program = directory.path().join("headcount");
     std::fs::copy(env!("CARGO_BIN_EXE_headcount"), &program).expect("a copy of the program");
     support::PROGRAM.set(program).expect("nothing has run yet");
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
+    if std::env::var_os("HEADCOUNT_SCALE").is_some() {
+        scale::scale(&rig, &target.join("scale.json"));
+        return ExitCode::SUCCESS;
+    }
     let report = Arc::new(Mutex::new(Report::default()));
     if let Some(lasting) = std::env::var("HEADCOUNT_SOAK").ok().and_then(|it| humantime::parse_duration(&it).ok()) {
         let seed = std::env::var("HEADCOUNT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
@@ -128,7 +134,7 @@ fn main() -> ExitCode {
     let conclusion = libtest_mimic::run(&arguments, rows::ROWS.iter().map(trial).collect());
     let report = report.lock();
     if !report.is_empty() {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/faults.json");
+        let file = target.join("faults.json");
         report.write(&file, full).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         println!("{}\n{} in {}", report.table(), if full { "in full" } else { "a twentieth" }, file.display());
     }

@@ -305,26 +305,34 @@ impl Monitor {
         Self { reader }
     }
 
-    /// The commands until `mark` is echoed.
-    pub fn commands_until(&mut self, redis: &Redis, mark: &str) -> BTreeMap<String, u64> {
+    /// What clients asked until `mark` is echoed, each line no longer than names and keys need.
+    pub fn lines_until(&mut self, redis: &Redis, mark: &str) -> Vec<String> {
         let _: String = redis.ask(&["ECHO", mark]);
-        let mut commands = BTreeMap::new();
+        let mut lines = Vec::new();
         loop {
             let mut line = Vec::new();
             self.reader.read_until(b'\n', &mut line).unwrap();
-            let line = String::from_utf8_lossy(&line);
+            line.truncate(200);
+            let line = String::from_utf8_lossy(&line).into_owned();
             if line.contains(mark) {
-                return commands;
+                return lines;
             }
-            let inside_a_script = line.contains(" lua]");
+            if !line.contains(" lua]") {
+                lines.push(line);
+            }
+        }
+    }
+
+    /// How often each command was asked until `mark` is echoed.
+    pub fn commands_until(&mut self, redis: &Redis, mark: &str) -> BTreeMap<String, u64> {
+        let mut commands = BTreeMap::new();
+        for line in self.lines_until(redis, mark) {
             let name = line.split('"').nth(1).unwrap_or_default().to_ascii_uppercase();
             // Connecting, and a script's first call on a new server, are no part of a round.
-            if !inside_a_script
-                && !name.is_empty()
-                && !["CLIENT", "SCRIPT", "SELECT", "HELLO", "ECHO"].contains(&name.as_str())
-            {
+            if !name.is_empty() && !["CLIENT", "SCRIPT", "SELECT", "HELLO", "ECHO"].contains(&name.as_str()) {
                 *commands.entry(name).or_insert(0) += 1;
             }
         }
+        commands
     }
 }

@@ -1,0 +1,134 @@
+//! Fleets that were measured with real parts (`./test scale`), and beside them what the simulator says of the same ones.
+
+use crate::plan::{Crowd, Design, Fleet, MILLI, Plan, SECOND, Weather};
+use crate::world::World;
+use headcount::players::{Arrivals, Habits, Roaming};
+use headcount::{OnOutage, Refill};
+use serde::Deserialize;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+use std::{fs, io};
+
+/// One way from a server to the store on the machine where the others were measured; a look's answer, a fetch there and
+/// back, and the write's way lie between a look and a write.
+const DELAY: Duration = MILLI.checked_div(20).unwrap();
+const WAYS_IN_W: u32 = 4;
+
+const LASTING: Duration = Duration::from_secs(75);
+
+#[derive(Debug, thiserror::Error)]
+pub enum BesideError {
+    #[error("{0}; `./test scale` writes it")]
+    Read(#[from] io::Error),
+    #[error("not what `./test scale` writes: {0}")]
+    Parse(#[from] serde_json::Error),
+}
+
+/// A fleet of real servers in figures; seconds, bytes and commands as their names say, all servers together.
+#[derive(Debug, Deserialize)]
+struct Measured {
+    fleet: String,
+    servers: usize,
+    slots: u32,
+    slot_seconds: u64,
+    sync_every_seconds: u64,
+    max_active_users: u64,
+    capacity: u64,
+    newcomers_per_second: f64,
+    w_seconds: f64,
+    conflicts_per_round: f64,
+    value_bytes_sent_per_second: f64,
+    news: News,
+    redis: Redis,
+}
+
+#[derive(Debug, Deserialize)]
+struct News {
+    mean: f64,
+    p50: f64,
+    p99: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Redis {
+    cpu_cores: f64,
+    commands_per_second: f64,
+    bytes_in_per_second: f64,
+    bytes_out_per_second: f64,
+}
+
+/// Plays what the file has measured, and prints both.
+pub fn beside(file: &Path) -> Result<(), BesideError> {
+    let fleets: Vec<Measured> = serde_json::from_slice(&fs::read(file)?)?;
+    let mut table = String::from(
+        "| fleet on one Redis, measured / simulated | N·w/T | rounds that lose the race | news: mean | p50 | p99 | values sent, kB/s | Redis: cores | commands/s | in, kB/s | out, kB/s |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+    );
+    for real in &fleets {
+        let (outcomes, figures, _) = World::new(&plan(real)).measure(Duration::ZERO);
+        let lost = outcomes.conflicts as f64 / outcomes.rounds as f64;
+        let ((mean, p99), median) = (figures.news(), figures.news_median());
+        let sent = figures.values_bytes as f64 / outcomes.ended.as_secs_f64();
+        let load = |w: f64| real.servers as f64 * w / real.sync_every_seconds as f64;
+        let _ = writeln!(
+            table,
+            "| {} | {:.2} / {:.2} | {:.0} / {:.0} % | {:.2} / {mean:.2} s | {:.2} / {median:.2} s | {:.1} / {p99:.1} s | {:.0} / {:.0} | {:.2} | {:.0} | {:.0} | {:.0} |",
+            real.fleet,
+            load(real.w_seconds),
+            load(figures.mean_work().as_secs_f64()),
+            100.0 * real.conflicts_per_round,
+            100.0 * lost,
+            real.news.mean,
+            real.news.p50,
+            real.news.p99,
+            real.value_bytes_sent_per_second / 1e3,
+            sent / 1e3,
+            real.redis.cpu_cores,
+            real.redis.commands_per_second,
+            real.redis.bytes_in_per_second / 1e3,
+            real.redis.bytes_out_per_second / 1e3,
+        );
+    }
+    println!("{table}");
+    Ok(())
+}
+
+/// The same fleet and crowd on a calm day.
+fn plan(real: &Measured) -> Plan {
+    let sync_every = Duration::from_secs(real.sync_every_seconds);
+    let fleet = Fleet {
+        servers: real.servers,
+        slots: real.slots,
+        slot: Duration::from_secs(real.slot_seconds),
+        sync_every,
+        max_active_users: real.max_active_users,
+        capacity: real.capacity,
+        false_positive_rate: 1e-3,
+        refill: Refill::Continuous,
+        on_outage: OnOutage::Local,
+        design: Design::HEADCOUNT,
+    };
+    let weather = Weather {
+        delay: DELAY,
+        mean_delay: DELAY,
+        work: Duration::from_secs_f64(real.w_seconds).saturating_sub(WAYS_IN_W * DELAY),
+        rest: 20 * MILLI,
+        drift: 20,
+        wall_offset: Duration::ZERO,
+        refresh_queue: 1024,
+    };
+    let per_minute = 60.0 * real.newcomers_per_second;
+    // They come once, and are never heard of again.
+    let habits = Habits {
+        think: 1000 * SECOND,
+        session: SECOND,
+        silence_probability: 0.0,
+        retries: 0,
+        roaming: Roaming::Random,
+        ..Habits::default()
+    };
+    let crowd =
+        Crowd { arrivals: Arrivals::steady(per_minute, LASTING), habits, retry_after: (3 * SECOND, 9 * SECOND) };
+    Plan { seed: 1, fleet, weather, crowd, faults: Vec::new(), play: LASTING, quiet: Duration::ZERO, sabotage: None }
+}

@@ -1,0 +1,322 @@
+//! Many servers on one Redis, measured from outside: how often writes lose the race, how long news take, and what it costs
+//! Redis. `target/scale.json` is what the simulator is held against (`sim --beside`).
+
+use crate::Rig;
+use crate::bench::{Bench, SECRET, Spec};
+use crate::origin::Heard;
+use crate::support::{Monitor, Redis, request};
+use hdrhistogram::Histogram;
+use headcount::{Headcount, RedisStore};
+
+use indicatif::ProgressBar;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Shortened minutes; rounds are as in life.
+const SLOT: Duration = Duration::from_secs(10);
+const SLOTS: u32 = 6;
+const SYNC_EVERY: Duration = SECOND;
+const X: u64 = 30_000;
+const CAPACITY: u64 = 65_536;
+/// Newcomers per second, all servers together: there is room for them.
+const RATE: f64 = 250.0;
+
+/// Everybody is in step by then.
+const SETTLING: Duration = Duration::from_secs(15);
+const MEASURED: Duration = Duration::from_secs(60);
+/// How long Redis's monitor is listened to, for the time between a look and a write.
+const MONITORED: Duration = Duration::from_secs(8);
+/// What is under way at the end arrives within this.
+const TAIL: Duration = Duration::from_secs(12);
+
+/// So many members of each kind ask again and again whether they know of whom others let in.
+const OBSERVERS: usize = 10;
+const ASKING_EVERY: Duration = Duration::from_millis(40);
+
+/// One server: a process, or the shipped round without HTTP.
+enum Member {
+    Process { place: usize, check: SocketAddr },
+    Client(Headcount),
+}
+
+impl Member {
+    /// Which of the tokens it knows; who is known is renewed, nobody is let in.
+    fn knows(&self, tokens: &[usize]) -> Vec<bool> {
+        match self {
+            Self::Client(headcount) => tokens.iter().map(|&token| headcount.touch(name(token))).collect(),
+            Self::Process { check, .. } => {
+                let names: Vec<_> = tokens.iter().map(|&token| name(token)).collect();
+                let body = serde_json::to_string(&names).expect("names are strings");
+                let answer = request(*check, "POST", "/v1/touch", &[("Content-Type", "application/json")], &body);
+                let mut known = vec![true; tokens.len()];
+                if answer.status != 200 {
+                    let unseen = answer.json()["unseen"].as_array().cloned().unwrap_or_default();
+                    unseen.iter().filter_map(serde_json::Value::as_u64).for_each(|place| known[place as usize] = false);
+                }
+                known
+            }
+        }
+    }
+
+    fn admits(&self, token: usize, bench: &Bench) -> bool {
+        match self {
+            Self::Client(headcount) => headcount.admit(name(token)).is_admitted(),
+            Self::Process { place, .. } => bench.ask(token, *place) == Heard::Admitted,
+        }
+    }
+
+    fn sync(&self, bench: &Bench) -> Sync {
+        let of = |sync: &serde_json::Value| Sync {
+            rounds: sync["rounds"].as_u64().unwrap_or_default(),
+            conflicts: sync["conflicts"].as_u64().unwrap_or_default(),
+            failures: sync["failures"].as_u64().unwrap_or_default(),
+            sent: sync["bytes_sent"].as_u64().unwrap_or_default(),
+        };
+        match self {
+            Self::Client(headcount) => of(&serde_json::to_value(headcount.status().sync).expect("a status")),
+            Self::Process { place, .. } => of(&bench.server(*place).status()["sync"]),
+        }
+    }
+}
+
+fn name(token: usize) -> String {
+    format!("token-{token}")
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Sync {
+    rounds: u64,
+    conflicts: u64,
+    failures: u64,
+    sent: u64,
+}
+
+fn sync_of_all(members: &[Member], bench: &Bench) -> Sync {
+    members.iter().map(|member| member.sync(bench)).fold(Sync::default(), |sum, it| Sync {
+        rounds: sum.rounds + it.rounds,
+        conflicts: sum.conflicts + it.conflicts,
+        failures: sum.failures + it.failures,
+        sent: sum.sent + it.sent,
+    })
+}
+
+/// What Redis says of itself.
+struct Costs {
+    cpu_seconds: f64,
+    commands: f64,
+    bytes_in: f64,
+    bytes_out: f64,
+}
+
+impl Costs {
+    fn so_far(redis: &Redis) -> Self {
+        let info: String = redis.ask(&["INFO", "everything"]);
+        let of = |key: &str| -> f64 {
+            let line = info.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+            line.and_then(|value| value.trim().parse().ok()).unwrap_or(f64::NAN)
+        };
+        Self {
+            cpu_seconds: of("used_cpu_user") + of("used_cpu_sys"),
+            commands: of("total_commands_processed"),
+            bytes_in: of("total_net_input_bytes"),
+            bytes_out: of("total_net_output_bytes"),
+        }
+    }
+}
+
+/// Measures 50 processes, 200 clients, and both together; writes the file and says what is in it.
+pub fn scale(rig: &Rig, file: &Path) {
+    let fleets = [(50, 0), (0, 200), (50, 200)];
+    let rows: Vec<_> = fleets.iter().map(|&(processes, clients)| measure(rig, processes, clients)).collect();
+    for row in &rows {
+        println!("{row:#}");
+    }
+    let text = serde_json::to_vec_pretty(&rows).expect("rows are plain");
+    std::fs::write(file, text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    println!("{}", file.display());
+}
+
+fn measure(rig: &Rig, processes: usize, clients: usize) -> serde_json::Value {
+    println!("{processes} processes and {clients} clients on one Redis, {:?}", SETTLING + MEASURED + MONITORED + TAIL);
+    let mut bench = Bench::empty(
+        rig.runtime.handle(),
+        Spec {
+            servers: processes,
+            slots: SLOTS,
+            slot: SLOT,
+            sync_every: SYNC_EVERY,
+            max_active_users: X,
+            environment: vec![("HEADCOUNT__WINDOW__CAPACITY", CAPACITY.to_string())],
+            ..Spec::default()
+        },
+    );
+    let url = bench.redis.url();
+    (0..processes).for_each(|place| bench.start_server_with(place, &[], &url));
+    let bench = bench;
+    let (over, arriving) = (AtomicBool::new(false), AtomicBool::new(true));
+    let news = Mutex::new(Histogram::<u64>::new_with_bounds(1, 120_000, 3).expect("good bounds"));
+    let mut workers = Vec::new();
+    let mut members: Vec<_> =
+        (0..processes).map(|place| Member::Process { place, check: bench.server(place).check }).collect();
+    for _ in 0..clients {
+        let builder = Headcount::builder().max_active_users(X).capacity(CAPACITY).slots(SLOTS).length(SLOT * SLOTS);
+        let (headcount, worker) = builder.secret(SECRET).build().expect("a good configuration");
+        let store = RedisStore::open(&url, "default").expect("a good URL");
+        rig.runtime.spawn(headcount.sync_with(store).run());
+        workers.push(worker);
+        members.push(Member::Client(headcount));
+    }
+    let observers: Vec<_> = observers(processes, clients).map(|place| (place, Mutex::new(Vec::new()))).collect();
+    let row = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                workers.iter_mut().for_each(headcount::Worker::tick);
+                bench.pass(Duration::from_millis(10));
+            }
+        });
+        for (place, outstanding) in &observers {
+            let member = &members[*place];
+            scope.spawn(|| watch(member, outstanding, &news, &over, &bench));
+        }
+        scope.spawn(|| arrive(&members, &observers, &arriving, &bench));
+        let row = listen(&members, &bench, &arriving);
+        over.store(true, Relaxed);
+        row
+    });
+    let news = news.into_inner();
+    let seconds = |millis: f64| millis / 1e3;
+    let mut row = row;
+    row["fleet"] = match (processes, clients) {
+        (_, 0) => format!("{processes} processes"),
+        (0, _) => format!("{clients} clients"),
+        _ => format!("{processes} processes and {clients} clients"),
+    }
+    .into();
+    row["servers"] = (processes + clients).into();
+    row["news"] = serde_json::json!({
+        "samples": news.len(), "mean": seconds(news.mean()),
+        "p50": seconds(news.value_at_quantile(0.5) as f64), "p99": seconds(news.value_at_quantile(0.99) as f64),
+    });
+    for member in &members {
+        if let Member::Client(headcount) = member {
+            rig.runtime.block_on(headcount.stop());
+        }
+    }
+    row
+}
+
+/// The first few of each kind.
+fn observers(processes: usize, clients: usize) -> impl Iterator<Item = usize> {
+    let clients = processes..processes + clients.min(OBSERVERS);
+    (0..processes.min(OBSERVERS)).chain(clients)
+}
+
+/// Newcomers, each at a server at random.
+#[allow(clippy::disallowed_methods)] // Real servers are measured in real time.
+fn arrive(members: &[Member], observers: &[(usize, Waiting)], arriving: &AtomicBool, bench: &Bench) {
+    let mut dice = fastrand::Rng::with_seed(1);
+    let mut due = Instant::now();
+    for token in 0.. {
+        bench.pass(due.saturating_duration_since(Instant::now()));
+        due += Duration::from_secs_f64(1.0 / RATE);
+        if !arriving.load(Relaxed) {
+            return;
+        }
+        let place = dice.usize(..members.len());
+        if members[place].admits(token, bench) {
+            let others = observers.iter().filter(|(observer, _)| *observer != place);
+            others.for_each(|(_, waiting)| waiting.lock().push((token, Instant::now())));
+        }
+    }
+}
+
+/// Who came in elsewhere and when, and is not known here yet.
+type Waiting = Mutex<Vec<(usize, Instant)>>;
+
+/// Asks one member again and again whom it knows.
+fn watch(member: &Member, waiting: &Waiting, news: &Mutex<Histogram<u64>>, over: &AtomicBool, bench: &Bench) {
+    while !over.load(Relaxed) {
+        bench.pass(ASKING_EVERY);
+        let asked: Vec<_> = waiting.lock().iter().take(1000).copied().collect();
+        if asked.is_empty() {
+            continue;
+        }
+        let tokens: Vec<_> = asked.iter().map(|&(token, _)| token).collect();
+        let known = member.knows(&tokens);
+        let mut news = news.lock();
+        for ((_, since), _) in asked.iter().zip(&known).filter(|(_, known)| **known) {
+            // It became known at some time since the last question.
+            let waited = since.elapsed().saturating_sub(ASKING_EVERY / 2);
+            news.saturating_record(waited.as_millis() as u64);
+        }
+        let known: HashMap<_, _> = tokens.into_iter().zip(known).collect();
+        waiting.lock().retain(|(token, _)| known.get(token) != Some(&true));
+    }
+}
+
+/// The figures of one fleet, from its settling to the arrival of its last news.
+fn listen(members: &[Member], bench: &Bench, arriving: &AtomicBool) -> serde_json::Value {
+    let bar = ProgressBar::new((SETTLING + MEASURED + MONITORED + TAIL).as_secs());
+    let pass = |time: Duration| {
+        for _ in 0..time.as_secs() {
+            bench.pass(SECOND);
+            bar.inc(1);
+        }
+    };
+    pass(SETTLING);
+    let (costs, sync) = (Costs::so_far(&bench.redis), sync_of_all(members, bench));
+    let began = bench.origin.now();
+    pass(MEASURED);
+    let (costs_then, sync_then) = (Costs::so_far(&bench.redis), sync_of_all(members, bench));
+    let seconds = (bench.origin.now() - began).as_secs_f64();
+    let w = work(bench, || pass(MONITORED));
+    arriving.store(false, Relaxed);
+    pass(TAIL);
+    bar.finish_and_clear();
+    let rounds = (sync_then.rounds - sync.rounds) as f64;
+    serde_json::json!({
+        "slots": SLOTS, "slot_seconds": SLOT.as_secs(), "sync_every_seconds": SYNC_EVERY.as_secs(),
+        "max_active_users": X, "capacity": CAPACITY, "newcomers_per_second": RATE,
+        "w_seconds": w,
+        "rounds_per_second": rounds / seconds,
+        "failed_rounds": sync_then.failures - sync.failures,
+        "conflicts_per_round": (sync_then.conflicts - sync.conflicts) as f64 / rounds,
+        "value_bytes_sent_per_second": (sync_then.sent - sync.sent) as f64 / seconds,
+        "redis": {
+            "cpu_cores": (costs_then.cpu_seconds - costs.cpu_seconds) / seconds,
+            "commands_per_second": (costs_then.commands - costs.commands) / seconds,
+            "bytes_in_per_second": (costs_then.bytes_in - costs.bytes_in) / seconds,
+            "bytes_out_per_second": (costs_then.bytes_out - costs.bytes_out) / seconds,
+        },
+    })
+}
+
+/// w: the mean time between a server's look and the write that follows it, by Redis's monitor.
+fn work(bench: &Bench, pass: impl FnOnce()) -> f64 {
+    let look = redis::Script::new(include_str!("../../lua/look.lua")).get_hash().to_owned();
+    let write = redis::Script::new(include_str!("../../lua/write.lua")).get_hash().to_owned();
+    let mut monitor = Monitor::start(&bench.redis);
+    pass();
+    let (mut looks, mut sum, mut writes) = (HashMap::new(), 0.0, 0.0);
+    for line in monitor.lines_until(&bench.redis, "the monitor's end") {
+        // 1700000000.123456 [0 127.0.0.1:5555] "EVALSHA" "…"
+        let mut words = line.split(' ');
+        let Some(time) = words.next().and_then(|time| time.parse::<f64>().ok()) else { continue };
+        let client = words.nth(1).unwrap_or_default().to_owned();
+        if line.contains(&look) {
+            looks.insert(client, time);
+        } else if line.contains(&write)
+            && let Some(look) = looks.get(&client)
+        {
+            sum += time - look;
+            writes += 1.0;
+        }
+    }
+    sum / writes
+}
