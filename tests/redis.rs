@@ -255,31 +255,7 @@ fn namespaces_and_foreign_keys_in_one_redis_do_not_touch_each_other() {
 #[test]
 fn a_user_with_the_needed_commands_alone_is_enough() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
-    let _: () = redis.ask(&[
-        "ACL",
-        "SETUSER",
-        "headcount",
-        "on",
-        ">password",
-        "~headcount:*",
-        "+evalsha",
-        "+script|load",
-        "+time",
-        "+type",
-        "+hget",
-        "+hmget",
-        "+hset",
-        "+hstrlen",
-        "+del",
-        "+pexpire",
-        "+zadd",
-        "+zcount",
-        "+zrem",
-        "+zrange",
-        "+zrangebyscore",
-        "+zremrangebyscore",
-        "+select",
-    ]);
+    redis.add_narrow_user();
     let url = format!("redis://headcount:password@127.0.0.1:{}/0", redis.port);
     let server = serve(&state, &url, "10", &USUAL);
     covered(&server);

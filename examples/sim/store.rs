@@ -8,7 +8,7 @@ use headcount::MemoryStore;
 use headcount::internals::Values;
 use headcount::round::{Identity, Outgoing, Publish, Published, Reply, Request, Stamp, Stored};
 use headcount::time::{Clock, Slot, Timestamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub struct Store {
@@ -21,6 +21,8 @@ pub struct Store {
     furthest_micros: i64,
     stepped_micros: i64,
     damages: u64,
+    /// Versions whose bytes were damaged: who read those takes the value for nothing, even when it is back.
+    damaged: BTreeSet<(u64, Slot, Stamp)>,
     /// What reads the values of each generation, and from how many tokens on a filter may be so full that it is refused.
     readers: BTreeMap<u64, (Values, usize)>,
 }
@@ -65,6 +67,7 @@ impl Store {
             values: BTreeMap::new(),
             identities: BTreeMap::new(),
             damages: 0,
+            damaged: BTreeSet::new(),
             readers: BTreeMap::new(),
         }
     }
@@ -182,6 +185,11 @@ impl Store {
         self.memory.become_as(&backup.memory);
         let before = std::mem::take(&mut self.values);
         for (key, value) in &backup.values {
+            let (generation, slot) = *key;
+            let stored = self.identities.get(&generation).and_then(|identity| self.stored(identity, slot));
+            if stored.is_some_and(|stored| self.damaged.contains(&(generation, slot, stored.stamp))) {
+                continue;
+            }
             let value = Value::holding(value.tokens.clone(), before.get(key), now);
             self.values.insert(*key, value);
         }
@@ -228,6 +236,9 @@ impl Store {
                 }
             }
             self.damages += 1;
+            if how == Damage::Unseen {
+                self.damaged.insert((identity.generation, slot, found.stamp.clone()));
+            }
             let stamp =
                 if how == Damage::Unseen { found.stamp.clone() } else { Stamp(format!("damaged-{}", self.damages)) };
             let minute = Outgoing { slot, after: Some(found.stamp), stamp, value };

@@ -56,6 +56,8 @@ pub struct World<'a> {
     /// Which faults last now, and since when none does.
     active: Vec<usize>,
     trouble_until: Duration,
+    /// When a server last let somebody in because it was blind.
+    warmed_at: Option<Duration>,
     backups: Vec<(usize, Backup)>,
     steps: u64,
     digest: u64,
@@ -181,6 +183,7 @@ impl<'a> World<'a> {
             asked: 0,
             active: Vec::new(),
             trouble_until: Duration::ZERO,
+            warmed_at: None,
             backups: Vec::new(),
             steps: 0,
             digest: plan.seed,
@@ -693,7 +696,12 @@ impl<'a> World<'a> {
         if decision == Decision::Rejected && calm_since.is_some_and(|since| self.now - since > self.plan.quiet) {
             self.news_has_spread(place, token);
         }
-        let settled = calm_since.is_some_and(|since| self.now - since > self.fleet.sync_every * 20);
+        if decision == Decision::Warming {
+            self.warmed_at = Some(self.now);
+        }
+        // Whom a server lets in while it is blind is beside the promise, and is known elsewhere some rounds later.
+        let quiet_since = calm_since.map(|since| self.warmed_at.map_or(since, |warmed| warmed.max(since)));
+        let settled = quiet_since.is_some_and(|since| self.now - since > self.fleet.sync_every * 20);
         if decision == Decision::Newcomer && settled && self.figures.is_none() {
             let inside = self.inside(place);
             self.oracle.room_is_kept(place, shape, inside, &self.fleet);

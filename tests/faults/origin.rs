@@ -131,10 +131,11 @@ impl Origin {
         }
     }
 
-    /// What this server has admitted since `from` need not be known elsewhere: it was killed, or cut off.
+    /// What this server has admitted since `from`, or while it was cut off, need not be known elsewhere: it was killed.
     pub fn excuse(&self, from: Duration, by: impl Fn(usize) -> bool) {
+        let untold = |admission: &Admission| admission.received >= from || admission.known_from == Duration::MAX;
         for admissions in &mut self.log.lock().tokens {
-            admissions.retain(|admission| !(by(admission.server) && admission.received >= from));
+            admissions.retain(|admission| !(by(admission.server) && untold(admission)));
         }
     }
 

@@ -233,6 +233,16 @@ impl Redis {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
 
+    /// Adds the user `headcount`, with the password `password`, who may do what headcount needs, and nothing else.
+    pub fn add_narrow_user(&self) {
+        let needed = "evalsha script|load time type hget hmget hset hstrlen del pexpire zadd zcount zrem zrange \
+                      zrangebyscore zremrangebyscore select";
+        let may: Vec<_> = needed.split_whitespace().map(|command| format!("+{command}")).collect();
+        let mut words = vec!["ACL", "SETUSER", "headcount", "on", ">password", "~headcount:*"];
+        words.extend(may.iter().map(String::as_str));
+        let _: () = self.ask(&words);
+    }
+
     /// Asks this server something, as an operator would.
     pub fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         let mut connection = redis::Client::open(self.url()).unwrap().get_connection().unwrap();

@@ -117,6 +117,15 @@ pub fn neighbours(rig: &Rig) -> Finding {
             found.check(value == "value", || "a foreign key changed".into());
             bench.wait_until("the alarm to end", |bench| !foreign(bench, 0) || !*same_namespace);
         }
+        // One more server of this fleet, as a user of Redis who may do only what is needed.
+        bench.redis.add_narrow_user();
+        let url = bench.url().replace("redis://", "redis://headcount:password@");
+        bench.start_server_with(5, &[], &url);
+        bench.wait_until("the sixth server to be in step", |bench| bench.is_synced(5));
+        bench.pass(bench.news());
+        let refusals: Vec<redis::Value> = bench.redis.ask(&["ACL", "LOG"]);
+        found.check(refusals.is_empty(), || format!("{} commands were refused: {refusals:?}", refusals.len()));
+        bench.kill(5);
         let answers = bench.ask(0, 0) != Heard::Nothing;
         found.check(answers, || "no answer at the end".into());
         found

@@ -6,7 +6,7 @@ use crate::bench::{Bench, Spec};
 use crate::origin::Heard;
 use crate::proxy::Weather;
 use crate::report::Finding;
-use crate::support::{Redis, wait_for};
+use crate::support::{Monitor, Redis, Server, wait_for};
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ fn compare(rig: &Rig, calm: &Histogram<u64>, during: &Histogram<u64>) -> Finding
     found
 }
 
-/// Row 15. Redis stands still for 5 s; a busy script; 400 ms more each way; 1 kB/s.
+/// Row 15. Redis stands still for 5 s, or pauses its clients; a busy script; 400 ms more each way; 1 kB/s.
 pub fn slow(rig: &Rig) -> Finding {
     in_play(rig, &Spec::default(), rig.rate(2000.0), |bench| {
         let mut found = Finding::default();
@@ -101,6 +101,8 @@ pub fn slow(rig: &Rig) -> Finding {
             bench.pass(lasting);
             bench.redis.process.signal("-CONT");
             let _: i64 = bench.redis.ask(&["EVAL", "for lap = 1, ARGV[1] do end return 1", "0", &laps]);
+            let _: () = bench.redis.ask(&["CLIENT", "PAUSE", &lasting.as_millis().to_string()]);
+            bench.pass(lasting);
             for weather in [Weather::Late(Duration::from_millis(400)), Weather::Slow(1000)] {
                 bench.proxy.is(weather);
                 bench.pass(lasting);
@@ -110,7 +112,7 @@ pub fn slow(rig: &Rig) -> Finding {
             bench.wait_until("one connection a server", |bench| bench.proxy.connections_open() == 5);
             bench.origin.reunited();
             bench.pass(2 * bench.news());
-            found.repetitions += 4;
+            found.repetitions += 5;
         }
         found.and(compare(rig, &calm, &bench.origin.take_latency()))
     })
@@ -157,6 +159,7 @@ pub fn forgets(rig: &Rig) -> Finding {
     in_play(rig, &Spec::default(), rig.rate(3000.0), |bench| {
         let mut found = Finding { repetitions: rig.times(18).max(3), ..Finding::default() };
         let mut other = Redis::start_with(&bench.spec.redis);
+        let mut costs = Vec::new();
         for turn in 0..found.repetitions {
             match turn % 3 {
                 0 => bench.redis.ask(&["FLUSHALL"]),
@@ -168,6 +171,8 @@ pub fn forgets(rig: &Rig) -> Finding {
                 }
             }
             let _: () = other.ask(&["FLUSHALL"]);
+            let mut monitor = Monitor::start(&bench.redis);
+            let before = rounds(bench);
             bench.pass(3 * SECOND);
             bench.start_server(5);
             let whole = bench.wait_until("the whole ring", |bench| (0..6).all(|place| bench.is_synced(place)));
@@ -176,10 +181,21 @@ pub fn forgets(rig: &Rig) -> Finding {
                 format!("turn {turn}: the ring is whole {whole:.1?} after the joiner's start")
             });
             found.recovered(whole);
+            // Six in each round, and each server reads and writes each minute at most once.
+            let most = 6 * (rounds(bench) - before) + 2 * 6 * u64::from(bench.spec.slots + 1);
+            let commands: u64 = monitor.commands_until(&bench.redis, "the ring is whole").values().sum();
+            found.check(commands <= most, || format!("turn {turn}: {commands} commands; at most {most} may be"));
+            costs.push(format!("{commands} of {most}"));
             bench.kill(5);
         }
+        found.remark = format!("commands: {} at most", costs.join(", "));
         found
     })
+}
+
+fn rounds(bench: &Bench) -> u64 {
+    let of = |server: &Server| server.status()["sync"]["rounds"].as_u64().unwrap_or_default();
+    bench.servers.iter().flatten().map(of).sum()
 }
 
 /// A replica gets everything, and then no more.
@@ -196,11 +212,11 @@ fn copy(from: &Redis, to: &Redis) {
 pub fn scripts_are_forgotten(rig: &Rig) -> Finding {
     in_play(rig, &Spec::default(), rig.rate(4000.0), |bench| {
         let mut found = Finding { repetitions: rig.times(600), ..Finding::default() };
-        let rounds = |bench: &Bench| -> (u64, u64) {
+        let outcomes = |bench: &Bench| -> (u64, u64) {
             let of = |place: usize, key: &str| bench.server(place).status()["sync"][key].as_u64().unwrap_or_default();
             ((0..5).map(|place| of(place, "rounds")).sum(), (0..5).map(|place| of(place, "failures")).sum())
         };
-        let before = rounds(bench);
+        let before = outcomes(bench);
         for turn in 0..found.repetitions {
             let _: () = bench.redis.ask(&["SCRIPT", "FLUSH"]);
             bench.pass(Duration::from_millis(100));
@@ -208,7 +224,7 @@ pub fn scripts_are_forgotten(rig: &Rig) -> Finding {
                 bench.restart_redis(Duration::ZERO);
             }
         }
-        let after = rounds(bench);
+        let after = outcomes(bench);
         let (rounds, failures) = (after.0 - before.0, after.1 - before.1);
         found.check(failures * 100 <= rounds, || format!("{failures} of {rounds} rounds failed"));
         found.remark = format!("{failures} of {rounds} rounds failed");
