@@ -221,3 +221,74 @@ fn deserted(shared: &Shared, gap: &Gap) -> Option<RangeInclusive<Slot>> {
     let end = if gap.closed_by == shared.writer { first } else { first.minus(1) };
     (last < end).then(|| last.plus(1)..=end)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::headcount::{Headcount, Worker};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A server of a namespace that was first used in its current minute, so that the others are covered.
+    fn server() -> (Headcount, Worker, Coverage, Slot) {
+        let (headcount, worker) = Headcount::builder().max_active_users(1000).build().unwrap();
+        let current = headcount.shared.change(|state| {
+            let slots: Vec<_> = state.ring.slots().collect();
+            slots.into_iter().for_each(|slot| state.ring.set_covered(slot, false));
+            state.ring.current()
+        });
+        let mut coverage = Coverage::default();
+        coverage.learn_since(&headcount.shared, current);
+        coverage.settle(&headcount.shared, |_| false, SECOND);
+        (headcount, worker, coverage, current)
+    }
+
+    fn covers(headcount: &Headcount, slot: Slot) -> bool {
+        headcount.shared.state.read().ring.covers(slot)
+    }
+
+    #[test]
+    fn minutes_after_an_earlier_beginning_are_doubted_however_many_rounds_later() {
+        let (headcount, _worker, mut coverage, current) = server();
+        assert!(covers(&headcount, current.minus(3)) && covers(&headcount, current.minus(20)));
+        for round in 2..10 {
+            coverage.settle(&headcount.shared, |_| false, round * SECOND);
+        }
+        coverage.learn_since(&headcount.shared, current.minus(10));
+        assert!(!covers(&headcount, current.minus(3)));
+        assert!(covers(&headcount, current.minus(20)));
+    }
+
+    #[test]
+    fn news_that_are_gone_before_they_could_be_read_uncover_their_minute_no_more() {
+        let (headcount, _worker, mut coverage, current) = server();
+        coverage.learn_since(&headcount.shared, current.minus(10));
+        coverage.settle(&headcount.shared, |slot| slot >= current.minus(10), SECOND);
+        coverage.leave_unread(&headcount.shared, std::iter::once(current.minus(3)));
+        assert!(!covers(&headcount, current.minus(3)));
+        coverage.settle(&headcount.shared, |_| false, 2 * SECOND);
+        assert!(covers(&headcount, current.minus(3)));
+    }
+
+    #[test]
+    fn the_rate_of_newcomers_elsewhere_rises_at_once_and_falls_slowly() {
+        let (mut coverage, mut per_second) = (Coverage::default(), 0.0);
+        let mut rate_after = |newcomers: f64, since_last: Option<Duration>| {
+            coverage.count_foreign_newcomers(newcomers);
+            coverage.tell_rate(&mut per_second, since_last, SECOND);
+            per_second
+        };
+        let told = [
+            rate_after(500.0, None),
+            rate_after(30.0, Some(2 * SECOND)),
+            rate_after(100.0, Some(SECOND)),
+            rate_after(0.0, Some(SECOND)),
+            // Bits that were seen to vanish are no newcomers, and what came in a period is no news of a tenth of it.
+            rate_after(-5.0, Some(SECOND)),
+            rate_after(50.0, Some(SECOND / 10)),
+        ];
+        for (told, expected) in told.into_iter().zip([0.0, 15.0, 100.0, 80.0, 64.0, 61.2]) {
+            assert!((told - expected).abs() < 1e-9, "{told} is not {expected}");
+        }
+    }
+}
