@@ -251,6 +251,7 @@ mod tests {
     fn minutes_after_an_earlier_beginning_are_doubted_however_many_rounds_later() {
         let (headcount, _worker, mut coverage, current) = server();
         assert!(covers(&headcount, current.minus(3)) && covers(&headcount, current.minus(20)));
+        assert!(!covers(&headcount, current), "in that minute somebody was there, and it was another");
         for round in 2..10 {
             coverage.settle(&headcount.shared, |_| false, round * SECOND);
         }
