@@ -16,6 +16,8 @@ const DELAY: Duration = MILLI.checked_div(20).unwrap();
 const WAYS_IN_W: u32 = 4;
 
 const LASTING: Duration = Duration::from_secs(75);
+/// For what is under way at the end.
+const TAIL: Duration = Duration::from_secs(12);
 
 #[derive(Debug, thiserror::Error)]
 pub enum BesideError {
@@ -39,6 +41,7 @@ struct Measured {
     w_seconds: f64,
     conflicts_per_round: f64,
     value_bytes_sent_per_second: f64,
+    value_bytes_received_per_second: f64,
     news: News,
     redis: Redis,
 }
@@ -62,18 +65,18 @@ struct Redis {
 pub fn beside(file: &Path) -> Result<(), BesideError> {
     let fleets: Vec<Measured> = serde_json::from_slice(&fs::read(file)?)?;
     let mut table = String::from(
-        "| fleet on one Redis, measured / simulated | N·w/T | rounds that lose the race | news: mean | p50 | p99 | values sent, kB/s | Redis: cores | commands/s | in, kB/s | out, kB/s |\n\
-         |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+        "| fleet on one Redis, measured / simulated | N·w/T | rounds that lose the race | news: mean | p50 | p99 | values written, kB/s | read, kB/s | Redis: cores | commands/s | in, kB/s | out, kB/s |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );
     for real in &fleets {
         let (outcomes, figures, _) = World::new(&plan(real)).measure(Duration::ZERO);
         let lost = outcomes.conflicts as f64 / outcomes.rounds as f64;
         let ((mean, p99), median) = (figures.news(), figures.news_median());
-        let sent = figures.values_bytes as f64 / outcomes.ended.as_secs_f64();
+        let per_second = |bytes: u64| bytes as f64 / LASTING.as_secs_f64();
         let load = |w: f64| real.servers as f64 * w / real.sync_every_seconds as f64;
         let _ = writeln!(
             table,
-            "| {} | {:.2} / {:.2} | {:.0} / {:.0} % | {:.2} / {mean:.2} s | {:.2} / {median:.2} s | {:.1} / {p99:.1} s | {:.0} / {:.0} | {:.2} | {:.0} | {:.0} | {:.0} |",
+            "| {} | {:.2} / {:.2} | {:.0} / {:.0} % | {:.2} / {mean:.2} s | {:.2} / {median:.2} s | {:.1} / {p99:.1} s | {:.0} / {:.0} | {:.0} / {:.0} | {:.2} | {:.0} | {:.0} | {:.0} |",
             real.fleet,
             load(real.w_seconds),
             load(figures.mean_work().as_secs_f64()),
@@ -83,7 +86,9 @@ pub fn beside(file: &Path) -> Result<(), BesideError> {
             real.news.p50,
             real.news.p99,
             real.value_bytes_sent_per_second / 1e3,
-            sent / 1e3,
+            per_second(figures.bytes_sent) / 1e3,
+            real.value_bytes_received_per_second / 1e3,
+            per_second(figures.bytes_received) / 1e3,
             real.redis.cpu_cores,
             real.redis.commands_per_second,
             real.redis.bytes_in_per_second / 1e3,
@@ -130,5 +135,14 @@ fn plan(real: &Measured) -> Plan {
     };
     let crowd =
         Crowd { arrivals: Arrivals::steady(per_minute, LASTING), habits, retry_after: (3 * SECOND, 9 * SECOND) };
-    Plan { seed: 1, fleet, weather, crowd, faults: Vec::new(), play: LASTING, quiet: Duration::ZERO, sabotage: None }
+    Plan {
+        seed: 1,
+        fleet,
+        weather,
+        crowd,
+        faults: Vec::new(),
+        play: LASTING + TAIL,
+        quiet: Duration::ZERO,
+        sabotage: None,
+    }
 }

@@ -28,7 +28,11 @@ pub struct Figures {
     everywhere: Vec<u32>,
     pub attempts: u64,
     pub written: u64,
+    /// Values on their way to and from the store, also those that lost the race.
     pub values_bytes: u64,
+    /// Those that were written, and those that were read.
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
     pub work: Duration,
     pub works: u64,
     pub sessions: u64,

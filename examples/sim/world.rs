@@ -586,6 +586,8 @@ impl<'a> World<'a> {
                         figures.works += written.len() as u64;
                         figures.work += (self.now - server.looked_at) * written.len() as u32;
                         figures.values_bytes += bytes as u64;
+                        // A part brings one minute.
+                        figures.bytes_sent += if written.contains(&true) { bytes as u64 } else { 0 };
                     }
                     letter.written.extend(written);
                     letter.since = since;
@@ -606,7 +608,9 @@ impl<'a> World<'a> {
                 self.check_sizes(place, &letter.identity, slots);
                 let (mut reply, brings, _) = self.store.answer(&letter.identity, letter.request.clone(), &[], self.now);
                 if let (Reply::Fetched(stored), Some(figures)) = (&reply, &mut self.figures) {
-                    figures.values_bytes += stored.iter().map(|stored| stored.value.len() as u64).sum::<u64>();
+                    let bytes = stored.iter().map(|stored| stored.value.len() as u64).sum::<u64>();
+                    figures.values_bytes += bytes;
+                    figures.bytes_received += bytes;
                 }
                 if let (Reply::Fetched(stored), Some(Sabotage::LostNews)) = (&mut reply, self.plan.sabotage) {
                     stored.clear();

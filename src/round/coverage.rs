@@ -226,6 +226,7 @@ fn deserted(shared: &Shared, gap: &Gap) -> Option<RangeInclusive<Slot>> {
 mod tests {
     use super::*;
     use crate::headcount::{Headcount, Worker};
+    use crate::room::Renewal;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -291,5 +292,57 @@ mod tests {
         for (told, expected) in told.into_iter().zip([0.0, 15.0, 100.0, 80.0, 64.0, 61.2]) {
             assert!((told - expected).abs() < 1e-9, "{told} is not {expected}");
         }
+    }
+
+    #[test]
+    fn a_minute_that_this_server_saw_a_part_of_is_covered_when_no_more_news_come() {
+        let (headcount, _worker, _, current) = server();
+        // Its first successful round was three minutes ago, in a namespace that is older.
+        let mut coverage = Coverage { first_success: Some(current.minus(3)), ..Coverage::default() };
+        coverage.learn_since(&headcount.shared, current.minus(10));
+        let uncover = |state: &mut crate::headcount::State| {
+            (2..6).for_each(|age| state.ring.set_covered(current.minus(age), false));
+        };
+        headcount.shared.change(uncover);
+        for round in 1..=3 {
+            coverage.settle(&headcount.shared, |_| false, round * SECOND);
+            assert!((2..6).all(|age| !covers(&headcount, current.minus(age))), "after round {round}");
+        }
+        coverage.settle(&headcount.shared, |_| false, 4 * SECOND);
+        let covered: Vec<_> = (2..6).map(|age| covers(&headcount, current.minus(age))).collect();
+        assert_eq!(covered, [true, false, false, false]);
+    }
+
+    #[test]
+    fn an_outage_within_a_minute_raises_no_doubt_and_one_over_a_turn_does() {
+        let (headcount, _worker, mut coverage, current) = server();
+        headcount.shared.change(|state| {
+            state.ring.set_covered(current, true);
+            let renewal = Renewal { active_users: 0.0, nodes: 2, looks: 1, unpublished: 0, dice: 0.5 };
+            state.room.renew(renewal);
+            state.room.lose_store();
+        });
+        coverage.doubt_what_passed_without_the_store(&headcount.shared, current, SECOND);
+        assert!(covers(&headcount, current));
+        coverage.last_success = Some(current.minus(2));
+        coverage.doubt_what_passed_without_the_store(&headcount.shared, current, SECOND);
+        let covered: Vec<_> = (0..5).map(|age| covers(&headcount, current.minus(age))).collect();
+        assert_eq!(covered, [false, false, false, true, true]);
+    }
+
+    #[test]
+    fn deserted_are_the_whole_minutes_between_two_looks_and_the_first_ones_own() {
+        let (headcount, ..) = server();
+        let length = headcount.shared.settings.slot_length;
+        let between = |from: u64, to: u64, closed_by: &str| {
+            let [from, to] =
+                [from, to].map(|slot| crate::time::Timestamp::from_millis(slot * length.as_millis() as u64));
+            let gap = Gap { from, to, closed_by: closed_by.into() };
+            deserted(&headcount.shared, &gap).map(|slots| (slots.start().0, slots.end().0))
+        };
+        let own = headcount.shared.writer.to_string();
+        assert_eq!((between(5, 9, "another"), between(5, 9, &own)), (Some((6, 8)), Some((6, 9))));
+        assert_eq!((between(5, 6, "another"), between(5, 6, &own)), (None, Some((6, 6))));
+        assert_eq!((between(5, 5, "another"), between(5, 5, &own)), (None, None));
     }
 }

@@ -144,6 +144,13 @@ impl Bench {
 
     /// With other settings than the bench's, and another way to Redis.
     pub fn start_server_with(&mut self, place: usize, settings: &[(&str, String)], url: &str) {
+        self.start_hidden(place, settings, url);
+        let check = self.server(place).check;
+        self.addresses.write()[place] = Some(check);
+    }
+
+    /// The same, and the crowd does not ask it.
+    pub fn start_hidden(&mut self, place: usize, settings: &[(&str, String)], url: &str) {
         let window = humantime::format_duration(self.window()).to_string().replace(' ', "");
         let mut environment = vec![
             ("HEADCOUNT__TOKEN__SECRET", SECRET.to_owned()),
@@ -176,7 +183,6 @@ impl Bench {
         if addresses.len() <= place {
             addresses.resize(place + 1, None);
         }
-        addresses[place] = Some(server.check);
         drop(addresses);
         self.servers[place] = Some(server);
     }
@@ -275,6 +281,11 @@ impl Bench {
         });
     }
 
+    /// So long that a player comes back to a server only when that has forgotten it, but for what others have told.
+    pub fn stay(&self) -> Duration {
+        (self.window() + 2 * self.spec.slot) / (self.spec.servers.max(2) as u32 - 1)
+    }
+
     /// Players and newcomers ask until the crowd is dropped.
     pub fn crowd(&self, requests_per_second: f64) -> Crowd {
         let habits = Habits {
@@ -283,6 +294,7 @@ impl Bench {
             newcomer_percent: 20,
             requests_per_second,
             connections: 16,
+            stay: self.stay(),
             seed: 7,
         };
         Crowd::start(&self.runtime, &self.asker, &habits)

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 pub type Addresses = Arc<RwLock<Vec<Option<SocketAddr>>>>;
 
 /// Longer than this an answer is not waited for; a server that stands still does not answer.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Asks servers.
 #[derive(Clone)]
@@ -45,6 +45,12 @@ impl Asker {
 
     /// The same, and in the server's own words.
     pub async fn hear(&self, token: usize, server: usize) -> (Heard, Words) {
+        let due = self.origin.now();
+        self.hear_as_due(token, server, due).await
+    }
+
+    /// The same, of a question that should have been asked then.
+    async fn hear_as_due(&self, token: usize, server: usize, due: Duration) -> (Heard, Words) {
         let nothing = (Heard::Nothing, Words::default());
         let Some(address) = self.addresses.read().get(server).copied().flatten() else { return nothing };
         let request = http::Request::get(format!("http://{address}/v1/check"))
@@ -61,14 +67,25 @@ impl Asker {
             Some((status, words))
         });
         let (heard, words) = match answer.await {
+            Ok(Some((200, words))) if words.decision == "warming" => (Heard::Warming, words),
             Ok(Some((200, words))) => (Heard::Admitted, words),
             Ok(Some((429, words))) => (Heard::Rejected, words),
             Ok(Some((status, words))) => (Heard::Senseless(status), words),
             Ok(None) | Err(_) => nothing,
         };
         let received = self.origin.now();
-        self.origin.note(Exchange { token, server, sent, received, heard });
-        (heard, words)
+        self.origin.note(Exchange { token, server, due, sent, received, heard });
+        // Of no interest to most who ask: in is in.
+        (if heard == Heard::Warming { Heard::Admitted } else { heard }, words)
+    }
+
+    /// Where a player asks now: behind a balancer that sends it elsewhere from time to time, so that it comes to a server
+    /// only when that has forgotten it, or has heard of it from others.
+    fn home(&self, token: usize, stay: Duration) -> usize {
+        let addresses = self.addresses.read();
+        let moved = (self.origin.now() + stay.mul_f64((token % 64) as f64 / 64.0)).as_secs_f64() / stay.as_secs_f64();
+        let places = (0..addresses.len()).map(|place| (place + token + moved as usize) % addresses.len());
+        places.into_iter().find(|&place| addresses[place].is_some()).unwrap_or_default()
     }
 }
 
@@ -90,6 +107,8 @@ pub struct Habits {
     pub newcomer_percent: u8,
     pub requests_per_second: f64,
     pub connections: usize,
+    /// How long a player asks the same server before another.
+    pub stay: Duration,
     pub seed: u64,
 }
 
@@ -109,15 +128,17 @@ impl Crowd {
             let pause = Duration::from_secs_f64(habits.connections as f64 / habits.requests_per_second);
             runtime.spawn(async move {
                 let mut ticks = tokio::time::interval(pause);
-                ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+                // Who could not ask in time asks as soon as it can.
+                ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Burst);
                 let mut players = habits.players.clone().skip(number).step_by(habits.connections).cycle();
                 while !stop.load(Relaxed) {
-                    ticks.tick().await;
+                    let due = ticks.tick().await;
+                    let due = asker.origin.now().saturating_sub(due.elapsed());
                     let is_newcomer = !habits.newcomers.is_empty() && dice.u8(..100) < habits.newcomer_percent;
                     let newcomer = is_newcomer.then(|| dice.usize(habits.newcomers.clone()));
                     let Some(who) = newcomer.or_else(|| players.next()) else { return };
-                    let servers = asker.addresses.read().len();
-                    asker.ask(who, dice.usize(..servers)).await;
+                    let place = asker.home(who, habits.stay);
+                    asker.hear_as_due(who, place, due).await;
                 }
             })
         };

@@ -1,5 +1,5 @@
-//! The origin log: every question that was asked and every answer, and nothing that a server says of itself. By it alone
-//! a row holds or does not.
+//! The origin log: every question that was asked and every answer. Who must be in, and was turned away, is read from it
+//! alone.
 //!
 //! A token is *in* if an answer has admitted it less than a window ago. To reject it then is wrong. It is wrong beyond
 //! excuse if the admission is older than D, twenty rounds: until then news may be under way; such younger ones are
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
     Admitted,
+    /// Admitted by a server that says that it knows too little to turn anybody away.
+    Warming,
     Rejected,
     /// Another status than 200 and 429: never right here.
     Senseless(u16),
@@ -28,6 +30,8 @@ pub enum Heard {
 pub struct Exchange {
     pub token: usize,
     pub server: usize,
+    /// When the question should have been asked: no later than `sent`.
+    pub due: Duration,
     pub sent: Duration,
     pub received: Duration,
     pub heard: Heard,
@@ -63,8 +67,10 @@ struct Log {
 pub struct Tally {
     pub answers: u64,
     pub unanswered: u64,
-    /// Answers about tokens that were in since longer than D.
+    /// Answers of servers that might have turned them away, about tokens that were in since longer than D.
     pub checks: u64,
+    /// Those of them that only news from others can have told: the asked server itself had not let the token in.
+    pub by_news: u64,
     /// Those of them that were wrong, the first hundred in words.
     pub wrong: u64,
     pub wrongs: Vec<String>,
@@ -85,18 +91,19 @@ impl Origin {
     }
 
     pub fn note(&self, exchange: Exchange) {
-        let Exchange { token, server, sent, received, heard } = exchange;
+        let Exchange { token, server, due, sent, received, heard } = exchange;
         let mut log = self.log.lock();
         if log.tokens.len() <= token {
             log.tokens.resize_with(token + 1, VecDeque::new);
         }
+        // From when it was due: who waits for a slow answer cannot ask the next question in time.
+        let micros = u64::try_from((received - due).as_micros()).unwrap_or(u64::MAX);
+        log.latency.get_or_insert_with(histogram).saturating_record(micros);
         if heard == Heard::Nothing {
             log.tally.unanswered += 1;
             return;
         }
         log.tally.answers += 1;
-        let micros = u64::try_from((received - sent).as_micros()).unwrap_or(u64::MAX);
-        log.latency.get_or_insert_with(histogram).saturating_record(micros);
         // The clock's error is 100 ms.
         let lasts = self.window.saturating_sub(Duration::from_millis(100));
         let admissions = &mut log.tokens[token];
@@ -106,9 +113,13 @@ impl Origin {
         let still_in = |admission: &&Admission| received < admission.sent + lasts;
         let youngest = admissions.iter().rfind(still_in).copied();
         let old = admissions.iter().filter(still_in).rfind(|admission| admission.known_from <= sent).copied();
-        log.tally.checks += u64::from(old.is_some());
+        let by_news = old.is_some() && !admissions.iter().any(|admission| admission.server == server);
+        if heard != Heard::Warming {
+            log.tally.checks += u64::from(old.is_some());
+            log.tally.by_news += u64::from(by_news);
+        }
         match heard {
-            Heard::Admitted => {
+            Heard::Admitted | Heard::Warming => {
                 log.tally.admitted += 1;
                 let known_from = if log.cut_off.contains(&server) { Duration::MAX } else { received + self.news };
                 log.tokens[token].push_back(Admission { server, sent, received, known_from });

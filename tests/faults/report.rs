@@ -14,6 +14,12 @@ pub struct Finding {
     pub wrongs: Vec<String>,
     pub wrong: u64,
     pub younger: u64,
+    /// Checks that only news from others can have decided.
+    pub by_news: u64,
+    /// Checks of the library in this process, beside those of servers.
+    pub in_process: u64,
+    /// Questions that were never answered.
+    pub unanswered: u64,
     /// The longest that something took to come back.
     pub recovery: Option<Duration>,
     /// The slowest answer while the fault lasted, one in a thousand, and the median.
@@ -53,6 +59,9 @@ impl Finding {
         self.wrong += other.wrong;
         self.wrongs.extend(other.wrongs);
         self.younger += other.younger;
+        self.by_news += other.by_news;
+        self.in_process += other.in_process;
+        self.unanswered += other.unanswered;
         self.recovery = self.recovery.max(other.recovery);
         self.slowest = self.slowest.max(other.slowest);
         self.p999 = self.p999.max(other.p999);
@@ -94,6 +103,7 @@ impl Report {
                 serde_json::json!({
                     "row": name, "repetitions": finding.repetitions, "checks": finding.checks,
                     "violations": finding.wrong, "examples": finding.wrongs, "younger": finding.younger,
+                    "by_news": finding.by_news, "in_process": finding.in_process, "unanswered": finding.unanswered,
                     "worst_recovery_ms": millis(finding.recovery), "worst_latency_ms": millis(finding.slowest),
                     "p999_latency_ms": millis(finding.p999), "median_latency_ms": millis(finding.median), "remark": finding.remark,
                     "seconds": finding.took.as_secs_f64(),
@@ -105,20 +115,34 @@ impl Report {
 
     pub fn table(&self) -> String {
         let mut table = String::from(
-            "| row | repetitions | checks | violations | younger | back after | slowest answer | played for | |\n|---|---:|---:|---:|---:|---:|---:|---:|---|\n",
+            "| row | repetitions | checks | by news alone | violations | younger | unanswered | back after | slowest answer | played for | |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
         );
         let shown = |time: Option<Duration>| time.map_or("–".into(), |time| format!("{time:.1?}"));
         for (name, finding) in &self.0 {
-            let Finding { repetitions, checks, wrong, younger, recovery, slowest, remark, took, .. } = finding;
+            let Finding {
+                repetitions,
+                checks,
+                by_news,
+                wrong,
+                younger,
+                unanswered,
+                recovery,
+                slowest,
+                remark,
+                took,
+                ..
+            } = finding;
             let (recovery, slowest) = (shown(*recovery), shown(*slowest));
             let _ = writeln!(
                 table,
-                "| {name} | {repetitions} | {checks} | {wrong} | {younger} | {recovery} | {slowest} | {took:.0?} | {remark} |"
+                "| {name} | {repetitions} | {checks} | {by_news} | {wrong} | {younger} | {unanswered} | {recovery} | {slowest} | {took:.0?} | {remark} |"
             );
         }
-        let (checks, wrong) =
-            self.0.values().fold((0, 0), |(checks, wrong), finding| (checks + finding.checks, wrong + finding.wrong));
-        let _ = writeln!(table, "| all | | {checks} | {wrong} | | | | | |");
+        let sum = |of: fn(&Finding) -> u64| self.0.values().map(of).sum::<u64>();
+        let (checks, inside) = (sum(|it| it.checks), sum(|it| it.in_process));
+        let (by_news, wrong) = (sum(|it| it.by_news), sum(|it| it.wrong));
+        let _ =
+            writeln!(table, "| all, {inside} of them in this process | | {checks} | {by_news} | {wrong} | | | | | | |");
         table
     }
 }

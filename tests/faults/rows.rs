@@ -1,4 +1,5 @@
-//! The rows of the table of faults, each by its number.
+//! The rows of the table of faults, each by its number. Row 27, panics, needs a program that panics when it is told to:
+//! `tests/supervision.rs`.
 
 mod clocks;
 mod crowds;
@@ -80,6 +81,8 @@ pub fn heard(bench: &Bench) -> Finding {
         wrong: tally.wrong,
         wrongs: tally.wrongs,
         younger: tally.younger,
+        by_news: tally.by_news,
+        unanswered: tally.unanswered,
         ..Finding::default()
     };
     finding.latency(&bench.origin.take_latency());
@@ -94,7 +97,11 @@ fn in_play(rig: &Rig, spec: &Spec, requests_per_second: f64, row: impl FnOnce(&m
     bench.pass(bench.news());
     let found = row(&mut bench);
     drop(crowd);
-    let found = found.and(heard(&bench));
+    let (inside, tally) = (bench.origin.inside(), bench.origin.tally());
+    let mut found = found.and(heard(&bench));
+    // Or nobody could have been turned away who is in.
+    found.check(tally.rejected > 0, || format!("nobody was rejected while {inside} were in"));
+    found.check(tally.by_news > 0, || "nobody was known by news alone".into());
     if found.wrong == 0 {
         rig.keep(bench);
     }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,9 @@ const TAIL: Duration = Duration::from_secs(12);
 
 /// So many members of each kind ask again and again whether they know of whom others let in.
 const OBSERVERS: usize = 10;
-const ASKING_EVERY: Duration = Duration::from_millis(40);
+const ASKING_EVERY: Duration = Duration::from_millis(50);
+/// One newcomer of so many is asked about.
+const ONE_OF: usize = 4;
 
 /// One server: a process, or the shipped round without HTTP.
 enum Member {
@@ -54,8 +56,8 @@ impl Member {
                 let names: Vec<_> = tokens.iter().map(|&token| name(token)).collect();
                 let body = serde_json::to_string(&names).expect("names are strings");
                 let answer = request(*check, "POST", "/v1/touch", &[("Content-Type", "application/json")], &body);
-                let mut known = vec![true; tokens.len()];
-                if answer.status != 200 {
+                let mut known = vec![answer.status == 200 || answer.status == 409; tokens.len()];
+                if answer.status == 409 {
                     let unseen = answer.json()["unseen"].as_array().cloned().unwrap_or_default();
                     unseen.iter().filter_map(serde_json::Value::as_u64).for_each(|place| known[place as usize] = false);
                 }
@@ -71,12 +73,20 @@ impl Member {
         }
     }
 
+    fn nodes(&self, bench: &Bench) -> u64 {
+        match self {
+            Self::Client(headcount) => headcount.status().sync.nodes,
+            Self::Process { place, .. } => bench.server(*place).status()["sync"]["nodes"].as_u64().unwrap_or_default(),
+        }
+    }
+
     fn sync(&self, bench: &Bench) -> Sync {
         let of = |sync: &serde_json::Value| Sync {
             rounds: sync["rounds"].as_u64().unwrap_or_default(),
             conflicts: sync["conflicts"].as_u64().unwrap_or_default(),
             failures: sync["failures"].as_u64().unwrap_or_default(),
             sent: sync["bytes_sent"].as_u64().unwrap_or_default(),
+            received: sync["bytes_received"].as_u64().unwrap_or_default(),
         };
         match self {
             Self::Client(headcount) => of(&serde_json::to_value(headcount.status().sync).expect("a status")),
@@ -95,6 +105,7 @@ struct Sync {
     conflicts: u64,
     failures: u64,
     sent: u64,
+    received: u64,
 }
 
 fn sync_of_all(members: &[Member], bench: &Bench) -> Sync {
@@ -103,6 +114,7 @@ fn sync_of_all(members: &[Member], bench: &Bench) -> Sync {
         conflicts: sum.conflicts + it.conflicts,
         failures: sum.failures + it.failures,
         sent: sum.sent + it.sent,
+        received: sum.received + it.received,
     })
 }
 
@@ -159,14 +171,14 @@ fn measure(rig: &Rig, processes: usize, clients: usize) -> serde_json::Value {
     let url = bench.redis.url();
     (0..processes).for_each(|place| bench.start_server_with(place, &[], &url));
     let bench = bench;
-    let (over, arriving) = (AtomicBool::new(false), AtomicBool::new(true));
+    let (over, arriving, admitted) = (AtomicBool::new(false), AtomicBool::new(true), AtomicU64::new(0));
     let news = Mutex::new(Histogram::<u64>::new_with_bounds(1, 120_000, 3).expect("good bounds"));
     let mut workers = Vec::new();
     let mut members: Vec<_> =
         (0..processes).map(|place| Member::Process { place, check: bench.server(place).check }).collect();
     for _ in 0..clients {
         let builder = Headcount::builder().max_active_users(X).capacity(CAPACITY).slots(SLOTS).length(SLOT * SLOTS);
-        let (headcount, worker) = builder.secret(SECRET).build().expect("a good configuration");
+        let (headcount, worker) = builder.secret(SECRET).sync_every(SYNC_EVERY).build().expect("a good configuration");
         let store = RedisStore::open(&url, "default").expect("a good URL");
         rig.runtime.spawn(headcount.sync_with(store).run());
         workers.push(worker);
@@ -184,10 +196,9 @@ fn measure(rig: &Rig, processes: usize, clients: usize) -> serde_json::Value {
             let member = &members[*place];
             scope.spawn(|| watch(member, outstanding, &news, &over, &bench));
         }
-        scope.spawn(|| arrive(&members, &observers, &arriving, &bench));
-        let row = listen(&members, &bench, &arriving);
-        over.store(true, Relaxed);
-        row
+        scope.spawn(|| arrive(&members, &observers, &arriving, &admitted, &bench));
+        let _over = SetAtLast(&over);
+        listen(&members, &bench, &arriving, &admitted)
     });
     let news = news.into_inner();
     let seconds = |millis: f64| millis / 1e3;
@@ -200,7 +211,7 @@ fn measure(rig: &Rig, processes: usize, clients: usize) -> serde_json::Value {
     .into();
     row["servers"] = (processes + clients).into();
     row["news"] = serde_json::json!({
-        "samples": news.len(), "mean": seconds(news.mean()),
+        "samples": news.len(), "never": observers.iter().map(|(_, waiting)| waiting.lock().len()).sum::<usize>(), "mean": seconds(news.mean()),
         "p50": seconds(news.value_at_quantile(0.5) as f64), "p99": seconds(news.value_at_quantile(0.99) as f64),
     });
     for member in &members {
@@ -211,6 +222,15 @@ fn measure(rig: &Rig, processes: usize, clients: usize) -> serde_json::Value {
     row
 }
 
+/// Tells other threads that it is over, also if this one panics.
+pub struct SetAtLast<'b>(pub &'b AtomicBool);
+
+impl Drop for SetAtLast<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// The first few of each kind.
 fn observers(processes: usize, clients: usize) -> impl Iterator<Item = usize> {
     let clients = processes..processes + clients.min(OBSERVERS);
@@ -219,7 +239,13 @@ fn observers(processes: usize, clients: usize) -> impl Iterator<Item = usize> {
 
 /// Newcomers, each at a server at random.
 #[allow(clippy::disallowed_methods)] // Real servers are measured in real time.
-fn arrive(members: &[Member], observers: &[(usize, Waiting)], arriving: &AtomicBool, bench: &Bench) {
+fn arrive(
+    members: &[Member],
+    observers: &[(usize, Waiting)],
+    arriving: &AtomicBool,
+    admitted: &AtomicU64,
+    bench: &Bench,
+) {
     let mut dice = fastrand::Rng::with_seed(1);
     let mut due = Instant::now();
     for token in 0.. {
@@ -229,7 +255,11 @@ fn arrive(members: &[Member], observers: &[(usize, Waiting)], arriving: &AtomicB
             return;
         }
         let place = dice.usize(..members.len());
-        if members[place].admits(token, bench) {
+        if !members[place].admits(token, bench) {
+            continue;
+        }
+        admitted.fetch_add(1, Relaxed);
+        if token.is_multiple_of(ONE_OF) {
             let others = observers.iter().filter(|(observer, _)| *observer != place);
             others.for_each(|(_, waiting)| waiting.lock().push((token, Instant::now())));
         }
@@ -261,7 +291,7 @@ fn watch(member: &Member, waiting: &Waiting, news: &Mutex<Histogram<u64>>, over:
 }
 
 /// The figures of one fleet, from its settling to the arrival of its last news.
-fn listen(members: &[Member], bench: &Bench, arriving: &AtomicBool) -> serde_json::Value {
+fn listen(members: &[Member], bench: &Bench, arriving: &AtomicBool, admitted: &AtomicU64) -> serde_json::Value {
     let bar = ProgressBar::new((SETTLING + MEASURED + MONITORED + TAIL).as_secs());
     let pass = |time: Duration| {
         for _ in 0..time.as_secs() {
@@ -271,23 +301,27 @@ fn listen(members: &[Member], bench: &Bench, arriving: &AtomicBool) -> serde_jso
     };
     pass(SETTLING);
     let (costs, sync) = (Costs::so_far(&bench.redis), sync_of_all(members, bench));
-    let began = bench.origin.now();
+    let (began, before) = (bench.origin.now(), admitted.load(Relaxed));
     pass(MEASURED);
     let (costs_then, sync_then) = (Costs::so_far(&bench.redis), sync_of_all(members, bench));
     let seconds = (bench.origin.now() - began).as_secs_f64();
+    let newcomers = (admitted.load(Relaxed) - before) as f64 / seconds;
     let w = work(bench, || pass(MONITORED));
+    let nodes = members[0].nodes(bench);
+    assert_eq!(nodes, members.len() as u64, "all of them are one fleet");
     arriving.store(false, Relaxed);
     pass(TAIL);
     bar.finish_and_clear();
     let rounds = (sync_then.rounds - sync.rounds) as f64;
     serde_json::json!({
         "slots": SLOTS, "slot_seconds": SLOT.as_secs(), "sync_every_seconds": SYNC_EVERY.as_secs(),
-        "max_active_users": X, "capacity": CAPACITY, "newcomers_per_second": RATE,
+        "max_active_users": X, "capacity": CAPACITY, "newcomers_per_second": newcomers,
         "w_seconds": w,
         "rounds_per_second": rounds / seconds,
         "failed_rounds": sync_then.failures - sync.failures,
         "conflicts_per_round": (sync_then.conflicts - sync.conflicts) as f64 / rounds,
         "value_bytes_sent_per_second": (sync_then.sent - sync.sent) as f64 / seconds,
+        "value_bytes_received_per_second": (sync_then.received - sync.received) as f64 / seconds,
         "redis": {
             "cpu_cores": (costs_then.cpu_seconds - costs.cpu_seconds) / seconds,
             "commands_per_second": (costs_then.commands - costs.commands) / seconds,
@@ -302,9 +336,16 @@ fn work(bench: &Bench, pass: impl FnOnce()) -> f64 {
     let look = redis::Script::new(include_str!("../../lua/look.lua")).get_hash().to_owned();
     let write = redis::Script::new(include_str!("../../lua/write.lua")).get_hash().to_owned();
     let mut monitor = Monitor::start(&bench.redis);
-    pass();
     let (mut looks, mut sum, mut writes) = (HashMap::new(), 0.0, 0.0);
-    for line in monitor.lines_until(&bench.redis, "the monitor's end") {
+    let end = "the monitor's end";
+    // Read while it comes, or Redis would keep all of it.
+    let lines = thread::scope(|scope| {
+        let lines = scope.spawn(|| monitor.lines_until(end));
+        pass();
+        let _: String = bench.redis.ask(&["ECHO", end]);
+        lines.join().expect("lines that end")
+    });
+    for line in lines {
         // 1700000000.123456 [0 127.0.0.1:5555] "EVALSHA" "…"
         let mut words = line.split(' ');
         let Some(time) = words.next().and_then(|time| time.parse::<f64>().ok()) else { continue };

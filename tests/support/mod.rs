@@ -109,8 +109,17 @@ impl Server {
 
     /// How much memory it takes.
     pub fn resident_kib(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// How much memory it has ever taken.
+    pub fn peak_kib(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, what: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.0.id())).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap_or_default();
         line.trim().trim_end_matches(" kB").parse().unwrap_or_default()
     }
 
@@ -315,9 +324,8 @@ impl Monitor {
         Self { reader }
     }
 
-    /// What clients asked until `mark` is echoed, each line no longer than names and keys need.
-    pub fn lines_until(&mut self, redis: &Redis, mark: &str) -> Vec<String> {
-        let _: String = redis.ask(&["ECHO", mark]);
+    /// What clients asked until somebody has `mark` echoed, each line no longer than names and keys need.
+    pub fn lines_until(&mut self, mark: &str) -> Vec<String> {
         let mut lines = Vec::new();
         loop {
             let mut line = Vec::new();
@@ -333,10 +341,11 @@ impl Monitor {
         }
     }
 
-    /// How often each command was asked until `mark` is echoed.
+    /// How often each command was asked until now, which is when `mark` is echoed.
     pub fn commands_until(&mut self, redis: &Redis, mark: &str) -> BTreeMap<String, u64> {
+        let _: String = redis.ask(&["ECHO", mark]);
         let mut commands = BTreeMap::new();
-        for line in self.lines_until(redis, mark) {
+        for line in self.lines_until(mark) {
             let name = line.split('"').nth(1).unwrap_or_default().to_ascii_uppercase();
             // Connecting, and a script's first call on a new server, are no part of a round.
             if !name.is_empty() && !["CLIENT", "SCRIPT", "SELECT", "HELLO", "ECHO"].contains(&name.as_str()) {

@@ -26,6 +26,12 @@ pub fn clocks_are_off(rig: &Rig) -> Finding {
         }
         bench.wait_until("all servers to be ready", |bench| (0..5).all(|place| bench.server(place).is_ready()));
         bench.fill();
+        for (place, &seconds) in set.iter().enumerate() {
+            let offset = bench.server(place).status()["sync"]["clock_offset_seconds"].as_f64().unwrap_or_default();
+            found.check((offset - seconds).abs() < 0.4, || {
+                format!("a clock {seconds} s off is said to be {offset} s off")
+            });
+        }
         let crowd = bench.crowd(rig.rate(3000.0));
         let until = bench.origin.now() + 6 * SECOND;
         while bench.origin.now() < until {
@@ -48,6 +54,7 @@ fn minutes_agree(bench: &Bench) -> Finding {
     let newest = keys.iter().filter_map(|key| key.rsplit(':').next()?.parse::<u64>().ok()).max();
     let newest = newest.unwrap_or_default();
     found.check(newest <= soon.as_secs(), || format!("minute {newest} was written at {soon:?} less 100 ms"));
+    found.check(newest + 2 >= soon.as_secs(), || format!("minute {newest} is the newest at {soon:?} less 100 ms"));
     found
 }
 

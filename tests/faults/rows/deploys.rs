@@ -45,11 +45,19 @@ pub fn other_sizes_and_keys(rig: &Rig) -> Finding {
             bench.origin.cut_off(0..place + 1);
             let _ = bench.stop(place);
             bench.start_server_with(place, std::slice::from_ref(&setting), &url);
+            if place == 0 {
+                // By hand, and on the new release alone.
+                bench.server(0).check(&format!("stranger-{turn}"));
+                bench.pass(bench.news());
+                let there = bench.server(4).decide(&format!("stranger-{turn}"));
+                found.check(there != "seen", || format!("{setting:?}: what came in there is seen here"));
+            }
             if place < 4 {
                 let alarms = bench.wait_until("the alarm", |bench| foreign(bench, place) && foreign(bench, 4));
                 found.check(alarms < 3 * SECOND, || format!("{setting:?}: both know of each other after {alarms:.1?}"));
             }
         }
+        bench.origin.reunited();
         // For one window the new release turns nobody away whom the old one may have let in.
         bench.pass((began + bench.window()).saturating_sub(bench.origin.now()));
         drop(crowd);
@@ -96,9 +104,8 @@ pub fn neighbours(rig: &Rig) -> Finding {
                 let _: () = bench.redis.ask(&["SET", "somebody:else", "value"]);
             }
             let url = bench.url();
-            bench.start_server_with(5, std::slice::from_ref(setting), &url);
             // Asked by hand alone: what is in here is unknown there, and the other way round.
-            bench.hide(5);
+            bench.start_hidden(5, std::slice::from_ref(setting), &url);
             let token = format!("stranger-{turn}");
             let there = bench.server(5).decide(&token);
             found.check(there == "warming" || there == "newcomer", || format!("{setting:?}: {there}"));

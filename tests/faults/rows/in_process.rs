@@ -53,6 +53,7 @@ pub fn a_queue_of_one(rig: &Rig) -> Finding {
         found.remark = format!("the queue was full {full} times");
         found.repetitions += 1;
     }
+    found.in_process = found.checks;
     found
 }
 
@@ -111,7 +112,7 @@ pub fn readers_and_a_writer(rig: &Rig) -> Finding {
     };
     let (alone, _) = read(false);
     let (beside, waits) = read(true);
-    let mut found = Finding { repetitions: 1, checks: beside.len(), ..Finding::default() };
+    let mut found = Finding { repetitions: 1, checks: beside.len(), in_process: beside.len(), ..Finding::default() };
     let forgotten = forgotten.into_inner();
     found.check(forgotten == 0, || format!("{forgotten} answers forgot who is in"));
     let [p999_alone, p999_beside] = [&alone, &beside].map(|took| took.value_at_quantile(0.999));

@@ -6,6 +6,7 @@ use crate::bench::{Bench, Spec};
 use crate::origin::Heard;
 use crate::proxy::{Proxy, Weather};
 use crate::report::Finding;
+use crate::scale::SetAtLast;
 use crate::support::get;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -25,6 +26,7 @@ pub fn minutes_change(rig: &Rig) -> Finding {
     let mut found = Finding { repetitions: changes as u64, ..Finding::default() };
     thread::scope(|scope| {
         scope.spawn(|| rival(&bench, &over));
+        let _over = SetAtLast(&over);
         let mut asked_once: Vec<Option<usize>> = Vec::new();
         let news = bench.news().as_secs() as usize + 1;
         for change in 0..changes {
@@ -37,7 +39,7 @@ pub fn minutes_change(rig: &Rig) -> Finding {
             let answers = bench.ask_all(&questions);
             let admitted = |(&(token, _), heard)| (heard == Heard::Admitted).then_some(token);
             asked_once.extend(questions.iter().zip(answers).map(admitted));
-            // Those of D ago are known everywhere: each is asked about once, anywhere.
+            // Those of D ago are known everywhere: each is asked about once, of every server.
             bench.pass(Duration::from_millis(100));
             if let Some(ripe) = change.checked_sub(news) {
                 for token in asked_once[ripe * per_minute..][..per_minute].iter().flatten() {
@@ -45,7 +47,6 @@ pub fn minutes_change(rig: &Rig) -> Finding {
                 }
             }
         }
-        over.store(true, Relaxed);
     });
     let after = races(&bench);
     let (conflicts, attempts) = (after.0 - before.0, after.1.saturating_sub(before.1));
@@ -232,6 +233,10 @@ pub fn servers_stand_still(rig: &Rig) -> Finding {
             let silent: Vec<_> = silent.into_iter().filter(|&it| bench.ask(it, place) == Heard::Admitted).collect();
             order(r#"{"mode":"auto"}"#);
             found.check(!silent.is_empty(), || "nobody came in before the pause".into());
+            // What it has not told, it cannot tell now.
+            bench.origin.cut_off(place..place + 1);
+            let rounds = |bench: &Bench| bench.server(place).status()["sync"]["rounds"].as_u64().unwrap_or_default();
+            let before = rounds(bench);
             bench.pause(place);
             bench.pass(Duration::from_secs_f64(pause));
             bench.resume(place);
@@ -242,7 +247,11 @@ pub fn servers_stand_still(rig: &Rig) -> Finding {
                     found.check(decision != "seen", || format!("token {token} is outdated, and seen after {pause} s"));
                 }
             }
+            // The one that was under way, and two in the first period, half of which has passed.
+            let anew = rounds(bench) - before;
+            found.check(anew <= 3, || format!("{anew} rounds right after {pause} s"));
             found.recovered(bench.wait_until("the server to be in step", |bench| bench.is_synced(place)));
+            bench.origin.reunited();
             found.check(get(bench.server(place).admin, "/readyz", &[]).status == 200, || "not ready".into());
             // In full as long as it takes to be asked about thousands of times.
             bench.pass(if rig.full { 10 * bench.news() } else { bench.news() });

@@ -3,7 +3,7 @@
 use crate::Rig;
 use crate::bench::SECRET;
 use crate::report::Finding;
-use crate::support::{Server, wait_for};
+use crate::support::{DEADLINE, Server, wait_for};
 use std::time::{Duration, Instant};
 
 const ENVIRONMENT: [(&str, &str); 2] =
@@ -16,12 +16,27 @@ pub fn killed_while_the_snapshot_is_written(rig: &Rig) -> Finding {
     let turns = rig.times(1000).div_ceil(SERVERS);
     std::thread::scope(|scope| {
         let lives: Vec<_> = (0..SERVERS).map(|seed| scope.spawn(move || killed_at_its_snapshot(turns, seed))).collect();
-        let mut all = Finding { repetitions: turns * SERVERS, ..Finding::default() };
+        let mut all = Finding::default();
         for life in lives {
             all = all.and(life.join().expect("a life that ends"));
         }
+        // Those that left half a file.
+        let halves = std::mem::take(&mut all.repetitions);
+        all.remark = format!("{halves} of {} died in the middle of a write", turns * SERVERS);
+        all.check(halves > 0 || !rig.full, || "none died in the middle of a write".into());
+        all.repetitions = turns * SERVERS;
         all.and(damaged(rig))
     })
+}
+
+/// Without rest, because what is waited for lasts for less than a millisecond.
+#[allow(clippy::disallowed_methods)] // Tests wait in real time.
+fn wait_for_quickly(what: &str, condition: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < DEADLINE, "waited {DEADLINE:?} for {what}");
+        std::thread::park_timeout(Duration::from_micros(100));
+    }
 }
 
 /// A snapshot that is cut or has a bit flipped: the next start knows all who were in, or nobody. (Of every byte, in the
@@ -89,11 +104,15 @@ fn killed_at_its_snapshot(turns: u64, seed: u64) -> Finding {
                 (written().is_some() && written() != known).then_some(())
             });
         }
-        // News make it write again; somewhere in there it dies.
-        for token in 0..dice.usize(..40) {
-            server.check(&format!("more-{turn}-{token}"));
-        }
+        // News make it write again, two seconds later; in the middle of that it dies.
+        let temporary = file.with_extension("snapshot.new");
+        let _ = std::fs::remove_file(&temporary);
+        let known = written();
+        server.check(&format!("more-{turn}"));
+        wait_for_quickly("the next snapshot to be begun", || temporary.exists() || written() != known);
         server.process.signal("-KILL");
+        drop(server);
+        found.repetitions += u64::from(temporary.exists());
     }
     found
 }

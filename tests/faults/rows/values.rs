@@ -10,6 +10,7 @@ use headcount::bloom::{Bloom, Shape};
 use headcount::fingerprint::FingerprintKey;
 use headcount::internals::{Values, keyed_hash};
 use headcount::time::Slot;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::time::Duration;
 
@@ -30,11 +31,14 @@ pub fn becomes_a_replica(rig: &Rig) -> Finding {
         let mut found = Finding { repetitions: rig.times(40), ..Finding::default() };
         for _ in 0..found.repetitions {
             bench.origin.cut_off(0..5);
+            let before = bench.proxy.connections_made();
             let _: () = bench.redis.ask(&["REPLICAOF", "127.0.0.1", &elsewhere.port.to_string()]);
             let all_say_so = |bench: &Bench| (0..5).all(|place| refusal(bench, place).contains("READONLY"));
             let noticed = bench.wait_until("the alarm", all_say_so);
             found.check(noticed <= bench.news(), || format!("noticed after {noticed:.1?}"));
             bench.pass(SECOND);
+            let anew = bench.proxy.connections_made() - before;
+            found.check(anew >= 5, || format!("{anew} new connections of five servers"));
             let _: () = bench.redis.ask(&["REPLICAOF", "NO", "ONE"]);
             found.recovered(bench.wait_until("all servers to be in step", in_step));
             bench.origin.reunited();
@@ -52,7 +56,7 @@ pub fn is_full(rig: &Rig) -> Finding {
             let evicts = turn % 2 == 1;
             let policy = if evicts { "allkeys-random" } else { "noeviction" };
             let _: () = bench.redis.ask(&["CONFIG", "SET", "maxmemory-policy", policy]);
-            let before = evicted(bench);
+            let (before, minutes) = (evicted(bench), minutes(bench));
             bench.origin.cut_off(0..5);
             let _: () = bench.redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
             if evicts {
@@ -64,7 +68,13 @@ pub fn is_full(rig: &Rig) -> Finding {
             }
             bench.pass(SECOND);
             let _: () = bench.redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
-            let back = bench.wait_until("all servers to be in step", in_step);
+            // Those that are in the window still.
+            let back = bench.wait_until("all servers to be in step, and all minutes in Redis", |bench| {
+                let now: (u64, u64) = bench.redis.ask(&["TIME"]);
+                let there = self::minutes(bench);
+                let oldest = now.0.saturating_sub(u64::from(bench.spec.slots) - 1);
+                in_step(bench) && minutes.range(oldest..).all(|minute| there.contains(minute))
+            });
             let most = if evicts { 2 * bench.news() } else { 2 * SECOND + 2 * bench.spec.sync_every };
             found.check(back <= most, || format!("{policy}: in step after {back:.1?}"));
             found.recovered(back);
@@ -74,6 +84,13 @@ pub fn is_full(rig: &Rig) -> Finding {
         let _: () = bench.redis.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
         found
     })
+}
+
+/// The minutes that have a value in Redis; they are seconds here.
+fn minutes(bench: &Bench) -> BTreeSet<u64> {
+    let keys: Vec<String> = bench.redis.ask(&["KEYS", "headcount:*:slot:*"]);
+    let with_value = keys.iter().filter(|key| bench.redis.ask(&["HEXISTS", key, "value"]));
+    with_value.filter_map(|key| key.rsplit(':').next()?.parse().ok()).collect()
 }
 
 fn evicted(bench: &Bench) -> u64 {
@@ -94,10 +111,10 @@ pub fn values_are_lies(rig: &Rig) -> Finding {
     in_play(rig, &spec, rig.rate(3000.0), |bench| {
         let mut found = Finding { repetitions: rig.times(200), ..Finding::default() };
         let mut dice = fastrand::Rng::with_seed(22);
-        let memory =
-            |bench: &Bench| -> u64 { (0..5).map(|place| bench.server(place).resident_kib()).max().unwrap_or(0) };
-        // A gigabyte of zeros; of ten megabytes where time is short.
-        let (before, bomb) = (memory(bench), gzip(&vec![0; 1 << 20], if rig.full { 1024 } else { 10 }));
+        let peak = |bench: &Bench| -> u64 { (0..5).map(|place| bench.server(place).peak_kib()).max().unwrap_or(0) };
+        let before = peak(bench);
+        // As many zeros as fit into a value that is as long as a filter; a gigabyte is longer, and refused unread.
+        let bombs = [gzip(&vec![0; 1 << 20], 20), gzip(&vec![0; 1 << 20], 1024)];
         let bits = bench.server(0).status()["ring"]["bits"].as_u64().expect("a number");
         let ones = gzip(&vec![0xff; bits as usize / 8], 1);
         for turn in 0..found.repetitions {
@@ -108,7 +125,7 @@ pub fn values_are_lies(rig: &Rig) -> Finding {
             let key = keys[dice.usize(keys.len() / 2..keys.len())].as_str();
             let value: Vec<u8> = bench.redis.ask(&["HGET", key, "value"]);
             let other: Vec<u8> = bench.redis.ask(&["HGET", keys[keys.len() / 3], "value"]);
-            let lie = lie(turn, value, other, [&bomb, &ones], &mut dice);
+            let lie = lie(turn, value, other, [&bombs[turn as usize / 6 % 2], &ones], &mut dice);
             let known = corrupt(bench);
             let stamp = format!("lie-{turn}");
             let mut connection = redis::Client::open(bench.redis.url()).unwrap().get_connection().unwrap();
@@ -120,11 +137,16 @@ pub fn values_are_lies(rig: &Rig) -> Finding {
                 ts.is_none_or(|ts| ts != stamp)
             });
             found.recovered(replaced);
+            // Three rounds, which are two periods apart at most.
+            found
+                .check(replaced <= 6 * bench.spec.sync_every, || format!("turn {turn}: replaced after {replaced:.1?}"));
+            let stranger = bench.server(turn as usize % 5).decide(&format!("stranger-{turn}"));
+            found.check(stranger != "seen", || format!("turn {turn}: a stranger is taken for known"));
             found.check(corrupt(bench) > known, || format!("turn {turn}: nobody counted it"));
         }
-        let grown = memory(bench).saturating_sub(before);
+        let grown = peak(bench).saturating_sub(before);
         found.check(grown <= 64 << 10, || format!("a server has grown by {grown} KiB"));
-        found.remark = format!("memory grew by {grown} KiB");
+        found.remark = format!("memory grew by {grown} KiB at most");
         found
     })
     .and(lies_at_the_decoder(rig))
@@ -160,9 +182,9 @@ fn lies_at_the_decoder(rig: &Rig) -> Finding {
         filter.insert(key().fingerprint(&token.to_le_bytes()));
     }
     let genuine = values.encode(Slot(7), true, &filter);
-    let mut found = Finding::default();
+    let mut found = Finding { in_process: rig.times(100_000), ..Finding::default() };
     let mut dice = fastrand::Rng::with_seed(23);
-    for turn in 0..rig.times(100_000) {
+    for turn in 0..found.in_process {
         let lie = lie(turn % 3, genuine.clone(), Vec::new(), [&[], &[]], &mut dice);
         let read = values.decode(Slot(7), &lie);
         found.check(read.is_err(), || format!("turn {turn}: {} bytes are read as a filter", lie.len()));
@@ -190,9 +212,12 @@ fn gzip(bytes: &[u8], times: u32) -> Vec<u8> {
     encoder.finish().expect("memory can be written to")
 }
 
+/// One byte a second.
+const DRIPS: &[u8] = b"$12\r\nin no hurry!\r\n";
+
 /// Row 21. Something that is no Redis, or one that has gone mad: no panic, checks go on, and memory stays what it was.
 pub fn answers_are_senseless(rig: &Rig) -> Finding {
-    let lies: [&'static [u8]; 14] = [
+    let lies: [&'static [u8]; 15] = [
         b"-ERR unknown command\r\n",
         b"-LOADING Redis is loading the dataset in memory\r\n",
         b"-OOM command not allowed\r\n",
@@ -207,6 +232,7 @@ pub fn answers_are_senseless(rig: &Rig) -> Finding {
         b"$536870912\r\nx",
         b"*2147483647\r\n",
         b"\xff\x00garbage\r\n\r\n",
+        DRIPS,
     ];
     let mut found = Finding::default();
     let questions: Vec<_> = (0..400).map(|token| (token, 0)).collect();
@@ -245,8 +271,13 @@ fn liar(rig: &Rig, lie: &'static [u8]) -> std::net::SocketAddr {
             tokio::spawn(async move {
                 let mut bytes = [0; 4096];
                 while let Ok(1..) = stream.read(&mut bytes).await {
-                    if stream.write_all(lie).await.is_err() {
-                        return;
+                    for piece in lie.chunks(if lie == DRIPS { 1 } else { lie.len() }) {
+                        if stream.write_all(piece).await.is_err() {
+                            return;
+                        }
+                        if lie == DRIPS {
+                            tokio::time::sleep(SECOND).await;
+                        }
                     }
                 }
             });
