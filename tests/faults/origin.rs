@@ -54,11 +54,19 @@ pub struct Origin {
     log: Mutex<Log>,
 }
 
+/// How long requests took.
+pub struct Latency {
+    /// In microseconds, from when they were due: who waits for a slow answer cannot ask the next question in time.
+    pub since_due: Histogram<u64>,
+    /// The slowest answer to a question, once it was asked.
+    pub slowest: Duration,
+}
+
 #[derive(Default)]
 struct Log {
     tokens: Vec<VecDeque<Admission>>,
     tally: Tally,
-    latency: Option<Histogram<u64>>,
+    latency: Latency,
     cut_off: Range<usize>,
 }
 
@@ -96,9 +104,9 @@ impl Origin {
         if log.tokens.len() <= token {
             log.tokens.resize_with(token + 1, VecDeque::new);
         }
-        // From when it was due: who waits for a slow answer cannot ask the next question in time.
         let micros = u64::try_from((received - due).as_micros()).unwrap_or(u64::MAX);
-        log.latency.get_or_insert_with(histogram).saturating_record(micros);
+        log.latency.since_due.saturating_record(micros);
+        log.latency.slowest = log.latency.slowest.max(received - sent);
         if heard == Heard::Nothing {
             log.tally.unanswered += 1;
             return;
@@ -196,8 +204,8 @@ impl Origin {
     }
 
     /// How long requests took since this was last asked.
-    pub fn take_latency(&self) -> Histogram<u64> {
-        self.log.lock().latency.take().unwrap_or_else(histogram)
+    pub fn take_latency(&self) -> Latency {
+        std::mem::take(&mut self.log.lock().latency)
     }
 }
 
@@ -210,7 +218,9 @@ impl Log {
     }
 }
 
-/// Microseconds, up to a minute.
-fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 60_000_000, 3).expect("bounds that a histogram can have")
+impl Default for Latency {
+    fn default() -> Self {
+        let since_due = Histogram::new_with_bounds(1, 60_000_000, 3).expect("bounds that a histogram can have");
+        Self { since_due, slowest: Duration::ZERO }
+    }
 }

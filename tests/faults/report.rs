@@ -1,6 +1,6 @@
 //! What was injected, checked and found: one line a row, for people and for machines.
 
-use hdrhistogram::Histogram;
+use crate::origin::Latency;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -33,11 +33,12 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub fn latency(&mut self, latency: &Histogram<u64>) {
-        if !latency.is_empty() {
-            self.slowest = self.slowest.max(Some(Duration::from_micros(latency.max())));
-            self.p999 = Some(Duration::from_micros(latency.value_at_quantile(0.999)));
-            self.median = Some(Duration::from_micros(latency.value_at_quantile(0.5)));
+    pub fn latency(&mut self, latency: &Latency) {
+        let quantile = |part| Duration::from_micros(latency.since_due.value_at_quantile(part));
+        if !latency.since_due.is_empty() {
+            self.slowest = self.slowest.max(Some(latency.slowest));
+            self.p999 = Some(quantile(0.999));
+            self.median = Some(quantile(0.5));
         }
     }
 

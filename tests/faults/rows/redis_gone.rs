@@ -3,11 +3,10 @@
 use super::{heard, in_play};
 use crate::Rig;
 use crate::bench::{Bench, Spec};
-use crate::origin::Heard;
+use crate::origin::{Heard, Latency};
 use crate::proxy::Weather;
 use crate::report::Finding;
 use crate::support::{Monitor, Redis, Server, wait_for};
-use hdrhistogram::Histogram;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -65,22 +64,23 @@ pub fn killed(rig: &Rig) -> Finding {
 }
 
 /// How long answers take while nothing is wrong; as long as it takes to know one in a thousand.
-fn calm(bench: &Bench, rig: &Rig) -> Histogram<u64> {
+fn calm(bench: &Bench, rig: &Rig) -> Latency {
     bench.origin.take_latency();
     bench.pass(if rig.full { 20 * SECOND } else { SECOND });
     bench.origin.take_latency()
 }
 
 /// Nobody waited; in full, on a machine that does nothing else, the percentiles are compared, too.
-fn compare(rig: &Rig, calm: &Histogram<u64>, during: &Histogram<u64>) -> Finding {
+fn compare(rig: &Rig, calm: &Latency, during: &Latency) -> Finding {
     let mut found = Finding::default();
     found.latency(during);
-    let [before, while_it_lasts] = [calm, during].map(|latency| latency.value_at_quantile(0.999));
+    let [before, while_it_lasts] = [calm, during].map(|latency| latency.since_due.value_at_quantile(0.999));
     if rig.full {
         let most = before * 12 / 10 + 100;
         found.check(while_it_lasts <= most, || format!("p99.9 {while_it_lasts} µs, where {before} µs were before"));
     }
-    found.check(during.max() < 200_000, || format!("somebody waited {} µs", during.max()));
+    let slowest = during.slowest;
+    found.check(slowest < Duration::from_millis(200), || format!("somebody waited {slowest:.1?}"));
     found.remark = format!("p99.9 {before} → {while_it_lasts} µs");
     found
 }
