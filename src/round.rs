@@ -745,3 +745,6 @@ impl Round {
         Next::Done(outcome)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -503,6 +503,33 @@ async fn a_step_of_the_stores_clock_into_the_next_minute_turns_nobody_away_befor
 }
 
 #[tokio::test]
+async fn until_the_worker_has_turned_to_the_minute_of_a_stepped_clock_no_round_calls_anybody_a_newcomer() {
+    let mut fleet = Fleet::new();
+    let stores = Arc::new(ManualClock::starting_at(fleet.clock.wall()));
+    fleet.store = MemoryStore::with_clock(Arc::clone(&stores));
+    let (mut a, mut b) = (fleet.start(), fleet.start());
+    for _ in 0..20 {
+        stores.advance(SECOND);
+        fleet.pass(1, &mut [&mut a, &mut b]).await;
+    }
+    // Into the first moment of the next minute, so that nobody is late yet.
+    stores.advance(40 * SECOND + SECOND / 100);
+    a.round().await;
+    assert!(a.headcount.admit("alice").is_admitted());
+    a.round().await;
+    let throttling =
+        OverrideOrder { mode: OverrideMode::Throttling, max_active_users: None, lasting: 10 * MINUTE, reason: None };
+    b.headcount.set_override(throttling).unwrap();
+    for player in ["bob", "carol", "dave"] {
+        b.rounds.round().await;
+        assert_eq!(b.coverage(), 30);
+        assert_eq!(b.decide(player), Decision::Warming);
+    }
+    b.round().await;
+    assert_eq!((b.decide("alice"), b.decide("stranger")), (Decision::Seen, Decision::Rejected));
+}
+
+#[tokio::test]
 async fn a_small_correction_of_the_clock_at_a_minutes_turn_costs_no_round() {
     let mut fleet = Fleet::new();
     let stores = Arc::new(ManualClock::starting_at(fleet.clock.wall()));

@@ -1,0 +1,112 @@
+//! What a round asks, and how long it waits; what it learns is tested with whole fleets (`tests/fleet.rs`).
+
+use super::*;
+use crate::MemoryStore;
+use crate::headcount::Worker;
+use crate::time::{ManualClock, Timestamp};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn exchange() -> (Headcount, Worker, Exchange) {
+    let (headcount, worker) = Headcount::builder().max_active_users(1000).build().unwrap();
+    let exchange = headcount.exchange_by("test", Protocol::HEADCOUNT);
+    (headcount, worker, exchange)
+}
+
+fn outgoing(count: usize) -> Request {
+    let minute =
+        |age: usize| Outgoing { slot: Slot(age as u64), after: None, stamp: Stamp(age.to_string()), value: Vec::new() };
+    Request::Publish(Publish { minutes: (0..count).map(minute).collect(), ..Publish::default() })
+}
+
+#[test]
+fn a_server_is_known_for_five_rounds_and_its_keys_for_two_minutes_more_than_the_window() {
+    let (_headcount, _worker, exchange) = exchange();
+    assert_eq!(exchange.identity.alive_for, 5 * SECOND);
+    assert_eq!(exchange.identity.keep_for, 32 * 60 * SECOND);
+    assert_eq!(Outcome::ALL.map(Outcome::as_str), ["success", "conflict", "timeout", "failure"]);
+}
+
+#[test]
+fn an_answer_is_waited_for_as_long_as_what_it_brings_may_take() {
+    let (headcount, _worker, exchange) = exchange();
+    let round = &exchange.round;
+    let fetch = |count: u64| Request::Fetch { slots: (0..count).map(Slot).collect() };
+    let usual = SECOND.mul_f64(0.8);
+    assert_eq!(round.time_for(&Request::Look { slots: Vec::new() }), FIRST_ANSWER);
+    assert_eq!([2, 3].map(|count| round.time_for(&fetch(count))), [usual, CATCH_UP]);
+    assert_eq!([2, 3].map(|count| round.time_for(&outgoing(count))), [usual, CATCH_UP]);
+    headcount.shared.sync.lock().last_success = Some(SECOND);
+    assert_eq!(round.time_for(&Request::Look { slots: Vec::new() }), usual);
+}
+
+#[test]
+fn rounds_are_counted_as_they_begin() {
+    let (headcount, _worker, mut exchange) = exchange();
+    for begun in 1..=3 {
+        let _ = exchange.round.begin(SECOND);
+        assert_eq!(headcount.status().sync.rounds, begun);
+    }
+}
+
+#[test]
+fn whoever_came_in_is_news_until_it_is_written() {
+    let (headcount, mut worker, mut exchange) = exchange();
+    worker.tick();
+    assert!(!exchange.round.has_news());
+    assert!(headcount.admit("alice").is_admitted());
+    assert!(exchange.round.has_news());
+    assert_eq!(play(&mut exchange, &MemoryStore::new(), |_| ()), Outcome::Success);
+    assert!(!exchange.round.has_news());
+}
+
+#[test]
+fn small_values_are_fetched_all_at_once() {
+    let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+    let store = MemoryStore::with_clock(Arc::clone(&clock));
+    let server = || {
+        let builder = Headcount::builder().max_active_users(1000).secret("the key of the whole fleet");
+        let (headcount, worker) = builder.clock(Arc::clone(&clock)).build().unwrap();
+        let exchange = headcount.exchange_by("test", Protocol::HEADCOUNT);
+        (headcount, worker, exchange)
+    };
+    let (headcount, mut worker, mut exchange) = server();
+    for minute in 0..5 {
+        assert!(headcount.admit(format!("player-{minute}")).is_admitted());
+        play(&mut exchange, &store, |_| ());
+        clock.advance(60 * SECOND);
+        worker.tick();
+    }
+    let (_joiner, _worker, mut exchange) = server();
+    let mut fetched = Vec::new();
+    play(&mut exchange, &store, |request| {
+        if let Request::Fetch { slots } = request {
+            fetched.push(slots.len());
+        }
+    });
+    assert!(matches!(fetched[..], [count] if count >= 4), "{fetched:?}");
+}
+
+#[test]
+fn a_round_looks_once_and_once_more_only_if_the_first_look_corrects_the_clock() {
+    let (_headcount, _worker, mut exchange) = exchange();
+    let store = MemoryStore::new();
+    for round in 0..3 {
+        let mut looks = 0;
+        play(&mut exchange, &store, |request| looks += usize::from(matches!(request, Request::Look { .. })));
+        assert_eq!(looks, 1, "in round {round}");
+    }
+}
+
+/// One round; `see` is shown what it asks.
+fn play(exchange: &mut Exchange, store: &MemoryStore, mut see: impl FnMut(&Request)) -> Outcome {
+    let mut request = exchange.round.begin(SECOND);
+    loop {
+        see(&request);
+        let reply = store.answer(&exchange.identity, request);
+        match exchange.round.answer(Ok(reply), SECOND) {
+            Next::Ask(next) => request = next,
+            Next::Done(outcome) => return outcome,
+        }
+    }
+}
