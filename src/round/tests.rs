@@ -98,6 +98,30 @@ fn a_round_looks_once_and_once_more_only_if_the_first_look_corrects_the_clock() 
     }
 }
 
+#[test]
+fn a_value_that_is_longer_than_any_filter_is_refused_unread() {
+    let (headcount, _worker, mut exchange) = exchange();
+    let store = MemoryStore::new();
+    play(&mut exchange, &store, |_| ());
+    let (most, current) = (headcount.shared.codec.most_bytes(), headcount.shared.state.read().ring.current());
+    let minutes = [(1, most), (2, most + 1)].map(|(age, length)| Outgoing {
+        slot: current.minus(age),
+        after: None,
+        stamp: Stamp(format!("{length} bytes")),
+        value: vec![7; length],
+    });
+    store.answer(&exchange.identity, Request::Publish(Publish { minutes: minutes.into(), ..Publish::default() }));
+    let mut fetched = Vec::new();
+    play(&mut exchange, &store, |request| {
+        if let Request::Fetch { slots } = request {
+            fetched.extend_from_slice(slots);
+        }
+    });
+    assert_eq!(fetched, [current.minus(1)]);
+    // Both are refused, the one for its length and the other for what it holds.
+    assert_eq!(headcount.status().sync.corrupt, 2);
+}
+
 /// One round; `see` is shown what it asks.
 fn play(exchange: &mut Exchange, store: &MemoryStore, mut see: impl FnMut(&Request)) -> Outcome {
     let mut request = exchange.round.begin(SECOND);
