@@ -316,7 +316,7 @@ fn listen(members: &[Member], bench: &Bench, arriving: &AtomicBool, admitted: &A
     serde_json::json!({
         "slots": SLOTS, "slot_seconds": SLOT.as_secs(), "sync_every_seconds": SYNC_EVERY.as_secs(),
         "max_active_users": X, "capacity": CAPACITY, "newcomers_per_second": newcomers,
-        "w_seconds": w,
+        "w_seconds": w.iter().sum::<f64>() / w.len() as f64, "w_p50_seconds": w[w.len() / 2], "w_p99_seconds": w[w.len() * 99 / 100],
         "rounds_per_second": rounds / seconds,
         "failed_rounds": sync_then.failures - sync.failures,
         "conflicts_per_round": (sync_then.conflicts - sync.conflicts) as f64 / rounds,
@@ -331,12 +331,12 @@ fn listen(members: &[Member], bench: &Bench, arriving: &AtomicBool, admitted: &A
     })
 }
 
-/// w: the mean time between a server's look and the write that follows it, by Redis's monitor.
-fn work(bench: &Bench, pass: impl FnOnce()) -> f64 {
+/// w: the time between a server's look and the write that follows it, by Redis's monitor; in ascending order.
+fn work(bench: &Bench, pass: impl FnOnce()) -> Vec<f64> {
     let look = redis::Script::new(include_str!("../../lua/look.lua")).get_hash().to_owned();
     let write = redis::Script::new(include_str!("../../lua/write.lua")).get_hash().to_owned();
     let mut monitor = Monitor::start(&bench.redis);
-    let (mut looks, mut sum, mut writes) = (HashMap::new(), 0.0, 0.0);
+    let (mut looks, mut times) = (HashMap::new(), Vec::new());
     let end = "the monitor's end";
     // Read while it comes, or Redis would keep all of it.
     let lines = thread::scope(|scope| {
@@ -355,9 +355,9 @@ fn work(bench: &Bench, pass: impl FnOnce()) -> f64 {
         } else if line.contains(&write)
             && let Some(look) = looks.get(&client)
         {
-            sum += time - look;
-            writes += 1.0;
+            times.push(time - look);
         }
     }
-    sum / writes
+    times.sort_by(f64::total_cmp);
+    times
 }
