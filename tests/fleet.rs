@@ -503,6 +503,21 @@ async fn a_step_of_the_stores_clock_into_the_next_minute_turns_nobody_away_befor
 }
 
 #[tokio::test]
+async fn a_step_of_the_stores_clock_within_a_minute_costs_no_round() {
+    let mut fleet = Fleet::new();
+    let stores = Arc::new(ManualClock::starting_at(fleet.clock.wall()));
+    fleet.store = MemoryStore::with_clock(Arc::clone(&stores));
+    let mut a = fleet.start();
+    for _ in 0..10 {
+        stores.advance(SECOND);
+        fleet.pass(1, &mut [&mut a]).await;
+    }
+    stores.advance(20 * SECOND);
+    fleet.pass(1, &mut [&mut a]).await;
+    assert_eq!(a.coverage(), 31);
+}
+
+#[tokio::test]
 async fn until_the_worker_has_turned_to_the_minute_of_a_stepped_clock_no_round_calls_anybody_a_newcomer() {
     let mut fleet = Fleet::new();
     let stores = Arc::new(ManualClock::starting_at(fleet.clock.wall()));
