@@ -1,9 +1,9 @@
 //! What a round asks, and how long it waits; what it learns is tested with whole fleets (`tests/fleet.rs`).
 
 use super::*;
-use crate::MemoryStore;
 use crate::headcount::Worker;
 use crate::time::{ManualClock, Timestamp};
+use crate::{MemoryStore, OverrideMode, OverrideOrder};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -120,6 +120,67 @@ fn a_value_that_is_longer_than_any_filter_is_refused_unread() {
     assert_eq!(fetched, [current.minus(1)]);
     // Both are refused, the one for its length and the other for what it holds.
     assert_eq!(headcount.status().sync.corrupt, 2);
+}
+
+#[test]
+fn eight_megabytes_are_fetched_at_a_time() {
+    let (_headcount, _worker, mut exchange) = exchange();
+    let mut asked = |sizes: &[usize]| {
+        let left = sizes.iter().enumerate().map(|(place, &megabytes)| (Slot(place as u64), megabytes << 20)).collect();
+        match exchange.round.fetch(left, SECOND) {
+            Next::Ask(Request::Fetch { slots }) => slots.len(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((asked(&[5, 3, 1]), asked(&[5, 5]), asked(&[3, 3, 3, 3]), asked(&[9, 1])), (2, 1, 2, 1));
+}
+
+#[test]
+fn a_minute_that_the_store_lacks_is_news_if_anybody_is_in_it() {
+    let (headcount, mut worker, mut exchange) = exchange();
+    worker.tick();
+    let current = headcount.shared.state.read().ring.current();
+    assert!(headcount.admit("alice").is_admitted());
+    play(&mut exchange, &MemoryStore::new(), |_| ());
+    let is_dirty = |slot| headcount.shared.state.read().ring.is_dirty(slot);
+    assert!(!is_dirty(current) && !is_dirty(current.minus(1)));
+    exchange.round.miss(current);
+    exchange.round.miss(current.minus(1));
+    assert!(is_dirty(current) && !is_dirty(current.minus(1)));
+}
+
+#[test]
+fn an_override_is_told_until_the_store_has_it_and_no_longer() {
+    let (headcount, _worker, mut exchange) = exchange();
+    let store = MemoryStore::new();
+    let order =
+        OverrideOrder { mode: OverrideMode::Throttling, max_active_users: None, lasting: 60 * SECOND, reason: None };
+    headcount.set_override(order).unwrap();
+    let mut told = |store: &MemoryStore| {
+        let mut told = 0;
+        play(&mut exchange, store, |request| {
+            told += usize::from(matches!(request, Request::Publish(Publish { operator: Some(_), .. })));
+        });
+        told
+    };
+    assert_eq!([told(&store), told(&store), told(&store)], [1, 0, 0]);
+    store.flush();
+    assert_eq!([told(&store), told(&store)], [1, 0]);
+}
+
+#[test]
+fn a_store_that_refuses_writes_is_known_as_long_as_it_does() {
+    let (headcount, _worker, mut exchange) = exchange();
+    let store = MemoryStore::new();
+    for refused in [true, true, false] {
+        let request = exchange.round.begin(SECOND);
+        let mut reply = store.answer(&exchange.identity, request);
+        if let Reply::Looked(looked) = &mut reply {
+            looked.write_refused = refused.then(|| StoreError::read_only("READONLY"));
+        }
+        let _ = exchange.round.answer(Ok(reply), SECOND);
+        assert_eq!(headcount.status().sync.write_refused.is_some(), refused);
+    }
 }
 
 /// One round; `see` is shown what it asks.
