@@ -16,11 +16,11 @@ const EVERY: Duration = Duration::from_secs(30);
 /// These are never killed, so that their memory can be watched to the end.
 const STAYING: usize = 2;
 
-/// Before that, buffers and pools find their size.
-const WARM_UP: Duration = Duration::from_secs(120);
+/// Of memory's growth, once buffers and pools have found their size: in the second half.
+const MOST_KIB_AN_HOUR: f64 = 64.0;
 
-/// Growth that two hours would make visible.
-const MOST_KIB_AN_HOUR: f64 = 512.0;
+/// With fewer it cannot be told.
+const LEAST_SAMPLES: usize = 60;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
@@ -76,7 +76,7 @@ pub fn soak(rig: &Rig, lasting: Duration, seed: u64) -> Finding {
         all.recovered(back);
         all.repetitions += 1;
         let tally = bench.origin.tally();
-        let kib = memory.note(&bench, bench.origin.now() - begun);
+        let kib = memory.note(&bench, bench.origin.now() - begun, lasting / 2);
         println!(
             "{:>8.0?} {fault:?}: in step after {back:.1?}; {} checks, {} wrong; {kib} KiB",
             bench.origin.now() - begun,
@@ -155,9 +155,9 @@ fn strike(bench: &mut Bench, fault: Fault, dice: &mut fastrand::Rng) {
 struct Memory(Vec<(f64, f64)>);
 
 impl Memory {
-    fn note(&mut self, bench: &Bench, at: Duration) -> u64 {
+    fn note(&mut self, bench: &Bench, at: Duration, from: Duration) -> u64 {
         let kib = (0..STAYING).map(|place| bench.server(place).resident_kib()).max().unwrap_or_default();
-        if at > WARM_UP {
+        if at >= from {
             self.0.push((at.as_secs_f64() / 3600.0, kib as f64));
         }
         kib
@@ -166,7 +166,7 @@ impl Memory {
     /// The slope of the line that fits best.
     fn kib_an_hour(&self) -> Option<f64> {
         let count = self.0.len() as f64;
-        if self.0.len() < 10 {
+        if self.0.len() < LEAST_SAMPLES {
             return None;
         }
         let mean = |of: fn(&(f64, f64)) -> f64| self.0.iter().map(of).sum::<f64>() / count;
