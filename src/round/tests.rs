@@ -28,6 +28,14 @@ fn a_server_is_known_for_five_rounds_and_its_keys_for_two_minutes_more_than_the_
 }
 
 #[test]
+fn the_talks_designs_run_at_fixed_times_exchange_the_newest_minute_and_take_clocks_for_versions() {
+    for design in [Protocol::V1, Protocol::V1_1] {
+        assert!(!design.jitter && design.newest_only && design.stamps == Stamps::Clock);
+    }
+    assert!(Protocol::V1.retry_on_conflict && !Protocol::V1_1.retry_on_conflict);
+}
+
+#[test]
 fn an_answer_is_waited_for_as_long_as_what_it_brings_may_take() {
     let (headcount, _worker, exchange) = exchange();
     let round = &exchange.round;
