@@ -68,24 +68,38 @@ fn whoever_came_in_is_news_until_it_is_written() {
     assert!(!exchange.round.has_news());
 }
 
-#[test]
-fn small_values_are_fetched_all_at_once() {
+/// A server in time, and a store that has seen it for so many minutes, in each of which somebody came in.
+fn server_of_minutes(minutes: u64) -> (Arc<ManualClock>, MemoryStore, Exchange) {
     let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
     let store = MemoryStore::with_clock(Arc::clone(&clock));
-    let server = || {
-        let builder = Headcount::builder().max_active_users(1000).secret("the key of the whole fleet");
-        let (headcount, worker) = builder.clock(Arc::clone(&clock)).build().unwrap();
-        let exchange = headcount.exchange_by("test", Protocol::HEADCOUNT);
-        (headcount, worker, exchange)
-    };
-    let (headcount, mut worker, mut exchange) = server();
-    for minute in 0..5 {
+    let (headcount, mut worker, mut exchange) = exchange_at(&clock);
+    for minute in 0..minutes {
         assert!(headcount.admit(format!("player-{minute}")).is_admitted());
         play(&mut exchange, &store, |_| ());
         clock.advance(60 * SECOND);
         worker.tick();
     }
-    let (_joiner, _worker, mut exchange) = server();
+    (clock, store, exchange)
+}
+
+fn exchange_at(clock: &Arc<ManualClock>) -> (Headcount, Worker, Exchange) {
+    let builder = Headcount::builder().max_active_users(1000).secret("the key of the whole fleet");
+    let (headcount, worker) = builder.clock(Arc::clone(clock)).build().unwrap();
+    let exchange = headcount.exchange_by("test", Protocol::HEADCOUNT);
+    (headcount, worker, exchange)
+}
+
+#[test]
+fn versions_of_minutes_that_have_left_the_window_are_forgotten() {
+    let (_clock, store, mut exchange) = server_of_minutes(40);
+    play(&mut exchange, &store, |_| ());
+    assert_eq!(exchange.round.minutes_known(), 31);
+}
+
+#[test]
+fn small_values_are_fetched_all_at_once() {
+    let (clock, store, _) = server_of_minutes(5);
+    let (_joiner, _worker, mut exchange) = exchange_at(&clock);
     let mut fetched = Vec::new();
     play(&mut exchange, &store, |request| {
         if let Request::Fetch { slots } = request {
@@ -193,11 +207,12 @@ fn a_store_that_refuses_writes_is_known_as_long_as_it_does() {
 
 /// One round; `see` is shown what it asks.
 fn play(exchange: &mut Exchange, store: &MemoryStore, mut see: impl FnMut(&Request)) -> Outcome {
-    let mut request = exchange.round.begin(SECOND);
+    let now = exchange.round.shared.clock.monotonic();
+    let mut request = exchange.round.begin(now);
     loop {
         see(&request);
         let reply = store.answer(&exchange.identity, request);
-        match exchange.round.answer(Ok(reply), SECOND) {
+        match exchange.round.answer(Ok(reply), now) {
             Next::Ask(next) => request = next,
             Next::Done(outcome) => return outcome,
         }
