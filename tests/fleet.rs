@@ -76,6 +76,13 @@ impl Fleet {
         Self { store: MemoryStore::with_clock(Arc::clone(&clock)), clock, started: 0 }
     }
 
+    /// One whose store goes by another clock than its servers.
+    fn with_a_clock_for_the_store() -> (Self, Arc<ManualClock>) {
+        let fleet = Self::new();
+        let stores = Arc::new(ManualClock::starting_at(fleet.clock.wall()));
+        (Self { store: MemoryStore::with_clock(Arc::clone(&stores)), ..fleet }, stores)
+    }
+
     fn start(&mut self) -> Server {
         self.start_as(|builder| builder)
     }
@@ -473,9 +480,7 @@ async fn the_first_look_corrects_a_machine_whose_clock_is_wrong() {
 
 #[tokio::test]
 async fn a_step_of_the_stores_clock_into_the_next_minute_turns_nobody_away_before_it_is_read() {
-    let mut fleet = Fleet::new();
-    let stores = Arc::new(ManualClock::starting_at(fleet.clock.wall()));
-    fleet.store = MemoryStore::with_clock(Arc::clone(&stores));
+    let (mut fleet, stores) = Fleet::with_a_clock_for_the_store();
     let (mut a, mut b) = (fleet.start(), fleet.start());
     for _ in 0..20 {
         stores.advance(SECOND);
@@ -504,9 +509,7 @@ async fn a_step_of_the_stores_clock_into_the_next_minute_turns_nobody_away_befor
 
 #[tokio::test]
 async fn a_step_of_the_stores_clock_within_a_minute_costs_no_round() {
-    let mut fleet = Fleet::new();
-    let stores = Arc::new(ManualClock::starting_at(fleet.clock.wall()));
-    fleet.store = MemoryStore::with_clock(Arc::clone(&stores));
+    let (mut fleet, stores) = Fleet::with_a_clock_for_the_store();
     let mut a = fleet.start();
     for _ in 0..10 {
         stores.advance(SECOND);
@@ -519,9 +522,7 @@ async fn a_step_of_the_stores_clock_within_a_minute_costs_no_round() {
 
 #[tokio::test]
 async fn until_the_worker_has_turned_to_the_minute_of_a_stepped_clock_no_round_calls_anybody_a_newcomer() {
-    let mut fleet = Fleet::new();
-    let stores = Arc::new(ManualClock::starting_at(fleet.clock.wall()));
-    fleet.store = MemoryStore::with_clock(Arc::clone(&stores));
+    let (mut fleet, stores) = Fleet::with_a_clock_for_the_store();
     let (mut a, mut b) = (fleet.start(), fleet.start());
     for _ in 0..20 {
         stores.advance(SECOND);
@@ -546,9 +547,7 @@ async fn until_the_worker_has_turned_to_the_minute_of_a_stepped_clock_no_round_c
 
 #[tokio::test]
 async fn a_small_correction_of_the_clock_at_a_minutes_turn_costs_no_round() {
-    let mut fleet = Fleet::new();
-    let stores = Arc::new(ManualClock::starting_at(fleet.clock.wall()));
-    fleet.store = MemoryStore::with_clock(Arc::clone(&stores));
+    let (mut fleet, stores) = Fleet::with_a_clock_for_the_store();
     let mut a = fleet.start();
     // One second short of the turn.
     for _ in 0..59 {

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 pub type Addresses = Arc<RwLock<Vec<Option<SocketAddr>>>>;
 
 /// Longer than this an answer is not waited for; a server that stands still does not answer.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Asks servers.
 #[derive(Clone)]
@@ -84,8 +84,8 @@ impl Asker {
     fn home(&self, token: usize, stay: Duration) -> usize {
         let addresses = self.addresses.read();
         let moved = (self.origin.now() + stay.mul_f64((token % 64) as f64 / 64.0)).as_secs_f64() / stay.as_secs_f64();
-        let places = (0..addresses.len()).map(|place| (place + token + moved as usize) % addresses.len());
-        places.into_iter().find(|&place| addresses[place].is_some()).unwrap_or_default()
+        let mut places = (0..addresses.len()).map(|place| (place + token + moved as usize) % addresses.len());
+        places.find(|&place| addresses[place].is_some()).unwrap_or_default()
     }
 }
 

@@ -253,7 +253,7 @@ pub fn answers_are_senseless(rig: &Rig) -> Finding {
         });
         let server = bench.server(0);
         let grown = server.resident_kib().saturating_sub(before);
-        found.check(grown < 64 << 10, || format!("{}: grown by {grown} KiB", lie.escape_ascii()));
+        found.check(grown < 32 << 10, || format!("{}: grown by {grown} KiB", lie.escape_ascii()));
         found.check(!server.logged().contains("panicked"), || format!("{}: a panic", lie.escape_ascii()));
         found.check(get(server.admin, "/livez", &[]).status == 200, || format!("{}: dead", lie.escape_ascii()));
         found.repetitions += 1;
