@@ -17,6 +17,9 @@ use std::time::Duration;
 const QUIET_ROUNDS: u32 = 3;
 const QUIET_FOR: Duration = Duration::from_secs(3);
 
+/// Rounds after which a doubt ends although news keep coming: in the current minute they always do.
+const DOUBT_ROUNDS: u32 = 20;
+
 /// What the rounds know about coverage beside the ring's own marks.
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone))]
@@ -33,7 +36,7 @@ pub(super) struct Coverage {
     /// Covered minutes with news that could not be read.
     unread: BTreeSet<Slot>,
     /// Minutes of which this server has seen a part, and whose news may still be on their way.
-    settling: BTreeMap<Slot, Quiet>,
+    settling: BTreeMap<Slot, Doubt>,
     /// The current minute at the first and at the last successful round.
     first_success: Option<Slot>,
     last_success: Option<Slot>,
@@ -50,6 +53,23 @@ struct Absent {
 struct Quiet {
     rounds: u32,
     from: Duration,
+}
+
+/// Whether all that others saw of a minute has been read.
+#[derive(Debug, Clone, Copy)]
+struct Doubt {
+    rounds: u32,
+    quiet: Quiet,
+}
+
+impl Doubt {
+    fn starting(now: Duration) -> Self {
+        Self { rounds: 0, quiet: Quiet::starting(now) }
+    }
+
+    fn is_over(self, now: Duration) -> bool {
+        self.rounds >= DOUBT_ROUNDS || self.quiet.is_long_enough(now)
+    }
 }
 
 impl Quiet {
@@ -108,8 +128,8 @@ impl Coverage {
     /// A value of this minute was merged.
     pub(super) fn read(&mut self, shared: &Shared, slot: Slot, writer_covered: bool, now: Duration) {
         let was_covered = self.unread.remove(&slot);
-        if let Some(quiet) = self.settling.get_mut(&slot) {
-            *quiet = Quiet::starting(now);
+        if let Some(doubt) = self.settling.get_mut(&slot) {
+            doubt.quiet = Quiet::starting(now);
         }
         if writer_covered || was_covered {
             self.cover(shared, slot);
@@ -138,9 +158,10 @@ impl Coverage {
         self.by_since.retain(|&slot| current.since(slot) <= window);
         self.unread.retain(|&slot| current.since(slot) <= window);
         for slot in uncovered {
-            let settled = self.settling.get_mut(&slot).is_some_and(|quiet| {
-                quiet.rounds += 1;
-                quiet.is_long_enough(now)
+            let settled = self.settling.get_mut(&slot).is_some_and(|doubt| {
+                doubt.rounds += 1;
+                doubt.quiet.rounds += 1;
+                doubt.is_over(now)
             });
             // Servers that were cut off, and not dead, have let people in; those are waited for instead.
             let waits = self.settling.contains_key(&slot);
@@ -154,7 +175,7 @@ impl Coverage {
                 shared.change(|state| state.ring.set_covered(slot, true));
             } else if self.first_success.is_some_and(|first| first < slot) {
                 // This server was there, for a part: whoever was there for all of it will tell soon, or nobody was.
-                self.settling.entry(slot).or_insert(Quiet::starting(now));
+                self.settling.entry(slot).or_insert(Doubt::starting(now));
             }
         }
         self.first_success.get_or_insert(current);
@@ -205,7 +226,7 @@ impl Coverage {
             for slot in state.ring.slots().filter(|&slot| slot >= last_success).collect::<Vec<_>>() {
                 if state.ring.covers(slot) {
                     state.ring.set_covered(slot, false);
-                    self.settling.entry(slot).or_insert(Quiet::starting(now));
+                    self.settling.entry(slot).or_insert(Doubt::starting(now));
                 }
             }
         });
@@ -311,6 +332,22 @@ mod tests {
         coverage.settle(&headcount.shared, |_| false, 4 * SECOND);
         let covered: Vec<_> = (2..6).map(|age| covers(&headcount, current.minus(age))).collect();
         assert_eq!(covered, [true, false, false, false]);
+    }
+
+    #[test]
+    fn a_doubt_ends_although_news_keep_coming() {
+        let (headcount, _worker, _, current) = server();
+        let mut coverage = Coverage { first_success: Some(current.minus(3)), ..Coverage::default() };
+        coverage.learn_since(&headcount.shared, current.minus(10));
+        let doubtful = current.minus(2);
+        headcount.shared.change(|state| state.ring.set_covered(doubtful, false));
+        coverage.settle(&headcount.shared, |_| false, SECOND);
+        for round in 1..=DOUBT_ROUNDS {
+            assert!(!covers(&headcount, doubtful), "after {} rounds", round - 1);
+            coverage.read(&headcount.shared, doubtful, false, round * SECOND);
+            coverage.settle(&headcount.shared, |_| false, round * SECOND);
+        }
+        assert!(covers(&headcount, doubtful));
     }
 
     #[test]
