@@ -4,6 +4,7 @@
 //! [`Builder`](crate::Builder); building a controller holds it to its bounds.
 
 mod paths;
+mod routes;
 mod secret;
 
 use crate::bloom::{Shape, ShapeError};
@@ -17,6 +18,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use paths::PathPatterns;
+pub(crate) use routes::Routes;
+pub use routes::{Route, RouteClass};
 pub use secret::Secret;
 
 /// Everything that can be configured.
@@ -25,6 +28,8 @@ pub use secret::Secret;
 pub struct Config {
     /// Who may come in.
     pub admission: Admission,
+    /// What requests of some paths are; the first rule that covers a path counts.
+    pub route: Vec<Route>,
     /// How long a token is remembered.
     pub window: Window,
     /// What a token is, and the key that hides it.
@@ -304,7 +309,7 @@ pub(crate) struct Settings {
     pub(crate) enforcement: Enforcement,
     pub(crate) retry_after: RetryAfter,
     pub(crate) missing_token: MissingToken,
-    pub(crate) exempt_paths: PathPatterns,
+    pub(crate) routes: Routes,
     pub(crate) slot_length: Duration,
     pub(crate) slots: usize,
     pub(crate) capacity: u64,
@@ -334,7 +339,7 @@ impl Config {
             enforcement: self.admission.enforcement,
             retry_after: self.admission.retry_after,
             missing_token: self.admission.missing_token,
-            exempt_paths: PathPatterns::parse(&self.admission.exempt_paths)?,
+            routes: Routes::parse(&self.admission.exempt_paths, &self.route)?,
             slot_length,
             slots,
             capacity,
@@ -472,6 +477,8 @@ pub enum ConfigError {
     RetryAfter { min: Duration, max: Duration },
     #[error("admission.exempt_paths holds {found:?}; a path begins with / and is exact, or a prefix that ends in /*")]
     ExemptPath { found: String },
+    #[error("route.path is {found:?}; a path begins with / and is exact, or a prefix that ends in /*")]
+    RoutePath { found: String },
     #[error("window.slots is {found}; it must be between 1 and {MAX_SLOTS}")]
     Slots { found: u32 },
     #[error(
@@ -527,6 +534,7 @@ impl ConfigError {
             Self::ResumeRatio { .. } => "admission.resume_ratio",
             Self::RetryAfter { .. } => "admission.retry_after",
             Self::ExemptPath { .. } => "admission.exempt_paths",
+            Self::RoutePath { .. } => "route.path",
             Self::Slots { .. } => "window.slots",
             Self::Length { .. } => "window.length",
             Self::Shape(ShapeError::Capacity { .. }) | Self::CapacityBelowMax { .. } => "window.capacity",

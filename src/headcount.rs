@@ -6,17 +6,19 @@
 
 mod admission;
 mod builder;
+mod decide;
 mod figures;
+mod seat;
 mod status;
 mod supervision;
 mod worker;
 
-use crate::bloom::{Bloom, Probe};
-use crate::config::{Config, Enforcement, MissingToken, Settings};
+use crate::bloom::Bloom;
+use crate::config::{Config, Settings};
 use crate::failpoints;
 use crate::fingerprint::Fingerprint;
 use crate::ring::codec::Codec;
-use crate::ring::{Present, Ring, Sight};
+use crate::ring::{Present, Ring};
 use crate::room::{Link, Mode, Override, OverrideMode, Room, Seat, Version};
 use crate::sharded::{RawShardedLock, ShardedCounters, ShardedLock};
 use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -30,7 +32,9 @@ use std::time::Duration;
 
 pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};
+pub(crate) use decide::{Newcomers, Terms};
 pub(crate) use figures::{Histogram, SyncFigures};
+pub use seat::HeldSeat;
 pub use status::{
     ActiveUsers, Decisions, LastError, OverrideStatus, Restarts, RingStatus, Status, SyncErrors, SyncStatus, Touches,
 };
@@ -190,6 +194,27 @@ impl Headcount {
         self.shared.touch(token.as_ref())
     }
 
+    /// Like [`admit`](Self::admit), but a newcomer who is admitted is not recorded: a seat is held until whoever asked knows
+    /// whether the newcomer stays. Nobody but an admitted newcomer gets one.
+    ///
+    /// ```
+    /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(1).build()?;
+    /// let (admission, seat) = headcount.hold("alice");
+    /// assert!(admission.is_admitted());
+    /// assert!(!headcount.admit("bob").is_admitted(), "the seat is alice's");
+    /// drop(seat); // She mistyped her password.
+    /// assert!(headcount.admit("bob").is_admitted());
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
+    pub fn hold(&self, token: impl AsRef<[u8]>) -> (Admission, Option<HeldSeat>) {
+        self.shared.decide(token.as_ref(), Terms { renews: true, newcomers: Newcomers::Held })
+    }
+
+    /// Decides on the caller's terms.
+    pub(crate) fn decide(&self, token: &str, terms: Terms) -> (Admission, Option<HeldSeat>) {
+        self.shared.decide(token.as_bytes(), terms)
+    }
+
     /// Decides about a request without a token.
     pub fn admit_missing(&self) -> Admission {
         self.shared.missing()
@@ -275,126 +300,9 @@ impl Headcount {
 }
 
 impl Shared {
-    #[inline]
-    fn admit(&self, token: &[u8]) -> Admission {
-        if self.settings.enforcement == Enforcement::Off {
-            return self.admitted(Admitted::Exempt);
-        }
-        if token.iter().all(u8::is_ascii_whitespace) {
-            return self.missing();
-        }
-        let fingerprint = self.settings.key.fingerprint(token);
-        if self.present.has(Probe::new(fingerprint, self.settings.shape)) {
-            return self.admitted(Admitted::Seen);
-        }
-        self.admit_from_the_ring(fingerprint)
-    }
-
-    // Never inlined: the way that most requests take would keep in memory what only this one needs.
-    #[inline(never)]
-    fn admit_from_the_ring(&self, fingerprint: Fingerprint) -> Admission {
-        if self.refresh(fingerprint) { self.admitted(Admitted::Seen) } else { self.newcomer(fingerprint) }
-    }
-
-    fn touch(&self, token: &[u8]) -> bool {
-        if self.settings.enforcement == Enforcement::Off {
-            return true;
-        }
-        let seen = !token.iter().all(u8::is_ascii_whitespace) && {
-            let fingerprint = self.settings.key.fingerprint(token);
-            self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.refresh(fingerprint)
-        };
-        self.touches.count(usize::from(seen));
-        seen
-    }
-
-    /// Has a fingerprint that was seen recorded in the current minute. Returns whether it was seen.
-    fn refresh(&self, fingerprint: Fingerprint) -> bool {
-        let state = self.state.read();
-        match state.ring.sight(fingerprint) {
-            Sight::Current => true,
-            Sight::Older => {
-                // Sent while the lock is held: a turn, which empties the channel under the write lock, cannot miss it.
-                if self.refreshes.try_send(fingerprint).is_err() {
-                    drop(state);
-                    self.refresh_in_place(fingerprint);
-                }
-                true
-            }
-            Sight::Unseen => false,
-        }
-    }
-
     /// Refreshes that the worker has not applied yet.
     pub(crate) fn refreshes_waiting(&self) -> usize {
         self.refreshes.len()
-    }
-
-    #[cold]
-    fn refresh_in_place(&self, fingerprint: Fingerprint) {
-        self.refreshes_in_place.fetch_add(1, Relaxed);
-        self.write().ring.record(fingerprint);
-    }
-
-    fn newcomer(&self, fingerprint: Fingerprint) -> Admission {
-        // A crowd outside a full house must not queue for the write lock.
-        if self.gate.load(Relaxed) & SHUT != 0 {
-            return self.rejected(fingerprint.0);
-        }
-        let mut state = self.write();
-        if state.ring.sight(fingerprint) != Sight::Unseen {
-            state.ring.record(fingerprint);
-            return self.admitted(Admitted::Seen);
-        }
-        let admitted = match state.seat() {
-            Seat::Free => Admitted::Newcomer,
-            Seat::Warming => Admitted::Warming,
-            Seat::Taken => {
-                self.publish(&mut state);
-                drop(state);
-                return self.rejected(fingerprint.0);
-            }
-        };
-        state.room.take_seat();
-        state.ring.record_newcomer(fingerprint);
-        self.publish(&mut state);
-        drop(state);
-        self.admitted(admitted)
-    }
-
-    fn missing(&self) -> Admission {
-        let shut = self.gate.load(Relaxed) & SHUT != 0;
-        let rejected = match self.settings.missing_token {
-            MissingToken::NewUser => shut,
-            MissingToken::Admit => false,
-            MissingToken::Reject => true,
-        };
-        if self.settings.enforcement == Enforcement::Off {
-            self.admitted(Admitted::Exempt)
-        } else if rejected {
-            self.rejected(0)
-        } else {
-            self.admitted(Admitted::Missing)
-        }
-    }
-
-    #[inline]
-    fn admitted(&self, admitted: Admitted) -> Admission {
-        self.decisions.count(admitted.decision() as usize);
-        Admission::Admitted(admitted)
-    }
-
-    fn rejected(&self, salt: u64) -> Admission {
-        if self.settings.enforcement == Enforcement::Shadow {
-            return self.admitted(Admitted::ShadowRejected);
-        }
-        let count = self.decisions.count(Decision::Rejected as usize);
-        let crate::config::RetryAfter { min, max } = self.settings.retry_after;
-        // Whole seconds, none of them too soon.
-        let soonest = min.as_secs() + u64::from(min.subsec_nanos() > 0);
-        let mut dice = fastrand::Rng::with_seed(self.seed ^ salt ^ count.rotate_left(32));
-        let seconds = dice.u64(soonest..=max.as_secs().max(soonest));
-        Admission::Rejected { retry_after: Duration::from_secs(seconds) }
     }
 
     /// Takes the write lock.

@@ -8,6 +8,9 @@
 //! let app: Router = Router::new().route("/", get(|| async { "you are in" })).layer(headcount.layer());
 //! # Ok(()) }
 //! ```
+//!
+//! A newcomer who is admitted takes a seat at once, and is recorded when the service answers below 400: whoever mistypes a
+//! password is no active user. [`RouteClass`](crate::RouteClass) says what is different for some paths.
 
 mod future;
 mod judge;

@@ -43,11 +43,11 @@ mod threads;
 pub mod time;
 mod token_source;
 
-pub use config::{Config, ConfigError, Enforcement, MissingToken};
+pub use config::{Config, ConfigError, Enforcement, MissingToken, RouteClass};
 pub use headcount::{
-    ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, Headcount, LastError, MAX_OVERRIDE,
-    OverrideError, OverrideOrder, OverrideStatus, Restarts, RingStatus, Status, SyncErrors, SyncStatus, Touches,
-    Worker,
+    ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, Headcount, HeldSeat, LastError,
+    MAX_OVERRIDE, OverrideError, OverrideOrder, OverrideStatus, Restarts, RingStatus, Status, SyncErrors, SyncStatus,
+    Touches, Worker,
 };
 #[cfg(feature = "tower")]
 pub use layer::AdmissionLayer;

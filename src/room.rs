@@ -139,7 +139,10 @@ pub(crate) struct Room {
     mode: Mode,
     shown_mode: Mode,
     mode_since: Timestamp,
+    /// Seats handed out by the last round and not yet taken; those that are held are still among them.
     share: u64,
+    /// Seats of newcomers of whom it is not yet known whether they stay.
+    held: u64,
     nodes: u64,
     newcomers_since_read: u64,
     /// Those between the last two reads.
@@ -157,6 +160,7 @@ impl Room {
             shown_mode: Mode::Open,
             mode_since: now,
             share: 0,
+            held: 0,
             nodes: 1,
             newcomers_since_read: 0,
             newcomers_before_read: 0,
@@ -182,6 +186,22 @@ impl Room {
     pub(crate) fn take_seat(&mut self) {
         self.share = self.share.saturating_sub(1);
         self.newcomers_since_read = self.newcomers_since_read.saturating_add(1);
+    }
+
+    /// A newcomer is on the way in: the seat is kept for it, and given to nobody else.
+    pub(crate) fn hold_seat(&mut self) {
+        self.held += 1;
+    }
+
+    /// A newcomer for whom a seat was held stays outside.
+    pub(crate) fn release_seat(&mut self) {
+        self.held = self.held.saturating_sub(1);
+    }
+
+    /// A newcomer for whom a seat was held has come in.
+    pub(crate) fn take_held_seat(&mut self) {
+        self.release_seat();
+        self.take_seat();
     }
 
     /// Where shares come from: this server's part of the room, handed out at a successful round and at no other time.
@@ -257,6 +277,7 @@ impl Room {
             Link::Alone => self.room(active_users),
             _ => self.share,
         }
+        .saturating_sub(self.held)
     }
 
     /// The mode in force, and since when.
@@ -313,20 +334,20 @@ impl Room {
             return false;
         }
         match (self.link, self.limits.on_outage) {
-            (Link::Alone, _) => self.room(active_users) >= 1,
-            _ if self.sharing == Sharing::None => self.room(active_users) >= 1,
+            (Link::Alone, _) => self.room(active_users) > self.held,
+            _ if self.sharing == Sharing::None => self.room(active_users) > self.held,
             (Link::Joining, _) => false,
-            (Link::Up, _) => self.share >= 1,
+            (Link::Up, _) => self.share > self.held,
             (Link::Away, OnOutage::Open) => true,
             (Link::Away, OnOutage::Closed) => false,
-            (Link::Away, OnOutage::Local) => self.share >= 1 || self.fits_if_all_do_as_we(active_users),
+            (Link::Away, OnOutage::Local) => self.share > self.held || self.fits_if_all_do_as_we(active_users),
         }
     }
 
     /// Cut off, a server reckons that every other node lets in as many as it does itself.
     fn fits_if_all_do_as_we(&self, active_users: f64) -> bool {
         let elsewhere = (self.nodes - 1) as f64 * self.newcomers_since_read as f64;
-        self.max_active_users() as f64 - active_users - elsewhere >= 1.0
+        self.max_active_users() as f64 - active_users - self.held as f64 - elsewhere >= 1.0
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod confirm;
 mod envelope;
 mod listener;
 mod serve;

@@ -50,6 +50,34 @@ fn every_method_and_appended_path_is_a_check() {
 }
 
 #[test]
+fn a_newcomer_of_a_confirmed_route_is_in_once_the_application_says_so() {
+    let state = tempdir().unwrap();
+    let file = state.path().join("headcount.toml");
+    let rules = "[[route]]\npath = '/login'\nclass = 'confirm'\n[[route]]\npath = '/presence/*'\nclass = 'observe'\n";
+    std::fs::write(&file, rules).unwrap();
+    let server = alone(&state, &["--max-active-users", "1", "-c", file.to_str().unwrap()]);
+    let ask = |method: &str, path: &str, token: &str| {
+        request(server.check, method, path, &[("Authorization", &format!("Bearer {token}"))], "")
+    };
+    for token in ["A", "B", "C"] {
+        for path in ["/v1/check/login", "/v1/check/presence/all"] {
+            let answer = ask("POST", path, token);
+            assert_eq!((answer.status, answer.header("x-headcount-decision")), (200, "newcomer"), "{token} {path}");
+        }
+    }
+    let confirmed = ask("POST", "/v1/confirm", "B");
+    assert_eq!((confirmed.status, confirmed.header("x-headcount-decision")), (200, "newcomer"));
+    assert_eq!(ask("POST", "/v1/confirm", "B").header("x-headcount-decision"), "seen");
+    let late = ask("POST", "/v1/confirm", "A");
+    assert_eq!((late.status, late.header("x-headcount-decision")), (429, "rejected"));
+    assert!(!late.header("retry-after").is_empty());
+    assert_eq!(ask("POST", "/v1/check/login", "C").status, 429);
+    assert_eq!(ask("GET", "/v1/check/presence/all", "B").header("x-headcount-decision"), "seen");
+    let get = ask("GET", "/v1/confirm", "B");
+    assert_eq!((get.status, get.header("allow")), (405, "POST"));
+}
+
+#[test]
 fn what_a_client_says_about_the_request_counts_from_trusted_proxies_alone() {
     let state = tempdir().unwrap();
     let claims = [("X-Original-URI", "/healthz"), ("X-Forwarded-Uri", "/healthz"), ("X-Original-Method", "OPTIONS")];

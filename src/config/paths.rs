@@ -1,7 +1,5 @@
 //! Path rules: an exact path, or a prefix that ends in `/*`.
 
-use super::ConfigError;
-
 /// A list of path rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct PathPatterns {
@@ -11,13 +9,14 @@ pub(crate) struct PathPatterns {
 }
 
 impl PathPatterns {
-    pub(crate) fn parse(patterns: &[String]) -> Result<Self, ConfigError> {
+    /// Reads rules; returns the first that means nothing.
+    pub(crate) fn parse(patterns: &[String]) -> Result<Self, String> {
         let mut parsed = Self::default();
         for pattern in patterns {
             let prefix = pattern.strip_suffix('*').filter(|prefix| prefix.ends_with('/'));
             let path = prefix.unwrap_or(pattern);
             if !path.starts_with('/') || path.contains(['*', '?', '#', ' ']) {
-                return Err(ConfigError::ExemptPath { found: pattern.clone() });
+                return Err(pattern.clone());
             }
             match prefix {
                 Some(prefix) => parsed.prefixes.push(prefix.to_owned()),

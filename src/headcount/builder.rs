@@ -1,7 +1,9 @@
 //! How to make a controller. Every key of the configuration file has a method of the same name here.
 
 use super::{Decision, Headcount, Histogram, Shared, State, Supervision, SyncFigures, Worker};
-use crate::config::{self, Config, ConfigError, Enforcement, MissingToken, RetryAfter, Secret, Settings};
+use crate::config::{
+    self, Config, ConfigError, Enforcement, MissingToken, RetryAfter, Route, RouteClass, Secret, Settings,
+};
 use crate::fingerprint::{FingerprintKey, MIN_KEY_BYTES};
 use crate::ring::Ring;
 use crate::ring::codec::Codec;
@@ -109,6 +111,15 @@ impl Builder {
     /// Paths that are always admitted: exact, or a prefix that ends in `/*`.
     pub fn exempt_paths(mut self, paths: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.config.admission.exempt_paths = paths.into_iter().map(Into::into).collect();
+        self
+    }
+}
+
+/// `[[route]]`
+impl Builder {
+    /// What requests of a path (exact, or a prefix that ends in `/*`) are; the first rule that covers a path counts.
+    pub fn route(mut self, path: impl Into<String>, class: RouteClass) -> Self {
+        self.config.route.push(Route { path: path.into(), class });
         self
     }
 }

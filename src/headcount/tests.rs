@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::{Enforcement, MissingToken};
 use crate::time::ManualClock;
 use std::collections::HashSet;
 use std::path::Path;

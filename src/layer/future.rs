@@ -1,6 +1,7 @@
-//! The guarded service's future.
+//! The guarded service's future. A newcomer is recorded once the service has answered below 400.
 
 use super::refusal::{Refusal, RefusalBody};
+use crate::headcount::HeldSeat;
 use http::Response;
 use http_body_util::Either;
 use pin_project_lite::pin_project;
@@ -19,14 +20,14 @@ pin_project! {
 pin_project! {
     #[project = StateProjection]
     enum State<F> {
-        Admitted { #[pin] inner: F },
+        Admitted { #[pin] inner: F, seat: Option<HeldSeat> },
         Refused { refusal: Refusal },
     }
 }
 
 impl<F> AdmissionFuture<F> {
-    pub(super) fn admitted(inner: F) -> Self {
-        Self { state: State::Admitted { inner } }
+    pub(super) fn admitted(inner: F, seat: Option<HeldSeat>) -> Self {
+        Self { state: State::Admitted { inner, seat } }
     }
 
     pub(super) fn refused(refusal: Refusal) -> Self {
@@ -42,8 +43,12 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            StateProjection::Admitted { inner } => {
+            StateProjection::Admitted { inner, seat } => {
                 let answer = ready!(inner.poll(context));
+                let stays = answer.as_ref().is_ok_and(|response| response.status().as_u16() < 400);
+                if let Some(seat) = seat.take().filter(|_| stays) {
+                    seat.take();
+                }
                 Poll::Ready(answer.map(|response| response.map(Either::Left)))
             }
             StateProjection::Refused { refusal } => Poll::Ready(Ok(refusal.into_response().map(Either::Right))),

@@ -3,7 +3,7 @@
 use super::future::AdmissionFuture;
 use super::judge::{Asked, Verdict};
 use super::refusal::RefusalBody;
-use crate::headcount::Headcount;
+use crate::headcount::{Headcount, Newcomers};
 use http::{Request, Response};
 use std::task::{Context, Poll};
 use tower_service::Service;
@@ -35,8 +35,8 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let asked = Asked { method: request.method(), path: Some(request.uri().path()), headers: request.headers() };
-        match self.headcount.judge(&asked) {
-            Verdict::Admitted(_) => AdmissionFuture::admitted(self.inner.call(request)),
+        match self.headcount.judge(&asked, Newcomers::Held) {
+            Verdict::Admitted(_, seat) => AdmissionFuture::admitted(self.inner.call(request), seat),
             Verdict::Refused(refusal) => AdmissionFuture::refused(refusal),
         }
     }

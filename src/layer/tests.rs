@@ -1,8 +1,11 @@
-use crate::config::Enforcement;
+use crate::config::{Enforcement, RouteClass};
 use crate::headcount::{Builder, Headcount};
+use crate::time::{ManualClock, Timestamp};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
 use tower::{Layer, ServiceExt, service_fn};
 
 /// A service of one seat, which alice takes.
@@ -102,6 +105,112 @@ async fn a_token_that_cannot_be_used_is_refused_with_the_reason() {
     let twice = ask(&headcount, from("a").header("authorization", "Bearer b")).await;
     assert_eq!(twice.status, StatusCode::BAD_REQUEST);
     assert_eq!(headcount.status().decisions.invalid, 2);
+}
+
+/// Asks a service that answers with this status.
+async fn login(headcount: &Headcount, token: &str, status: u16) -> StatusCode {
+    let inner = service_fn(move |_| async move {
+        let response: Response<Full<bytes::Bytes>> = Response::builder().status(status).body(Full::from("")).unwrap();
+        Ok::<_, Infallible>(response)
+    });
+    headcount.layer().layer(inner).oneshot(from(token).body(()).unwrap()).await.unwrap().status()
+}
+
+#[tokio::test]
+async fn a_newcomer_is_recorded_once_the_service_has_answered_below_400() {
+    for (status, recorded) in
+        [(200, true), (101, true), (302, true), (400, false), (401, false), (404, false), (500, false)]
+    {
+        let headcount = Headcount::builder().max_active_users(1).build().unwrap().0;
+        assert_eq!(login(&headcount, "alice", status).await, StatusCode::from_u16(status).unwrap());
+        assert_eq!(headcount.touch("alice"), recorded, "{status}");
+        // The seat is free again, or it is hers.
+        let next = login(&headcount, "bob", 200).await;
+        assert_eq!(next == StatusCode::OK, !recorded, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_under_way_holds_its_seat_and_gives_it_back_when_it_is_dropped() {
+    let headcount = Headcount::builder().max_active_users(1).build().unwrap().0;
+    let never = service_fn(|_| std::future::pending::<Result<Response<Full<bytes::Bytes>>, Infallible>>());
+    let waiting = headcount.layer().layer(never).oneshot(from("alice").body(()).unwrap());
+    let mut waiting = Box::pin(waiting);
+    assert!(futures_util::poll!(waiting.as_mut()).is_pending());
+    assert_eq!(login(&headcount, "bob", 200).await, StatusCode::TOO_MANY_REQUESTS);
+    drop(waiting);
+    assert!(!headcount.touch("alice"));
+    assert_eq!(login(&headcount, "bob", 200).await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_service_that_fails_records_nobody() {
+    let headcount = Headcount::builder().max_active_users(1).build().unwrap().0;
+    let broken = service_fn(|_| async { Err::<Response<Full<bytes::Bytes>>, _>("broken") });
+    let answer = headcount.layer().layer(broken).oneshot(from("alice").body(()).unwrap()).await;
+    assert_eq!(answer.unwrap_err(), "broken");
+    assert!(!headcount.touch("alice"));
+    assert_eq!(login(&headcount, "bob", 200).await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn two_first_requests_at_once_count_one_user() {
+    let headcount = Headcount::builder().max_active_users(2).build().unwrap().0;
+    let (first, second) = (headcount.hold("alice").1.unwrap(), headcount.hold("alice").1.unwrap());
+    assert!(!headcount.admit("bob").is_admitted());
+    first.take();
+    second.take();
+    assert!(headcount.admit("bob").is_admitted());
+    assert!(!headcount.admit("carol").is_admitted());
+}
+
+#[tokio::test]
+async fn routes_say_who_is_renewed_and_recorded() {
+    let headcount = configured(|builder| {
+        builder
+            .max_active_users(2)
+            .route("/presence/*", RouteClass::Observe)
+            .route("/login", RouteClass::Confirm)
+            .route("/assets/*", RouteClass::Exempt)
+    });
+    let ask_at = |token: &'static str, path: &'static str| {
+        let request = Request::get(path).header("authorization", format!("Bearer {token}"));
+        let headcount = headcount.clone();
+        async move { ask(&headcount, request).await.status }
+    };
+    for path in ["/presence/all", "/login", "/assets/app.js"] {
+        assert_eq!(ask_at("bob", path).await, StatusCode::OK, "{path}");
+        assert!(!headcount.touch("bob"), "{path} makes nobody an active user");
+    }
+    assert!(headcount.admit("bob").is_admitted(), "confirmed");
+    for (path, status) in [("/presence/all", 429), ("/login", 429), ("/play", 429), ("/assets/app.js", 200)] {
+        assert_eq!(ask_at("carol", path).await.as_u16(), status, "{path}");
+        assert_eq!(ask_at("bob", path).await, StatusCode::OK, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn who_only_polls_is_forgotten() {
+    let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+    let (headcount, mut worker) = Headcount::builder()
+        .max_active_users(10)
+        .clock(Arc::clone(&clock))
+        .route("/presence", RouteClass::Observe)
+        .build()
+        .unwrap();
+    for token in ["plays", "polls"] {
+        assert!(headcount.admit(token).is_admitted());
+    }
+    for _ in 0..32 {
+        clock.advance(Duration::from_secs(60));
+        worker.tick();
+        for (token, path) in [("plays", "/play"), ("polls", "/presence")] {
+            let request = Request::get(path).header("authorization", format!("Bearer {token}"));
+            assert_eq!(ask(&headcount, request).await.status, StatusCode::OK);
+        }
+    }
+    assert!(headcount.touch("plays"));
+    assert!(!headcount.touch("polls"));
 }
 
 #[tokio::test]

@@ -232,3 +232,54 @@ fn closed_for_an_outage_is_still_open_where_there_is_a_seat() {
     room.limits.on_outage = OnOutage::Closed;
     assert_eq!(room.seat(0.0, false), Seat::Warming);
 }
+
+#[test]
+fn a_held_seat_is_given_to_nobody_else_and_counts_once() {
+    let mut room = alone(2);
+    room.hold_seat();
+    assert_eq!((room.share(0.0), room.seat(0.0, true)), (1, Seat::Free));
+    room.hold_seat();
+    assert_eq!((room.share(0.0), room.seat(0.0, true)), (0, Seat::Taken));
+    room.release_seat();
+    assert_eq!(room.seat(0.0, true), Seat::Free);
+    // Whoever came in is in the estimate.
+    room.take_held_seat();
+    assert_eq!((room.share(1.0), room.seat(1.0, true)), (1, Seat::Free));
+}
+
+#[test]
+fn a_seat_held_and_given_back_adds_nothing_to_the_share() {
+    let mut room = in_fleet(100);
+    for looks in 1..=3 {
+        room.renew(Renewal { active_users: 92.0, nodes: 1, looks, unpublished: 0, dice: 0.0 });
+    }
+    assert_eq!(room.share(92.0), 2);
+    room.hold_seat();
+    room.hold_seat();
+    assert_eq!((room.share(92.0), room.seat(92.0, true)), (0, Seat::Taken));
+    // Held over a round: the new share is not a second one.
+    room.renew(Renewal { active_users: 92.0, nodes: 1, looks: 4, unpublished: 0, dice: 0.0 });
+    assert_eq!(room.share(92.0), 0);
+    room.release_seat();
+    room.release_seat();
+    assert_eq!(room.share(92.0), 2);
+    // One that was let in by a server without a share gives none back.
+    room.take_seat();
+    room.take_seat();
+    room.hold_seat();
+    room.release_seat();
+    assert_eq!((room.share(92.0), room.seat(92.0, true)), (0, Seat::Taken));
+}
+
+#[test]
+fn a_server_that_is_cut_off_reckons_with_the_seats_it_holds() {
+    let mut room = in_fleet(4);
+    for looks in 1..=3 {
+        room.renew(Renewal { active_users: 2.0, nodes: 1, looks, unpublished: 0, dice: 0.0 });
+    }
+    room.lose_store();
+    room.hold_seat();
+    assert_eq!(room.seat(2.0, true), Seat::Free);
+    room.hold_seat();
+    assert_eq!(room.seat(2.0, true), Seat::Taken);
+}

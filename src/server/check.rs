@@ -1,7 +1,7 @@
 //! The check endpoint, for `auth_request`, `forward_auth`, ext_authz and any client: 200, or what to answer instead.
 
 use crate::failpoints;
-use crate::headcount::Headcount;
+use crate::headcount::{Headcount, Newcomers};
 use crate::layer::{Asked, Verdict, mark};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
@@ -54,10 +54,15 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
     failpoints::at("check");
     let original = Original::of(&request, check.trusted.include(peer.ip()));
     let asked = Asked { method: &original.method, path: original.path, headers: request.headers() };
-    match check.headcount.judge(&asked) {
-        Verdict::Admitted(decision) => {
+    said(&check.headcount, &asked)
+}
+
+/// The answer to a check. Nobody tells what the application answered then: whoever is admitted is in.
+pub(super) fn said(headcount: &Headcount, asked: &Asked<'_>) -> Response {
+    match headcount.judge(asked, Newcomers::Recorded) {
+        Verdict::Admitted(decision, _) => {
             let mut response = StatusCode::OK.into_response();
-            mark(response.headers_mut(), decision, check.headcount.mode());
+            mark(response.headers_mut(), decision, headcount.mode());
             response
         }
         Verdict::Refused(refusal) => refusal.into_response().map(Body::new),
@@ -65,7 +70,7 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
 }
 
 async fn not_here() -> (StatusCode, &'static str) {
-    (StatusCode::NOT_FOUND, "checks are answered at /v1/check, touches at /v1/touch\n")
+    (StatusCode::NOT_FOUND, "checks are answered at /v1/check, touches at /v1/touch, confirmations at /v1/confirm\n")
 }
 
 /// The request that the proxy asks about.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const ENVIRONMENT: &str = "HEADCOUNT__";
 
 /// Every key there is.
-const KEYS: [&str; 31] = [
+const KEYS: [&str; 33] = [
     "admission.max_active_users",
     "admission.resume_ratio",
     "admission.refill",
@@ -19,6 +19,8 @@ const KEYS: [&str; 31] = [
     "admission.retry_after.max",
     "admission.missing_token",
     "admission.exempt_paths",
+    "route.path",
+    "route.class",
     "window.length",
     "window.slots",
     "window.capacity",
@@ -111,7 +113,7 @@ pub fn load(
     let mut unknown = None;
     let config = serde_ignored::deserialize(sources.clone(), |path| {
         // Sections that may be absent stand in the path as a question mark.
-        unknown.get_or_insert_with(|| path.to_string().replace(".?", ""));
+        unknown.get_or_insert_with(|| without_places(&path.to_string().replace(".?", "")));
     });
     let config = config.map_err(|error| mistyped(&sources, error))?;
     if let Some(key) = unknown {
@@ -165,6 +167,11 @@ fn shown(file: Option<&Path>) -> Option<String> {
     file.map(|file| file.display().to_string())
 }
 
+/// The key of an item in a list of sections, without its place in the list.
+fn without_places(key: &str) -> String {
+    key.split('.').filter(|part| part.parse::<usize>().is_err()).collect::<Vec<_>>().join(".")
+}
+
 /// The key that was probably meant.
 fn nearest(key: &str) -> &'static str {
     let likeness =
@@ -202,6 +209,9 @@ mod tests {
         retry_after      = { min = "15s", max = "45s" }
         missing_token    = "new-user"
         exempt_paths     = ["/healthz"]
+        [[route]]
+        path  = "/api/presence/*"
+        class = "observe"
         [window]
         length   = "30m"
         slots    = 30
@@ -285,6 +295,10 @@ mod tests {
         assert!(error.contains("headcount.toml: there is no key admission.max_active_user;"), "{error}");
         assert!(error.ends_with("the nearest is admission.max_active_users"), "{error}");
         assert!(complaint("[redis]\nuri = 'x'").ends_with("the nearest is redis.url"));
+        assert!(
+            complaint("[[route]]\npath = '/x'\nclass = 'admit'\nclas = 'x'")
+                .ends_with("route.clas; the nearest is route.class")
+        );
         assert!(complaint("[admision]\nresume_ratio = 1").contains("no key admision"));
         let variable = [("HEADCOUNT__WINDOW__SLOT", "30")];
         let error = load_text("", &variable, vec![]).map(|loaded| loaded.config).unwrap_err().to_string();
@@ -302,6 +316,7 @@ mod tests {
             ("[admission]\nmax_active_users = 1.5", ["1.5", "admission.max_active_users", "headcount.toml"]),
             ("[window]\nslots = 99999999999", ["99999999999", "window.slots", "headcount.toml"]),
             ("[admission]\nrefill = 'never'", ["never", "admission.refill", "headcount.toml"]),
+            ("[[route]]\npath = '/x'\nclass = 'none'", ["none", "class", "headcount.toml"]),
             ("[window]\nlength = 'long'", ["length", "window.length", "headcount.toml"]),
             ("[token]\nfrom = ['query:x']", ["query:x", "token.from", "headcount.toml"]),
             ("[server]\nlisten = 'here'", ["listen", "server.listen", "headcount.toml"]),
@@ -330,7 +345,7 @@ mod tests {
         let loaded = load_text(EXAMPLE, &[], vec![]).unwrap();
         let sections = serde_json::to_value(&loaded.config).unwrap();
         for (section, keys) in sections.as_object().unwrap() {
-            for key in keys.as_object().unwrap().keys() {
+            for key in keys.get(0).unwrap_or(keys).as_object().unwrap().keys() {
                 let key = format!("{section}.{key}");
                 assert!(KEYS.contains(&key.as_str()), "{key}");
             }

@@ -2,6 +2,7 @@
 
 use super::check::{self, TrustedProxies};
 use super::config::{LoadError, Loaded};
+use super::confirm;
 use super::listener::Listener;
 use super::touch;
 use crate::config::{Config, ConfigError};
@@ -61,7 +62,9 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
 
     let (stop_check, check_stops) = watch::channel(false);
     let (stop_admin, admin_stops) = watch::channel(false);
-    let checks = check::router(headcount.clone(), trusted).merge(touch::router(headcount.clone()));
+    let checks = check::router(headcount.clone(), trusted)
+        .merge(confirm::router(headcount.clone()))
+        .merge(touch::router(headcount.clone()));
     let check = tokio::spawn(check.serve(checks, check_stops));
     let admin = tokio::spawn(admin.serve(admin_router, admin_stops));
     let signals = signals.first().await;

@@ -1,0 +1,99 @@
+//! `[[route]]`: what requests of some paths are to a controller.
+
+use super::{ConfigError, PathPatterns, word};
+use serde::{Deserialize, Serialize};
+
+/// One rule: the first that covers a path gives it its class.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// Exact, or a prefix that ends in `/*`.
+    pub path: String,
+    /// What requests of this path are.
+    #[serde(deserialize_with = "word")]
+    pub class: RouteClass,
+}
+
+/// What requests of a path are to a controller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RouteClass {
+    /// The rule: who is in is renewed, a newcomer who is admitted is in.
+    #[default]
+    Admit,
+    /// Answered like any other, and nobody is renewed or recorded: for what clients poll in the background.
+    Observe,
+    /// Always admitted; nothing is decided.
+    Exempt,
+    /// Who is in is renewed; a newcomer who is admitted is recorded only when the application says so: by
+    /// `POST /v1/confirm`, or by [`Headcount::admit`](crate::Headcount::admit).
+    Confirm,
+}
+
+/// All rules.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Routes {
+    exempt: PathPatterns,
+    rules: Vec<(PathPatterns, RouteClass)>,
+}
+
+impl Routes {
+    pub(crate) fn parse(exempt_paths: &[String], routes: &[Route]) -> Result<Self, ConfigError> {
+        let rule = |route: &Route| match PathPatterns::parse(std::slice::from_ref(&route.path)) {
+            Ok(pattern) => Ok((pattern, route.class)),
+            Err(found) => Err(ConfigError::RoutePath { found }),
+        };
+        Ok(Self {
+            exempt: PathPatterns::parse(exempt_paths).map_err(|found| ConfigError::ExemptPath { found })?,
+            rules: routes.iter().map(rule).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The class of a path (with or without a query); `None` is a path that is not known.
+    pub(crate) fn class(&self, path: Option<&str>) -> RouteClass {
+        let Some(path) = path else { return RouteClass::Admit };
+        if self.exempt.matches(path) {
+            return RouteClass::Exempt;
+        }
+        let rule = self.rules.iter().find(|(pattern, _)| pattern.matches(path));
+        rule.map_or(RouteClass::Admit, |(_, class)| *class)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(path: &str, class: RouteClass) -> Route {
+        Route { path: path.into(), class }
+    }
+
+    #[test]
+    fn the_first_rule_that_covers_a_path_gives_its_class() {
+        let rules = [
+            route("/api/presence/me", RouteClass::Admit),
+            route("/api/presence/*", RouteClass::Observe),
+            route("/login", RouteClass::Confirm),
+            route("/healthz", RouteClass::Observe),
+        ];
+        let routes = Routes::parse(&["/healthz".into()], &rules).unwrap();
+        for (path, class) in [
+            ("/api/presence/me", RouteClass::Admit),
+            ("/api/presence/all?x=1", RouteClass::Observe),
+            ("/login", RouteClass::Confirm),
+            ("/healthz", RouteClass::Exempt),
+            ("/play", RouteClass::Admit),
+            ("/api/presence/../play", RouteClass::Admit),
+        ] {
+            assert_eq!(routes.class(Some(path)), class, "{path}");
+        }
+        assert_eq!(routes.class(None), RouteClass::Admit);
+    }
+
+    #[test]
+    fn a_rule_that_means_nothing_names_its_key() {
+        let error = Routes::parse(&[], &[route("login", RouteClass::Admit)]).unwrap_err();
+        assert_eq!(error.key(), "route.path");
+        assert!(error.to_string().contains("\"login\""), "{error}");
+        assert_eq!(Routes::parse(&["login".into()], &[]).unwrap_err().key(), "admission.exempt_paths");
+    }
+}

@@ -1,0 +1,185 @@
+//! The decision: what is asked of ring and room, in which order, and what is written down.
+
+use super::{Admission, Admitted, Decision, HeldSeat, SHUT, Shared};
+use crate::bloom::Probe;
+use crate::config::{Enforcement, MissingToken, RetryAfter};
+use crate::fingerprint::Fingerprint;
+use crate::ring::Sight;
+use crate::room::Seat;
+use crate::threads::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a decision leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// Who is in is renewed.
+    pub(crate) renews: bool,
+    pub(crate) newcomers: Newcomers,
+}
+
+/// What becomes of a newcomer who is admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Newcomers {
+    /// In, before the answer leaves.
+    Recorded,
+    /// A seat is held until it is known whether they stay.
+    Held,
+    /// Answered, and forgotten.
+    Forgotten,
+}
+
+impl Terms {
+    /// Those of [`Headcount::admit`](super::Headcount::admit).
+    pub(crate) const ADMIT: Self = Self { renews: true, newcomers: Newcomers::Recorded };
+}
+
+impl Shared {
+    #[inline]
+    pub(super) fn admit(&self, token: &[u8]) -> Admission {
+        if self.settings.enforcement == Enforcement::Off {
+            return self.admitted(Admitted::Exempt);
+        }
+        if token.iter().all(u8::is_ascii_whitespace) {
+            return self.missing();
+        }
+        let fingerprint = self.settings.key.fingerprint(token);
+        if self.present.has(Probe::new(fingerprint, self.settings.shape)) {
+            return self.admitted(Admitted::Seen);
+        }
+        self.admit_from_the_ring(fingerprint)
+    }
+
+    // Never inlined: the way that most requests take would keep in memory what only this one needs.
+    #[inline(never)]
+    fn admit_from_the_ring(&self, fingerprint: Fingerprint) -> Admission {
+        if self.refresh(fingerprint) { self.admitted(Admitted::Seen) } else { self.newcomer(fingerprint, Terms::ADMIT) }
+    }
+
+    /// Decides on other terms than [`admit`](Self::admit). Returns the newcomer's seat, if one is held.
+    pub(super) fn decide(self: &Arc<Self>, token: &[u8], terms: Terms) -> (Admission, Option<HeldSeat>) {
+        if self.settings.enforcement == Enforcement::Off || token.iter().all(u8::is_ascii_whitespace) {
+            return (self.admit(token), None);
+        }
+        let fingerprint = self.settings.key.fingerprint(token);
+        if self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.sees(fingerprint, terms) {
+            return (self.admitted(Admitted::Seen), None);
+        }
+        let admission = self.newcomer(fingerprint, terms);
+        let came_in = matches!(admission, Admission::Admitted(Admitted::Newcomer | Admitted::Warming));
+        let held = came_in && terms.newcomers == Newcomers::Held;
+        (admission, held.then(|| HeldSeat::new(Arc::clone(self), fingerprint)))
+    }
+
+    fn sees(&self, fingerprint: Fingerprint, terms: Terms) -> bool {
+        if terms.renews {
+            self.refresh(fingerprint)
+        } else {
+            self.state.read().ring.sight(fingerprint) != Sight::Unseen
+        }
+    }
+
+    pub(super) fn touch(&self, token: &[u8]) -> bool {
+        if self.settings.enforcement == Enforcement::Off {
+            return true;
+        }
+        let seen = !token.iter().all(u8::is_ascii_whitespace) && {
+            let fingerprint = self.settings.key.fingerprint(token);
+            self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.refresh(fingerprint)
+        };
+        self.touches.count(usize::from(seen));
+        seen
+    }
+
+    /// Has a fingerprint that was seen recorded in the current minute. Returns whether it was seen.
+    fn refresh(&self, fingerprint: Fingerprint) -> bool {
+        let state = self.state.read();
+        match state.ring.sight(fingerprint) {
+            Sight::Current => true,
+            Sight::Older => {
+                // Sent while the lock is held: a turn, which empties the channel under the write lock, cannot miss it.
+                if self.refreshes.try_send(fingerprint).is_err() {
+                    drop(state);
+                    self.refresh_in_place(fingerprint);
+                }
+                true
+            }
+            Sight::Unseen => false,
+        }
+    }
+
+    #[cold]
+    fn refresh_in_place(&self, fingerprint: Fingerprint) {
+        self.refreshes_in_place.fetch_add(1, Relaxed);
+        self.write().ring.record(fingerprint);
+    }
+
+    fn newcomer(&self, fingerprint: Fingerprint, terms: Terms) -> Admission {
+        // A crowd outside a full house must not queue for the write lock.
+        if self.gate.load(Relaxed) & SHUT != 0 {
+            return self.rejected(fingerprint.0);
+        }
+        let mut state = self.write();
+        if state.ring.sight(fingerprint) != Sight::Unseen {
+            if terms.renews {
+                state.ring.record(fingerprint);
+            }
+            return self.admitted(Admitted::Seen);
+        }
+        let admitted = match state.seat() {
+            Seat::Free => Admitted::Newcomer,
+            Seat::Warming => Admitted::Warming,
+            Seat::Taken => {
+                self.publish(&mut state);
+                drop(state);
+                return self.rejected(fingerprint.0);
+            }
+        };
+        match terms.newcomers {
+            Newcomers::Recorded => {
+                state.room.take_seat();
+                state.ring.record_newcomer(fingerprint);
+            }
+            Newcomers::Held => state.room.hold_seat(),
+            Newcomers::Forgotten => {}
+        }
+        self.publish(&mut state);
+        drop(state);
+        self.admitted(admitted)
+    }
+
+    pub(super) fn missing(&self) -> Admission {
+        let shut = self.gate.load(Relaxed) & SHUT != 0;
+        let rejected = match self.settings.missing_token {
+            MissingToken::NewUser => shut,
+            MissingToken::Admit => false,
+            MissingToken::Reject => true,
+        };
+        if self.settings.enforcement == Enforcement::Off {
+            self.admitted(Admitted::Exempt)
+        } else if rejected {
+            self.rejected(0)
+        } else {
+            self.admitted(Admitted::Missing)
+        }
+    }
+
+    #[inline]
+    pub(super) fn admitted(&self, admitted: Admitted) -> Admission {
+        self.decisions.count(admitted.decision() as usize);
+        Admission::Admitted(admitted)
+    }
+
+    fn rejected(&self, salt: u64) -> Admission {
+        if self.settings.enforcement == Enforcement::Shadow {
+            return self.admitted(Admitted::ShadowRejected);
+        }
+        let count = self.decisions.count(Decision::Rejected as usize);
+        let RetryAfter { min, max } = self.settings.retry_after;
+        // Whole seconds, none of them too soon.
+        let soonest = min.as_secs() + u64::from(min.subsec_nanos() > 0);
+        let mut dice = fastrand::Rng::with_seed(self.seed ^ salt ^ count.rotate_left(32));
+        let seconds = dice.u64(soonest..=max.as_secs().max(soonest));
+        Admission::Rejected { retry_after: Duration::from_secs(seconds) }
+    }
+}

@@ -1,0 +1,52 @@
+//! A seat that is kept for a newcomer of whom it is not yet known whether they stay.
+
+use super::Shared;
+use crate::fingerprint::Fingerprint;
+use crate::ring::Sight;
+use std::sync::Arc;
+
+/// The seat of a newcomer who is on the way in: counted against the room, and recorded nowhere. Dropping it gives it back.
+///
+/// The [layer](crate::layer) holds one while the service answers, so that a login that fails makes nobody an active user.
+/// Until it is [taken](Self::take), further requests of the same newcomer are a newcomer's.
+#[must_use = "dropping it gives the seat back"]
+pub struct HeldSeat {
+    shared: Arc<Shared>,
+    fingerprint: Fingerprint,
+    is_taken: bool,
+}
+
+impl HeldSeat {
+    pub(super) fn new(shared: Arc<Shared>, fingerprint: Fingerprint) -> Self {
+        Self { shared, fingerprint, is_taken: false }
+    }
+
+    /// The newcomer stays: recorded before this returns.
+    pub fn take(mut self) {
+        self.is_taken = true;
+        self.shared.change(|state| {
+            if state.ring.sight(self.fingerprint) == Sight::Unseen {
+                state.room.take_held_seat();
+                state.ring.record_newcomer(self.fingerprint);
+            } else {
+                // Another request of the same newcomer was quicker.
+                state.room.release_seat();
+                state.ring.record(self.fingerprint);
+            }
+        });
+    }
+}
+
+impl Drop for HeldSeat {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            self.shared.change(|state| state.room.release_seat());
+        }
+    }
+}
+
+impl std::fmt::Debug for HeldSeat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HeldSeat").finish_non_exhaustive()
+    }
+}
