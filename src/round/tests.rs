@@ -172,6 +172,52 @@ fn a_minute_that_the_store_lacks_is_news_if_anybody_is_in_it() {
 }
 
 #[test]
+fn a_minute_that_was_asked_for_and_not_answered_is_missed() {
+    let (headcount, mut worker, mut exchange) = exchange();
+    worker.tick();
+    let current = headcount.shared.state.read().ring.current();
+    let minutes = [current, current.minus(1)];
+    headcount.shared.change(|state| {
+        for slot in minutes {
+            let _ = state.ring.merge(slot, 0, &[1]);
+        }
+    });
+    let filter = headcount.shared.copy(current).unwrap();
+    let value = headcount.shared.codec.encode(current, true, &filter);
+    let bytes = value.len() as u64;
+    let stored = Stored { slot: current, stamp: Stamp("another".into()), value };
+    for slot in minutes {
+        headcount.shared.clean(slot);
+    }
+    exchange.round.read_values(&minutes, vec![stored.clone()], SECOND);
+    let is_dirty = |slot| headcount.shared.state.read().ring.is_dirty(slot);
+    assert_eq!(minutes.map(is_dirty), [false, true]);
+    exchange.round.read_values(&minutes[..1], vec![stored], SECOND);
+    assert_eq!(headcount.status().sync.bytes_received, 2 * bytes);
+}
+
+#[test]
+fn who_came_in_elsewhere_is_told_by_how_the_estimate_grows() {
+    let (clock, store, mut elsewhere) = server_of_minutes(1);
+    let (headcount, _worker, mut exchange) = exchange_at(&clock);
+    let come_in = |players: std::ops::Range<u32>, exchange: &mut Exchange| {
+        let headcount = Headcount { shared: exchange.round.shared.clone() };
+        for player in players {
+            assert!(headcount.admit(format!("newcomer-{player}")).is_admitted());
+        }
+        play(exchange, &store, |_| ());
+    };
+    // Warming, every server lets everybody in.
+    come_in(0..100, &mut elsewhere);
+    play(&mut exchange, &store, |_| ());
+    clock.advance(SECOND);
+    come_in(100..140, &mut elsewhere);
+    play(&mut exchange, &store, |_| ());
+    let per_second = headcount.shared.sync.lock().foreign_newcomers_per_second;
+    assert!((35.0..45.0).contains(&per_second), "{per_second}");
+}
+
+#[test]
 fn an_override_is_told_until_the_store_has_it_and_no_longer() {
     let (headcount, _worker, mut exchange) = exchange();
     let store = MemoryStore::new();
@@ -203,6 +249,125 @@ fn a_store_that_refuses_writes_is_known_as_long_as_it_does() {
         let _ = exchange.round.answer(Ok(reply), SECOND);
         assert_eq!(headcount.status().sync.write_refused.is_some(), refused);
     }
+}
+
+#[test]
+fn refused_values_are_counted_by_what_is_wrong_with_them() {
+    let (headcount, _worker, mut exchange) = exchange();
+    let current = headcount.shared.state.read().ring.current();
+    let value = headcount.shared.codec.encode(current.minus(1), true, &headcount.shared.copy(current).unwrap());
+    let stored = Stored { slot: current, stamp: Stamp("replayed".into()), value };
+    exchange.round.read_values(&[current], vec![stored], SECOND);
+    let slot = DecodeError::REASONS.iter().position(|&reason| reason == "slot").unwrap();
+    let mut corrupt = [0; DecodeError::REASONS.len()];
+    corrupt[slot] = 1;
+    assert_eq!(headcount.shared.sync.lock().corrupt, corrupt);
+}
+
+#[test]
+fn what_is_written_and_what_is_lost_to_others_is_counted() {
+    let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+    let store = MemoryStore::with_clock(Arc::clone(&clock));
+    let (headcount, _worker, mut exchange) = exchange_at(&clock);
+    let (rival, _rivals_worker, mut rivals) = exchange_at(&clock);
+    let mut bytes = 0;
+    for (round, contended) in [false, true, true, false].into_iter().enumerate() {
+        assert!(headcount.admit(format!("player-{round}")).is_admitted());
+        let outcome = play(&mut exchange, &store, |request| {
+            let Request::Publish(publish) = request else { return };
+            if contended {
+                assert!(rival.admit(format!("rival-{round}")).is_admitted());
+                assert_eq!(play(&mut rivals, &store, |_| ()), Outcome::Success);
+            } else {
+                bytes += publish.minutes.iter().map(|minute| minute.value.len() as u64).sum::<u64>();
+            }
+        });
+        let sync = headcount.status().sync;
+        assert_eq!((outcome == Outcome::Conflict, sync.bytes_sent), (contended, bytes), "round {round}");
+        let in_a_row = headcount.shared.sync.lock().conflicts_in_a_row;
+        assert_eq!((sync.conflicts, in_a_row), [(0, 0), (1, 1), (2, 2), (2, 0)][round]);
+    }
+}
+
+#[test]
+fn rounds_that_fail_are_counted_by_how() {
+    let (headcount, _worker, mut exchange) = exchange();
+    for error in [StoreError::timeout("no answer"), StoreError::read_only("READONLY"), StoreError::timeout("none")] {
+        let _ = exchange.round.begin(SECOND);
+        let _ = exchange.round.answer(Err(error), SECOND);
+    }
+    let _ = exchange.round.begin(SECOND);
+    exchange.round.give_up();
+    let figures = headcount.shared.sync.lock();
+    assert_eq!(figures.failures, 4);
+    let of = |outcome| figures.outcomes[outcome as usize];
+    assert_eq!([Outcome::Timeout, Outcome::Failure].map(of), [2, 2]);
+}
+
+#[cfg(feature = "server")]
+#[test]
+fn an_outage_is_told_once_and_again_when_its_reason_changes() {
+    let (headcount, _worker, mut exchange) = exchange();
+    assert!(headcount.admit("alice").is_admitted());
+    let store = MemoryStore::new();
+    let (away, other) = (StoreError::timeout("no answer"), StoreError::read_only("READONLY"));
+    let mut told = |error: Option<&StoreError>, failing: fn(&Request) -> bool| {
+        told_by(|| {
+            let mut request = exchange.round.begin(SECOND);
+            loop {
+                let answer = match error.filter(|_| failing(&request)) {
+                    Some(error) => Err(error.clone()),
+                    None => Ok(store.answer(&exchange.identity, request)),
+                };
+                match exchange.round.answer(answer, SECOND) {
+                    Next::Ask(next) => request = next,
+                    Next::Done(_) => return,
+                }
+            }
+        })
+    };
+    let looks = |request: &Request| matches!(request, Request::Look { .. });
+    let publishes = |request: &Request| matches!(request, Request::Publish(_));
+    for (error, failing, said) in [
+        (Some(&away), looks as fn(&Request) -> bool, "has not answered yet"),
+        (Some(&away), looks, ""),
+        (Some(&other), looks, "has not answered yet"),
+        (Some(&away), publishes, "not written to"),
+        (Some(&away), publishes, ""),
+        (Some(&other), publishes, "not written to"),
+        (None, looks, ""),
+        (Some(&away), looks, "the store is away"),
+        (Some(&away), looks, ""),
+        (Some(&other), looks, "the store is away"),
+        (None, looks, "the store is back"),
+        (None, looks, ""),
+        (Some(&other), looks, "the store is away"),
+    ] {
+        let lines = told(error, failing);
+        assert!(if said.is_empty() { lines.is_empty() } else { lines.contains(said) }, "{error:?}: {lines:?}");
+    }
+}
+
+/// What the log says meanwhile.
+#[cfg(feature = "server")]
+fn told_by(act: impl FnOnce()) -> String {
+    #[derive(Clone, Default)]
+    struct Lines(Arc<parking_lot::Mutex<Vec<u8>>>);
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+    tracing::subscriber::with_default(subscriber, act);
+    let lines = lines.0.lock();
+    String::from_utf8(lines.clone()).unwrap()
 }
 
 /// One round; `see` is shown what it asks.
