@@ -3,20 +3,23 @@
 //! The same [`Config`] is filled by `headcount serve` (file, environment, flags) and by the library's
 //! [`Builder`](crate::Builder); building a controller holds it to its bounds.
 
+mod pass;
 mod paths;
 mod routes;
 mod secret;
 
 use crate::bloom::{Shape, ShapeError};
 use crate::fingerprint::{FingerprintKey, KeyError};
+use crate::pass::Passes;
 use crate::room::{Limits, OnOutage, Refill};
 use crate::token_source::TokenSource;
 use serde::de::Unexpected;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use pass::{Pass, PassCarrier, PassCarrierError};
 pub(crate) use paths::PathPatterns;
 pub(crate) use routes::Routes;
 pub use routes::{Route, RouteClass};
@@ -34,6 +37,8 @@ pub struct Config {
     pub window: Window,
     /// What a token is, and the key that hides it.
     pub token: Token,
+    /// Signed passes; absent: none are handed out.
+    pub pass: Option<Pass>,
     /// The store that a fleet shares; absent: one server alone.
     pub redis: Option<Redis>,
     /// What one server alone keeps over a restart.
@@ -316,6 +321,8 @@ pub(crate) struct Settings {
     pub(crate) shape: Shape,
     pub(crate) sources: Vec<TokenSource>,
     pub(crate) key: FingerprintKey,
+    /// Who signs passes, and how they travel.
+    pub(crate) passes: Option<(Passes, PassCarrier)>,
     pub(crate) generation: u64,
     pub(crate) node: String,
     pub(crate) sync_every: Duration,
@@ -327,6 +334,13 @@ impl Config {
         let (slot_length, shape, capacity) = self.window.check(self.admission.checked_max_active_users()?)?;
         let redis = self.redis.clone().unwrap_or_default();
         let slots = self.window.slots as usize;
+        let passes = match &self.pass {
+            Some(pass) => {
+                let passes = Passes::new(&key, &pass.earlier_keys()?, slot_length, slots);
+                Some((passes, pass.carry.clone()))
+            }
+            None => None,
+        };
         let generation = [
             FORMAT,
             u64::from(shape.lines()),
@@ -347,6 +361,7 @@ impl Config {
             sources: self.token.check()?,
             generation: xxhash_rust::xxh3::xxh3_64(generation.map(u64::to_le_bytes).as_flattened()),
             key,
+            passes,
             node: self.server.node_name(),
             sync_every: redis.check(slot_length)?,
         })
@@ -359,19 +374,18 @@ impl Config {
                 let key = FingerprintKey::new(secret.expose().as_bytes());
                 key.map(Some).map_err(|source| ConfigError::Secret { key: "token.secret", source })
             }
-            (None, Some(file)) => {
-                let bytes = std::fs::read(file).map_err(|source| ConfigError::Unreadable {
-                    key: "token.secret_file",
-                    file: file.clone(),
-                    source,
-                })?;
-                let bytes = bytes.strip_suffix(b"\r\n").or(bytes.strip_suffix(b"\n")).unwrap_or(&bytes);
-                let key = FingerprintKey::new(bytes);
-                key.map(Some).map_err(|source| ConfigError::Secret { key: "token.secret_file", source })
-            }
+            (None, Some(file)) => read_key("token.secret_file", file).map(Some),
             (None, None) => Ok(None),
         }
     }
+}
+
+/// A fingerprint key from its file: the bytes without a final newline.
+fn read_key(key: &'static str, file: &Path) -> Result<FingerprintKey, ConfigError> {
+    let unreadable = |source| ConfigError::Unreadable { key, file: file.to_owned(), source };
+    let bytes = std::fs::read(file).map_err(unreadable)?;
+    let bytes = bytes.strip_suffix(b"\r\n").or(bytes.strip_suffix(b"\n")).unwrap_or(&bytes);
+    FingerprintKey::new(bytes).map_err(|source| ConfigError::Secret { key, source })
 }
 
 impl Admission {

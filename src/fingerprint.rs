@@ -28,6 +28,7 @@ impl fmt::Debug for Fingerprint {
 pub struct FingerprintKey {
     secret: Box<[u8; SECRET_BYTES]>,
     id: u64,
+    pass_key: [u8; 32],
 }
 
 impl FingerprintKey {
@@ -51,7 +52,8 @@ impl FingerprintKey {
             chunk.copy_from_slice(&derive(b"headcount fingerprint", part, bytes)[..chunk.len()]);
         }
         let [a, b, c, d, e, f, g, h, ..] = derive(b"headcount key id", 0, bytes);
-        Ok(Self { secret, id: u64::from_le_bytes([a, b, c, d, e, f, g, h]) })
+        let id = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        Ok(Self { secret, id, pass_key: derive(b"headcount pass", 0, bytes) })
     }
 
     /// The keyed hash of `token`.
@@ -66,6 +68,11 @@ impl FingerprintKey {
     /// A public name of this key: servers compare it, and it does not help to find the key.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// What signs passes: derived from the same secret, and no help to find the rest.
+    pub(crate) fn pass_key(&self) -> &[u8; 32] {
+        &self.pass_key
     }
 
     /// The keyed hash of bytes that are no token, such as a stored value.

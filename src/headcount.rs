@@ -17,6 +17,7 @@ use crate::bloom::Bloom;
 use crate::config::{Config, Settings};
 use crate::failpoints;
 use crate::fingerprint::Fingerprint;
+use crate::pass::{Pass, PassCheck};
 use crate::ring::codec::Codec;
 use crate::ring::{Present, Ring};
 use crate::room::{Link, Mode, Override, OverrideMode, Room, Seat, Version};
@@ -36,7 +37,8 @@ pub(crate) use decide::{Newcomers, Terms};
 pub(crate) use figures::{Histogram, SyncFigures};
 pub use seat::HeldSeat;
 pub use status::{
-    ActiveUsers, Decisions, LastError, OverrideStatus, Restarts, RingStatus, Status, SyncErrors, SyncStatus, Touches,
+    ActiveUsers, Decisions, LastError, OverrideStatus, PassChecks, Restarts, RingStatus, Status, SyncErrors,
+    SyncStatus, Touches,
 };
 pub(crate) use supervision::{Part, REST_AFTER_PANIC, Supervision};
 pub use worker::Worker;
@@ -85,6 +87,7 @@ pub(crate) struct Shared {
     decisions: ShardedCounters<{ Decision::ALL.len() }>,
     /// Of unseen tokens, and of seen ones.
     touches: ShardedCounters<2>,
+    passes: ShardedCounters<{ PassCheck::ALL.len() }>,
     pub(crate) decision_times: Histogram,
     pub(crate) round_times: Histogram,
     pub(crate) sync: Mutex<SyncFigures>,
@@ -207,11 +210,37 @@ impl Headcount {
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
     pub fn hold(&self, token: impl AsRef<[u8]>) -> (Admission, Option<HeldSeat>) {
-        self.shared.decide(token.as_ref(), Terms { renews: true, newcomers: Newcomers::Held })
+        let terms = Terms { newcomers: Newcomers::Held, ..Terms::ADMIT };
+        self.shared.decide(token.as_ref(), terms)
+    }
+
+    /// Like [`admit`](Self::admit), but who shows the [pass](Self::pass) of an earlier admission is seen, whether this server
+    /// has heard of it or not. A pass that is forged, expired or somebody else's has no effect but to be counted, and so has
+    /// any while `[pass]` is not configured.
+    pub fn admit_with_pass(&self, token: impl AsRef<[u8]>, pass: impl AsRef<[u8]>) -> Admission {
+        self.shared.decide(token.as_ref(), Terms { pass: Some(pass.as_ref()), ..Terms::ADMIT }).0
+    }
+
+    /// A signed pass for somebody who was admitted; `None` while `[pass]` is not configured. Valid for a window, on every
+    /// server of the fleet.
+    ///
+    /// ```
+    /// use headcount::{Headcount, config::PassCarrier};
+    /// let server = || Headcount::builder().max_active_users(1).secret("the key of the fleet").carry(PassCarrier::Header);
+    /// let ((one, _), (other, _)) = (server().build()?, server().build()?);
+    /// assert!(one.admit("alice").is_admitted());
+    /// let pass = one.pass("alice").unwrap();
+    /// assert!(other.admit("bob").is_admitted());
+    /// assert!(!other.admit("alice").is_admitted(), "nobody has told it of alice, and bob has the seat");
+    /// assert!(other.admit_with_pass("alice", pass.as_str()).is_admitted());
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
+    pub fn pass(&self, token: impl AsRef<[u8]>) -> Option<Pass> {
+        self.shared.pass(token.as_ref())
     }
 
     /// Decides on the caller's terms.
-    pub(crate) fn decide(&self, token: &str, terms: Terms) -> (Admission, Option<HeldSeat>) {
+    pub(crate) fn decide(&self, token: &str, terms: Terms<'_>) -> (Admission, Option<HeldSeat>) {
         self.shared.decide(token.as_bytes(), terms)
     }
 

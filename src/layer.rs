@@ -14,6 +14,7 @@
 
 mod future;
 mod judge;
+mod pass;
 mod refusal;
 mod service;
 

@@ -25,6 +25,7 @@ pub mod layer;
 pub mod limit;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod pass;
 #[cfg(feature = "testing")]
 pub mod players;
 #[cfg(feature = "redis")]
@@ -46,13 +47,14 @@ mod token_source;
 pub use config::{Config, ConfigError, Enforcement, MissingToken, RouteClass};
 pub use headcount::{
     ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, Headcount, HeldSeat, LastError,
-    MAX_OVERRIDE, OverrideError, OverrideOrder, OverrideStatus, Restarts, RingStatus, Status, SyncErrors, SyncStatus,
-    Touches, Worker,
+    MAX_OVERRIDE, OverrideError, OverrideOrder, OverrideStatus, PassChecks, Restarts, RingStatus, Status, SyncErrors,
+    SyncStatus, Touches, Worker,
 };
 #[cfg(feature = "tower")]
 pub use layer::AdmissionLayer;
 #[cfg(feature = "metrics")]
 pub use metrics::Metrics;
+pub use pass::Pass;
 #[cfg(feature = "redis")]
 pub use redis_link::RedisConnection;
 pub use ring::codec::DecodeError;

@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use headcount::ConfigError;
-use headcount::server::{self, Flags, ServeError};
+use headcount::server::{self, Flags, Recipe, ServeError};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
@@ -29,6 +29,16 @@ enum Verb {
     #[command(after_help = "Example:
   headcount size --max-active-users 200000 --nodes 40")]
     Size(Size),
+    /// Print a ready recipe: the configuration that puts headcount in front of an application.
+    #[command(after_help = "Example:
+  headcount config nginx > /etc/nginx/conf.d/headcount.conf
+
+Each recipe says at its top what else has to be done, and what happens while headcount does not answer.")]
+    Config {
+        /// The proxy
+        #[arg(value_name = "PROXY")]
+        recipe: Recipe,
+    },
 }
 
 #[derive(Args)]
@@ -113,6 +123,10 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failed(&error, matches!(error, ServeError::Config(_))),
         },
+        Verb::Config { recipe } => {
+            print!("{}", recipe.text());
+            ExitCode::SUCCESS
+        }
         Verb::Size(size) => match size.run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failed(&error, true),

@@ -1,6 +1,7 @@
 //! The figures as metrics, through the `metrics` facade. A library installs no recorder: whoever has one publishes to it.
 
-use crate::headcount::{Headcount, Histogram};
+use crate::headcount::{Headcount, Histogram, PassChecks};
+use crate::pass::PassCheck;
 use crate::ring::codec::DecodeError;
 use crate::room::Mode;
 use crate::round::Outcome;
@@ -58,6 +59,7 @@ impl Metrics {
         describe_gauge!("headcount_override_active", "1 while an operator's override is in force.");
         describe_gauge!("headcount_foreign_generation", "1 while servers with other filters or another key are alive.");
         describe_gauge!("headcount_clock_offset_seconds", "How far this machine's wall clock is ahead of the fleet's.");
+        describe_counter!("headcount_passes_total", "Signed passes of unseen tokens, by what they turned out to be.");
         describe_counter!("headcount_touches_total", "Tokens to be renewed without a check, by whether they were.");
         describe_counter!("headcount_restarts_total", "Panics after which background work began again, by part.");
         describe_gauge!("headcount_build_info", "1, with the version as a label.");
@@ -102,6 +104,10 @@ impl Metrics {
         gauge!("headcount_clock_offset_seconds").set(status.sync.clock_offset_seconds);
         counter!("headcount_touches_total", "outcome" => "renewed").absolute(status.touches.renewed);
         counter!("headcount_touches_total", "outcome" => "unseen").absolute(status.touches.unseen);
+        let PassChecks { valid, expired, forged } = status.passes;
+        for (found, count) in PassCheck::ALL.into_iter().zip([valid, expired, forged]) {
+            counter!("headcount_passes_total", "found" => found.as_str()).absolute(count);
+        }
         counter!("headcount_restarts_total", "part" => "worker").absolute(status.restarts.worker);
         counter!("headcount_restarts_total", "part" => "rounds").absolute(status.restarts.rounds);
         gauge!("headcount_build_info", "version" => status.version).set(1.0);

@@ -5,10 +5,12 @@ mod config;
 mod confirm;
 mod envelope;
 mod listener;
+mod recipes;
 mod serve;
 mod size;
 mod touch;
 
 pub use config::{Flags, LoadError, Loaded, load};
+pub use recipes::Recipe;
 pub use serve::{ServeError, serve};
 pub use size::Size;

@@ -79,7 +79,7 @@ impl fmt::Display for TokenSource {
 }
 
 /// A `token` in the grammar of RFC 9110 §5.6.2: what names of headers and cookies are made of.
-fn is_http_token(name: &str) -> bool {
+pub(crate) fn is_http_token(name: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty() && name.bytes().all(legal)
 }
@@ -97,6 +97,9 @@ pub enum InvalidToken {
     #[error("the request carries several different tokens")]
     Ambiguous,
 }
+
+#[cfg(feature = "tower")]
+pub(crate) use extract::cookies;
 
 #[cfg(feature = "tower")]
 mod extract {
@@ -139,7 +142,8 @@ mod extract {
         (scheme.eq_ignore_ascii_case(b"bearer") && apart).then_some(token)
     }
 
-    fn cookies<'h>(value: &'h [u8], name: &str) -> impl Iterator<Item = &'h [u8]> {
+    /// The values of the cookies of one name in a `Cookie` header.
+    pub(crate) fn cookies<'h>(value: &'h [u8], name: &str) -> impl Iterator<Item = &'h [u8]> {
         value.split(|&byte| byte == b';').filter_map(move |pair| {
             let equals = pair.iter().position(|&byte| byte == b'=')?;
             (pair[..equals].trim_ascii() == name.as_bytes()).then(|| &pair[equals + 1..])

@@ -2,9 +2,10 @@
 
 use super::{Decision, Headcount, Histogram, Shared, State, Supervision, SyncFigures, Worker};
 use crate::config::{
-    self, Config, ConfigError, Enforcement, MissingToken, RetryAfter, Route, RouteClass, Secret, Settings,
+    self, Config, ConfigError, Enforcement, MissingToken, PassCarrier, RetryAfter, Route, RouteClass, Secret, Settings,
 };
 use crate::fingerprint::{FingerprintKey, MIN_KEY_BYTES};
+use crate::pass::PassCheck;
 use crate::ring::Ring;
 use crate::ring::codec::Codec;
 use crate::room::{Link, OnOutage, Refill, Room, Sharing};
@@ -172,6 +173,25 @@ impl Builder {
     }
 }
 
+/// `[pass]`
+impl Builder {
+    /// Has every admission hand out a signed pass, which travels like this.
+    pub fn carry(mut self, carrier: PassCarrier) -> Self {
+        self.pass().carry = carrier;
+        self
+    }
+
+    /// Files of fingerprint keys that were the fleet's before this one: the passes that they have signed are accepted.
+    pub fn earlier_secret_files(mut self, files: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
+        self.pass().earlier_secret_files = files.into_iter().map(Into::into).collect();
+        self
+    }
+
+    fn pass(&mut self) -> &mut config::Pass {
+        self.config.pass.get_or_insert_default()
+    }
+}
+
 /// `[redis]`, `[snapshot]`, `[server]`, `[admin]`
 impl Builder {
     /// Where Redis is; without it, or another store given to `sync_with`, one server is alone.
@@ -329,6 +349,7 @@ impl Builder {
             refreshes_in_place: AtomicU64::new(0),
             decisions: ShardedCounters::<{ Decision::ALL.len() }>::new(),
             touches: ShardedCounters::new(),
+            passes: ShardedCounters::<{ PassCheck::ALL.len() }>::new(),
             decision_times: Histogram::new(),
             round_times: Histogram::new(),
             sync: Mutex::new(SyncFigures::default()),

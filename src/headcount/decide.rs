@@ -4,6 +4,7 @@ use super::{Admission, Admitted, Decision, HeldSeat, SHUT, Shared};
 use crate::bloom::Probe;
 use crate::config::{Enforcement, MissingToken, RetryAfter};
 use crate::fingerprint::Fingerprint;
+use crate::pass::{Pass, PassCheck};
 use crate::ring::Sight;
 use crate::room::Seat;
 use crate::threads::atomic::Ordering::Relaxed;
@@ -12,10 +13,12 @@ use std::time::Duration;
 
 /// What a decision leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct Terms<'r> {
     /// Who is in is renewed.
     pub(crate) renews: bool,
     pub(crate) newcomers: Newcomers,
+    /// What is shown for a pass.
+    pub(crate) pass: Option<&'r [u8]>,
 }
 
 /// What becomes of a newcomer who is admitted.
@@ -29,9 +32,9 @@ pub(crate) enum Newcomers {
     Forgotten,
 }
 
-impl Terms {
+impl Terms<'_> {
     /// Those of [`Headcount::admit`](super::Headcount::admit).
-    pub(crate) const ADMIT: Self = Self { renews: true, newcomers: Newcomers::Recorded };
+    pub(crate) const ADMIT: Self = Self { renews: true, newcomers: Newcomers::Recorded, pass: None };
 }
 
 impl Shared {
@@ -57,12 +60,18 @@ impl Shared {
     }
 
     /// Decides on other terms than [`admit`](Self::admit). Returns the newcomer's seat, if one is held.
-    pub(super) fn decide(self: &Arc<Self>, token: &[u8], terms: Terms) -> (Admission, Option<HeldSeat>) {
+    pub(super) fn decide(self: &Arc<Self>, token: &[u8], terms: Terms<'_>) -> (Admission, Option<HeldSeat>) {
         if self.settings.enforcement == Enforcement::Off || token.iter().all(u8::is_ascii_whitespace) {
             return (self.admit(token), None);
         }
         let fingerprint = self.settings.key.fingerprint(token);
         if self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.sees(fingerprint, terms) {
+            return (self.admitted(Admitted::Seen), None);
+        }
+        if terms.pass.is_some_and(|pass| self.accepts(pass, token)) {
+            if terms.renews {
+                self.write().ring.record(fingerprint);
+            }
             return (self.admitted(Admitted::Seen), None);
         }
         let admission = self.newcomer(fingerprint, terms);
@@ -71,12 +80,26 @@ impl Shared {
         (admission, held.then(|| HeldSeat::new(Arc::clone(self), fingerprint)))
     }
 
-    fn sees(&self, fingerprint: Fingerprint, terms: Terms) -> bool {
+    fn sees(&self, fingerprint: Fingerprint, terms: Terms<'_>) -> bool {
         if terms.renews {
             self.refresh(fingerprint)
         } else {
             self.state.read().ring.sight(fingerprint) != Sight::Unseen
         }
+    }
+
+    fn accepts(&self, pass: &[u8], token: &[u8]) -> bool {
+        let Some((passes, _)) = &self.settings.passes else { return false };
+        let now = self.state.read().ring.current();
+        let found = passes.check(pass, token, now);
+        self.passes.count(found as usize);
+        found == PassCheck::Valid
+    }
+
+    pub(super) fn pass(&self, token: &[u8]) -> Option<Pass> {
+        let (passes, _) = self.settings.passes.as_ref()?;
+        let now = self.state.read().ring.current();
+        Some(passes.issue(self.settings.key.fingerprint(token), now))
     }
 
     pub(super) fn touch(&self, token: &[u8]) -> bool {
@@ -114,7 +137,7 @@ impl Shared {
         self.write().ring.record(fingerprint);
     }
 
-    fn newcomer(&self, fingerprint: Fingerprint, terms: Terms) -> Admission {
+    fn newcomer(&self, fingerprint: Fingerprint, terms: Terms<'_>) -> Admission {
         // A crowd outside a full house must not queue for the write lock.
         if self.gate.load(Relaxed) & SHUT != 0 {
             return self.rejected(fingerprint.0);

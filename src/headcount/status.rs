@@ -34,6 +34,7 @@ pub struct Status {
     pub operator: OverrideStatus,
     pub decisions: Decisions,
     pub touches: Touches,
+    pub passes: PassChecks,
     pub restarts: Restarts,
     pub sync: SyncStatus,
     pub ring: RingStatus,
@@ -90,6 +91,15 @@ pub struct Decisions {
 pub struct Touches {
     pub renewed: u64,
     pub unseen: u64,
+}
+
+/// All passes that were looked at since the start: those of tokens that this server had not seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
+pub struct PassChecks {
+    pub valid: u64,
+    pub expired: u64,
+    pub forged: u64,
 }
 
 /// How often what works beside the decisions had to begin again after a panic.
@@ -204,6 +214,7 @@ impl Headcount {
         let [seen, newcomer, rejected, shadow_rejected, exempt, missing, warming, limited, invalid] =
             shared.decisions.totals();
         let [unseen, renewed] = shared.touches.totals();
+        let [valid, expired, forged] = shared.passes.totals();
         // Before the state is locked: the worker takes the clock first, too.
         let clock_offset_seconds = seconds_ahead(shared.clock.wall(), shared.now());
         let state = shared.state.read();
@@ -251,6 +262,7 @@ impl Headcount {
                 invalid,
             },
             touches: Touches { renewed, unseen },
+            passes: PassChecks { valid, expired, forged },
             restarts,
             sync: SyncStatus {
                 store: sync.store.unwrap_or("none"),

@@ -2,7 +2,8 @@
 
 use super::refusal::Refusal;
 use crate::config::{Enforcement, RouteClass};
-use crate::headcount::{Admission, Decision, Headcount, HeldSeat, Newcomers, Terms};
+use crate::headcount::{Admission, Admitted, Decision, Headcount, HeldSeat, Newcomers, Terms};
+use crate::pass::Pass;
 use crate::token_source::TokenSource;
 use http::{HeaderMap, Method};
 
@@ -16,9 +17,24 @@ pub(crate) struct Asked<'r> {
 
 /// The answer to a request.
 pub(crate) enum Verdict {
-    /// With the seat of a newcomer who is not yet in.
-    Admitted(Decision, Option<HeldSeat>),
+    Admitted(Entry),
     Refused(Refusal),
+}
+
+/// An admitted request.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) decision: Decision,
+    /// Of a newcomer who is not yet in.
+    pub(crate) seat: Option<HeldSeat>,
+    /// For who is in, or will be once the seat is taken.
+    pub(crate) pass: Option<Pass>,
+}
+
+impl Entry {
+    fn of(decision: Decision) -> Self {
+        Self { decision, seat: None, pass: None }
+    }
 }
 
 impl Headcount {
@@ -35,31 +51,43 @@ impl Headcount {
         let class = settings.routes.class(asked.path);
         let exempt = class == RouteClass::Exempt || asked.method == Method::OPTIONS;
         if exempt || settings.enforcement == Enforcement::Off {
-            return Verdict::Admitted(self.admit_exempt().decision(), None);
+            return Verdict::Admitted(Entry::of(self.admit_exempt().decision()));
         }
-        let (admission, seat) = match TokenSource::find(&settings.sources, asked.headers) {
-            Ok(Some(token)) => self.decide(token, terms(class, newcomers)),
-            Ok(None) => (self.admit_missing(), None),
+        let token = match TokenSource::find(&settings.sources, asked.headers) {
+            Ok(token) => token,
             Err(invalid) => {
                 self.count_invalid();
                 // Nobody is refused while nothing is enforced, whatever is wrong with the request.
                 return match settings.enforcement {
-                    Enforcement::Shadow => Verdict::Admitted(Decision::Invalid, None),
+                    Enforcement::Shadow => Verdict::Admitted(Entry::of(Decision::Invalid)),
                     _ => Verdict::Refused(Refusal::invalid(invalid, self.mode(), asked)),
                 };
             }
         };
+        let terms = terms(class, newcomers, self.shown_pass(asked));
+        let (admission, seat) = match token {
+            Some(token) => self.decide(token, terms),
+            None => (self.admit_missing(), None),
+        };
         match admission {
-            Admission::Admitted(admitted) => Verdict::Admitted(admitted.decision(), seat),
+            Admission::Admitted(admitted) => {
+                let is_in = match admitted {
+                    Admitted::Seen => true,
+                    Admitted::Newcomer | Admitted::Warming => terms.newcomers != Newcomers::Forgotten,
+                    Admitted::Exempt | Admitted::Missing | Admitted::ShadowRejected => false,
+                };
+                let pass = token.filter(|_| is_in).and_then(|token| self.pass(token));
+                Verdict::Admitted(Entry { decision: admitted.decision(), seat, pass })
+            }
             Admission::Rejected { retry_after } => Verdict::Refused(Refusal::rejected(retry_after, self.mode(), asked)),
         }
     }
 }
 
-fn terms(class: RouteClass, newcomers: Newcomers) -> Terms {
+fn terms(class: RouteClass, newcomers: Newcomers, pass: Option<&[u8]>) -> Terms<'_> {
     match class {
-        RouteClass::Admit | RouteClass::Exempt => Terms { renews: true, newcomers },
-        RouteClass::Observe => Terms { renews: false, newcomers: Newcomers::Forgotten },
-        RouteClass::Confirm => Terms { renews: true, newcomers: Newcomers::Forgotten },
+        RouteClass::Admit | RouteClass::Exempt => Terms { renews: true, newcomers, pass },
+        RouteClass::Observe => Terms { renews: false, newcomers: Newcomers::Forgotten, pass },
+        RouteClass::Confirm => Terms { renews: true, newcomers: Newcomers::Forgotten, pass },
     }
 }

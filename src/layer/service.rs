@@ -36,7 +36,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let asked = Asked { method: request.method(), path: Some(request.uri().path()), headers: request.headers() };
         match self.headcount.judge(&asked, Newcomers::Held) {
-            Verdict::Admitted(_, seat) => AdmissionFuture::admitted(self.inner.call(request), seat),
+            Verdict::Admitted(entry) => AdmissionFuture::admitted(self.inner.call(request), entry, &self.headcount),
             Verdict::Refused(refusal) => AdmissionFuture::refused(refusal),
         }
     }

@@ -1,4 +1,4 @@
-use crate::config::{Enforcement, RouteClass};
+use crate::config::{Enforcement, PassCarrier, RouteClass};
 use crate::headcount::{Builder, Headcount};
 use crate::time::{ManualClock, Timestamp};
 use http::{Request, Response, StatusCode};
@@ -211,6 +211,95 @@ async fn who_only_polls_is_forgotten() {
     }
     assert!(headcount.touch("plays"));
     assert!(!headcount.touch("polls"));
+}
+
+/// A server of a fleet that hands out passes, with one seat, which dora has.
+fn server_with_passes(carrier: PassCarrier) -> Headcount {
+    let builder = Headcount::builder().max_active_users(1).secret("the key of the fleet").carry(carrier);
+    let headcount = builder.build().unwrap().0;
+    assert!(headcount.admit("dora").is_admitted());
+    headcount
+}
+
+/// The pass that another server has given alice.
+async fn given_elsewhere(carrier: &PassCarrier) -> String {
+    let elsewhere = Headcount::builder().max_active_users(1).secret("the key of the fleet").carry(carrier.clone());
+    let answer = ask(&elsewhere.build().unwrap().0, from("alice")).await;
+    match carrier {
+        PassCarrier::Header => answer.header("x-headcount-pass").to_owned(),
+        PassCarrier::Cookie(_) => {
+            let cookie = answer.header("set-cookie");
+            assert!(cookie.ends_with("; Path=/; Max-Age=1800; HttpOnly; SameSite=Lax"), "{cookie}");
+            cookie.split(';').next().unwrap().to_owned()
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_shows_a_pass_is_seen_by_a_server_that_has_not_heard_of_them() {
+    for carrier in [PassCarrier::Header, PassCarrier::Cookie("pass".into())] {
+        let pass = given_elsewhere(&carrier).await;
+        let shown = if carrier == PassCarrier::Header { "x-headcount-pass" } else { "cookie" };
+        let headcount = server_with_passes(carrier);
+        assert_eq!(ask(&headcount, from("alice")).await.status, StatusCode::TOO_MANY_REQUESTS);
+        let somebody_elses = ask(&headcount, from("bob").header(shown, &pass)).await;
+        assert_eq!(somebody_elses.status, StatusCode::TOO_MANY_REQUESTS);
+        for forged in ["", "nonsense", &pass[1..], &pass.to_lowercase()] {
+            let answer = ask(&headcount, from("alice").header(shown, forged)).await;
+            assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS, "{forged}");
+        }
+        assert_eq!(ask(&headcount, from("alice").header(shown, &pass)).await.status, StatusCode::OK);
+        assert_eq!(ask(&headcount, from("alice")).await.status, StatusCode::OK, "she is in from now on");
+        let status = headcount.status();
+        assert_eq!((status.decisions.newcomer, status.decisions.seen), (1, 2));
+        assert_eq!(status.passes.valid, 1);
+        assert!(status.passes.forged >= 2);
+    }
+}
+
+#[tokio::test]
+async fn a_pass_is_given_to_who_is_in_and_to_nobody_else() {
+    let headcount = server_with_passes(PassCarrier::Header);
+    let has_pass = |answer: &Answer| answer.headers.contains_key("x-headcount-pass");
+    assert!(has_pass(&ask(&headcount, from("dora")).await));
+    for request in [from("bob"), Request::get("/"), Request::get("/healthz"), Request::options("/")] {
+        assert!(!has_pass(&ask(&headcount, request).await));
+    }
+    // Whom the service refuses is not in.
+    let headcount = Headcount::builder().max_active_users(1).carry(PassCarrier::Header).build().unwrap().0;
+    let inner = service_fn(|_| async {
+        let response: Response<Full<bytes::Bytes>> = Response::builder().status(401).body(Full::default()).unwrap();
+        Ok::<_, Infallible>(response)
+    });
+    let answer = headcount.layer().layer(inner).oneshot(from("alice").body(()).unwrap()).await.unwrap();
+    assert!(!answer.headers().contains_key("x-headcount-pass"));
+}
+
+#[tokio::test]
+async fn without_passes_none_is_given_and_none_is_looked_at() {
+    let pass = given_elsewhere(&PassCarrier::Header).await;
+    let headcount = configured(|builder| builder.secret("the key of the fleet"));
+    assert_eq!(ask(&headcount, from("bob").header("x-headcount-pass", pass)).await.status.as_u16(), 429);
+    assert_eq!(ask(&headcount, from("alice")).await.header("x-headcount-pass"), "");
+    let passes = headcount.status().passes;
+    assert_eq!((passes.valid, passes.expired, passes.forged), (0, 0, 0));
+}
+
+#[tokio::test]
+async fn a_pass_lets_nobody_be_renewed_by_polling() {
+    let pass = given_elsewhere(&PassCarrier::Header).await;
+    let headcount = Headcount::builder()
+        .max_active_users(1)
+        .secret("the key of the fleet")
+        .carry(PassCarrier::Header)
+        .route("/presence", RouteClass::Observe)
+        .build()
+        .unwrap()
+        .0;
+    assert!(headcount.admit("dora").is_admitted());
+    let poll = Request::get("/presence").header("authorization", "Bearer alice").header("x-headcount-pass", pass);
+    assert_eq!(ask(&headcount, poll).await.status, StatusCode::OK);
+    assert!(!headcount.touch("alice"));
 }
 
 #[tokio::test]

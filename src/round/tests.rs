@@ -218,6 +218,21 @@ fn who_came_in_elsewhere_is_told_by_how_the_estimate_grows() {
 }
 
 #[test]
+fn the_current_minute_is_published_first_and_the_others_in_any_order() {
+    let (_clock, _store, mut exchange) = server_of_minutes(20);
+    let slots: Vec<_> = exchange.round.shared.state.read().ring.slots().collect();
+    exchange.round.shared.change(|state| slots.iter().for_each(|&slot| state.ring.set_dirty(slot, true)));
+    let chosen: Vec<_> = (0..50).map(|_| exchange.round.choose_dirty()).collect();
+    assert!(chosen.iter().all(|chosen| chosen[0] == slots[0]));
+    assert!(chosen.iter().any(|one| one[1] != chosen[0][1]));
+    // When the current minute is clean, no other is preferred.
+    exchange.round.shared.change(|state| state.ring.set_dirty(slots[0], false));
+    let chosen: Vec<_> = (0..50).map(|_| exchange.round.choose_dirty()).collect();
+    assert!(chosen.iter().all(|chosen| !chosen.contains(&slots[0])));
+    assert!(chosen.iter().any(|one| one[0] != chosen[0][0]));
+}
+
+#[test]
 fn an_override_is_told_until_the_store_has_it_and_no_longer() {
     let (headcount, _worker, mut exchange) = exchange();
     let store = MemoryStore::new();

@@ -60,9 +60,12 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
 /// The answer to a check. Nobody tells what the application answered then: whoever is admitted is in.
 pub(super) fn said(headcount: &Headcount, asked: &Asked<'_>) -> Response {
     match headcount.judge(asked, Newcomers::Recorded) {
-        Verdict::Admitted(decision, _) => {
+        Verdict::Admitted(entry) => {
             let mut response = StatusCode::OK.into_response();
-            mark(response.headers_mut(), decision, headcount.mode());
+            mark(response.headers_mut(), entry.decision, headcount.mode());
+            if let Some(pass) = &entry.pass {
+                headcount.hand_out(pass, response.headers_mut());
+            }
             response
         }
         Verdict::Refused(refusal) => refusal.into_response().map(Body::new),
@@ -86,10 +89,7 @@ impl<'r> Original<'r> {
         let uri = request.uri();
         let whole = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
         let appended = whole.strip_prefix(CHECK).filter(|path| path.starts_with('/') && *path != "/");
-        let told = |names: [&str; 2]| {
-            let headers = request.headers();
-            names.into_iter().filter(|_| trusted).find_map(|name| only(headers, name))
-        };
+        let told = |names: [&str; 2]| if trusted { only(request.headers(), names) } else { None };
         let method = told(["x-original-method", "x-forwarded-method"]).and_then(|method| method.parse().ok());
         Self {
             method: method.unwrap_or_else(|| request.method().clone()),
@@ -98,11 +98,12 @@ impl<'r> Original<'r> {
     }
 }
 
-/// The value of a header that is there once: of two, one may be the client's.
-fn only<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
-    let mut values = headers.get_all(name).into_iter();
+/// What headers say that mean the same, if they say one thing: of two values, one may be the client's, which most proxies
+/// hand on beside their own.
+fn only<'h>(headers: &'h HeaderMap, names: [&str; 2]) -> Option<&'h str> {
+    let mut values = names.into_iter().flat_map(|name| headers.get_all(name));
     let first = values.next()?;
-    values.next().is_none().then(|| first.to_str().ok()).flatten()
+    values.all(|value| value == first).then(|| first.to_str().ok()).flatten()
 }
 
 #[cfg(test)]
@@ -133,8 +134,14 @@ mod tests {
             || Request::get("/v1/check").header("x-original-uri", "/healthz").header("x-forwarded-method", "OPTIONS");
         assert_eq!(original(request(), true), (Method::OPTIONS, Some("/healthz".into())));
         assert_eq!(original(request(), false), (Method::GET, None));
-        let doubled = request().header("x-original-uri", "/other");
-        assert_eq!(original(doubled, true), (Method::OPTIONS, None));
+        for (name, value) in [("x-original-uri", "/other"), ("x-forwarded-uri", "/other")] {
+            let doubled = request().header(name, value);
+            assert_eq!(original(doubled, true), (Method::OPTIONS, None), "{name}");
+        }
+        let agreed = request().header("x-forwarded-uri", "/healthz").header("x-original-method", "OPTIONS");
+        assert_eq!(original(agreed, true), (Method::OPTIONS, Some("/healthz".into())));
+        let torn = request().header("x-original-method", "DELETE");
+        assert_eq!(original(torn, true), (Method::GET, Some("/healthz".into())));
     }
 
     #[test]

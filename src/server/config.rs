@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const ENVIRONMENT: &str = "HEADCOUNT__";
 
 /// Every key there is.
-const KEYS: [&str; 33] = [
+const KEYS: [&str; 35] = [
     "admission.max_active_users",
     "admission.resume_ratio",
     "admission.refill",
@@ -28,6 +28,8 @@ const KEYS: [&str; 33] = [
     "token.from",
     "token.secret_file",
     "token.secret",
+    "pass.carry",
+    "pass.earlier_secret_files",
     "redis.url",
     "redis.ca_file",
     "redis.cert_file",
@@ -46,7 +48,8 @@ const KEYS: [&str; 33] = [
 ];
 
 /// Keys whose environment variable is a list, divided by commas.
-const LISTS: [&str; 4] = ["admission.exempt_paths", "token.from", "server.trusted_proxies", "admin.hosts"];
+const LISTS: [&str; 5] =
+    ["admission.exempt_paths", "token.from", "pass.earlier_secret_files", "server.trusted_proxies", "admin.hosts"];
 
 /// A configuration, and where each of its values came from.
 pub struct Loaded {
@@ -220,6 +223,9 @@ mod tests {
         [token]
         from = ["bearer", "cookie:session", "header:X-Access-Token"]
         secret_file = "/etc/headcount/fingerprint.key"
+        [pass]
+        carry = "header"
+        earlier_secret_files = ["/etc/headcount/fingerprint.key.1"]
         [redis]
         url = "redis://127.0.0.1:6379/0"
         namespace  = "default"

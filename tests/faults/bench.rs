@@ -2,7 +2,7 @@
 
 use crate::crowd::{Addresses, Asker, Crowd, Habits};
 use crate::origin::{Heard, Origin};
-use crate::proxy::{Proxy, Weather};
+use crate::support::proxy::{Proxy, Weather};
 use crate::support::{Redis, Server};
 use futures_util::future::join_all;
 use parking_lot::RwLock;

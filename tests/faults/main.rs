@@ -11,7 +11,7 @@
 mod bench;
 mod crowd;
 mod origin;
-mod proxy;
+
 mod report;
 mod rows;
 mod scale;

@@ -2,9 +2,9 @@
 
 use crate::Rig;
 use crate::bench::{Bench, Spec};
-use crate::proxy::Weather;
 use crate::report::Finding;
 use crate::rows::heard;
+use crate::support::proxy::Weather;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

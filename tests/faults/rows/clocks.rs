@@ -3,9 +3,9 @@
 use super::{heard, in_play};
 use crate::Rig;
 use crate::bench::{Bench, Spec};
-use crate::proxy::Weather;
 use crate::report::Finding;
 use crate::support::get;
+use crate::support::proxy::Weather;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -4,8 +4,8 @@ use super::{heard, in_play};
 use crate::Rig;
 use crate::bench::{Bench, Spec};
 use crate::origin::{Heard, Latency};
-use crate::proxy::Weather;
 use crate::report::Finding;
+use crate::support::proxy::Weather;
 use crate::support::{Monitor, Redis, Server, wait_for};
 use std::time::Duration;
 

@@ -1,0 +1,86 @@
+//! `[pass]`: signed passes, by which a server knows a user that it has not heard of yet.
+
+use super::{ConfigError, read_key};
+use crate::fingerprint::FingerprintKey;
+use crate::token_source::is_http_token;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// `[pass]`: present, every admission hands out a signed pass.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pass {
+    /// How passes travel.
+    pub carry: PassCarrier,
+    /// Files of fingerprint keys that were the fleet's before this one: passes that they have signed are accepted, so that
+    /// nobody is locked out when the key changes.
+    pub earlier_secret_files: Vec<PathBuf>,
+}
+
+/// How passes travel.
+///
+/// ```
+/// use headcount::config::PassCarrier;
+/// assert_eq!("cookie:pass".parse(), Ok(PassCarrier::Cookie("pass".into())));
+/// assert!("query:pass".parse::<PassCarrier>().is_err());
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum PassCarrier {
+    /// In the header `X-Headcount-Pass`, both ways: for clients that keep it.
+    #[default]
+    Header,
+    /// In a cookie of this name, `HttpOnly`: for browsers.
+    Cookie(String),
+}
+
+/// A word that names no carrier.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{found:?} carries no pass; use \"header\" or \"cookie:NAME\"")]
+pub struct PassCarrierError {
+    found: String,
+}
+
+impl Pass {
+    /// The keys whose passes are accepted beside the fleet's own.
+    pub(super) fn earlier_keys(&self) -> Result<Vec<FingerprintKey>, ConfigError> {
+        self.earlier_secret_files.iter().map(|file| read_key("pass.earlier_secret_files", file)).collect()
+    }
+}
+
+impl FromStr for PassCarrier {
+    type Err = PassCarrierError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once(':') {
+            None if text == "header" => Ok(Self::Header),
+            Some(("cookie", name)) if is_http_token(name) => Ok(Self::Cookie(name.to_owned())),
+            _ => Err(PassCarrierError { found: text.to_owned() }),
+        }
+    }
+}
+
+impl TryFrom<String> for PassCarrier {
+    type Error = PassCarrierError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<PassCarrier> for String {
+    fn from(carrier: PassCarrier) -> Self {
+        carrier.to_string()
+    }
+}
+
+impl fmt::Display for PassCarrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header => f.write_str("header"),
+            Self::Cookie(name) => write!(f, "cookie:{name}"),
+        }
+    }
+}

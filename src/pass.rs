@@ -1,0 +1,224 @@
+//! The signed pass: a user shows a server that has not heard of them yet that another one let them in.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1 | the format, 1 |
+//! | 7 | the slot in which it was handed out, big-endian |
+//! | 16 | the first half of HMAC-SHA256 (RFC 2104) over format, slot, the slot's length, and the token's fingerprint |
+//!
+//! All of it in the URL's base 64 (RFC 4648 §5), 32 characters. A pass says nothing about its token and is of no use with
+//! another one. It is valid for a window: as long as its user would be remembered had they been silent since.
+
+use crate::fingerprint::{Fingerprint, FingerprintKey};
+use crate::time::Slot;
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use std::fmt;
+use std::time::Duration;
+
+const FORMAT: u8 = 1;
+const HEAD_BYTES: usize = 8;
+const MAC_BYTES: usize = 16;
+/// The length of a pass, in characters.
+const CHARACTERS: usize = (HEAD_BYTES + MAC_BYTES) / 3 * 4;
+
+/// A signed pass, as it is handed out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Pass([u8; CHARACTERS]);
+
+/// What a pass turned out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PassCheck {
+    /// Its user was let in within the window.
+    Valid,
+    /// It was valid once.
+    Expired,
+    /// No pass of ours, or not of this token.
+    Forged,
+}
+
+impl PassCheck {
+    pub(crate) const ALL: [Self; 3] = [Self::Valid, Self::Expired, Self::Forged];
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Valid => "valid",
+            Self::Expired => "expired",
+            Self::Forged => "forged",
+        }
+    }
+}
+
+/// Hands out passes, and knows its own.
+#[derive(Debug, Clone)]
+pub(crate) struct Passes {
+    /// The first signs; all are accepted.
+    keys: Vec<Key>,
+    slot_length: Duration,
+    slots: u64,
+}
+
+#[derive(Clone)]
+struct Key {
+    fingerprints: FingerprintKey,
+    mac: Hmac<Sha256>,
+}
+
+impl Passes {
+    /// Signs with the fleet's key, and accepts what the fleet's earlier keys have signed.
+    pub(crate) fn new(key: &FingerprintKey, earlier: &[FingerprintKey], slot_length: Duration, slots: usize) -> Self {
+        let keys = std::iter::once(key).chain(earlier).map(Key::new).collect();
+        Self { keys, slot_length, slots: slots as u64 }
+    }
+
+    /// A pass for the token of this fingerprint, handed out in slot `now`.
+    pub(crate) fn issue(&self, fingerprint: Fingerprint, now: Slot) -> Pass {
+        let mut bytes = [0; HEAD_BYTES + MAC_BYTES];
+        bytes[..HEAD_BYTES].copy_from_slice(&now.0.to_be_bytes());
+        bytes[0] = FORMAT;
+        let mac = self.keys[0].sign(&bytes[..HEAD_BYTES], self.slot_length, fingerprint).finalize().into_bytes();
+        bytes[HEAD_BYTES..].copy_from_slice(&mac[..MAC_BYTES]);
+        let mut pass = [0; CHARACTERS];
+        BASE64.encode_slice(bytes, &mut pass).expect("24 bytes are 32 characters");
+        Pass(pass)
+    }
+
+    /// Whether a pass that is shown with `token` in slot `now` is one of ours, made for it, and still valid.
+    pub(crate) fn check(&self, pass: &[u8], token: &[u8], now: Slot) -> PassCheck {
+        let mut bytes = [0; HEAD_BYTES + MAC_BYTES];
+        let is_whole = pass.len() == CHARACTERS && BASE64.decode_slice(pass, &mut bytes).is_ok();
+        let (head, mac) = bytes.split_at(HEAD_BYTES);
+        if !is_whole || head[0] != FORMAT || !self.keys.iter().any(|key| key.signed(head, mac, self.slot_length, token))
+        {
+            return PassCheck::Forged;
+        }
+        let issued = Slot(head[1..].iter().fold(0, |slot, &byte| slot << 8 | u64::from(byte)));
+        // Another server's clock may be a little ahead.
+        if issued <= now.plus(1) && now.since(issued) <= self.slots { PassCheck::Valid } else { PassCheck::Expired }
+    }
+}
+
+impl Key {
+    fn new(fingerprints: &FingerprintKey) -> Self {
+        let mac = Hmac::new_from_slice(fingerprints.pass_key()).expect("HMAC takes a key of any length");
+        Self { fingerprints: fingerprints.clone(), mac }
+    }
+
+    fn sign(&self, head: &[u8], slot_length: Duration, fingerprint: Fingerprint) -> Hmac<Sha256> {
+        let mut mac = self.mac.clone();
+        mac.update(head);
+        mac.update(&slot_length.as_micros().to_be_bytes());
+        mac.update(&fingerprint.0.to_be_bytes());
+        mac
+    }
+
+    fn signed(&self, head: &[u8], mac: &[u8], slot_length: Duration, token: &[u8]) -> bool {
+        let fingerprint = self.fingerprints.fingerprint(token);
+        // In constant time.
+        self.sign(head, slot_length, fingerprint).verify_truncated_left(mac).is_ok()
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fingerprints.fmt(f)
+    }
+}
+
+impl Pass {
+    /// What the client is given, and shows with each request.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("base 64 is ASCII")
+    }
+}
+
+/// Whoever reads a pass can use it, with its token.
+impl fmt::Debug for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pass([redacted])")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+    const NOON: Slot = Slot(30_000_000);
+
+    fn key(secret: &str) -> FingerprintKey {
+        FingerprintKey::new(secret.as_bytes()).unwrap()
+    }
+
+    fn passes(secret: &str, earlier: &[&str]) -> Passes {
+        Passes::new(&key(secret), &earlier.iter().map(|secret| key(secret)).collect::<Vec<_>>(), MINUTE, 30)
+    }
+
+    fn check(passes: &Passes, pass: &str, token: &str, now: Slot) -> PassCheck {
+        passes.check(pass.as_bytes(), token.as_bytes(), now)
+    }
+
+    fn issue(secret: &str, token: &str) -> Pass {
+        passes(secret, &[]).issue(key(secret).fingerprint(token.as_bytes()), NOON)
+    }
+
+    #[test]
+    fn a_pass_is_valid_for_its_token_for_a_window() {
+        let (fleet, pass) = (passes("the key of the fleet", &[]), issue("the key of the fleet", "alice"));
+        for (later, found) in [(0, PassCheck::Valid), (30, PassCheck::Valid), (31, PassCheck::Expired)] {
+            assert_eq!(check(&fleet, pass.as_str(), "alice", NOON.plus(later)), found, "{later} minutes later");
+        }
+        assert_eq!(check(&fleet, pass.as_str(), "alice", NOON.minus(1)), PassCheck::Valid);
+        assert_eq!(check(&fleet, pass.as_str(), "alice", NOON.minus(2)), PassCheck::Expired);
+        assert_eq!(check(&fleet, pass.as_str(), "bob", NOON), PassCheck::Forged);
+    }
+
+    #[test]
+    fn no_bit_of_a_pass_can_be_changed() {
+        let (fleet, pass) = (passes("the key of the fleet", &[]), issue("the key of the fleet", "alice"));
+        let bytes = BASE64.decode(pass.as_str()).unwrap();
+        for bit in 0..8 * bytes.len() {
+            let mut edited = bytes.clone();
+            edited[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(check(&fleet, &BASE64.encode(&edited), "alice", NOON), PassCheck::Forged, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_pass_is_forged() {
+        let fleet = passes("the key of the fleet", &[]);
+        let pass = issue("the key of the fleet", "alice");
+        let (cut, extended) = (&pass.as_str()[..28], format!("{}AAAA", pass.as_str()));
+        for shown in ["", " ", "AAAA", cut, &extended, &"A".repeat(32), &"!".repeat(32), &"x".repeat(10_000), "\u{e9}"]
+        {
+            assert_eq!(check(&fleet, shown, "alice", NOON), PassCheck::Forged, "{shown:.40?}");
+        }
+        for at in 0..32 {
+            assert_eq!(check(&fleet, &pass.as_str()[..at], "alice", NOON), PassCheck::Forged);
+        }
+    }
+
+    #[test]
+    fn passes_of_an_earlier_key_are_accepted_if_it_is_named() {
+        let pass = issue("the key of last year", "alice");
+        let rotated = passes("the key of this year", &["some other old key", "the key of last year"]);
+        assert_eq!(check(&rotated, pass.as_str(), "alice", NOON), PassCheck::Valid);
+        assert_eq!(check(&rotated, pass.as_str(), "bob", NOON), PassCheck::Forged);
+        assert_eq!(check(&passes("the key of this year", &[]), pass.as_str(), "alice", NOON), PassCheck::Forged);
+    }
+
+    #[test]
+    fn a_pass_of_slots_of_another_length_is_none() {
+        let pass = issue("the key of the fleet", "alice");
+        let hours = Passes::new(&key("the key of the fleet"), &[], 60 * MINUTE, 30);
+        assert_eq!(check(&hours, pass.as_str(), "alice", NOON), PassCheck::Forged);
+    }
+
+    #[test]
+    fn a_pass_is_not_shown_by_accident() {
+        let pass = issue("the key of the fleet", "alice");
+        assert!(!format!("{pass:?}").contains(pass.as_str()));
+    }
+}

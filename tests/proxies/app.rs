@@ -1,0 +1,77 @@
+//! The application behind the proxy: says what has reached it.
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::ws::{Message, WebSocketUpgrade};
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use axum::routing::any;
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+
+/// A request as it arrived.
+#[derive(Debug, Clone)]
+pub struct Arrived {
+    pub method: String,
+    pub path: String,
+    pub headers: HeaderMap,
+    pub body: Vec<u8>,
+}
+
+impl Arrived {
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+}
+
+type Log = Arc<Mutex<Vec<Arrived>>>;
+
+pub struct App {
+    pub at: SocketAddr,
+    log: Log,
+}
+
+impl App {
+    pub fn start(runtime: &Handle) -> Self {
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let (at, log) = (listener.local_addr().unwrap(), Log::default());
+        let router = Router::new()
+            .route("/status/{code}", any(status))
+            .route("/echo", any(echo))
+            .fallback(inside)
+            .with_state(Arc::clone(&log));
+        runtime.spawn(async move { axum::serve(listener, router).await });
+        Self { at, log }
+    }
+
+    /// What has arrived since this was last asked.
+    pub fn arrived(&self) -> Vec<Arrived> {
+        std::mem::take(&mut self.log.lock())
+    }
+}
+
+async fn inside(State(log): State<Log>, request: Request<Body>) -> &'static str {
+    let (parts, body) = request.into_parts();
+    let body = to_bytes(body, usize::MAX).await.unwrap_or_default().to_vec();
+    let path = parts.uri.to_string();
+    log.lock().push(Arrived { method: parts.method.to_string(), path, headers: parts.headers, body });
+    "inside"
+}
+
+async fn status(Path(code): Path<u16>) -> (StatusCode, &'static str) {
+    (StatusCode::from_u16(code).unwrap(), "the application says so")
+}
+
+async fn echo(upgrade: WebSocketUpgrade) -> Response {
+    upgrade.on_upgrade(|mut socket| async move {
+        while let Some(Ok(message)) = socket.recv().await {
+            if !matches!(message, Message::Text(_)) || socket.send(message).await.is_err() {
+                return;
+            }
+        }
+    })
+}

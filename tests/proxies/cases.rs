@@ -1,0 +1,248 @@
+//! What must hold behind every proxy, seen by the client and by the application.
+
+use crate::kinds::{Kind, WhenSilent};
+use crate::stack::Stack;
+use crate::support::wait_for;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+
+pub struct Case {
+    pub name: &'static str,
+    pub play: fn(&Handle, Kind),
+}
+
+pub const CASES: [Case; 16] = [
+    Case { name: "admitted", play: admitted },
+    Case { name: "rejected", play: rejected },
+    Case { name: "bodies_arrive_whole", play: bodies_arrive_whole },
+    Case { name: "rules_by_path", play: rules_by_path },
+    Case { name: "preflights_pass", play: preflights_pass },
+    Case { name: "the_applications_own_answers", play: the_applications_own_answers },
+    Case { name: "tokens_that_cannot_be_used", play: tokens_that_cannot_be_used },
+    Case { name: "web_sockets", play: web_sockets },
+    Case { name: "a_pass_both_ways", play: a_pass_both_ways },
+    Case { name: "headcounts_headers_are_its_own", play: headcounts_headers_are_its_own },
+    Case { name: "lies_about_the_request", play: lies_about_the_request },
+    Case { name: "few_connections", play: few_connections },
+    Case { name: "gone_and_open", play: gone_and_open },
+    Case { name: "hanging_and_open", play: hanging_and_open },
+    Case { name: "gone_and_closed", play: gone_and_closed },
+    Case { name: "hanging_and_closed", play: hanging_and_closed },
+];
+
+fn admitted(runtime: &Handle, kind: Kind) {
+    let stack = Stack::start(runtime, kind);
+    for (round, decision) in ["newcomer", "seen"].into_iter().enumerate() {
+        let answer = stack.get(&format!("/play?round={round}"), "alice");
+        assert_eq!((answer.status, answer.body.as_str()), (200, "inside"));
+        assert_eq!(answer.header("x-headcount-decision"), decision);
+        assert_eq!(answer.header("x-headcount-mode"), "throttling");
+        let arrived = stack.app.arrived();
+        assert_eq!(arrived.len(), 1);
+        assert_eq!((arrived[0].method.as_str(), arrived[0].path.as_str()), ("GET", &*format!("/play?round={round}")));
+        assert_eq!(arrived[0].header("x-headcount-decision"), decision);
+        assert_eq!(arrived[0].header("authorization"), "Bearer alice");
+    }
+}
+
+fn rejected(runtime: &Handle, kind: Kind) {
+    let stack = full(runtime, kind);
+    for method in ["GET", "POST", "DELETE"] {
+        let answer = stack.ask(method, "/play", "bob", &[], b"");
+        assert_eq!(answer.status, 429, "{method}");
+        assert!((15..=45).contains(&answer.header("retry-after").parse::<u64>().unwrap()));
+        assert_eq!(answer.header("cache-control"), "no-store");
+        assert_eq!(answer.header("x-headcount-decision"), "rejected");
+        assert_eq!(answer.header("content-type"), "application/problem+json");
+        assert_eq!((&answer.json()["status"], &answer.json()["type"]), (&429.into(), &"urn:headcount:no-room".into()));
+    }
+    let page = stack.ask("GET", "/play", "bob", &[("Accept", "text/html,*/*;q=0.8")], b"");
+    assert_eq!(page.status, 429);
+    assert!(page.header("content-type").starts_with("text/html"), "{page:?}");
+    let reload = format!("<meta http-equiv=\"refresh\" content=\"{}\">", page.header("retry-after"));
+    assert!(page.body.contains(&reload), "{page:?}");
+    assert!(stack.app.arrived().is_empty());
+    assert_eq!(stack.get("/play", "alice").status, 200);
+}
+
+fn bodies_arrive_whole(runtime: &Handle, kind: Kind) {
+    let stack = full(runtime, kind);
+    let body: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
+    for method in ["POST", "PUT", "PATCH"] {
+        assert_eq!(stack.ask(method, "/save", "alice", &[("Content-Type", "x/y")], &body).status, 200);
+        let arrived = stack.app.arrived();
+        assert_eq!((arrived.len(), arrived[0].method.as_str()), (1, method));
+        assert!(arrived[0].body == body, "{} of {} bytes arrived", arrived[0].body.len(), body.len());
+        assert_eq!(stack.ask(method, "/save", "bob", &[], b"short").status, 429);
+        assert!(stack.app.arrived().is_empty());
+    }
+}
+
+fn rules_by_path(runtime: &Handle, kind: Kind) {
+    let stack = full(runtime, kind);
+    for path in ["/healthz", "/healthz?x=1", "/assets/app.js"] {
+        let answer = stack.get(path, "bob");
+        assert_eq!((answer.status, answer.header("x-headcount-decision")), (200, "exempt"), "{path}");
+        assert_eq!(stack.ask("POST", path, "bob", &[], b"x").status, 200, "{path}");
+    }
+    for path in ["/", "/healthz/x", "/assets/%2e%2e/play", "/assets/..%2fplay", "/play?x=/healthz"] {
+        assert_eq!(stack.get(path, "bob").status, 429, "{path}");
+    }
+}
+
+fn preflights_pass(runtime: &Handle, kind: Kind) {
+    let stack = full(runtime, kind);
+    let headers = [("Origin", "https://game.example"), ("Access-Control-Request-Method", "POST")];
+    let answer = stack.ask("OPTIONS", "/play", "", &headers, b"");
+    assert_eq!(answer.status, 200);
+    let arrived = stack.app.arrived();
+    assert_eq!((arrived.len(), arrived[0].method.as_str()), (1, "OPTIONS"));
+}
+
+fn the_applications_own_answers(runtime: &Handle, kind: Kind) {
+    let stack = full(runtime, kind);
+    for status in [201, 302, 400, 401, 403, 404, 429, 431, 500, 502, 503] {
+        let answer = stack.get(&format!("/status/{status}"), "alice");
+        assert_eq!((answer.status, answer.body.as_str()), (status, "the application says so"));
+    }
+}
+
+fn tokens_that_cannot_be_used(runtime: &Handle, kind: Kind) {
+    let stack = full(runtime, kind);
+    let long = stack.get("/play", &"x".repeat(4097));
+    assert_eq!((long.status, long.header("x-headcount-decision")), (431, "invalid"));
+    let two = [("Cookie", "session=a; session=b")];
+    let ambiguous = stack.ask("GET", "/play", "", &two, b"");
+    assert_eq!((ambiguous.status, ambiguous.header("x-headcount-decision")), (400, "invalid"));
+    assert!(stack.app.arrived().is_empty());
+}
+
+fn web_sockets(runtime: &Handle, kind: Kind) {
+    let stack = full(runtime, kind);
+    assert_eq!(stack.web_socket("alice", "are you there?"), (101, "are you there?".to_owned()));
+    assert_eq!(stack.web_socket("bob", "").0, 429);
+}
+
+fn a_pass_both_ways(runtime: &Handle, kind: Kind) {
+    let mut stack = Stack::start(runtime, kind);
+    let pass = stack.get("/play", "alice").header("x-headcount-pass").to_owned();
+    assert_eq!(pass.len(), 32);
+    stack.forget();
+    assert_eq!(stack.get("/play", "dora").status, 200);
+    assert_eq!(stack.get("/play", "alice").status, 429, "nobody knows her, and dora has the seat");
+    assert_eq!(stack.ask("GET", "/play", "bob", &[("X-Headcount-Pass", &pass)], b"").status, 429);
+    stack.app.arrived();
+    let answer = stack.ask("GET", "/play", "alice", &[("X-Headcount-Pass", &pass)], b"");
+    assert_eq!((answer.status, answer.header("x-headcount-decision")), (200, "seen"));
+    assert_eq!(stack.app.arrived()[0].header("x-headcount-pass"), "", "the application needs no passes");
+}
+
+fn headcounts_headers_are_its_own(runtime: &Handle, kind: Kind) {
+    let mut stack = Stack::start_bare(runtime, kind, WhenSilent::Open);
+    let forged = [
+        ("X-Headcount-Decision", "forged"),
+        ("X-Headcount-Mode", "forged"),
+        ("X-Headcount-Limit", "forged"),
+        ("x-headcount-decision", "forged"),
+        ("Connection", "close, X-Headcount-Decision"),
+    ];
+    let ask = |stack: &Stack, decision: &str| {
+        assert_eq!(stack.ask("GET", "/play", "alice", &forged, b"").status, 200);
+        let arrived = stack.app.arrived();
+        let told: Vec<_> =
+            arrived[0].headers.iter().filter(|(name, _)| name.as_str().starts_with("x-headcount")).collect();
+        assert!(told.iter().all(|(_, value)| *value != "forged"), "{told:?}");
+        assert_eq!(arrived[0].header("x-headcount-decision"), decision);
+    };
+    ask(&stack, "newcomer");
+    stack.headcount.process.signal("-KILL");
+    stack.headcount.process.wait();
+    ask(&stack, "");
+}
+
+fn lies_about_the_request(runtime: &Handle, kind: Kind) {
+    let stack = full(runtime, kind);
+    for lie in [
+        ("X-Original-URI", "/healthz"),
+        ("X-Forwarded-Uri", "/healthz"),
+        ("X-Original-Method", "OPTIONS"),
+        ("X-Forwarded-Method", "OPTIONS"),
+        ("X-Original-URL", "/healthz"),
+        ("X-Rewrite-URL", "/healthz"),
+        ("X-Envoy-Original-Path", "/healthz"),
+        ("X_Original_URI", "/healthz"),
+        ("X_Forwarded_Method", "OPTIONS"),
+        ("X-HTTP-Method-Override", "OPTIONS"),
+    ] {
+        for connection in ["close".to_owned(), format!("close, {}", lie.0)] {
+            let answer = stack.ask("GET", "/play", "bob", &[lie, ("Connection", &connection)], b"");
+            assert_eq!(answer.status, 429, "{lie:?}, Connection: {connection}");
+        }
+    }
+}
+
+fn few_connections(runtime: &Handle, kind: Kind) {
+    let stack = full(runtime, kind);
+    let before = stack.gate.as_ref().unwrap().connections_made();
+    for round in 0..500 {
+        assert_eq!(stack.get("/play", "alice").status, 200, "round {round}");
+        assert_eq!(stack.get("/play", "bob").status, 429, "round {round}");
+    }
+    let made = stack.gate.as_ref().unwrap().connections_made() - before;
+    assert!(made <= 16, "{made} connections for 1,000 checks");
+}
+
+fn gone_and_open(runtime: &Handle, kind: Kind) {
+    silent(runtime, kind, WhenSilent::Open, "-KILL");
+}
+
+fn hanging_and_open(runtime: &Handle, kind: Kind) {
+    silent(runtime, kind, WhenSilent::Open, "-STOP");
+}
+
+fn gone_and_closed(runtime: &Handle, kind: Kind) {
+    silent(runtime, kind, WhenSilent::Closed, "-KILL");
+}
+
+fn hanging_and_closed(runtime: &Handle, kind: Kind) {
+    silent(runtime, kind, WhenSilent::Closed, "-STOP");
+}
+
+/// Headcount does not answer; and answers again.
+#[allow(clippy::disallowed_methods)] // How long clients wait is what is asked.
+fn silent(runtime: &Handle, kind: Kind, when: WhenSilent, signal: &str) {
+    let stack = Stack::start_bare(runtime, kind, when);
+    assert_eq!(stack.get("/play", "alice").status, 200);
+    assert_eq!(stack.get("/play", "bob").status, 429);
+    stack.app.arrived();
+    stack.headcount.process.signal(signal);
+    let mut waits: Vec<Duration> = Vec::new();
+    for round in 0..10 {
+        let began = Instant::now();
+        let answer = stack.ask("POST", "/play", "bob", &[], b"a body");
+        waits.push(began.elapsed());
+        let arrived = stack.app.arrived();
+        match when {
+            WhenSilent::Open => {
+                assert_eq!((answer.status, answer.body.as_str()), (200, "inside"), "round {round}");
+                assert_eq!(arrived[0].body, b"a body");
+            }
+            WhenSilent::Closed => assert_eq!((answer.status, arrived.len()), (503, 0), "round {round}: {answer:?}"),
+        }
+    }
+    // The machine may be busy; the recipe waits no longer than this at its best.
+    waits.sort();
+    assert!(waits[waits.len() / 2] < Duration::from_millis(150), "{waits:?}");
+    if signal == "-STOP" {
+        stack.headcount.process.signal("-CONT");
+        wait_for("headcount to be heeded again", || (stack.get("/play", "bob").status == 429).then_some(()));
+    }
+}
+
+/// One seat, and alice has it.
+fn full(runtime: &Handle, kind: Kind) -> Stack {
+    let stack = Stack::start(runtime, kind);
+    assert_eq!(stack.get("/play", "alice").status, 200);
+    stack.app.arrived();
+    stack
+}

@@ -1,0 +1,167 @@
+//! The proxies, each started with the recipe that `headcount config` prints; only addresses and paths are put in.
+
+use crate::support::{Process, program, wait_for};
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A proxy that is tested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Nginx,
+    Caddy,
+    Envoy,
+    Haproxy,
+}
+
+/// What happens while headcount does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenSilent {
+    Open,
+    Closed,
+}
+
+impl Kind {
+    pub const ALL: [Self; 4] = [Self::Nginx, Self::Caddy, Self::Envoy, Self::Haproxy];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nginx => "nginx",
+            Self::Caddy => "caddy",
+            Self::Envoy => "envoy",
+            Self::Haproxy => "haproxy",
+        }
+    }
+
+    /// Starts it in front of `app`; `checks` is where headcount answers.
+    pub fn start(
+        self,
+        directory: &Path,
+        checks: SocketAddr,
+        app: SocketAddr,
+        when: WhenSilent,
+    ) -> (Process, SocketAddr) {
+        for _ in 0..20 {
+            let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let mut command = self.command(directory, &Places { at, checks, app }, when);
+            let log = fs::File::create(directory.join("proxy.log")).unwrap();
+            command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+            let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}; ./test installs it"));
+            let mut process = Process(child);
+            let up = wait_for("the proxy to listen", || match process.0.try_wait().unwrap() {
+                Some(_) => Some(false),
+                None => TcpStream::connect(at).is_ok().then_some(true),
+            });
+            if up {
+                return (process, at);
+            }
+            let said = fs::read_to_string(directory.join("proxy.log")).unwrap_or_default();
+            assert!(said.to_lowercase().contains("address already in use"), "{} does not start:\n{said}", self.name());
+        }
+        panic!("{} found no free port", self.name());
+    }
+
+    fn command(self, directory: &Path, places: &Places, when: WhenSilent) -> Command {
+        let (recipe, file) = (recipe(self.name()), directory.join(self.name()));
+        let Places { at, checks, app } = places;
+        let (checks_text, app_text) = (checks.to_string(), app.to_string());
+        let usual = [("127.0.0.1:7070", checks_text.as_str()), ("127.0.0.1:8080", &app_text)];
+        match self {
+            Self::Nginx => {
+                let closed = [("return 204;", "return 403;")];
+                let listen = format!("listen {at};");
+                let text = put_in(&recipe, &[("listen 80;", &listen)], &usual, when, &closed);
+                let here = directory.display();
+                let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+                    .map(|kind| format!("{kind}_temp_path {here}/{kind};\n"))
+                    .concat();
+                let main = format!(
+                    "user root; daemon off; pid {here}/nginx.pid; error_log stderr; events {{}}\n\
+                     http {{ access_log off;\n{temporary}{text}}}\n"
+                );
+                fs::write(&file, main).unwrap();
+                let mut command = Command::new("nginx");
+                command.arg("-p").arg(directory).arg("-c").arg(&file).args(["-e", "stderr"]);
+                command
+            }
+            Self::Caddy => {
+                let closed = [(
+                    "# respond \"headcount does not answer\" 503\n\t\t\treverse_proxy 127.0.0.1:8080",
+                    "respond \"headcount does not answer\" 503",
+                )];
+                let site = format!("http://{at} {{\n\tbind 127.0.0.1\n");
+                let text = put_in(&recipe, &[("\n:80 {\n", &format!("\n{site}"))], &usual, when, &closed);
+                fs::write(&file, format!("{{\n\tadmin off\n\tauto_https off\n}}\n{text}")).unwrap();
+                let mut command = Command::new("caddy");
+                command.args(["run", "--adapter", "caddyfile", "--config"]).arg(&file);
+                command.env("XDG_DATA_HOME", directory).env("XDG_CONFIG_HOME", directory);
+                command
+            }
+            Self::Envoy => {
+                let closed = [("failure_mode_allow: true", "failure_mode_allow: false")];
+                let port = |place: &SocketAddr| format!("port_value: {}", place.port());
+                let listen = format!("address: 127.0.0.1, {} }}", port(at));
+                let own = [
+                    ("address: 0.0.0.0, port_value: 80 }", listen.as_str()),
+                    ("port_value: 7070", &port(checks)),
+                    ("port_value: 8080", &port(app)),
+                ];
+                let text = put_in(&recipe, &own, &[], when, &closed);
+                let file = file.with_extension("yaml");
+                fs::write(&file, text).unwrap();
+                let mut command = Command::new("envoy");
+                command.arg("-c").arg(&file).args(["--use-dynamic-base-id", "--concurrency", "1", "-l", "warning"]);
+                command
+            }
+            Self::Haproxy => {
+                let closed = [("# http-request return status 503", "http-request return status 503")];
+                let listen = format!("bind {at}");
+                let script = directory.join("headcount.lua").display().to_string();
+                let socket = directory.join("gate.sock").display().to_string();
+                let own = [
+                    ("bind :80", listen.as_str()),
+                    ("/etc/haproxy/headcount.lua", &script),
+                    ("/run/haproxy/headcount.sock", &socket),
+                ];
+                let lua = super::kinds::recipe("haproxy-lua").replace("/run/haproxy/headcount.sock", &socket);
+                fs::write(&script, lua).unwrap();
+                // Of the address in a comment nothing depends.
+                fs::write(&file, put_in(&recipe, &own, &usual, when, &closed)).unwrap();
+                let mut command = Command::new("haproxy");
+                command.arg("-db").arg("-f").arg(&file);
+                command
+            }
+        }
+    }
+}
+
+struct Places {
+    at: SocketAddr,
+    checks: SocketAddr,
+    app: SocketAddr,
+}
+
+/// What `headcount config` prints.
+pub fn recipe(name: &str) -> String {
+    let output = program(Path::new("/nonexistent")).args(["config", name]).output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Each text that is replaced must be there, or the recipe has changed under the test.
+fn put_in(
+    recipe: &str,
+    own: &[(&str, &str)],
+    usual: &[(&str, &str)],
+    when: WhenSilent,
+    closed: &[(&str, &str)],
+) -> String {
+    let closed = if when == WhenSilent::Closed { closed } else { &[] };
+    let mut text = recipe.to_owned();
+    for (from, to) in closed.iter().chain(own).chain(usual) {
+        assert!(text.contains(from), "the recipe has no {from:?}");
+        text = text.replace(from, to);
+    }
+    text
+}

@@ -1,0 +1,138 @@
+//! One proxy, the application behind it, and a `headcount serve` beside it.
+
+use crate::app::App;
+use crate::kinds::{Kind, WhenSilent};
+use crate::support::proxy::Proxy;
+use crate::support::{Answer, Process, Server, raw};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use tempfile::TempDir;
+use tokio::runtime::Handle;
+
+const RULES: &str = "
+[admission]
+max_active_users = 1
+exempt_paths = ['/healthz', '/assets/*']
+[token]
+secret = 'the key of the whole fleet'
+[pass]
+carry = 'header'
+[server]
+trusted_proxies = ['127.0.0.1']
+";
+
+pub struct Stack {
+    pub app: App,
+    pub headcount: Server,
+    pub at: SocketAddr,
+    /// Stands where the recipe says that headcount is, counts who comes, and hands them on.
+    pub gate: Option<Proxy>,
+    _proxy: Process,
+    directory: TempDir,
+}
+
+impl Stack {
+    pub fn start(runtime: &Handle, kind: Kind) -> Self {
+        let gate = |headcount| Some(Proxy::start(runtime, headcount));
+        Self::start_with(runtime, kind, WhenSilent::Open, gate)
+    }
+
+    /// With nothing between proxy and headcount: where nobody listens, connections are refused.
+    pub fn start_bare(runtime: &Handle, kind: Kind, when: WhenSilent) -> Self {
+        Self::start_with(runtime, kind, when, |_| None)
+    }
+
+    fn start_with(
+        runtime: &Handle,
+        kind: Kind,
+        when: WhenSilent,
+        gate: impl FnOnce(SocketAddr) -> Option<Proxy>,
+    ) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let headcount = serve(&directory);
+        let gate = gate(headcount.check);
+        let app = App::start(runtime);
+        let checks = gate.as_ref().map_or(headcount.check, |gate| gate.address);
+        let (proxy, at) = kind.start(directory.path(), checks, app.at, when);
+        Self { app, headcount, at, gate, _proxy: proxy, directory }
+    }
+
+    /// Another headcount takes the place of the one that runs, and knows nobody.
+    pub fn forget(&mut self) {
+        self.headcount = serve(&self.directory);
+        self.gate.as_ref().expect("a gate").leads_to(self.headcount.check);
+    }
+
+    /// A request of `token`, and what the client gets.
+    pub fn ask(&self, method: &str, path: &str, token: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.at);
+        if !token.is_empty() {
+            text += &format!("Authorization: Bearer {token}\r\n");
+        }
+        for (name, value) in headers {
+            text += &format!("{name}: {value}\r\n");
+        }
+        if !body.is_empty() {
+            text += &format!("Content-Length: {}\r\n", body.len());
+        }
+        let answer = raw(self.at, &[format!("{text}\r\n").as_bytes(), body].concat()).expect("an answer");
+        unchunked(answer)
+    }
+
+    pub fn get(&self, path: &str, token: &str) -> Answer {
+        self.ask("GET", path, token, &[], b"")
+    }
+
+    /// Opens a WebSocket and says something; returns the status and the echo.
+    pub fn web_socket(&self, token: &str, said: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.at).unwrap();
+        stream.set_read_timeout(Some(crate::support::DEADLINE)).unwrap();
+        let handshake = format!(
+            "GET /echo HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nAuthorization: Bearer {token}\r\n\r\n",
+            self.at
+        );
+        stream.write_all(handshake.as_bytes()).unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a whole head");
+            head.push(byte[0]);
+        }
+        let status = String::from_utf8_lossy(&head).split(' ').nth(1).and_then(|status| status.parse().ok());
+        if status != Some(101) {
+            return (status.unwrap_or(0), String::new());
+        }
+        // A text frame, masked with zeros (RFC 6455 §5.2).
+        let mut frame = vec![0x81, 0x80 | said.len() as u8, 0, 0, 0, 0];
+        frame.extend_from_slice(said.as_bytes());
+        stream.write_all(&frame).unwrap();
+        let mut echo = vec![0; 2 + said.len()];
+        stream.read_exact(&mut echo).expect("an echo");
+        (101, String::from_utf8_lossy(&echo[2..]).into_owned())
+    }
+}
+
+fn serve(directory: &TempDir) -> Server {
+    let state = directory.path().join(format!("state-{}", fastrand::u64(..)));
+    std::fs::create_dir(&state).unwrap();
+    let file = state.join("headcount.toml");
+    std::fs::write(&file, RULES).unwrap();
+    Server::start(&state, &["-c", file.to_str().unwrap()], &[])
+}
+
+fn unchunked(mut answer: Answer) -> Answer {
+    if answer.header("transfer-encoding") == "chunked" {
+        let (mut rest, mut body) = (answer.body.as_str(), String::new());
+        while let Some((size, after)) = rest.split_once("\r\n") {
+            let size = usize::from_str_radix(size.trim(), 16).unwrap_or(0);
+            if size == 0 || after.len() < size {
+                break;
+            }
+            body += &after[..size];
+            rest = after[size..].trim_start_matches("\r\n");
+        }
+        answer.body = body;
+    }
+    answer
+}
