@@ -8,6 +8,7 @@ mod admission;
 mod builder;
 mod decide;
 mod figures;
+mod presence;
 mod seat;
 mod status;
 mod supervision;
@@ -35,6 +36,8 @@ pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};
 pub(crate) use decide::{Newcomers, Terms};
 pub(crate) use figures::{Histogram, SyncFigures};
+pub use presence::Presence;
+pub(crate) use presence::Presences;
 pub use seat::HeldSeat;
 pub use status::{
     ActiveUsers, Decisions, LastError, OverrideStatus, PassChecks, Restarts, RingStatus, Status, SyncErrors,
@@ -88,6 +91,7 @@ pub(crate) struct Shared {
     /// Of unseen tokens, and of seen ones.
     touches: ShardedCounters<2>,
     passes: ShardedCounters<{ PassCheck::ALL.len() }>,
+    pub(crate) presences: Mutex<Presences>,
     pub(crate) decision_times: Histogram,
     pub(crate) round_times: Histogram,
     pub(crate) sync: Mutex<SyncFigures>,
@@ -237,6 +241,10 @@ impl Headcount {
     /// ```
     pub fn pass(&self, token: impl AsRef<[u8]>) -> Option<Pass> {
         self.shared.pass(token.as_ref())
+    }
+
+    pub(crate) fn fingerprint(&self, token: &str) -> Fingerprint {
+        self.shared.settings.key.fingerprint(token.as_bytes())
     }
 
     /// Decides on the caller's terms.

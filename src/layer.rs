@@ -12,6 +12,7 @@
 //! A newcomer who is admitted takes a seat at once, and is recorded when the service answers below 400: whoever mistypes a
 //! password is no active user. [`RouteClass`](crate::RouteClass) says what is different for some paths.
 
+mod body;
 mod future;
 mod judge;
 mod pass;
@@ -20,11 +21,12 @@ mod service;
 
 use crate::headcount::Headcount;
 
+pub use body::AdmissionBody;
 pub use future::AdmissionFuture;
 pub(crate) use judge::{Asked, Verdict};
+pub use refusal::Refusal;
 #[cfg(feature = "server")]
 pub(crate) use refusal::mark;
-pub use refusal::{Refusal, RefusalBody};
 pub use service::AdmissionService;
 
 /// Puts a controller in front of a service: who is admitted reaches it, who is rejected gets 429.

@@ -47,8 +47,8 @@ mod token_source;
 pub use config::{Config, ConfigError, Enforcement, MissingToken, RouteClass};
 pub use headcount::{
     ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, Headcount, HeldSeat, LastError,
-    MAX_OVERRIDE, OverrideError, OverrideOrder, OverrideStatus, PassChecks, Restarts, RingStatus, Status, SyncErrors,
-    SyncStatus, Touches, Worker,
+    MAX_OVERRIDE, OverrideError, OverrideOrder, OverrideStatus, PassChecks, Presence, Restarts, RingStatus, Status,
+    SyncErrors, SyncStatus, Touches, Worker,
 };
 #[cfg(feature = "tower")]
 pub use layer::AdmissionLayer;

@@ -1,6 +1,6 @@
 //! How to make a controller. Every key of the configuration file has a method of the same name here.
 
-use super::{Decision, Headcount, Histogram, Shared, State, Supervision, SyncFigures, Worker};
+use super::{Decision, Headcount, Histogram, Presences, Shared, State, Supervision, SyncFigures, Worker};
 use crate::config::{
     self, Config, ConfigError, Enforcement, MissingToken, PassCarrier, RetryAfter, Route, RouteClass, Secret, Settings,
 };
@@ -350,6 +350,7 @@ impl Builder {
             decisions: ShardedCounters::<{ Decision::ALL.len() }>::new(),
             touches: ShardedCounters::new(),
             passes: ShardedCounters::<{ PassCheck::ALL.len() }>::new(),
+            presences: Mutex::new(Presences::new()),
             decision_times: Histogram::new(),
             round_times: Histogram::new(),
             sync: Mutex::new(SyncFigures::default()),

@@ -115,7 +115,7 @@ impl Shared {
     }
 
     /// Has a fingerprint that was seen recorded in the current minute. Returns whether it was seen.
-    fn refresh(&self, fingerprint: Fingerprint) -> bool {
+    pub(super) fn refresh(&self, fingerprint: Fingerprint) -> bool {
         let state = self.state.read();
         match state.ring.sight(fingerprint) {
             Sight::Current => true,

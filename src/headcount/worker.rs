@@ -93,6 +93,7 @@ impl Worker {
         let from = *self.unfinished.get_or_insert(current);
         if slot > current {
             self.turn(slot, monotonic, link == Link::Alone || (link != Link::Joining && slot == current.plus(1)));
+            self.shared.renew_presences();
         }
         if paused {
             match link {

@@ -1,11 +1,14 @@
 //! The guarded service's future. A newcomer is recorded once the service has answered below 400.
 
+use super::body::AdmissionBody;
 use super::judge::Entry;
-use super::refusal::{Refusal, RefusalBody};
+use super::refusal::Refusal;
+use crate::fingerprint::Fingerprint;
 use crate::headcount::{Headcount, HeldSeat};
 use crate::pass::Pass;
+use bytes::Bytes;
 use http::Response;
-use http_body_util::Either;
+use http_body::Body;
 use pin_project_lite::pin_project;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -22,15 +25,26 @@ pin_project! {
 pin_project! {
     #[project = StateProjection]
     enum State<F> {
-        Admitted { #[pin] inner: F, seat: Option<HeldSeat>, pass: Option<(Pass, Headcount)> },
+        Admitted { #[pin] inner: F, guest: Guest },
         Refused { refusal: Refusal },
     }
 }
 
+/// What is to be done for an admitted user when the service has answered.
+struct Guest {
+    headcount: Headcount,
+    seat: Option<HeldSeat>,
+    pass: Option<Pass>,
+    /// Of who is renewed.
+    fingerprint: Option<Fingerprint>,
+}
+
 impl<F> AdmissionFuture<F> {
     pub(super) fn admitted(inner: F, entry: Entry, headcount: &Headcount) -> Self {
-        let pass = entry.pass.map(|pass| (pass, headcount.clone()));
-        Self { state: State::Admitted { inner, seat: entry.seat, pass } }
+        let Entry { seat, pass, fingerprint, .. } = entry;
+        Self {
+            state: State::Admitted { inner, guest: Guest { headcount: headcount.clone(), seat, pass, fingerprint } },
+        }
     }
 
     pub(super) fn refused(refusal: Refusal) -> Self {
@@ -41,24 +55,34 @@ impl<F> AdmissionFuture<F> {
 impl<F, B, E> Future for AdmissionFuture<F>
 where
     F: Future<Output = Result<Response<B>, E>>,
+    B: Body,
+    B::Data: From<Bytes>,
 {
-    type Output = Result<Response<RefusalBody<B>>, E>;
+    type Output = Result<Response<AdmissionBody<B>>, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().state.project() {
-            StateProjection::Admitted { inner, seat, pass } => {
-                let mut answer = ready!(inner.poll(context));
-                if let Some(response) = answer.as_mut().ok().filter(|response| response.status().as_u16() < 400) {
-                    if let Some(seat) = seat.take() {
-                        seat.take();
-                    }
-                    if let Some((pass, headcount)) = pass {
-                        headcount.hand_out(pass, response.headers_mut());
-                    }
-                }
-                Poll::Ready(answer.map(|response| response.map(Either::Left)))
+        Poll::Ready(match self.project().state.project() {
+            StateProjection::Admitted { inner, guest } => {
+                ready!(inner.poll(context)).map(|answer| guest.see_off(answer))
             }
-            StateProjection::Refused { refusal } => Poll::Ready(Ok(refusal.into_response().map(Either::Right))),
+            StateProjection::Refused { refusal } => Ok(refusal.into_response().map(AdmissionBody::refusal)),
+        })
+    }
+}
+
+impl Guest {
+    fn see_off<B: Body>(&mut self, mut response: Response<B>) -> Response<AdmissionBody<B>> {
+        if response.status().as_u16() >= 400 {
+            // Nobody is in who was not in before.
+            return response.map(|body| AdmissionBody::inner(body, || None));
         }
+        if let Some(seat) = self.seat.take() {
+            seat.take();
+        }
+        if let Some(pass) = &self.pass {
+            self.headcount.hand_out(pass, response.headers_mut());
+        }
+        let presence = || self.fingerprint.map(|fingerprint| self.headcount.present_as(fingerprint));
+        response.map(|body| AdmissionBody::inner(body, presence))
     }
 }

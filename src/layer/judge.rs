@@ -2,6 +2,7 @@
 
 use super::refusal::Refusal;
 use crate::config::{Enforcement, RouteClass};
+use crate::fingerprint::Fingerprint;
 use crate::headcount::{Admission, Admitted, Decision, Headcount, HeldSeat, Newcomers, Terms};
 use crate::pass::Pass;
 use crate::token_source::TokenSource;
@@ -29,11 +30,13 @@ pub(crate) struct Entry {
     pub(crate) seat: Option<HeldSeat>,
     /// For who is in, or will be once the seat is taken.
     pub(crate) pass: Option<Pass>,
+    /// The same, if their requests renew them.
+    pub(crate) fingerprint: Option<Fingerprint>,
 }
 
 impl Entry {
     fn of(decision: Decision) -> Self {
-        Self { decision, seat: None, pass: None }
+        Self { decision, seat: None, pass: None, fingerprint: None }
     }
 }
 
@@ -76,8 +79,13 @@ impl Headcount {
                     Admitted::Newcomer | Admitted::Warming => terms.newcomers != Newcomers::Forgotten,
                     Admitted::Exempt | Admitted::Missing | Admitted::ShadowRejected => false,
                 };
-                let pass = token.filter(|_| is_in).and_then(|token| self.pass(token));
-                Verdict::Admitted(Entry { decision: admitted.decision(), seat, pass })
+                let token = token.filter(|_| is_in);
+                Verdict::Admitted(Entry {
+                    decision: admitted.decision(),
+                    seat,
+                    pass: token.and_then(|token| self.pass(token)),
+                    fingerprint: token.filter(|_| terms.renews).map(|token| self.fingerprint(token)),
+                })
             }
             Admission::Rejected { retry_after } => Verdict::Refused(Refusal::rejected(retry_after, self.mode(), asked)),
         }

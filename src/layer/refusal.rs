@@ -7,16 +7,12 @@ use crate::token_source::InvalidToken;
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
-use http_body_util::{Either, Full};
 use std::time::Duration;
 
 /// Carries what was decided.
 pub(crate) const DECISION: HeaderName = HeaderName::from_static("x-headcount-decision");
 /// Carries the mode.
 pub(crate) const MODE: HeaderName = HeaderName::from_static("x-headcount-mode");
-
-/// The body of a guarded service's response: its own, or a refusal's.
-pub type RefusalBody<B> = Either<B, Full<Bytes>>;
 
 /// A refused request: what to answer, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,13 +63,13 @@ impl Refusal {
     }
 
     /// The whole answer.
-    pub fn into_response(self) -> Response<Full<Bytes>> {
+    pub fn into_response(self) -> Response<Bytes> {
         let (content_type, body) = match self.form {
             Form::Problem => ("application/problem+json", self.problem()),
             Form::Page => ("text/html; charset=utf-8", self.page()),
             Form::Empty => ("application/problem+json", String::new()),
         };
-        let mut response = Response::new(Full::from(body));
+        let mut response = Response::new(Bytes::from(body));
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         mark(headers, self.decision(), self.mode);

@@ -1,10 +1,14 @@
 //! The guarded service.
 
+use super::body::AdmissionBody;
 use super::future::AdmissionFuture;
 use super::judge::{Asked, Verdict};
-use super::refusal::RefusalBody;
 use crate::headcount::{Headcount, Newcomers};
-use http::{Request, Response};
+use bytes::Bytes;
+use http::header::UPGRADE;
+use http::{Method, Request, Response};
+use http_body::Body;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
@@ -24,8 +28,10 @@ impl<S> AdmissionService<S> {
 impl<S, B, R> Service<Request<B>> for AdmissionService<S>
 where
     S: Service<Request<B>, Response = Response<R>>,
+    R: Body,
+    R::Data: From<Bytes>,
 {
-    type Response = Response<RefusalBody<R>>;
+    type Response = Response<AdmissionBody<R>>;
     type Error = S::Error;
     type Future = AdmissionFuture<S::Future>;
 
@@ -33,11 +39,22 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let asked = Asked { method: request.method(), path: Some(request.uri().path()), headers: request.headers() };
         match self.headcount.judge(&asked, Newcomers::Held) {
-            Verdict::Admitted(entry) => AdmissionFuture::admitted(self.inner.call(request), entry, &self.headcount),
+            Verdict::Admitted(entry) => {
+                if let Some(fingerprint) = entry.fingerprint.filter(|_| asks_for_upgrade(&request)) {
+                    let presence = self.headcount.present_as(fingerprint);
+                    request.extensions_mut().insert(Arc::new(presence));
+                }
+                AdmissionFuture::admitted(self.inner.call(request), entry, &self.headcount)
+            }
             Verdict::Refused(refusal) => AdmissionFuture::refused(refusal),
         }
     }
+}
+
+/// WebSockets begin with `Upgrade` in HTTP/1.1 (RFC 6455), and with `CONNECT` in HTTP/2 (RFC 8441).
+fn asks_for_upgrade<B>(request: &Request<B>) -> bool {
+    request.headers().contains_key(UPGRADE) || request.method() == Method::CONNECT
 }

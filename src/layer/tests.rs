@@ -1,5 +1,5 @@
 use crate::config::{Enforcement, PassCarrier, RouteClass};
-use crate::headcount::{Builder, Headcount};
+use crate::headcount::{Builder, Headcount, Presence};
 use crate::time::{ManualClock, Timestamp};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -32,7 +32,7 @@ impl Answer {
 }
 
 async fn ask(headcount: &Headcount, request: http::request::Builder) -> Answer {
-    let inner = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Full::from("inside"))) });
+    let inner = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from("inside"))) });
     let request = request.body(()).unwrap();
     let response = headcount.layer().layer(inner).oneshot(request).await.unwrap();
     let (parts, body) = response.into_parts();
@@ -189,21 +189,28 @@ async fn routes_say_who_is_renewed_and_recorded() {
     }
 }
 
+/// A service of ten seats in a time that a test moves.
+fn in_time(configure: impl FnOnce(Builder) -> Builder) -> (Headcount, impl FnMut(u32)) {
+    let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+    let builder = Headcount::builder().max_active_users(10).clock(Arc::clone(&clock));
+    let (headcount, mut worker) = configure(builder).build().unwrap();
+    let pass = move |minutes: u32| {
+        for _ in 0..minutes {
+            clock.advance(Duration::from_secs(60));
+            worker.tick();
+        }
+    };
+    (headcount, pass)
+}
+
 #[tokio::test]
 async fn who_only_polls_is_forgotten() {
-    let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
-    let (headcount, mut worker) = Headcount::builder()
-        .max_active_users(10)
-        .clock(Arc::clone(&clock))
-        .route("/presence", RouteClass::Observe)
-        .build()
-        .unwrap();
+    let (headcount, mut pass) = in_time(|builder| builder.route("/presence", RouteClass::Observe));
     for token in ["plays", "polls"] {
         assert!(headcount.admit(token).is_admitted());
     }
     for _ in 0..32 {
-        clock.advance(Duration::from_secs(60));
-        worker.tick();
+        pass(1);
         for (token, path) in [("plays", "/play"), ("polls", "/presence")] {
             let request = Request::get(path).header("authorization", format!("Bearer {token}"));
             assert_eq!(ask(&headcount, request).await.status, StatusCode::OK);
@@ -211,6 +218,91 @@ async fn who_only_polls_is_forgotten() {
     }
     assert!(headcount.touch("plays"));
     assert!(!headcount.touch("polls"));
+}
+
+#[tokio::test]
+async fn who_has_a_stream_open_is_present_until_it_ends() {
+    let (headcount, mut pass) = in_time(|builder| builder);
+    let (events, mut received) = events();
+    let inner = service_fn(move |_| {
+        let body = received.take().unwrap();
+        async move { Ok::<_, Infallible>(Response::new(body)) }
+    });
+    let answer = headcount.layer().layer(inner).oneshot(from("alice").body(()).unwrap()).await.unwrap();
+    pass(93);
+    assert!(headcount.touch("alice"), "three windows with nothing but a silent stream");
+    drop(events);
+    assert!(answer.into_body().collect().await.unwrap().to_bytes().is_empty());
+    pass(32);
+    assert!(!headcount.touch("alice"));
+}
+
+#[tokio::test]
+async fn who_has_a_whole_answer_is_not_kept_by_its_body() {
+    let (headcount, mut pass) = in_time(|builder| builder);
+    let inner = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from("whole"))) });
+    let answer = headcount.layer().layer(inner).oneshot(from("alice").body(()).unwrap()).await.unwrap();
+    pass(32);
+    assert!(!headcount.touch("alice"));
+    drop(answer);
+}
+
+#[tokio::test]
+async fn a_request_for_an_upgrade_carries_its_users_presence() {
+    let (headcount, mut pass) = in_time(|builder| builder);
+    let kept = Arc::new(parking_lot::Mutex::new(None));
+    let keeper = Arc::clone(&kept);
+    let inner = service_fn(move |request: Request<()>| {
+        *keeper.lock() = request.extensions().get::<Arc<Presence>>().cloned();
+        let response: Response<Full<bytes::Bytes>> = Response::builder().status(101).body(Full::default()).unwrap();
+        async { Ok::<_, Infallible>(response) }
+    });
+    let upgrade = from("alice").header("connection", "upgrade").header("upgrade", "websocket").body(()).unwrap();
+    drop(headcount.layer().layer(inner).oneshot(upgrade).await.unwrap());
+    pass(93);
+    assert!(headcount.touch("alice"), "three windows with nothing but a silent WebSocket");
+    *kept.lock() = None;
+    pass(32);
+    assert!(!headcount.touch("alice"));
+}
+
+#[test]
+fn many_are_present_at_once() {
+    let (headcount, mut pass) = in_time(|builder| builder.max_active_users(5000));
+    let tokens: Vec<_> = (0..1000).map(|player| format!("player {player}")).collect();
+    tokens.iter().for_each(|token| assert!(headcount.admit(token).is_admitted()));
+    let mut present: Vec<_> = tokens.iter().map(|token| headcount.present(token)).collect();
+    // Whoever was never let in is not let in by being there.
+    present.push(headcount.present("a stranger"));
+    pass(62);
+    assert!(tokens.iter().all(|token| headcount.touch(token)));
+    assert!(!headcount.touch("a stranger"));
+    // Places of those who left are used again.
+    present.truncate(500);
+    present.extend(tokens[700..].iter().map(|token| headcount.present(token)));
+    pass(32);
+    assert!(tokens[..500].iter().chain(&tokens[700..]).all(|token| headcount.touch(token)));
+    assert!(!tokens[500..700].iter().any(|token| headcount.touch(token)));
+}
+
+/// A body that ends when its sender is dropped.
+fn events() -> (tokio::sync::mpsc::Sender<bytes::Bytes>, Option<Events>) {
+    let (sender, receiver) = tokio::sync::mpsc::channel(1);
+    (sender, Some(Events(receiver)))
+}
+
+struct Events(tokio::sync::mpsc::Receiver<bytes::Bytes>);
+
+impl http_body::Body for Events {
+    type Data = bytes::Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<bytes::Bytes>, Infallible>>> {
+        self.0.poll_recv(context).map(|event| event.map(|bytes| Ok(http_body::Frame::data(bytes))))
+    }
 }
 
 /// A server of a fleet that hands out passes, with one seat, which dora has.

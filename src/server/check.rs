@@ -68,7 +68,7 @@ pub(super) fn said(headcount: &Headcount, asked: &Asked<'_>) -> Response {
             }
             response
         }
-        Verdict::Refused(refusal) => refusal.into_response().map(Body::new),
+        Verdict::Refused(refusal) => refusal.into_response().map(Body::from),
     }
 }
 

@@ -1,0 +1,84 @@
+//! The body of a guarded service's response.
+
+use crate::headcount::Presence;
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+pin_project! {
+    /// The service's own body, or a refusal's. While the service's is streamed, its user is present.
+    #[derive(Debug)]
+    pub struct AdmissionBody<B> {
+        #[pin]
+        part: Part<B>,
+    }
+}
+
+pin_project! {
+    #[derive(Debug)]
+    #[project = PartProjection]
+    enum Part<B> {
+        Inner { #[pin] body: B, presence: Option<Presence> },
+        Refusal { bytes: Option<Bytes> },
+    }
+}
+
+impl<B: Body> AdmissionBody<B> {
+    /// `present` is asked for bodies whose end nobody knows: streams.
+    pub(super) fn inner(body: B, present: impl FnOnce() -> Option<Presence>) -> Self {
+        let is_stream = !body.is_end_stream() && body.size_hint().exact().is_none();
+        let presence = if is_stream { present() } else { None };
+        Self { part: Part::Inner { body, presence } }
+    }
+
+    pub(super) fn refusal(bytes: Bytes) -> Self {
+        Self { part: Part::Refusal { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()) } }
+    }
+}
+
+impl<B> Body for AdmissionBody<B>
+where
+    B: Body,
+    B::Data: From<Bytes>,
+{
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        match self.project().part.project() {
+            PartProjection::Inner { body, presence } => {
+                let frame = body.poll_frame(context);
+                if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
+                    *presence = None;
+                }
+                frame
+            }
+            PartProjection::Refusal { bytes } => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes.into())))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.part {
+            Part::Inner { body, .. } => body.is_end_stream(),
+            Part::Refusal { bytes } => bytes.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.part {
+            Part::Inner { body, .. } => body.size_hint(),
+            Part::Refusal { bytes } => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+        }
+    }
+}
+
+impl<B: Default> Default for AdmissionBody<B> {
+    fn default() -> Self {
+        Self { part: Part::Inner { body: B::default(), presence: None } }
+    }
+}
