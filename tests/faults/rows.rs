@@ -100,7 +100,7 @@ fn in_play(rig: &Rig, spec: &Spec, requests_per_second: f64, row: impl FnOnce(&m
     let (inside, tally) = (bench.origin.inside(), bench.origin.tally());
     let mut found = found.and(heard(&bench));
     // Or nobody could have been turned away who is in.
-    found.check(tally.rejected > 0, || format!("nobody was rejected while {inside} were in"));
+    found.check(tally.rejected > 0, || format!("nobody was rejected while {inside} were in: {tally:?}"));
     found.check(tally.by_news > 0, || "nobody was known by news alone".into());
     if found.wrong == 0 {
         rig.keep(bench);

@@ -179,7 +179,7 @@ pub fn servers_are_killed(rig: &Rig) -> Finding {
 
 /// Row 5. SIGTERM, one by one, under load; the last ones with a Redis that stands still.
 pub fn servers_are_stopped(rig: &Rig) -> Finding {
-    in_play(rig, &Spec::default(), rig.rate(3000.0), |bench| {
+    in_play(rig, &Spec::default(), rig.rate(4000.0), |bench| {
         let mut found = Finding::default();
         let mut stop = |bench: &mut Bench, place: usize, redis: &str| {
             let (status, took) = bench.stop(place);
@@ -188,10 +188,12 @@ pub fn servers_are_stopped(rig: &Rig) -> Finding {
             found.recovered(took);
             found.repetitions += 1;
         };
+        let mut dice = fastrand::Rng::with_seed(5);
         for number in 0..rig.times(200) as usize {
             stop(bench, number % 5, "runs");
             bench.start_server(number % 5);
             bench.wait_until("the server to be ready", |bench| bench.server(number % 5).is_ready());
+            bench.pass(Duration::from_millis(dice.u64(0..400)));
         }
         bench.origin.cut_off(0..5);
         bench.redis.process.signal("-STOP");

@@ -190,7 +190,7 @@ pub fn the_mode_turns(rig: &Rig) -> Finding {
     let rate = 1000.0;
     // Large enough for more than λ·D to come in before it is full.
     let (x, newcomers) = (5000, 6000);
-    for _ in 0..rig.times(20) {
+    for _ in 0..rig.times(24) {
         let bench = Bench::start(rig.runtime.handle(), Spec { max_active_users: x, ..Spec::default() });
         let arrive = |token: usize| {
             let asker = bench.asker.clone();
