@@ -290,7 +290,8 @@ impl Bench {
     pub fn crowd(&self, requests_per_second: f64) -> Crowd {
         let habits = Habits {
             players: self.players.clone(),
-            newcomers: self.players.end..2 * self.players.end,
+            // So many that whom a blind server lets in does not come back before they are forgotten.
+            newcomers: self.players.end..51 * self.players.end,
             newcomer_percent: 20,
             requests_per_second,
             connections: 16,

@@ -71,7 +71,7 @@ pub fn other_sizes_and_keys(rig: &Rig) -> Finding {
 pub fn another_x(rig: &Rig) -> Finding {
     let settings: Vec<(&'static str, String)> = vec![(CAPACITY, "16384".into())];
     in_play(rig, &Spec { environment: settings, ..Spec::default() }, rig.rate(4000.0), |bench| {
-        let mut found = Finding { repetitions: rig.times(100), ..Finding::default() };
+        let mut found = Finding { repetitions: rig.times(180), ..Finding::default() };
         for x in [500_u64, 2000, 1000].iter().cycle().take(found.repetitions as usize) {
             for place in 0..5 {
                 deploy(bench, place, &[(X, x.to_string())]);

@@ -224,7 +224,7 @@ pub fn servers_stand_still(rig: &Rig) -> Finding {
         let place = number % 5;
         let found = in_play(rig, &Spec { slots, ..Spec::default() }, rig.rate(3000.0), |bench| {
             let mut found = Finding { repetitions: 1, ..Finding::default() };
-            let silent: Vec<_> = (0..10).map(|number| 2 * bench.players.end + number).collect();
+            let silent: Vec<_> = (0..10).map(|number| 100 * bench.players.end + number).collect();
             let order = |order: &str| {
                 let admin = bench.server(place).admin;
                 let answer = crate::support::request(admin, "PUT", "/api/v1/override", &[], order);
