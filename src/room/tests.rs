@@ -283,3 +283,10 @@ fn a_server_that_is_cut_off_reckons_with_the_seats_it_holds() {
     room.hold_seat();
     assert_eq!(room.seat(2.0, true), Seat::Taken);
 }
+
+#[test]
+fn the_log_says_modes_as_the_api_does() {
+    for mode in [OverrideMode::Open, OverrideMode::Throttling, OverrideMode::Auto] {
+        assert_eq!(serde_json::to_value(mode).unwrap(), mode.to_string());
+    }
+}

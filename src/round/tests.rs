@@ -233,6 +233,20 @@ fn the_current_minute_is_published_first_and_the_others_in_any_order() {
 }
 
 #[test]
+fn two_minutes_are_published_at_a_time_and_up_to_eight_while_more_are_dirty() {
+    let (_clock, store, mut exchange) = server_of_minutes(20);
+    // Until the store has everything.
+    while !exchange.round.choose_dirty().is_empty() {
+        play(&mut exchange, &store, |_| ());
+    }
+    let slots: Vec<_> = exchange.round.shared.state.read().ring.slots().collect();
+    for (dirty, published) in [(1, 1), (2, 2), (3, 3), (8, 8), (9, 8), (20, 8)] {
+        exchange.round.shared.change(|state| slots[..dirty].iter().for_each(|&slot| state.ring.set_dirty(slot, true)));
+        assert_eq!(exchange.round.choose_dirty().len(), published, "of {dirty}");
+    }
+}
+
+#[test]
 fn an_override_is_told_until_the_store_has_it_and_no_longer() {
     let (headcount, _worker, mut exchange) = exchange();
     let store = MemoryStore::new();
