@@ -335,6 +335,35 @@ mod tests {
     }
 
     #[test]
+    fn a_store_that_has_begun_later_than_we_know_is_told_and_no_other() {
+        let (headcount, _worker, mut coverage, current) = server();
+        let since = current.minus(9);
+        coverage.learn_since(&headcount.shared, since);
+        let looked = |since| Looked {
+            time: current.start(headcount.shared.settings.slot_length),
+            minutes: Vec::new(),
+            since,
+            last_heartbeat: None,
+            gap: None,
+            operator: None,
+            nodes: 1,
+            foreign_generation: false,
+            write_refused: None,
+        };
+        for (stored, told) in [
+            (None, Some(since)),
+            (Some(since.plus(1)), Some(since)),
+            (Some(since), None),
+            (Some(current.plus(2)), Some(since)),
+            (Some(since.minus(1)), None),
+            (Some(since), Some(since.minus(1))),
+        ] {
+            let answer = coverage.read_look(&headcount.shared, &looked(stored), SECOND);
+            assert_eq!(answer, told.map(|slot| Since { slot, claimed: false }), "the store says {stored:?}");
+        }
+    }
+
+    #[test]
     fn a_doubt_ends_although_news_keep_coming() {
         let (headcount, _worker, _, current) = server();
         let mut coverage = Coverage { first_success: Some(current.minus(3)), ..Coverage::default() };
