@@ -115,11 +115,17 @@ pub(crate) struct State {
 }
 
 /// The state under the write lock. Should its holder panic, the ring is made whole before anybody else sees it.
-pub(crate) struct Writing<'s>(RwLockWriteGuard<'s, RawShardedLock, State>);
+pub(crate) struct Writing<'s> {
+    state: RwLockWriteGuard<'s, RawShardedLock, State>,
+    /// The thread was panicking before: then what it does here is its cleaning up, and is done.
+    panicking: bool,
+}
 
 /// Bits of [`Shared::gate`].
 const SHUT: u8 = 1;
 const THROTTLING: u8 = 2;
+/// Some seats are held.
+const HOLDING: u8 = 4;
 
 /// What an operator asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -344,7 +350,7 @@ impl Shared {
 
     /// Takes the write lock.
     pub(crate) fn write(&self) -> Writing<'_> {
-        Writing(self.state.write())
+        Writing { state: self.state.write(), panicking: std::thread::panicking() }
     }
 
     /// Changes the state, and lets the mode and the gate follow.
@@ -362,7 +368,8 @@ impl Shared {
         }
         let shut = if state.seat() == Seat::Taken { SHUT } else { 0 };
         let throttling = if state.room.mode().0 == Mode::Throttling { THROTTLING } else { 0 };
-        let gate = shut | throttling;
+        let holding = if state.room.holds_seats() { HOLDING } else { 0 };
+        let gate = shut | throttling | holding;
         if self.gate.load(Relaxed) != gate {
             self.gate.store(gate, Relaxed);
         }
@@ -465,20 +472,20 @@ impl Deref for Writing<'_> {
     type Target = State;
 
     fn deref(&self) -> &State {
-        &self.0
+        &self.state
     }
 }
 
 impl DerefMut for Writing<'_> {
     fn deref_mut(&mut self) -> &mut State {
-        &mut self.0
+        &mut self.state
     }
 }
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.ring.mend();
+        if std::thread::panicking() && !self.panicking {
+            self.state.ring.mend();
         }
     }
 }

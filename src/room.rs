@@ -1,9 +1,12 @@
 //! Who may come in: the room that is left, this server's share of it, the two modes, and the operator's override.
 //! Pure: time, dice and the estimate are arguments.
 
+mod held;
 mod overrides;
 
+use crate::fingerprint::Fingerprint;
 use crate::time::Timestamp;
+use held::Held;
 use serde::{Deserialize, Serialize};
 
 pub use overrides::{Override, OverrideMode, Version};
@@ -142,7 +145,7 @@ pub(crate) struct Room {
     /// Seats handed out by the last round and not yet taken; those that are held are still among them.
     share: u64,
     /// Seats of newcomers of whom it is not yet known whether they stay.
-    held: u64,
+    held: Held,
     nodes: u64,
     newcomers_since_read: u64,
     /// Those between the last two reads.
@@ -160,7 +163,7 @@ impl Room {
             shown_mode: Mode::Open,
             mode_since: now,
             share: 0,
-            held: 0,
+            held: Held::default(),
             nodes: 1,
             newcomers_since_read: 0,
             newcomers_before_read: 0,
@@ -189,19 +192,23 @@ impl Room {
     }
 
     /// A newcomer is on the way in: the seat is kept for it, and given to nobody else.
-    pub(crate) fn hold_seat(&mut self) {
-        self.held += 1;
+    pub(crate) fn hold_seat(&mut self, newcomer: Fingerprint) {
+        self.held.hold(newcomer);
     }
 
-    /// A newcomer for whom a seat was held stays outside.
-    pub(crate) fn release_seat(&mut self) {
-        self.held = self.held.saturating_sub(1);
+    /// Whether a newcomer has a seat that is held.
+    pub(crate) fn holds_seat_of(&self, newcomer: Fingerprint) -> bool {
+        self.held.holds(newcomer)
     }
 
-    /// A newcomer for whom a seat was held has come in.
-    pub(crate) fn take_held_seat(&mut self) {
-        self.release_seat();
-        self.take_seat();
+    /// Whether any seat is held.
+    pub(crate) fn holds_seats(&self) -> bool {
+        self.held.seats() > 0
+    }
+
+    /// A newcomer for whom a seat was held stays outside, or was let in by another request.
+    pub(crate) fn release_seat(&mut self, newcomer: Fingerprint) {
+        self.held.release(newcomer);
     }
 
     /// Where shares come from: this server's part of the room, handed out at a successful round and at no other time.
@@ -213,7 +220,10 @@ impl Room {
         if renewal.looks < FIRST_SHARE_AT_LOOK {
             return;
         }
-        let room = (self.max_active_users() as f64 - renewal.active_users).max(0.0);
+        // Every other node is taken to hold as many as this one.
+        let held = self.held.seats();
+        let taken = renewal.active_users + (held * self.nodes) as f64;
+        let room = (self.max_active_users() as f64 - taken).max(0.0);
         let handed_out = match self.sharing {
             Sharing::Part(part) => part * room,
             Sharing::Adaptive => {
@@ -224,7 +234,7 @@ impl Room {
         };
         let share = (handed_out / self.nodes as f64 + renewal.dice).floor() as u64;
         // Those of the last round are published in this one. Older ones the others still do not know of.
-        self.share = share.saturating_sub(renewal.unpublished.saturating_sub(self.newcomers_before_read));
+        self.share = share.saturating_sub(renewal.unpublished.saturating_sub(self.newcomers_before_read)) + held;
     }
 
     /// A server that was alone joins a fleet.
@@ -277,7 +287,7 @@ impl Room {
             Link::Alone => self.room(active_users),
             _ => self.share,
         }
-        .saturating_sub(self.held)
+        .saturating_sub(self.held.seats())
     }
 
     /// The mode in force, and since when.
@@ -334,20 +344,20 @@ impl Room {
             return false;
         }
         match (self.link, self.limits.on_outage) {
-            (Link::Alone, _) => self.room(active_users) > self.held,
-            _ if self.sharing == Sharing::None => self.room(active_users) > self.held,
+            (Link::Alone, _) => self.room(active_users) > self.held.seats(),
+            _ if self.sharing == Sharing::None => self.room(active_users) > self.held.seats(),
             (Link::Joining, _) => false,
-            (Link::Up, _) => self.share > self.held,
+            (Link::Up, _) => self.share > self.held.seats(),
             (Link::Away, OnOutage::Open) => true,
             (Link::Away, OnOutage::Closed) => false,
-            (Link::Away, OnOutage::Local) => self.share > self.held || self.fits_if_all_do_as_we(active_users),
+            (Link::Away, OnOutage::Local) => self.share > self.held.seats() || self.fits_if_all_do_as_we(active_users),
         }
     }
 
     /// Cut off, a server reckons that every other node lets in as many as it does itself.
     fn fits_if_all_do_as_we(&self, active_users: f64) -> bool {
         let elsewhere = (self.nodes - 1) as f64 * self.newcomers_since_read as f64;
-        self.max_active_users() as f64 - active_users - self.held as f64 - elsewhere >= 1.0
+        self.max_active_users() as f64 - active_users - self.held.seats() as f64 - elsewhere >= 1.0
     }
 }
 

@@ -20,7 +20,7 @@ fn python(server: &Server, seconds: f64, tokens: &[&str]) -> Vec<String> {
     let script = format!(
         "import sys\nfrom headcount import check\n\
          for token in sys.argv[1:]:\n answer = check(token, port={}, timeout={seconds})\n \
-         print('in' if answer is None else f\"{{answer[0]}} {{answer[1]['retry-after'].isdigit()}} {{len(answer[2]) > 0}}\")",
+         print('in' if answer is None else f\"{{answer[0]}} {{answer[1].get('retry-after', '').isdigit()}} {{len(answer[2]) > 0}}\")",
         server.check.port()
     );
     let mut command = Command::new("python3");
@@ -33,7 +33,7 @@ fn node(server: &Server, seconds: f64, tokens: &[&str]) -> Vec<String> {
                   const [wait, ...tokens] = process.argv.slice(1)\n\
                   for (const token of tokens) {\n\
                   const answer = await check(token, Number(wait))\n\
-                  console.log(answer ? `${answer.status} ${/^\\d+$/.test(answer.headers['retry-after'])} ${answer.body.length > 0}`.replace(/true/g, 'True') : 'in')\n}";
+                  console.log(answer ? `${answer.status} ${/^\\d+$/.test(answer.headers['retry-after'])} ${answer.body.length > 0}`.replace(/true/g, 'True').replace(/false/g, 'False') : 'in')\n}";
     let mut command = Command::new("node");
     command.args(["--input-type=module", "-e", script, "--", &(1000.0 * seconds).to_string()]).args(tokens);
     command.env("HEADCOUNT_URL", format!("http://{}/v1/check", server.check));
@@ -50,6 +50,8 @@ fn plays_along(ask: Ask) {
     let state = tempdir().unwrap();
     let mut server = Server::start(state.path(), &["--max-active-users", "1"], &[]);
     assert_eq!(ask(&server, PATIENT, &["alice", "bob", "alice"]), ["in", "429 True True", "in"]);
+    // A name that no header carries as it is, and one that none carries at all.
+    assert_eq!(ask(&server, PATIENT, &["çelik 大", "a\nb"]), ["429 True True", "400 False True"]);
     server.process.signal("-STOP");
     assert_eq!(ask(&server, USUAL, &["bob"]), ["in"], "headcount hangs");
     server.process.signal("-CONT");

@@ -73,6 +73,7 @@ fn a_newcomer_of_a_confirmed_route_is_in_once_the_application_says_so() {
     assert!(!late.header("retry-after").is_empty());
     assert_eq!(ask("POST", "/v1/check/login", "C").status, 429);
     assert_eq!(ask("GET", "/v1/check/presence/all", "B").header("x-headcount-decision"), "seen");
+    assert_eq!(request(server.check, "POST", "/v1/confirm", &[], "").status, 400, "nobody to confirm");
     let get = ask("GET", "/v1/confirm", "B");
     assert_eq!((get.status, get.header("allow")), (405, "POST"));
 }

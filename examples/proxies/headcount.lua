@@ -1,7 +1,7 @@
 -- Asks headcount about a request, and gives the client the answer if it is a refusal. Otherwise sets txn.headcount_status
 -- (200; nothing if headcount does not answer), _decision, _mode, _pass and _cookie.
 
-local GATE = "unix@/run/haproxy/headcount.sock"
+local GATE = "abns@headcount"
 local FORWARDED = { "authorization", "cookie", "x-access-token", "x-headcount-pass", "accept", "x-forwarded-for" }
 
 local HOPS = { connection = true, ["keep-alive"] = true, ["transfer-encoding"] = true, ["content-length"] = true }

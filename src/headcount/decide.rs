@@ -1,6 +1,6 @@
 //! The decision: what is asked of ring and room, in which order, and what is written down.
 
-use super::{Admission, Admitted, Decision, HeldSeat, SHUT, Shared};
+use super::{Admission, Admitted, Decision, HOLDING, HeldSeat, SHUT, Shared};
 use crate::bloom::Probe;
 use crate::config::{Enforcement, MissingToken, RetryAfter};
 use crate::fingerprint::Fingerprint;
@@ -74,6 +74,9 @@ impl Shared {
             }
             return (self.admitted(Admitted::Seen), None);
         }
+        if terms.newcomers == Newcomers::Forgotten {
+            return (self.look(fingerprint), None);
+        }
         let admission = self.newcomer(fingerprint, terms);
         let came_in = matches!(admission, Admission::Admitted(Admitted::Newcomer | Admitted::Warming));
         let held = came_in && terms.newcomers == Newcomers::Held;
@@ -139,7 +142,7 @@ impl Shared {
 
     fn newcomer(&self, fingerprint: Fingerprint, terms: Terms<'_>) -> Admission {
         // A crowd outside a full house must not queue for the write lock.
-        if self.gate.load(Relaxed) & SHUT != 0 {
+        if self.is_shut_for(fingerprint) {
             return self.rejected(fingerprint.0);
         }
         let mut state = self.write();
@@ -149,7 +152,8 @@ impl Shared {
             }
             return self.admitted(Admitted::Seen);
         }
-        let admitted = match state.seat() {
+        let seat = if state.room.holds_seat_of(fingerprint) { Seat::Free } else { state.seat() };
+        let admitted = match seat {
             Seat::Free => Admitted::Newcomer,
             Seat::Warming => Admitted::Warming,
             Seat::Taken => {
@@ -163,12 +167,30 @@ impl Shared {
                 state.room.take_seat();
                 state.ring.record_newcomer(fingerprint);
             }
-            Newcomers::Held => state.room.hold_seat(),
-            Newcomers::Forgotten => {}
+            Newcomers::Held => state.room.hold_seat(fingerprint),
+            Newcomers::Forgotten => unreachable!("those are only looked at"),
         }
         self.publish(&mut state);
         drop(state);
         self.admitted(admitted)
+    }
+
+    /// Whether a newcomer would be rejected; whose seat is held would not.
+    fn is_shut_for(&self, fingerprint: Fingerprint) -> bool {
+        let gate = self.gate.load(Relaxed);
+        gate & SHUT != 0 && (gate & HOLDING == 0 || !self.state.read().room.holds_seat_of(fingerprint))
+    }
+
+    /// A newcomer of whom nothing is kept.
+    fn look(&self, fingerprint: Fingerprint) -> Admission {
+        let state = self.state.read();
+        let seat = if state.room.holds_seat_of(fingerprint) { Seat::Free } else { state.seat() };
+        drop(state);
+        match seat {
+            Seat::Free => self.admitted(Admitted::Newcomer),
+            Seat::Warming => self.admitted(Admitted::Warming),
+            Seat::Taken => self.rejected(fingerprint.0),
+        }
     }
 
     pub(super) fn missing(&self) -> Admission {

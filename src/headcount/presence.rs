@@ -14,12 +14,23 @@ pub(crate) type Presences = Slab<Fingerprint>;
 
 /// As long as this lives, its user is renewed each minute as if they had sent a request; who is not in is not let in by it.
 ///
-/// The [layer](crate::layer) keeps one for each streamed answer, and puts one into the extensions of each request that asks for
-/// an upgrade: keep it with the WebSocket.
+/// The [layer](crate::layer) keeps one for each streamed answer. Into the extensions of every request that asks for an upgrade
+/// it puts an `Arc<Presence>`, for the handler to keep with the WebSocket; where there is nobody to renew, one that renews
+/// nobody.
+///
+/// ```ignore
+/// async fn play(upgrade: WebSocketUpgrade, Extension(presence): Extension<Arc<Presence>>) -> Response {
+///     upgrade.on_upgrade(async move |socket| {
+///         run_match(socket).await;
+///         drop(presence);
+///     })
+/// }
+/// ```
 #[must_use = "dropping it ends the presence"]
 pub struct Presence {
     shared: Arc<Shared>,
-    place: usize,
+    /// `None`: nobody is renewed.
+    place: Option<usize>,
 }
 
 impl Headcount {
@@ -39,13 +50,20 @@ impl Headcount {
 
     pub(crate) fn present_as(&self, fingerprint: Fingerprint) -> Presence {
         let place = self.shared.presences.lock().insert(fingerprint);
-        Presence { shared: Arc::clone(&self.shared), place }
+        Presence { shared: Arc::clone(&self.shared), place: Some(place) }
+    }
+
+    /// The presence of nobody.
+    pub(crate) fn nobody_present(&self) -> Presence {
+        Presence { shared: Arc::clone(&self.shared), place: None }
     }
 }
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.shared.presences.lock().remove(self.place);
+        if let Some(place) = self.place {
+            self.shared.presences.lock().remove(place);
+        }
     }
 }
 
@@ -56,8 +74,9 @@ impl std::fmt::Debug for Presence {
 }
 
 impl Shared {
-    /// Renews everybody who is present. Nobody who connects meanwhile waits for more than a batch.
-    pub(super) fn renew_presences(&self) {
+    /// Renews everybody who is present, and calls `rest` after each batch. Nobody who connects meanwhile waits for more than
+    /// one.
+    pub(super) fn renew_presences(&self, mut rest: impl FnMut()) {
         if self.settings.enforcement == Enforcement::Off {
             return;
         }
@@ -75,6 +94,7 @@ impl Shared {
             for fingerprint in batch.drain(..) {
                 self.refresh(fingerprint);
             }
+            rest();
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// The seat of a newcomer who is on the way in: counted against the room, and recorded nowhere. Dropping it gives it back.
 ///
 /// The [layer](crate::layer) holds one while the service answers, so that a login that fails makes nobody an active user.
-/// Until it is [taken](Self::take), further requests of the same newcomer are a newcomer's.
+/// Until it is [taken](Self::take), further requests of the same newcomer are a newcomer's, and share the seat.
 #[must_use = "dropping it gives the seat back"]
 pub struct HeldSeat {
     shared: Arc<Shared>,
@@ -25,12 +25,12 @@ impl HeldSeat {
     pub fn take(mut self) {
         self.is_taken = true;
         self.shared.change(|state| {
+            state.room.release_seat(self.fingerprint);
             if state.ring.sight(self.fingerprint) == Sight::Unseen {
-                state.room.take_held_seat();
+                state.room.take_seat();
                 state.ring.record_newcomer(self.fingerprint);
             } else {
                 // Another request of the same newcomer was quicker.
-                state.room.release_seat();
                 state.ring.record(self.fingerprint);
             }
         });
@@ -40,7 +40,7 @@ impl HeldSeat {
 impl Drop for HeldSeat {
     fn drop(&mut self) {
         if !self.is_taken {
-            self.shared.change(|state| state.room.release_seat());
+            self.shared.change(|state| state.room.release_seat(self.fingerprint));
         }
     }
 }

@@ -93,7 +93,8 @@ impl Worker {
         let from = *self.unfinished.get_or_insert(current);
         if slot > current {
             self.turn(slot, monotonic, link == Link::Alone || (link != Link::Joining && slot == current.plus(1)));
-            self.shared.renew_presences();
+            let shared = Arc::clone(&self.shared);
+            shared.renew_presences(|| self.drain());
         }
         if paused {
             match link {

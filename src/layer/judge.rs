@@ -28,9 +28,9 @@ pub(crate) struct Entry {
     pub(crate) decision: Decision,
     /// Of a newcomer who is not yet in.
     pub(crate) seat: Option<HeldSeat>,
-    /// For who is in, or will be once the seat is taken.
+    /// For who is in, or will be once the seat is taken, and is renewed by the request.
     pub(crate) pass: Option<Pass>,
-    /// The same, if their requests renew them.
+    /// The same user's.
     pub(crate) fingerprint: Option<Fingerprint>,
 }
 
@@ -79,12 +79,13 @@ impl Headcount {
                     Admitted::Newcomer | Admitted::Warming => terms.newcomers != Newcomers::Forgotten,
                     Admitted::Exempt | Admitted::Missing | Admitted::ShadowRejected => false,
                 };
-                let token = token.filter(|_| is_in);
+                // A pass renews, too: who is only watched gets none.
+                let renewed = token.filter(|_| is_in && terms.renews);
                 Verdict::Admitted(Entry {
                     decision: admitted.decision(),
                     seat,
-                    pass: token.and_then(|token| self.pass(token)),
-                    fingerprint: token.filter(|_| terms.renews).map(|token| self.fingerprint(token)),
+                    pass: renewed.and_then(|token| self.pass(token)),
+                    fingerprint: renewed.map(|token| self.fingerprint(token)),
                 })
             }
             Admission::Rejected { retry_after } => Verdict::Refused(Refusal::rejected(retry_after, self.mode(), asked)),

@@ -43,8 +43,9 @@ where
         let asked = Asked { method: request.method(), path: Some(request.uri().path()), headers: request.headers() };
         match self.headcount.judge(&asked, Newcomers::Held) {
             Verdict::Admitted(entry) => {
-                if let Some(fingerprint) = entry.fingerprint.filter(|_| asks_for_upgrade(&request)) {
-                    let presence = self.headcount.present_as(fingerprint);
+                if asks_for_upgrade(&request) {
+                    let present = |fingerprint| self.headcount.present_as(fingerprint);
+                    let presence = entry.fingerprint.map_or_else(|| self.headcount.nobody_present(), present);
                     request.extensions_mut().insert(Arc::new(presence));
                 }
                 AdmissionFuture::admitted(self.inner.call(request), entry, &self.headcount)

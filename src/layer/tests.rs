@@ -155,14 +155,33 @@ async fn a_service_that_fails_records_nobody() {
 }
 
 #[tokio::test]
-async fn two_first_requests_at_once_count_one_user() {
+async fn first_requests_that_come_together_share_a_seat() {
     let headcount = Headcount::builder().max_active_users(2).build().unwrap().0;
-    let (first, second) = (headcount.hold("alice").1.unwrap(), headcount.hold("alice").1.unwrap());
-    assert!(!headcount.admit("bob").is_admitted());
-    first.take();
-    second.take();
-    assert!(headcount.admit("bob").is_admitted());
-    assert!(!headcount.admit("carol").is_admitted());
+    assert!(headcount.admit("zoe").is_admitted());
+    // The last seat, and the house is full for everybody else.
+    let seats: Vec<_> = (0..6).map(|_| headcount.hold("alice").1.expect("a seat")).collect();
+    assert!(!headcount.admit("bob").is_admitted() && headcount.hold("bob").1.is_none());
+    for (place, seat) in seats.into_iter().enumerate() {
+        if place % 2 == 0 { drop(seat) } else { seat.take() }
+    }
+    assert!(headcount.touch("alice") && !headcount.admit("bob").is_admitted());
+    let status = headcount.status();
+    assert_eq!((status.room, status.decisions.newcomer), (0, 7));
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_gives_the_seat_back_and_disturbs_nobody() {
+    let headcount = Headcount::builder().max_active_users(1).build().unwrap().0;
+    let inner = service_fn(|_| async {
+        assert!(std::hint::black_box(false), "a handler's mistake");
+        Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::default()))
+    });
+    let request = headcount.layer().layer(inner).oneshot(from("alice").body(()).unwrap());
+    assert!(tokio::spawn(request).await.unwrap_err().is_panic());
+    let is_dirty =
+        headcount.shared.state.read().ring.slots().any(|slot| headcount.shared.state.read().ring.is_dirty(slot));
+    assert!(!is_dirty, "the ring was not made whole: it was whole");
+    assert_eq!(login(&headcount, "bob", 200).await, StatusCode::OK);
 }
 
 #[tokio::test]
@@ -391,8 +410,29 @@ async fn a_pass_lets_nobody_be_renewed_by_polling() {
         .0;
     assert!(headcount.admit("dora").is_admitted());
     let poll = Request::get("/presence").header("authorization", "Bearer alice").header("x-headcount-pass", pass);
-    assert_eq!(ask(&headcount, poll).await.status, StatusCode::OK);
+    let answer = ask(&headcount, poll).await;
+    assert_eq!((answer.status, answer.header("x-headcount-pass")), (StatusCode::OK, ""));
     assert!(!headcount.touch("alice"));
+}
+
+#[tokio::test]
+async fn no_shared_cache_gets_a_pass() {
+    let headcount = server_with_passes(PassCarrier::Header);
+    for (cache_control, expected) in
+        [("", "private"), ("no-store", "no-store"), ("Public, max-age=60", ""), ("max-age=5, s-maxage=9", "")]
+    {
+        let inner = service_fn(move |_| async move {
+            let mut response = Response::new(Full::<bytes::Bytes>::default());
+            if !cache_control.is_empty() {
+                response.headers_mut().insert("cache-control", cache_control.parse().unwrap());
+            }
+            Ok::<_, Infallible>(response)
+        });
+        let answer = headcount.layer().layer(inner).oneshot(from("dora").body(()).unwrap()).await.unwrap();
+        assert_eq!(answer.headers().contains_key("x-headcount-pass"), !expected.is_empty(), "{cache_control}");
+        let said = answer.headers()["cache-control"].to_str().unwrap();
+        assert_eq!(said, if expected.is_empty() { cache_control } else { expected });
+    }
 }
 
 #[tokio::test]

@@ -233,41 +233,51 @@ fn closed_for_an_outage_is_still_open_where_there_is_a_seat() {
     assert_eq!(room.seat(0.0, false), Seat::Warming);
 }
 
+const ALICE: Fingerprint = Fingerprint(1);
+const BOB: Fingerprint = Fingerprint(2);
+
 #[test]
 fn a_held_seat_is_given_to_nobody_else_and_counts_once() {
     let mut room = alone(2);
-    room.hold_seat();
+    room.hold_seat(ALICE);
+    // Another request of hers.
+    room.hold_seat(ALICE);
     assert_eq!((room.share(0.0), room.seat(0.0, true)), (1, Seat::Free));
-    room.hold_seat();
+    room.hold_seat(BOB);
     assert_eq!((room.share(0.0), room.seat(0.0, true)), (0, Seat::Taken));
-    room.release_seat();
-    assert_eq!(room.seat(0.0, true), Seat::Free);
+    assert!(room.holds_seat_of(ALICE) && room.holds_seat_of(BOB));
+    room.release_seat(BOB);
+    assert_eq!((room.seat(0.0, true), room.holds_seat_of(BOB)), (Seat::Free, false));
+    room.release_seat(ALICE);
+    assert_eq!(room.share(0.0), 1, "one of her requests is still under way");
     // Whoever came in is in the estimate.
-    room.take_held_seat();
-    assert_eq!((room.share(1.0), room.seat(1.0, true)), (1, Seat::Free));
+    room.release_seat(ALICE);
+    room.take_seat();
+    assert_eq!((room.share(1.0), room.seat(1.0, true), room.holds_seats()), (1, Seat::Free, false));
 }
 
 #[test]
-fn a_seat_held_and_given_back_adds_nothing_to_the_share() {
+fn seats_that_are_held_over_a_round_come_from_the_room_and_not_from_the_next_share() {
     let mut room = in_fleet(100);
-    for looks in 1..=3 {
+    let renew = |room: &mut Room, looks: u64| {
         room.renew(Renewal { active_users: 92.0, nodes: 1, looks, unpublished: 0, dice: 0.0 });
-    }
+    };
+    (1..=3).for_each(|looks| renew(&mut room, looks));
     assert_eq!(room.share(92.0), 2);
-    room.hold_seat();
-    room.hold_seat();
+    [ALICE, BOB].into_iter().for_each(|newcomer| room.hold_seat(newcomer));
     assert_eq!((room.share(92.0), room.seat(92.0, true)), (0, Seat::Taken));
-    // Held over a round: the new share is not a second one.
-    room.renew(Renewal { active_users: 92.0, nodes: 1, looks: 4, unpublished: 0, dice: 0.0 });
-    assert_eq!(room.share(92.0), 0);
-    room.release_seat();
-    room.release_seat();
-    assert_eq!(room.share(92.0), 2);
-    // One that was let in by a server without a share gives none back.
-    room.take_seat();
-    room.take_seat();
-    room.hold_seat();
-    room.release_seat();
+    // A quarter of the six that are left.
+    renew(&mut room, 4);
+    assert_eq!((room.share(92.0), room.seat(92.0, true)), (1, Seat::Free));
+    (5..100).for_each(|looks| renew(&mut room, looks));
+    assert_eq!(room.share(92.0), 1, "shares do not grow with time");
+}
+
+#[test]
+fn a_seat_that_a_server_without_a_share_held_gives_none_back() {
+    let mut room = in_fleet(100);
+    room.hold_seat(ALICE);
+    room.release_seat(ALICE);
     assert_eq!((room.share(92.0), room.seat(92.0, true)), (0, Seat::Taken));
 }
 
@@ -278,9 +288,9 @@ fn a_server_that_is_cut_off_reckons_with_the_seats_it_holds() {
         room.renew(Renewal { active_users: 2.0, nodes: 1, looks, unpublished: 0, dice: 0.0 });
     }
     room.lose_store();
-    room.hold_seat();
+    room.hold_seat(ALICE);
     assert_eq!(room.seat(2.0, true), Seat::Free);
-    room.hold_seat();
+    room.hold_seat(BOB);
     assert_eq!(room.seat(2.0, true), Seat::Taken);
 }
 

@@ -17,7 +17,8 @@ use std::time::Duration;
 const QUIET_ROUNDS: u32 = 3;
 const QUIET_FOR: Duration = Duration::from_secs(3);
 
-/// Rounds after which a doubt ends although news keep coming: in the current minute they always do.
+/// Rounds after which a doubt ends although news keep coming, which in the current minute they always do; not before the
+/// time above.
 const DOUBT_ROUNDS: u32 = 20;
 
 /// What the rounds know about coverage beside the ring's own marks.
@@ -59,16 +60,18 @@ struct Quiet {
 #[derive(Debug, Clone, Copy)]
 struct Doubt {
     rounds: u32,
+    from: Duration,
     quiet: Quiet,
 }
 
 impl Doubt {
     fn starting(now: Duration) -> Self {
-        Self { rounds: 0, quiet: Quiet::starting(now) }
+        Self { rounds: 0, from: now, quiet: Quiet::starting(now) }
     }
 
     fn is_over(self, now: Duration) -> bool {
-        self.rounds >= DOUBT_ROUNDS || self.quiet.is_long_enough(now)
+        let is_old = self.rounds >= DOUBT_ROUNDS && now.saturating_sub(self.from) >= QUIET_FOR;
+        is_old || self.quiet.is_long_enough(now)
     }
 }
 
@@ -361,6 +364,24 @@ mod tests {
             let answer = coverage.read_look(&headcount.shared, &looked(stored), SECOND);
             assert_eq!(answer, told.map(|slot| Since { slot, claimed: false }), "the store says {stored:?}");
         }
+    }
+
+    #[test]
+    fn a_value_covers_its_minute_if_its_writer_did_or_if_it_was_covered_but_for_that_value() {
+        let (headcount, _worker, mut coverage, current) = server();
+        let read = |coverage: &mut Coverage, age: u64, writer_covered: bool, unread: bool| {
+            let slot = current.minus(age);
+            headcount.shared.change(|state| state.ring.set_covered(slot, unread));
+            if unread {
+                coverage.leave_unread(&headcount.shared, std::iter::once(slot));
+                assert!(!covers(&headcount, slot));
+            }
+            coverage.read(&headcount.shared, slot, writer_covered, SECOND);
+            covers(&headcount, slot)
+        };
+        let told = [(1, false, false), (2, true, false), (3, false, true), (4, true, true)];
+        let told = told.map(|(age, writer_covered, unread)| read(&mut coverage, age, writer_covered, unread));
+        assert_eq!(told, [false, true, true, true]);
     }
 
     #[test]

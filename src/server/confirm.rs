@@ -2,16 +2,18 @@
 //!
 //! The token is looked for where a check looks for it, and decided about like that of any request: who is in is renewed, a
 //! newcomer who is admitted is in when the answer leaves. Between the check and this, others may have come: 429 says so, and
-//! the application answers its user as it would one who was turned away at the door.
+//! the application answers its user as it would one who was turned away at the door. Without a token, 400: there is nobody to
+//! confirm.
 
 use super::check;
 use crate::headcount::Headcount;
 use crate::layer::Asked;
+use crate::token_source::TokenSource;
 use axum::Router;
 use axum::extract::State;
 use axum::http::header::ALLOW;
 use axum::http::{HeaderMap, Method, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 
 pub(super) fn router(headcount: Headcount) -> Router {
@@ -20,5 +22,8 @@ pub(super) fn router(headcount: Headcount) -> Router {
 }
 
 async fn answer(State(headcount): State<Headcount>, headers: HeaderMap) -> Response {
+    if matches!(TokenSource::find(&headcount.shared.settings.sources, &headers), Ok(None)) {
+        return (StatusCode::BAD_REQUEST, "a confirmation needs the user's token\n").into_response();
+    }
     check::said(&headcount, &Asked { method: &Method::POST, path: None, headers: &headers })
 }

@@ -11,7 +11,7 @@ pub struct Case {
     pub play: fn(&Handle, Kind),
 }
 
-pub const CASES: [Case; 16] = [
+pub const CASES: [Case; 20] = [
     Case { name: "admitted", play: admitted },
     Case { name: "rejected", play: rejected },
     Case { name: "bodies_arrive_whole", play: bodies_arrive_whole },
@@ -20,7 +20,11 @@ pub const CASES: [Case; 16] = [
     Case { name: "the_applications_own_answers", play: the_applications_own_answers },
     Case { name: "tokens_that_cannot_be_used", play: tokens_that_cannot_be_used },
     Case { name: "web_sockets", play: web_sockets },
+    Case { name: "no_other_protocol", play: no_other_protocol },
     Case { name: "a_pass_both_ways", play: a_pass_both_ways },
+    Case { name: "a_pass_as_a_cookie", play: a_pass_as_a_cookie },
+    Case { name: "no_pass_where_there_are_none", play: no_pass_where_there_are_none },
+    Case { name: "full_without_exempt_paths", play: full_without_exempt_paths },
     Case { name: "headcounts_headers_are_its_own", play: headcounts_headers_are_its_own },
     Case { name: "lies_about_the_request", play: lies_about_the_request },
     Case { name: "few_connections", play: few_connections },
@@ -121,6 +125,7 @@ fn web_sockets(runtime: &Handle, kind: Kind) {
     let stack = full(runtime, kind);
     assert_eq!(stack.web_socket("alice", "are you there?"), (101, "are you there?".to_owned()));
     assert_eq!(stack.web_socket("bob", "").0, 429);
+    assert_eq!(stack.web_socket_as("alice", "upgrade", "WebSocket", "still?"), (101, "still?".to_owned()));
 }
 
 fn a_pass_both_ways(runtime: &Handle, kind: Kind) {
@@ -135,6 +140,60 @@ fn a_pass_both_ways(runtime: &Handle, kind: Kind) {
     let answer = stack.ask("GET", "/play", "alice", &[("X-Headcount-Pass", &pass)], b"");
     assert_eq!((answer.status, answer.header("x-headcount-decision")), (200, "seen"));
     assert_eq!(stack.app.arrived()[0].header("x-headcount-pass"), "", "the application needs no passes");
+}
+
+const ONE_SEAT: &str = "[admission]\nmax_active_users = 1\n";
+
+fn a_pass_as_a_cookie(runtime: &Handle, kind: Kind) {
+    let rules = format!("{ONE_SEAT}[pass]\ncarry = 'cookie:pass'\n");
+    let stack = Stack::start_ruled(runtime, kind, WhenSilent::Patient, &rules);
+    let answer = stack.get("/play", "alice");
+    let cookie = answer.header("set-cookie");
+    assert!(cookie.starts_with("pass=") && cookie.ends_with("; HttpOnly; SameSite=Lax"), "{answer:?}");
+    let cookies: Vec<_> = answer.head.to_lowercase().matches("set-cookie").map(str::to_owned).collect();
+    assert_eq!(cookies.len(), 1, "{answer:?}");
+    assert_eq!(stack.get("/healthz", "bob").header("set-cookie"), "");
+}
+
+fn no_pass_where_there_are_none(runtime: &Handle, kind: Kind) {
+    let stack = Stack::start_ruled(runtime, kind, WhenSilent::Patient, ONE_SEAT);
+    for (path, token) in [("/play", "alice"), ("/healthz", "bob"), ("/play", "alice")] {
+        let answer = stack.get(path, token);
+        assert_eq!(answer.status, 200);
+        let head = answer.head.to_lowercase();
+        assert!(!head.contains("x-headcount-pass") && !head.contains("set-cookie"), "{answer:?}");
+        let arrived = stack.app.arrived();
+        let told = arrived[0].headers.keys().filter(|name| name.as_str().starts_with("x-headcount")).count();
+        assert_eq!(told, 2, "{arrived:?}");
+    }
+}
+
+/// Nothing that the recipe asks for its own sake may be a check like those of users.
+fn full_without_exempt_paths(runtime: &Handle, kind: Kind) {
+    let rules = format!("{ONE_SEAT}exempt_paths = []\nmissing_token = 'reject'\n");
+    let stack = Stack::start_ruled(runtime, kind, WhenSilent::Open, &rules);
+    assert_eq!(stack.get("/play", "alice").status, 200);
+    // Until health checks, if there are any, have had their say; a single answer may be late.
+    for _ in 0..5 {
+        wait_for("bob to be rejected", || (stack.get("/play", "bob").status == 429).then_some(()));
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+}
+
+/// A tunnel through which requests would reach the application unchecked.
+fn no_other_protocol(runtime: &Handle, kind: Kind) {
+    let stack = full(runtime, kind);
+    for connection in ["Upgrade, HTTP2-Settings", "upgrade, http2-settings"] {
+        let tunnel = [("Upgrade", "h2c"), ("HTTP2-Settings", "AAMAAABkAAQAAP__"), ("Connection", connection)];
+        for (method, token) in [("OPTIONS", ""), ("GET", "alice")] {
+            let answer = stack.ask(method, "/play", token, &tunnel, b"");
+            // Refused, or answered as if nothing had been asked.
+            assert!(answer.status == 200 || answer.status == 400 || answer.status == 403, "{answer:?}");
+            for arrived in stack.app.arrived() {
+                assert_eq!((arrived.header("upgrade"), arrived.header("http2-settings")), ("", ""), "{arrived:?}");
+            }
+        }
+    }
 }
 
 fn headcounts_headers_are_its_own(runtime: &Handle, kind: Kind) {
@@ -155,6 +214,10 @@ fn headcounts_headers_are_its_own(runtime: &Handle, kind: Kind) {
         assert_eq!(arrived[0].header("x-headcount-decision"), decision);
     };
     ask(&stack, "newcomer");
+    for connection in ["Upgrade, X-Headcount-Decision", "upgrade, x-headcount-mode"] {
+        stack.ask("GET", "/play", "alice", &[("Upgrade", "websocket"), ("Connection", connection)], b"");
+        assert_eq!(stack.app.arrived()[0].header("x-headcount-decision"), "seen", "{connection}");
+    }
     stack.headcount.process.signal("-KILL");
     stack.headcount.process.wait();
     ask(&stack, "");
@@ -213,7 +276,7 @@ fn hanging_and_closed(runtime: &Handle, kind: Kind) {
 fn silent(runtime: &Handle, kind: Kind, when: WhenSilent, signal: &str) {
     let stack = Stack::start_bare(runtime, kind, when);
     assert_eq!(stack.get("/play", "alice").status, 200);
-    assert_eq!(stack.get("/play", "bob").status, 429);
+    wait_for("bob to be rejected", || (stack.get("/play", "bob").status == 429).then_some(()));
     stack.app.arrived();
     stack.headcount.process.signal(signal);
     let mut waits: Vec<Duration> = Vec::new();
@@ -223,16 +286,16 @@ fn silent(runtime: &Handle, kind: Kind, when: WhenSilent, signal: &str) {
         waits.push(began.elapsed());
         let arrived = stack.app.arrived();
         match when {
-            WhenSilent::Open => {
+            WhenSilent::Open | WhenSilent::Patient => {
                 assert_eq!((answer.status, answer.body.as_str()), (200, "inside"), "round {round}");
                 assert_eq!(arrived[0].body, b"a body");
             }
             WhenSilent::Closed => assert_eq!((answer.status, arrived.len()), (503, 0), "round {round}: {answer:?}"),
         }
     }
-    // The machine may be busy; the recipe waits no longer than this at its best.
+    // The machine may be busy; at its best the recipe waits no longer than this.
     waits.sort();
-    assert!(waits[waits.len() / 2] < Duration::from_millis(150), "{waits:?}");
+    assert!(waits[0] < Duration::from_millis(150) && waits[5] < Duration::from_secs(1), "{waits:?}");
     if signal == "-STOP" {
         stack.headcount.process.signal("-CONT");
         wait_for("headcount to be heeded again", || (stack.get("/play", "bob").status == 429).then_some(()));

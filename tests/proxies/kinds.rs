@@ -18,8 +18,12 @@ pub enum Kind {
 /// What happens while headcount does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenSilent {
+    /// Everybody is admitted after 0.1 s, as the recipe has it.
     Open,
+    /// Nobody is.
     Closed,
+    /// That is not what is asked: on a busy machine an answer may take longer.
+    Patient,
 }
 
 impl Kind {
@@ -63,15 +67,16 @@ impl Kind {
     }
 
     fn command(self, directory: &Path, places: &Places, when: WhenSilent) -> Command {
-        let (recipe, file) = (recipe(self.name()), directory.join(self.name()));
+        let (recipe, file) = (recipe_of(self.name()), directory.join(self.name()));
         let Places { at, checks, app } = places;
         let (checks_text, app_text) = (checks.to_string(), app.to_string());
         let usual = [("127.0.0.1:7070", checks_text.as_str()), ("127.0.0.1:8080", &app_text)];
         match self {
             Self::Nginx => {
                 let closed = [("return 204;", "return 403;")];
+                let patient = [("100ms", "10s")];
                 let listen = format!("listen {at};");
-                let text = put_in(&recipe, &[("listen 80;", &listen)], &usual, when, &closed);
+                let text = put_in(&recipe, &[("listen 80;", &listen)], &usual, when, &closed, &patient);
                 let here = directory.display();
                 let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
                     .map(|kind| format!("{kind}_temp_path {here}/{kind};\n"))
@@ -90,8 +95,9 @@ impl Kind {
                     "# respond \"headcount does not answer\" 503\n\t\t\treverse_proxy 127.0.0.1:8080",
                     "respond \"headcount does not answer\" 503",
                 )];
+                let patient = [("100ms", "10s")];
                 let site = format!("http://{at} {{\n\tbind 127.0.0.1\n");
-                let text = put_in(&recipe, &[("\n:80 {\n", &format!("\n{site}"))], &usual, when, &closed);
+                let text = put_in(&recipe, &[("\n:80 {\n", &format!("\n{site}"))], &usual, when, &closed, &patient);
                 fs::write(&file, format!("{{\n\tadmin off\n\tauto_https off\n}}\n{text}")).unwrap();
                 let mut command = Command::new("caddy");
                 command.args(["run", "--adapter", "caddyfile", "--config"]).arg(&file);
@@ -100,6 +106,7 @@ impl Kind {
             }
             Self::Envoy => {
                 let closed = [("failure_mode_allow: true", "failure_mode_allow: false")];
+                let patient = [("0.1s", "10s")];
                 let port = |place: &SocketAddr| format!("port_value: {}", place.port());
                 let listen = format!("address: 127.0.0.1, {} }}", port(at));
                 let own = [
@@ -107,7 +114,7 @@ impl Kind {
                     ("port_value: 7070", &port(checks)),
                     ("port_value: 8080", &port(app)),
                 ];
-                let text = put_in(&recipe, &own, &[], when, &closed);
+                let text = put_in(&recipe, &own, &[], when, &closed, &patient);
                 let file = file.with_extension("yaml");
                 fs::write(&file, text).unwrap();
                 let mut command = Command::new("envoy");
@@ -116,18 +123,24 @@ impl Kind {
             }
             Self::Haproxy => {
                 let closed = [("# http-request return status 503", "http-request return status 503")];
+                // Its health check, too.
+                let patient = [("100ms", "10s"), ("nbsrv(headcount) gt 0", "always_true")];
                 let listen = format!("bind {at}");
                 let script = directory.join("headcount.lua").display().to_string();
-                let socket = directory.join("gate.sock").display().to_string();
-                let own = [
-                    ("bind :80", listen.as_str()),
-                    ("/etc/haproxy/headcount.lua", &script),
-                    ("/run/haproxy/headcount.sock", &socket),
-                ];
-                let lua = super::kinds::recipe("haproxy-lua").replace("/run/haproxy/headcount.sock", &socket);
+                let gate = format!("abns@headcount-{}", at.port());
+                let own =
+                    [("bind :80", listen.as_str()), ("/etc/haproxy/headcount.lua", &script), ("abns@headcount", &gate)];
+                let mut lua = recipe_of("haproxy-lua").replace("abns@headcount", &gate);
+                if when == WhenSilent::Patient {
+                    lua = lua.replace("timeout = 100 ", "timeout = 10000 ");
+                }
                 fs::write(&script, lua).unwrap();
-                // Of the address in a comment nothing depends.
-                fs::write(&file, put_in(&recipe, &own, &usual, when, &closed)).unwrap();
+                let jail = directory.join("jail");
+                fs::create_dir_all(&jail).unwrap();
+                let text = put_in(&recipe, &own, &usual, when, &closed, &patient);
+                // As Debian runs it.
+                let jailed = format!("global\n    chroot {}\n    user haproxy\n    group haproxy\n", jail.display());
+                fs::write(&file, text.replacen("global\n", &jailed, 1)).unwrap();
                 let mut command = Command::new("haproxy");
                 command.arg("-db").arg("-f").arg(&file);
                 command
@@ -143,7 +156,7 @@ struct Places {
 }
 
 /// What `headcount config` prints.
-pub fn recipe(name: &str) -> String {
+fn recipe_of(name: &str) -> String {
     let output = program(Path::new("/nonexistent")).args(["config", name]).output().unwrap();
     assert!(output.status.success());
     String::from_utf8(output.stdout).unwrap()
@@ -156,10 +169,15 @@ fn put_in(
     usual: &[(&str, &str)],
     when: WhenSilent,
     closed: &[(&str, &str)],
+    patient: &[(&str, &str)],
 ) -> String {
-    let closed = if when == WhenSilent::Closed { closed } else { &[] };
+    let changed: &[(&str, &str)] = match when {
+        WhenSilent::Open => &[],
+        WhenSilent::Closed => closed,
+        WhenSilent::Patient => patient,
+    };
     let mut text = recipe.to_owned();
-    for (from, to) in closed.iter().chain(own).chain(usual) {
+    for (from, to) in changed.iter().chain(own).chain(usual) {
         assert!(text.contains(from), "the recipe has no {from:?}");
         text = text.replace(from, to);
     }

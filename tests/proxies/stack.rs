@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
+/// Those of most cases.
 const RULES: &str = "
 [admission]
 max_active_users = 1
@@ -34,22 +35,28 @@ pub struct Stack {
 impl Stack {
     pub fn start(runtime: &Handle, kind: Kind) -> Self {
         let gate = |headcount| Some(Proxy::start(runtime, headcount));
-        Self::start_with(runtime, kind, WhenSilent::Open, gate)
+        Self::start_with(runtime, kind, WhenSilent::Patient, RULES, gate)
     }
 
     /// With nothing between proxy and headcount: where nobody listens, connections are refused.
     pub fn start_bare(runtime: &Handle, kind: Kind, when: WhenSilent) -> Self {
-        Self::start_with(runtime, kind, when, |_| None)
+        Self::start_with(runtime, kind, when, RULES, |_| None)
+    }
+
+    /// With other rules than the usual ones.
+    pub fn start_ruled(runtime: &Handle, kind: Kind, when: WhenSilent, rules: &str) -> Self {
+        Self::start_with(runtime, kind, when, rules, |_| None)
     }
 
     fn start_with(
         runtime: &Handle,
         kind: Kind,
         when: WhenSilent,
+        rules: &str,
         gate: impl FnOnce(SocketAddr) -> Option<Proxy>,
     ) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let headcount = serve(&directory);
+        let headcount = serve(&directory, rules);
         let gate = gate(headcount.check);
         let app = App::start(runtime);
         let checks = gate.as_ref().map_or(headcount.check, |gate| gate.address);
@@ -59,7 +66,7 @@ impl Stack {
 
     /// Another headcount takes the place of the one that runs, and knows nobody.
     pub fn forget(&mut self) {
-        self.headcount = serve(&self.directory);
+        self.headcount = serve(&self.directory, RULES);
         self.gate.as_ref().expect("a gate").leads_to(self.headcount.check);
     }
 
@@ -85,10 +92,15 @@ impl Stack {
 
     /// Opens a WebSocket and says something; returns the status and the echo.
     pub fn web_socket(&self, token: &str, said: &str) -> (u16, String) {
+        self.web_socket_as(token, "Upgrade", "websocket", said)
+    }
+
+    /// The same, with the words of other clients.
+    pub fn web_socket_as(&self, token: &str, connection: &str, upgrade: &str, said: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.at).unwrap();
         stream.set_read_timeout(Some(crate::support::DEADLINE)).unwrap();
         let handshake = format!(
-            "GET /echo HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+            "GET /echo HTTP/1.1\r\nHost: {}\r\nConnection: {connection}\r\nUpgrade: {upgrade}\r\nSec-WebSocket-Version: 13\r\n\
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nAuthorization: Bearer {token}\r\n\r\n",
             self.at
         );
@@ -113,11 +125,11 @@ impl Stack {
     }
 }
 
-fn serve(directory: &TempDir) -> Server {
+fn serve(directory: &TempDir, rules: &str) -> Server {
     let state = directory.path().join(format!("state-{}", fastrand::u64(..)));
     std::fs::create_dir(&state).unwrap();
     let file = state.join("headcount.toml");
-    std::fs::write(&file, RULES).unwrap();
+    std::fs::write(&file, rules).unwrap();
     Server::start(&state, &["-c", file.to_str().unwrap()], &[])
 }
 
