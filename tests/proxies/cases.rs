@@ -142,7 +142,7 @@ fn a_pass_both_ways(runtime: &Handle, kind: Kind) {
     assert_eq!(stack.app.arrived()[0].header("x-headcount-pass"), "", "the application needs no passes");
 }
 
-const ONE_SEAT: &str = "[admission]\nmax_active_users = 1\n";
+const ONE_SEAT: &str = "[server]\ntrusted_proxies = ['127.0.0.1']\n[admission]\nmax_active_users = 1\n";
 
 fn a_pass_as_a_cookie(runtime: &Handle, kind: Kind) {
     let rules = format!("{ONE_SEAT}[pass]\ncarry = 'cookie:pass'\n");
@@ -215,7 +215,14 @@ fn headcounts_headers_are_its_own(runtime: &Handle, kind: Kind) {
     };
     ask(&stack, "newcomer");
     for connection in ["Upgrade, X-Headcount-Decision", "upgrade, x-headcount-mode"] {
-        stack.ask("GET", "/play", "alice", &[("Upgrade", "websocket"), ("Connection", connection)], b"");
+        let handshake = [
+            ("Upgrade", "websocket"),
+            ("Sec-WebSocket-Version", "13"),
+            ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+            ("Connection", connection),
+        ];
+        let answer = stack.ask("GET", "/play", "alice", &handshake, b"");
+        assert_eq!(answer.status, 200, "{connection}: {answer:?}");
         assert_eq!(stack.app.arrived()[0].header("x-headcount-decision"), "seen", "{connection}");
     }
     stack.headcount.process.signal("-KILL");
