@@ -101,3 +101,38 @@ fn add(word: &AtomicU64, bits: u64) {
         word.store(old | bits, Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fingerprint::Fingerprint;
+
+    #[test]
+    fn words_are_taken_in_where_they_belong_in_either_half() {
+        let shape = Shape::for_capacity(1000, 1e-3).unwrap();
+        let mut writer = Writer::new(shape);
+        for minute in 0..4 {
+            for (at, count) in [(0, 3), (5, 1), (8, 8), (LANES * 3 + 5, LANES * 2), (shape.words() - 1, 1)] {
+                writer.union_words(at, &vec![1 << minute; count]);
+                let mut expected = vec![0; shape.words()];
+                expected[at..at + count].fill(1 << minute);
+                assert_eq!(writer.words(), expected, "{count} words at {at} in minute {minute}");
+                writer.replace(&vec![0; shape.words()]);
+                assert!(writer.words().iter().all(|&word| word == 0));
+            }
+            let words: Vec<u64> = (0..shape.words() as u64).map(|word| word << minute).collect();
+            writer.replace(&words);
+            assert_eq!(writer.words(), words);
+            writer.replace(&vec![0; shape.words()]);
+
+            let probe = Probe::new(Fingerprint(0x1234_5678_9abc_def0 << minute), shape);
+            assert!(!writer.present().has(probe));
+            writer.set(probe);
+            assert!(writer.present().has(probe));
+            writer.turn();
+            assert!(!writer.present().has(probe));
+            writer.present().forget_the_last_minute();
+            assert!(writer.words().iter().all(|&word| word == 0));
+        }
+    }
+}
