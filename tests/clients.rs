@@ -52,7 +52,7 @@ fn plays_along(ask: Ask) {
     assert_eq!(ask(&server, PATIENT, &["alice", "bob", "alice"]), ["in", "429 True True", "in"]);
     // A name that no header carries as it is, and one that none carries at all.
     assert_eq!(ask(&server, PATIENT, &["çelik 大", "a\nb"]), ["429 True True", "400 False True"]);
-    server.process.signal("-STOP");
+    server.process.pause();
     assert_eq!(ask(&server, USUAL, &["bob"]), ["in"], "headcount hangs");
     server.process.signal("-CONT");
     assert_eq!(ask(&server, PATIENT, &["bob"]), ["429 True True"]);

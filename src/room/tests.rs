@@ -274,6 +274,32 @@ fn seats_that_are_held_over_a_round_come_from_the_room_and_not_from_the_next_sha
 }
 
 #[test]
+fn every_other_node_is_taken_to_hold_as_many_seats() {
+    let mut room = in_fleet(100);
+    let renew = |room: &mut Room, looks: u64| {
+        room.renew(Renewal { active_users: 60.0, nodes: 4, looks, unpublished: 0, dice: 0.5 });
+    };
+    (1..=3).for_each(|looks| renew(&mut room, looks));
+    assert_eq!(room.share(60.0), 3);
+    [ALICE, BOB].into_iter().for_each(|newcomer| room.hold_seat(newcomer));
+    renew(&mut room, 4);
+    assert_eq!(room.share(60.0), 2);
+}
+
+#[test]
+fn an_adaptive_share_leaves_room_for_as_many_elsewhere() {
+    let mut room = Room::new(limits(100), Link::Joining, Sharing::Adaptive, NOW);
+    let renew = |room: &mut Room, looks: u64| {
+        room.renew(Renewal { active_users: 60.0, nodes: 2, looks, unpublished: 0, dice: 0.3 });
+    };
+    (1..=3).for_each(|looks| renew(&mut room, looks));
+    assert_eq!(room.share(60.0), 20);
+    (0..5).for_each(|_| room.take_seat());
+    renew(&mut room, 4);
+    assert_eq!(room.share(60.0), 16);
+}
+
+#[test]
 fn a_seat_that_a_server_without_a_share_held_gives_none_back() {
     let mut room = in_fleet(100);
     room.hold_seat(ALICE);

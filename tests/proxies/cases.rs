@@ -172,7 +172,7 @@ fn no_pass_where_there_are_none(runtime: &Handle, kind: Kind) {
 fn full_without_exempt_paths(runtime: &Handle, kind: Kind) {
     let rules = format!("{ONE_SEAT}exempt_paths = []\nmissing_token = 'reject'\n");
     let stack = Stack::start_ruled(runtime, kind, WhenSilent::Open, &rules);
-    assert_eq!(stack.get("/play", "alice").status, 200);
+    assert_eq!(stack.headcount.check("alice").status, 200);
     // Until health checks, if there are any, have had their say; a single answer may be late.
     for _ in 0..5 {
         wait_for("bob to be rejected", || (stack.get("/play", "bob").status == 429).then_some(()));
@@ -197,7 +197,7 @@ fn no_other_protocol(runtime: &Handle, kind: Kind) {
 }
 
 fn headcounts_headers_are_its_own(runtime: &Handle, kind: Kind) {
-    let mut stack = Stack::start_bare(runtime, kind, WhenSilent::Open);
+    let mut stack = Stack::start_bare(runtime, kind, WhenSilent::Patient);
     let forged = [
         ("X-Headcount-Decision", "forged"),
         ("X-Headcount-Mode", "forged"),
@@ -263,29 +263,35 @@ fn few_connections(runtime: &Handle, kind: Kind) {
 }
 
 fn gone_and_open(runtime: &Handle, kind: Kind) {
-    silent(runtime, kind, WhenSilent::Open, "-KILL");
+    silent(runtime, kind, WhenSilent::Open, true);
 }
 
 fn hanging_and_open(runtime: &Handle, kind: Kind) {
-    silent(runtime, kind, WhenSilent::Open, "-STOP");
+    silent(runtime, kind, WhenSilent::Open, false);
 }
 
 fn gone_and_closed(runtime: &Handle, kind: Kind) {
-    silent(runtime, kind, WhenSilent::Closed, "-KILL");
+    silent(runtime, kind, WhenSilent::Closed, true);
 }
 
 fn hanging_and_closed(runtime: &Handle, kind: Kind) {
-    silent(runtime, kind, WhenSilent::Closed, "-STOP");
+    silent(runtime, kind, WhenSilent::Closed, false);
 }
 
-/// Headcount does not answer; and answers again.
+/// Headcount does not answer: it is gone for good, or hangs, and answers again.
 #[allow(clippy::disallowed_methods)] // How long clients wait is what is asked.
-fn silent(runtime: &Handle, kind: Kind, when: WhenSilent, signal: &str) {
-    let stack = Stack::start_bare(runtime, kind, when);
-    assert_eq!(stack.get("/play", "alice").status, 200);
+fn silent(runtime: &Handle, kind: Kind, when: WhenSilent, gone: bool) {
+    let mut stack = Stack::start_bare(runtime, kind, when);
+    // Not by way of the proxy, which would not wait for an answer that is late.
+    assert_eq!(stack.headcount.check("alice").status, 200);
     wait_for("bob to be rejected", || (stack.get("/play", "bob").status == 429).then_some(()));
     stack.app.arrived();
-    stack.headcount.process.signal(signal);
+    if gone {
+        stack.headcount.process.signal("-KILL");
+        stack.headcount.process.wait();
+    } else {
+        stack.headcount.process.pause();
+    }
     let mut waits: Vec<Duration> = Vec::new();
     for round in 0..10 {
         let began = Instant::now();
@@ -303,7 +309,7 @@ fn silent(runtime: &Handle, kind: Kind, when: WhenSilent, signal: &str) {
     // The machine may be busy; at its best the recipe waits no longer than this.
     waits.sort();
     assert!(waits[0] < Duration::from_millis(150) && waits[5] < Duration::from_secs(1), "{waits:?}");
-    if signal == "-STOP" {
+    if !gone {
         stack.headcount.process.signal("-CONT");
         wait_for("headcount to be heeded again", || (stack.get("/play", "bob").status == 429).then_some(()));
     }

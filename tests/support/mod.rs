@@ -37,6 +37,19 @@ impl Process {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
+    /// Makes it stand still; when this returns, it does.
+    pub fn pause(&self) {
+        self.signal("-STOP");
+        let threads = format!("/proc/{}/task", self.0.id());
+        let stands_still = |thread: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        };
+        wait_for("the process to stand still", || {
+            std::fs::read_dir(&threads).unwrap().filter_map(Result::ok).all(stands_still).then_some(())
+        });
+    }
+
     pub fn wait(&mut self) -> Option<i32> {
         wait_for("the process to end", || self.0.try_wait().unwrap()).code()
     }
