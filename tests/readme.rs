@@ -65,7 +65,7 @@ fn the_configuration_shown_is_read() {
     // All of it but the files and the store, which are the reader's.
     let toml: Vec<_> =
         toml.lines().filter(|line| !line.starts_with("secret_file") && !line.starts_with("listen")).collect();
-    let toml = toml.join("\n").replace("[redis]", "secret = \"sixteen bytes at least\"\n[redis]");
+    let toml = toml.join("\n").replace("[pass]", "secret = \"sixteen bytes at least\"\n[pass]");
     std::fs::write(&file, toml).unwrap();
     let server =
         support::Server::start(state.path(), &["-c", file.to_str().unwrap(), "--redis", "redis://127.0.0.1:1"], &[]);
