@@ -56,7 +56,7 @@ impl Shared {
     // Never inlined: the way that most requests take would keep in memory what only this one needs.
     #[inline(never)]
     fn admit_from_the_ring(&self, fingerprint: Fingerprint) -> Admission {
-        if self.refresh(fingerprint) { self.admitted(Admitted::Seen) } else { self.newcomer(fingerprint, Terms::ADMIT) }
+        if self.refresh(fingerprint) { self.admitted(Admitted::Seen) } else { self.newcomer(fingerprint, false) }
     }
 
     /// Decides on other terms than [`admit`](Self::admit). Returns the newcomer's seat, if one is held.
@@ -74,13 +74,14 @@ impl Shared {
             }
             return (self.admitted(Admitted::Seen), None);
         }
-        if terms.newcomers == Newcomers::Forgotten {
-            return (self.look(fingerprint), None);
-        }
-        let admission = self.newcomer(fingerprint, terms);
+        let held = match terms.newcomers {
+            Newcomers::Forgotten => return (self.look(fingerprint), None),
+            Newcomers::Recorded => false,
+            Newcomers::Held => true,
+        };
+        let admission = self.newcomer(fingerprint, held);
         let came_in = matches!(admission, Admission::Admitted(Admitted::Newcomer | Admitted::Warming));
-        let held = came_in && terms.newcomers == Newcomers::Held;
-        (admission, held.then(|| HeldSeat::new(Arc::clone(self), fingerprint)))
+        (admission, (came_in && held).then(|| HeldSeat::new(Arc::clone(self), fingerprint)))
     }
 
     fn sees(&self, fingerprint: Fingerprint, terms: Terms<'_>) -> bool {
@@ -140,16 +141,15 @@ impl Shared {
         self.write().ring.record(fingerprint);
     }
 
-    fn newcomer(&self, fingerprint: Fingerprint, terms: Terms<'_>) -> Admission {
+    /// Whoever is admitted is recorded, or has a seat held.
+    fn newcomer(&self, fingerprint: Fingerprint, held: bool) -> Admission {
         // A crowd outside a full house must not queue for the write lock.
         if self.is_shut_for(fingerprint) {
             return self.rejected(fingerprint.0);
         }
         let mut state = self.write();
         if state.ring.sight(fingerprint) != Sight::Unseen {
-            if terms.renews {
-                state.ring.record(fingerprint);
-            }
+            state.ring.record(fingerprint);
             return self.admitted(Admitted::Seen);
         }
         let seat = if state.room.holds_seat_of(fingerprint) { Seat::Free } else { state.seat() };
@@ -162,13 +162,11 @@ impl Shared {
                 return self.rejected(fingerprint.0);
             }
         };
-        match terms.newcomers {
-            Newcomers::Recorded => {
-                state.room.take_seat();
-                state.ring.record_newcomer(fingerprint);
-            }
-            Newcomers::Held => state.room.hold_seat(fingerprint),
-            Newcomers::Forgotten => unreachable!("those are only looked at"),
+        if held {
+            state.room.hold_seat(fingerprint);
+        } else {
+            state.room.take_seat();
+            state.ring.record_newcomer(fingerprint);
         }
         self.publish(&mut state);
         drop(state);

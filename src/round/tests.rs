@@ -233,6 +233,15 @@ fn the_current_minute_is_published_first_and_the_others_in_any_order() {
 }
 
 #[test]
+fn the_talks_designs_publish_the_current_minute_and_no_other() {
+    let (headcount, _worker, _) = exchange();
+    let mut exchange = headcount.exchange_by("test", Protocol::V1);
+    let slots: Vec<_> = headcount.shared.state.read().ring.slots().collect();
+    headcount.shared.change(|state| slots.iter().for_each(|&slot| state.ring.set_dirty(slot, true)));
+    assert_eq!(exchange.round.choose_dirty(), slots[..1]);
+}
+
+#[test]
 fn two_minutes_are_published_at_a_time_and_up_to_eight_while_more_are_dirty() {
     let (_clock, store, mut exchange) = server_of_minutes(20);
     // Until the store has everything.
