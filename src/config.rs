@@ -3,8 +3,12 @@
 //! The same [`Config`] is filled by `headcount serve` (file, environment, flags) and by the library's
 //! [`Builder`](crate::Builder); building a controller holds it to its bounds.
 
+mod jwt;
+mod limit;
 mod pass;
 mod paths;
+#[cfg(feature = "tower")]
+mod proxies;
 mod routes;
 mod secret;
 
@@ -19,8 +23,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use jwt::{Jwt, Unverified};
+pub use limit::{
+    Algorithm, AppliesTo, Database, Limit, LimitKey, LimitKeyError, LimitStore, OnStoreError, Quota, QuotaError,
+};
 pub use pass::{Pass, PassCarrier, PassCarrierError};
 pub(crate) use paths::PathPatterns;
+#[cfg(feature = "tower")]
+pub(crate) use proxies::TrustedProxies;
 pub(crate) use routes::Routes;
 pub use routes::{Route, RouteClass};
 pub use secret::Secret;
@@ -39,8 +49,14 @@ pub struct Config {
     pub token: Token,
     /// Signed passes; absent: none are handed out.
     pub pass: Option<Pass>,
+    /// Rate limiters, which `headcount serve` applies to checks.
+    pub limit: Vec<Limit>,
     /// The store that a fleet shares; absent: one server alone.
     pub redis: Option<Redis>,
+    /// The database of limits whose store is `postgres`.
+    pub postgres: Option<Database>,
+    /// The database of limits whose store is `mysql`.
+    pub mysql: Option<Database>,
     /// What one server alone keeps over a restart.
     pub snapshot: Snapshot,
     /// The check listener of `headcount serve`.
@@ -101,6 +117,8 @@ pub struct Token {
     pub secret_file: Option<PathBuf>,
     /// The fingerprint key itself; from the environment rather than from a file.
     pub secret: Option<Secret>,
+    /// Verified tokens; absent: a token is counted as it is.
+    pub jwt: Option<Jwt>,
 }
 
 /// `[redis]`: the store that a fleet shares.
@@ -219,7 +237,7 @@ impl Default for Window {
 
 impl Default for Token {
     fn default() -> Self {
-        Self { from: TokenSource::defaults(), secret_file: None, secret: None }
+        Self { from: TokenSource::defaults(), secret_file: None, secret: None, jwt: None }
     }
 }
 
@@ -288,7 +306,7 @@ fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<
     T::try_from(number).map_err(|_| serde::de::Error::invalid_value(Unexpected::Unsigned(number), &Whole))
 }
 
-fn whole_if_any<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+fn whole_if_any<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
     whole(deserializer).map(Some)
 }
 
@@ -320,12 +338,28 @@ pub(crate) struct Settings {
     pub(crate) capacity: u64,
     pub(crate) shape: Shape,
     pub(crate) sources: Vec<TokenSource>,
+    /// Who verifies tokens, and what one is that cannot be.
+    #[cfg(feature = "jwt")]
+    pub(crate) jwt: Option<(std::sync::Arc<crate::jwt::Verifier>, Unverified)>,
+    #[cfg(feature = "tower")]
+    pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) key: FingerprintKey,
     /// Who signs passes, and how they travel.
     pub(crate) passes: Option<(Passes, PassCarrier)>,
     pub(crate) generation: u64,
     pub(crate) node: String,
     pub(crate) sync_every: Duration,
+}
+
+impl Settings {
+    /// Whether tokens are verified with keys that could not be fetched yet.
+    pub(crate) fn waits_for_keys(&self) -> bool {
+        #[cfg(feature = "jwt")]
+        if let Some((verifier, _)) = &self.jwt {
+            return !verifier.has_all_keys();
+        }
+        false
+    }
 }
 
 impl Config {
@@ -341,6 +375,16 @@ impl Config {
             }
             None => None,
         };
+        Limit::check_all(self)?;
+        #[cfg(feature = "jwt")]
+        let jwt = match &self.token.jwt {
+            Some(jwt) => Some((std::sync::Arc::new(jwt.verifier()?), jwt.unverified)),
+            None => None,
+        };
+        #[cfg(not(feature = "jwt"))]
+        if let Some(jwt) = &self.token.jwt {
+            match jwt.verifier()? {}
+        }
         let generation = [
             FORMAT,
             u64::from(shape.lines()),
@@ -359,6 +403,10 @@ impl Config {
             capacity,
             shape,
             sources: self.token.check()?,
+            #[cfg(feature = "jwt")]
+            jwt,
+            #[cfg(feature = "tower")]
+            trusted_proxies: TrustedProxies::parse(&self.server.trusted_proxies)?,
             generation: xxhash_rust::xxh3::xxh3_64(generation.map(u64::to_le_bytes).as_flattened()),
             key,
             passes,
@@ -519,6 +567,8 @@ pub enum ConfigError {
     SecretMissing,
     #[error("{key} names {}, which cannot be used: {source}", file.display())]
     Unreadable { key: &'static str, file: PathBuf, source: std::io::Error },
+    #[error("limit {name:?}: {why}")]
+    Limit { name: String, why: String },
     #[error("redis.namespace is {found:?}; it must be 1 to 64 of the characters A-Z a-z 0-9 - _ .")]
     Namespace { found: String },
     #[error(
@@ -526,6 +576,8 @@ pub enum ConfigError {
         humantime::format_duration(*found), humantime::format_duration(*most)
     )]
     SyncEvery { found: Duration, most: Duration },
+    #[error("token.jwt.jwks_url is {found:?}: {why}. Such as https://login.example/.well-known/jwks.json")]
+    JwksUrl { found: String, why: &'static str },
     #[error("redis.url is {found:?}: {why}. Such as redis://127.0.0.1:6379/0")]
     RedisUrl { found: String, why: String },
     #[error("{key} {why}")]
@@ -558,6 +610,8 @@ impl ConfigError {
             Self::Namespace { .. } => "redis.namespace",
             Self::SyncEvery { .. } => "redis.sync_every",
             Self::RedisUrl { .. } => "redis.url",
+            Self::Limit { .. } => "limit",
+            Self::JwksUrl { .. } => "token.jwt.jwks_url",
             Self::Secret { key, .. }
             | Self::Unreadable { key, .. }
             | Self::RedisTls { key, .. }

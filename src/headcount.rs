@@ -18,6 +18,7 @@ use crate::bloom::Bloom;
 use crate::config::{Config, Settings};
 use crate::failpoints;
 use crate::fingerprint::Fingerprint;
+use crate::limiter_status::LimiterStatus;
 use crate::pass::{Pass, PassCheck};
 use crate::ring::codec::Codec;
 use crate::ring::{Present, Ring};
@@ -100,10 +101,15 @@ pub(crate) struct Shared {
     seed: u64,
     ready: AtomicBool,
     pub(crate) draining: AtomicBool,
+    /// What is shown beside the controller's own figures, in the order in which it came.
+    limiters: Mutex<Vec<ShownLimiter>>,
     pub(crate) stop: tokio::sync::watch::Sender<bool>,
     /// The worker has applied its last refresh.
     pub(crate) drained: tokio::sync::watch::Sender<bool>,
 }
+
+/// A limiter's name, and how its figures are asked for.
+type ShownLimiter = (String, Box<dyn Fn() -> LimiterStatus + Send + Sync>);
 
 /// What the lock guards.
 pub(crate) struct State {
@@ -260,7 +266,7 @@ impl Headcount {
 
     /// Decides about a request without a token.
     pub fn admit_missing(&self) -> Admission {
-        self.shared.missing()
+        self.shared.missing(Terms::ADMIT)
     }
 
     /// Counts a request that is admitted whatever the room: an exempt path, a preflight.
@@ -268,9 +274,14 @@ impl Headcount {
         self.shared.admitted(Admitted::Exempt)
     }
 
-    /// Counts a request whose token was not usable.
-    pub(crate) fn count_invalid(&self) {
-        self.shared.decisions.count(Decision::Invalid as usize);
+    /// As [`admit_missing`](Self::admit_missing), on the caller's terms.
+    pub(crate) fn decide_missing(&self, terms: Terms<'_>) -> Admission {
+        self.shared.missing(terms)
+    }
+
+    /// Counts what was decided by others.
+    pub(crate) fn count(&self, decision: Decision) {
+        self.shared.count(decision);
     }
 
     /// The mode in force.
@@ -291,6 +302,8 @@ impl Headcount {
             Some("it is stopping")
         } else if !self.shared.ready.load(Relaxed) {
             Some("it does not know yet who is in")
+        } else if self.shared.settings.waits_for_keys() {
+            Some("the key set of token.jwt.jwks_url could not be fetched yet; the log says why")
         } else if self.shared.restarts_are_too_many() {
             Some("the worker or the rounds had to be restarted three times within a minute; the log says why")
         } else {
@@ -346,6 +359,15 @@ impl Shared {
     /// Refreshes that the worker has not applied yet.
     pub(crate) fn refreshes_waiting(&self) -> usize {
         self.refreshes.len()
+    }
+
+    /// Shows a limiter in the place of an earlier one of its name.
+    pub(crate) fn show_limiter(&self, name: &str, status: Box<dyn Fn() -> LimiterStatus + Send + Sync>) {
+        let mut limiters = self.limiters.lock();
+        match limiters.iter_mut().find(|(shown, _)| shown == name) {
+            Some((_, shown)) => *shown = status,
+            None => limiters.push((name.to_owned(), status)),
+        }
     }
 
     /// Takes the write lock.

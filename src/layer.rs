@@ -10,20 +10,35 @@
 //! ```
 //!
 //! A newcomer who is admitted takes a seat at once, and is recorded when the service answers below 400: whoever mistypes a
-//! password is no active user. [`RouteClass`](crate::RouteClass) says what is different for some paths.
+//! password is no active user. [`RouteClass`](crate::RouteClass) says what is different for some paths. Who is in may still
+//! ask too much: [`LimitLayer`] limits that.
 
 mod body;
+mod caller;
 mod future;
 mod judge;
+mod limit;
+mod limited;
 mod pass;
+mod quota;
 mod refusal;
 mod service;
 
 use crate::headcount::Headcount;
+use bytes::Bytes;
+use http::HeaderValue;
+use http::request::Parts;
+use std::borrow::Cow;
+use std::sync::Arc;
 
 pub use body::AdmissionBody;
+pub use caller::Subject;
 pub use future::AdmissionFuture;
 pub(crate) use judge::{Asked, Verdict};
+pub use limit::Limit;
+#[cfg(feature = "server")]
+pub(crate) use limit::Limits;
+pub use limited::{LimitFuture, LimitLayer, LimitService};
 pub use refusal::Refusal;
 #[cfg(feature = "server")]
 pub(crate) use refusal::mark;
@@ -32,13 +47,100 @@ pub use service::AdmissionService;
 /// Puts a controller in front of a service: who is admitted reaches it, who is rejected gets 429.
 #[derive(Clone)]
 pub struct AdmissionLayer {
-    headcount: Headcount,
+    rules: Arc<Rules>,
 }
+
+/// What a layer does as it was told.
+#[derive(Clone)]
+struct Rules {
+    headcount: Headcount,
+    user: Option<Arc<UserOf>>,
+    newcomers: limit::Limits,
+    is_unavailable: bool,
+    body: Option<Arc<BodyOf>>,
+}
+
+type UserOf = dyn for<'p> Fn(&'p Parts) -> Option<Cow<'p, str>> + Send + Sync;
+type BodyOf = dyn Fn(&Refusal) -> (HeaderValue, Bytes) + Send + Sync;
 
 impl Headcount {
     /// A layer in front of a tower service or an axum router. All layers of one controller share its state.
     pub fn layer(&self) -> AdmissionLayer {
-        AdmissionLayer { headcount: self.clone() }
+        let headcount = self.clone();
+        let newcomers = limit::Limits::default();
+        AdmissionLayer {
+            rules: Arc::new(Rules { headcount, user: None, newcomers, is_unavailable: false, body: None }),
+        }
+    }
+}
+
+impl AdmissionLayer {
+    /// Says who a request's user is, in the place of `token.from` and `token.jwt`: from what a layer outside of this one has
+    /// found out, perhaps. `None` and blanks are nobody, as a missing token is.
+    ///
+    /// ```
+    /// # use axum::http::request::Parts;
+    /// # use headcount::Headcount;
+    /// # use std::borrow::Cow;
+    /// #[derive(Clone)]
+    /// struct Account { id: String }
+    ///
+    /// # let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+    /// let layer = headcount.layer().user(|request: &Parts| {
+    ///     request.extensions.get().map(|account: &Account| Cow::Borrowed(account.id.as_str()))
+    /// });
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn user<F>(self, user: F) -> Self
+    where
+        F: for<'p> Fn(&'p Parts) -> Option<Cow<'p, str>> + Send + Sync + 'static,
+    {
+        self.ruled(|rules| rules.user = Some(Arc::new(user)))
+    }
+
+    /// Asks a limiter about newcomers before they take a seat: who is refused takes none, and gets 429. Several are asked all
+    /// or nothing.
+    ///
+    /// # Panics
+    /// If the limiter is not in memory: while a seat is taken nobody waits for a store.
+    #[must_use]
+    pub fn limit_newcomers(self, limit: Limit) -> Self {
+        assert!(limit.limiter().is_here(), "a limiter of newcomers must be in memory");
+        self.ruled(|rules| rules.newcomers.add(limit, &rules.headcount))
+    }
+
+    /// Refuses with 503 and not with 429: for clients and load balancers that know what that means.
+    #[must_use]
+    pub fn refuse_with_503(self) -> Self {
+        self.ruled(|rules| rules.is_unavailable = true)
+    }
+
+    /// Another body for refusals, by its content type; headers and status stay. It is not asked about `HEAD`.
+    ///
+    /// ```
+    /// # use axum::body::Bytes;
+    /// # use axum::http::HeaderValue;
+    /// # use headcount::{Headcount, layer::Refusal};
+    /// # let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+    /// let layer = headcount.layer().refusal_body(|refusal: &Refusal| {
+    ///     let seconds = refusal.retry_after().map_or(0, |retry_after| retry_after.as_secs());
+    ///     (HeaderValue::from_static("text/plain"), Bytes::from(format!("full; try again in {seconds} s\n")))
+    /// });
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn refusal_body<F>(self, body: F) -> Self
+    where
+        F: Fn(&Refusal) -> (HeaderValue, Bytes) + Send + Sync + 'static,
+    {
+        self.ruled(|rules| rules.body = Some(Arc::new(body)))
+    }
+
+    fn ruled(self, change: impl FnOnce(&mut Rules)) -> Self {
+        let mut rules = Arc::unwrap_or_clone(self.rules);
+        change(&mut rules);
+        Self { rules: Arc::new(rules) }
     }
 }
 
@@ -46,7 +148,7 @@ impl<S> tower_layer::Layer<S> for AdmissionLayer {
     type Service = AdmissionService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        AdmissionService::new(inner, self.headcount.clone())
+        AdmissionService::new(inner, Arc::clone(&self.rules))
     }
 }
 

@@ -20,9 +20,12 @@ pub mod config;
 mod failpoints;
 pub mod fingerprint;
 mod headcount;
+#[cfg(feature = "jwt")]
+mod jwt;
 #[cfg(feature = "tower")]
 pub mod layer;
 pub mod limit;
+mod limiter_status;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod pass;
@@ -51,7 +54,7 @@ pub use headcount::{
     SyncErrors, SyncStatus, Touches, Worker,
 };
 #[cfg(feature = "tower")]
-pub use layer::AdmissionLayer;
+pub use layer::{AdmissionLayer, LimitLayer};
 #[cfg(feature = "metrics")]
 pub use metrics::Metrics;
 pub use pass::Pass;
@@ -63,7 +66,7 @@ pub use store_error::{ErrorClass, StoreError};
 #[cfg(feature = "redis")]
 pub use sync::RedisStore;
 pub use sync::{FilterStore, MemoryStore, Rounds};
-pub use token_source::{InvalidToken, MAX_TOKEN_BYTES, TokenSource, TokenSourceError};
+pub use token_source::{InvalidToken, MAX_TOKEN_BYTES, TokenSource, TokenSourceError, Unverifiable};
 
 /// Internals that benches and simulators drive; no part of the public interface.
 #[doc(hidden)]

@@ -12,9 +12,10 @@ pub mod policy;
 mod rate;
 mod store;
 
+pub use crate::limiter_status::LimiterStatus;
 pub use answer::{Answer, AnsweredBy, Because, Reservation, Verdict};
 pub use ask::{Ask, Mode};
-pub use limiter::{AskError, Joint, Limiter, LimiterStatus, OnStoreError, Store};
+pub use limiter::{AskError, Joint, Limiter, OnStoreError, Store};
 pub use named::{
     Nginx, classdojo, cloudflare, fixed_window, governor, guava_bursty, guava_warming_up, leaky_bucket, leaky_queue,
     next_free_ticket, nginx, producer_consumer, redis_cell, resilience4j_atomic, resilience4j_semaphore,

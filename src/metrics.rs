@@ -1,6 +1,7 @@
 //! The figures as metrics, through the `metrics` facade. A library installs no recorder: whoever has one publishes to it.
 
 use crate::headcount::{Headcount, Histogram, PassChecks};
+use crate::limiter_status::LimiterStatus;
 use crate::pass::PassCheck;
 use crate::ring::codec::DecodeError;
 use crate::room::Mode;
@@ -56,6 +57,10 @@ impl Metrics {
         describe_gauge!("headcount_refresh_queue_length", "Refreshes that wait for the worker.");
         describe_counter!("headcount_refresh_queue_full_total", "Refreshes made in place because the queue was full.");
         describe_counter!("headcount_corrupt_values_total", "Stored values that were refused, by reason.");
+        describe_counter!(
+            "headcount_limiter_decisions_total",
+            "Asks of each limiter: allowed, limited, shadow_limited; store_error: among those, the store did not answer."
+        );
         describe_gauge!("headcount_override_active", "1 while an operator's override is in force.");
         describe_gauge!("headcount_foreign_generation", "1 while servers with other filters or another key are alive.");
         describe_gauge!("headcount_clock_offset_seconds", "How far this machine's wall clock is ahead of the fleet's.");
@@ -108,6 +113,7 @@ impl Metrics {
         for (found, count) in PassCheck::ALL.into_iter().zip([valid, expired, forged]) {
             counter!("headcount_passes_total", "found" => found.as_str()).absolute(count);
         }
+        status.limits.iter().for_each(LimiterStatus::publish);
         counter!("headcount_restarts_total", "part" => "worker").absolute(status.restarts.worker);
         counter!("headcount_restarts_total", "part" => "rounds").absolute(status.restarts.rounds);
         gauge!("headcount_build_info", "version" => status.version).set(1.0);

@@ -4,6 +4,7 @@ mod check;
 mod config;
 mod confirm;
 mod envelope;
+mod limits;
 mod listener;
 mod recipes;
 mod serve;

@@ -105,6 +105,8 @@ impl Builder {
         if let Some(redis) = headcount.shared.config.redis.clone() {
             headcount.start_rounds(&redis)?;
         }
+        #[cfg(feature = "jwt")]
+        headcount.start_fetching_keys()?;
         spawn_worker(worker)?;
         Ok(headcount)
     }
@@ -125,6 +127,19 @@ fn spawn_worker(worker: Worker) -> Result<(), BuildError> {
 }
 
 impl Headcount {
+    #[cfg(feature = "jwt")]
+    fn start_fetching_keys(&self) -> Result<(), BuildError> {
+        let Some((verifier, _)) = &self.shared.settings.jwt else { return Ok(()) };
+        if verifier.url().is_some() {
+            let runtime = tokio::runtime::Handle::try_current().map_err(|error| BuildError::Start {
+                what: "fetching of keys",
+                source: std::io::Error::other(error),
+            })?;
+            runtime.spawn(crate::jwt::keep_fresh(std::sync::Arc::clone(verifier), self.shared.stop.subscribe()));
+        }
+        Ok(())
+    }
+
     #[cfg(feature = "redis")]
     fn start_rounds(&self, redis: &crate::config::Redis) -> Result<(), BuildError> {
         let store = RedisStore::on(&crate::redis_link::RedisConnection::configured(redis)?, &redis.namespace);

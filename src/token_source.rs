@@ -96,6 +96,35 @@ pub enum InvalidToken {
     /// One source holds several tokens that differ.
     #[error("the request carries several different tokens")]
     Ambiguous,
+    /// It cannot be verified.
+    #[error("{0}")]
+    Unverifiable(Unverifiable),
+}
+
+/// Why a token cannot be verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unverifiable {
+    /// Not three parts of base64url with JSON in the first two, or with an extension or algorithm that is not understood.
+    #[error("the token is no JSON Web Token that can be read here")]
+    NoJwt,
+    /// No key of this algorithm and name is known.
+    #[error("the token is signed with a key that is not known here")]
+    UnknownKey,
+    /// No known key has signed this.
+    #[error("the token's signature does not fit")]
+    Forged,
+    /// Its `exp` is past.
+    #[error("the token has expired")]
+    Expired,
+    /// Its `nbf` is to come.
+    #[error("the token is not valid yet")]
+    NotYet,
+    /// Its `iss` or `aud` is another.
+    #[error("the token is not meant for this service")]
+    NotForUs,
+    /// The claim that should name the user does not.
+    #[error("the token names no user")]
+    NoUser,
 }
 
 #[cfg(feature = "tower")]

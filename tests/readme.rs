@@ -72,6 +72,20 @@ fn the_configuration_shown_is_read() {
     assert_eq!(server.status()["max_active_users"], 20_000);
 }
 
+#[test]
+fn verified_users_and_limits_are_read_as_they_are_shown() {
+    let state = tempfile::tempdir().unwrap();
+    let key = state.path().join("jwt.key");
+    std::fs::write(&key, "thirty-two bytes or more, said RFC 7518").unwrap();
+    let [_, jwt, limits] = &blocks("toml")[..] else { panic!("three blocks of configuration") };
+    let jwt = jwt.replace("/etc/headcount/jwt.pem", key.to_str().unwrap());
+    let file = state.path().join("headcount.toml");
+    std::fs::write(&file, format!("[token]\nsecret = \"sixteen bytes at least\"\n{jwt}\n{limits}")).unwrap();
+    let arguments = ["-c", file.to_str().unwrap(), "--redis", "redis://127.0.0.1:1", "--max-active-users", "1"];
+    let server = support::Server::start(state.path(), &arguments, &[]);
+    assert_eq!(server.status()["limits"][1]["name"], "uploads");
+}
+
 /// An example's program; `cargo test` builds them.
 fn example(name: &str) -> Command {
     let mut binary = std::env::current_exe().unwrap();

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 /// Modules by floor, as ARCHITECTURE.md shows them. A file uses only its own module and floors below it.
 const FLOORS: [&[&str]; 9] = [
-    &["time", "threads", "fingerprint", "store_error", "token_source", "failpoints"],
-    &["bloom", "pass", "room", "sharded"],
+    &["time", "threads", "fingerprint", "store_error", "token_source", "limiter_status", "failpoints"],
+    &["bloom", "jwt", "pass", "room", "sharded"],
     &["ring", "config"],
     &["snapshot"],
     &["headcount"],
     &["round", "redis_link"],
-    &["sync", "layer", "limit", "metrics"],
-    &["admin", "players"],
+    &["sync", "limit", "metrics"],
+    &["admin", "layer", "players"],
     &["server"],
 ];
 

@@ -173,6 +173,49 @@ impl Builder {
     }
 }
 
+/// `[token.jwt]`: tokens are verified, and counted as the user whom they name. Each needs the feature `jwt`.
+impl Builder {
+    /// Files of keys: PEM public keys, JWKs and sets of them, secrets of at least 32 bytes.
+    pub fn keys(mut self, files: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
+        self.jwt().keys = files.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// A JWK Set, fetched at the start and every five minutes, if the controller is made by [`Builder::start`].
+    pub fn jwks_url(mut self, url: impl Into<String>) -> Self {
+        self.jwt().jwks_url = Some(url.into());
+        self
+    }
+
+    /// The claim that names the user.
+    pub fn claim(mut self, claim: impl Into<String>) -> Self {
+        self.jwt().claim = claim.into();
+        self
+    }
+
+    /// Whose tokens are accepted.
+    pub fn issuer(mut self, issuers: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.jwt().issuer = issuers.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// For whom a token must be, one of these.
+    pub fn audience(mut self, audience: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.jwt().audience = audience.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// What a token is that cannot be verified.
+    pub fn unverified(mut self, unverified: config::Unverified) -> Self {
+        self.jwt().unverified = unverified;
+        self
+    }
+
+    fn jwt(&mut self) -> &mut config::Jwt {
+        self.config.token.jwt.get_or_insert_default()
+    }
+}
+
 /// `[pass]`
 impl Builder {
     /// Has every admission hand out a signed pass, which travels like this.
@@ -357,6 +400,7 @@ impl Builder {
             supervision: Mutex::new(Supervision::default()),
             ready: AtomicBool::new(link == Link::Alone),
             draining: AtomicBool::new(false),
+            limiters: Mutex::default(),
             stop: tokio::sync::watch::Sender::new(false),
             drained: tokio::sync::watch::Sender::new(false),
             config,

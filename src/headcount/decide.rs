@@ -11,14 +11,18 @@ use crate::threads::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a decision leaves behind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a decision leaves behind, and who is asked.
+#[derive(Clone, Copy)]
 pub(crate) struct Terms<'r> {
     /// Who is in is renewed.
     pub(crate) renews: bool,
     pub(crate) newcomers: Newcomers,
     /// What is shown for a pass.
     pub(crate) pass: Option<&'r [u8]>,
+    /// Asked about a newcomer before a seat is taken; who is refused hears after how long to come back. Must not wait.
+    pub(crate) at_the_door: Option<&'r dyn Fn() -> Result<(), Duration>>,
+    /// An admission is counted. If not, whoever asks counts what becomes of it.
+    pub(crate) counts: bool,
 }
 
 /// What becomes of a newcomer who is admitted.
@@ -34,7 +38,8 @@ pub(crate) enum Newcomers {
 
 impl Terms<'_> {
     /// Those of [`Headcount::admit`](super::Headcount::admit).
-    pub(crate) const ADMIT: Self = Self { renews: true, newcomers: Newcomers::Recorded, pass: None };
+    pub(crate) const ADMIT: Self =
+        Self { renews: true, newcomers: Newcomers::Recorded, pass: None, at_the_door: None, counts: true };
 }
 
 impl Shared {
@@ -44,7 +49,7 @@ impl Shared {
             return self.admitted(Admitted::Exempt);
         }
         if token.iter().all(u8::is_ascii_whitespace) {
-            return self.missing();
+            return self.missing(Terms::ADMIT);
         }
         let fingerprint = self.settings.key.fingerprint(token);
         if self.present.has(Probe::new(fingerprint, self.settings.shape)) {
@@ -56,32 +61,34 @@ impl Shared {
     // Never inlined: the way that most requests take would keep in memory what only this one needs.
     #[inline(never)]
     fn admit_from_the_ring(&self, fingerprint: Fingerprint) -> Admission {
-        if self.refresh(fingerprint) { self.admitted(Admitted::Seen) } else { self.newcomer(fingerprint, false) }
+        if self.refresh(fingerprint) { self.admitted(Admitted::Seen) } else { self.newcomer(fingerprint, Terms::ADMIT) }
     }
 
     /// Decides on other terms than [`admit`](Self::admit). Returns the newcomer's seat, if one is held.
     pub(super) fn decide(self: &Arc<Self>, token: &[u8], terms: Terms<'_>) -> (Admission, Option<HeldSeat>) {
-        if self.settings.enforcement == Enforcement::Off || token.iter().all(u8::is_ascii_whitespace) {
-            return (self.admit(token), None);
+        if self.settings.enforcement == Enforcement::Off {
+            return (self.granted(Admitted::Exempt, terms), None);
+        }
+        if token.iter().all(u8::is_ascii_whitespace) {
+            return (self.missing(terms), None);
         }
         let fingerprint = self.settings.key.fingerprint(token);
         if self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.sees(fingerprint, terms) {
-            return (self.admitted(Admitted::Seen), None);
+            return (self.granted(Admitted::Seen, terms), None);
         }
         if terms.pass.is_some_and(|pass| self.accepts(pass, token)) {
             if terms.renews {
                 self.write().ring.record(fingerprint);
             }
-            return (self.admitted(Admitted::Seen), None);
+            return (self.granted(Admitted::Seen, terms), None);
         }
-        let held = match terms.newcomers {
-            Newcomers::Forgotten => return (self.look(fingerprint), None),
-            Newcomers::Recorded => false,
-            Newcomers::Held => true,
-        };
-        let admission = self.newcomer(fingerprint, held);
+        if terms.newcomers == Newcomers::Forgotten {
+            return (self.look(fingerprint, terms), None);
+        }
+        let admission = self.newcomer(fingerprint, terms);
         let came_in = matches!(admission, Admission::Admitted(Admitted::Newcomer | Admitted::Warming));
-        (admission, (came_in && held).then(|| HeldSeat::new(Arc::clone(self), fingerprint)))
+        let holds = came_in && terms.newcomers == Newcomers::Held;
+        (admission, holds.then(|| HeldSeat::new(Arc::clone(self), fingerprint)))
     }
 
     fn sees(&self, fingerprint: Fingerprint, terms: Terms<'_>) -> bool {
@@ -142,27 +149,34 @@ impl Shared {
     }
 
     /// Whoever is admitted is recorded, or has a seat held.
-    fn newcomer(&self, fingerprint: Fingerprint, held: bool) -> Admission {
+    fn newcomer(&self, fingerprint: Fingerprint, terms: Terms<'_>) -> Admission {
         // A crowd outside a full house must not queue for the write lock.
         if self.is_shut_for(fingerprint) {
-            return self.rejected(fingerprint.0);
+            return self.rejected(fingerprint.0, terms);
         }
         let mut state = self.write();
         if state.ring.sight(fingerprint) != Sight::Unseen {
             state.ring.record(fingerprint);
-            return self.admitted(Admitted::Seen);
+            return self.granted(Admitted::Seen, terms);
         }
-        let seat = if state.room.holds_seat_of(fingerprint) { Seat::Free } else { state.seat() };
+        let has_seat = state.room.holds_seat_of(fingerprint);
+        let seat = if has_seat { Seat::Free } else { state.seat() };
         let admitted = match seat {
             Seat::Free => Admitted::Newcomer,
             Seat::Warming => Admitted::Warming,
             Seat::Taken => {
                 self.publish(&mut state);
                 drop(state);
-                return self.rejected(fingerprint.0);
+                return self.rejected(fingerprint.0, terms);
             }
         };
-        if held {
+        if let (false, Some(at_the_door)) = (has_seat, terms.at_the_door)
+            && let Err(retry_after) = at_the_door()
+        {
+            self.count(Decision::Limited);
+            return Admission::Rejected { retry_after };
+        }
+        if terms.newcomers == Newcomers::Held {
             state.room.hold_seat(fingerprint);
         } else {
             state.room.take_seat();
@@ -170,7 +184,7 @@ impl Shared {
         }
         self.publish(&mut state);
         drop(state);
-        self.admitted(admitted)
+        self.granted(admitted, terms)
     }
 
     /// Whether a newcomer would be rejected; whose seat is held would not.
@@ -180,18 +194,18 @@ impl Shared {
     }
 
     /// A newcomer of whom nothing is kept.
-    fn look(&self, fingerprint: Fingerprint) -> Admission {
+    fn look(&self, fingerprint: Fingerprint, terms: Terms<'_>) -> Admission {
         let state = self.state.read();
         let seat = if state.room.holds_seat_of(fingerprint) { Seat::Free } else { state.seat() };
         drop(state);
         match seat {
-            Seat::Free => self.admitted(Admitted::Newcomer),
-            Seat::Warming => self.admitted(Admitted::Warming),
-            Seat::Taken => self.rejected(fingerprint.0),
+            Seat::Free => self.granted(Admitted::Newcomer, terms),
+            Seat::Warming => self.granted(Admitted::Warming, terms),
+            Seat::Taken => self.rejected(fingerprint.0, terms),
         }
     }
 
-    pub(super) fn missing(&self) -> Admission {
+    pub(super) fn missing(&self, terms: Terms<'_>) -> Admission {
         let shut = self.gate.load(Relaxed) & SHUT != 0;
         let rejected = match self.settings.missing_token {
             MissingToken::NewUser => shut,
@@ -199,12 +213,20 @@ impl Shared {
             MissingToken::Reject => true,
         };
         if self.settings.enforcement == Enforcement::Off {
-            self.admitted(Admitted::Exempt)
+            self.granted(Admitted::Exempt, terms)
         } else if rejected {
-            self.rejected(0)
+            self.rejected(0, terms)
         } else {
-            self.admitted(Admitted::Missing)
+            self.granted(Admitted::Missing, terms)
         }
+    }
+
+    pub(super) fn count(&self, decision: Decision) {
+        self.decisions.count(decision as usize);
+    }
+
+    fn granted(&self, admitted: Admitted, terms: Terms<'_>) -> Admission {
+        if terms.counts { self.admitted(admitted) } else { Admission::Admitted(admitted) }
     }
 
     #[inline]
@@ -213,9 +235,9 @@ impl Shared {
         Admission::Admitted(admitted)
     }
 
-    fn rejected(&self, salt: u64) -> Admission {
+    fn rejected(&self, salt: u64, terms: Terms<'_>) -> Admission {
         if self.settings.enforcement == Enforcement::Shadow {
-            return self.admitted(Admitted::ShadowRejected);
+            return self.granted(Admitted::ShadowRejected, terms);
         }
         let count = self.decisions.count(Decision::Rejected as usize);
         let RetryAfter { min, max } = self.settings.retry_after;

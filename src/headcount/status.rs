@@ -2,6 +2,7 @@
 
 use super::{Decision, Headcount, Part};
 use crate::config::Enforcement;
+use crate::limiter_status::LimiterStatus;
 use crate::ring::codec::DecodeError;
 use crate::room::{Link, Mode, OverrideMode};
 use crate::store_error::ErrorClass;
@@ -35,6 +36,8 @@ pub struct Status {
     pub decisions: Decisions,
     pub touches: Touches,
     pub passes: PassChecks,
+    /// Those of layers and of `[[limit]]`, and those that were [shown](Headcount::show_limiter).
+    pub limits: Vec<LimiterStatus>,
     pub restarts: Restarts,
     pub sync: SyncStatus,
     pub ring: RingStatus,
@@ -263,6 +266,7 @@ impl Headcount {
             },
             touches: Touches { renewed, unseen },
             passes: PassChecks { valid, expired, forged },
+            limits: shared.limiters.lock().iter().map(|(_, status)| status()).collect(),
             restarts,
             sync: SyncStatus {
                 store: sync.store.unwrap_or("none"),

@@ -206,7 +206,7 @@ fn the_decisions_add_up_to_all_checks() {
         let _ = headcount.admit(token);
     }
     let _ = headcount.admit_exempt();
-    headcount.count_invalid();
+    headcount.count(Decision::Invalid);
     let counts = headcount.status().decisions.by_decision();
     assert_eq!(counts.iter().map(|(_, count)| count).sum::<u64>(), 8);
 }

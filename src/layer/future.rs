@@ -2,7 +2,6 @@
 
 use super::body::AdmissionBody;
 use super::judge::Entry;
-use super::refusal::Refusal;
 use crate::fingerprint::Fingerprint;
 use crate::headcount::{Headcount, HeldSeat};
 use crate::pass::Pass;
@@ -26,7 +25,7 @@ pin_project! {
     #[project = StateProjection]
     enum State<F> {
         Admitted { #[pin] inner: F, guest: Guest },
-        Refused { refusal: Refusal },
+        Refused { response: Option<Response<Bytes>> },
     }
 }
 
@@ -47,8 +46,8 @@ impl<F> AdmissionFuture<F> {
         }
     }
 
-    pub(super) fn refused(refusal: Refusal) -> Self {
-        Self { state: State::Refused { refusal } }
+    pub(super) fn refused(response: Response<Bytes>) -> Self {
+        Self { state: State::Refused { response: Some(response) } }
     }
 }
 
@@ -65,7 +64,9 @@ where
             StateProjection::Admitted { inner, guest } => {
                 ready!(inner.poll(context)).map(|answer| guest.see_off(answer))
             }
-            StateProjection::Refused { refusal } => Ok(refusal.into_response().map(AdmissionBody::refusal)),
+            StateProjection::Refused { response } => {
+                Ok(response.take().expect("a future is not polled after its end").map(AdmissionBody::refusal))
+            }
         })
     }
 }

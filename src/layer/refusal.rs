@@ -1,6 +1,8 @@
 //! What a refused request is answered.
 
 use super::judge::Asked;
+use super::limit::Limited;
+use super::quota::{Quotas, whole_seconds};
 use crate::headcount::Decision;
 use crate::room::Mode;
 use crate::token_source::InvalidToken;
@@ -13,18 +15,27 @@ use std::time::Duration;
 pub(crate) const DECISION: HeaderName = HeaderName::from_static("x-headcount-decision");
 /// Carries the mode.
 pub(crate) const MODE: HeaderName = HeaderName::from_static("x-headcount-mode");
+/// Carries the name of the limiter that refused.
+const LIMIT: HeaderName = HeaderName::from_static("x-headcount-limit");
+/// What scripts of other origins may read.
+const EXPOSED: &str =
+    "Retry-After, RateLimit, RateLimit-Policy, X-Headcount-Decision, X-Headcount-Limit, X-Headcount-Mode";
+/// The problem type of draft-ietf-httpapi-ratelimit-headers.
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
 /// A refused request: what to answer, and why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Refusal {
     reason: Reason,
     mode: Mode,
     form: Form,
+    is_unavailable: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 enum Reason {
     NoRoom { retry_after: Duration },
+    Limited(Limited),
     Invalid(InvalidToken),
 }
 
@@ -38,28 +49,70 @@ enum Form {
 
 impl Refusal {
     pub(super) fn rejected(retry_after: Duration, mode: Mode, asked: &Asked<'_>) -> Self {
-        Self { reason: Reason::NoRoom { retry_after }, mode, form: Form::wanted(asked) }
+        Self::new(Reason::NoRoom { retry_after }, mode, asked)
     }
 
     pub(super) fn invalid(invalid: InvalidToken, mode: Mode, asked: &Asked<'_>) -> Self {
-        Self { reason: Reason::Invalid(invalid), mode, form: Form::wanted(asked) }
+        Self::new(Reason::Invalid(invalid), mode, asked)
+    }
+
+    /// Of a limiter, which is yet to be named.
+    pub(crate) fn limited(mode: Mode, asked: &Asked<'_>) -> Self {
+        let nobody = Limited { by: String::new(), retry: None, quotas: Quotas::default() };
+        Self::new(Reason::Limited(nobody), mode, asked)
+    }
+
+    pub(crate) fn by(self, limited: Limited) -> Self {
+        Self { reason: Reason::Limited(limited), ..self }
+    }
+
+    pub(super) fn unavailable(self) -> Self {
+        Self { is_unavailable: true, ..self }
+    }
+
+    fn new(reason: Reason, mode: Mode, asked: &Asked<'_>) -> Self {
+        Self { reason, mode, form: Form::wanted(asked), is_unavailable: false }
     }
 
     /// What was decided.
     pub fn decision(&self) -> Decision {
         match self.reason {
             Reason::NoRoom { .. } => Decision::Rejected,
+            Reason::Limited(_) => Decision::Limited,
             Reason::Invalid(_) => Decision::Invalid,
         }
     }
 
-    /// 429 for want of room; 431 or 400 for a token that cannot be used.
+    /// 429 for want of room and above a limit, or 503 if the layer was told so; 431 or 400 for a token that cannot be used.
     pub fn status(&self) -> StatusCode {
         match self.reason {
-            Reason::NoRoom { .. } => StatusCode::TOO_MANY_REQUESTS,
             Reason::Invalid(InvalidToken::TooLong) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Reason::Invalid(_) => StatusCode::BAD_REQUEST,
+            _ if self.is_unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::TOO_MANY_REQUESTS,
         }
+    }
+
+    /// When to try again, in whole seconds; `None` if the same request will never pass.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let seconds = |time: Duration| Duration::from_secs(whole_seconds(time).max(1));
+        match &self.reason {
+            Reason::NoRoom { retry_after } => Some(seconds(*retry_after)),
+            Reason::Limited(limited) => limited.retry.map(seconds),
+            Reason::Invalid(_) => None,
+        }
+    }
+
+    /// The name of the limiter that refused.
+    pub fn limit(&self) -> Option<&str> {
+        match &self.reason {
+            Reason::Limited(limited) => Some(&limited.by),
+            Reason::NoRoom { .. } | Reason::Invalid(_) => None,
+        }
+    }
+
+    pub(super) fn is_bodiless(&self) -> bool {
+        self.form == Form::Empty
     }
 
     /// The whole answer.
@@ -69,40 +122,62 @@ impl Refusal {
             Form::Page => ("text/html; charset=utf-8", self.page()),
             Form::Empty => ("application/problem+json", String::new()),
         };
-        let mut response = Response::new(Bytes::from(body));
+        self.into_response_with(HeaderValue::from_static(content_type), body.into())
+    }
+
+    pub(super) fn into_response_with(self, content_type: HeaderValue, body: Bytes) -> Response<Bytes> {
+        let mut response = Response::new(body);
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         mark(headers, self.decision(), self.mode);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(CONTENT_TYPE, content_type);
         headers.insert(VARY, HeaderValue::from_static("Accept"));
-        let exposed = HeaderValue::from_static("Retry-After, X-Headcount-Decision, X-Headcount-Mode");
-        headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
-        if let Reason::NoRoom { retry_after } = self.reason {
-            headers.insert(RETRY_AFTER, whole_seconds(retry_after).into());
+        headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));
+        if let Some(retry_after) = self.retry_after() {
+            headers.insert(RETRY_AFTER, retry_after.as_secs().into());
+        }
+        if let Reason::Limited(limited) = &self.reason {
+            limited.quotas.tell(headers);
+            if let Ok(name) = HeaderValue::from_str(&limited.by) {
+                headers.insert(LIMIT, name);
+            }
         }
         response
     }
 
+    /// RFC 9457.
     fn problem(&self) -> String {
-        let (kind, title, detail) = match self.reason {
-            Reason::NoRoom { retry_after } => (
-                "urn:headcount:no-room",
-                "Too many active users",
-                format!("There is no room for new users now. Try again in {} seconds.", whole_seconds(retry_after)),
-            ),
+        let retry = self.retry_after().map(|time| time.as_secs());
+        let (kind, title, detail, more) = match &self.reason {
+            Reason::NoRoom { .. } => {
+                let detail =
+                    format!("There is no room for new users now. Try again in {} seconds.", retry.unwrap_or_default());
+                ("urn:headcount:no-room", "Too many active users", detail, String::new())
+            }
+            Reason::Limited(limited) => {
+                let detail = match retry {
+                    Some(seconds) => format!("The limit is used up. Try again in {seconds} seconds."),
+                    None => "This is more than the limit will ever allow.".into(),
+                };
+                let more = format!(",\"violated-policies\":[{}]", quoted(&limited.by));
+                (QUOTA_EXCEEDED, "Request cannot be satisfied as assigned quota has been exceeded", detail, more)
+            }
             Reason::Invalid(invalid) => {
-                ("urn:headcount:invalid-token", "The token cannot be used", format!("{invalid}."))
+                ("urn:headcount:invalid-token", "The token cannot be used", format!("{invalid}."), String::new())
             }
         };
         let status = self.status().as_u16();
-        format!("{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{status},\"detail\":\"{detail}\"}}\n")
+        format!("{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{status},\"detail\":\"{detail}\"{more}}}\n")
     }
 
     fn page(&self) -> String {
-        match self.reason {
-            Reason::NoRoom { retry_after } => {
-                include_str!("full_house.html").replace("{seconds}", &whole_seconds(retry_after).to_string())
-            }
+        let seconds = self.retry_after().map_or(0, |time| time.as_secs());
+        match &self.reason {
+            Reason::NoRoom { .. } => include_str!("full_house.html").replace("{seconds}", &seconds.to_string()),
+            Reason::Limited(_) => format!(
+                "<!doctype html><meta charset=utf-8><title>Too many requests</title>\
+                 <p>That was too much at once. Try again in {seconds} seconds.\n"
+            ),
             Reason::Invalid(invalid) => {
                 format!("<!doctype html><meta charset=utf-8><title>Invalid token</title><p>Sorry: {invalid}.\n")
             }
@@ -110,16 +185,21 @@ impl Refusal {
     }
 }
 
+/// A JSON string.
+fn quoted(text: &str) -> String {
+    let escaped = text.chars().flat_map(|c| match c {
+        '"' | '\\' => vec!['\\', c],
+        c if c.is_control() => vec!['_'],
+        c => vec![c],
+    });
+    format!("\"{}\"", escaped.collect::<String>())
+}
+
 /// Says in a response what was decided. Decisions are for one client at one moment: nobody may keep them.
 pub(crate) fn mark(headers: &mut HeaderMap, decision: Decision, mode: Mode) {
     headers.insert(DECISION, HeaderValue::from_static(decision.as_str()));
     headers.insert(MODE, HeaderValue::from_static(mode.as_str()));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-}
-
-/// `Retry-After` is in whole seconds; less would be too soon.
-fn whole_seconds(duration: Duration) -> u64 {
-    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
 impl Form {

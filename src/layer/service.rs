@@ -1,9 +1,13 @@
 //! The guarded service.
 
+use super::Rules;
 use super::body::AdmissionBody;
+use super::caller::{Caller, peer};
 use super::future::AdmissionFuture;
 use super::judge::{Asked, Verdict};
-use crate::headcount::{Headcount, Newcomers};
+use super::limit::Limits;
+use super::refusal::Refusal;
+use crate::headcount::Newcomers;
 use bytes::Bytes;
 use http::header::UPGRADE;
 use http::{Method, Request, Response};
@@ -16,12 +20,12 @@ use tower_service::Service;
 #[derive(Clone)]
 pub struct AdmissionService<S> {
     inner: S,
-    headcount: Headcount,
+    rules: Arc<Rules>,
 }
 
 impl<S> AdmissionService<S> {
-    pub(super) fn new(inner: S, headcount: Headcount) -> Self {
-        Self { inner, headcount }
+    pub(super) fn new(inner: S, rules: Arc<Rules>) -> Self {
+        Self { inner, rules }
     }
 }
 
@@ -39,18 +43,52 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let asked = Asked { method: request.method(), path: Some(request.uri().path()), headers: request.headers() };
-        match self.headcount.judge(&asked, Newcomers::Held) {
-            Verdict::Admitted(entry) => {
-                if asks_for_upgrade(&request) {
-                    let present = |fingerprint| self.headcount.present_as(fingerprint);
-                    let presence = entry.fingerprint.map_or_else(|| self.headcount.nobody_present(), present);
-                    request.extensions_mut().insert(Arc::new(presence));
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let headcount = &self.rules.headcount;
+        let (mut parts, body) = request.into_parts();
+        let asked = Asked {
+            method: &parts.method,
+            path: Some(parts.uri.path()),
+            headers: &parts.headers,
+            peer: peer(&parts.extensions),
+        };
+        let caller = || match &self.rules.user {
+            Some(user) => Ok(Caller::named(user(&parts))),
+            None => headcount.caller(&parts.headers),
+        };
+        match headcount.judge(&asked, caller, Newcomers::Held, &self.rules.newcomers, &Limits::default()) {
+            Verdict::Admitted(mut entry) => {
+                if let Some(subject) = entry.subject.take() {
+                    parts.extensions.insert(subject);
                 }
-                AdmissionFuture::admitted(self.inner.call(request), entry, &self.headcount)
+                let request = Request::from_parts(parts, body);
+                let request = if asks_for_upgrade(&request) { self.with_presence(request, &entry) } else { request };
+                AdmissionFuture::admitted(self.inner.call(request), entry, &self.rules.headcount)
             }
-            Verdict::Refused(refusal) => AdmissionFuture::refused(refusal),
+            Verdict::Refused(refusal) => AdmissionFuture::refused(self.rules.answer(refusal)),
+        }
+    }
+}
+
+impl<S> AdmissionService<S> {
+    fn with_presence<B>(&self, mut request: Request<B>, entry: &super::judge::Entry) -> Request<B> {
+        let headcount = &self.rules.headcount;
+        let present = |fingerprint| headcount.present_as(fingerprint);
+        let presence = entry.fingerprint.map_or_else(|| headcount.nobody_present(), present);
+        request.extensions_mut().insert(Arc::new(presence));
+        request
+    }
+}
+
+impl Rules {
+    fn answer(&self, refusal: Refusal) -> Response<Bytes> {
+        let refusal = if self.is_unavailable { refusal.unavailable() } else { refusal };
+        match &self.body {
+            Some(body) if !refusal.is_bodiless() => {
+                let (content_type, body) = body(&refusal);
+                refusal.into_response_with(content_type, body)
+            }
+            _ => refusal.into_response(),
         }
     }
 }

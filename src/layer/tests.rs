@@ -1,12 +1,16 @@
-use crate::config::{Enforcement, PassCarrier, RouteClass};
+use super::Limit;
+use crate::config::{Enforcement, LimitKey, PassCarrier, RouteClass};
 use crate::headcount::{Builder, Headcount, Presence};
+use crate::limit::{Ask, Limiter, Memory, sliding_log};
 use crate::time::{ManualClock, Timestamp};
-use http::{Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn};
 
 /// A service of one seat, which alice takes.
 fn full() -> Headcount {
@@ -442,5 +446,196 @@ async fn nothing_is_refused_while_nothing_is_enforced() {
         for request in [from("bob"), from(&"x".repeat(5000)), Request::get("/")] {
             assert_eq!(ask(&headcount, request).await.status, StatusCode::OK, "{enforcement:?}");
         }
+    }
+}
+
+/// What a layer answers around a service that says whom it was told of.
+async fn through(layer: &super::AdmissionLayer, request: Request<()>) -> Answer {
+    let inner = service_fn(|request: Request<()>| async move {
+        let subject = request.extensions().get::<super::Subject>().map_or("nobody", |super::Subject(name)| name);
+        Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from(subject.to_owned())))
+    });
+    let (parts, body) = layer.layer(inner).oneshot(request).await.unwrap().into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    Answer { status: parts.status, headers: parts.headers, body: String::from_utf8(body.to_vec()).unwrap() }
+}
+
+#[derive(Clone)]
+struct Account(&'static str);
+
+fn account(name: &'static str) -> Request<()> {
+    let mut request = from("a token that nobody looks at").body(()).unwrap();
+    request.extensions_mut().insert(Account(name));
+    request
+}
+
+#[tokio::test]
+async fn a_service_may_say_who_its_users_are() {
+    let headcount = full();
+    let layer = headcount.layer().user(|parts| parts.extensions.get().map(|Account(name)| Cow::Borrowed(*name)));
+    let alice = through(&layer, account("alice")).await;
+    assert_eq!((alice.status, alice.body.as_str()), (StatusCode::OK, "alice"));
+    assert_eq!(through(&layer, account("bob")).await.status, StatusCode::TOO_MANY_REQUESTS);
+    // Nobody and blanks are a missing token.
+    assert_eq!(through(&layer, account("  ")).await.header("x-headcount-decision"), "rejected");
+    assert_eq!(through(&layer, Request::new(())).await.header("x-headcount-decision"), "rejected");
+    assert!(!headcount.touch("a token that nobody looks at"));
+}
+
+#[tokio::test]
+async fn a_layer_may_refuse_with_503_and_a_body_of_its_own() {
+    let headcount = full();
+    let bob = || from("bob").body(()).unwrap();
+    let plain = through(&headcount.layer().refuse_with_503(), bob()).await;
+    assert_eq!(plain.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(!plain.header("retry-after").is_empty() && plain.body.contains("\"status\":503"));
+    let own = headcount.layer().refusal_body(|refusal| {
+        let seconds = refusal.retry_after().unwrap().as_secs();
+        (HeaderValue::from_static("text/plain"), format!("{:?}, {seconds} s", refusal.decision()).into())
+    });
+    let answer = through(&own, bob()).await;
+    assert_eq!((answer.status, answer.header("content-type")), (StatusCode::TOO_MANY_REQUESTS, "text/plain"));
+    assert_eq!(answer.body, format!("Rejected, {} s", answer.header("retry-after")));
+    let head = Request::head("/").header("authorization", "Bearer bob").body(()).unwrap();
+    assert_eq!(through(&own, head).await.body, "");
+    // A token that cannot be used is the client's mistake, whatever the layer says of a full house.
+    let long = from(&"x".repeat(5000)).body(()).unwrap();
+    let long = through(&headcount.layer().refuse_with_503(), long).await;
+    assert_eq!(long.status, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+}
+
+fn in_memory(name: &str, permits: u64) -> Limiter {
+    Limiter::new(name, Memory::new(sliding_log(permits, Duration::from_secs(3600))).unwrap())
+}
+
+#[tokio::test]
+async fn a_newcomer_who_is_limited_takes_no_seat() {
+    let headcount = Headcount::builder().max_active_users(2).build().unwrap().0;
+    let address = Limit::new(in_memory("address", 1), LimitKey::ClientIp);
+    let layer = headcount.layer().limit_newcomers(address);
+    let ask = |token: &str, address: [u8; 4]| {
+        let mut request = from(token).body(()).unwrap();
+        request.extensions_mut().insert(std::net::SocketAddr::from((address, 1)));
+        request
+    };
+    assert_eq!(through(&layer, ask("alice", [1; 4])).await.status, StatusCode::OK);
+    for _ in 0..3 {
+        let limited = through(&layer, ask("bob", [1; 4])).await;
+        assert_eq!((limited.status, limited.header("x-headcount-limit")), (StatusCode::TOO_MANY_REQUESTS, "address"));
+        assert_eq!(limited.header("x-headcount-decision"), "limited");
+    }
+    assert_eq!(through(&layer, ask("alice", [1; 4])).await.status, StatusCode::OK, "she is in");
+    assert_eq!(through(&layer, ask("carol", [2; 4])).await.status, StatusCode::OK);
+    let full = through(&layer, ask("dave", [3; 4])).await;
+    assert_eq!(full.header("x-headcount-decision"), "rejected", "who is rejected is not asked about");
+    let status = headcount.status();
+    assert_eq!((status.active_users.estimate, status.decisions.limited), (2, 3));
+    assert_eq!((status.limits[0].allowed, status.limits[0].limited), (2, 3));
+}
+
+#[tokio::test]
+async fn parallel_requests_of_one_newcomer_are_one_newcomer_to_a_limit() {
+    let headcount = Headcount::builder().max_active_users(2).build().unwrap().0;
+    let layer = headcount.layer().limit_newcomers(Limit::new(in_memory("door", 1), LimitKey::Constant));
+    let (ready, wait) = tokio::sync::watch::channel(false);
+    let inner = service_fn(move |_: Request<()>| {
+        let mut wait = wait.clone();
+        async move {
+            let _ = wait.wait_for(|ready| *ready).await;
+            Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from("")))
+        }
+    });
+    let service = layer.layer(inner);
+    let requests = [(); 3].map(|()| tokio::spawn(service.clone().oneshot(from("alice").body(()).unwrap())));
+    tokio::task::yield_now().await;
+    ready.send_replace(true);
+    for request in requests {
+        assert_eq!(request.await.unwrap().unwrap().status(), StatusCode::OK);
+    }
+    assert_eq!(headcount.status().limits[0].allowed, 1);
+}
+
+#[tokio::test]
+async fn a_layer_of_limits_asks_about_who_is_in() {
+    let headcount = Headcount::builder().max_active_users(1).build().unwrap().0;
+    let login = Limit::new(in_memory("login", 1), LimitKey::Token).routes(["/login"]).unwrap();
+    let api = Limit::new(in_memory("api", 2), LimitKey::Header("X-Api-Key".into())).period(Duration::from_secs(3600));
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    let inner = service_fn(move |_: Request<()>| {
+        counted.fetch_add(1, Relaxed);
+        async { Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from("inside"))) }
+    });
+    let service = headcount.layer().layer(headcount.limit_layer([login, api]).layer(inner));
+    let ask = |path: &str, token: &str, key: Option<&str>| {
+        let mut request = Request::get(path).header("authorization", format!("Bearer {token}"));
+        if let Some(key) = key {
+            request = request.header("x-api-key", key);
+        }
+        service.clone().oneshot(request.body(()).unwrap())
+    };
+    let first = ask("/login", "alice", Some("k")).await.unwrap();
+    assert_eq!(first.status(), StatusCode::OK);
+    let said = |response: &Response<_>, name: &str| response.headers()[name].to_str().unwrap().to_owned();
+    assert_eq!(said(&first, "ratelimit-policy"), "\"login\";q=1, \"api\";q=2;w=3600");
+    let second = ask("/login", "alice", Some("k")).await.unwrap();
+    assert_eq!((second.status(), said(&second, "x-headcount-limit")), (StatusCode::TOO_MANY_REQUESTS, "login".into()));
+    // All or nothing: the refusal has not cost the key a permit.
+    assert_eq!(ask("/play", "alice", Some("k")).await.unwrap().status(), StatusCode::OK);
+    assert_eq!(ask("/play", "alice", Some("k")).await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(ask("/play", "alice", None).await.unwrap().status(), StatusCode::OK);
+    assert_eq!(calls.load(Relaxed), 3, "the service hears of nobody who is limited");
+    assert_eq!(ask("/login", "bob", None).await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS, "no room");
+    assert_eq!(headcount.status().limits[0].allowed, 1, "who is not in is not charged");
+}
+
+#[tokio::test]
+async fn a_newcomer_whom_an_inner_limit_refuses_is_not_in() {
+    let headcount = Headcount::builder().max_active_users(1).build().unwrap().0;
+    let spent = in_memory("spent", 1);
+    assert!(spent.ask("", Ask::ONE).await.unwrap().is_allowed());
+    let spent = Limit::new(spent, LimitKey::Constant);
+    let inner =
+        service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from(""))) });
+    let service = headcount.layer().layer(headcount.limit_layer([spent]).layer(inner));
+    let refused = service.oneshot(from("alice").body(()).unwrap()).await.unwrap();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(headcount.status().active_users.estimate, 0);
+}
+
+/// A service that is ready once, as tower's contract allows: whoever calls it must have asked that very clone.
+#[derive(Default)]
+struct OnceReady(bool);
+
+impl Clone for OnceReady {
+    fn clone(&self) -> Self {
+        Self(false)
+    }
+}
+
+impl tower::Service<Request<()>> for OnceReady {
+    type Response = Response<Full<bytes::Bytes>>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Infallible>> {
+        self.0 = true;
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        assert!(std::mem::take(&mut self.0), "called without having been ready");
+        std::future::ready(Ok(Response::new(Full::from(""))))
+    }
+}
+
+#[tokio::test]
+async fn the_service_that_is_called_is_the_one_that_was_ready() {
+    let headcount = full();
+    let limit = Limit::new(in_memory("any", 10), LimitKey::Constant);
+    let mut service = headcount.layer().layer(headcount.limit_layer([limit]).layer(OnceReady::default()));
+    for _ in 0..3 {
+        let service = service.ready().await.unwrap();
+        assert_eq!(service.call(from("alice").body(()).unwrap()).await.unwrap().status(), StatusCode::OK);
     }
 }

@@ -11,8 +11,8 @@ use super::store::SqlError;
 #[cfg(feature = "mysql")]
 use super::store::Velocity;
 use super::store::{Memory, TooManyKeys, ask_all};
+use crate::limiter_status::LimiterStatus;
 use crate::store_error::StoreError;
-use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -139,21 +139,6 @@ const MOST_DEBTS: u32 = 100;
 /// How long a refusal tells to wait whose reason is the store.
 const RETRY_ON_STORE_ERROR: Duration = Duration::from_secs(1);
 
-/// What a limiter has answered since it was made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LimiterStatus {
-    /// Its name.
-    pub name: String,
-    /// Asks that were granted.
-    pub allowed: u64,
-    /// Asks that were refused.
-    pub limited: u64,
-    /// Asks that would have been refused, and were granted because the limiter only looks.
-    pub shadow_limited: u64,
-    /// Asks that the store did not answer; they are also among the others.
-    pub store_errors: u64,
-}
-
 /// What a list of limiters answered as one step.
 #[derive(Debug)]
 #[must_use]
@@ -218,10 +203,15 @@ impl Limiter {
         let answer = self.shared.store.ask(key.as_ref(), ask).await?;
         let answer = self.resolve(key.as_ref(), ask, answer);
         self.count(ask, &answer);
+        Ok(self.shown(answer))
+    }
+
+    /// Who only looks refuses nobody.
+    fn shown(&self, answer: Answer) -> Answer {
         if self.shared.shadow && answer.verdict != Verdict::Now {
-            return Ok(Answer { verdict: Verdict::Now, answered_by: AnsweredBy::Shadow, ..answer });
+            return Answer { verdict: Verdict::Now, answered_by: AnsweredBy::Shadow, ..answer };
         }
-        Ok(answer)
+        answer
     }
 
     /// Asks, and waits until it is this request's turn; returns at once if it is refused. Order of asking is order of
@@ -417,17 +407,52 @@ impl Limiter {
     /// Publishes what it has answered to the recorder in force, as `headcount_limiter_decisions_total`.
     #[cfg(feature = "metrics")]
     pub fn publish(&self) {
-        let LimiterStatus { name, allowed, limited, shadow_limited, store_errors } = self.status();
-        let decisions = [
-            ("allowed", allowed),
-            ("limited", limited),
-            ("shadow_limited", shadow_limited),
-            ("store_error", store_errors),
-        ];
-        for (decision, count) in decisions {
-            let labels = [("limiter", name.clone()), ("decision", decision.to_owned())];
-            metrics::counter!("headcount_limiter_decisions_total", &labels).absolute(count);
+        self.status().publish();
+    }
+
+    /// Whether its keys are in this process.
+    pub(crate) fn is_here(&self) -> bool {
+        self.shared.store.memory().is_some()
+    }
+
+    /// Whether both can be asked as one step.
+    pub(crate) fn shares_store_with(&self, other: &Self) -> bool {
+        #[cfg(feature = "redis")]
+        if let (Some(one), Some(other)) = (self.shared.store.redis(), other.shared.store.redis()) {
+            return one.shares_connection(other);
         }
+        self.is_here() && other.is_here()
+    }
+
+    /// As [`ask_all`](Self::ask_all) for limiters in this process, at once.
+    pub(crate) fn ask_all_here<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> Joint {
+        let (mut looking, mut step) = (Vec::new(), Vec::new());
+        for (nth, (limiter, key, ask)) in asks.iter().enumerate() {
+            let memory = limiter.shared.store.memory().expect("it is in memory");
+            let list = if limiter.shared.shadow { &mut looking } else { &mut step };
+            list.push((nth, *limiter, memory, key.as_ref(), *ask));
+        }
+        let mut answers = vec![Answer::without_store(Verdict::Now); asks.len()];
+        let together: Vec<_> = step.iter().map(|(_, _, memory, key, ask)| (*memory, *key, *ask)).collect();
+        let given = ask_all(&together).unwrap_or_else(|error| {
+            let asked: Vec<_> = step.iter().map(|(_, limiter, _, key, ask)| (*limiter, *key, *ask)).collect();
+            Self::all_without_store(&asked, &error.into())
+        });
+        let granted = given.iter().all(Answer::is_allowed);
+        for ((nth, limiter, _, _, ask), answer) in step.iter().zip(given) {
+            // Of a list that is refused, only who refused it has decided something.
+            if granted || !answer.is_allowed() {
+                limiter.count(*ask, &answer);
+            }
+            answers[*nth] = answer;
+        }
+        for (nth, limiter, memory, key, ask) in looking {
+            let ask = if granted { ask } else { ask.peek() };
+            let answer = limiter.resolve(key, ask, memory.ask(key, ask).map_err(Unanswered::from));
+            limiter.count(ask, &answer);
+            answers[nth] = limiter.shown(answer);
+        }
+        Joint::of(answers, Vec::new())
     }
 
     /// Turns the store's answer, or its silence, into the limiter's.

@@ -1,5 +1,6 @@
 //! How many permits come in how much time.
 
+use crate::config::{Quota, QuotaError};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -142,19 +143,10 @@ pub enum RateError {
 impl FromStr for Rate {
     type Err = RateError;
 
-    /// Reads `20/s`, `5/1m`, `100/1h`: permits, a slash, and a time whose number may be left out if it is 1.
+    /// Reads `20/s`, `5/1m`, `100/1h`, as a [`Quota`] is written.
     fn from_str(text: &str) -> Result<Self, RateError> {
-        let syntax = || RateError::Syntax { found: text.to_owned() };
-        let (permits, time) = text.split_once('/').ok_or_else(syntax)?;
-        let permits = permits.trim().parse().map_err(|_| syntax())?;
-        let time = time.trim();
-        // humantime's month; who writes it means a minute as often.
-        if time.ends_with('M') {
-            return Err(syntax());
-        }
-        let time = if time.starts_with(|c: char| c.is_ascii_digit()) { time.to_owned() } else { format!("1{time}") };
-        let time = humantime::parse_duration(&time).map_err(|_| syntax())?;
-        if time.is_zero() { Err(syntax()) } else { Ok(Self::new(permits, time)) }
+        let Quota { permits, time } = text.parse().map_err(|QuotaError { found }| RateError::Syntax { found })?;
+        Ok(Self::new(permits, time))
     }
 }
 

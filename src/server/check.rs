@@ -1,75 +1,71 @@
 //! The check endpoint, for `auth_request`, `forward_auth`, ext_authz and any client: 200, or what to answer instead.
 
+use super::limits::CheckLimits;
 use crate::failpoints;
-use crate::headcount::{Headcount, Newcomers};
-use crate::layer::{Asked, Verdict, mark};
+use crate::headcount::{Decision, Headcount, Newcomers};
+use crate::layer::{Asked, Limits, Refusal, Verdict, mark};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use axum::{Router, body::Body};
-use ipnet::IpNet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 const CHECK: &str = "/v1/check";
 
-/// Whose word about the original request is believed.
-#[derive(Debug, Clone, Default)]
-pub(super) struct TrustedProxies(Vec<IpNet>);
-
-impl TrustedProxies {
-    /// Reads addresses and networks; returns the first that is neither.
-    pub(super) fn parse(list: &[String]) -> Result<Self, String> {
-        let net = |text: &String| {
-            let address = text.parse::<IpAddr>().map(IpNet::from);
-            text.parse::<IpNet>().or(address).map_err(|_| text.clone())
-        };
-        list.iter().map(net).collect::<Result<_, _>>().map(Self)
-    }
-
-    fn include(&self, peer: IpAddr) -> bool {
-        let peer = peer.to_canonical();
-        self.0.iter().any(|net| net.contains(&peer))
-    }
-}
-
 #[derive(Clone)]
 struct Check {
     headcount: Headcount,
-    trusted: Arc<TrustedProxies>,
+    limits: Arc<CheckLimits>,
 }
 
-pub(super) fn router(headcount: Headcount, trusted: TrustedProxies) -> Router {
-    let check = Check { headcount, trusted: Arc::new(trusted) };
+pub(super) fn router(headcount: Headcount, limits: Arc<CheckLimits>) -> Router {
     Router::new()
         .route(CHECK, any(answer))
         .route("/v1/check/", any(answer))
         .route("/v1/check/{*path}", any(answer))
         .fallback(not_here)
-        .with_state(check)
+        .with_state(Check { headcount, limits })
 }
 
 async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<SocketAddr>, request: Request) -> Response {
     failpoints::at("check");
-    let original = Original::of(&request, check.trusted.include(peer.ip()));
-    let asked = Asked { method: &original.method, path: original.path, headers: request.headers() };
-    said(&check.headcount, &asked)
+    let Check { headcount, limits } = &check;
+    let trusted = headcount.shared.settings.trusted_proxies.include(peer.ip());
+    let original = Original::of(&request, trusted);
+    let headers = request.headers();
+    let asked = Asked { method: &original.method, path: original.path, headers, peer: Some(peer.ip()) };
+    said(headcount, &asked, &limits.newcomers, &limits.all).await
 }
 
 /// The answer to a check. Nobody tells what the application answered then: whoever is admitted is in.
-pub(super) fn said(headcount: &Headcount, asked: &Asked<'_>) -> Response {
-    match headcount.judge(asked, Newcomers::Recorded) {
-        Verdict::Admitted(entry) => {
-            let mut response = StatusCode::OK.into_response();
-            mark(response.headers_mut(), entry.decision, headcount.mode());
-            if let Some(pass) = &entry.pass {
-                headcount.hand_out(pass, response.headers_mut());
-            }
-            response
-        }
-        Verdict::Refused(refusal) => refusal.into_response().map(Body::from),
+pub(super) async fn said(headcount: &Headcount, asked: &Asked<'_>, newcomers: &Limits, all: &Limits) -> Response {
+    let caller = || headcount.caller(asked.headers);
+    let entry = match headcount.judge(asked, caller, Newcomers::Recorded, newcomers, all) {
+        Verdict::Admitted(entry) => entry,
+        Verdict::Refused(refusal) => return refusal.into_response().map(Body::from),
+    };
+    let mut response = StatusCode::OK.into_response();
+    let headers = response.headers_mut();
+    mark(headers, entry.decision, headcount.mode());
+    entry.quotas.tell(headers);
+    if let Some(pass) = &entry.pass {
+        headcount.hand_out(pass, headers);
     }
+    if !entry.concerned.is_empty() {
+        match all.ask(&entry.concerned).await {
+            Ok(quotas) => {
+                headcount.count(entry.decision);
+                quotas.tell(response.headers_mut());
+            }
+            Err(limited) => {
+                headcount.count(Decision::Limited);
+                return Refusal::limited(headcount.mode(), asked).by(limited).into_response().map(Body::from);
+            }
+        }
+    }
+    response
 }
 
 async fn not_here() -> (StatusCode, &'static str) {
@@ -142,17 +138,5 @@ mod tests {
         assert_eq!(original(agreed, true), (Method::OPTIONS, Some("/healthz".into())));
         let torn = request().header("x-original-method", "DELETE");
         assert_eq!(original(torn, true), (Method::GET, Some("/healthz".into())));
-    }
-
-    #[test]
-    fn proxies_are_trusted_by_address_or_network() {
-        let proxies = ["127.0.0.1", "10.0.0.0/8", "::1"].map(str::to_owned);
-        let trusted = TrustedProxies::parse(&proxies).unwrap();
-        for (peer, included) in
-            [("127.0.0.1", true), ("::ffff:10.1.2.3", true), ("::1", true), ("127.0.0.2", false), ("11.0.0.1", false)]
-        {
-            assert_eq!(trusted.include(peer.parse().unwrap()), included, "{peer}");
-        }
-        assert_eq!(TrustedProxies::parse(&["nginx".to_owned()]).unwrap_err(), "nginx");
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const ENVIRONMENT: &str = "HEADCOUNT__";
 
 /// Every key there is.
-const KEYS: [&str; 35] = [
+const KEYS: [&str; 57] = [
     "admission.max_active_users",
     "admission.resume_ratio",
     "admission.refill",
@@ -28,8 +28,30 @@ const KEYS: [&str; 35] = [
     "token.from",
     "token.secret_file",
     "token.secret",
+    "token.jwt",
+    "token.jwt.keys",
+    "token.jwt.jwks_url",
+    "token.jwt.claim",
+    "token.jwt.issuer",
+    "token.jwt.audience",
+    "token.jwt.unverified",
     "pass.carry",
     "pass.earlier_secret_files",
+    "limit.name",
+    "limit.key",
+    "limit.algorithm",
+    "limit.rate",
+    "limit.burst",
+    "limit.warm_up",
+    "limit.max_wait",
+    "limit.applies_to",
+    "limit.routes",
+    "limit.store",
+    "limit.zone",
+    "limit.on_store_error",
+    "limit.shadow",
+    "postgres.url",
+    "mysql.url",
     "redis.url",
     "redis.ca_file",
     "redis.cert_file",
@@ -48,8 +70,16 @@ const KEYS: [&str; 35] = [
 ];
 
 /// Keys whose environment variable is a list, divided by commas.
-const LISTS: [&str; 5] =
-    ["admission.exempt_paths", "token.from", "pass.earlier_secret_files", "server.trusted_proxies", "admin.hosts"];
+const LISTS: [&str; 8] = [
+    "admission.exempt_paths",
+    "token.from",
+    "token.jwt.keys",
+    "token.jwt.issuer",
+    "token.jwt.audience",
+    "pass.earlier_secret_files",
+    "server.trusted_proxies",
+    "admin.hosts",
+];
 
 /// A configuration, and where each of its values came from.
 pub struct Loaded {
@@ -77,6 +107,13 @@ pub enum LoadError {
         /// The key.
         key: String,
         /// The file or variable that holds it.
+        origin: String,
+    },
+    /// A section without a key that it needs.
+    Missing {
+        /// The key.
+        key: String,
+        /// The file that holds the section.
         origin: String,
     },
     /// A value outside its bounds.
@@ -118,7 +155,16 @@ pub fn load(
         // Sections that may be absent stand in the path as a question mark.
         unknown.get_or_insert_with(|| without_places(&path.to_string().replace(".?", "")));
     });
-    let config = config.map_err(|error| mistyped(&sources, error))?;
+    let config = config.map_err(|error| match error {
+        // `limit[0]rate`: the library leaves the dot out.
+        config::ConfigError::NotFound(key) => LoadError::Missing {
+            origin: origin(&sources, key.split(['[', '.']).next().unwrap_or_default())
+                .or(shown(file))
+                .unwrap_or_default(),
+            key: key.replace(']', "].").replace("..", "."),
+        },
+        error => mistyped(&sources, error),
+    })?;
     if let Some(key) = unknown {
         let origin = origin(&sources, &key).or(shown(file)).unwrap_or_default();
         return Err(LoadError::Unknown { key, origin });
@@ -190,6 +236,7 @@ impl fmt::Display for LoadError {
             Self::Unknown { key, origin } => {
                 write!(f, "{origin}: there is no key {key}; the nearest is {}", nearest(key))
             }
+            Self::Missing { key, origin } => write!(f, "{origin}: {key} is missing"),
             Self::Bound { origin, error } => write!(f, "{origin}: {error}"),
         }
     }
@@ -200,7 +247,7 @@ impl std::error::Error for LoadError {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Enforcement;
+    use crate::config::{Enforcement, LimitStore, Unverified};
     use std::time::Duration;
 
     const EXAMPLE: &str = r#"
@@ -226,6 +273,27 @@ mod tests {
         [pass]
         carry = "header"
         earlier_secret_files = ["/etc/headcount/fingerprint.key.1"]
+        [token.jwt]
+        keys     = ["/etc/headcount/jwt.pem"]
+        jwks_url = "https://login.example/.well-known/jwks.json"
+        claim    = "sub"
+        unverified = "missing-token"
+        [[limit]]
+        name      = "login"
+        key       = "client_ip"
+        algorithm = "sliding_log"
+        rate      = "5/1m"
+        burst     = 5
+        max_wait  = "0s"
+        applies_to = "all"
+        routes    = ["/login", "/api/auth/*"]
+        store     = "redis"
+        on_store_error = "allow"
+        shadow    = false
+        [postgres]
+        url = "postgres://limits:canary@127.0.0.1/app"
+        [mysql]
+        url = "mysql://limits:canary@127.0.0.1/app"
         [redis]
         url = "redis://127.0.0.1:6379/0"
         namespace  = "default"
@@ -348,12 +416,41 @@ mod tests {
 
     #[test]
     fn the_list_of_keys_is_complete() {
+        fn check(prefix: &str, section: &serde_json::Value) {
+            for (key, value) in section.get(0).unwrap_or(section).as_object().into_iter().flatten() {
+                let key = format!("{prefix}{key}");
+                check(&format!("{key}."), value);
+                let is_section =
+                    !prefix.contains('.') && value.is_object() || value.get(0).is_some_and(|v| v.is_object());
+                assert!(KEYS.contains(&key.as_str()) || is_section, "{key}");
+            }
+        }
         let loaded = load_text(EXAMPLE, &[], vec![]).unwrap();
-        let sections = serde_json::to_value(&loaded.config).unwrap();
-        for (section, keys) in sections.as_object().unwrap() {
-            for key in keys.get(0).unwrap_or(keys).as_object().unwrap().keys() {
-                let key = format!("{section}.{key}");
-                assert!(KEYS.contains(&key.as_str()), "{key}");
+        check("", &serde_json::to_value(&loaded.config).unwrap());
+    }
+
+    #[test]
+    fn verified_tokens_and_limits_are_read() {
+        let config = load_text(EXAMPLE, &[], vec![]).unwrap().config;
+        let jwt = config.token.jwt.unwrap();
+        assert_eq!((jwt.claim.as_str(), jwt.unverified), ("sub", Unverified::MissingToken));
+        assert_eq!(config.limit.len(), 1);
+        assert_eq!((config.limit[0].rate.permits, config.limit[0].store), (5, LimitStore::Redis));
+        let environment = [("HEADCOUNT__TOKEN__JWT__KEYS", "/a.pem, /b.pem")];
+        let jwt = load_text("", &environment, vec![]).unwrap().config.token.jwt.unwrap();
+        assert_eq!(jwt.keys, [Path::new("/a.pem"), Path::new("/b.pem")]);
+        for (text, parts) in [
+            ("[[limit]]\nname = 'a'\nkey = 'path'\nrate = '1/s'", ["path", "no key of a limit"]),
+            ("[[limit]]\nname = 'a'\nkey = 'token'\nrate = '1'", ["\"1\"", "no rate"]),
+            ("[[limit]]\nname = 'a'\nkey = 'token'\nrate = '1/s'\nalgorithm = 'magic'", ["magic", "sliding_log"]),
+            ("[[limit]]\nname = 'a'\nkey = 'token'", ["limit[0].rate is missing", "headcount.toml: "]),
+            ("[mysql]", ["mysql.url is missing", "headcount.toml: "]),
+            ("[[limit]]\nname = 'a'\nkey = 'token'\nrate = '1/s'\nrout = ['/x']", ["limit.rout", "limit.routes"]),
+        ] {
+            let error = complaint(text);
+            assert!(error.contains("headcount.toml"), "{error}");
+            for part in parts {
+                assert!(error.contains(part), "{text:?}: {error:?} lacks {part:?}");
             }
         }
     }

@@ -6,24 +6,39 @@
 //! confirm.
 
 use super::check;
+use super::limits::CheckLimits;
 use crate::headcount::Headcount;
-use crate::layer::Asked;
+use crate::layer::{Asked, Limits};
 use crate::token_source::TokenSource;
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{ConnectInfo, State};
 use axum::http::header::ALLOW;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
-pub(super) fn router(headcount: Headcount) -> Router {
-    let no_post = || async { (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "POST")], "a confirmation is a POST\n") };
-    Router::new().route("/v1/confirm", post(answer).fallback(no_post)).with_state(headcount)
+#[derive(Clone)]
+struct Confirm {
+    headcount: Headcount,
+    limits: Arc<CheckLimits>,
 }
 
-async fn answer(State(headcount): State<Headcount>, headers: HeaderMap) -> Response {
+pub(super) fn router(headcount: Headcount, limits: Arc<CheckLimits>) -> Router {
+    let no_post = || async { (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "POST")], "a confirmation is a POST\n") };
+    Router::new().route("/v1/confirm", post(answer).fallback(no_post)).with_state(Confirm { headcount, limits })
+}
+
+async fn answer(
+    State(Confirm { headcount, limits }): State<Confirm>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+) -> Response {
     if matches!(TokenSource::find(&headcount.shared.settings.sources, &headers), Ok(None)) {
         return (StatusCode::BAD_REQUEST, "a confirmation needs the user's token\n").into_response();
     }
-    check::said(&headcount, &Asked { method: &Method::POST, path: None, headers: &headers })
+    let asked = Asked { method: &Method::POST, path: None, headers: &headers, peer: Some(peer.ip()) };
+    // The limits of the user's own requests were asked when those were checked.
+    check::said(&headcount, &asked, &limits.newcomers, &Limits::default()).await
 }

@@ -1,8 +1,9 @@
 //! The server from start to stop.
 
-use super::check::{self, TrustedProxies};
+use super::check;
 use super::config::{LoadError, Loaded};
 use super::confirm;
+use super::limits;
 use super::listener::Listener;
 use super::touch;
 use crate::config::{Config, ConfigError};
@@ -10,6 +11,7 @@ use crate::headcount::{BuildError, Builder};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -47,7 +49,7 @@ pub enum ServeError {
 pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     choose_snapshot(&mut loaded.config);
     let config = loaded.config.clone();
-    let trusted = check_server(&config).map_err(|error| loaded.locate(error))?;
+    check_admin(&config).map_err(|error| loaded.locate(error))?;
     let builder: Builder = config.clone().into();
     let headcount = builder.start().map_err(|error| match error {
         BuildError::Config(error) => ServeError::Config(loaded.locate(error)),
@@ -55,6 +57,7 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     })?;
     let admin_router =
         headcount.admin_router_on(Some(config.admin.listen.ip())).map_err(|error| loaded.locate(error))?;
+    let limits = Arc::new(limits::open(&config, &headcount).await.map_err(|error| loaded.locate(error))?);
     let check = listen("server.listen", config.server.listen).await?;
     let admin = listen("admin.listen", config.admin.listen).await?;
     let signals = Signals::new().map_err(|source| ServeError::System { what: "cannot wait for signals", source })?;
@@ -62,8 +65,8 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
 
     let (stop_check, check_stops) = watch::channel(false);
     let (stop_admin, admin_stops) = watch::channel(false);
-    let checks = check::router(headcount.clone(), trusted)
-        .merge(confirm::router(headcount.clone()))
+    let checks = check::router(headcount.clone(), Arc::clone(&limits))
+        .merge(confirm::router(headcount.clone(), limits))
         .merge(touch::router(headcount.clone()));
     let check = tokio::spawn(check.serve(checks, check_stops));
     let admin = tokio::spawn(admin.serve(admin_router, admin_stops));
@@ -102,20 +105,15 @@ fn state_directory() -> Option<PathBuf> {
     unit.filter(|directory| directory.is_absolute()).or_else(user)
 }
 
-/// The rules of the two listeners.
-fn check_server(config: &Config) -> Result<TrustedProxies, ConfigError> {
-    if !config.admin.listen.ip().is_loopback() && config.admin.token_file.is_none() {
-        return Err(ConfigError::Value {
-            key: "admin.token_file",
-            found: "nothing".into(),
-            expected: "admin.listen is no loopback address, so a file with a bearer token is needed; \
-                       to make one: head -c 32 /dev/urandom | base64 > admin.token",
-        });
+fn check_admin(config: &Config) -> Result<(), ConfigError> {
+    if config.admin.listen.ip().is_loopback() || config.admin.token_file.is_some() {
+        return Ok(());
     }
-    TrustedProxies::parse(&config.server.trusted_proxies).map_err(|found| ConfigError::Value {
-        key: "server.trusted_proxies",
-        found,
-        expected: "each must be an address such as 127.0.0.1 or a network such as 10.0.0.0/8",
+    Err(ConfigError::Value {
+        key: "admin.token_file",
+        found: "nothing".into(),
+        expected: "admin.listen is no loopback address, so a file with a bearer token is needed; \
+                   to make one: head -c 32 /dev/urandom | base64 > admin.token",
     })
 }
 

@@ -1,7 +1,8 @@
 //! `POST /v1/touch`: renews who plays on without sending requests, and lets nobody in.
 //!
 //! Without a body it is about the token of the request, which is looked for where a check looks for it. With one, about the
-//! tokens in a JSON array of strings. Either they are all valid, and each that was seen is renewed, or none is.
+//! tokens in a JSON array of strings. Either they are all valid, and each that was seen is renewed, or none is. With
+//! `[token.jwt]`, the array holds users, as the claim of their tokens names them: the application has verified those.
 //!
 //! | answer | when |
 //! |---|---|
@@ -15,7 +16,7 @@
 //! A touch is the application's call and not a user's request, so what is wrong with it is said whatever is enforced.
 
 use crate::headcount::Headcount;
-use crate::token_source::{InvalidToken, MAX_TOKEN_BYTES, TokenSource};
+use crate::token_source::{InvalidToken, MAX_TOKEN_BYTES};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -83,8 +84,8 @@ async fn answer(
 }
 
 fn touch_one(headcount: &Headcount, headers: &HeaderMap) -> Result<(), Refused> {
-    let token = TokenSource::find(&headcount.shared.settings.sources, headers).map_err(Refused::Token)?;
-    if headcount.touch(token.ok_or(Refused::NoToken)?) { Ok(()) } else { Err(Refused::Unseen) }
+    let caller = headcount.caller(headers).map_err(Refused::Token)?;
+    if headcount.touch(caller.user().ok_or(Refused::NoToken)?) { Ok(()) } else { Err(Refused::Unseen) }
 }
 
 fn touch_all(headcount: &Headcount, tokens: &[String]) -> Result<(), Refused> {

@@ -1,6 +1,7 @@
 //! Real parts for tests: the program itself, a redis-server, and requests written byte by byte.
 #![allow(dead_code, unreachable_pub)] // Each test file uses some of it.
 
+pub mod flood;
 pub mod proxy;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,92 @@
+//! `[token.jwt]`: tokens that are verified, and counted as the user they name.
+
+use super::{ConfigError, word};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// `[token.jwt]`: present, every token is a JSON Web Token (RFC 7519) whose signature is verified; what is counted is the
+/// user that its claim names, so that a refreshed token is the same user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Jwt {
+    /// Files of keys: a PEM public key or certificate (RSA for RS256, P-256 for ES256, Ed25519 for EdDSA), a JWK or a JWK
+    /// Set, or the bytes of a secret of at least 32 bytes (HS256), without a final newline. Read at the start.
+    pub keys: Vec<PathBuf>,
+    /// A JWK Set, fetched at the start and every five minutes; a server that never got one is not ready.
+    pub jwks_url: Option<String>,
+    /// The claim that names the user.
+    pub claim: String,
+    /// Whose tokens are accepted (`iss`); empty: anybody's who has a key.
+    pub issuer: Vec<String>,
+    /// For whom a token must be (`aud`), one of these; empty: for anybody.
+    pub audience: Vec<String>,
+    /// What a token is that cannot be verified.
+    #[serde(deserialize_with = "word")]
+    pub unverified: Unverified,
+}
+
+/// What a token is that cannot be verified. It is never counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unverified {
+    /// Refused with 400.
+    #[default]
+    Reject,
+    /// None at all: `admission.missing_token` says what happens, and the application may answer 401 as ever.
+    MissingToken,
+}
+
+impl Default for Jwt {
+    fn default() -> Self {
+        Self {
+            keys: Vec::new(),
+            jwks_url: None,
+            claim: "sub".into(),
+            issuer: Vec::new(),
+            audience: Vec::new(),
+            unverified: Unverified::default(),
+        }
+    }
+}
+
+impl Jwt {
+    #[cfg(feature = "jwt")]
+    pub(super) fn verifier(&self) -> Result<crate::jwt::Verifier, ConfigError> {
+        use crate::jwt::{Expected, Key, KeySetUrl, Verifier};
+        let value = |key, found: &str, expected| ConfigError::Value { key, found: found.to_owned(), expected };
+        if self.claim.trim().is_empty() {
+            return Err(value("token.jwt.claim", &self.claim, "name the claim that holds the user, such as \"sub\""));
+        }
+        if self.keys.is_empty() && self.jwks_url.is_none() {
+            let expected = "no token could be verified; name files of keys here, or set token.jwt.jwks_url";
+            return Err(value("token.jwt.keys", "nothing", expected));
+        }
+        let url = match self.jwks_url.as_deref().map(KeySetUrl::parse) {
+            Some(Ok(url)) => Some(url),
+            Some(Err(why)) => {
+                return Err(ConfigError::JwksUrl { found: self.jwks_url.clone().unwrap_or_default(), why });
+            }
+            None => None,
+        };
+        let mut keys = Vec::new();
+        for file in &self.keys {
+            let unusable = |why| ConfigError::Pem {
+                key: "token.jwt.keys",
+                file: file.clone(),
+                why,
+                expected: "a PEM public key, a JWK or a JWK Set, or a secret of at least 32 bytes",
+            };
+            let bytes = std::fs::read(file).map_err(|error| unusable(format!("cannot be read: {error}")))?;
+            keys.extend(Key::in_file(&bytes).map_err(unusable)?);
+        }
+        let expected =
+            Expected { claim: self.claim.clone(), issuer: self.issuer.clone(), audience: self.audience.clone() };
+        Ok(Verifier::new(expected, keys, url))
+    }
+
+    #[cfg(not(feature = "jwt"))]
+    #[allow(clippy::unused_self)] // As with the feature.
+    pub(super) fn verifier(&self) -> Result<std::convert::Infallible, ConfigError> {
+        Err(ConfigError::Feature { key: "token.jwt", feature: "jwt" })
+    }
+}

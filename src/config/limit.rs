@@ -1,0 +1,397 @@
+//! `[[limit]]`: how much may be asked, of whom, and where it is counted.
+
+use super::{ConfigError, PathPatterns, Secret, whole_if_any, word};
+use crate::token_source::is_http_token;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// `[[limit]]`: a rate limiter that `headcount serve` applies to checks, after admission and in order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    /// For headers, status and metrics: 1 to 64 of the characters `A-Z a-z 0-9 - _ .`, and no other limit's.
+    pub name: String,
+    /// Whose requests are counted together.
+    pub key: LimitKey,
+    /// How it counts.
+    #[serde(default, deserialize_with = "word")]
+    pub algorithm: Algorithm,
+    /// Permits per time: `20/s`, `5/1m`, `100/1h`.
+    pub rate: Quota,
+    /// The most permits that can be saved up, where the algorithm saves; by default the permits of `rate`, and none with
+    /// `nginx`.
+    #[serde(default, deserialize_with = "whole_if_any")]
+    pub burst: Option<u64>,
+    /// With `warm_up`: how long a cold key takes to get its full rate.
+    #[serde(default = "ten_seconds", with = "humantime_serde")]
+    pub warm_up: Duration,
+    /// How long an answer is held back at most until there are permits; absent: as the algorithm does it, which is not at
+    /// all but with `leaky_queue` and `nginx`.
+    #[serde(default, with = "humantime_serde")]
+    pub max_wait: Option<Duration>,
+    /// Whom it concerns.
+    #[serde(default, deserialize_with = "word")]
+    pub applies_to: AppliesTo,
+    /// Paths, exact or a prefix that ends in `/*`; absent: all.
+    #[serde(default)]
+    pub routes: Vec<String>,
+    /// Where its keys are.
+    #[serde(default, deserialize_with = "word")]
+    pub store: LimitStore,
+    /// With `mysql`: the number of the limit's zone, which no other limit has.
+    #[serde(default, deserialize_with = "whole_if_any")]
+    pub zone: Option<u32>,
+    /// What it answers when its store does not.
+    #[serde(default, deserialize_with = "word")]
+    pub on_store_error: OnStoreError,
+    /// Refusals are counted, and not carried out.
+    #[serde(default)]
+    pub shadow: bool,
+}
+
+/// Whose requests are counted together. A request without such a key is not limited by it.
+///
+/// ```
+/// use headcount::config::LimitKey;
+/// assert_eq!("header:X-Api-Key".parse(), Ok(LimitKey::Header("X-Api-Key".into())));
+/// assert!("path".parse::<LimitKey>().is_err());
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum LimitKey {
+    /// The token as it was sent. Who gets another token gets another limit.
+    Token,
+    /// The user whom a verified token names: needs `[token.jwt]`, or a service that says who its users are.
+    Subject,
+    /// The address that the request comes from; of IPv6 the first 64 bits, which is what one customer is given.
+    ClientIp,
+    /// The value of a header.
+    Header(String),
+    /// All requests together.
+    Constant,
+}
+
+/// A word that names no key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{found:?} is no key of a limit; use \"token\", \"subject\", \"client_ip\", \"header:NAME\" or \"constant\"")]
+pub struct LimitKeyError {
+    found: String,
+}
+
+/// How a limiter counts; each is a constructor of the same name in [`crate::limit`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // Said there.
+pub enum Algorithm {
+    #[default]
+    TokenBucket,
+    LeakyBucket,
+    LeakyQueue,
+    SlidingLog,
+    SlidingCounter,
+    FixedWindow,
+    WarmUp,
+    Velocity,
+    Nginx,
+}
+
+/// Whom a limit concerns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AppliesTo {
+    /// Every request that was admitted.
+    #[default]
+    All,
+    /// Newcomers, before they take a seat: whoever is refused takes none. In memory only.
+    Newcomers,
+}
+
+/// Where a limiter's keys are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitStore {
+    /// In this process: each server has a limit of its own.
+    #[default]
+    Memory,
+    /// In the Redis of `[redis]`.
+    Redis,
+    /// In the database of `[postgres]`; token buckets only.
+    Postgres,
+    /// In the database of `[mysql]`; `velocity` only.
+    Mysql,
+}
+
+/// What a limiter answers when its store does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnStoreError {
+    /// Yes.
+    #[default]
+    Allow,
+    /// No.
+    Deny,
+    /// What the same limiter in this process says.
+    Local,
+}
+
+/// `[postgres]` and `[mysql]`: databases that hold limits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Database {
+    /// `postgres://user:password@host/database`, `mysql://user:password@host/database`.
+    pub url: Secret,
+}
+
+/// Permits per time.
+///
+/// ```
+/// use headcount::config::Quota;
+/// use std::time::Duration;
+/// assert_eq!("5/1m".parse(), Ok(Quota { permits: 5, time: Duration::from_secs(60) }));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Quota {
+    /// How many.
+    pub permits: u64,
+    /// In how much time; never zero.
+    pub time: Duration,
+}
+
+/// A text that is not `permits/time`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{found:?} is no rate; write permits per time, as in \"20/s\", \"5/1m\" or \"100/1h\"")]
+pub struct QuotaError {
+    /// What was given.
+    pub found: String,
+}
+
+fn ten_seconds() -> Duration {
+    Duration::from_secs(10)
+}
+
+impl Default for Limit {
+    /// One of which all but name, key and rate is as it is unless said.
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            key: LimitKey::Constant,
+            algorithm: Algorithm::default(),
+            rate: Quota { permits: 1, time: Duration::from_secs(1) },
+            burst: None,
+            warm_up: ten_seconds(),
+            max_wait: None,
+            applies_to: AppliesTo::default(),
+            routes: Vec::new(),
+            store: LimitStore::default(),
+            zone: None,
+            on_store_error: OnStoreError::default(),
+            shadow: false,
+        }
+    }
+}
+
+impl Limit {
+    /// Holds the limit to what its fields say of each other; `others` come before it.
+    fn check(&self, others: &[Self], config: &super::Config) -> Result<(), ConfigError> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let value = |key, found: String, expected| Err(ConfigError::Value { key, found, expected });
+        let Self { name, algorithm, store, .. } = self;
+        if name.is_empty() || name.len() > 64 || !name.chars().all(legal) {
+            return value("limit.name", name.clone(), "it must be 1 to 64 of the characters A-Z a-z 0-9 - _ .");
+        }
+        if others.iter().any(|other| other.name == *name) {
+            return value("limit.name", name.clone(), "another limit has this name; give each its own");
+        }
+        if let Err(found) = PathPatterns::parse(&self.routes) {
+            let expected = "a path begins with / and is exact, or a prefix that ends in /*";
+            return value("limit.routes", found, expected);
+        }
+        if self.key == LimitKey::Subject && config.token.jwt.is_none() {
+            let expected = "there is no subject without verified tokens; add [token.jwt], or use token";
+            return value("limit.key", "subject".into(), expected);
+        }
+        if self.applies_to == AppliesTo::Newcomers {
+            if *store != LimitStore::Memory {
+                let expected =
+                    "limits of newcomers are asked while a seat is taken, which waits for no store; use memory";
+                return value("limit.store", format!("{store:?}").to_lowercase(), expected);
+            }
+            if self.max_wait.is_some_and(|wait| !wait.is_zero()) {
+                let expected = "a newcomer's limit is answered at once; leave it out";
+                return value("limit.max_wait", "a wait".into(), expected);
+            }
+        }
+        let fits = match store {
+            LimitStore::Memory | LimitStore::Redis => true,
+            LimitStore::Postgres => matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket),
+            LimitStore::Mysql => *algorithm == Algorithm::Velocity,
+        };
+        if !fits {
+            let expected = "postgres holds token_bucket and leaky_bucket, mysql velocity, memory and redis all";
+            return value("limit.algorithm", format!("{algorithm:?}"), expected);
+        }
+        let place = match store {
+            LimitStore::Redis if config.redis.is_none() => Some("redis: [redis] is missing, and its url"),
+            LimitStore::Postgres if config.postgres.is_none() => Some("postgres: [postgres] is missing, and its url"),
+            LimitStore::Mysql if config.mysql.is_none() => Some("mysql: [mysql] is missing, and its url"),
+            _ => None,
+        };
+        if let Some(found) = place {
+            return value("limit.store", found.into(), "name the place, or use memory");
+        }
+        if *store == LimitStore::Mysql {
+            let Some(zone) = self.zone else {
+                return value("limit.zone", "nothing".into(), "with mysql, give the limit a number of its own");
+            };
+            if others.iter().any(|other| other.store == LimitStore::Mysql && other.zone == Some(zone)) {
+                return value("limit.zone", zone.to_string(), "another limit has this zone; give each its own");
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks all limits of a configuration.
+    pub(super) fn check_all(config: &super::Config) -> Result<(), ConfigError> {
+        (0..config.limit.len()).try_for_each(|nth| config.limit[nth].check(&config.limit[..nth], config))
+    }
+}
+
+impl FromStr for LimitKey {
+    type Err = LimitKeyError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once(':') {
+            None if text == "token" => Ok(Self::Token),
+            None if text == "subject" => Ok(Self::Subject),
+            None if text == "client_ip" => Ok(Self::ClientIp),
+            None if text == "constant" => Ok(Self::Constant),
+            Some(("header", name)) if is_http_token(name) => Ok(Self::Header(name.to_owned())),
+            _ => Err(LimitKeyError { found: text.to_owned() }),
+        }
+    }
+}
+
+impl TryFrom<String> for LimitKey {
+    type Error = LimitKeyError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<LimitKey> for String {
+    fn from(key: LimitKey) -> Self {
+        key.to_string()
+    }
+}
+
+impl fmt::Display for LimitKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Token => f.write_str("token"),
+            Self::Subject => f.write_str("subject"),
+            Self::ClientIp => f.write_str("client_ip"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Constant => f.write_str("constant"),
+        }
+    }
+}
+
+impl FromStr for Quota {
+    type Err = QuotaError;
+
+    /// Reads `20/s`, `5/1m`, `100/1h`: permits, a slash, and a time whose number may be left out if it is 1.
+    fn from_str(text: &str) -> Result<Self, QuotaError> {
+        let no_rate = || QuotaError { found: text.to_owned() };
+        let (permits, time) = text.split_once('/').ok_or_else(no_rate)?;
+        let permits = permits.trim().parse().map_err(|_| no_rate())?;
+        let time = time.trim();
+        // humantime's month; who writes it means a minute as often.
+        if time.ends_with('M') {
+            return Err(no_rate());
+        }
+        let time = if time.starts_with(|c: char| c.is_ascii_digit()) { time.to_owned() } else { format!("1{time}") };
+        let time = humantime::parse_duration(&time).map_err(|_| no_rate())?;
+        if time.is_zero() { Err(no_rate()) } else { Ok(Self { permits, time }) }
+    }
+}
+
+impl TryFrom<String> for Quota {
+    type Error = QuotaError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<Quota> for String {
+    fn from(quota: Quota) -> Self {
+        quota.to_string()
+    }
+}
+
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.permits, humantime::format_duration(self.time))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn limit(name: &str) -> Limit {
+        Limit { name: name.into(), ..Limit::default() }
+    }
+
+    fn complaint(limits: Vec<Limit>) -> String {
+        let config = Config { limit: limits, ..Config::default() };
+        Limit::check_all(&config).expect_err("should be refused").to_string()
+    }
+
+    #[test]
+    fn what_makes_no_sense_names_its_key() {
+        for (limits, beginning) in [
+            (vec![limit("")], "limit.name holds \"\""),
+            (vec![limit("a b")], "limit.name holds \"a b\""),
+            (vec![limit("a"), limit("a")], "limit.name holds \"a\"; another limit has this name"),
+            (vec![Limit { routes: vec!["login".into()], ..limit("a") }], "limit.routes holds \"login\""),
+            (vec![Limit { key: LimitKey::Subject, ..limit("a") }], "limit.key holds \"subject\""),
+            (
+                vec![Limit { applies_to: AppliesTo::Newcomers, store: LimitStore::Redis, ..limit("a") }],
+                "limit.store holds \"redis\"; limits of newcomers",
+            ),
+            (
+                vec![Limit { applies_to: AppliesTo::Newcomers, max_wait: Some(ten_seconds()), ..limit("a") }],
+                "limit.max_wait",
+            ),
+            (
+                vec![Limit { algorithm: Algorithm::SlidingLog, store: LimitStore::Postgres, ..limit("a") }],
+                "limit.algorithm holds \"SlidingLog\"",
+            ),
+            (vec![Limit { store: LimitStore::Redis, ..limit("a") }], "limit.store holds \"redis: [redis] is missing"),
+            (vec![Limit { store: LimitStore::Postgres, ..limit("a") }], "limit.store holds \"postgres"),
+            (
+                vec![Limit { store: LimitStore::Mysql, algorithm: Algorithm::Velocity, ..limit("a") }],
+                "limit.store holds \"mysql",
+            ),
+        ] {
+            let complaint = complaint(limits);
+            assert!(complaint.starts_with(beginning), "{complaint:?} does not begin with {beginning:?}");
+        }
+    }
+
+    #[test]
+    fn zones_are_numbered_and_nobody_shares_one() {
+        let zone =
+            |name: &str, zone| Limit { store: LimitStore::Mysql, algorithm: Algorithm::Velocity, zone, ..limit(name) };
+        let mysql = Some(Database { url: Secret::new("mysql://host/limits") });
+        let check = |limits| Limit::check_all(&Config { limit: limits, mysql: mysql.clone(), ..Config::default() });
+        assert!(check(vec![zone("a", Some(1)), zone("b", Some(2))]).is_ok());
+        assert!(check(vec![zone("a", None)]).unwrap_err().to_string().starts_with("limit.zone holds \"nothing\""));
+        let shared = check(vec![zone("a", Some(1)), zone("b", Some(1))]).unwrap_err().to_string();
+        assert!(shared.starts_with("limit.zone holds \"1\""), "{shared}");
+    }
+}

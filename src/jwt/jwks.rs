@@ -1,0 +1,122 @@
+//! Key sets from a URL: fetched at the start, and again and again in the background.
+
+use super::{Key, Verifier};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+use tokio::time::sleep;
+use ureq::http::Uri;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+
+/// How often the set is fetched: a new key should be published that long before it signs.
+const PERIOD: Duration = Duration::from_secs(300);
+
+/// How soon it is tried again after a failure; each further one doubles it.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+
+/// How long a fetch may take.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
+
+/// The largest set that is read.
+const MOST_BYTES: u64 = 256 << 10;
+
+/// Where a set is: `https://`, or `http://` on this machine. Whoever could change the answer on its way could name any user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeySetUrl(Uri);
+
+impl KeySetUrl {
+    pub(crate) fn parse(url: &str) -> Result<Self, &'static str> {
+        let uri: Uri = url.parse().map_err(|_| "it is no URL")?;
+        let host = uri.host().ok_or("it is no URL")?;
+        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            return Err("it holds a user name");
+        }
+        let is_here = host == "localhost"
+            || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+        match uri.scheme_str() {
+            Some("https") => Ok(Self(uri)),
+            Some("http") if is_here => Ok(Self(uri)),
+            Some("http") => Err("over plain http anybody on the way could change the keys"),
+            _ => Err("it is neither https:// nor, on this machine, http://"),
+        }
+    }
+
+    /// The keys of the set. Blocks.
+    fn fetch(&self) -> Result<Vec<Key>, String> {
+        let roots = rustls_native_certs::load_native_certs().certs;
+        let roots: Vec<_> = roots.iter().map(|root| Certificate::from_der(root).to_owned()).collect();
+        let tls = TlsConfig::builder()
+            .root_certs(RootCerts::Specific(Arc::new(roots)))
+            .unversioned_rustls_crypto_provider(Arc::new(tokio_rustls::rustls::crypto::ring::default_provider()))
+            .build();
+        let agent = ureq::Agent::config_builder()
+            .tls_config(tls)
+            .https_only(self.0.scheme_str() == Some("https"))
+            .timeout_global(Some(TIME_LIMIT))
+            .user_agent(concat!("headcount/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .new_agent();
+        let mut answer = agent.get(self.0.clone()).call().map_err(|error| error.to_string())?;
+        let json =
+            answer.body_mut().with_config().limit(MOST_BYTES).read_to_vec().map_err(|error| error.to_string())?;
+        Key::in_set(&json).map_err(|why| format!("what it answered {why}"))
+    }
+}
+
+impl std::fmt::Display for KeySetUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Fetches the set until `stop` says so. A set that cannot be fetched leaves the last one in force.
+pub(crate) async fn keep_fresh(verifier: Arc<Verifier>, mut stop: watch::Receiver<bool>) {
+    let Some(url) = verifier.url().cloned() else { return };
+    let mut retry = FIRST_RETRY;
+    let mut was_well = true;
+    loop {
+        let fetched = tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => return,
+            fetched = in_a_thread(url.clone()) => fetched,
+        };
+        let rest = match fetched {
+            Ok(keys) => {
+                if !was_well || !verifier.has_all_keys() {
+                    tracing::info!(%url, keys = keys.len(), "the key set was fetched");
+                }
+                verifier.replace_set(keys);
+                (retry, was_well) = (FIRST_RETRY, true);
+                PERIOD
+            }
+            Err(why) => {
+                if was_well {
+                    let kept = if verifier.has_all_keys() {
+                        "the last one stays in force"
+                    } else {
+                        "no token can be verified by it"
+                    };
+                    tracing::error!(%url, %why, "the key set of token.jwt.jwks_url cannot be fetched; {kept}");
+                }
+                was_well = false;
+                retry = (2 * retry).min(PERIOD);
+                retry / 2
+            }
+        };
+        tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => return,
+            () = sleep(rest) => {}
+        }
+    }
+}
+
+/// Not among the runtime's blocking tasks, for which a program that stops would wait.
+async fn in_a_thread(url: KeySetUrl) -> Result<Vec<Key>, String> {
+    let (done, fetched) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("headcount-jwks".into());
+    let fetch = move || {
+        // Nobody may be waiting any more.
+        let _ = done.send(url.fetch());
+    };
+    thread.spawn(fetch).map_err(|error| error.to_string())?;
+    fetched.await.unwrap_or_else(|_| Err("the fetch panicked".into()))
+}

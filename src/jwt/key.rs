@@ -1,0 +1,149 @@
+//! One key that may have signed a token, and how keys are read.
+
+use jsonwebtoken::crypto::rust_crypto::DEFAULT_PROVIDER;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey, Header};
+use serde_json::Value;
+
+/// Of one file or set.
+const MOST_KEYS: usize = 100;
+
+/// RFC 7518 §3.2: an HMAC key is at least as long as the hash.
+const LEAST_SECRET_BYTES: usize = 32;
+
+/// RFC 7518 §3.3.
+const LEAST_RSA_BITS: usize = 2048;
+
+/// An uncompressed point of P-256.
+const P256_POINT_BYTES: usize = 65;
+
+type Reader = fn(&[u8]) -> jsonwebtoken::errors::Result<DecodingKey>;
+
+/// A key is good for one algorithm: whoever may choose another could sign with what everybody knows.
+#[derive(Clone)]
+pub(crate) struct Key {
+    id: Option<String>,
+    algorithm: Algorithm,
+    key: DecodingKey,
+}
+
+impl Key {
+    /// The keys in a file: a PEM public key or certificate, a JWK or a set of them, or the bytes of a shared secret.
+    pub(crate) fn in_file(bytes: &[u8]) -> Result<Vec<Self>, String> {
+        let text = bytes.trim_ascii();
+        if text.starts_with(b"-----BEGIN ") {
+            Self::of_pem(text).map(|key| vec![key])
+        } else if text.starts_with(b"{") {
+            Self::in_set(text)
+        } else {
+            // Binary secrets may begin or end with what looks like a blank.
+            let secret = bytes.strip_suffix(b"\r\n").or(bytes.strip_suffix(b"\n")).unwrap_or(bytes);
+            Self::of_secret(None, secret).map(|key| vec![key])
+        }
+    }
+
+    /// The keys of a JWK Set (RFC 7517 §5), or one JWK. Those for other purposes and algorithms are left out.
+    pub(crate) fn in_set(json: &[u8]) -> Result<Vec<Self>, String> {
+        let json: Value = serde_json::from_slice(json).map_err(|error| format!("is no JSON: {error}"))?;
+        let set = match json {
+            Value::Object(mut object) => match object.remove("keys") {
+                Some(Value::Array(keys)) => keys,
+                Some(_) => return Err("is no JWK Set: its \"keys\" are no array".into()),
+                None => vec![Value::Object(object)],
+            },
+            _ => return Err("is neither a JWK nor a JWK Set".into()),
+        };
+        if set.len() > MOST_KEYS {
+            return Err(format!("holds {} keys; at most {MOST_KEYS} are read", set.len()));
+        }
+        // RFC 7517 §5: what is not understood is to be ignored.
+        let known = set.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
+        let keys: Vec<_> = known.filter_map(|jwk| Self::of_jwk(&jwk).ok().flatten()).collect();
+        if keys.is_empty() {
+            return Err("holds no key for HS256, RS256, ES256 or EdDSA".into());
+        }
+        Ok(keys)
+    }
+
+    fn of_jwk(jwk: &Jwk) -> Result<Option<Self>, String> {
+        let algorithm = match &jwk.algorithm {
+            AlgorithmParameters::RSA(_) => Algorithm::RS256,
+            AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => Algorithm::ES256,
+            AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => Algorithm::EdDSA,
+            AlgorithmParameters::OctetKey(_) => Algorithm::HS256,
+            _ => return Ok(None),
+        };
+        let common = &jwk.common;
+        let signs = common.public_key_use.as_ref().is_none_or(|usage| *usage == PublicKeyUse::Signature);
+        if !signs || common.key_algorithm.is_some_and(|named| named != algorithm.into()) {
+            return Ok(None);
+        }
+        let key = DecodingKey::from_jwk(jwk).map_err(|error| error.to_string())?;
+        Self::new(common.key_id.clone(), algorithm, key).map(Some)
+    }
+
+    fn of_pem(pem: &[u8]) -> Result<Self, String> {
+        if pem.windows(11).any(|window| window == b"PRIVATE KEY") {
+            return Err("holds a private key, which does not belong here. The public one: openssl pkey -pubout".into());
+        }
+        let readers: [(Algorithm, Reader); 3] = [
+            (Algorithm::RS256, DecodingKey::from_rsa_pem),
+            (Algorithm::ES256, DecodingKey::from_ec_pem),
+            (Algorithm::EdDSA, DecodingKey::from_ed_pem),
+        ];
+        let found = readers.into_iter().find_map(|(algorithm, read)| Some((algorithm, read(pem).ok()?)));
+        let (algorithm, key) = found.ok_or("is no PEM file of an RSA, P-256 or Ed25519 public key")?;
+        Self::new(None, algorithm, key)
+    }
+
+    fn of_secret(id: Option<String>, secret: &[u8]) -> Result<Self, String> {
+        Self::new(id, Algorithm::HS256, DecodingKey::from_secret(secret))
+    }
+
+    fn new(id: Option<String>, algorithm: Algorithm, key: DecodingKey) -> Result<Self, String> {
+        let bytes = key.try_get_as_bytes().map_or(0, <[u8]>::len);
+        match algorithm {
+            Algorithm::HS256 if bytes < LEAST_SECRET_BYTES => {
+                return Err(format!(
+                    "holds a secret of {bytes} bytes; HS256 needs at least {LEAST_SECRET_BYTES} (RFC 7518 §3.2)"
+                ));
+            }
+            Algorithm::RS256 => {
+                let bits = rsa_bits(&key).ok_or("holds an RSA key that cannot be read")?;
+                if bits < LEAST_RSA_BITS {
+                    return Err(format!("holds an RSA key of {bits} bits; at least {LEAST_RSA_BITS} are needed"));
+                }
+            }
+            Algorithm::ES256 if bytes != P256_POINT_BYTES => {
+                return Err("holds a key of another curve than P-256".into());
+            }
+            _ => {}
+        }
+        Ok(Self { id, algorithm, key })
+    }
+
+    /// Whether a token with this header may be signed with this key.
+    pub(super) fn fits(&self, header: &Header) -> bool {
+        let is_named = match (&self.id, &header.kid) {
+            (Some(own), Some(named)) => own == named,
+            _ => true,
+        };
+        self.algorithm == header.alg && is_named
+    }
+
+    pub(super) fn has_signed(&self, message: &[u8], signature: &Vec<u8>) -> bool {
+        // Not the process's default provider: the program that we are a part of may choose another for itself.
+        let verifier = (DEFAULT_PROVIDER.verifier_factory)(&self.algorithm, &self.key);
+        verifier.is_ok_and(|verifier| verifier.verify(message, signature).is_ok())
+    }
+}
+
+fn rsa_bits(key: &DecodingKey) -> Option<usize> {
+    use jsonwebtoken::DecodingKeyKind::{RsaModulusExponent, SecretOrDer};
+    let modulus = match key.kind() {
+        RsaModulusExponent { n, .. } => n.clone(),
+        SecretOrDer(der) => (DEFAULT_PROVIDER.key_utils.rsa_pub_components_from_public_key)(der).ok()?.0,
+    };
+    let first = modulus.iter().position(|&byte| byte != 0)?;
+    Some((modulus.len() - first) * 8 - modulus[first].leading_zeros() as usize)
+}

@@ -1,0 +1,264 @@
+use super::*;
+use jsonwebtoken::jwk::Jwk;
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, encode};
+use rsa::pkcs1::EncodeRsaPrivateKey;
+use rsa::pkcs8::EncodePublicKey;
+use serde_json::json;
+use std::sync::LazyLock;
+
+const SECRET: &[u8] = b"thirty-two bytes or more, said RFC 7518";
+const NOW: u64 = 1_800_000_000;
+
+/// Both halves of a key.
+struct Pair {
+    algorithm: Algorithm,
+    signs: EncodingKey,
+    /// As a file.
+    verifies: Vec<u8>,
+}
+
+static RSA: LazyLock<(String, String)> = LazyLock::new(|| rsa(2048));
+
+fn rsa(bits: usize) -> (String, String) {
+    let key = rsa::RsaPrivateKey::new(&mut rsa::rand_core::OsRng, bits).unwrap();
+    let private = key.to_pkcs1_pem(rsa::pkcs1::LineEnding::LF).unwrap().to_string();
+    (private, key.to_public_key().to_public_key_pem(rsa::pkcs8::LineEnding::LF).unwrap())
+}
+
+fn pairs() -> [Pair; 4] {
+    let p256 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+    let ed25519 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+    let pair = |algorithm, signs, verifies: &[u8]| Pair { algorithm, signs, verifies: verifies.to_vec() };
+    [
+        pair(Algorithm::HS256, EncodingKey::from_secret(SECRET), SECRET),
+        pair(Algorithm::RS256, EncodingKey::from_rsa_pem(RSA.0.as_bytes()).unwrap(), RSA.1.as_bytes()),
+        pair(
+            Algorithm::ES256,
+            EncodingKey::from_ec_pem(p256.serialize_pem().as_bytes()).unwrap(),
+            p256.public_key_pem().as_bytes(),
+        ),
+        pair(
+            Algorithm::EdDSA,
+            EncodingKey::from_ed_pem(ed25519.serialize_pem().as_bytes()).unwrap(),
+            ed25519.public_key_pem().as_bytes(),
+        ),
+    ]
+}
+
+fn hmac() -> Pair {
+    let [pair, ..] = pairs();
+    pair
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_millis(NOW * 1000)
+}
+
+fn expecting(change: impl FnOnce(&mut Expected), files: &[&[u8]]) -> Verifier {
+    let mut expected = Expected { claim: "sub".into(), ..Expected::default() };
+    change(&mut expected);
+    Verifier::new(expected, files.iter().flat_map(|file| Key::in_file(file).unwrap()).collect(), None)
+}
+
+fn verifier(files: &[&[u8]]) -> Verifier {
+    expecting(|_| (), files)
+}
+
+fn sign(pair: &Pair, claims: &Value) -> String {
+    encode(&Header::new(pair.algorithm), claims, &pair.signs).unwrap()
+}
+
+/// What a verifier of the shared secret says of these claims.
+fn said(claims: &Value) -> Result<String, Unverifiable> {
+    verifier(&[SECRET]).user(&sign(&hmac(), claims), now())
+}
+
+fn jwk(pair: &Pair, id: Option<&str>) -> Value {
+    let key = match pair.algorithm {
+        Algorithm::HS256 => Ok(DecodingKey::from_secret(&pair.verifies)),
+        Algorithm::RS256 => DecodingKey::from_rsa_pem(&pair.verifies),
+        Algorithm::ES256 => DecodingKey::from_ec_pem(&pair.verifies),
+        _ => DecodingKey::from_ed_pem(&pair.verifies),
+    };
+    let jwk = Jwk::from_decoding_key(&key.unwrap(), Some(pair.algorithm)).unwrap();
+    let mut jwk = serde_json::to_value(jwk).unwrap();
+    if let Some(id) = id {
+        jwk["kid"] = id.into();
+    }
+    jwk
+}
+
+#[test]
+fn each_algorithm_names_the_user_and_a_refreshed_token_the_same() {
+    for pair in pairs() {
+        let verifier = verifier(&[&pair.verifies]);
+        for issued in [NOW - 100, NOW - 50] {
+            let token = sign(&pair, &json!({"sub": "alice", "iat": issued, "exp": issued + 600}));
+            assert_eq!(verifier.user(&token, now()), Ok("alice".into()), "{:?}", pair.algorithm);
+        }
+    }
+}
+
+#[test]
+fn keys_in_a_set_are_found_by_their_name_and_others_are_left_out() {
+    let pairs = pairs();
+    let keys: Vec<Value> = pairs.iter().map(|pair| jwk(pair, Some(&format!("{:?}", pair.algorithm)))).collect();
+    let foreign = [json!({"kty": "EC", "crv": "P-521", "x": "", "y": ""}), json!({"kty": "odd"}), json!(7)];
+    let set = json!({ "keys": keys.iter().chain(&foreign).collect::<Vec<_>>() }).to_string();
+    let verifier = verifier(&[set.as_bytes()]);
+    for pair in &pairs {
+        let mut header = Header::new(pair.algorithm);
+        let mut user = |id: Option<&str>| {
+            header.kid = id.map(str::to_owned);
+            verifier.user(&encode(&header, &json!({"sub": "alice"}), &pair.signs).unwrap(), now())
+        };
+        assert_eq!(user(Some(&format!("{:?}", pair.algorithm))), Ok("alice".into()));
+        assert_eq!(user(None), Ok("alice".into()));
+        assert_eq!(user(Some("another")), Err(Unverifiable::UnknownKey));
+    }
+}
+
+#[test]
+fn a_public_key_is_no_secret() {
+    let token =
+        encode(&Header::new(Algorithm::HS256), &json!({"sub": "mallory"}), &EncodingKey::from_secret(RSA.1.as_bytes()));
+    assert_eq!(verifier(&[RSA.1.as_bytes()]).user(&token.unwrap(), now()), Err(Unverifiable::UnknownKey));
+}
+
+#[test]
+fn what_was_not_signed_names_nobody() {
+    for pair in pairs() {
+        let verifier = verifier(&[&pair.verifies]);
+        let token = sign(&pair, &json!({"sub": "alice"}));
+        let [header, claims, signature] = token.split('.').collect::<Vec<_>>()[..] else { unreachable!() };
+        let other = BASE64_URL_SAFE_NO_PAD.encode(r#"{"sub":"mallory"}"#);
+        let unsigned = BASE64_URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#);
+        let foreign = BASE64_URL_SAFE_NO_PAD.encode(format!("{{\"alg\":\"{:?}\",\"crit\":[\"b64\"]}}", pair.algorithm));
+        let (_, half) = signature.split_at(signature.len() / 2);
+        for (forged, why) in [
+            (format!("{header}.{other}.{signature}"), Unverifiable::Forged),
+            (format!("{header}.{claims}."), Unverifiable::Forged),
+            (format!("{header}.{claims}.{half}A"), Unverifiable::Forged),
+            (format!("{unsigned}.{claims}."), Unverifiable::NoJwt),
+            (format!("{foreign}.{claims}.{signature}"), Unverifiable::NoJwt),
+            (format!("{header}.{claims}"), Unverifiable::NoJwt),
+            (format!("{token}.{signature}"), Unverifiable::NoJwt),
+            (format!("{header}.{claims}.{signature}="), Unverifiable::NoJwt),
+            ("..".into(), Unverifiable::NoJwt),
+            ("opaque".into(), Unverifiable::NoJwt),
+        ] {
+            let found = verifier.user(&forged, now()).unwrap_err();
+            // Half a signature may be no base64 either.
+            assert!(found == why || (found, why) == (Unverifiable::NoJwt, Unverifiable::Forged), "{forged}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn times_are_kept_with_a_minutes_leeway() {
+    for (claims, found) in [
+        (json!({"sub": "alice", "exp": NOW - 59}), Ok("alice".into())),
+        (json!({"sub": "alice", "exp": NOW - 60}), Err(Unverifiable::Expired)),
+        (json!({"sub": "alice", "exp": NOW as f64 + 0.5}), Ok("alice".into())),
+        (json!({"sub": "alice", "nbf": NOW + 60}), Ok("alice".into())),
+        (json!({"sub": "alice", "nbf": NOW + 61}), Err(Unverifiable::NotYet)),
+        (json!({"sub": "alice", "exp": "tomorrow"}), Err(Unverifiable::NoJwt)),
+        (json!({"sub": "alice", "exp": 1e300}), Ok("alice".into())),
+        (json!({"sub": "alice", "exp": -1}), Err(Unverifiable::Expired)),
+    ] {
+        assert_eq!(said(&claims), found, "{claims}");
+    }
+}
+
+#[test]
+fn a_token_for_somebody_else_names_nobody_here() {
+    let verifier = expecting(
+        |expected| {
+            expected.issuer = vec!["https://login.example".into()];
+            expected.audience = vec!["game".into(), "lobby".into()];
+        },
+        &[SECRET],
+    );
+    for (issuer, audience, is_ours) in [
+        (json!("https://login.example"), json!("game"), true),
+        (json!("https://login.example"), json!(["shop", "lobby"]), true),
+        (json!("https://login.example"), json!(["shop"]), false),
+        (json!("https://login.example"), json!(null), false),
+        (json!("https://evil.example"), json!("game"), false),
+        (json!(null), json!("game"), false),
+    ] {
+        let token = sign(&hmac(), &json!({"sub": "alice", "iss": issuer, "aud": audience}));
+        let expected = if is_ours { Ok("alice".to_owned()) } else { Err(Unverifiable::NotForUs) };
+        assert_eq!(verifier.user(&token, now()), expected, "{issuer} {audience}");
+    }
+}
+
+#[test]
+fn the_user_is_a_text_or_a_whole_number() {
+    for (claims, user) in [
+        (json!({"sub": "alice"}), Some("alice")),
+        (json!({"sub": 42}), Some("42")),
+        (json!({"sub": -42}), Some("-42")),
+        (json!({"sub": 4.2}), None),
+        (json!({"sub": " "}), None),
+        (json!({"sub": ["alice"]}), None),
+        (json!({"sub": null}), None),
+        (json!({"name": "alice"}), None),
+    ] {
+        assert_eq!(said(&claims).ok().as_deref(), user, "{claims}");
+    }
+    assert_eq!(said(&json!(["alice"])), Err(Unverifiable::NoJwt));
+}
+
+#[test]
+fn a_new_set_takes_the_place_of_the_last_one_and_files_stay() {
+    let [secret, rsa, ..] = pairs();
+    let verifier = verifier(&[&secret.verifies]);
+    let of = |pair: &Pair| Key::in_set(jwk(pair, None).to_string().as_bytes()).unwrap();
+    let user = |pair: &Pair| verifier.user(&sign(pair, &json!({"sub": "alice"})), now());
+    verifier.replace_set(of(&rsa));
+    assert!(user(&rsa).is_ok() && user(&secret).is_ok());
+    let [_, _, other, _] = pairs();
+    verifier.replace_set(of(&other));
+    assert!(user(&other).is_ok() && user(&secret).is_ok());
+    assert_eq!(user(&rsa), Err(Unverifiable::UnknownKey));
+}
+
+#[test]
+fn what_is_no_key_says_why() {
+    let p384 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap();
+    let many = json!({ "keys": vec![json!({"kty": "oct", "k": "x"}); 101] }).to_string();
+    for (file, why) in [
+        (RSA.0.as_bytes(), "private key"),
+        (b"too short", "9 bytes"),
+        (b"", "0 bytes"),
+        (rsa(1024).1.as_bytes(), "1024 bits"),
+        (p384.public_key_pem().as_bytes(), "another curve"),
+        (b"-----BEGIN PUBLIC KEY-----\nnonsense\n-----END PUBLIC KEY-----", "no PEM file"),
+        (b"{\"keys\": []}", "no key for"),
+        (b"{\"keys\": {}}", "no JWK Set"),
+        (b"{", "no JSON"),
+        (many.as_bytes(), "101 keys"),
+        (b"{\"kty\":\"oct\",\"k\":\"c2hvcnQ\"}", "no key for"),
+    ] {
+        let error = Key::in_file(file).err().unwrap_or_else(|| panic!("should be refused: {why}"));
+        assert!(error.contains(why), "{error:?} lacks {why:?}");
+    }
+}
+
+#[test]
+fn keys_come_over_tls_or_from_this_machine() {
+    for (url, is_good) in [
+        ("https://login.example/.well-known/jwks.json", true),
+        ("http://127.0.0.1:8080/jwks", true),
+        ("http://[::1]/jwks", true),
+        ("http://localhost/jwks", true),
+        ("http://login.example/jwks", false),
+        ("https://user:canary@login.example/jwks", false),
+        ("file:///etc/passwd", false),
+        ("login.example", false),
+        ("", false),
+    ] {
+        assert_eq!(KeySetUrl::parse(url).is_ok(), is_good, "{url}");
+    }
+}

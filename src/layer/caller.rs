@@ -1,0 +1,62 @@
+//! Who asks.
+
+use crate::headcount::Headcount;
+use crate::token_source::{InvalidToken, TokenSource};
+use http::{Extensions, HeaderMap};
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
+
+/// What a request shows of its user.
+#[derive(Debug, Default)]
+pub(crate) struct Caller<'r> {
+    /// As it was sent.
+    pub(crate) token: Option<&'r str>,
+    /// The user whom a verified token names, or of whom the service has said so.
+    pub(crate) subject: Option<Cow<'r, str>>,
+}
+
+/// The user whom a verified token names. The layer puts it into the extensions of every request that it lets through and
+/// knows the user of: with `[token.jwt]`, or with [`AdmissionLayer::user`](super::AdmissionLayer::user).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject(pub String);
+
+impl<'r> Caller<'r> {
+    pub(crate) fn named(subject: Option<Cow<'r, str>>) -> Self {
+        Self { token: None, subject: subject.filter(|subject| !subject.trim().is_empty()) }
+    }
+
+    /// What is counted.
+    pub(crate) fn user(&self) -> Option<&str> {
+        self.subject.as_deref().or(self.token)
+    }
+
+    pub(super) fn to_subject(&self) -> Option<Subject> {
+        self.subject.as_ref().map(|subject| Subject(subject.clone().into_owned()))
+    }
+}
+
+impl Headcount {
+    /// Looks for a token where the configuration says, and verifies it if tokens are verified.
+    pub(crate) fn caller<'r>(&self, headers: &'r HeaderMap) -> Result<Caller<'r>, InvalidToken> {
+        let settings = &self.shared.settings;
+        let token = TokenSource::find(&settings.sources, headers)?;
+        #[cfg(feature = "jwt")]
+        if let (Some((verifier, unverified)), Some(token)) = (&settings.jwt, token) {
+            return match (verifier.user(token, self.shared.clock.wall()), unverified) {
+                (Ok(user), _) => Ok(Caller { token: Some(token), subject: Some(user.into()) }),
+                (Err(_), crate::config::Unverified::MissingToken) => Ok(Caller::default()),
+                (Err(why), crate::config::Unverified::Reject) => Err(InvalidToken::Unverifiable(why)),
+            };
+        }
+        Ok(Caller { token, subject: None })
+    }
+}
+
+/// The other end of a request's connection: axum's `ConnectInfo<SocketAddr>`, or a `SocketAddr` in its extensions.
+pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
+    #[cfg(feature = "admin")]
+    if let Some(axum::extract::ConnectInfo(peer)) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
+        return Some(peer.ip());
+    }
+    extensions.get::<SocketAddr>().map(SocketAddr::ip)
+}

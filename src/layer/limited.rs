@@ -1,0 +1,154 @@
+//! The middleware that limits, for requests that are in.
+
+use super::body::AdmissionBody;
+use super::caller::{Caller, Subject, peer};
+use super::judge::Asked;
+use super::limit::{Limit, Limited, Limits};
+use super::quota::Quotas;
+use super::refusal::Refusal;
+use crate::headcount::Headcount;
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// Puts limiters in front of a service: who is within the limits reaches it, who is not gets 429. Preflights pass.
+///
+/// It finds tokens, users and clients as the controller's configuration says, and decides nothing about seats: put it
+/// *inside* the [`AdmissionLayer`](super::AdmissionLayer), so that only who is admitted is charged, and a newcomer who is
+/// refused takes no seat.
+///
+/// # Cost
+/// A request that no limit concerns costs a look at its path and headers. For others a future is boxed, and the limiters are
+/// asked: in memory some 100 ns each, elsewhere a round trip.
+#[derive(Clone)]
+pub struct LimitLayer {
+    headcount: Headcount,
+    limits: Arc<Limits>,
+}
+
+impl Headcount {
+    /// A layer of limits, asked in order; those in one store, and of one key if it is not memory, as one step.
+    pub fn limit_layer(&self, limits: impl IntoIterator<Item = Limit>) -> LimitLayer {
+        let mut list = Limits::default();
+        limits.into_iter().for_each(|limit| list.add(limit, self));
+        LimitLayer { headcount: self.clone(), limits: Arc::new(list) }
+    }
+}
+
+impl<S> Layer<S> for LimitLayer {
+    type Service = LimitService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        LimitService { inner, layer: self.clone() }
+    }
+}
+
+/// A service with limiters in front of it.
+#[derive(Clone)]
+pub struct LimitService<S> {
+    inner: S,
+    layer: LimitLayer,
+}
+
+impl<S, B, R> Service<Request<B>> for LimitService<S>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone,
+    R: Body,
+    R::Data: From<Bytes>,
+{
+    type Response = Response<AdmissionBody<R>>;
+    type Error = S::Error;
+    type Future = LimitFuture<S, B>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let LimitLayer { headcount, limits } = &self.layer;
+        let asked = Asked {
+            method: request.method(),
+            path: Some(request.uri().path()),
+            headers: request.headers(),
+            peer: peer(request.extensions()),
+        };
+        let subject = request.extensions().get::<Subject>().map(|Subject(subject)| subject.as_str().into());
+        let caller = match subject {
+            Some(subject) => Caller { subject: Some(subject), ..Caller::default() },
+            // What is wrong with a token is admission's business.
+            None => headcount.caller(asked.headers).unwrap_or_default(),
+        };
+        let concerned = limits.concerned(headcount, &asked, &caller);
+        if concerned.is_empty() || *asked.method == Method::OPTIONS {
+            return LimitFuture {
+                state: State::Answering { answer: self.inner.call(request), quotas: Quotas::default() },
+            };
+        }
+        let refusal = Refusal::limited(headcount.mode(), &asked);
+        let limits = Arc::clone(limits);
+        let asking: Asking = Box::pin(async move { limits.ask(&concerned).await });
+        // The one that is ready goes along; the next request finds a clone, which is polled anew.
+        let clone = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, clone);
+        LimitFuture { state: State::Asking { asking, waiting: Some((inner, request, refusal)) } }
+    }
+}
+
+type Asking = Pin<Box<dyn Future<Output = Result<Quotas, Limited>> + Send>>;
+
+pin_project! {
+    /// The limiters' answer and then the inner service's, or a refusal.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct LimitFuture<S, B> where S: Service<Request<B>> {
+        #[pin]
+        state: State<S, B, S::Future>,
+    }
+}
+
+pin_project! {
+    #[project = StateProjection]
+    enum State<S, B, F> {
+        Asking { asking: Asking, waiting: Option<(S, Request<B>, Refusal)> },
+        Answering { #[pin] answer: F, quotas: Quotas },
+    }
+}
+
+impl<S, B, R> Future for LimitFuture<S, B>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: Body,
+    R::Data: From<Bytes>,
+{
+    type Output = Result<Response<AdmissionBody<R>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            match state.as_mut().project() {
+                StateProjection::Asking { asking, waiting } => {
+                    let answer = ready!(asking.as_mut().poll(context));
+                    let (mut inner, request, refusal) = waiting.take().expect("a future is not polled after its end");
+                    match answer {
+                        Ok(quotas) => state.set(State::Answering { answer: inner.call(request), quotas }),
+                        Err(limited) => {
+                            let response = refusal.by(limited).into_response();
+                            return Poll::Ready(Ok(response.map(AdmissionBody::refusal)));
+                        }
+                    }
+                }
+                StateProjection::Answering { answer, quotas } => {
+                    return Poll::Ready(ready!(answer.poll(context)).map(|mut response| {
+                        quotas.tell(response.headers_mut());
+                        response.map(|body| AdmissionBody::inner(body, || None))
+                    }));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Verified tokens behind a real `headcount serve`: keys in files, keys from a URL, and what strangers get.
+#![cfg(feature = "server")]
+
+mod support;
+
+use jsonwebtoken::jwk::Jwk;
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, encode};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use support::flood::flood;
+use support::{Server, get, request, wait_for};
+use tempfile::tempdir;
+
+const SECRET: &[u8] = b"thirty-two bytes or more, said RFC 7518";
+
+fn signed(claims: &Value) -> String {
+    encode(&Header::default(), claims, &EncodingKey::from_secret(SECRET)).unwrap()
+}
+
+/// A server that verifies tokens, and counts at most so many users.
+fn start(state: &Path, max_active_users: u64, jwt: &str) -> Server {
+    std::fs::write(state.join("jwt.key"), SECRET).unwrap();
+    let file = state.join("headcount.toml");
+    std::fs::write(&file, format!("[token.jwt]\n{jwt}\n")).unwrap();
+    Server::start(state, &["-c", file.to_str().unwrap(), "--max-active-users", &max_active_users.to_string()], &[])
+}
+
+fn with_file(state: &Path, more: &str) -> String {
+    format!("keys = [{:?}]\n{more}", state.join("jwt.key"))
+}
+
+#[test]
+fn a_refreshed_token_is_the_same_user() {
+    let state = tempdir().unwrap();
+    let server = start(state.path(), 1, &with_file(state.path(), ""));
+    let token = |user: &str, issued: u64| signed(&json!({"sub": user, "iat": issued}));
+    assert_eq!(server.decide(&token("alice", 1)), "newcomer");
+    assert_eq!(server.decide(&token("alice", 2)), "seen");
+    assert_eq!(server.decide(&token("bob", 3)), "rejected");
+    // The application touches users, whose tokens it has verified, or shows a token.
+    let touch = |headers: &[(&str, &str)], body| request(server.check, "POST", "/v1/touch", headers, body).status;
+    assert_eq!(touch(&[("Content-Type", "application/json")], r#"["alice"]"#), 200);
+    assert_eq!(touch(&[("Authorization", &format!("Bearer {}", token("alice", 4)))], ""), 200);
+    assert_eq!(touch(&[("Authorization", &format!("Bearer {}", token("bob", 4)))], ""), 409);
+    assert_eq!(touch(&[("Authorization", "Bearer alice")], ""), 400);
+}
+
+#[test]
+fn what_cannot_be_verified_is_refused_and_never_counted() {
+    let state = tempdir().unwrap();
+    let server = start(state.path(), 10, &with_file(state.path(), "issuer = [\"us\"]"));
+    let expired = signed(&json!({"sub": "alice", "iss": "us", "exp": 1}));
+    let foreign = signed(&json!({"sub": "alice", "iss": "them"}));
+    for (token, why) in [("alice", "no JSON Web Token"), (&expired, "has expired"), (&foreign, "not meant for this")] {
+        let answer = server.check(token);
+        assert_eq!((answer.status, answer.header("x-headcount-decision")), (400, "invalid"));
+        assert!(answer.json()["detail"].as_str().unwrap().contains(why), "{}", answer.body);
+        assert!(!answer.body.contains(token), "the token is not sent back");
+    }
+    let status = server.status();
+    assert_eq!((&status["decisions"]["invalid"], &status["active_users"]["estimate"]), (&json!(3), &json!(0)));
+}
+
+#[test]
+fn unverified_tokens_may_be_none_at_all() {
+    let state = tempdir().unwrap();
+    let server = start(state.path(), 1, &with_file(state.path(), "unverified = \"missing-token\""));
+    assert_eq!(server.decide("opaque"), "missing");
+    assert_eq!(server.decide(&signed(&json!({"sub": "alice"}))), "newcomer");
+    assert_eq!(server.decide("opaque"), "rejected");
+    assert_eq!(server.status()["active_users"]["estimate"], 1);
+}
+
+#[test]
+fn a_configuration_without_keys_says_what_would_do() {
+    let state = tempdir().unwrap();
+    for (jwt, part) in [
+        ("", "token.jwt.keys holds \"nothing\""),
+        ("keys = [\"/nowhere/jwt.pem\"]", "token.jwt.keys names /nowhere/jwt.pem, which cannot be read"),
+        ("jwks_url = \"http://login.example/jwks\"", "anybody on the way could change the keys"),
+        ("jwks_url = \"nonsense\"", "token.jwt.jwks_url is \"nonsense\""),
+    ] {
+        let file = state.path().join("headcount.toml");
+        std::fs::write(&file, format!("[admission]\nmax_active_users = 1\n[token.jwt]\n{jwt}\n")).unwrap();
+        let output = support::program(state.path()).arg("serve").arg("-c").arg(&file).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(part) && error.contains("headcount.toml"), "{error}");
+    }
+}
+
+/// Publishes a key set, and counts who asks.
+struct KeyServer {
+    port: u16,
+    /// The status line and the body.
+    answer: Arc<Mutex<(&'static str, String)>>,
+    asked: Arc<AtomicU64>,
+}
+
+impl KeyServer {
+    fn start(answer: (&'static str, String)) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (answer, asked) = (Arc::new(Mutex::new(answer)), Arc::new(AtomicU64::new(0)));
+        let (said, counted) = (Arc::clone(&answer), Arc::clone(&asked));
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let _ = stream.read(&mut [0; 4096]);
+                counted.fetch_add(1, Relaxed);
+                let (status, body) = said.lock().clone();
+                let length = body.len();
+                let _ =
+                    write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}");
+            }
+        });
+        Self { port, answer, asked }
+    }
+
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/jwks.json", self.port)
+    }
+}
+
+/// A key with a name, and the set that publishes it.
+fn published(id: &str) -> (EncodingKey, String) {
+    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+    let public = DecodingKey::from_ec_pem(key.public_key_pem().as_bytes()).unwrap();
+    let mut jwk = Jwk::from_decoding_key(&public, Some(Algorithm::ES256)).unwrap();
+    jwk.common.key_id = Some(id.into());
+    (EncodingKey::from_ec_pem(key.serialize_pem().as_bytes()).unwrap(), json!({ "keys": [jwk] }).to_string())
+}
+
+#[test]
+fn keys_are_fetched_in_the_background_and_never_for_a_token() {
+    let (key, set) = published("one");
+    let keys = KeyServer::start(("503 Service Unavailable", String::new()));
+    let state = tempdir().unwrap();
+    let server = start(state.path(), 10, &format!("jwks_url = {:?}", keys.url()));
+    let token = |id: &str, user: &str| {
+        let header = Header { kid: Some(id.into()), ..Header::new(Algorithm::ES256) };
+        encode(&header, &json!({ "sub": user }), &key).unwrap()
+    };
+    // Until there are keys nobody can be verified, and no load balancer should send anybody.
+    assert_eq!(server.decide(&token("one", "alice")), "invalid");
+    let ready = get(server.admin, "/readyz", &[]);
+    assert_eq!(ready.status, 503);
+    assert!(ready.body.contains("jwks_url"), "{}", ready.body);
+    wait_for("the log to say why", || server.logged().contains("503").then_some(()));
+    *keys.answer.lock() = ("200 OK", set);
+    wait_for("the keys", || server.is_ready().then_some(()));
+    assert_eq!(server.decide(&token("one", "alice")), "newcomer");
+
+    let asked = keys.asked.load(Relaxed);
+    let requests: Vec<_> = (0..1000)
+        .map(|nth| vec![("Authorization".to_owned(), format!("Bearer {}", token(&format!("key-{nth}"), "mallory")))])
+        .collect();
+    let answers = flood(server.check, u64::MAX, &requests);
+    assert_eq!(answers.into_iter().collect::<Vec<_>>(), [((400, "invalid".to_owned()), 1000)]);
+    assert_eq!(keys.asked.load(Relaxed), asked, "unknown keys are not asked for");
+}
+
+#[test]
+fn a_set_that_is_none_is_refused_and_a_stop_waits_for_no_fetch() {
+    let keys = KeyServer::start(("200 OK", "<html>".into()));
+    let state = tempdir().unwrap();
+    let server = start(state.path(), 10, &format!("jwks_url = {:?}", keys.url()));
+    wait_for("the log to say what is wrong", || server.logged().contains("is no JSON").then_some(()));
+    assert!(!server.is_ready());
+    // One that accepts and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://127.0.0.1:{}/jwks", silent.local_addr().unwrap().port());
+    let other = tempdir().unwrap();
+    let mut waiting = start(other.path(), 10, &format!("jwks_url = {url:?}"));
+    let _fetch = silent.accept().unwrap();
+    waiting.process.signal("-TERM");
+    let status = waiting.process.0.wait().unwrap();
+    assert!(status.success() && !waiting.logged().contains("cannot be fetched"), "{}", waiting.logged());
+}
+
+/// FAULTS 35.
+#[test]
+fn a_flood_of_random_tokens_moves_nothing() {
+    const REAL: usize = 10_000;
+    let state = tempdir().unwrap();
+    let server = start(state.path(), 20_000, &with_file(state.path(), ""));
+    let bearer = |token: String| vec![("Authorization".to_owned(), format!("Bearer {token}"))];
+    let user = |nth: usize| bearer(signed(&json!({"sub": format!("user-{nth}"), "iat": nth})));
+    let crowd: Vec<_> = (0..REAL).map(user).collect();
+    let answers = flood(server.check, u64::MAX, &crowd);
+    assert!(answers.keys().all(|(status, _)| *status == 200), "{answers:?}");
+    let estimate = || server.status()["active_users"]["estimate"].as_f64().unwrap();
+    let before = estimate();
+
+    let forger = EncodingKey::from_secret(b"another secret of thirty-two bytes, at least");
+    let random = |nth: usize| match nth % 3 {
+        0 => format!("{:032x}", fastrand::u128(..)),
+        1 => encode(&Header::default(), &json!({"sub": format!("user-{}", fastrand::u64(..))}), &forger).unwrap(),
+        _ => signed(&json!({"sub": "x"})).replace('.', "x."),
+    };
+    // A newcomer among every hundred.
+    let mix: Vec<_> =
+        (0..20_000).map(|nth| if nth % 100 == 0 { user(REAL + nth) } else { bearer(random(nth)) }).collect();
+    let answers = flood(server.check, 5000, &mix);
+    let count = |status: u16, decision: &str| answers.get(&(status, decision.to_owned())).copied().unwrap_or_default();
+    assert_eq!(count(400, "invalid"), 19_800, "{answers:?}");
+    assert!(count(200, "newcomer") >= 199 && count(200, "newcomer") + count(200, "seen") == 200, "{answers:?}");
+    let moved = (estimate() - 200.0 - before).abs() / before;
+    assert!(moved < 0.01, "the estimate moved by {:.2} %", 100.0 * moved);
+}

@@ -1,0 +1,278 @@
+//! `[[limit]]` behind a real `headcount serve`: what a client is told, whom it concerns, and what holds against a crowd.
+#![cfg(feature = "server")]
+
+mod support;
+
+use serde_json::{Value, json};
+use std::path::Path;
+use support::flood::{Answers, flood};
+use support::{Answer, Redis, Server, get, request};
+use tempfile::tempdir;
+
+const TRUST: &str = "[server]\ntrusted_proxies = [\"127.0.0.1\"]\n";
+
+fn start(state: &Path, max_active_users: u64, text: &str) -> Server {
+    let file = state.join("headcount.toml");
+    std::fs::write(&file, text).unwrap();
+    Server::start(state, &["-c", file.to_str().unwrap(), "--max-active-users", &max_active_users.to_string()], &[])
+}
+
+fn limit(name: &str, more: &str) -> String {
+    format!("[[limit]]\nname = \"{name}\"\n{more}\n")
+}
+
+fn ask(server: &Server, path: &str, token: &str, more: &[(&str, &str)]) -> Answer {
+    let bearer = format!("Bearer {token}");
+    let headers: Vec<_> = [("Authorization", bearer.as_str())].into_iter().chain(more.iter().copied()).collect();
+    get(server.check, &format!("/v1/check{path}"), &headers)
+}
+
+fn limits(server: &Server) -> Value {
+    server.status()["limits"].clone()
+}
+
+#[test]
+fn who_asks_too_much_is_told_by_what_and_how_long() {
+    let state = tempdir().unwrap();
+    let more = "key = \"token\"\nalgorithm = \"sliding_log\"\nrate = \"2/1m\"\nroutes = [\"/login\", \"/api/auth/*\"]";
+    let server = start(state.path(), 10, &limit("login", more));
+    let first = ask(&server, "/login", "alice", &[]);
+    assert_eq!((first.status, first.header("x-headcount-decision")), (200, "newcomer"));
+    assert_eq!(first.header("ratelimit-policy"), "\"login\";q=2;w=60");
+    assert!(first.header("ratelimit").starts_with("\"login\";r=1;t="), "{}", first.head);
+    assert_eq!(ask(&server, "/api/auth/token", "alice", &[]).status, 200);
+    let third = ask(&server, "/login", "alice", &[]);
+    assert_eq!((third.status, third.header("x-headcount-decision")), (429, "limited"));
+    assert_eq!(third.header("x-headcount-limit"), "login");
+    assert!((1..=60).contains(&third.header("retry-after").parse::<u64>().unwrap()), "{}", third.head);
+    assert!(third.header("ratelimit").starts_with("\"login\";r=0;t="), "{}", third.head);
+    assert_eq!(third.header("cache-control"), "no-store");
+    let problem = third.json();
+    assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
+    assert_eq!((&problem["status"], &problem["violated-policies"]), (&json!(429), &json!(["login"])));
+    let page = ask(&server, "/login", "alice", &[("Accept", "text/html")]);
+    assert!(page.header("content-type").starts_with("text/html"));
+    // Others, other paths and preflights are not concerned; and she is in all the same.
+    assert_eq!(ask(&server, "/login", "bob", &[]).status, 200);
+    let elsewhere = ask(&server, "/play", "alice", &[]);
+    assert_eq!((elsewhere.status, elsewhere.header("ratelimit")), (200, ""));
+    assert_eq!(
+        request(server.check, "OPTIONS", "/v1/check/login", &[("Authorization", "Bearer alice")], "").status,
+        200
+    );
+    let status = server.status();
+    let shown = json!([{"name": "login", "allowed": 3, "limited": 2, "shadow_limited": 0, "store_errors": 0}]);
+    assert_eq!(status["limits"], shown);
+    // Each check is one decision.
+    let decisions = &status["decisions"];
+    assert_eq!((&decisions["limited"], &decisions["seen"], &decisions["newcomer"]), (&json!(2), &json!(2), &json!(2)));
+    let metrics = get(server.admin, "/metrics", &[]).body;
+    let line = "headcount_limiter_decisions_total{limiter=\"login\",decision=\"limited\"} 2";
+    assert!(metrics.contains(line), "{metrics}");
+}
+
+#[test]
+fn who_is_rejected_is_not_charged_and_a_shadow_refuses_nobody() {
+    let state = tempdir().unwrap();
+    let text = limit("all", "key = \"constant\"\nrate = \"2/1h\"")
+        + &limit("look", "key = \"constant\"\nrate = \"1/1h\"\nshadow = true");
+    let server = start(state.path(), 1, &text);
+    assert_eq!(ask(&server, "", "alice", &[]).header("x-headcount-decision"), "newcomer");
+    assert_eq!(ask(&server, "", "bob", &[]).header("x-headcount-decision"), "rejected");
+    assert_eq!(ask(&server, "", "alice", &[]).header("x-headcount-decision"), "seen");
+    let third = ask(&server, "", "alice", &[]);
+    assert_eq!((third.header("x-headcount-decision"), third.header("x-headcount-limit")), ("limited", "all"));
+    let limits = limits(&server);
+    assert_eq!((&limits[0]["allowed"], &limits[0]["limited"]), (&json!(2), &json!(1)));
+    assert_eq!(
+        (&limits[1]["allowed"], &limits[1]["shadow_limited"], &limits[1]["limited"]),
+        (&json!(1), &json!(1), &json!(0))
+    );
+}
+
+#[test]
+fn nothing_is_refused_while_nothing_is_enforced() {
+    for enforcement in ["shadow", "off"] {
+        let state = tempdir().unwrap();
+        let text = limit("all", "key = \"constant\"\nrate = \"1/1h\"")
+            + &limit("new", "key = \"constant\"\nrate = \"1/1h\"\napplies_to = \"newcomers\"")
+            + &format!("[admission]\nenforcement = \"{enforcement}\"\n");
+        let server = start(state.path(), 100, &text);
+        for token in 0..10 {
+            assert_eq!(ask(&server, "", &token.to_string(), &[]).status, 200, "{enforcement}");
+        }
+    }
+}
+
+#[test]
+fn a_client_is_its_address_and_nothing_that_it_says_of_it() {
+    let rule = limit("address", "key = \"client_ip\"\nalgorithm = \"sliding_log\"\nrate = \"1/1h\"");
+    let state = tempdir().unwrap();
+    let server = start(state.path(), 100, &rule);
+    let from = |server: &Server, address: &str| ask(server, "", "alice", &[("X-Forwarded-For", address)]).status;
+    assert_eq!((from(&server, "1.1.1.1"), from(&server, "2.2.2.2")), (200, 429), "nobody is trusted");
+
+    let other = tempdir().unwrap();
+    let trusting = start(other.path(), 100, &(rule + TRUST));
+    assert_eq!((from(&trusting, "1.1.1.1"), from(&trusting, "2.2.2.2")), (200, 200));
+    assert_eq!(from(&trusting, "6.6.6.6, 1.1.1.1"), 429, "the proxy has seen 1.1.1.1");
+    assert_eq!(from(&trusting, "::ffff:1.1.1.1"), 429, "the same address");
+    // A customer has the lower half of an IPv6 address.
+    assert_eq!((from(&trusting, "2001:db8::1"), from(&trusting, "2001:db8::2:3")), (200, 429));
+    assert_eq!(from(&trusting, "2001:db8:0:1::1"), 200);
+}
+
+#[test]
+fn each_algorithm_limits_in_memory_and_in_redis() {
+    let redis = Redis::start();
+    let algorithms = [
+        "token_bucket",
+        "leaky_bucket",
+        "leaky_queue",
+        "sliding_log",
+        "sliding_counter",
+        "fixed_window",
+        "warm_up",
+        "velocity",
+        "nginx",
+    ];
+    for store in ["memory", "redis"] {
+        let rules = algorithms.map(|algorithm| {
+            let more = format!(
+                "key = \"header:X-Key\"\nalgorithm = \"{algorithm}\"\nrate = \"2/1h\"\nmax_wait = \"0s\"\n\
+                 store = \"{store}\"\nroutes = [\"/{algorithm}\"]"
+            );
+            limit(algorithm, &more)
+        });
+        let state = tempdir().unwrap();
+        let redis = format!("[redis]\nurl = {:?}\n[token]\nsecret = \"sixteen bytes, at least\"\n", redis.url());
+        let text = rules.concat() + if store == "redis" { &redis } else { "" };
+        let server = start(state.path(), 100, &text);
+        for algorithm in algorithms {
+            let statuses: Vec<_> =
+                (0..6).map(|_| ask(&server, &format!("/{algorithm}"), "alice", &[("X-Key", "k")]).status).collect();
+            let allowed = statuses.iter().filter(|&&status| status == 200).count();
+            // Waiting at most 0 s, a queue and nginx let one through; a cold key gets one and pays later.
+            let expected = if matches!(algorithm, "leaky_queue" | "nginx" | "warm_up") { 1 } else { 2 };
+            assert_eq!(allowed, expected, "{algorithm} in {store}: {statuses:?}");
+            assert_eq!(ask(&server, &format!("/{algorithm}"), "alice", &[("X-Key", "other")]).status, 200);
+            assert_eq!(ask(&server, &format!("/{algorithm}"), "alice", &[]).status, 200, "no key, no limit");
+        }
+    }
+}
+
+#[test]
+fn servers_share_a_limit_in_redis_and_a_refusal_leaves_nothing_anywhere() {
+    let redis = Redis::start();
+    let text = limit("fleet", "key = \"token\"\nalgorithm = \"sliding_log\"\nrate = \"3/1h\"\nstore = \"redis\"")
+        + &limit("here", "key = \"token\"\nalgorithm = \"sliding_log\"\nrate = \"1/1h\"\nroutes = [\"/narrow\"]")
+        + &format!("[redis]\nurl = {:?}\n[token]\nsecret = \"sixteen bytes, at least\"\n", redis.url());
+    let states = [tempdir().unwrap(), tempdir().unwrap()];
+    let [one, other] = [0, 1].map(|nth| start(states[nth].path(), 100, &text));
+    assert_eq!(ask(&one, "/narrow", "alice", &[]).status, 200);
+    for _ in 0..5 {
+        // Refused by the second limit: what the first one had given goes back.
+        assert_eq!(ask(&one, "/narrow", "alice", &[]).header("x-headcount-limit"), "here");
+    }
+    assert_eq!(ask(&other, "/", "alice", &[]).status, 200);
+    assert_eq!(ask(&one, "/", "alice", &[]).status, 200);
+    assert_eq!(ask(&other, "/", "alice", &[]).header("x-headcount-limit"), "fleet");
+    let keys: Vec<String> = redis.ask(&["KEYS", "headcount:limit:*"]);
+    assert!(!keys.is_empty() && keys.iter().all(|key| !key.contains("alice")), "{keys:?}");
+}
+
+#[test]
+fn a_store_that_is_away_is_answered_as_the_limit_says() {
+    let redis = Redis::start();
+    let rule = |name: &str, on: &str| {
+        let more = format!(
+            "key = \"token\"\nrate = \"1/1h\"\nstore = \"redis\"\non_store_error = \"{on}\"\nroutes = [\"/{name}\"]"
+        );
+        limit(name, &more)
+    };
+    let text = rule("allow", "allow")
+        + &rule("deny", "deny")
+        + &rule("local", "local")
+        + &format!("[redis]\nurl = {:?}\n[token]\nsecret = \"sixteen bytes, at least\"\n", redis.url());
+    let state = tempdir().unwrap();
+    let server = start(state.path(), 100, &text);
+    drop(redis);
+    let statuses = |path: &str| [(); 3].map(|()| ask(&server, path, "alice", &[]).status);
+    assert_eq!(statuses("/allow"), [200; 3]);
+    assert_eq!(statuses("/deny"), [429; 3]);
+    assert_eq!(statuses("/local"), [200, 429, 429]);
+    assert_eq!(limits(&server)[0]["store_errors"], 3);
+}
+
+#[test]
+fn a_wait_holds_the_answer_back_and_no_longer_than_it_says() {
+    let state = tempdir().unwrap();
+    let server =
+        start(state.path(), 100, &limit("slow", "key = \"token\"\nrate = \"20/s\"\nburst = 1\nmax_wait = \"120ms\""));
+    let answers = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| ask(&server, "", "alice", &[]).status)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    let waited = answers.iter().filter(|&&status| status == 200).count();
+    assert!((3..8).contains(&waited), "{answers:?}");
+}
+
+fn token(nth: u64) -> String {
+    format!("Bearer {nth:x}-{:016x}", fastrand::u64(..))
+}
+
+fn at(address: &str, token: String) -> Vec<(String, String)> {
+    vec![("Authorization".to_owned(), token), ("X-Forwarded-For".to_owned(), address.to_owned())]
+}
+
+fn count(answers: &Answers, status: u16, decision: &str) -> u64 {
+    answers.get(&(status, decision.to_owned())).copied().unwrap_or_default()
+}
+
+#[test]
+fn random_tokens_from_a_few_addresses_hardly_move_the_estimate() {
+    let state = tempdir().unwrap();
+    let rule = limit(
+        "per-address",
+        "key = \"client_ip\"\nalgorithm = \"sliding_log\"\nrate = \"10/1m\"\napplies_to = \"newcomers\"",
+    );
+    let server = start(state.path(), 20_000, &(rule + TRUST));
+    let real: Vec<_> =
+        (0..10_000).map(|nth: u64| at(&format!("10.1.{}.{}", nth >> 8, nth & 255), token(nth))).collect();
+    let came = flood(server.check, u64::MAX, &real);
+    assert!(count(&came, 200, "newcomer") >= 9_990, "{came:?}");
+    let estimate = || server.status()["active_users"]["estimate"].as_f64().unwrap();
+    let before = estimate();
+    let random: Vec<_> = (0..20_000).map(|nth| at(&format!("203.0.113.{}", nth % 10), token(nth))).collect();
+    let answers = flood(server.check, 5000, &random);
+    // A minute may have passed on a slow machine.
+    let new = count(&answers, 200, "newcomer");
+    assert!((90..=200).contains(&new) && count(&answers, 429, "limited") >= 19_700, "{answers:?}");
+    let moved = (estimate() - before).abs() / before;
+    assert!(moved < 0.02, "the estimate moved by {:.2} %", 100.0 * moved);
+    // Who is in is nobody's newcomer, whatever the address; and a newcomer from elsewhere comes in.
+    assert_eq!(
+        ask(&server, "", real[0][0].1.trim_start_matches("Bearer "), &[("X-Forwarded-For", "203.0.113.1")]).status,
+        200
+    );
+    assert_eq!(
+        ask(&server, "", "carol", &[("X-Forwarded-For", "198.51.100.7")]).header("x-headcount-decision"),
+        "newcomer"
+    );
+    assert_eq!(limits(&server)[0]["limited"], count(&answers, 429, "limited"));
+}
+
+#[test]
+fn a_constant_limit_caps_the_newcomers_of_a_server() {
+    let state = tempdir().unwrap();
+    let rule = limit("door", "key = \"constant\"\nrate = \"20/1h\"\napplies_to = \"newcomers\"");
+    let server = start(state.path(), 1000, &(rule + TRUST));
+    let crowd: Vec<_> = (0..500).map(|nth| at("198.51.100.7", token(nth))).collect();
+    let answers = flood(server.check, u64::MAX, &crowd);
+    assert_eq!((count(&answers, 200, "newcomer"), count(&answers, 429, "limited")), (20, 480), "{answers:?}");
+    let again = flood(server.check, u64::MAX, &crowd);
+    assert_eq!((count(&again, 200, "seen"), count(&again, 429, "limited")), (20, 480), "{again:?}");
+    let status = server.status();
+    assert!((18..=22).contains(&status["active_users"]["estimate"].as_u64().unwrap()));
+    assert_eq!(status["decisions"]["limited"], 960);
+}

@@ -1,0 +1,68 @@
+//! Many requests over few connections, at a pace, as a crowd or an attacker sends them.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+const CONNECTIONS: usize = 4;
+/// Sent before the answers are read.
+const BATCH: usize = 25;
+
+/// How often each answer came: by its status and `X-Headcount-Decision`.
+pub type Answers = BTreeMap<(u16, String), u64>;
+
+/// Sends a `HEAD` of the check endpoint for each list of headers, so many a second at most. Every one is answered.
+#[allow(clippy::disallowed_methods)] // A pace is in real time.
+pub fn flood(check: SocketAddr, per_second: u64, requests: &[Vec<(String, String)>]) -> Answers {
+    let begun = Instant::now();
+    let share = requests.len().div_ceil(CONNECTIONS).max(1);
+    let send = |requests: &[Vec<(String, String)>]| {
+        let mut stream = TcpStream::connect(check).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(super::DEADLINE)).unwrap();
+        let mut answers = Answers::new();
+        for (nth, batch) in requests.chunks(BATCH).enumerate() {
+            let due = Duration::from_secs_f64((nth * BATCH * CONNECTIONS) as f64 / per_second as f64);
+            std::thread::sleep(due.saturating_sub(begun.elapsed()));
+            let mut text = String::new();
+            for headers in batch {
+                text += "HEAD /v1/check HTTP/1.1\r\nHost: x\r\n";
+                headers.iter().for_each(|(name, value)| text += &format!("{name}: {value}\r\n"));
+                text += "\r\n";
+            }
+            stream.write_all(text.as_bytes()).unwrap();
+            for head in heads(&mut stream, batch.len()) {
+                let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+                let decision = head.lines().find_map(|line| line.strip_prefix("x-headcount-decision: "));
+                *answers.entry((status, decision.unwrap_or_default().to_owned())).or_default() += 1;
+            }
+        }
+        answers
+    };
+    let mut all = Answers::new();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = requests.chunks(share).map(|requests| scope.spawn(move || send(requests))).collect();
+        for thread in threads {
+            for (answer, count) in thread.join().unwrap() {
+                *all.entry(answer).or_default() += count;
+            }
+        }
+    });
+    all
+}
+
+/// The heads of so many answers, which have no bodies.
+fn heads(stream: &mut TcpStream, count: usize) -> Vec<String> {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 16 << 10];
+    loop {
+        let text = String::from_utf8_lossy(&bytes);
+        if text.matches("\r\n\r\n").count() >= count {
+            return text.split_terminator("\r\n\r\n").map(str::to_owned).collect();
+        }
+        let read = stream.read(&mut buffer).expect("an answer in time");
+        assert!(read > 0, "the connection ended");
+        bytes.extend_from_slice(&buffer[..read]);
+    }
+}
