@@ -35,7 +35,7 @@ use std::time::Duration;
 
 pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};
-pub(crate) use decide::{Newcomers, Terms};
+pub(crate) use decide::{Door, Newcomers, Terms};
 pub(crate) use figures::{Histogram, SyncFigures};
 pub use presence::Presence;
 pub(crate) use presence::Presences;

@@ -32,6 +32,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 pub use body::AdmissionBody;
+#[cfg(feature = "server")]
+pub(crate) use caller::Caller;
 pub use caller::Subject;
 pub use future::AdmissionFuture;
 pub(crate) use judge::{Asked, Verdict};
@@ -56,21 +58,18 @@ struct Rules {
     headcount: Headcount,
     user: Option<Arc<UserOf>>,
     newcomers: limit::Limits,
-    is_unavailable: bool,
-    body: Option<Arc<BodyOf>>,
+    manner: refusal::Manner,
 }
 
 type UserOf = dyn for<'p> Fn(&'p Parts) -> Option<Cow<'p, str>> + Send + Sync;
-type BodyOf = dyn Fn(&Refusal) -> (HeaderValue, Bytes) + Send + Sync;
 
 impl Headcount {
     /// A layer in front of a tower service or an axum router. All layers of one controller share its state.
     pub fn layer(&self) -> AdmissionLayer {
         let headcount = self.clone();
         let newcomers = limit::Limits::default();
-        AdmissionLayer {
-            rules: Arc::new(Rules { headcount, user: None, newcomers, is_unavailable: false, body: None }),
-        }
+        let manner = refusal::Manner::default();
+        AdmissionLayer { rules: Arc::new(Rules { headcount, user: None, newcomers, manner }) }
     }
 }
 
@@ -113,7 +112,7 @@ impl AdmissionLayer {
     /// Refuses with 503 and not with 429: for clients and load balancers that know what that means.
     #[must_use]
     pub fn refuse_with_503(self) -> Self {
-        self.ruled(|rules| rules.is_unavailable = true)
+        self.ruled(|rules| rules.manner.is_unavailable = true)
     }
 
     /// Another body for refusals, by its content type; headers and status stay. It is not asked about `HEAD`.
@@ -134,7 +133,7 @@ impl AdmissionLayer {
     where
         F: Fn(&Refusal) -> (HeaderValue, Bytes) + Send + Sync + 'static,
     {
-        self.ruled(|rules| rules.body = Some(Arc::new(body)))
+        self.ruled(|rules| rules.manner.body = Some(Arc::new(body)))
     }
 
     fn ruled(self, change: impl FnOnce(&mut Rules)) -> Self {

@@ -81,7 +81,7 @@ pub mod internals {
     use crate::headcount::Headcount;
     use crate::ring::codec::{Codec, DecodeError};
     use crate::room::Link;
-    use crate::time::Slot;
+    use crate::time::{Slot, Timestamp};
 
     /// What reads and writes stored values, for those who bring hostile ones.
     pub struct Values(Codec);
@@ -114,6 +114,17 @@ pub mod internals {
     /// The keyed hash that signs stored values and snapshots.
     pub fn keyed_hash(key: &FingerprintKey, bytes: &[u8]) -> u64 {
         key.hash(bytes)
+    }
+
+    /// The user whom a token names, by the keys in a file's bytes.
+    ///
+    /// # Errors
+    /// Why the file holds no keys, or why the token cannot be verified.
+    #[cfg(feature = "jwt")]
+    pub fn verified(key_file: &[u8], token: &str, now: Timestamp) -> Result<String, String> {
+        let keys = crate::jwt::Key::in_file(key_file)?;
+        let expected = crate::jwt::Expected { claim: "sub".into(), ..Default::default() };
+        crate::jwt::Verifier::new(expected, keys, None).user(token, now).map_err(|error| error.to_string())
     }
 
     /// What an oracle asks of a server beside its answers.

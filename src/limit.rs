@@ -15,6 +15,8 @@ mod store;
 pub use crate::limiter_status::LimiterStatus;
 pub use answer::{Answer, AnsweredBy, Because, Reservation, Verdict};
 pub use ask::{Ask, Mode};
+#[cfg(feature = "tower")]
+pub(crate) use limiter::Granted;
 pub use limiter::{AskError, Joint, Limiter, OnStoreError, Store};
 pub use named::{
     Nginx, classdojo, cloudflare, fixed_window, governor, guava_bursty, guava_warming_up, leaky_bucket, leaky_queue,

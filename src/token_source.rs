@@ -110,6 +110,9 @@ pub enum Unverifiable {
     /// No key of this algorithm and name is known.
     #[error("the token is signed with a key that is not known here")]
     UnknownKey,
+    /// The same, and the keys could not be fetched yet.
+    #[error("the keys that tokens are verified with could not be fetched yet")]
+    NoKeysYet,
     /// No known key has signed this.
     #[error("the token's signature does not fit")]
     Forged,

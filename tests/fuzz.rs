@@ -648,3 +648,74 @@ fn a_refusal_has_a_form_and_a_time_whatever_is_accepted() {
         assert!(["application/problem+json", "text/html; charset=utf-8"].contains(&header("content-type")));
     });
 }
+
+/// Whatever a token and a key file are: no panic, and nobody is named but by who has the key.
+#[test]
+fn a_token_is_verified_or_refused() {
+    use base64::Engine;
+    use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+    const SECRET: &[u8] = b"thirty-two bytes or more, said RFC 7518";
+    const WORDS: [&str; 30] = [
+        "{",
+        "}",
+        "\"",
+        ":",
+        ",",
+        "[",
+        "]",
+        "null",
+        "\"alg\"",
+        "\"HS256\"",
+        "\"RS256\"",
+        "\"ES256\"",
+        "\"EdDSA\"",
+        "\"none\"",
+        "\"kid\"",
+        "\"crit\"",
+        "\"typ\"",
+        "\"jwk\"",
+        "\"sub\"",
+        "\"exp\"",
+        "\"nbf\"",
+        "1e400",
+        "-1",
+        "\"alice\"",
+        "\"keys\"",
+        "\"kty\"",
+        "\"oct\"",
+        "\"k\"",
+        "-----BEGIN PUBLIC KEY-----\n",
+        "\n-----END PUBLIC KEY-----",
+    ];
+    let now = Timestamp::from_millis(1_800_000_000_000);
+    let hmac = |message: &str| {
+        let key = jsonwebtoken::EncodingKey::from_secret(SECRET);
+        jsonwebtoken::crypto::sign(message.as_bytes(), &key, jsonwebtoken::Algorithm::HS256).unwrap()
+    };
+    fuzz!(move |input: &[u8]| {
+        let mut script = Script(input);
+        let (how, first, second) = (script.u8(), script.run(), script.run());
+        let header = match how & 3 {
+            0 => spelled(first, &WORDS),
+            _ => br#"{"alg":"HS256"}"#.to_vec(),
+        };
+        let claims = match how & 12 {
+            0 => br#"{"sub":"alice"}"#.to_vec(),
+            _ => spelled(second, &WORDS),
+        };
+        let [header, claims] = [header, claims].map(|part| BASE64_URL_SAFE_NO_PAD.encode(part));
+        let message = format!("{header}.{claims}");
+        let is_signed = how & 16 > 0;
+        let signature = if is_signed { hmac(&message) } else { BASE64_URL_SAFE_NO_PAD.encode(script.0) };
+        let token = format!("{message}.{signature}");
+        match headcount::internals::verified(SECRET, &token, now) {
+            Ok(user) => assert!(is_signed && !user.trim().is_empty(), "{token}"),
+            Err(_) => assert!(!(is_signed && how & 15 == 1), "{token}"),
+        }
+        // Not even a frame, and a key that is none.
+        let _ = headcount::internals::verified(SECRET, &String::from_utf8_lossy(input), now);
+        if let Ok(user) = headcount::internals::verified(&spelled(input, &WORDS), &token, now) {
+            assert!(!user.is_empty());
+        }
+    });
+}

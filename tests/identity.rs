@@ -53,7 +53,7 @@ fn a_refreshed_token_is_the_same_user() {
 #[test]
 fn what_cannot_be_verified_is_refused_and_never_counted() {
     let state = tempdir().unwrap();
-    let server = start(state.path(), 10, &with_file(state.path(), "issuer = [\"us\"]"));
+    let server = start(state.path(), 10, &with_file(state.path(), "issuer = \"us\""));
     let expired = signed(&json!({"sub": "alice", "iss": "us", "exp": 1}));
     let foreign = signed(&json!({"sub": "alice", "iss": "them"}));
     for (token, why) in [("alice", "no JSON Web Token"), (&expired, "has expired"), (&foreign, "not meant for this")] {
@@ -145,8 +145,11 @@ fn keys_are_fetched_in_the_background_and_never_for_a_token() {
         let header = Header { kid: Some(id.into()), ..Header::new(Algorithm::ES256) };
         encode(&header, &json!({ "sub": user }), &key).unwrap()
     };
-    // Until there are keys nobody can be verified, and no load balancer should send anybody.
-    assert_eq!(server.decide(&token("one", "alice")), "invalid");
+    // Until there are keys nobody can be told from a stranger: nobody is turned away or counted, and no load balancer
+    // should send anybody.
+    assert_eq!(server.decide(&token("one", "alice")), "warming");
+    assert_eq!(server.decide("no token of that kind"), "invalid");
+    assert_eq!(server.status()["active_users"]["estimate"], 0);
     let ready = get(server.admin, "/readyz", &[]);
     assert_eq!(ready.status, 503);
     assert!(ready.body.contains("jwks_url"), "{}", ready.body);

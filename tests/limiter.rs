@@ -396,3 +396,52 @@ async fn a_turn_that_this_process_gave_is_given_back_to_it() {
     let after = full_in(&local);
     assert!(after <= before, "{before:?} {after:?}");
 }
+
+/// `[[limit]]` of `headcount serve`, shared by two servers in each database, and what it answers when that is gone.
+#[tokio::test]
+async fn configured_limits_in_databases() {
+    use mysql_async::prelude::Queryable;
+    let (mut postgres, mut mariadb) = (Server::postgres(), Server::mariadb());
+    let mut client = mysql_async::Conn::from_url(mariadb.url("root", "mysql")).await.unwrap();
+    client.query_drop("CREATE DATABASE limits").await.unwrap();
+    let rule = |name: &str, more: &str| {
+        format!("[[limit]]\nname = '{name}'\nkey = 'token'\nroutes = ['/{name}']\non_store_error = 'deny'\n{more}\n")
+    };
+    let text = rule("bucket", "rate = '2/1h'\nwithin = '5s'\nstore = 'postgres'")
+        + &rule("zone", "rate = '2/1h'\nwithin = '5s'\nstore = 'mysql'\nalgorithm = 'velocity'\nzone = 7")
+        + &format!(
+            "[token]\nsecret = 'sixteen bytes at least'\n[postgres]\nurl = '{}'\n[mysql]\nurl = '{}'\n",
+            postgres.url("postgres", "postgres"),
+            mariadb.url("root", "limits")
+        );
+    let states = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let servers = [0, 1].map(|nth| {
+        let file = states[nth].path().join("headcount.toml");
+        std::fs::write(&file, &text).unwrap();
+        let arguments = ["-c", file.to_str().unwrap(), "--max-active-users", "10"];
+        support::Server::start(states[nth].path(), &arguments, &[])
+    });
+    for server in &servers {
+        for section in ["postgres", "mysql"] {
+            let ready = format!("the database of [{section}] is ready");
+            support::wait_for(&ready, || server.logged().contains(&ready).then_some(()));
+        }
+    }
+    let ask = |nth: usize, path: &str| {
+        let answer = support::get(servers[nth].check, path, &[("Authorization", "Bearer alice")]);
+        (answer.status, answer.header("x-headcount-limit").to_owned())
+    };
+    for name in ["bucket", "zone"] {
+        let path = format!("/v1/check/{name}");
+        assert_eq!([0, 1].map(|nth| ask(nth, &path).0), [200; 2], "{name}");
+        assert_eq!([0, 1].map(|nth| ask(nth, &path)), [(429, name.to_owned()), (429, name.to_owned())]);
+    }
+    postgres.kill();
+    mariadb.kill();
+    for name in ["bucket", "zone"] {
+        assert_eq!(ask(0, &format!("/v1/check/{name}")), (429, name.to_owned()), "denied, as it was told");
+    }
+    let limits = servers[0].status()["limits"].clone();
+    assert_eq!((&limits[0]["store_errors"], &limits[1]["store_errors"]), (&1.into(), &1.into()), "{limits}");
+    assert_eq!(ask(0, "/v1/check/elsewhere").0, 200);
+}

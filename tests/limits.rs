@@ -139,7 +139,7 @@ fn each_algorithm_limits_in_memory_and_in_redis() {
     for store in ["memory", "redis"] {
         let rules = algorithms.map(|algorithm| {
             let more = format!(
-                "key = \"header:X-Key\"\nalgorithm = \"{algorithm}\"\nrate = \"2/1h\"\nmax_wait = \"0s\"\n\
+                "key = \"header:X-Key\"\nalgorithm = \"{algorithm}\"\nrate = \"2/1h\"\nwithin = \"5s\"\n\
                  store = \"{store}\"\nroutes = [\"/{algorithm}\"]"
             );
             limit(algorithm, &more)
@@ -164,9 +164,12 @@ fn each_algorithm_limits_in_memory_and_in_redis() {
 #[test]
 fn servers_share_a_limit_in_redis_and_a_refusal_leaves_nothing_anywhere() {
     let redis = Redis::start();
-    let text = limit("fleet", "key = \"token\"\nalgorithm = \"sliding_log\"\nrate = \"3/1h\"\nstore = \"redis\"")
-        + &limit("here", "key = \"token\"\nalgorithm = \"sliding_log\"\nrate = \"1/1h\"\nroutes = [\"/narrow\"]")
-        + &format!("[redis]\nurl = {:?}\n[token]\nsecret = \"sixteen bytes, at least\"\n", redis.url());
+    let text =
+        limit(
+            "fleet",
+            "key = \"token\"\nalgorithm = \"sliding_log\"\nrate = \"3/1h\"\nstore = \"redis\"\nwithin = \"5s\"",
+        ) + &limit("here", "key = \"token\"\nalgorithm = \"sliding_log\"\nrate = \"1/1h\"\nroutes = [\"/narrow\"]")
+            + &format!("[redis]\nurl = {:?}\n[token]\nsecret = \"sixteen bytes, at least\"\n", redis.url());
     let states = [tempdir().unwrap(), tempdir().unwrap()];
     let [one, other] = [0, 1].map(|nth| start(states[nth].path(), 100, &text));
     assert_eq!(ask(&one, "/narrow", "alice", &[]).status, 200);
@@ -215,6 +218,57 @@ fn a_wait_holds_the_answer_back_and_no_longer_than_it_says() {
     });
     let waited = answers.iter().filter(|&&status| status == 200).count();
     assert!((3..8).contains(&waited), "{answers:?}");
+}
+
+#[test]
+fn a_path_in_disguise_is_limited_all_the_same() {
+    let state = tempdir().unwrap();
+    let rule = limit("login", "key = \"token\"\nrate = \"1/1h\"\nroutes = [\"/login\", \"/api/auth/*\"]");
+    let server = start(state.path(), 10, &(rule + TRUST));
+    assert_eq!(ask(&server, "/login", "alice", &[]).status, 200);
+    for path in ["/login", "/%6cogin", "/x/../login", "//login", "/login;x", "/api/auth//token", "/api/%61uth/token"] {
+        assert_eq!(ask(&server, path, "alice", &[]).status, 429, "{path}");
+        assert_eq!(ask(&server, "", "alice", &[("X-Original-URI", path)]).status, 429, "{path}");
+    }
+    let twice = [("X-Original-URI", "/play"), ("X-Forwarded-Uri", "/login")];
+    assert_eq!(ask(&server, "", "alice", &twice).status, 429, "told two paths");
+    assert_eq!(
+        ask(&server, "", "alice", &[("X-Original-URI", "/login?x=\u{ff}")]).status,
+        429,
+        "told an unreadable one"
+    );
+    assert_eq!(ask(&server, "", "alice", &[("X-Original-URI", "/play?from=/login")]).status, 200);
+}
+
+#[test]
+fn a_header_sent_twice_is_no_way_out() {
+    let state = tempdir().unwrap();
+    let server = start(state.path(), 10, &limit("api", "key = \"header:X-Api-Key\"\nrate = \"1/1h\""));
+    let keys = |values: &[&'static str]| values.iter().map(|value| ("X-Api-Key", *value)).collect::<Vec<_>>();
+    assert_eq!(ask(&server, "", "alice", &keys(&["real"])).status, 200);
+    assert_eq!(ask(&server, "", "alice", &keys(&["real", "real"])).status, 429);
+    assert_eq!(ask(&server, "", "alice", &keys(&["made up", "real"])).status, 200, "counted with all such");
+    assert_eq!(ask(&server, "", "alice", &keys(&["made up again", "real"])).status, 429);
+    assert_eq!(ask(&server, "", "alice", &keys(&["real", "another"])).status, 429);
+}
+
+#[test]
+fn newcomers_of_a_confirmed_route_are_limited_where_they_ask() {
+    let state = tempdir().unwrap();
+    let rules = limit("door", "key = \"client_ip\"\nrate = \"2/1h\"\napplies_to = \"newcomers\"")
+        + "[[route]]\npath = \"/login\"\nclass = \"confirm\"\n[[route]]\npath = \"/poll\"\nclass = \"observe\"\n";
+    let server = start(state.path(), 100, &rules);
+    for token in ["alice", "bob"] {
+        assert_eq!(ask(&server, "/poll", token, &[]).status, 200, "who only looks takes no seat");
+        assert_eq!(ask(&server, "/login", token, &[]).header("x-headcount-decision"), "newcomer");
+    }
+    assert_eq!(ask(&server, "/login", "carol", &[]).header("x-headcount-decision"), "limited");
+    let confirm = |token: &str| {
+        request(server.check, "POST", "/v1/confirm", &[("Authorization", &format!("Bearer {token}"))], "").status
+    };
+    assert_eq!((confirm("alice"), confirm("bob")), (200, 200), "the application is no client");
+    assert_eq!(ask(&server, "/login", "alice", &[]).header("x-headcount-decision"), "seen");
+    assert_eq!(limits(&server)[0]["allowed"], 2);
 }
 
 fn token(nth: u64) -> String {

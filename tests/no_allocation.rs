@@ -1,9 +1,16 @@
-//! A decision allocates nothing, whatever it is.
+//! A decision allocates nothing, whatever it is, nor does the layer for a request that it lets through.
 
 use headcount::time::{ManualClock, Timestamp};
 use headcount::{Decision, Headcount};
+use http::{Request, Response};
+use http_body_util::Empty;
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use tower::{Layer, Service};
 
 fn decide_without_allocating(headcount: &Headcount, token: &str, wanted: Decision) {
     let mut decision = None;
@@ -28,4 +35,41 @@ fn no_decision_allocates() {
         decide_without_allocating(&headcount, "alice", Decision::Seen);
     }
     assert_eq!(headcount.status().ring.queue_full, 1);
+}
+
+/// Answers at once, with what was made before.
+#[derive(Default)]
+struct Answers(Option<Response<Empty<bytes::Bytes>>>);
+
+impl<B> Service<Request<B>> for Answers {
+    type Response = Response<Empty<bytes::Bytes>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<B>) -> Self::Future {
+        ready(Ok(self.0.take().expect("it is asked once")))
+    }
+}
+
+#[test]
+fn the_layer_allocates_nothing_for_who_is_admitted() {
+    let (headcount, _worker) = Headcount::builder().max_active_users(10).build().unwrap();
+    let layer = headcount.layer();
+    let mut context = Context::from_waker(Waker::noop());
+    for (what, token) in [("a newcomer", "alice"), ("seen", "alice"), ("a missing token", "")] {
+        let mut service = layer.layer(Answers(Some(Response::new(Empty::new()))));
+        let request = Request::get("/play").header("authorization", format!("Bearer {token}")).body(()).unwrap();
+        let mut answer = None;
+        let allocations = allocation_counter::measure(|| {
+            let future = pin!(service.call(request));
+            answer = Some(future.poll(&mut context));
+        });
+        let Some(Poll::Ready(Ok(response))) = answer else { panic!("{what}: no answer at once") };
+        assert_eq!(response.status(), 200);
+        assert_eq!(allocations.count_total, 0, "{what} has allocated");
+    }
 }

@@ -1,4 +1,4 @@
-//! The README's first commands, run as they stand there.
+//! The README's commands and configurations, run as they stand there.
 #![cfg(feature = "server")]
 
 mod support;
@@ -84,40 +84,4 @@ fn verified_users_and_limits_are_read_as_they_are_shown() {
     let arguments = ["-c", file.to_str().unwrap(), "--redis", "redis://127.0.0.1:1", "--max-active-users", "1"];
     let server = support::Server::start(state.path(), &arguments, &[]);
     assert_eq!(server.status()["limits"][1]["name"], "uploads");
-}
-
-/// An example's program; `cargo test` builds them.
-fn example(name: &str) -> Command {
-    let mut binary = std::env::current_exe().unwrap();
-    binary.pop();
-    binary.pop();
-    Command::new(binary.join("examples").join(name))
-}
-
-#[test]
-fn the_login_example_lets_nobody_guess_a_sixth_time() {
-    let redis = support::Redis::start();
-    for store in [&["--store", "memory"][..], &["--store", "redis", "--url", &redis.url()]] {
-        let output = example("login_limit").args(store).output().expect("cargo test builds the examples");
-        let text = String::from_utf8(output.stdout).unwrap();
-        let answers: Vec<_> =
-            text.lines().map(|line| line.split_whitespace().find(|word| word.ends_with(':')).unwrap()).collect();
-        assert_eq!(answers, ["401:", "401:", "401:", "401:", "401:", "429:", "429:"], "{text}");
-    }
-}
-
-#[test]
-fn the_quickstart_runs() {
-    let mut command = example("quickstart");
-    command.arg("127.0.0.1:0").stdout(Stdio::piped());
-    let mut process = Process(command.spawn().expect("cargo test builds the examples"));
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(process.0.stdout.take().unwrap()), &mut line).unwrap();
-    let address = line.trim().strip_prefix("http://").unwrap().parse().unwrap();
-    let play = |token: &str| support::get(address, "/", &[("Authorization", &format!("Bearer {token}"))]);
-    assert_eq!((play("A").body.as_str(), play("B").status, play("A").status), ("you are in\n", 429, 200));
-    assert_eq!(support::get(address, "/admin/api/v1/status", &[]).json()["active_users"]["estimate"], 1);
-    // Mounted into a service, and without a token, it shows and changes nothing.
-    let body = r#"{"mode":"open"}"#;
-    assert_eq!(support::request(address, "PUT", "/admin/api/v1/override", &[], body).status, 403);
 }

@@ -88,6 +88,27 @@ fn what_a_client_says_about_the_request_counts_from_trusted_proxies_alone() {
     let trusted = [("HEADCOUNT__SERVER__TRUSTED_PROXIES", "10.0.0.0/8, 127.0.0.1")];
     let trusting = Server::start(other.path(), &["--max-active-users", "1"], &trusted);
     assert_eq!(trusting.check("A").status, 200);
+    // Whatever disguise: nobody reads the others, and a header that is to be dropped on the way is no header of ours.
+    for claim in [
+        ("X_Original_URI", "/healthz"),
+        ("X_Forwarded_Method", "OPTIONS"),
+        ("X-Original-URL", "/healthz"),
+        ("X-Rewrite-URL", "/healthz"),
+        ("X-Envoy-Original-Path", "/healthz"),
+        ("X-HTTP-Method-Override", "OPTIONS"),
+        ("Forwarded", "for=127.0.0.1;path=/healthz"),
+        ("X-Headcount-Decision", "exempt"),
+        ("Connection", "X-Original-URI"),
+    ] {
+        for server in [&wary, &trusting] {
+            let headers = [claim, ("X-Original-URI", "/play"), ("Authorization", "Bearer B")];
+            let answer = get(server.check, "/v1/check", &headers);
+            assert_eq!((answer.status, answer.header("x-headcount-decision")), (429, "rejected"), "{claim:?}");
+        }
+        let hop = ("Connection", format!("close, {}", claim.0));
+        let answer = get(wary.check, "/v1/check", &[claim, ("Authorization", "Bearer B"), (hop.0, &hop.1)]);
+        assert_eq!(answer.status, 429, "{claim:?}");
+    }
     for claim in claims {
         let ask = |server: &Server| get(server.check, "/v1/check", &[claim, ("Authorization", "Bearer B")]).status;
         assert_eq!((ask(&wary), ask(&trusting)), (429, 200), "{claim:?}");

@@ -12,12 +12,14 @@ pub struct Jwt {
     /// Files of keys: a PEM public key or certificate (RSA for RS256, P-256 for ES256, Ed25519 for EdDSA), a JWK or a JWK
     /// Set, or the bytes of a secret of at least 32 bytes (HS256), without a final newline. Read at the start.
     pub keys: Vec<PathBuf>,
-    /// A JWK Set, fetched at the start and every five minutes; a server that never got one is not ready.
+    /// A JWK Set, fetched at the start and every five minutes. A server that has not got it yet is not ready, and admits
+    /// whose token names a key that it does not know, without counting them.
     pub jwks_url: Option<String>,
     /// The claim that names the user.
     pub claim: String,
-    /// Whose tokens are accepted (`iss`); empty: anybody's who has a key.
-    pub issuer: Vec<String>,
+    /// Whose tokens are accepted (`iss`); absent: anybody's who has a key. There is one at most: a user's name is unique
+    /// only at its issuer.
+    pub issuer: Option<String>,
     /// For whom a token must be (`aud`), one of these; empty: for anybody.
     pub audience: Vec<String>,
     /// What a token is that cannot be verified.
@@ -42,7 +44,7 @@ impl Default for Jwt {
             keys: Vec::new(),
             jwks_url: None,
             claim: "sub".into(),
-            issuer: Vec::new(),
+            issuer: None,
             audience: Vec::new(),
             unverified: Unverified::default(),
         }
@@ -78,6 +80,10 @@ impl Jwt {
             };
             let bytes = std::fs::read(file).map_err(|error| unusable(format!("cannot be read: {error}")))?;
             keys.extend(Key::in_file(&bytes).map_err(unusable)?);
+        }
+        if let Some(found) = Key::too_many_alike(&keys) {
+            let expected = "of keys without a name (kid) only two of an algorithm can be tried for a token; name them in a JWK Set";
+            return Err(value("token.jwt.keys", &found, expected));
         }
         let expected =
             Expected { claim: self.claim.clone(), issuer: self.issuer.clone(), audience: self.audience.clone() };

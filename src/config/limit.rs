@@ -1,6 +1,6 @@
 //! `[[limit]]`: how much may be asked, of whom, and where it is counted.
 
-use super::{ConfigError, PathPatterns, Secret, whole_if_any, word};
+use super::{ConfigError, PathPatterns, Secret, whole, whole_if_any, word};
 use crate::token_source::is_http_token;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -26,10 +26,10 @@ pub struct Limit {
     /// With `warm_up`: how long a cold key takes to get its full rate.
     #[serde(default = "ten_seconds", with = "humantime_serde")]
     pub warm_up: Duration,
-    /// How long an answer is held back at most until there are permits; absent: as the algorithm does it, which is not at
-    /// all but with `leaky_queue` and `nginx`.
+    /// How long an answer is held back at most until there are permits. A proxy that waits for less takes headcount for
+    /// silent, and admits: those of our recipes wait 100 ms.
     #[serde(default, with = "humantime_serde")]
-    pub max_wait: Option<Duration>,
+    pub max_wait: Duration,
     /// Whom it concerns.
     #[serde(default, deserialize_with = "word")]
     pub applies_to: AppliesTo,
@@ -39,6 +39,13 @@ pub struct Limit {
     /// Where its keys are.
     #[serde(default, deserialize_with = "word")]
     pub store: LimitStore,
+    /// The most keys that are held in memory, some 100 bytes each and more with `sliding_log`; new ones are then answered as
+    /// `on_store_error` says.
+    #[serde(default = "a_million", deserialize_with = "whole")]
+    pub max_keys: u64,
+    /// How long its store may take to answer.
+    #[serde(default = "fifty_millis", with = "humantime_serde")]
+    pub within: Duration,
     /// With `mysql`: the number of the limit's zone, which no other limit has.
     #[serde(default, deserialize_with = "whole_if_any")]
     pub zone: Option<u32>,
@@ -166,6 +173,14 @@ pub struct QuotaError {
     pub found: String,
 }
 
+fn a_million() -> u64 {
+    1_000_000
+}
+
+fn fifty_millis() -> Duration {
+    Duration::from_millis(50)
+}
+
 fn ten_seconds() -> Duration {
     Duration::from_secs(10)
 }
@@ -180,10 +195,12 @@ impl Default for Limit {
             rate: Quota { permits: 1, time: Duration::from_secs(1) },
             burst: None,
             warm_up: ten_seconds(),
-            max_wait: None,
+            max_wait: Duration::ZERO,
             applies_to: AppliesTo::default(),
             routes: Vec::new(),
             store: LimitStore::default(),
+            max_keys: a_million(),
+            within: fifty_millis(),
             zone: None,
             on_store_error: OnStoreError::default(),
             shadow: false,
@@ -192,6 +209,19 @@ impl Default for Limit {
 }
 
 impl Limit {
+    /// What is legal, and will not do what it seems to, in words.
+    pub(crate) fn doubt(&self, trusted_proxies: &[String]) -> Option<&'static str> {
+        if self.key == LimitKey::ClientIp && trusted_proxies.is_empty() {
+            Some("server.trusted_proxies is empty: behind a proxy, all requests come from its address")
+        } else if !self.routes.is_empty() && trusted_proxies.is_empty() {
+            Some("server.trusted_proxies is empty: of the paths that proxies tell, only Envoy's is known")
+        } else if self.max_wait >= Duration::from_millis(100) {
+            Some("max_wait is as long as the proxies of our recipes wait for an answer, or longer: then they admit")
+        } else {
+            None
+        }
+    }
+
     /// Holds the limit to what its fields say of each other; `others` come before it.
     fn check(&self, others: &[Self], config: &super::Config) -> Result<(), ConfigError> {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -211,16 +241,21 @@ impl Limit {
             let expected = "there is no subject without verified tokens; add [token.jwt], or use token";
             return value("limit.key", "subject".into(), expected);
         }
-        if self.applies_to == AppliesTo::Newcomers {
-            if *store != LimitStore::Memory {
-                let expected =
-                    "limits of newcomers are asked while a seat is taken, which waits for no store; use memory";
-                return value("limit.store", format!("{store:?}").to_lowercase(), expected);
-            }
-            if self.max_wait.is_some_and(|wait| !wait.is_zero()) {
-                let expected = "a newcomer's limit is answered at once; leave it out";
-                return value("limit.max_wait", "a wait".into(), expected);
-            }
+        if self.applies_to == AppliesTo::Newcomers && *store != LimitStore::Memory {
+            let expected = "limits of newcomers are asked while a seat is taken, which waits for no store; use memory";
+            return value("limit.store", format!("{store:?}").to_lowercase(), expected);
+        }
+        if !self.max_wait.is_zero() && (self.applies_to == AppliesTo::Newcomers || *store == LimitStore::Mysql) {
+            let found = humantime::format_duration(self.max_wait).to_string();
+            return value(
+                "limit.max_wait",
+                found,
+                "limits of newcomers and those in mysql answer at once; leave it out",
+            );
+        }
+        if self.within.is_zero() || self.max_keys == 0 {
+            let key = if self.max_keys == 0 { "limit.max_keys" } else { "limit.within" };
+            return value(key, "0".into(), "it must be above 0");
         }
         let fits = match store {
             LimitStore::Memory | LimitStore::Redis => true,
@@ -239,6 +274,12 @@ impl Limit {
         };
         if let Some(found) = place {
             return value("limit.store", found.into(), "name the place, or use memory");
+        }
+        let in_database = matches!(store, LimitStore::Postgres | LimitStore::Mysql);
+        if in_database && config.token.secret.is_none() && config.token.secret_file.is_none() {
+            let expected = "a database knows keys by the hash of this secret, which all servers must share; to make one: \
+                            head -c 32 /dev/urandom | base64 > fingerprint.key";
+            return value("token.secret_file", "nothing".into(), expected);
         }
         if *store == LimitStore::Mysql {
             let Some(zone) = self.zone else {
@@ -363,10 +404,7 @@ mod tests {
                 vec![Limit { applies_to: AppliesTo::Newcomers, store: LimitStore::Redis, ..limit("a") }],
                 "limit.store holds \"redis\"; limits of newcomers",
             ),
-            (
-                vec![Limit { applies_to: AppliesTo::Newcomers, max_wait: Some(ten_seconds()), ..limit("a") }],
-                "limit.max_wait",
-            ),
+            (vec![Limit { applies_to: AppliesTo::Newcomers, max_wait: ten_seconds(), ..limit("a") }], "limit.max_wait"),
             (
                 vec![Limit { algorithm: Algorithm::SlidingLog, store: LimitStore::Postgres, ..limit("a") }],
                 "limit.algorithm holds \"SlidingLog\"",
@@ -388,7 +426,11 @@ mod tests {
         let zone =
             |name: &str, zone| Limit { store: LimitStore::Mysql, algorithm: Algorithm::Velocity, zone, ..limit(name) };
         let mysql = Some(Database { url: Secret::new("mysql://host/limits") });
-        let check = |limits| Limit::check_all(&Config { limit: limits, mysql: mysql.clone(), ..Config::default() });
+        let mut config = Config { mysql: mysql.clone(), limit: vec![zone("a", Some(1))], ..Config::default() };
+        let error = Limit::check_all(&config).unwrap_err().to_string();
+        assert!(error.starts_with("token.secret_file holds \"nothing\"; a database"), "{error}");
+        config.token.secret = Some(Secret::new("sixteen bytes at least"));
+        let check = |limits| Limit::check_all(&Config { limit: limits, ..config.clone() });
         assert!(check(vec![zone("a", Some(1)), zone("b", Some(2))]).is_ok());
         assert!(check(vec![zone("a", None)]).unwrap_err().to_string().starts_with("limit.zone holds \"nothing\""));
         let shared = check(vec![zone("a", Some(1)), zone("b", Some(1))]).unwrap_err().to_string();

@@ -38,6 +38,16 @@ impl PathPatterns {
     }
 }
 
+impl PathPatterns {
+    /// Whether a rule may cover the path: what a backend could read as another path may be any. For rules that restrict,
+    /// as [`matches`](Self::matches) is for those that allow.
+    #[cfg(feature = "tower")]
+    pub(crate) fn may_match(&self, path_and_query: &str) -> bool {
+        let path = path_and_query.split(['?', '#']).next().unwrap_or_default();
+        self.matches(path) || is_ambiguous(path) || path.contains('%') || !path.is_ascii()
+    }
+}
+
 fn is_ambiguous(path: &str) -> bool {
     let folded = path.to_ascii_lowercase();
     ["..", "//", "/./", "\\", "%2e", "%2f", "%5c", "%25", "%00", ";"].iter().any(|trick| folded.contains(trick))
@@ -49,6 +59,29 @@ mod tests {
 
     fn patterns(of: &[&str]) -> PathPatterns {
         PathPatterns::parse(&of.iter().map(|&one| one.to_owned()).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn a_rule_that_restricts_covers_what_may_be_its_path() {
+        let rules = patterns(&["/login", "/api/auth/*"]);
+        for path in [
+            "/login",
+            "/login?x=/play",
+            "/api/auth/token",
+            "/api/auth//token",
+            "/api/auth/token;x",
+            "/api/auth/x/../token",
+            "/api//auth/token",
+            "/%6cogin",
+            "/./login",
+            "//",
+            "/l\u{f6}gin",
+        ] {
+            assert!(rules.may_match(path), "{path}");
+        }
+        for path in ["/play", "/", "/loginx", "/play?x=/login"] {
+            assert!(!rules.may_match(path), "{path}");
+        }
     }
 
     #[test]

@@ -194,8 +194,8 @@ impl Builder {
     }
 
     /// Whose tokens are accepted.
-    pub fn issuer(mut self, issuers: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.jwt().issuer = issuers.into_iter().map(Into::into).collect();
+    pub fn issuer(mut self, issuer: impl Into<String>) -> Self {
+        self.jwt().issuer = Some(issuer.into());
         self
     }
 

@@ -19,10 +19,18 @@ pub(crate) struct Terms<'r> {
     pub(crate) newcomers: Newcomers,
     /// What is shown for a pass.
     pub(crate) pass: Option<&'r [u8]>,
-    /// Asked about a newcomer before a seat is taken; who is refused hears after how long to come back. Must not wait.
-    pub(crate) at_the_door: Option<&'r dyn Fn() -> Result<(), Duration>>,
+    /// Asked about a newcomer before a seat is taken.
+    pub(crate) at_the_door: Option<&'r dyn Door>,
     /// An admission is counted. If not, whoever asks counts what becomes of it.
     pub(crate) counts: bool,
+}
+
+/// Who is asked about newcomers; who is refused hears after how long to come back.
+pub(crate) trait Door {
+    /// Before the lock is taken: a crowd that would be refused must not queue for it.
+    fn knock(&self) -> Result<(), Duration>;
+    /// When there is a seat, under the lock: must not wait.
+    fn enter(&self) -> Result<(), Duration>;
 }
 
 /// What becomes of a newcomer who is admitted.
@@ -154,6 +162,13 @@ impl Shared {
         if self.is_shut_for(fingerprint) {
             return self.rejected(fingerprint.0, terms);
         }
+        // Whose seat is held was asked about before.
+        if let Some(door) = terms.at_the_door
+            && !self.holds_seat_of(fingerprint)
+            && let Err(retry_after) = door.knock()
+        {
+            return self.limited(retry_after);
+        }
         let mut state = self.write();
         if state.ring.sight(fingerprint) != Sight::Unseen {
             state.ring.record(fingerprint);
@@ -170,11 +185,10 @@ impl Shared {
                 return self.rejected(fingerprint.0, terms);
             }
         };
-        if let (false, Some(at_the_door)) = (has_seat, terms.at_the_door)
-            && let Err(retry_after) = at_the_door()
+        if let (false, Some(door)) = (has_seat, terms.at_the_door)
+            && let Err(retry_after) = door.enter()
         {
-            self.count(Decision::Limited);
-            return Admission::Rejected { retry_after };
+            return self.limited(retry_after);
         }
         if terms.newcomers == Newcomers::Held {
             state.room.hold_seat(fingerprint);
@@ -189,15 +203,24 @@ impl Shared {
 
     /// Whether a newcomer would be rejected; whose seat is held would not.
     fn is_shut_for(&self, fingerprint: Fingerprint) -> bool {
-        let gate = self.gate.load(Relaxed);
-        gate & SHUT != 0 && (gate & HOLDING == 0 || !self.state.read().room.holds_seat_of(fingerprint))
+        self.gate.load(Relaxed) & SHUT != 0 && !self.holds_seat_of(fingerprint)
+    }
+
+    fn holds_seat_of(&self, fingerprint: Fingerprint) -> bool {
+        self.gate.load(Relaxed) & HOLDING != 0 && self.state.read().room.holds_seat_of(fingerprint)
     }
 
     /// A newcomer of whom nothing is kept.
     fn look(&self, fingerprint: Fingerprint, terms: Terms<'_>) -> Admission {
         let state = self.state.read();
-        let seat = if state.room.holds_seat_of(fingerprint) { Seat::Free } else { state.seat() };
+        let has_seat = state.room.holds_seat_of(fingerprint);
+        let seat = if has_seat { Seat::Free } else { state.seat() };
         drop(state);
+        if let (false, Seat::Free | Seat::Warming, Some(door)) = (has_seat, seat, terms.at_the_door)
+            && let Err(retry_after) = door.knock().and_then(|()| door.enter())
+        {
+            return self.limited(retry_after);
+        }
         match seat {
             Seat::Free => self.granted(Admitted::Newcomer, terms),
             Seat::Warming => self.granted(Admitted::Warming, terms),
@@ -219,6 +242,11 @@ impl Shared {
         } else {
             self.granted(Admitted::Missing, terms)
         }
+    }
+
+    fn limited(&self, retry_after: Duration) -> Admission {
+        self.count(Decision::Limited);
+        Admission::Rejected { retry_after }
     }
 
     pub(super) fn count(&self, decision: Decision) {

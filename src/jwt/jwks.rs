@@ -14,6 +14,9 @@ const PERIOD: Duration = Duration::from_secs(300);
 /// How soon it is tried again after a failure; each further one doubles it.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 
+/// How long it rests at most until the first set is there.
+const LONGEST_WITHOUT: Duration = Duration::from_secs(5);
+
 /// How long a fetch may take.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
@@ -49,9 +52,13 @@ impl KeySetUrl {
             .root_certs(RootCerts::Specific(Arc::new(roots)))
             .unversioned_rustls_crypto_provider(Arc::new(tokio_rustls::rustls::crypto::ring::default_provider()))
             .build();
-        let agent = ureq::Agent::config_builder()
-            .tls_config(tls)
-            .https_only(self.0.scheme_str() == Some("https"))
+        let is_plain = self.0.scheme_str() == Some("http");
+        let mut config = ureq::Agent::config_builder().tls_config(tls).https_only(!is_plain);
+        if is_plain {
+            // It stays on this machine.
+            config = config.proxy(None).max_redirects(0);
+        }
+        let agent = config
             .timeout_global(Some(TIME_LIMIT))
             .user_agent(concat!("headcount/", env!("CARGO_PKG_VERSION")))
             .build()
@@ -98,8 +105,10 @@ pub(crate) async fn keep_fresh(verifier: Arc<Verifier>, mut stop: watch::Receive
                     tracing::error!(%url, %why, "the key set of token.jwt.jwks_url cannot be fetched; {kept}");
                 }
                 was_well = false;
-                retry = (2 * retry).min(PERIOD);
-                retry / 2
+                let rest = retry;
+                // Until there are keys, nobody can be told from a stranger.
+                retry = (2 * retry).min(if verifier.has_all_keys() { PERIOD } else { LONGEST_WITHOUT });
+                rest
             }
         };
         tokio::select! {

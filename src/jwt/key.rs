@@ -19,6 +19,8 @@ const P256_POINT_BYTES: usize = 65;
 
 type Reader = fn(&[u8]) -> jsonwebtoken::errors::Result<DecodingKey>;
 
+const ED25519_BYTES: usize = 32;
+
 /// A key is good for one algorithm: whoever may choose another could sign with what everybody knows.
 #[derive(Clone)]
 pub(crate) struct Key {
@@ -36,6 +38,11 @@ impl Key {
         } else if text.starts_with(b"{") {
             Self::in_set(text)
         } else {
+            if is_public(bytes) {
+                return Err(
+                    "looks like a public key or a certificate in another form; give it as PEM, or as a JWK Set".into(),
+                );
+            }
             // Binary secrets may begin or end with what looks like a blank.
             let secret = bytes.strip_suffix(b"\r\n").or(bytes.strip_suffix(b"\n")).unwrap_or(bytes);
             Self::of_secret(None, secret).map(|key| vec![key])
@@ -117,24 +124,52 @@ impl Key {
             Algorithm::ES256 if bytes != P256_POINT_BYTES => {
                 return Err("holds a key of another curve than P-256".into());
             }
+            Algorithm::EdDSA if bytes != ED25519_BYTES => return Err("holds no key of Ed25519".into()),
             _ => {}
         }
         Ok(Self { id, algorithm, key })
     }
 
-    /// Whether a token with this header may be signed with this key.
-    pub(super) fn fits(&self, header: &Header) -> bool {
-        let is_named = match (&self.id, &header.kid) {
-            (Some(own), Some(named)) => own == named,
-            _ => true,
-        };
-        self.algorithm == header.alg && is_named
+    /// Keys that no token could ever be tried with, in words.
+    pub(crate) fn too_many_alike(keys: &[Self]) -> Option<String> {
+        let alike =
+            |key: &Self| keys.iter().filter(|other| other.id.is_none() && other.algorithm == key.algorithm).count();
+        let most = keys.iter().find(|key| key.id.is_none() && alike(key) > super::MOST_TRIED)?;
+        Some(format!("{} keys for {:?} without a name", alike(most), most.algorithm))
+    }
+
+    /// Whether a token with this header names this key.
+    pub(super) fn is_named_by(&self, header: &Header) -> bool {
+        self.algorithm == header.alg && self.id.is_some() && self.id == header.kid
+    }
+
+    /// Whether it may be signed with this key, although one of both has no name.
+    pub(super) fn may_be_meant_by(&self, header: &Header) -> bool {
+        self.algorithm == header.alg && (self.id.is_none() || header.kid.is_none())
     }
 
     pub(super) fn has_signed(&self, message: &[u8], signature: &Vec<u8>) -> bool {
         // Not the process's default provider: the program that we are a part of may choose another for itself.
         let verifier = (DEFAULT_PROVIDER.verifier_factory)(&self.algorithm, &self.key);
         verifier.is_ok_and(|verifier| verifier.verify(message, signature).is_ok())
+    }
+}
+
+/// Whether a file that is neither PEM nor JWK is one of the forms that public keys come in: taken for a secret, everybody
+/// could sign with it.
+fn is_public(bytes: &[u8]) -> bool {
+    let begins = |what: &[u8]| bytes.trim_ascii_start().starts_with(what);
+    let holds_pem = bytes.windows(11).any(|window| window == b"-----BEGIN ");
+    // A byte order mark, a list of JWKs, OpenSSH's, and a DER SEQUENCE of more than 127 bytes.
+    holds_pem || begins(b"\xef\xbb\xbf") || begins(b"[") || begins(b"ssh-") || begins(b"ecdsa-") || is_der(bytes)
+}
+
+fn is_der(bytes: &[u8]) -> bool {
+    match bytes {
+        [0x30, 0x81, length, rest @ ..] => rest.len() == usize::from(*length),
+        [0x30, 0x82, high, low, rest @ ..] => rest.len() == usize::from(u16::from_be_bytes([*high, *low])),
+        [0x30, length, rest @ ..] => rest.len() == usize::from(*length),
+        _ => false,
     }
 }
 

@@ -174,7 +174,7 @@ fn times_are_kept_with_a_minutes_leeway() {
 fn a_token_for_somebody_else_names_nobody_here() {
     let verifier = expecting(
         |expected| {
-            expected.issuer = vec!["https://login.example".into()];
+            expected.issuer = Some("https://login.example".into());
             expected.audience = vec!["game".into(), "lobby".into()];
         },
         &[SECRET],
@@ -240,10 +240,32 @@ fn what_is_no_key_says_why() {
         (b"{", "no JSON"),
         (many.as_bytes(), "101 keys"),
         (b"{\"kty\":\"oct\",\"k\":\"c2hvcnQ\"}", "no key for"),
+        (b"{\"kty\":\"OKP\",\"crv\":\"Ed25519\",\"x\":\"AA\"}", "no key for"),
+        (format!("Bag Attributes\n{}", RSA.1).as_bytes(), "looks like a public key"),
+        (format!("[{}]", jwk(&hmac(), None)).as_bytes(), "looks like a public key"),
+        (b"\xef\xbb\xbf{\"keys\": [], \"and\": \"so on and so on\"}", "looks like a public key"),
+        (b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI somebody@somewhere", "looks like a public key"),
+        (&rcgen::PublicKeyData::subject_public_key_info(&p384), "looks like a public key"),
     ] {
         let error = Key::in_file(file).err().unwrap_or_else(|| panic!("should be refused: {why}"));
         assert!(error.contains(why), "{error:?} lacks {why:?}");
     }
+}
+
+#[test]
+fn a_named_key_is_found_among_nameless_ones() {
+    let [_, _, named, _] = pairs();
+    let files: Vec<_> = (0..2).map(|_| pairs()[2].verifies.clone()).collect();
+    let set = jwk(&named, Some("new")).to_string();
+    let verifier = verifier(&[&files[0], &files[1], set.as_bytes()]);
+    let header = Header { kid: Some("new".into()), ..Header::new(Algorithm::ES256) };
+    let token = encode(&header, &json!({"sub": "alice"}), &named.signs).unwrap();
+    assert_eq!(verifier.user(&token, now()), Ok("alice".into()));
+    let keys = |count: usize| {
+        files.iter().cycle().take(count).flat_map(|file| Key::in_file(file).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(Key::too_many_alike(&keys(2)), None);
+    assert_eq!(Key::too_many_alike(&keys(3)).as_deref(), Some("3 keys for ES256 without a name"));
 }
 
 #[test]

@@ -6,11 +6,12 @@ use super::quota::Quotas;
 use super::refusal::Refusal;
 use crate::config::{Enforcement, RouteClass};
 use crate::fingerprint::Fingerprint;
-use crate::headcount::{Admission, Admitted, Decision, Headcount, HeldSeat, Newcomers, Terms};
+use crate::headcount::{Admission, Admitted, Decision, Door, Headcount, HeldSeat, Newcomers, Terms};
+use crate::limit::Ask;
 use crate::pass::Pass;
-use crate::token_source::InvalidToken;
+use crate::token_source::{InvalidToken, Unverifiable};
 use http::{HeaderMap, Method};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -97,6 +98,11 @@ impl Headcount {
         }
         let caller = match caller() {
             Ok(caller) => caller,
+            // Who cannot be known yet is not turned away, and not counted as anybody.
+            Err(InvalidToken::Unverifiable(Unverifiable::NoKeysYet)) => {
+                self.count(Decision::Warming);
+                return Verdict::Admitted(Entry::of(Decision::Warming));
+            }
             Err(invalid) => {
                 self.count(Decision::Invalid);
                 // Nobody is refused while nothing is enforced, whatever is wrong with the request.
@@ -119,31 +125,28 @@ impl Headcount {
                 Admission::Rejected { retry_after } => rejected(retry_after),
             };
         };
-        let said: RefCell<Option<Result<Quotas, Limited>>> = RefCell::new(None);
-        let ask_at_the_door = || {
-            let answer = at_the_door.ask_here(&at_the_door.concerned(self, asked, &caller));
-            let lets_in = answer.as_ref().map(|_| ()).map_err(|limited| limited.retry.unwrap_or(NEVER));
-            *said.borrow_mut() = Some(answer);
-            lets_in
-        };
-        if !at_the_door.is_empty() {
-            terms.at_the_door = Some(&ask_at_the_door);
+        let door = LimitedDoor::new(|| at_the_door.concerned(self, asked, &caller), at_the_door);
+        if !at_the_door.is_empty() && class != RouteClass::Observe {
+            terms.at_the_door = Some(&door);
         }
+        let Terms { renews, newcomers, .. } = terms;
         let (admission, seat) = self.decide(user, terms);
-        let quotas = match said.take() {
-            Some(Err(limited)) => return Verdict::Refused(Refusal::limited(self.mode(), asked).by(limited)),
+        let quotas = match door.said() {
+            Some(Err(limited)) if !admission.is_admitted() => {
+                return Verdict::Refused(Refusal::limited(self.mode(), asked).by(limited));
+            }
             Some(Ok(quotas)) => quotas,
-            None => Quotas::default(),
+            _ => Quotas::default(),
         };
         match admission {
             Admission::Admitted(admitted) => {
                 let is_in = match admitted {
                     Admitted::Seen => true,
-                    Admitted::Newcomer | Admitted::Warming => terms.newcomers != Newcomers::Forgotten,
+                    Admitted::Newcomer | Admitted::Warming => newcomers != Newcomers::Forgotten,
                     Admitted::Exempt | Admitted::Missing | Admitted::ShadowRejected => false,
                 };
                 // A pass renews, too: who is only watched gets none.
-                let renewed = is_in && terms.renews;
+                let renewed = is_in && renews;
                 Verdict::Admitted(Entry {
                     decision: admitted.decision(),
                     seat,
@@ -156,6 +159,49 @@ impl Headcount {
             }
             Admission::Rejected { retry_after } => rejected(retry_after),
         }
+    }
+}
+
+/// The limits of newcomers. Their keys are made once it is clear that they are needed, and not under the lock.
+struct LimitedDoor<'l, K> {
+    keys: K,
+    limits: &'l Limits,
+    concerned: RefCell<Option<Concerned>>,
+    said: RefCell<Option<Result<Quotas, Limited>>>,
+    has_entered: Cell<bool>,
+}
+
+impl<'l, K: Fn() -> Concerned> LimitedDoor<'l, K> {
+    fn new(keys: K, limits: &'l Limits) -> Self {
+        Self { keys, limits, concerned: RefCell::default(), said: RefCell::default(), has_entered: Cell::new(false) }
+    }
+
+    fn said(self) -> Option<Result<Quotas, Limited>> {
+        self.said.into_inner()
+    }
+
+    fn ask(&self, ask: Ask) -> Result<(), Duration> {
+        let mut concerned = self.concerned.borrow_mut();
+        let said = self.limits.ask_here(concerned.get_or_insert_with(&self.keys), ask);
+        let answer = said.as_ref().map(|_| ()).map_err(|limited| limited.retry.unwrap_or(NEVER));
+        *self.said.borrow_mut() = Some(said);
+        answer
+    }
+}
+
+impl<K: Fn() -> Concerned> Door for LimitedDoor<'_, K> {
+    fn knock(&self) -> Result<(), Duration> {
+        // A look costs the limiters nothing; that somebody was refused is theirs to know.
+        self.ask(Ask::ONE.peek()).or_else(|_| self.enter())
+    }
+
+    fn enter(&self) -> Result<(), Duration> {
+        // Whoever was let in on second thoughts has paid.
+        if !self.has_entered.get() {
+            self.ask(Ask::ONE)?;
+            self.has_entered.set(true);
+        }
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use super::judge::Asked;
 use super::quota::Quotas;
 use crate::config::{ConfigError, Enforcement, LimitKey, PathPatterns};
 use crate::headcount::Headcount;
-use crate::limit::{Answer, Ask, AskError, Joint, Limiter};
+use crate::limit::{Answer, Ask, Granted, Joint, Limiter};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -46,7 +46,8 @@ impl Limit {
         Self { limiter, key, routes: None, max_wait: None, period: None, told: Arc::default() }
     }
 
-    /// For these paths alone: exact, or a prefix that ends in `/*`.
+    /// For these paths alone: exact, or a prefix that ends in `/*`. A path that a backend could read as another one
+    /// (`/x/../login`, `//login`, `/%6cogin`) may be any of them.
     ///
     /// # Errors
     /// [`ConfigError`] for a path that means nothing.
@@ -86,7 +87,12 @@ impl Limit {
     }
 
     fn concerns(&self, path: Option<&str>) -> bool {
-        self.routes.as_ref().is_none_or(|routes| path.is_some_and(|path| routes.matches(path)))
+        self.routes.as_ref().is_none_or(|routes| path.is_some_and(|path| routes.may_match(path)))
+    }
+
+    /// Whether its key is the caller's.
+    pub(super) fn needs_caller(&self) -> bool {
+        matches!(self.key, LimitKey::Token | LimitKey::Subject)
     }
 
     /// The request's key. Whatever a client has sent leaves this process only as a keyed hash.
@@ -106,7 +112,12 @@ impl Limit {
                 };
                 Some(network(settings.trusted_proxies.client(peer, asked.headers)))
             }
-            LimitKey::Header(name) => asked.headers.get(name).map(|value| hashed(value.as_bytes())),
+            LimitKey::Header(name) => {
+                let mut values = asked.headers.get_all(name).into_iter();
+                let first = values.next()?;
+                // Of several nobody knows which one the service reads: all such requests are counted together.
+                Some(if values.all(|value| value == first) { hashed(first.as_bytes()) } else { Vec::new() })
+            }
             LimitKey::Constant => Some(Vec::new()),
         }
     }
@@ -114,7 +125,7 @@ impl Limit {
     /// What somebody has to mend, once: requests come by the thousand.
     fn tell_once(&self, why: &str) {
         if !self.told.swap(true, Relaxed) {
-            tracing::error!(limiter = self.limiter.name(), "this limiter limits nobody: {why}");
+            tracing::error!(limiter = self.limiter.name(), "this limiter cannot do its work: {why}");
         }
     }
 }
@@ -159,6 +170,11 @@ impl Limits {
         self.0.push(Limit { limiter, ..limit });
     }
 
+    /// Whether a limit of this path is kept by caller.
+    pub(super) fn need_caller(&self, path: Option<&str>) -> bool {
+        self.0.iter().any(|limit| limit.needs_caller() && limit.concerns(path))
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -169,8 +185,8 @@ impl Limits {
     }
 
     /// Asks those in this process, all or nothing, and waits for nobody.
-    pub(crate) fn ask_here(&self, concerned: &Concerned) -> Result<Quotas, Limited> {
-        let asks: Vec<_> = concerned.iter().map(|(place, key)| (&self.0[*place].limiter, key, Ask::ONE)).collect();
+    pub(crate) fn ask_here(&self, concerned: &Concerned, ask: Ask) -> Result<Quotas, Limited> {
+        let asks: Vec<_> = concerned.iter().map(|(place, key)| (&self.0[*place].limiter, key, ask)).collect();
         let joint = Limiter::ask_all_here(&asks);
         let mut quotas = Quotas::default();
         self.note(concerned, &joint, &mut quotas)
@@ -188,18 +204,15 @@ impl Limits {
                 Ok(joint) => joint,
                 Err(error) => {
                     self.0[step[0].0].tell_once(&error.to_string());
-                    continue;
+                    Limiter::answer_without_store(&asks, &error)
                 }
             };
+            // Dropped, by a refusal or with this future, it is given back.
             let noted = self.note(step, &joint, &mut quotas);
-            granted.push(joint);
-            if let Err(limited) = noted {
-                for joint in granted.into_iter().rev() {
-                    give_back(joint).await;
-                }
-                return Err(limited);
-            }
+            granted.push(joint.until_kept());
+            noted?;
         }
+        granted.into_iter().for_each(Granted::keep);
         Ok(quotas)
     }
 
@@ -223,14 +236,6 @@ impl Limits {
                 Err(Limited { by: self.0[step[nth].0].limiter.name().to_owned(), retry, quotas: quotas.clone() })
             }
         }
-    }
-}
-
-async fn give_back(joint: Joint) {
-    match Limiter::cancel_all(joint).await {
-        // A zone keeps what it has: its transactions are history.
-        Ok(()) | Err(AskError::Unsupported { .. }) => {}
-        Err(error) => tracing::debug!(%error, "a limiter's permits could not be given back"),
     }
 }
 

@@ -3,12 +3,13 @@
 use super::body::AdmissionBody;
 use super::caller::{Caller, Subject, peer};
 use super::judge::Asked;
-use super::limit::{Limit, Limited, Limits};
+use super::limit::{Concerned, Limit, Limited, Limits};
 use super::quota::Quotas;
-use super::refusal::Refusal;
+use super::refusal::{Manner, Refusal};
 use crate::headcount::Headcount;
+use crate::token_source::TokenSource;
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use std::pin::Pin;
@@ -19,9 +20,9 @@ use tower_service::Service;
 
 /// Puts limiters in front of a service: who is within the limits reaches it, who is not gets 429. Preflights pass.
 ///
-/// It finds tokens, users and clients as the controller's configuration says, and decides nothing about seats: put it
-/// *inside* the [`AdmissionLayer`](super::AdmissionLayer), so that only who is admitted is charged, and a newcomer who is
-/// refused takes no seat.
+/// It finds tokens, users and clients as the controller's configuration says, passes what the controller exempts, and decides
+/// nothing about seats: put it *inside* the [`AdmissionLayer`](super::AdmissionLayer), so that only who is admitted is
+/// charged, and a newcomer who is refused takes no seat. Who an admission layer outside has found out is not found out again.
 ///
 /// # Cost
 /// A request that no limit concerns costs a look at its path and headers. For others a future is boxed, and the limiters are
@@ -30,6 +31,7 @@ use tower_service::Service;
 pub struct LimitLayer {
     headcount: Headcount,
     limits: Arc<Limits>,
+    manner: Manner,
 }
 
 impl Headcount {
@@ -37,7 +39,27 @@ impl Headcount {
     pub fn limit_layer(&self, limits: impl IntoIterator<Item = Limit>) -> LimitLayer {
         let mut list = Limits::default();
         limits.into_iter().for_each(|limit| list.add(limit, self));
-        LimitLayer { headcount: self.clone(), limits: Arc::new(list) }
+        LimitLayer { headcount: self.clone(), limits: Arc::new(list), manner: Manner::default() }
+    }
+}
+
+impl LimitLayer {
+    /// Refuses with 503 and not with 429: for clients and load balancers that know what that means.
+    #[must_use]
+    pub fn refuse_with_503(mut self) -> Self {
+        self.manner.is_unavailable = true;
+        self
+    }
+
+    /// Another body for refusals, by its content type; see
+    /// [`AdmissionLayer::refusal_body`](super::AdmissionLayer::refusal_body).
+    #[must_use]
+    pub fn refusal_body<F>(mut self, body: F) -> Self
+    where
+        F: Fn(&Refusal) -> (HeaderValue, Bytes) + Send + Sync + 'static,
+    {
+        self.manner.body = Some(Arc::new(body));
+        self
     }
 }
 
@@ -71,21 +93,21 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let LimitLayer { headcount, limits } = &self.layer;
+        let LimitLayer { headcount, limits, .. } = &self.layer;
         let asked = Asked {
             method: request.method(),
             path: Some(request.uri().path()),
             headers: request.headers(),
             peer: peer(request.extensions()),
         };
-        let subject = request.extensions().get::<Subject>().map(|Subject(subject)| subject.as_str().into());
-        let caller = match subject {
-            Some(subject) => Caller { subject: Some(subject), ..Caller::default() },
-            // What is wrong with a token is admission's business.
-            None => headcount.caller(asked.headers).unwrap_or_default(),
+        let concerned = if headcount.exempts(&asked) {
+            Concerned::new()
+        } else {
+            let needs_caller = limits.need_caller(asked.path);
+            let caller = if needs_caller { caller(headcount, &request) } else { Caller::default() };
+            limits.concerned(headcount, &asked, &caller)
         };
-        let concerned = limits.concerned(headcount, &asked, &caller);
-        if concerned.is_empty() || *asked.method == Method::OPTIONS {
+        if concerned.is_empty() {
             return LimitFuture {
                 state: State::Answering { answer: self.inner.call(request), quotas: Quotas::default() },
             };
@@ -96,7 +118,25 @@ where
         // The one that is ready goes along; the next request finds a clone, which is polled anew.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
-        LimitFuture { state: State::Asking { asking, waiting: Some((inner, request, refusal)) } }
+        LimitFuture {
+            state: State::Asking {
+                asking,
+                waiting: Some((inner, request, refusal)),
+                manner: self.layer.manner.clone(),
+            },
+        }
+    }
+}
+
+/// Whom an admission layer outside has found out, or whom the request's token names. What is wrong with a token is
+/// admission's business.
+fn caller<'r, B>(headcount: &Headcount, request: &'r Request<B>) -> Caller<'r> {
+    match request.extensions().get::<Subject>() {
+        Some(Subject(subject)) => {
+            let token = TokenSource::find(&headcount.shared.settings.sources, request.headers()).unwrap_or_default();
+            Caller { token, subject: Some(subject.as_str().into()) }
+        }
+        None => headcount.caller(request.headers()).unwrap_or_default(),
     }
 }
 
@@ -114,7 +154,7 @@ pin_project! {
 pin_project! {
     #[project = StateProjection]
     enum State<S, B, F> {
-        Asking { asking: Asking, waiting: Option<(S, Request<B>, Refusal)> },
+        Asking { asking: Asking, waiting: Option<(S, Request<B>, Refusal)>, manner: Manner },
         Answering { #[pin] answer: F, quotas: Quotas },
     }
 }
@@ -131,13 +171,13 @@ where
         let mut state = self.project().state;
         loop {
             match state.as_mut().project() {
-                StateProjection::Asking { asking, waiting } => {
+                StateProjection::Asking { asking, waiting, manner } => {
                     let answer = ready!(asking.as_mut().poll(context));
                     let (mut inner, request, refusal) = waiting.take().expect("a future is not polled after its end");
                     match answer {
                         Ok(quotas) => state.set(State::Answering { answer: inner.call(request), quotas }),
                         Err(limited) => {
-                            let response = refusal.by(limited).into_response();
+                            let response = manner.answer(refusal.by(limited));
                             return Poll::Ready(Ok(response.map(AdmissionBody::refusal)));
                         }
                     }

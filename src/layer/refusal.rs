@@ -9,6 +9,7 @@ use crate::token_source::InvalidToken;
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Carries what was decided.
@@ -47,6 +48,28 @@ enum Form {
     Empty,
 }
 
+/// How a layer refuses.
+#[derive(Clone, Default)]
+pub(super) struct Manner {
+    pub(super) is_unavailable: bool,
+    pub(super) body: Option<Arc<BodyOf>>,
+}
+
+pub(super) type BodyOf = dyn Fn(&Refusal) -> (HeaderValue, Bytes) + Send + Sync;
+
+impl Manner {
+    pub(super) fn answer(&self, refusal: Refusal) -> Response<Bytes> {
+        let refusal = Refusal { is_unavailable: self.is_unavailable, ..refusal };
+        match &self.body {
+            Some(body) if refusal.form != Form::Empty => {
+                let (content_type, body) = body(&refusal);
+                refusal.into_response_with(content_type, body)
+            }
+            _ => refusal.into_response(),
+        }
+    }
+}
+
 impl Refusal {
     pub(super) fn rejected(retry_after: Duration, mode: Mode, asked: &Asked<'_>) -> Self {
         Self::new(Reason::NoRoom { retry_after }, mode, asked)
@@ -64,10 +87,6 @@ impl Refusal {
 
     pub(crate) fn by(self, limited: Limited) -> Self {
         Self { reason: Reason::Limited(limited), ..self }
-    }
-
-    pub(super) fn unavailable(self) -> Self {
-        Self { is_unavailable: true, ..self }
     }
 
     fn new(reason: Reason, mode: Mode, asked: &Asked<'_>) -> Self {
@@ -111,10 +130,6 @@ impl Refusal {
         }
     }
 
-    pub(super) fn is_bodiless(&self) -> bool {
-        self.form == Form::Empty
-    }
-
     /// The whole answer.
     pub fn into_response(self) -> Response<Bytes> {
         let (content_type, body) = match self.form {
@@ -125,7 +140,7 @@ impl Refusal {
         self.into_response_with(HeaderValue::from_static(content_type), body.into())
     }
 
-    pub(super) fn into_response_with(self, content_type: HeaderValue, body: Bytes) -> Response<Bytes> {
+    fn into_response_with(self, content_type: HeaderValue, body: Bytes) -> Response<Bytes> {
         let mut response = Response::new(body);
         *response.status_mut() = self.status();
         let headers = response.headers_mut();

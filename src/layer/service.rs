@@ -6,7 +6,6 @@ use super::caller::{Caller, peer};
 use super::future::AdmissionFuture;
 use super::judge::{Asked, Verdict};
 use super::limit::Limits;
-use super::refusal::Refusal;
 use crate::headcount::Newcomers;
 use bytes::Bytes;
 use http::header::UPGRADE;
@@ -65,7 +64,7 @@ where
                 let request = if asks_for_upgrade(&request) { self.with_presence(request, &entry) } else { request };
                 AdmissionFuture::admitted(self.inner.call(request), entry, &self.rules.headcount)
             }
-            Verdict::Refused(refusal) => AdmissionFuture::refused(self.rules.answer(refusal)),
+            Verdict::Refused(refusal) => AdmissionFuture::refused(self.rules.manner.answer(refusal)),
         }
     }
 }
@@ -77,19 +76,6 @@ impl<S> AdmissionService<S> {
         let presence = entry.fingerprint.map_or_else(|| headcount.nobody_present(), present);
         request.extensions_mut().insert(Arc::new(presence));
         request
-    }
-}
-
-impl Rules {
-    fn answer(&self, refusal: Refusal) -> Response<Bytes> {
-        let refusal = if self.is_unavailable { refusal.unavailable() } else { refusal };
-        match &self.body {
-            Some(body) if !refusal.is_bodiless() => {
-                let (content_type, body) = body(&refusal);
-                refusal.into_response_with(content_type, body)
-            }
-            _ => refusal.into_response(),
-        }
     }
 }
 

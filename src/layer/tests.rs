@@ -587,6 +587,9 @@ async fn a_layer_of_limits_asks_about_who_is_in() {
     assert_eq!(calls.load(Relaxed), 3, "the service hears of nobody who is limited");
     assert_eq!(ask("/login", "bob", None).await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS, "no room");
     assert_eq!(headcount.status().limits[0].allowed, 1, "who is not in is not charged");
+    for _ in 0..3 {
+        assert_eq!(ask("/healthz", "bob", Some("k")).await.unwrap().status(), StatusCode::OK, "an exempt path");
+    }
 }
 
 #[tokio::test]
@@ -638,4 +641,31 @@ async fn the_service_that_is_called_is_the_one_that_was_ready() {
         let service = service.ready().await.unwrap();
         assert_eq!(service.call(from("alice").body(()).unwrap()).await.unwrap().status(), StatusCode::OK);
     }
+}
+
+#[tokio::test]
+async fn a_layer_of_limits_may_refuse_in_other_words() {
+    let headcount = full();
+    let spent = in_memory("spent", 1);
+    assert!(spent.ask("", Ask::ONE).await.unwrap().is_allowed());
+    let layer = headcount.limit_layer([Limit::new(spent, LimitKey::Constant)]).refuse_with_503();
+    let layer = layer.refusal_body(|refusal| {
+        let name = refusal.limit().unwrap_or_default().to_owned();
+        (HeaderValue::from_static("text/plain"), name.into())
+    });
+    let inner =
+        service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from(""))) });
+    let response = layer.layer(inner).oneshot(from("alice").body(()).unwrap()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert!(response.headers().contains_key("retry-after"));
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "spent");
+}
+
+#[tokio::test]
+async fn all_layers_of_a_controller_share_its_seats() {
+    let headcount = Headcount::builder().max_active_users(1).build().unwrap().0;
+    let (one, other) = (headcount.layer(), headcount.clone().layer());
+    assert_eq!(through(&one, from("alice").body(()).unwrap()).await.status, StatusCode::OK);
+    assert_eq!(through(&other, from("bob").body(()).unwrap()).await.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(through(&other, from("alice").body(()).unwrap()).await.status, StatusCode::OK);
 }

@@ -424,6 +424,17 @@ impl Limiter {
         self.is_here() && other.is_here()
     }
 
+    /// What a list is answered whose limiters cannot be asked at all, whatever has to be mended.
+    pub(crate) fn answer_without_store<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)], error: &AskError) -> Joint {
+        let asks: Vec<_> = asks.iter().map(|(limiter, key, ask)| (*limiter, key.as_ref(), *ask)).collect();
+        let answers = Self::all_without_store(&asks, error);
+        let answers = asks.iter().zip(answers).map(|((limiter, _, ask), answer)| {
+            limiter.count(*ask, &answer);
+            limiter.shown(answer)
+        });
+        Joint::of(answers.collect(), Vec::new())
+    }
+
     /// As [`ask_all`](Self::ask_all) for limiters in this process, at once.
     pub(crate) fn ask_all_here<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> Joint {
         let (mut looking, mut step) = (Vec::new(), Vec::new());
@@ -436,7 +447,7 @@ impl Limiter {
         let together: Vec<_> = step.iter().map(|(_, _, memory, key, ask)| (*memory, *key, *ask)).collect();
         let given = ask_all(&together).unwrap_or_else(|error| {
             let asked: Vec<_> = step.iter().map(|(_, limiter, _, key, ask)| (*limiter, *key, *ask)).collect();
-            Self::all_without_store(&asked, &error.into())
+            Self::all_without_store(&asked, &error)
         });
         let granted = given.iter().all(Answer::is_allowed);
         for ((nth, limiter, _, _, ask), answer) in step.iter().zip(given) {
@@ -464,7 +475,7 @@ impl Limiter {
     }
 
     /// What a list is answered whose store is silent: still all or nothing.
-    fn all_without_store(asks: &[(&Self, &[u8], Ask)], error: &Unanswered) -> Vec<Answer> {
+    fn all_without_store(asks: &[(&Self, &[u8], Ask)], error: &dyn std::error::Error) -> Vec<Answer> {
         asks.iter().for_each(|(limiter, ..)| limiter.note_silence(error));
         let denies = asks.iter().any(|(limiter, ..)| matches!(limiter.shared.on_store_error, OnStoreError::Deny));
         let local: Vec<_> = asks
@@ -537,6 +548,20 @@ impl Joint {
     /// Whether to go on, at once or after the verdict's wait.
     pub fn is_allowed(&self) -> bool {
         self.refused_by.is_none()
+    }
+
+    /// What was charged, which goes back unless it is kept.
+    pub(crate) fn until_kept(self) -> Granted {
+        Granted(Turn(self.given))
+    }
+}
+
+/// What a list was granted; goes back when it is dropped.
+pub(crate) struct Granted(Turn);
+
+impl Granted {
+    pub(crate) fn keep(self) {
+        self.0.keep();
     }
 }
 

@@ -4,8 +4,17 @@ use crate::fingerprint::Fingerprint;
 use std::collections::HashMap;
 
 /// One seat for each newcomer, however many of their requests are under way.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Held(HashMap<Fingerprint, u32>);
+
+/// How many newcomers can be on their way in before the list has to grow, while the lock is held.
+const USUAL: usize = 256;
+
+impl Default for Held {
+    fn default() -> Self {
+        Self(HashMap::with_capacity(USUAL))
+    }
+}
 
 impl Held {
     /// A request of a newcomer is under way.

@@ -3,7 +3,8 @@
 use super::limits::CheckLimits;
 use crate::failpoints;
 use crate::headcount::{Decision, Headcount, Newcomers};
-use crate::layer::{Asked, Limits, Refusal, Verdict, mark};
+use crate::layer::{Asked, Caller, Limits, Refusal, Verdict, mark};
+use crate::token_source::InvalidToken;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -13,6 +14,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 const CHECK: &str = "/v1/check";
+/// Rules about paths take it for one that a backend may read as any other.
+const ANY_PATH: &str = "//";
 
 #[derive(Clone)]
 struct Check {
@@ -36,12 +39,17 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
     let original = Original::of(&request, trusted);
     let headers = request.headers();
     let asked = Asked { method: &original.method, path: original.path, headers, peer: Some(peer.ip()) };
-    said(headcount, &asked, &limits.newcomers, &limits.all).await
+    said(headcount, &asked, || headcount.caller(headers), &limits.newcomers, &limits.all).await
 }
 
 /// The answer to a check. Nobody tells what the application answered then: whoever is admitted is in.
-pub(super) async fn said(headcount: &Headcount, asked: &Asked<'_>, newcomers: &Limits, all: &Limits) -> Response {
-    let caller = || headcount.caller(asked.headers);
+pub(super) async fn said<'r>(
+    headcount: &Headcount,
+    asked: &Asked<'_>,
+    caller: impl FnOnce() -> Result<Caller<'r>, InvalidToken>,
+    newcomers: &Limits,
+    all: &Limits,
+) -> Response {
     let entry = match headcount.judge(asked, caller, Newcomers::Recorded, newcomers, all) {
         Verdict::Admitted(entry) => entry,
         Verdict::Refused(refusal) => return refusal.into_response().map(Body::from),
@@ -54,18 +62,28 @@ pub(super) async fn said(headcount: &Headcount, asked: &Asked<'_>, newcomers: &L
         headcount.hand_out(pass, headers);
     }
     if !entry.concerned.is_empty() {
+        let mut decision = Undecided { headcount, decision: entry.decision };
         match all.ask(&entry.concerned).await {
-            Ok(quotas) => {
-                headcount.count(entry.decision);
-                quotas.tell(response.headers_mut());
-            }
+            Ok(quotas) => quotas.tell(response.headers_mut()),
             Err(limited) => {
-                headcount.count(Decision::Limited);
+                decision.decision = Decision::Limited;
                 return Refusal::limited(headcount.mode(), asked).by(limited).into_response().map(Body::from);
             }
         }
     }
     response
+}
+
+/// A decision that limiters may still change. Counted also if nobody waits for it any more.
+struct Undecided<'h> {
+    headcount: &'h Headcount,
+    decision: Decision,
+}
+
+impl Drop for Undecided<'_> {
+    fn drop(&mut self) {
+        self.headcount.count(self.decision);
+    }
 }
 
 async fn not_here() -> (StatusCode, &'static str) {
@@ -94,12 +112,14 @@ impl<'r> Original<'r> {
     }
 }
 
-/// What headers say that mean the same, if they say one thing: of two values, one may be the client's, which most proxies
-/// hand on beside their own.
+/// What headers say that mean the same. Of two values that differ, one may be the client's, which most proxies hand on
+/// beside their own; those, and what cannot be read, may mean anything: no rule opens a door for it, and each that restricts
+/// holds.
 fn only<'h>(headers: &'h HeaderMap, names: [&str; 2]) -> Option<&'h str> {
     let mut values = names.into_iter().flat_map(|name| headers.get_all(name));
     let first = values.next()?;
-    values.all(|value| value == first).then(|| first.to_str().ok()).flatten()
+    let first = Some(first).filter(|first| values.all(|value| value == first));
+    Some(first.and_then(|first| first.to_str().ok()).unwrap_or(ANY_PATH))
 }
 
 #[cfg(test)]
@@ -132,10 +152,12 @@ mod tests {
         assert_eq!(original(request(), false), (Method::GET, None));
         for (name, value) in [("x-original-uri", "/other"), ("x-forwarded-uri", "/other")] {
             let doubled = request().header(name, value);
-            assert_eq!(original(doubled, true), (Method::OPTIONS, None), "{name}");
+            assert_eq!(original(doubled, true), (Method::OPTIONS, Some(ANY_PATH.into())), "{name}");
         }
         let agreed = request().header("x-forwarded-uri", "/healthz").header("x-original-method", "OPTIONS");
         assert_eq!(original(agreed, true), (Method::OPTIONS, Some("/healthz".into())));
+        let unreadable = Request::get("/v1/check").header("x-original-uri", "/login?x=\u{ff}".as_bytes());
+        assert_eq!(original(unreadable, true), (Method::GET, Some(ANY_PATH.into())));
         let torn = request().header("x-original-method", "DELETE");
         assert_eq!(original(torn, true), (Method::GET, Some("/healthz".into())));
     }

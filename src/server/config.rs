@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const ENVIRONMENT: &str = "HEADCOUNT__";
 
 /// Every key there is.
-const KEYS: [&str; 57] = [
+const KEYS: [&str; 59] = [
     "admission.max_active_users",
     "admission.resume_ratio",
     "admission.refill",
@@ -47,6 +47,8 @@ const KEYS: [&str; 57] = [
     "limit.applies_to",
     "limit.routes",
     "limit.store",
+    "limit.max_keys",
+    "limit.within",
     "limit.zone",
     "limit.on_store_error",
     "limit.shadow",
@@ -70,11 +72,10 @@ const KEYS: [&str; 57] = [
 ];
 
 /// Keys whose environment variable is a list, divided by commas.
-const LISTS: [&str; 8] = [
+const LISTS: [&str; 7] = [
     "admission.exempt_paths",
     "token.from",
     "token.jwt.keys",
-    "token.jwt.issuer",
     "token.jwt.audience",
     "pass.earlier_secret_files",
     "server.trusted_proxies",

@@ -17,21 +17,25 @@ pub(super) struct CheckLimits {
     pub(super) all: Limits,
 }
 
-/// Opens the stores that limits name, and makes the limiters. A database that does not answer now may do so later: until
-/// then `on_store_error` answers.
+/// Opens the stores that limits name, and makes the limiters. Schemas are installed in the background, again and again until
+/// it is done: a database that does not answer now may do so later, and until then `on_store_error` answers.
 ///
 /// # Errors
 /// [`ConfigError`] for a limit that makes no sense.
-pub(super) async fn open(config: &Config, headcount: &Headcount) -> Result<CheckLimits, ConfigError> {
-    let stores = Stores::open(config).await?;
+pub(super) fn open(config: &Config, headcount: &Headcount) -> Result<CheckLimits, ConfigError> {
+    let stores = Stores::open(config)?;
     let mut limits = CheckLimits { newcomers: Limits::default(), all: Limits::default() };
     for limit in &config.limit {
+        if let Some(doubt) = limit.doubt(&config.server.trusted_proxies) {
+            tracing::warn!(limit = limit.name, "{doubt}");
+        }
         let list = match limit.applies_to {
             AppliesTo::All => &mut limits.all,
             AppliesTo::Newcomers => &mut limits.newcomers,
         };
-        list.add(stores.limit(limit).await?, headcount);
+        list.add(stores.limit(limit)?, headcount);
     }
+    stores.install(config);
     Ok(limits)
 }
 
@@ -46,21 +50,24 @@ struct Stores {
 }
 
 impl Stores {
-    async fn open(config: &Config) -> Result<Self, ConfigError> {
+    fn open(config: &Config) -> Result<Self, ConfigError> {
         let mut stores = Self::default();
         let needs = |store| config.limit.iter().any(|limit| limit.store == store);
+        // One pool for all limits of a database: the most patient of them says how long.
+        #[cfg(any(feature = "postgres", feature = "mysql"))]
+        let within = |store| {
+            let limits = config.limit.iter().filter(|limit| limit.store == store);
+            limits.map(|limit| limit.within).max().unwrap_or_default()
+        };
         if let (true, Some(redis)) = (needs(LimitStore::Redis), &config.redis) {
             stores.redis = Some((RedisConnection::configured(redis)?, redis.namespace.clone()));
         }
         if let (true, Some(_database)) = (needs(LimitStore::Postgres), &config.postgres) {
             #[cfg(feature = "postgres")]
             {
-                let store = crate::limit::Postgres::open(_database.url.expose());
-                let store = store.map_err(|error| database("postgres.url", &error))?;
-                if let Err(error) = store.install().await {
-                    tracing::error!(%error, "the database of [postgres] is not ready; on_store_error answers");
-                }
-                stores.postgres = Some(store);
+                let store =
+                    crate::limit::Postgres::builder(_database.url.expose()).within(within(LimitStore::Postgres)).open();
+                stores.postgres = Some(store.map_err(|error| database("postgres.url", &error))?);
             }
             #[cfg(not(feature = "postgres"))]
             return Err(ConfigError::Feature { key: "postgres.url", feature: "postgres" });
@@ -68,12 +75,9 @@ impl Stores {
         if let (true, Some(_database)) = (needs(LimitStore::Mysql), &config.mysql) {
             #[cfg(feature = "mysql")]
             {
-                let store = crate::limit::Mysql::open(_database.url.expose());
-                let store = store.map_err(|error| database("mysql.url", &error))?;
-                if let Err(error) = store.install().await {
-                    tracing::error!(%error, "the database of [mysql] is not ready; on_store_error answers");
-                }
-                stores.mysql = Some(store);
+                let store =
+                    crate::limit::Mysql::builder(_database.url.expose()).within(within(LimitStore::Mysql)).open();
+                stores.mysql = Some(store.map_err(|error| database("mysql.url", &error))?);
             }
             #[cfg(not(feature = "mysql"))]
             return Err(ConfigError::Feature { key: "mysql.url", feature: "mysql" });
@@ -81,11 +85,40 @@ impl Stores {
         Ok(stores)
     }
 
-    async fn limit(&self, limit: &config::Limit) -> Result<Limit, ConfigError> {
+    /// Creates what is not there, and sets the zones.
+    fn install(&self, config: &Config) {
+        #[cfg(feature = "postgres")]
+        if let Some(store) = self.postgres.clone() {
+            tokio::spawn(until_done("postgres", move || {
+                let store = store.clone();
+                async move { store.install().await }
+            }));
+        }
+        #[cfg(feature = "mysql")]
+        if let Some(store) = self.mysql.clone() {
+            let in_mysql = config.limit.iter().filter(|limit| limit.store == LimitStore::Mysql);
+            let zones: Vec<_> = in_mysql.filter_map(|limit| Some((limit.zone?, limit.rate))).collect();
+            tokio::spawn(until_done("mysql", move || {
+                let (store, zones) = (store.clone(), zones.clone());
+                async move {
+                    store.install().await?;
+                    for (zone, rate) in zones {
+                        let permits = u32::try_from(rate.permits).unwrap_or(u32::MAX);
+                        store.set_zone(zone, permits, rate.time).await?;
+                    }
+                    Ok(())
+                }
+            }));
+        }
+        #[cfg(not(feature = "mysql"))]
+        let _ = config;
+    }
+
+    fn limit(&self, limit: &config::Limit) -> Result<Limit, ConfigError> {
         let no_policy = |error: &PolicyError| ConfigError::Limit { name: limit.name.clone(), why: error.to_string() };
         let policy = policy(limit).map_err(|error| no_policy(&error))?;
-        let here = || Memory::new(policy.clone()).map_err(|error| no_policy(&error));
-        let limiter = Limiter::new(&limit.name, self.store(limit, &policy).await?).shadow(limit.shadow);
+        let here = || in_memory(limit, &policy).map_err(|error| no_policy(&error));
+        let limiter = Limiter::new(&limit.name, self.store(limit, &policy)?).shadow(limit.shadow);
         let limiter = limiter.on_store_error(match limit.on_store_error {
             config::OnStoreError::Allow => OnStoreError::Allow,
             config::OnStoreError::Deny => OnStoreError::Deny,
@@ -95,19 +128,17 @@ impl Stores {
         if !limit.routes.is_empty() {
             applied = applied.routes(&limit.routes)?;
         }
-        Ok(match limit.max_wait {
-            Some(max_wait) => applied.max_wait(max_wait),
-            None => applied,
-        })
+        Ok(applied.max_wait(limit.max_wait))
     }
 
-    async fn store(&self, limit: &config::Limit, policy: &Policy) -> Result<Store, ConfigError> {
+    fn store(&self, limit: &config::Limit, policy: &Policy) -> Result<Store, ConfigError> {
         let refused = |why: String| ConfigError::Limit { name: limit.name.clone(), why };
         match limit.store {
             LimitStore::Memory => {}
             LimitStore::Redis => {
                 if let Some((connection, namespace)) = &self.redis {
-                    let redis = Redis::builder(connection, &limit.name, policy.clone()).namespace(namespace).build();
+                    let redis = Redis::builder(connection, &limit.name, policy.clone()).namespace(namespace);
+                    let redis = redis.time_limit(limit.within).build();
                     return redis.map(Store::from).map_err(|error| refused(error.to_string()));
                 }
             }
@@ -123,21 +154,38 @@ impl Stores {
             {
                 #[cfg(feature = "mysql")]
                 if let (Some(store), Some(zone)) = (&self.mysql, limit.zone) {
-                    let rate = u32::try_from(limit.rate.permits).unwrap_or(u32::MAX);
-                    match store.set_zone(zone, rate, limit.rate.time).await {
-                        Ok(()) => {}
-                        Err(error @ crate::limit::SqlError::Zone { .. }) => return Err(refused(error.to_string())),
-                        Err(error) => {
-                            tracing::error!(limit = limit.name, %error, "its zone could not be set; it is as it was");
-                        }
-                    }
                     return Ok(store.velocity(zone).into());
                 }
             }
         }
-        Memory::new(policy.clone()).map(Store::from).map_err(|error| refused(error.to_string()))
+        in_memory(limit, policy).map(Store::from).map_err(|error| refused(error.to_string()))
     }
 }
+
+fn in_memory(limit: &config::Limit, policy: &Policy) -> Result<Memory, PolicyError> {
+    Memory::builder(policy.clone()).max_keys(usize::try_from(limit.max_keys).unwrap_or(usize::MAX)).build()
+}
+
+/// Tries until it is done, and says once why it is not.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+async fn until_done<F>(section: &str, install: impl Fn() -> F)
+where
+    F: Future<Output = Result<(), crate::limit::SqlError>>,
+{
+    let mut was_told = false;
+    while let Err(error) = install().await {
+        if !was_told {
+            tracing::error!(%error, "the database of [{section}] is not ready: on_store_error answers until it is");
+        }
+        was_told = true;
+        tokio::time::sleep(INSTALL_AGAIN).await;
+    }
+    tracing::info!("the database of [{section}] is ready");
+}
+
+/// How soon a database is asked again.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+const INSTALL_AGAIN: std::time::Duration = std::time::Duration::from_secs(2);
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 fn database(key: &'static str, error: &crate::limit::SqlError) -> ConfigError {

@@ -57,7 +57,7 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     })?;
     let admin_router =
         headcount.admin_router_on(Some(config.admin.listen.ip())).map_err(|error| loaded.locate(error))?;
-    let limits = Arc::new(limits::open(&config, &headcount).await.map_err(|error| loaded.locate(error))?);
+    let limits = Arc::new(limits::open(&config, &headcount).map_err(|error| loaded.locate(error))?);
     let check = listen("server.listen", config.server.listen).await?;
     let admin = listen("admin.listen", config.admin.listen).await?;
     let signals = Signals::new().map_err(|source| ServeError::System { what: "cannot wait for signals", source })?;
@@ -65,8 +65,8 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
 
     let (stop_check, check_stops) = watch::channel(false);
     let (stop_admin, admin_stops) = watch::channel(false);
-    let checks = check::router(headcount.clone(), Arc::clone(&limits))
-        .merge(confirm::router(headcount.clone(), limits))
+    let checks = check::router(headcount.clone(), limits)
+        .merge(confirm::router(headcount.clone()))
         .merge(touch::router(headcount.clone()));
     let check = tokio::spawn(check.serve(checks, check_stops));
     let admin = tokio::spawn(admin.serve(admin_router, admin_stops));

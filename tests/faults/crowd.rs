@@ -45,23 +45,32 @@ impl Asker {
 
     /// The same, and in the server's own words.
     pub async fn hear(&self, token: usize, server: usize) -> (Heard, Words) {
-        let due = self.origin.now();
-        self.hear_as_due(token, server, due).await
+        self.hear_as_due(token, server, self.origin.now(), "").await
+    }
+
+    /// The same, showing a pass.
+    pub async fn hear_showing(&self, token: usize, server: usize, pass: &str) -> (Heard, Words) {
+        self.hear_as_due(token, server, self.origin.now(), pass).await
     }
 
     /// The same, of a question that should have been asked then.
-    async fn hear_as_due(&self, token: usize, server: usize, due: Duration) -> (Heard, Words) {
+    async fn hear_as_due(&self, token: usize, server: usize, due: Duration, pass: &str) -> (Heard, Words) {
         let nothing = (Heard::Nothing, Words::default());
         let Some(address) = self.addresses.read().get(server).copied().flatten() else { return nothing };
         let request = http::Request::get(format!("http://{address}/v1/check"))
             .header("authorization", format!("Bearer token-{token}"))
+            .header("x-headcount-pass", pass)
             .body(Empty::new())
             .expect("a request");
         let sent = self.origin.now();
         let answer = timeout(PATIENCE, async {
             let answer = self.http.request(request).await.ok()?;
             let word = |name| answer.headers().get(name).and_then(|it| it.to_str().ok()).unwrap_or_default().to_owned();
-            let words = Words { decision: word("x-headcount-decision"), mode: word("x-headcount-mode") };
+            let words = Words {
+                decision: word("x-headcount-decision"),
+                mode: word("x-headcount-mode"),
+                pass: word("x-headcount-pass"),
+            };
             let status = answer.status().as_u16();
             answer.into_body().collect().await.ok()?;
             Some((status, words))
@@ -94,6 +103,7 @@ impl Asker {
 pub struct Words {
     pub decision: String,
     pub mode: String,
+    pub pass: String,
 }
 
 /// How a crowd behaves.
@@ -138,7 +148,7 @@ impl Crowd {
                     let newcomer = is_newcomer.then(|| dice.usize(habits.newcomers.clone()));
                     let Some(who) = newcomer.or_else(|| players.next()) else { return };
                     let place = asker.home(who, habits.stay);
-                    asker.hear_as_due(who, place, due).await;
+                    asker.hear_as_due(who, place, due, "").await;
                 }
             })
         };

@@ -218,6 +218,14 @@ impl Log {
     }
 }
 
+impl Latency {
+    /// Both.
+    pub fn add(&mut self, other: &Self) {
+        self.since_due.add(&other.since_due).expect("the same bounds");
+        self.slowest = self.slowest.max(other.slowest);
+    }
+}
+
 impl Default for Latency {
     fn default() -> Self {
         let since_due = Histogram::new_with_bounds(1, 60_000_000, 3).expect("bounds that a histogram can have");

@@ -4,6 +4,7 @@
 mod clocks;
 mod crowds;
 mod deploys;
+mod hostile;
 mod in_process;
 mod processes;
 mod redis_gone;
@@ -65,7 +66,9 @@ pub const ROWS: &[Row] = &[
     row("row_29_killed_while_the_snapshot_is_written", snapshots::killed_while_the_snapshot_is_written),
     row("row_30_retries_without_end", room::retries_without_end),
     row("row_37_only_touched", crowds::only_touched),
+    row("row_31_requests_make_no_sense", hostile::requests_make_no_sense),
     row("row_38_the_mode_turns", room::the_mode_turns),
+    row("row_38_the_mode_turns_on_passes", room::the_mode_turns_on_passes),
     row("row_39_another_x", deploys::another_x),
     alone("row_14_redis_is_killed", redis_gone::killed),
     alone("row_15_redis_is_slow", redis_gone::slow),

@@ -11,7 +11,7 @@ pub struct Case {
     pub play: fn(&Handle, Kind),
 }
 
-pub const CASES: [Case; 20] = [
+pub const CASES: [Case; 22] = [
     Case { name: "admitted", play: admitted },
     Case { name: "rejected", play: rejected },
     Case { name: "bodies_arrive_whole", play: bodies_arrive_whole },
@@ -27,6 +27,8 @@ pub const CASES: [Case; 20] = [
     Case { name: "full_without_exempt_paths", play: full_without_exempt_paths },
     Case { name: "headcounts_headers_are_its_own", play: headcounts_headers_are_its_own },
     Case { name: "lies_about_the_request", play: lies_about_the_request },
+    Case { name: "limits_by_address", play: limits_by_address },
+    Case { name: "a_cache_in_front", play: a_cache_in_front },
     Case { name: "few_connections", play: few_connections },
     Case { name: "gone_and_open", play: gone_and_open },
     Case { name: "hanging_and_open", play: hanging_and_open },
@@ -250,6 +252,63 @@ fn lies_about_the_request(runtime: &Handle, kind: Kind) {
             assert_eq!(answer.status, 429, "{lie:?}, Connection: {connection}");
         }
     }
+}
+
+const LIMITED: &str = "
+[admission]
+max_active_users = 100
+[server]
+trusted_proxies = ['127.0.0.1']
+[[limit]]
+name = 'address'
+key = 'client_ip'
+algorithm = 'sliding_log'
+rate = '2/1h'
+";
+
+fn limits_by_address(runtime: &Handle, kind: Kind) {
+    let stack = Stack::start_ruled(runtime, kind, WhenSilent::Patient, LIMITED);
+    let ask = |from: &str, headers: &[(&str, &str)]| stack.ask_from(runtime, from, "/play", "alice", headers);
+    for _ in 0..2 {
+        assert_eq!(ask("127.0.0.2", &[]).status, 200);
+    }
+    stack.app.arrived();
+    for lie in ["6.6.6.6", "127.0.0.1", "127.0.0.3, 127.0.0.1", ""] {
+        let connection = ("Connection", "close, X-Forwarded-For");
+        for headers in [&[("X-Forwarded-For", lie)][..], &[("X-Forwarded-For", lie), connection]] {
+            let limited = ask("127.0.0.2", headers);
+            assert_eq!((limited.status, limited.header("x-headcount-decision")), (429, "limited"), "{headers:?}");
+            assert_eq!(limited.header("x-headcount-limit"), "address");
+            assert!((1..=3600).contains(&limited.header("retry-after").parse::<u64>().unwrap()));
+            assert_eq!(limited.header("ratelimit-policy"), "\"address\";q=2;w=3600", "{limited:?}");
+            let problem = limited.json();
+            assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
+            assert_eq!(problem["violated-policies"][0], "address");
+        }
+    }
+    let page = ask("127.0.0.2", &[("Accept", "text/html")]);
+    assert!(page.status == 429 && page.header("content-type").starts_with("text/html"), "{page:?}");
+    assert!(stack.app.arrived().is_empty());
+    assert_eq!(ask("127.0.0.3", &[]).status, 200, "another client");
+}
+
+/// A cache that would keep anything, for everybody.
+fn a_cache_in_front(runtime: &Handle, kind: Kind) {
+    let mut stack = full(runtime, kind);
+    stack.put_a_cache_in_front();
+    let decision = |answer: &crate::support::Answer| (answer.status, answer.header("x-cache").to_owned());
+    for _ in 0..3 {
+        assert_eq!(decision(&stack.get("/play", "bob")), (429, "MISS".into()));
+        assert_eq!(decision(&stack.get("/play", &"x".repeat(4097))), (431, "MISS".into()));
+        let two = [("Cookie", "session=a; session=b")];
+        assert_eq!(decision(&stack.ask("GET", "/play", "", &two, b"")), (400, "MISS".into()));
+    }
+    assert_eq!(decision(&stack.get("/play", "alice")), (200, "MISS".into()), "no refusal was kept");
+    // It does keep what it may: what the application says nothing about, and that no pass came with.
+    let own = "/status/404";
+    assert_eq!(decision(&stack.get(own, "alice")), (404, "MISS".into()));
+    assert_eq!(decision(&stack.get("/healthz", "bob")), (200, "MISS".into()));
+    assert_eq!(decision(&stack.get("/healthz", "bob")), (200, "HIT".into()));
 }
 
 fn few_connections(runtime: &Handle, kind: Kind) {

@@ -46,24 +46,8 @@ impl Kind {
         app: SocketAddr,
         when: WhenSilent,
     ) -> (Process, SocketAddr) {
-        for _ in 0..20 {
-            let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-            let mut command = self.command(directory, &Places { at, checks, app }, when);
-            let log = fs::File::create(directory.join("proxy.log")).unwrap();
-            command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-            let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}; ./test installs it"));
-            let mut process = Process(child);
-            let up = wait_for("the proxy to listen", || match process.0.try_wait().unwrap() {
-                Some(_) => Some(false),
-                None => TcpStream::connect(at).is_ok().then_some(true),
-            });
-            if up {
-                return (process, at);
-            }
-            let said = fs::read_to_string(directory.join("proxy.log")).unwrap_or_default();
-            assert!(said.to_lowercase().contains("address already in use"), "{} does not start:\n{said}", self.name());
-        }
-        panic!("{} found no free port", self.name());
+        let command = |at| self.command(directory, &Places { at, checks, app }, when);
+        start(self.name(), directory, command)
     }
 
     fn command(self, directory: &Path, places: &Places, when: WhenSilent) -> Command {
@@ -147,6 +131,52 @@ impl Kind {
             }
         }
     }
+}
+
+/// An nginx that caches whatever it may of all that `behind` answers.
+pub fn start_cache(directory: &Path, behind: SocketAddr) -> (Process, SocketAddr) {
+    let directory = directory.join("cache");
+    fs::create_dir(&directory).unwrap();
+    start("cache", &directory, |at| {
+        let here = directory.display();
+        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|kind| format!("{kind}_temp_path {here}/{kind};\n"))
+            .concat();
+        let text = format!(
+            "user root; daemon off; pid {here}/nginx.pid; error_log stderr; events {{}}\n\
+             http {{ access_log off;\n{temporary}proxy_cache_path {here}/kept keys_zone=all:1m;\n\
+             server {{ listen {at}; large_client_header_buffers 4 16k; location / {{\n\
+             proxy_pass http://{behind}; proxy_cache all; proxy_cache_key $request_uri; proxy_cache_valid any 1h;\n\
+             add_header X-Cache $upstream_cache_status always; }} }} }}\n"
+        );
+        let file = directory.join("nginx.conf");
+        fs::write(&file, text).unwrap();
+        let mut command = Command::new("nginx");
+        command.arg("-p").arg(&directory).arg("-c").arg(&file).args(["-e", "stderr"]);
+        command
+    })
+}
+
+/// Starts a proxy on a free port, and waits until it listens.
+fn start(name: &str, directory: &Path, command: impl Fn(SocketAddr) -> Command) -> (Process, SocketAddr) {
+    for _ in 0..20 {
+        let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut command = command(at);
+        let log = fs::File::create(directory.join("proxy.log")).unwrap();
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}; ./test installs it"));
+        let mut process = Process(child);
+        let up = wait_for("the proxy to listen", || match process.0.try_wait().unwrap() {
+            Some(_) => Some(false),
+            None => TcpStream::connect(at).is_ok().then_some(true),
+        });
+        if up {
+            return (process, at);
+        }
+        let said = fs::read_to_string(directory.join("proxy.log")).unwrap_or_default();
+        assert!(said.to_lowercase().contains("address already in use"), "{name} does not start:\n{said}");
+    }
+    panic!("{name} found no free port");
 }
 
 struct Places {

@@ -1,9 +1,9 @@
 //! One proxy, the application behind it, and a `headcount serve` beside it.
 
 use crate::app::App;
-use crate::kinds::{Kind, WhenSilent};
+use crate::kinds::{self, Kind, WhenSilent};
 use crate::support::proxy::Proxy;
-use crate::support::{Answer, Process, Server, raw};
+use crate::support::{Answer, Process, Server, raw, raw_on};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use tempfile::TempDir;
@@ -29,6 +29,7 @@ pub struct Stack {
     /// Stands where the recipe says that headcount is, counts who comes, and hands them on.
     pub gate: Option<Proxy>,
     _proxy: Process,
+    cache: Option<Process>,
     directory: TempDir,
 }
 
@@ -61,7 +62,7 @@ impl Stack {
         let app = App::start(runtime);
         let checks = gate.as_ref().map_or(headcount.check, |gate| gate.address);
         let (proxy, at) = kind.start(directory.path(), checks, app.at, when);
-        Self { app, headcount, at, gate, _proxy: proxy, directory }
+        Self { app, headcount, at, gate, _proxy: proxy, cache: None, directory }
     }
 
     /// Another headcount takes the place of the one that runs, and knows nobody.
@@ -70,8 +71,32 @@ impl Stack {
         self.gate.as_ref().expect("a gate").leads_to(self.headcount.check);
     }
 
+    /// From now on requests go through an nginx that caches all that it may, and says in `X-Cache` whence an answer came.
+    pub fn put_a_cache_in_front(&mut self) {
+        let (process, at) = kinds::start_cache(self.directory.path(), self.at);
+        (self.cache, self.at) = (Some(process), at);
+    }
+
     /// A request of `token`, and what the client gets.
     pub fn ask(&self, method: &str, path: &str, token: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let request = self.request(method, path, token, headers, body);
+        unchunked(raw(self.at, &request).expect("an answer"))
+    }
+
+    /// A `GET` from another address of this machine.
+    pub fn ask_from(&self, runtime: &Handle, from: &str, path: &str, token: &str, headers: &[(&str, &str)]) -> Answer {
+        let request = self.request("GET", path, token, headers, b"");
+        let from = SocketAddr::new(from.parse().unwrap(), 0);
+        let stream = runtime.block_on(async {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind(from).unwrap();
+            socket.connect(self.at).await.unwrap().into_std().unwrap()
+        });
+        stream.set_nonblocking(false).unwrap();
+        unchunked(raw_on(stream, &request).expect("an answer"))
+    }
+
+    fn request(&self, method: &str, path: &str, token: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
         let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.at);
         if !token.is_empty() {
             text += &format!("Authorization: Bearer {token}\r\n");
@@ -82,8 +107,7 @@ impl Stack {
         if !body.is_empty() {
             text += &format!("Content-Length: {}\r\n", body.len());
         }
-        let answer = raw(self.at, &[format!("{text}\r\n").as_bytes(), body].concat()).expect("an answer");
-        unchunked(answer)
+        [format!("{text}\r\n").as_bytes(), body].concat()
     }
 
     pub fn get(&self, path: &str, token: &str) -> Answer {

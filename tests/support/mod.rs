@@ -183,7 +183,11 @@ pub fn request(address: SocketAddr, method: &str, path: &str, headers: &[(&str, 
 
 /// Sends bytes as they are. `None` if the connection ended without an answer.
 pub fn raw(address: SocketAddr, bytes: &[u8]) -> Option<Answer> {
-    let mut stream = TcpStream::connect(address).unwrap();
+    raw_on(TcpStream::connect(address).unwrap(), bytes)
+}
+
+/// The same on a connection that is there.
+pub fn raw_on(mut stream: TcpStream, bytes: &[u8]) -> Option<Answer> {
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     // The server may answer and close before it has read everything.
     let _ = stream.write_all(bytes);
@@ -354,6 +358,21 @@ impl Monitor {
             if !line.contains(" lua]") {
                 lines.push(line);
             }
+        }
+    }
+
+    /// Every byte of what was asked until now, by clients and inside scripts; `mark` is echoed.
+    pub fn everything_until(&mut self, redis: &Redis, mark: &str) -> String {
+        let _: String = redis.ask(&["ECHO", mark]);
+        let mut everything = String::new();
+        loop {
+            let mut line = Vec::new();
+            self.reader.read_until(b'\n', &mut line).unwrap();
+            let line = String::from_utf8_lossy(&line);
+            if line.contains(mark) {
+                return everything;
+            }
+            everything += &line;
         }
     }
 

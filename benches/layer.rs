@@ -1,0 +1,126 @@
+//! What the layers cost in an axum service, for a request of a user who is in: time, and with valgrind on the PATH the
+//! instructions that the processor executes, which do not depend on who else uses the machine.
+//!
+//! - an axum router with one handler, alone
+//! - inside `headcount.layer()`
+//! - the same with a verified token (HS256, the cheapest signature)
+//! - the same with a limit of the user inside
+
+mod support;
+
+use axum::body::Body;
+use axum::http::Request;
+use axum::{Router, routing::get};
+use criterion::Criterion;
+use headcount::Headcount;
+use headcount::config::LimitKey;
+use headcount::layer::Limit;
+use headcount::limit::{Limiter, Memory, Rate, token_bucket};
+use jsonwebtoken::{EncodingKey, Header, encode};
+use std::process::Command;
+use std::time::Duration;
+use support::{Contest, Table};
+use tokio::runtime::Runtime;
+use tower::ServiceExt;
+
+const ALONE: &str = "axum alone";
+const LAYER: &str = "in the layer";
+const VERIFIED: &str = "in the layer, verified token";
+const LIMITED: &str = "in the layer, and limited";
+
+/// Says which entrant is to answer how many requests, and nothing else: for valgrind.
+const COUNT: &str = "HEADCOUNT_COUNT";
+
+const SECRET: &[u8] = b"thirty-two bytes or more, said RFC 7518";
+
+struct Entrant {
+    name: &'static str,
+    router: Router,
+    token: String,
+}
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let directory = tempfile::tempdir().expect("a directory");
+    let entrants = entrants(directory.path());
+    if let Ok(wanted) = std::env::var(COUNT) {
+        let (nth, requests) = wanted.split_once(':').expect("ENTRANT:REQUESTS");
+        let nth: usize = nth.parse().expect("an entrant's number");
+        ask(&runtime, &entrants[nth], requests.parse().expect("a number of requests"));
+        return;
+    }
+    let mut criterion = Criterion::default().configure_from_args();
+    let mut contest = Contest::new("layer");
+    for entrant in &entrants {
+        let runtime = &runtime;
+        contest.enter(entrant.name, move |iterations| ask(runtime, entrant, iterations));
+    }
+    let medians = contest.run(&mut criterion);
+    let mut table = Table::default();
+    for name in [LAYER, VERIFIED, LIMITED] {
+        let (ours, alone) = (medians.of(name), medians.of(ALONE));
+        table.tell(format!("{name} / {ALONE}"), format!("{ours:.0} / {alone:.0} ns"), ours / alone);
+    }
+    if support::is_measuring() && Command::new("valgrind").arg("--version").output().is_ok() {
+        let counts: Vec<f64> = (0..entrants.len()).map(instructions).collect();
+        for (entrant, count) in entrants.iter().zip(&counts).skip(1) {
+            let detail = format!("{count:.0} / {:.0} instructions, {:.0} more", counts[0], count - counts[0]);
+            table.tell(format!("{} / {ALONE}", entrant.name), detail, count / counts[0]);
+        }
+    }
+    criterion.final_summary();
+    table.print();
+}
+
+fn entrants(directory: &std::path::Path) -> Vec<Entrant> {
+    let key = directory.join("jwt.key");
+    std::fs::write(&key, SECRET).expect("a file");
+    let bare = || Router::new().route("/", get(|| async { "hello" }));
+    let headcount = || Headcount::builder().max_active_users(20_000);
+    let (plain, _worker) = headcount().build().expect("a good configuration");
+    let (verifying, _worker) = headcount().keys([&key]).build().expect("a good configuration");
+    let limiter = Limiter::new("user", Memory::new(token_bucket(Rate::INFINITE, 1_000_000)).expect("a good policy"));
+    let limits = plain.limit_layer([Limit::new(limiter, LimitKey::Token)]);
+    let opaque = "3f2c9a5e-77d0-4c1b-9a6e-0b8f1c2d3e4f".to_owned();
+    let claims = serde_json::json!({"sub": "alice", "exp": 4_000_000_000_u64, "iss": "https://login.example"});
+    let signed = encode(&Header::default(), &claims, &EncodingKey::from_secret(SECRET)).expect("a token");
+    let entrant = |name, router, token: &str| Entrant { name, router, token: format!("Bearer {token}") };
+    vec![
+        entrant(ALONE, bare(), &opaque),
+        entrant(LAYER, bare().layer(plain.layer()), &opaque),
+        entrant(VERIFIED, bare().layer(verifying.layer()), &signed),
+        entrant(LIMITED, bare().layer(limits).layer(plain.layer()), &opaque),
+    ]
+}
+
+fn ask(runtime: &Runtime, entrant: &Entrant, requests: u64) -> Duration {
+    runtime.block_on(async {
+        let mut router = entrant.router.clone();
+        #[allow(clippy::disallowed_methods)] // A bench times itself.
+        let begun = std::time::Instant::now();
+        for _ in 0..requests {
+            let request = Request::get("/").header("authorization", &entrant.token).body(Body::empty());
+            let answer = ServiceExt::<Request<Body>>::ready(&mut router).await.expect("it is always ready");
+            let answer = tower::Service::call(answer, request.expect("a request")).await.expect("it never fails");
+            assert_eq!(answer.status(), 200);
+        }
+        begun.elapsed()
+    })
+}
+
+/// Of one request: what a long run takes more than a short one.
+fn instructions(nth: usize) -> f64 {
+    let count = |requests: u64| -> f64 {
+        let output = Command::new("valgrind")
+            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+            .arg(std::env::current_exe().expect("this program"))
+            .env(COUNT, format!("{nth}:{requests}"))
+            .output()
+            .expect("valgrind runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let collected = text.lines().find_map(|line| line.split("Collected : ").nth(1));
+        collected.and_then(|count| count.trim().parse().ok()).unwrap_or_else(|| panic!("no count: {text}"))
+    };
+    let (few, many) = (1_000, 11_000);
+    (count(many) - count(few)) / (many - few) as f64
+}

@@ -1,0 +1,97 @@
+//! A game's backend: players log in, get a token, and play a match over a WebSocket; at most so many at once.
+//!
+//! ```sh
+//! head -c 32 /dev/urandom | base64 > game.key
+//! cargo run --features full --example game_backend -- game.key 2 127.0.0.1:8080
+//! curl -H 'content-type: application/json' -d '{"name":"alice","password":"open sesame"}' http://127.0.0.1:8080/login
+//! curl -H 'authorization: Bearer …' http://127.0.0.1:8080/lobby
+//! ```
+
+use axum::extract::ws::{WebSocket, WebSocketUpgrade};
+use axum::extract::{Extension, Json, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::{get, post};
+use axum::{Router, serve};
+use headcount::config::LimitKey;
+use headcount::layer::{Limit, Subject};
+use headcount::limit::{Limiter, Memory, sliding_log};
+use headcount::{Headcount, Presence};
+use jsonwebtoken::{EncodingKey, Header, encode, get_current_timestamp};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(serde::Deserialize)]
+struct Login {
+    name: String,
+    password: String,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [key_file, max_players, address, more @ ..] = &arguments[..] else {
+        return Err("usage: game_backend KEY_FILE MAX_PLAYERS ADDRESS [WINDOW]; see the top of the example".into());
+    };
+    let window = more.first().map_or(Ok(Duration::from_secs(30 * 60)), |window| humantime::parse_duration(window))?;
+    // Players are counted as the `sub` of their tokens, which only whoever has the key can sign.
+    let headcount =
+        Headcount::builder().max_active_users(max_players.parse()?).length(window).keys([key_file]).start()?;
+
+    // Guessing passwords: five attempts a minute from an address. A login is no player yet, so nobody needs a seat for it.
+    let attempts = Limiter::new("login", Memory::new(sliding_log(5, Duration::from_secs(60)))?);
+    let attempts = Limit::new(attempts, LimitKey::ClientIp).period(Duration::from_secs(60));
+    let key = std::fs::read(key_file)?;
+    let key = EncodingKey::from_secret(key.strip_suffix(b"\n").unwrap_or(&key));
+    let login =
+        Router::new().route("/login", post(login)).with_state(Arc::new(key)).layer(headcount.limit_layer([attempts]));
+
+    let game = Router::new().route("/lobby", get(lobby)).route("/match", get(play)).layer(headcount.layer());
+
+    let app = Router::new()
+        .route("/healthz", get(|| async { "healthy\n" }))
+        .merge(login)
+        .merge(game)
+        // From this machine alone, and to look at: it has no bearer token.
+        .nest("/admin", headcount.admin_router()?);
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    println!("http://{}", listener.local_addr()?);
+    let draining = headcount.clone();
+    let stopped = async move {
+        let _ = tokio::signal::ctrl_c().await;
+        draining.drain();
+    };
+    serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).with_graceful_shutdown(stopped).await?;
+    headcount.stop().await;
+    Ok(())
+}
+
+/// A token for a quarter of an hour. Whoever logs in again gets another one, and is the same player.
+async fn login(State(key): State<Arc<EncodingKey>>, Json(login): Json<Login>) -> Result<String, StatusCode> {
+    if login.password != "open sesame" {
+        return Err(StatusCode::UNAUTHORIZED);
+    }
+    let claims = serde_json::json!({ "sub": login.name, "exp": get_current_timestamp() + 15 * 60 });
+    encode(&Header::default(), &claims, &key).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+async fn lobby(Extension(Subject(name)): Extension<Subject>) -> String {
+    format!("welcome, {name}\n")
+}
+
+/// A match is one WebSocket, however long it lasts: as long as it does, its player is in.
+async fn play(upgrade: WebSocketUpgrade, Extension(presence): Extension<Arc<Presence>>) -> Response {
+    upgrade.on_upgrade(async move |socket| {
+        run_match(socket).await;
+        drop(presence);
+    })
+}
+
+async fn run_match(mut socket: WebSocket) {
+    while let Some(Ok(message)) = socket.recv().await {
+        if socket.send(message).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Requests that no client should send.
+
+use crate::Rig;
+use crate::report::Finding;
+use crate::support::{DEADLINE, Server, get};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread;
+
+/// Requests on one connection.
+const BATCH: usize = 50;
+
+/// Every answer that is documented. Malformed HTTP gets 400, 405, 414, 431 or no answer from the HTTP library.
+const DOCUMENTED: [u16; 10] = [200, 400, 404, 405, 409, 413, 414, 415, 429, 431];
+
+/// Row 31. Tokens missing, empty, too long, not UTF-8, with bytes that no header may have, sent twice; and requests that are
+/// hardly any: each gets a documented answer or a closed connection, and the server goes on.
+pub fn requests_make_no_sense(rig: &Rig) -> Finding {
+    let state = tempfile::tempdir().expect("a directory");
+    let server = Server::start(state.path(), &["--max-active-users", "50"], &[]);
+    let in_all = rig.times(1_000_000) as usize;
+    let mut found = Finding { repetitions: in_all as u64, ..Finding::default() };
+    for (what, request, wanted) in named() {
+        let statuses = statuses(server.check, &[request]);
+        found.check(statuses == wanted, || format!("{what}: {statuses:?} in place of {wanted:?}"));
+    }
+    let check = server.check;
+    let fuzz = |seed: u64| {
+        let mut dice = fastrand::Rng::with_seed(seed);
+        let mut found = Finding::default();
+        let mut answered = 0;
+        let mut left = in_all / 4;
+        while left > 0 {
+            // Requests with a legal frame come by the dozen; of the others only the first can be answered.
+            let legal = dice.u8(..10) > 0;
+            let batch = if legal { BATCH.min(left) } else { 1 };
+            left -= batch;
+            let requests: Vec<_> = (0..batch).map(|_| if legal { odd(&mut dice) } else { broken(&mut dice) }).collect();
+            let statuses = statuses(check, &requests);
+            let undocumented = statuses.iter().find(|status| !DOCUMENTED.contains(status));
+            found.checks += batch as u64;
+            if let Some(status) = undocumented {
+                let requests = String::from_utf8_lossy(&requests.concat()).into_owned();
+                found.wrong(format!("{status} to one of {requests:?}, seed {seed}"));
+            }
+            answered += statuses.len();
+        }
+        (found, answered)
+    };
+    let fuzz = &fuzz;
+    let (fuzzed, answered) = thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|seed| scope.spawn(move || fuzz(seed))).collect();
+        threads.into_iter().fold((Finding::default(), 0), |(all, answers), thread| {
+            let (found, answered) = thread.join().expect("a thread that ends");
+            (all.and(found), answers + answered)
+        })
+    });
+    found = found.and(fuzzed);
+    found.remark = format!("{answered} were answered, the others' connections closed");
+    let log = server.logged();
+    found.check(!log.contains("panicked"), || log.lines().last().unwrap_or_default().to_owned());
+    let status = server.status();
+    found.check(status["restarts"]["worker"] == 0, || format!("{}", status["restarts"]));
+    found.check(get(server.admin, "/livez", &[]).status == 200, || "it does not live".into());
+    found.check(matches!(server.check("sense").status, 200 | 429), || "it does not answer any more".into());
+    found
+}
+
+/// What FAULTS names, and what each is answered.
+fn named() -> Vec<(&'static str, Vec<u8>, Vec<u16>)> {
+    let with = |headers: &[&[u8]]| {
+        let mut request = b"GET /v1/check HTTP/1.1\r\nHost: x\r\nConnection: close\r\n".to_vec();
+        for header in headers {
+            request.extend_from_slice(header);
+            request.extend_from_slice(b"\r\n");
+        }
+        [request, b"\r\n".to_vec()].concat()
+    };
+    let long = |bytes: usize| [b"X-Access-Token: ".to_vec(), vec![b'x'; bytes]].concat();
+    vec![
+        ("missing", with(&[]), vec![200]),
+        ("empty", with(&[b"Authorization: Bearer "]), vec![200]),
+        ("4 KiB", with(&[&long(4096)]), vec![200]),
+        ("4 KiB + 1", with(&[&long(4097)]), vec![431]),
+        ("1 MB", with(&[&long(1 << 20)]), vec![431]),
+        ("not UTF-8", with(&[b"X-Access-Token: \xff\xfe"]), vec![400]),
+        ("NUL", with(&[b"X-Access-Token: a\0b"]), vec![400]),
+        ("a lone CR", with(&[b"X-Access-Token: a\rb"]), vec![400]),
+        ("a folded line", with(&[b"X-Access-Token: a", b" b"]), vec![400]),
+        ("twice", with(&[b"X-Access-Token: a", b"X-Access-Token: b"]), vec![400]),
+        ("twice the same", with(&[b"X-Access-Token: a", b"X-Access-Token: a"]), vec![200]),
+    ]
+}
+
+/// A request that is legal HTTP, and strange otherwise.
+fn odd(dice: &mut fastrand::Rng) -> Vec<u8> {
+    const METHODS: [&str; 8] = ["GET", "POST", "HEAD", "OPTIONS", "DELETE", "PATCH", "PROPFIND", "x"];
+    const PATHS: [&str; 10] = [
+        "/v1/check",
+        "/v1/check/",
+        "/v1/check/..%2f..%2fhealthz",
+        "/v1/check//healthz",
+        "/v1/touch",
+        "/v1/confirm",
+        "/",
+        "/v1/check/%00",
+        "/v1/check?token=a",
+        "/v1/check/healthz",
+    ];
+    const NAMES: [&str; 12] = [
+        "Authorization",
+        "Cookie",
+        "X-Access-Token",
+        "X-Original-URI",
+        "X-Original-Method",
+        "X-Forwarded-For",
+        "X-Forwarded-Uri",
+        "X-Headcount-Pass",
+        "X-Headcount-Decision",
+        "Accept",
+        "Upgrade",
+        "X_Original_URI",
+    ];
+    const BEGINNINGS: [&str; 9] =
+        ["", "Bearer ", "bearer\t", "Basic ", "session=", "session=a; session=", "text/html;q=", "::1, ", "websocket"];
+    const BODIES: [&[u8]; 7] = [b"", b"", b"[]", b"[\"a\"]", b"{\"a\":", b"\xff\xfe", b"[[[[[[[["];
+    let mut request = format!("{} {} HTTP/1.1\r\nHost: x\r\n", pick(dice, &METHODS), pick(dice, &PATHS)).into_bytes();
+    for _ in 0..dice.usize(..5) {
+        request.extend_from_slice(format!("{}: {}", pick(dice, &NAMES), pick(dice, &BEGINNINGS)).as_bytes());
+        let length = match dice.u8(..20) {
+            0 => dice.usize(4000..5000),
+            1..=4 => 0,
+            _ => dice.usize(..40),
+        };
+        // Any byte that a header's value may have.
+        request
+            .extend((0..length).map(|_| Some(dice.u8(..)).filter(|byte| *byte >= 32 && *byte != 127).unwrap_or(b'\t')));
+        request.extend_from_slice(b"\r\n");
+    }
+    let body = pick(dice, &BODIES);
+    if !body.is_empty() {
+        let kind = pick(dice, &["application/json", "text/plain", "application/json; charset=\"x"]);
+        request.extend_from_slice(format!("Content-Type: {kind}\r\nContent-Length: {}\r\n", body.len()).as_bytes());
+    }
+    [&request, &b"\r\n"[..], body].concat()
+}
+
+/// The same with some bytes changed, left out or doubled.
+fn broken(dice: &mut fastrand::Rng) -> Vec<u8> {
+    let mut request = odd(dice);
+    for _ in 0..dice.usize(1..8) {
+        let place = dice.usize(..request.len().max(1));
+        match dice.u8(..4) {
+            0 if place < request.len() => request[place] = dice.u8(..),
+            1 if place < request.len() => _ = request.remove(place),
+            2 => request.insert(place, *pick(dice, &[&0, &b'\r', &b'\n', &b':', &b' ', &0xff])),
+            _ => request.truncate(place),
+        }
+    }
+    request
+}
+
+fn pick<'t, T: ?Sized>(dice: &mut fastrand::Rng, of: &[&'t T]) -> &'t T {
+    of[dice.usize(..of.len())]
+}
+
+/// The statuses of all answers that came before the connection ended.
+fn statuses(check: SocketAddr, requests: &[Vec<u8>]) -> Vec<u16> {
+    let mut stream = TcpStream::connect(check).expect("a server that listens");
+    stream.set_read_timeout(Some(DEADLINE)).expect("a connection");
+    let mut answers = Vec::new();
+    thread::scope(|scope| {
+        let mut writing = stream.try_clone().expect("a connection");
+        // Beside the reading, or both sides might wait for the other to read.
+        scope.spawn(move || {
+            // The server may answer and close before it has read everything.
+            let _ = writing.write_all(&requests.concat());
+            let _ = writing.shutdown(Shutdown::Write);
+        });
+        let _ = stream.read_to_end(&mut answers);
+    });
+    let text = String::from_utf8_lossy(&answers);
+    let status = |answer: &str| answer.get(..3).and_then(|status| status.parse().ok());
+    text.split("HTTP/1.1 ").skip(1).filter_map(status).collect()
+}
