@@ -284,3 +284,47 @@ fn keys_come_over_tls_or_from_this_machine() {
         assert_eq!(KeySetUrl::parse(url).is_ok(), is_good, "{url}");
     }
 }
+
+/// Answers each question with the next of these, and then with the last one for ever. Nothing is an outage.
+fn publishing(sets: Vec<Option<String>>) -> KeySetUrl {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/jwks.json", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let last = sets.last().unwrap();
+        for (mut stream, set) in
+            listener.incoming().map_while(Result::ok).zip(sets.iter().chain(std::iter::repeat(last)))
+        {
+            let _ = stream.read(&mut [0; 4096]);
+            let (status, body) = set.as_deref().map_or(("503 Unavailable", ""), |set| ("200 OK", set));
+            let length = body.len();
+            let _ = write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}");
+        }
+    });
+    KeySetUrl::parse(&url).unwrap()
+}
+
+/// Hours of it: the clock is tokio's own, and goes on when everybody waits for it.
+#[tokio::test(start_paused = true)]
+async fn a_set_is_fetched_again_and_again_and_outages_leave_the_last_one_in_force() {
+    let [_, first, second, _] = pairs();
+    let [old, new] = [&first, &second].map(|pair| Some(jwk(pair, None).to_string()));
+    let url = publishing(vec![None, None, old.clone(), old, None, None, new]);
+    let verifier =
+        Arc::new(Verifier::new(Expected { claim: "sub".into(), ..Expected::default() }, Vec::new(), Some(url)));
+    let user = |pair: &Pair| verifier.user(&sign(pair, &json!({"sub": "alice"})), now());
+    assert_eq!((user(&first), verifier.has_all_keys()), (Err(Unverifiable::NoKeysYet), false));
+    let (stop, stops) = tokio::sync::watch::channel(false);
+    let fetching = tokio::spawn(keep_fresh(Arc::clone(&verifier), stops));
+    let mut was_known = false;
+    while user(&second).is_err() {
+        let is_known = user(&first).is_ok();
+        assert!(is_known || !was_known, "an outage has taken the keys away");
+        was_known = is_known;
+        tokio::time::sleep(std::time::Duration::from_secs(20)).await;
+    }
+    assert!(was_known && verifier.has_all_keys());
+    assert_eq!(user(&first), Err(Unverifiable::UnknownKey), "its time is over");
+    stop.send_replace(true);
+    fetching.await.unwrap();
+}
