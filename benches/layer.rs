@@ -2,6 +2,7 @@
 //! instructions that the processor executes, which do not depend on who else uses the machine.
 //!
 //! - an axum router with one handler, alone
+//! - inside a layer that does nothing, for which axum puts each request and answer into boxes
 //! - inside `headcount.layer()`
 //! - the same with a verified token, by algorithm; a forged one costs as much
 //! - the same with a limit of the user inside
@@ -24,6 +25,7 @@ use tokio::runtime::Runtime;
 use tower::ServiceExt;
 
 const ALONE: &str = "axum alone";
+const NOTHING: &str = "in a layer that does nothing";
 const LAYER: &str = "in the layer";
 const VERIFIED: &str = "in the layer, HS256 verified";
 const LIMITED: &str = "in the layer, and limited";
@@ -90,6 +92,7 @@ fn entrants(directory: &std::path::Path) -> Vec<Entrant> {
     let entrant = |name, router, token: &str| Entrant { name, router, token: format!("Bearer {token}") };
     vec![
         entrant(ALONE, bare(), &opaque),
+        entrant(NOTHING, bare().layer(tower::layer::layer_fn(|inner| inner)), &opaque),
         entrant(LAYER, bare().layer(plain.layer()), &opaque),
         entrant(VERIFIED, bare().layer(verifying.layer()), &signed),
         entrant(LIMITED, bare().layer(limits).layer(plain.layer()), &opaque),

@@ -25,8 +25,8 @@ use tower_service::Service;
 /// charged, and a newcomer who is refused takes no seat. Who an admission layer outside has found out is not found out again.
 ///
 /// # Cost
-/// A request that no limit concerns costs a look at its path and headers. For others a future is boxed, and the limiters are
-/// asked: in memory some 100 ns each, elsewhere a round trip.
+/// A request that no limit concerns costs a look at its path and headers. For others a future is boxed, the limiters are
+/// asked, and headers written: a few microseconds with limiters in memory, elsewhere a round trip more.
 #[derive(Clone)]
 pub struct LimitLayer {
     headcount: Headcount,
