@@ -10,6 +10,16 @@ use std::thread;
 /// Requests on one connection.
 const BATCH: usize = 50;
 
+/// After it the server closes the connection.
+const LAST: &[u8] = b"GET /v1/check HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+
+/// Who closes the connection. A server that sees its client close gives up what it was about to answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    ByServer,
+    ByClient,
+}
+
 /// Every answer that is documented. Malformed HTTP gets 400, 405, 414, 431 or no answer from the HTTP library.
 const DOCUMENTED: [u16; 10] = [200, 400, 404, 405, 409, 413, 414, 415, 429, 431];
 
@@ -21,7 +31,7 @@ pub fn requests_make_no_sense(rig: &Rig) -> Finding {
     let in_all = rig.times(1_000_000) as usize;
     let mut found = Finding { repetitions: in_all as u64, ..Finding::default() };
     for (what, request, wanted) in named() {
-        let statuses = statuses(server.check, &[request]);
+        let statuses = statuses(server.check, &[request], Ending::ByServer);
         found.check(statuses == wanted, || format!("{what}: {statuses:?} in place of {wanted:?}"));
     }
     let check = server.check;
@@ -35,8 +45,17 @@ pub fn requests_make_no_sense(rig: &Rig) -> Finding {
             let legal = dice.u8(..10) > 0;
             let batch = if legal { BATCH.min(left) } else { 1 };
             left -= batch;
-            let requests: Vec<_> = (0..batch).map(|_| if legal { odd(&mut dice) } else { broken(&mut dice) }).collect();
-            let statuses = statuses(check, &requests);
+            let mut requests: Vec<_> =
+                (0..batch).map(|_| if legal { odd(&mut dice) } else { broken(&mut dice) }).collect();
+            let ending = if legal { Ending::ByServer } else { Ending::ByClient };
+            if legal {
+                requests.push(LAST.to_vec());
+            }
+            let statuses = statuses(check, &requests, ending);
+            if legal && statuses.len() != requests.len() {
+                let requests = String::from_utf8_lossy(&requests.concat()).into_owned();
+                found.wrong(format!("{} answers to {requests:?}, seed {seed}", statuses.len()));
+            }
             let undocumented = statuses.iter().find(|status| !DOCUMENTED.contains(status));
             found.checks += batch as u64;
             if let Some(status) = undocumented {
@@ -165,7 +184,7 @@ fn pick<'t, T: ?Sized>(dice: &mut fastrand::Rng, of: &[&'t T]) -> &'t T {
 }
 
 /// The statuses of all answers that came before the connection ended.
-fn statuses(check: SocketAddr, requests: &[Vec<u8>]) -> Vec<u16> {
+fn statuses(check: SocketAddr, requests: &[Vec<u8>], ending: Ending) -> Vec<u16> {
     let mut stream = TcpStream::connect(check).expect("a server that listens");
     stream.set_read_timeout(Some(DEADLINE)).expect("a connection");
     let mut answers = Vec::new();
@@ -175,7 +194,9 @@ fn statuses(check: SocketAddr, requests: &[Vec<u8>]) -> Vec<u16> {
         scope.spawn(move || {
             // The server may answer and close before it has read everything.
             let _ = writing.write_all(&requests.concat());
-            let _ = writing.shutdown(Shutdown::Write);
+            if ending == Ending::ByClient {
+                let _ = writing.shutdown(Shutdown::Write);
+            }
         });
         let _ = stream.read_to_end(&mut answers);
     });
