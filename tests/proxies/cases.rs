@@ -277,6 +277,10 @@ fn limits_by_address(runtime: &Handle, kind: Kind) {
         let connection = ("Connection", "close, X-Forwarded-For");
         for headers in [&[("X-Forwarded-For", lie)][..], &[("X-Forwarded-For", lie), connection]] {
             let limited = ask("127.0.0.2", headers);
+            if kind == Kind::Envoy && headers.len() > 1 {
+                assert_eq!(limited.status, 400, "Envoy takes no such connection header: {headers:?}");
+                continue;
+            }
             assert_eq!((limited.status, limited.header("x-headcount-decision")), (429, "limited"), "{headers:?}");
             assert_eq!(limited.header("x-headcount-limit"), "address");
             assert!((1..=3600).contains(&limited.header("retry-after").parse::<u64>().unwrap()));

@@ -146,7 +146,7 @@ pub fn start_cache(directory: &Path, behind: SocketAddr) -> (Process, SocketAddr
             "user root; daemon off; pid {here}/nginx.pid; error_log stderr; events {{}}\n\
              http {{ access_log off;\n{temporary}proxy_cache_path {here}/kept keys_zone=all:1m;\n\
              server {{ listen {at}; large_client_header_buffers 4 16k; location / {{\n\
-             proxy_pass http://{behind}; proxy_cache all; proxy_cache_key $request_uri; proxy_cache_valid any 1h;\n\
+             proxy_pass http://{behind}; proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_cache all; proxy_cache_key $request_uri; proxy_cache_valid any 1h;\n\
              add_header X-Cache $upstream_cache_status always; }} }} }}\n"
         );
         let file = directory.join("nginx.conf");
