@@ -65,7 +65,7 @@ pub fn redis_costs_50_servers_the_same(rig: &Rig) -> Finding {
         max_active_users: 100_000,
         slot: 5 * SECOND,
         slots: 2,
-        sync_every: Duration::from_millis(500),
+        sync_every: Duration::from_millis(if rig.full { 500 } else { 200 }),
         ..Spec::default()
     };
     costs_the_same(rig, [fleet], [400.0, 2_000.0])
