@@ -190,7 +190,7 @@ pub fn the_mode_turns(rig: &Rig) -> Finding {
 
 /// Row 38 with passes: nobody is rejected.
 pub fn the_mode_turns_on_passes(rig: &Rig) -> Finding {
-    turn_the_mode(rig, 20, true)
+    turn_the_mode(rig, 24, true)
 }
 
 fn turn_the_mode(rig: &Rig, in_full: u64, with_passes: bool) -> Finding {
