@@ -66,7 +66,7 @@ impl Kind {
                     .map(|kind| format!("{kind}_temp_path {here}/{kind};\n"))
                     .concat();
                 let main = format!(
-                    "user root; daemon off; pid {here}/nginx.pid; error_log stderr; events {{}}\n\
+                    "user root; daemon off; master_process off; pid {here}/nginx.pid; error_log stderr; events {{}}\n\
                      http {{ access_log off;\n{temporary}{text}}}\n"
                 );
                 fs::write(&file, main).unwrap();
@@ -143,7 +143,7 @@ pub fn start_cache(directory: &Path, behind: SocketAddr) -> (Process, SocketAddr
             .map(|kind| format!("{kind}_temp_path {here}/{kind};\n"))
             .concat();
         let text = format!(
-            "user root; daemon off; pid {here}/nginx.pid; error_log stderr; events {{}}\n\
+            "user root; daemon off; master_process off; pid {here}/nginx.pid; error_log stderr; events {{}}\n\
              http {{ access_log off;\n{temporary}proxy_cache_path {here}/kept keys_zone=all:1m;\n\
              server {{ listen {at}; large_client_header_buffers 4 16k; location / {{\n\
              proxy_pass http://{behind}; proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_cache all; proxy_cache_key $request_uri; proxy_cache_valid any 1h;\n\
