@@ -110,7 +110,7 @@ fn costs_the_same(rig: &Rig, fleets: impl IntoIterator<Item = Spec>, loads: [f64
         let (light, at_light) = per_round(loads[0]);
         let (heavy, at_heavy) = per_round(loads[1]);
         let (none, _) = per_round(0.0);
-        found.check(at_heavy >= 4.5 * at_light, || {
+        found.check(at_heavy >= (0.9 * loads[1] / loads[0]).min(5.0) * at_light, || {
             format!("{servers} servers: {at_heavy:.0} requests a second are no heavy load beside {at_light:.0}")
         });
         found.check(light <= 6.0 && heavy <= 6.0, || format!("{servers} servers: {light:.2} and {heavy:.2} commands"));
