@@ -61,10 +61,7 @@ impl Kind {
                 let patient = [("100ms", "10s")];
                 let listen = format!("listen {at};");
                 let text = put_in(&recipe, &[("listen 80;", &listen)], &usual, when, &closed, &patient);
-                let here = directory.display();
-                let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-                    .map(|kind| format!("{kind}_temp_path {here}/{kind};\n"))
-                    .concat();
+                let (here, temporary) = (directory.display(), temporary(directory));
                 let main = format!(
                     "user root; daemon off; master_process off; pid {here}/nginx.pid; error_log stderr; events {{}}\n\
                      http {{ access_log off;\n{temporary}{text}}}\n"
@@ -133,15 +130,18 @@ impl Kind {
     }
 }
 
+/// Where nginx keeps what does not fit into its memory.
+fn temporary(directory: &Path) -> String {
+    let line = |kind| format!("{kind}_temp_path {}/{kind};\n", directory.display());
+    ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(line).concat()
+}
+
 /// An nginx that caches whatever it may of all that `behind` answers.
 pub fn start_cache(directory: &Path, behind: SocketAddr) -> (Process, SocketAddr) {
     let directory = directory.join("cache");
     fs::create_dir(&directory).unwrap();
     start("cache", &directory, |at| {
-        let here = directory.display();
-        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .map(|kind| format!("{kind}_temp_path {here}/{kind};\n"))
-            .concat();
+        let (here, temporary) = (directory.display(), temporary(&directory));
         let text = format!(
             "user root; daemon off; master_process off; pid {here}/nginx.pid; error_log stderr; events {{}}\n\
              http {{ access_log off;\n{temporary}proxy_cache_path {here}/kept keys_zone=all:1m;\n\
