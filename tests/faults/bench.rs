@@ -303,12 +303,17 @@ impl Bench {
 
     // --- waiting ---
 
+    pub fn wait_until(&self, what: &str, condition: impl FnMut(&Self) -> bool) -> Duration {
+        self.look_until(Duration::from_millis(5), what, condition)
+    }
+
+    /// The same, looking so often: every look is requests that the servers answer.
     #[allow(clippy::disallowed_methods)] // Tests wait in real time.
-    pub fn wait_until(&self, what: &str, mut condition: impl FnMut(&Self) -> bool) -> Duration {
+    pub fn look_until(&self, every: Duration, what: &str, mut condition: impl FnMut(&Self) -> bool) -> Duration {
         let began = Instant::now();
         while !condition(self) {
             assert!(began.elapsed() < DEADLINE, "waited {DEADLINE:?} for {what}");
-            std::thread::park_timeout(Duration::from_millis(5));
+            std::thread::park_timeout(every);
         }
         began.elapsed()
     }

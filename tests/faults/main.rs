@@ -9,9 +9,9 @@
 #![allow(unreachable_pub, missing_docs)] // A program for itself.
 
 mod bench;
+mod comparison;
 mod crowd;
 mod origin;
-
 mod report;
 mod rows;
 mod scale;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// What happens to bytes, either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,14 +29,27 @@ pub struct Proxy {
     pub address: SocketAddr,
     weather: watch::Sender<Weather>,
     target: watch::Sender<SocketAddr>,
-    /// How many connections there have been, and are.
     connections: Arc<Connections>,
 }
 
+/// What there has been.
 #[derive(Debug, Default)]
 struct Connections {
     made: AtomicU64,
     ended: AtomicU64,
+    /// The most that were there at a time.
+    most: AtomicU64,
+    /// The most scripts that were called on one of them before anything came back.
+    most_in_flight: AtomicU64,
+}
+
+/// One connection may be there before it is seen that the one before it has ended.
+const OVERLAP: Duration = Duration::from_millis(50);
+
+impl Connections {
+    fn open(&self) -> u64 {
+        self.made.load(Relaxed).saturating_sub(self.ended.load(Relaxed))
+    }
 }
 
 impl Proxy {
@@ -56,7 +70,15 @@ impl Proxy {
                         counted.made.fetch_add(1, Relaxed);
                         let (weathers, targets, counted) = (weathers.clone(), targets.clone(), Arc::clone(&counted));
                         tokio::spawn(async move {
-                            carry(client, targets, weathers).await;
+                            let most = async {
+                                sleep(OVERLAP).await;
+                                counted.most.fetch_max(counted.open(), Relaxed);
+                                std::future::pending::<()>().await;
+                            };
+                            tokio::select! {
+                                () = carry(client, targets, weathers, &counted.most_in_flight) => {}
+                                () = most => {}
+                            }
                             counted.ended.fetch_add(1, Relaxed);
                         });
                     }
@@ -80,7 +102,18 @@ impl Proxy {
 
     /// How many connections there are.
     pub fn connections_open(&self) -> u64 {
-        self.connections_made().saturating_sub(self.connections.ended.load(Relaxed))
+        self.connections.open()
+    }
+
+    /// The most connections that there were at a time since this was last asked.
+    pub fn most_connections(&self) -> u64 {
+        self.connections.most.swap(0, Relaxed)
+    }
+
+    /// The most scripts that were called on one connection before anything came back, since this was last asked: a round
+    /// calls one at a time.
+    pub fn most_in_flight(&self) -> u64 {
+        self.connections.most_in_flight.swap(0, Relaxed)
     }
 
     pub fn is(&self, weather: Weather) {
@@ -88,7 +121,12 @@ impl Proxy {
     }
 }
 
-async fn carry(client: TcpStream, mut targets: watch::Receiver<SocketAddr>, mut weathers: watch::Receiver<Weather>) {
+async fn carry(
+    client: TcpStream,
+    mut targets: watch::Receiver<SocketAddr>,
+    mut weathers: watch::Receiver<Weather>,
+    most_in_flight: &AtomicU64,
+) {
     if *weathers.borrow() == Weather::Cut {
         return;
     }
@@ -105,35 +143,67 @@ async fn carry(client: TcpStream, mut targets: watch::Receiver<SocketAddr>, mut 
             std::future::pending::<()>().await;
         }
     };
+    let in_flight = AtomicU64::new(0);
+    let asked = |bytes: &[u8]| {
+        let scripts = bytes.windows(SCRIPT.len()).filter(|some| *some == SCRIPT).count() as u64;
+        most_in_flight.fetch_max(in_flight.fetch_add(scripts, Relaxed) + scripts, Relaxed);
+    };
     tokio::select! {
-        () = pour(from_client, to_server, there) => {}
-        () = pour(from_server, to_client, back) => {}
+        () = pour(from_client, to_server, there, asked, |_| {}) => {}
+        () = pour(from_server, to_client, back, |_| {}, |_| in_flight.store(0, Relaxed)) => {}
         () = cut => {}
         _ = targets.changed() => {}
     }
 }
 
+const SCRIPT: &[u8] = b"EVALSHA\r\n";
+
+/// Ends as soon as either side has ended, whatever is still on its way.
 async fn pour(
-    mut from: tokio::net::tcp::OwnedReadHalf,
-    mut to: tokio::net::tcp::OwnedWriteHalf,
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
     weathers: watch::Receiver<Weather>,
+    came: impl Fn(&[u8]),
+    went: impl Fn(&[u8]),
 ) {
-    let mut bytes = vec![0; 16 << 10];
-    loop {
-        let most = if let Weather::Slow(_) = *weathers.borrow() { 64 } else { bytes.len() };
-        let Ok(length @ 1..) = from.read(&mut bytes[..most]).await else { return };
-        // What was on its way is lost, too.
-        let weather = *weathers.borrow();
-        match weather {
-            Weather::Clear | Weather::Cut => {}
-            Weather::Late(delay) => sleep(delay).await,
-            Weather::Slow(bytes_per_second) => {
-                sleep(Duration::from_secs_f64(length as f64 / bytes_per_second as f64)).await;
+    // So little waits that a slow way is slow for who sends, too.
+    let (on_its_way, mut pieces) = mpsc::channel::<(Instant, Weather, Vec<u8>)>(64);
+    let take = async {
+        let mut bytes = vec![0; 16 << 10];
+        loop {
+            let most = if let Weather::Slow(_) = *weathers.borrow() { 64 } else { bytes.len() };
+            let Ok(length @ 1..) = from.read(&mut bytes[..most]).await else { return };
+            came(&bytes[..length]);
+            let piece = (Instant::now(), *weathers.borrow(), bytes[..length].to_vec());
+            if on_its_way.send(piece).await.is_err() {
+                return;
             }
-            Weather::Swallowed => continue,
         }
-        if to.write_all(&bytes[..length]).await.is_err() {
-            return;
+    };
+    let hand_on = async {
+        while let Some((taken, weather, bytes)) = pieces.recv().await {
+            match weather {
+                Weather::Clear | Weather::Cut => {}
+                Weather::Late(delay) => sleep_until(taken + delay).await,
+                // Once it is over, what still waits goes at once.
+                Weather::Slow(_) if *weathers.borrow() == Weather::Clear => {}
+                Weather::Slow(bytes_per_second) => {
+                    sleep(Duration::from_secs_f64(bytes.len() as f64 / bytes_per_second as f64)).await;
+                }
+                Weather::Swallowed => continue,
+            }
+            // What was on its way is lost, too.
+            if *weathers.borrow() == Weather::Swallowed {
+                continue;
+            }
+            if to.write_all(&bytes).await.is_err() {
+                return;
+            }
+            went(&bytes);
         }
+    };
+    tokio::select! {
+        () = take => {}
+        () = hand_on => {}
     }
 }

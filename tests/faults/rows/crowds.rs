@@ -46,12 +46,12 @@ pub fn redis_costs_the_same(rig: &Rig) -> Finding {
     let fleet = |servers, period| Spec {
         servers,
         max_active_users: 250_000,
-        slots: 10,
+        slots: 7,
         sync_every: Duration::from_millis(period),
         ..Spec::default()
     };
     if rig.full {
-        costs_the_same(rig, [fleet(1, 100), fleet(5, 200), fleet(10, 200)], [500.0, 10_000.0])
+        costs_the_same(rig, [fleet(1, 100), fleet(5, 200), fleet(10, 200)], [1_000.0, 20_000.0])
     } else {
         costs_the_same(rig, [fleet(3, 200)], [500.0, 10_000.0])
     }
@@ -89,7 +89,8 @@ fn costs_the_same(rig: &Rig, fleets: impl IntoIterator<Item = Spec>, loads: [f64
                 newcomers: 0..0,
                 newcomer_percent: 0,
                 requests_per_second,
-                connections: 16,
+                // Each asks some 300 times a second at most.
+                connections: (requests_per_second / 300.0).clamp(16.0, 64.0) as usize,
                 stay: bench.stay(),
                 seed: 24,
             };

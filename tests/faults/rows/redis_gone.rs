@@ -2,17 +2,24 @@
 
 use super::{heard, in_play};
 use crate::Rig;
-use crate::bench::{Bench, Spec};
-use crate::origin::{Heard, Latency, Origin};
+use crate::bench::{Bench, SECRET, Spec};
+use crate::comparison::Comparison;
+use crate::origin::Heard;
 use crate::report::Finding;
 use crate::support::proxy::Weather;
 use crate::support::{Monitor, Redis, Server, wait_for};
+use hdrhistogram::Histogram;
+use headcount::Headcount;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 
 const SECOND: Duration = Duration::from_secs(1);
+/// How often servers are asked how they are while answers are timed.
+const SELDOM: Duration = Duration::from_millis(100);
 
 /// Row 13. Refused, swallowed, and a name that is not found.
 pub fn absent_at_the_start(rig: &Rig) -> Finding {
@@ -52,112 +59,169 @@ pub fn absent_at_the_start(rig: &Rig) -> Finding {
 /// Row 14. Redis dies for a minute in mid-load. The window is longer than the outage, or nobody could know.
 pub fn killed(rig: &Rig) -> Finding {
     let outage = if rig.full { 60 * SECOND } else { 3 * SECOND };
-    in_play(rig, &Spec { slot: 5 * SECOND, ..Spec::default() }, rig.rate(2000.0), |bench| {
+    let spec = Spec { slot: 5 * SECOND, ..Spec::default() };
+    in_play(rig, &spec, rig.rate(2000.0), |bench| {
         let mut found = Finding { repetitions: rig.times(3), ..Finding::default() };
-        let calm = calm(bench, rig);
-        let during = Sampler::start(&bench.origin);
+        let (mut answers, mut decisions) = (Comparison::default(), Decider::start(rig, bench));
         for _ in 0..found.repetitions {
+            if rig.full {
+                answers.calm("killed", &bench.origin.clone(), || bench.pass(outage));
+            }
+            decisions.calm();
             bench.origin.cut_off(0..5);
-            bench.restart_redis(outage);
-            found.recovered(bench.wait_until("all servers to be in step", Bench::all_in_step));
+            let recovered = answers.faulty("killed", &bench.origin.clone(), || {
+                bench.restart_redis(outage);
+                let recovered = bench.look_until(SELDOM, "all servers to be in step", Bench::all_in_step);
+                bench.pass(2 * bench.news());
+                recovered
+            });
+            decisions.faulty();
+            found.recovered(recovered);
             bench.origin.reunited();
             bench.pass(2 * bench.news());
+            decisions.calm();
         }
-        found.and(compare(rig, &calm, &during.stop()))
+        let mut found = found.and(answers.found());
+        decisions.found(rig, &mut found);
+        found
     })
 }
 
-/// How long answers take, all together, which is what is checked, and sample by sample, which tells a bad second of the
-/// machine from answers that are slower throughout.
-struct Sampler {
+/// A server of the fleet in this process, which is asked without a request around: what a decision takes.
+struct Decider {
+    headcount: Headcount,
+    runtime: Handle,
     over: Arc<AtomicBool>,
-    thread: JoinHandle<Samples>,
+    took: Arc<Mutex<Histogram<u64>>>,
+    thread: Option<JoinHandle<()>>,
+    calm: Histogram<u64>,
+    faulty: Histogram<u64>,
 }
 
-struct Samples {
-    /// One in a thousand of each sample's answers took longer, in microseconds.
-    p999: Vec<u64>,
-    all: Latency,
+/// In nanoseconds.
+fn decision_times() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds that a histogram can have")
 }
 
-/// Long enough to know one in a thousand.
-const SAMPLE: Duration = Duration::from_secs(3);
-
-impl Sampler {
-    fn start(origin: &Arc<Origin>) -> Self {
-        let over = Arc::new(AtomicBool::new(false));
-        let (origin, done) = (Arc::clone(origin), Arc::clone(&over));
-        origin.take_latency();
+impl Decider {
+    #[allow(clippy::disallowed_methods)] // It is about real time.
+    fn start(rig: &Rig, bench: &Bench) -> Self {
+        let Spec { slots, slot, sync_every, max_active_users, .. } = bench.spec;
+        let builder = Headcount::builder().max_active_users(max_active_users).slots(slots).length(slot * slots);
+        let builder = builder.secret(SECRET).sync_every(sync_every).node("decider").url(bench.url());
+        let headcount = {
+            let _runtime = rig.runtime.enter();
+            builder.start().expect("a good configuration")
+        };
+        let (over, took) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(decision_times())));
+        let (done, times, players) = (Arc::clone(&over), Arc::clone(&took), bench.players.clone());
+        let asked = headcount.clone();
         let thread = std::thread::spawn(move || {
-            let mut samples = Samples { p999: Vec::new(), all: Latency::default() };
-            let mut until = origin.now() + SAMPLE;
-            loop {
-                let is_over = done.load(Relaxed);
-                let left = until.saturating_sub(origin.now());
-                if !left.is_zero() && !is_over {
-                    std::thread::park_timeout(left);
-                    continue;
+            let mut players = players.cycle();
+            while !done.load(Relaxed) {
+                for player in players.by_ref().take(20) {
+                    let name = format!("token-{player}");
+                    let began = Instant::now();
+                    let _ = asked.admit(name);
+                    let nanos = began.elapsed().as_nanos();
+                    times.lock().saturating_record(u64::try_from(nanos).unwrap_or(u64::MAX));
                 }
-                let latency = origin.take_latency();
-                // The last one is cut short.
-                if !is_over || samples.p999.is_empty() {
-                    samples.p999.push(latency.since_due.value_at_quantile(0.999));
-                }
-                samples.all.add(&latency);
-                until += SAMPLE;
-                if is_over {
-                    return samples;
-                }
+                std::thread::park_timeout(Duration::from_millis(4));
             }
         });
-        Self { over, thread }
+        let (runtime, thread) = (bench.runtime.clone(), Some(thread));
+        Self { headcount, runtime, over, took, thread, calm: decision_times(), faulty: decision_times() }
     }
 
-    fn stop(self) -> Samples {
+    fn take(&self) -> Histogram<u64> {
+        std::mem::replace(&mut *self.took.lock(), decision_times())
+    }
+
+    /// Nothing was wrong until now.
+    fn calm(&mut self) {
+        self.calm.add(self.take()).expect("the same bounds");
+    }
+
+    /// It was until now.
+    fn faulty(&mut self) {
+        self.faulty.add(self.take()).expect("the same bounds");
+    }
+
+    fn found(&self, rig: &Rig, found: &mut Finding) {
+        let [before, under_it] = [&self.calm, &self.faulty].map(|times| times.value_at_quantile(0.999));
+        if rig.full {
+            found.check(under_it <= before * 12 / 10, || format!("p99.9 of a decision {before} → {under_it} ns"));
+        }
+        found.in_process += self.faulty.len();
+        let decisions = format!("p99.9 of a decision {before} → {under_it} ns");
+        found.remark = if found.remark.is_empty() { decisions } else { format!("{}; {decisions}", found.remark) };
+    }
+}
+
+impl Drop for Decider {
+    fn drop(&mut self) {
         self.over.store(true, Relaxed);
-        self.thread.thread().unpark();
-        self.thread.join().expect("a sampler that ends")
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.runtime.block_on(self.headcount.stop());
     }
 }
 
-impl Samples {
-    fn median(&self) -> u64 {
-        let mut sorted = self.p999.clone();
-        sorted.sort_unstable();
-        sorted[sorted.len() / 2]
-    }
+/// What is wrong with Redis, or with the way to it.
+#[derive(Debug, Clone, Copy)]
+enum Slow {
+    Stopped,
+    Busy,
+    Paused,
+    Late,
+    Narrow,
 }
 
-/// How long answers take while nothing is wrong.
-fn calm(bench: &Bench, rig: &Rig) -> Samples {
-    let sampler = Sampler::start(&bench.origin);
-    bench.pass(if rig.full { 60 * SECOND } else { SECOND });
-    sampler.stop()
-}
+impl Slow {
+    const ALL: [Self; 5] = [Self::Stopped, Self::Busy, Self::Paused, Self::Late, Self::Narrow];
 
-/// Nobody waited; in full, on a machine that does nothing else, the percentiles are compared, too.
-fn compare(rig: &Rig, calm: &Samples, during: &Samples) -> Finding {
-    let mut found = Finding::default();
-    found.latency(&during.all);
-    let [before, while_it_lasts] = [calm, during].map(|samples| samples.all.since_due.value_at_quantile(0.999));
-    if rig.full {
-        let most = before * 12 / 10 + 100;
-        found.check(while_it_lasts <= most, || format!("p99.9 {while_it_lasts} µs, where {before} µs were before"));
+    fn name(self) -> &'static str {
+        match self {
+            Self::Stopped => "stopped",
+            Self::Busy => "a busy script",
+            Self::Paused => "clients paused",
+            Self::Late => "400 ms late",
+            Self::Narrow => "1 kB/s",
+        }
     }
-    let slowest = during.all.slowest;
-    found.check(slowest < Duration::from_millis(200), || format!("somebody waited {slowest:.1?}"));
-    let range = |samples: &Samples| {
-        let (least, most) = (samples.p999.iter().min(), samples.p999.iter().max());
-        format!("{} to {}", least.copied().unwrap_or_default(), most.copied().unwrap_or_default())
-    };
-    found.remark = format!(
-        "p99.9 {before} → {while_it_lasts} µs; of each {SAMPLE:?} at the median {} ({}) → {} ({}) µs",
-        calm.median(),
-        range(calm),
-        during.median(),
-        range(during)
-    );
-    found
+
+    fn play(self, bench: &Bench, lasting: Duration, laps: &str) {
+        match self {
+            Self::Stopped => {
+                bench.redis.process.signal("-STOP");
+                bench.pass(lasting);
+                bench.redis.process.signal("-CONT");
+            }
+            Self::Busy => go_round(&bench.redis, laps),
+            Self::Paused => {
+                let _: () = bench.redis.ask(&["CLIENT", "PAUSE", &lasting.as_millis().to_string()]);
+                bench.pass(lasting);
+            }
+            Self::Late => Self::under(bench, Weather::Late(Duration::from_millis(400)), lasting),
+            Self::Narrow => Self::under(bench, Weather::Slow(1000), lasting),
+        }
+    }
+
+    fn under(bench: &Bench, weather: Weather, lasting: Duration) {
+        bench.proxy.is(weather);
+        bench.pass(lasting);
+        bench.proxy.is(Weather::Clear);
+    }
+
+    /// What the machine does beside in the same time when nothing is wrong with our Redis: a script takes a core of it
+    /// wherever it runs.
+    fn calm(self, bench: &Bench, elsewhere: &Redis, lasting: Duration, laps: &str) {
+        match self {
+            Self::Busy => go_round(elsewhere, laps),
+            _ => bench.pass(lasting),
+        }
+    }
 }
 
 /// Row 15. Redis stands still for 5 s, or pauses its clients; a busy script; 400 ms more each way; 1 kB/s.
@@ -168,38 +232,58 @@ pub fn slow(rig: &Rig) -> Finding {
         // Others are told BUSY after a fifth of it.
         let patience = (lasting / 5).as_millis().to_string();
         let _: () = bench.redis.ask(&["CONFIG", "SET", "busy-reply-threshold", &patience]);
+        let elsewhere = Redis::start();
+        let _ = (bench.proxy.most_connections(), bench.proxy.most_in_flight());
         let laps = laps(bench, lasting);
-        let calm = calm(bench, rig);
-        let during = Sampler::start(&bench.origin);
-        for _ in 0..rig.times(10) {
-            bench.origin.cut_off(0..5);
-            bench.redis.process.signal("-STOP");
-            bench.pass(lasting);
-            bench.redis.process.signal("-CONT");
-            let _: i64 = bench.redis.ask(&["EVAL", "for lap = 1, ARGV[1] do end return 1", "0", &laps]);
-            let _: () = bench.redis.ask(&["CLIENT", "PAUSE", &lasting.as_millis().to_string()]);
-            bench.pass(lasting);
-            for weather in [Weather::Late(Duration::from_millis(400)), Weather::Slow(1000)] {
-                bench.proxy.is(weather);
-                bench.pass(lasting);
-                bench.proxy.is(Weather::Clear);
-            }
-            found.recovered(bench.wait_until("all servers to be in step", Bench::all_in_step));
+        let origin = Arc::clone(&bench.origin);
+        let mut answers = Comparison::default();
+        let mut settled = |bench: &Bench| {
+            found.recovered(bench.look_until(SELDOM, "all servers to be in step", Bench::all_in_step));
             bench.wait_until("one connection a server", |bench| bench.proxy.connections_open() == 5);
-            bench.origin.reunited();
+        };
+        for _ in 0..rig.times(10) {
+            for slow in Slow::ALL {
+                // Only in full is there the time for it.
+                if rig.full {
+                    answers.calm(slow.name(), &origin, || slow.calm(bench, &elsewhere, lasting, &laps));
+                }
+                origin.cut_off(0..5);
+                answers.faulty(slow.name(), &origin, || {
+                    slow.play(bench, lasting, &laps);
+                    if rig.full {
+                        settled(bench);
+                    }
+                });
+                if rig.full {
+                    origin.reunited();
+                    bench.pass(bench.news());
+                }
+            }
+            settled(bench);
+            origin.reunited();
             bench.pass(2 * bench.news());
-            found.repetitions += 5;
         }
-        found.and(compare(rig, &calm, &during.stop()))
+        found.repetitions = 5 * rig.times(10);
+        let (connections, in_flight) = (bench.proxy.most_connections(), bench.proxy.most_in_flight());
+        // One round at a time; and Redis may still owe the answer to one that has given up. When the next gives up, too, the
+        // connection goes.
+        found.check(connections <= 5 && in_flight <= 2, || {
+            format!("five servers had {connections} connections, and {in_flight} scripts in flight on one")
+        });
+        found.and(answers.found())
     })
+}
+
+fn go_round(redis: &Redis, laps: &str) {
+    let _: i64 = redis.ask(&["EVAL", "for lap = 1, ARGV[1] do end return 1", "0", laps]);
 }
 
 /// How often a script must go round to last so long.
 #[allow(clippy::disallowed_methods)] // It is about real time.
 fn laps(bench: &Bench, lasting: Duration) -> String {
     let tried = 20_000_000_u64;
-    let began = std::time::Instant::now();
-    let _: i64 = bench.redis.ask(&["EVAL", "for lap = 1, ARGV[1] do end return 1", "0", &tried.to_string()]);
+    let began = Instant::now();
+    go_round(&bench.redis, &tried.to_string());
     let laps = tried as f64 * lasting.as_secs_f64() / began.elapsed().as_secs_f64();
     format!("{laps:.0}")
 }
