@@ -3,9 +3,13 @@
 
 mod support;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, encode};
 use parking_lot::Mutex;
+use rsa::pkcs1::EncodeRsaPrivateKey;
+use rsa::pkcs8::EncodePublicKey;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -185,33 +189,89 @@ fn a_set_that_is_none_is_refused_and_a_stop_waits_for_no_fetch() {
     assert!(status.success() && !waiting.logged().contains("cannot be fetched"), "{}", waiting.logged());
 }
 
+/// Who signs, and the file by which it is verified.
+struct Signer {
+    algorithm: Algorithm,
+    key: EncodingKey,
+    file: String,
+}
+
+impl Signer {
+    /// With a key of its own.
+    fn new(algorithm: Algorithm) -> Self {
+        let pair = |kind| rcgen::KeyPair::generate_for(kind).unwrap();
+        let (key, file) = match algorithm {
+            Algorithm::RS256 => {
+                let key = rsa::RsaPrivateKey::new(&mut rsa::rand_core::OsRng, 2048).unwrap();
+                let private = key.to_pkcs1_pem(rsa::pkcs1::LineEnding::LF).unwrap();
+                let public = key.to_public_key().to_public_key_pem(rsa::pkcs8::LineEnding::LF).unwrap();
+                (EncodingKey::from_rsa_pem(private.as_bytes()).unwrap(), public)
+            }
+            Algorithm::ES256 => {
+                let pair = pair(&rcgen::PKCS_ECDSA_P256_SHA256);
+                (EncodingKey::from_ec_pem(pair.serialize_pem().as_bytes()).unwrap(), pair.public_key_pem())
+            }
+            Algorithm::EdDSA => {
+                let pair = pair(&rcgen::PKCS_ED25519);
+                (EncodingKey::from_ed_pem(pair.serialize_pem().as_bytes()).unwrap(), pair.public_key_pem())
+            }
+            _ => {
+                let secret = format!("{:064x}", fastrand::u128(..));
+                (EncodingKey::from_secret(secret.as_bytes()), secret)
+            }
+        };
+        Self { algorithm, key, file }
+    }
+
+    fn sign(&self, claims: &Value) -> String {
+        encode(&Header::new(self.algorithm), claims, &self.key).unwrap()
+    }
+}
+
 /// FAULTS 35.
 #[test]
 fn a_flood_of_random_tokens_moves_nothing() {
-    const REAL: usize = 10_000;
+    for algorithm in [Algorithm::HS256, Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA] {
+        flood_with_random_tokens(algorithm);
+    }
+}
+
+fn flood_with_random_tokens(algorithm: Algorithm) {
+    // Signing with RSA takes its time.
+    const REAL: usize = 3000;
+    let (signer, forger) = (Signer::new(algorithm), Signer::new(algorithm));
     let state = tempdir().unwrap();
-    let server = start(state.path(), 20_000, &with_file(state.path(), ""));
+    let file = state.path().join("the.key");
+    std::fs::write(&file, &signer.file).unwrap();
+    let server = start(state.path(), 20_000, &format!("keys = [{file:?}]"));
     let bearer = |token: String| vec![("Authorization".to_owned(), format!("Bearer {token}"))];
-    let user = |nth: usize| bearer(signed(&json!({"sub": format!("user-{nth}"), "iat": nth})));
+    let user = |nth: usize| bearer(signer.sign(&json!({"sub": format!("user-{nth}"), "iat": nth})));
     let crowd: Vec<_> = (0..REAL).map(user).collect();
     let answers = flood(server.check, u64::MAX, &crowd);
-    assert!(answers.keys().all(|(status, _)| *status == 200), "{answers:?}");
+    assert!(answers.keys().all(|(status, _)| *status == 200), "{algorithm:?}: {answers:?}");
     let estimate = || server.status()["active_users"]["estimate"].as_f64().unwrap();
     let before = estimate();
 
-    let forger = EncodingKey::from_secret(b"another secret of thirty-two bytes, at least");
+    let forged = forger.sign(&json!({"sub": "user-1"}));
+    let [head, _, signature] = forged.split('.').collect::<Vec<_>>().try_into().unwrap();
+    let signed = signer.sign(&json!({"sub": "x"}));
     let random = |nth: usize| match nth % 3 {
         0 => format!("{:032x}", fastrand::u128(..)),
-        1 => encode(&Header::default(), &json!({"sub": format!("user-{}", fastrand::u64(..))}), &forger).unwrap(),
-        _ => signed(&json!({"sub": "x"})).replace('.', "x."),
+        // Somebody else's signature under names that were never seen.
+        1 => {
+            let claims = json!({"sub": format!("user-{}", fastrand::u64(..))}).to_string();
+            format!("{head}.{}.{signature}", URL_SAFE_NO_PAD.encode(claims))
+        }
+        _ => signed.replace('.', "x."),
     };
     // A newcomer among every hundred.
     let mix: Vec<_> =
         (0..20_000).map(|nth| if nth % 100 == 0 { user(REAL + nth) } else { bearer(random(nth)) }).collect();
     let answers = flood(server.check, 5000, &mix);
     let count = |status: u16, decision: &str| answers.get(&(status, decision.to_owned())).copied().unwrap_or_default();
-    assert_eq!(count(400, "invalid"), 19_800, "{answers:?}");
-    assert!(count(200, "newcomer") >= 199 && count(200, "newcomer") + count(200, "seen") == 200, "{answers:?}");
+    assert_eq!(count(400, "invalid"), 19_800, "{algorithm:?}: {answers:?}");
+    let (newcomers, seen) = (count(200, "newcomer"), count(200, "seen"));
+    assert!(newcomers >= 199 && newcomers + seen == 200, "{algorithm:?}: {answers:?}");
     let moved = (estimate() - 200.0 - before).abs() / before;
-    assert!(moved < 0.01, "the estimate moved by {:.2} %", 100.0 * moved);
+    assert!(moved < 0.01, "{algorithm:?}: the estimate moved by {:.2} %", 100.0 * moved);
 }
