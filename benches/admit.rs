@@ -226,6 +226,7 @@ fn beside_a_writer(tokens: &Tokens, table: &mut Table) {
         mode: OverrideMode::Open,
         max_active_users: None,
         lasting: Duration::from_secs(3600),
+        by: None,
         reason: None,
     };
     ours.set_override(all).expect("a valid override");

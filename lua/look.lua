@@ -2,15 +2,17 @@
 --
 -- KEYS[1] fleet: hash { since = slot, beat = ms of the last look of any node, and of the last time that no node was
 --                      alive: gap_from = ms of the last look before it, gap_to = ms and gap_by = writer of the first after }
--- KEYS[2] nodes: sorted set, writer ids by ms of their last look
+-- KEYS[2] nodes: sorted set, "writer id, space, name for people" by ms of their last look
 -- KEYS[3] override: hash { body }
 -- KEYS[4] generations: sorted set, generations by ms of their last look; the one key that all generations share
 -- KEYS[5…] slots: hashes { ts, value }, one per minute
 -- ARGV[1] writer id · ARGV[2] ms after which a node is dead · ARGV[3] ms to keep keys · ARGV[4] generation
+-- ARGV[5] name for people · ARGV[6] how many nodes are to be named: 0 unless somebody watches
 --
 -- Returns { seconds, microseconds, since, beat before this look, gap_from, gap_to, gap_by, override, nodes,
 --           other generations alive, refusal,
---           ts and size of each slot in the order of KEYS }; '' stands for nothing, '!' for what is no value of ours.
+--           ts and size of each slot in the order of KEYS, { member of nodes, ms, … } };
+-- '' stands for nothing, '!' for what is no value of ours.
 --
 -- Atomic, so that the clock, the versions and the nodes belong to one moment. The writes are noted and never fail the
 -- look: under OOM, or on a replica, a server still reads.
@@ -54,7 +56,7 @@ if beat and now - beat > tonumber(ARGV[2]) then
   write('HSET', KEYS[1], 'gap_from', string.format('%.0f', beat), 'gap_to', stamp, 'gap_by', ARGV[1])
 end
 write('HSET', KEYS[1], 'beat', stamp)
-write('ZADD', KEYS[2], stamp, ARGV[1])
+write('ZADD', KEYS[2], stamp, ARGV[1] .. ' ' .. ARGV[5])
 write('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - ARGV[2]))
 write('ZADD', KEYS[4], stamp, ARGV[4])
 write('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now - ARGV[3]))
@@ -86,4 +88,10 @@ for key = 5, #KEYS do
   answer[#answer + 1] = ts
   answer[#answer + 1] = value_size
 end
+local named = {}
+if tonumber(ARGV[6]) > 0 then
+  named = read('ZRANGE', KEYS[2], 0, ARGV[6] - 1, 'WITHSCORES')
+  if named == '!' then named = {} end
+end
+answer[#answer + 1] = named
 return answer

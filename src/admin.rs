@@ -1,22 +1,30 @@
 //! What an operator asks and sets.
 //!
 //! ```text
-//! GET    /                  page
+//! GET    /                  page, which asks for the rest
+//! GET    /chart.svg         the page's picture ?minutes&width&height&offset
 //! GET    /livez             200 while the process answers
 //! GET    /readyz            200 if this server should be sent requests, 503 and the reason if not
 //! GET    /metrics           Prometheus text
 //! GET    /api/v1/status     a moment of this controller
+//! GET    /api/v1/history    what was ?minutes=30, at most a day
+//! GET    /api/v1/events     the status once a second, as server-sent events
+//! GET    /api/v1/openapi.json  the description of all this (OpenAPI 3.1)
 //! GET    /api/v1/config     the effective configuration, secrets redacted
 //! GET    /api/v1/override   the operator's word in force
-//! PUT    /api/v1/override   { "mode": "open|throttling|auto", "max_active_users": 18000, "for": "10m", "reason": "launch" }
+//! PUT    /api/v1/override   { "mode": "open|throttling|auto", "max_active_users": 18000, "for": "10m", "reason": "launch", "by": "ann" }
 //! DELETE /api/v1/override   takes it back
 //! ```
 //!
 //! `livez` and `readyz` answer everybody. All else answers only under a known `Host` and `Origin`, so that no web page
 //! can reach it through an operator's browser, and asks for the bearer token if one is configured; without one, only
-//! this machine may ask, and only through a listener of our own may it change anything.
+//! this machine may ask, and only through a listener of our own may it change anything. The page itself, which holds no
+//! figures, is shown without the token: it asks for it.
 
 mod access;
+mod chart;
+mod events;
+mod history;
 mod overrides;
 mod page;
 
@@ -34,6 +42,10 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
+
+/// What is wrong with a query.
+type BadQuery = axum::extract::rejection::QueryRejection;
 
 /// No request of an operator is larger.
 const MOST_BODY_BYTES: usize = 16 << 10;
@@ -43,6 +55,8 @@ const MOST_BODY_BYTES: usize = 16 << 10;
 struct Admin {
     headcount: Headcount,
     metrics: Arc<Mutex<LocalMetrics>>,
+    /// Permits for those who watch.
+    streams: Arc<Semaphore>,
 }
 
 /// A recorder of this router's own: an application's recorder is the application's.
@@ -66,10 +80,17 @@ impl Headcount {
     /// As [`Headcount::admin_router`], for a listener of our own at this address.
     pub(crate) fn admin_router_on(&self, listen: Option<IpAddr>) -> Result<Router, ConfigError> {
         let access = Arc::new(Access::new(&self.shared.config.admin, listen)?);
-        let admin = Admin { headcount: self.clone(), metrics: Arc::new(Mutex::new(LocalMetrics::new(self))) };
+        let admin = Admin {
+            headcount: self.clone(),
+            metrics: Arc::new(Mutex::new(LocalMetrics::new(self))),
+            streams: Arc::new(Semaphore::new(events::STREAMS)),
+        };
         let guarded = Router::new()
-            .route("/", get(page::show))
+            .route("/chart.svg", get(chart::show))
+            .route("/api/v1/openapi.json", get(openapi))
             .route("/api/v1/status", get(status))
+            .route("/api/v1/history", get(history::show))
+            .route("/api/v1/events", get(events::stream))
             .route("/api/v1/config", get(config))
             .route("/api/v1/override", get(overrides::show).put(overrides::set).delete(overrides::clear));
         #[cfg(feature = "failpoints")]
@@ -77,10 +98,26 @@ impl Headcount {
         let guarded = guarded.layer(middleware::from_fn_with_state(Arc::clone(&access), access::guard));
         let metrics = Router::new()
             .route("/metrics", get(metrics))
-            .layer(middleware::from_fn_with_state(access, access::guard_metrics));
+            .layer(middleware::from_fn_with_state(Arc::clone(&access), access::guard_metrics));
+        let page =
+            Router::new().route("/", get(page::show)).layer(middleware::from_fn_with_state(access, access::guard_page));
         let open = Router::new().route("/livez", get(livez)).route("/readyz", get(readyz));
-        Ok(guarded.merge(metrics).merge(open).layer(DefaultBodyLimit::max(MOST_BODY_BYTES)).with_state(admin))
+        Ok(guarded
+            .merge(metrics)
+            .merge(page)
+            .merge(open)
+            .layer(DefaultBodyLimit::max(MOST_BODY_BYTES))
+            .with_state(admin))
     }
+}
+
+/// Whether the rules of an admin listener at this address make sense.
+///
+/// # Errors
+/// [`ConfigError`] if the token's file cannot be read or holds none.
+#[cfg(feature = "server")]
+pub(crate) fn check_access(config: &crate::config::Admin, listen: IpAddr) -> Result<(), ConfigError> {
+    Access::new(config, Some(listen)).map(drop)
 }
 
 async fn livez() -> &'static str {
@@ -95,7 +132,19 @@ async fn readyz(State(admin): State<Admin>) -> (StatusCode, String) {
 }
 
 async fn status(State(admin): State<Admin>) -> Response {
+    admin.headcount.watch();
     ([(CACHE_CONTROL, "no-store")], Json(admin.headcount.status())).into_response()
+}
+
+async fn openapi(State(admin): State<Admin>) -> Response {
+    let mut description: serde_json::Value =
+        serde_json::from_str(include_str!("admin/openapi.json")).expect("our own description is JSON");
+    // How large X may be depends on the configuration.
+    let order = "/components/schemas/Order/properties/max_active_users";
+    if let Some(x) = description.pointer_mut(order) {
+        x["maximum"] = admin.headcount.shared.settings.capacity.into();
+    }
+    Json(description).into_response()
 }
 
 async fn config(State(admin): State<Admin>) -> Response {

@@ -8,6 +8,7 @@ mod admission;
 mod builder;
 mod decide;
 mod figures;
+mod history;
 mod presence;
 mod seat;
 mod status;
@@ -27,7 +28,9 @@ use crate::sharded::{RawShardedLock, ShardedCounters, ShardedLock};
 use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use crate::threads::{Mutex, Sender};
 use crate::time::{Clock, FleetClock, Slot, Timestamp};
+use crate::what_if::{self, WhatIf};
 use crossbeam_utils::CachePadded;
+use history::Chronicle;
 use lock_api::RwLockWriteGuard;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -37,11 +40,13 @@ pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};
 pub(crate) use decide::{Door, Newcomers, Terms};
 pub(crate) use figures::{Histogram, SyncFigures};
+pub(crate) use history::DAY;
+pub use history::{History, Sample};
 pub use presence::Presence;
 pub(crate) use presence::Presences;
 pub use seat::HeldSeat;
 pub use status::{
-    ActiveUsers, Decisions, LastError, OverrideStatus, PassChecks, Restarts, RingStatus, Status, SyncErrors,
+    ActiveUsers, Decisions, LastError, OverrideStatus, PassChecks, Restarts, RingStatus, SeenNode, Status, SyncErrors,
     SyncStatus, Touches,
 };
 pub(crate) use supervision::{Part, REST_AFTER_PANIC, Supervision};
@@ -49,6 +54,9 @@ pub use worker::Worker;
 
 /// Words that are merged or collected under one hold of the lock: 8 KiB, a few microseconds.
 const CHUNK_WORDS: usize = 1024;
+
+/// After this somebody who watched is taken to have gone.
+const WATCHED_FOR: Duration = Duration::from_secs(10);
 
 /// The longest override.
 pub const MAX_OVERRIDE: Duration = Duration::from_secs(24 * 3600);
@@ -88,6 +96,10 @@ pub(crate) struct Shared {
     gate: CachePadded<AtomicU8>,
     refreshes: Sender<Fingerprint>,
     refreshes_in_place: AtomicU64,
+    /// While nothing is enforced.
+    visits: Option<Visits>,
+    /// What other Xs would have done, as of the worker's last look.
+    what_if: Mutex<Vec<WhatIf>>,
     decisions: ShardedCounters<{ Decision::ALL.len() }>,
     /// Of unseen tokens, and of seen ones.
     touches: ShardedCounters<2>,
@@ -96,8 +108,13 @@ pub(crate) struct Shared {
     pub(crate) decision_times: Histogram,
     pub(crate) round_times: Histogram,
     pub(crate) sync: Mutex<SyncFigures>,
+    /// Until when somebody watches, in monotonic microseconds.
+    watched_until: AtomicU64,
+    chronicle: Mutex<Chronicle>,
     supervision: Mutex<Supervision>,
     started: Duration,
+    /// When the worker's last tick ended, in monotonic microseconds.
+    ticked: AtomicU64,
     seed: u64,
     ready: AtomicBool,
     pub(crate) draining: AtomicBool,
@@ -106,6 +123,12 @@ pub(crate) struct Shared {
     pub(crate) stop: tokio::sync::watch::Sender<bool>,
     /// The worker has applied its last refresh.
     pub(crate) drained: tokio::sync::watch::Sender<bool>,
+}
+
+/// Who comes, as far as the sample goes, and whether the house has them in.
+struct Visits {
+    sample: what_if::Sample,
+    sender: Sender<(Fingerprint, bool)>,
 }
 
 /// A limiter's name, and how its figures are asked for.
@@ -142,6 +165,8 @@ pub struct OverrideOrder {
     pub max_active_users: Option<u64>,
     /// How long, at most [`MAX_OVERRIDE`].
     pub lasting: Duration,
+    /// Who asks.
+    pub by: Option<String>,
     /// Why.
     pub reason: Option<String>,
 }
@@ -163,11 +188,15 @@ pub enum OverrideError {
         /// What was asked for.
         found: Duration,
     },
-    /// A longer reason than a status line can show.
-    #[error("reason has {found} bytes; at most 500 are kept")]
-    Reason {
-        /// How many bytes there were.
+    /// A longer reason or name than a status line can show.
+    #[error("{key} has {found} characters; at most {most} are kept")]
+    Words {
+        /// `reason` or `by`.
+        key: &'static str,
+        /// How many characters there were.
         found: usize,
+        /// How many there may be.
+        most: usize,
     },
 }
 
@@ -311,6 +340,22 @@ impl Headcount {
         }
     }
 
+    /// Somebody watches: for some seconds, rounds ask for more than they need.
+    pub(crate) fn watch(&self) {
+        let until = self.shared.clock.monotonic() + WATCHED_FOR;
+        self.shared.watched_until.store(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// How long ago the worker's last tick ended.
+    pub(crate) fn since_last_tick(&self) -> Duration {
+        let ticked = Duration::from_micros(self.shared.ticked.load(Relaxed));
+        self.shared.clock.monotonic().saturating_sub(ticked)
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.shared.draining.load(Relaxed)
+    }
+
     /// Says not ready from now on, so that a load balancer sends requests elsewhere.
     pub fn drain(&self) {
         self.shared.draining.store(true, Relaxed);
@@ -328,15 +373,17 @@ impl Headcount {
         if order.lasting.is_zero() || order.lasting > MAX_OVERRIDE {
             return Err(OverrideError::Lasting { found: order.lasting });
         }
-        if let Some(found) = order.reason.as_ref().map(String::len).filter(|&length| length > 500) {
-            return Err(OverrideError::Reason { found });
+        for (key, words, most) in [("reason", &order.reason, 500), ("by", &order.by, 100)] {
+            if let Some(found) = words.as_ref().map(|words| words.chars().count()).filter(|&length| length > most) {
+                return Err(OverrideError::Words { key, found, most });
+            }
         }
         let now = self.shared.now();
         Ok(self.shared.change(|state| {
             let version = self.shared.next_version(state.room.operator(), now);
-            let OverrideOrder { mode, max_active_users, lasting, reason } = order;
+            let OverrideOrder { mode, max_active_users, lasting, by, reason } = order;
             let until = now.plus(lasting);
-            let operator = Override { version, mode, max_active_users, until, reason, withdrawn: false };
+            let operator = Override { version, mode, max_active_users, until, by, reason, withdrawn: false };
             state.room.heed(operator.clone(), now);
             operator
         }))
@@ -356,6 +403,11 @@ impl Headcount {
 }
 
 impl Shared {
+    /// Whether somebody watches.
+    pub(crate) fn is_watched(&self, now: Duration) -> bool {
+        u128::from(self.watched_until.load(Relaxed)) > now.as_micros()
+    }
+
     /// Refreshes that the worker has not applied yet.
     pub(crate) fn refreshes_waiting(&self) -> usize {
         self.refreshes.len()

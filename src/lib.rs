@@ -29,7 +29,8 @@ mod limiter_status;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod pass;
-#[cfg(feature = "testing")]
+#[cfg(any(feature = "testing", feature = "server"))]
+#[cfg_attr(not(feature = "testing"), doc(hidden))]
 pub mod players;
 #[cfg(feature = "redis")]
 mod redis_link;
@@ -46,12 +47,13 @@ mod sync;
 mod threads;
 pub mod time;
 mod token_source;
+mod what_if;
 
 pub use config::{Config, ConfigError, Enforcement, MissingToken, RouteClass};
 pub use headcount::{
-    ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, Headcount, HeldSeat, LastError,
-    MAX_OVERRIDE, OverrideError, OverrideOrder, OverrideStatus, PassChecks, Presence, Restarts, RingStatus, Status,
-    SyncErrors, SyncStatus, Touches, Worker,
+    ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, Headcount, HeldSeat, History,
+    LastError, MAX_OVERRIDE, OverrideError, OverrideOrder, OverrideStatus, PassChecks, Presence, Restarts, RingStatus,
+    Sample, SeenNode, Status, SyncErrors, SyncStatus, Touches, Worker,
 };
 #[cfg(feature = "tower")]
 pub use layer::{AdmissionLayer, LimitLayer};
@@ -67,6 +69,7 @@ pub use store_error::{ErrorClass, StoreError};
 pub use sync::RedisStore;
 pub use sync::{FilterStore, MemoryStore, Rounds};
 pub use token_source::{InvalidToken, MAX_TOKEN_BYTES, TokenSource, TokenSourceError, Unverifiable};
+pub use what_if::WhatIf;
 
 /// Internals that benches and simulators drive; no part of the public interface.
 #[doc(hidden)]

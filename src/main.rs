@@ -1,10 +1,12 @@
 //! The `headcount` program: reads the verb, calls it, prints the error, and says by its exit status how it went.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use headcount::ConfigError;
-use headcount::server::{self, Flags, Recipe, ServeError};
+use headcount::server::{self, Demo, Flags, Loaded, Operator, OperatorError, Recipe, Screen, ServeError, Validated};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
 /// Admission control for crowds: users who are in stay in, newcomers get HTTP 429 until there is room.
@@ -25,6 +27,17 @@ enum Verb {
   curl -i -H 'Authorization: Bearer alice' http://127.0.0.1:7070/v1/check   (200: in; 429: no room)
   http://127.0.0.1:7071/                                                    (how full the house is)")]
     Serve(Serve),
+    /// Try it: three servers and their players in one process, and a page to watch them.
+    #[command(
+        after_help = "Needs no Redis and no files, and leaves nothing behind. The house is full within half a minute."
+    )]
+    Demo(Play),
+    /// Say what is wrong with a configuration, and show the one in force.
+    #[command(after_help = "Exit status: 0 if serve would start with it, 2 if not, 1 if --live found something wrong.
+
+Example:
+  headcount validate -c headcount.toml --live")]
+    Validate(Validate),
     /// Say what a fleet will cost in memory and traffic, and how many servers may share a Redis.
     #[command(after_help = "Example:
   headcount size --max-active-users 200000 --nodes 40")]
@@ -39,6 +52,189 @@ Each recipe says at its top what else has to be done, and what happens while hea
         #[arg(value_name = "PROXY")]
         recipe: Recipe,
     },
+    /// Show a running server: how full the house is, and whether to believe the number.
+    Status(Status),
+    /// Let everybody in, nobody, or as many as another X: on the whole fleet, for a while.
+    #[command(after_help = "Examples:
+  headcount override throttling --for 10m --reason 'the database is slow' --by ann
+  headcount override auto --max-active-users 15000 --for 2h
+  headcount override auto                      (takes the override back)
+
+It holds on every server within two rounds, survives the restart of any of them, and ends by itself.")]
+    Override(Override),
+    /// Print a script that completes headcount's arguments in a shell.
+    #[command(after_help = "Example:
+  headcount completions bash > /etc/bash_completion.d/headcount")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Args)]
+struct Play {
+    /// X: how many users at once may be active
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    max_active_users: u64,
+    /// Where the page is served; another port, if that one is taken
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7071")]
+    admin: SocketAddr,
+    /// When it ends by itself, such as 2m [default: at Ctrl-C]
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    lasting: Option<Duration>,
+}
+
+impl Play {
+    fn run(&self) -> Result<(), ServeError> {
+        if !self.admin.ip().is_loopback() {
+            return Err(ServeError::Listen {
+                key: "--admin",
+                address: self.admin,
+                source: std::io::Error::other("the demo's page has no password, so only a loopback address will do"),
+            });
+        }
+        let demo = Demo { max_active_users: self.max_active_users, admin: self.admin, lasting: self.lasting };
+        runtime()?.block_on(demo.play())
+    }
+}
+
+#[derive(Args)]
+struct Validate {
+    /// The configuration file (TOML)
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Look at the Redis of the configuration, too: reachable, permissions, clock, what it does when it is full
+    #[arg(long)]
+    live: bool,
+}
+
+impl Validate {
+    /// Returns whether a server could do its work.
+    fn run(&self) -> Result<bool, ServeError> {
+        let loaded = load(self.config.as_deref(), Flags::new())?;
+        let validated = Validated::of(&loaded)?;
+        print!("{}", validated.effective());
+        for doubt in validated.doubts() {
+            eprintln!("doubt: {doubt}");
+        }
+        if !self.live {
+            eprintln!("The configuration can be used.");
+            return Ok(true);
+        }
+        match validated.look_at_redis().map_err(|error| loaded.locate(error))? {
+            Some(live) => {
+                eprint!("Redis:\n{live}");
+                Ok(live.is_well())
+            }
+            None => {
+                eprintln!("There is no [redis] to look at: one server alone.");
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// Which server is asked.
+#[derive(Args)]
+struct Asked {
+    /// The server's admin listener
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7071")]
+    admin: String,
+    /// A file with the bearer token, where [admin] token_file is set
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl Asked {
+    fn operator(&self) -> Result<Operator, OperatorError> {
+        Operator::of(&self.admin, self.token_file.as_deref())
+    }
+}
+
+#[derive(Args)]
+struct Status {
+    #[command(flatten)]
+    asked: Asked,
+    /// For programs
+    #[arg(long)]
+    json: bool,
+    /// Again every second, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+}
+
+impl Status {
+    fn run(&self) -> Result<(), OperatorError> {
+        let operator = self.asked.operator()?;
+        if !self.watch {
+            self.show(&operator.status()?);
+            return Ok(());
+        }
+        loop {
+            let status = operator.status();
+            if !self.json {
+                // To the top, and nothing below.
+                print!("\x1b[H\x1b[2J");
+            }
+            match status {
+                Ok(status) => self.show(&status),
+                Err(error) => eprintln!("headcount: {error}"),
+            }
+            std::thread::park_timeout(Duration::from_secs(1));
+        }
+    }
+
+    fn show(&self, status: &serde_json::Value) {
+        if self.json { println!("{status}") } else { print!("{}", Screen(status)) }
+    }
+}
+
+#[derive(Args)]
+struct Override {
+    /// open: all newcomers get in; throttling: none; auto: as room allows
+    #[arg(value_parser = ["open", "throttling", "auto"])]
+    mode: String,
+    /// How long, at most 24h [default: 1h]
+    #[arg(long = "for", value_name = "TIME")]
+    lasting: Option<String>,
+    /// Another X
+    #[arg(long, value_name = "N")]
+    max_active_users: Option<u64>,
+    /// Why, for whoever looks next
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Who you are
+    #[arg(long, value_name = "NAME", env = "USER")]
+    by: Option<String>,
+    #[command(flatten)]
+    asked: Asked,
+}
+
+impl Override {
+    fn run(&self) -> Result<(), OperatorError> {
+        let operator = self.asked.operator()?;
+        let withdraws = self.mode == "auto" && self.max_active_users.is_none();
+        let said = if withdraws { operator.withdraw()? } else { operator.set(&self.order())? };
+        match said["until"].as_str() {
+            Some(until) => println!("{} until {until}", self.mode),
+            None => println!("no override is in force"),
+        }
+        Ok(())
+    }
+
+    fn order(&self) -> serde_json::Value {
+        let mut order = serde_json::json!({ "mode": self.mode });
+        let mut set = |key: &str, value: Option<serde_json::Value>| {
+            if let Some(value) = value {
+                order[key] = value;
+            }
+        };
+        set("for", self.lasting.clone().map(Into::into));
+        set("max_active_users", self.max_active_users.map(Into::into));
+        set("by", self.by.clone().map(Into::into));
+        set("reason", self.reason.clone().map(Into::into));
+        order
+    }
 }
 
 #[derive(Args)]
@@ -104,25 +300,50 @@ impl Serve {
     }
 
     fn run(&self) -> Result<(), ServeError> {
-        let environment =
-            std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
-        let loaded = server::load(self.config.as_deref(), environment, self.flags())?;
-        let runtime = tokio::runtime::Runtime::new()
-            .map_err(|source| ServeError::System { what: "cannot start the runtime", source })?;
-        runtime.block_on(server::serve(loaded))
+        let loaded = load(self.config.as_deref(), self.flags())?;
+        runtime()?.block_on(server::serve(loaded))
     }
+}
+
+fn load(file: Option<&std::path::Path>, flags: Flags) -> Result<Loaded, ServeError> {
+    let environment =
+        std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
+    Ok(server::load(file, environment, flags)?)
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, ServeError> {
+    tokio::runtime::Runtime::new().map_err(|source| ServeError::System { what: "cannot start the runtime", source })
 }
 
 fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
     let _set_by_environment = fail::FailScenario::setup();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let cli = Cli::parse();
+    // What a person tries says itself what matters.
+    let usual = if matches!(cli.verb, Verb::Demo(_) | Verb::Validate(_)) { "error" } else { "info" };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    match Cli::parse().verb {
-        Verb::Serve(serve) => match serve.run() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => failed(&error, matches!(error, ServeError::Config(_))),
+    let served = |result: Result<(), ServeError>| match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error, matches!(error, ServeError::Config(_))),
+    };
+    let operated = |result: Result<(), OperatorError>| match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error, false),
+    };
+    match cli.verb {
+        Verb::Serve(serve) => served(serve.run()),
+        Verb::Demo(demo) => served(demo.run()),
+        Verb::Validate(validate) => match validate.run() {
+            Ok(false) => ExitCode::FAILURE,
+            result => served(result.map(drop)),
         },
+        Verb::Status(status) => operated(status.run()),
+        Verb::Override(order) => operated(order.run()),
+        Verb::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "headcount", &mut std::io::stdout());
+            ExitCode::SUCCESS
+        }
         Verb::Config { recipe } => {
             print!("{}", recipe.text());
             ExitCode::SUCCESS

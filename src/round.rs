@@ -29,7 +29,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use coverage::Coverage;
-pub use messages::{Entry, Gap, Identity, Looked, Outgoing, Publish, Published, Reply, Request, Since, Stamp, Stored};
+pub use messages::{
+    Entry, Gap, Identity, Looked, Node, Outgoing, Publish, Published, Reply, Request, Since, Stamp, Stored,
+};
 pub use pace::Pace;
 
 /// Values fetched at a time: bounds the memory of a catch-up.
@@ -44,6 +46,9 @@ const CATCH_UP: Duration = Duration::from_secs(5);
 
 /// So many values in one request are a catch-up.
 const CATCH_UP_VALUES: usize = 3;
+
+/// Servers that are named to somebody who watches: a page.
+const MOST_NAMES: usize = 200;
 
 /// How long a server that has heard nothing yet waits for the store: long enough for a slow one, and short enough to meet
 /// one that has just come back within three seconds.
@@ -213,6 +218,7 @@ impl Headcount {
         let window = settings.slot_length * settings.slots as u32;
         let identity = Identity {
             writer: self.shared.writer.clone(),
+            node: settings.node.chars().take(64).collect(),
             generation: settings.generation,
             filter_bytes: settings.shape.bytes(),
             alive_for: (5 * settings.sync_every).max(Duration::from_secs(3)),
@@ -322,7 +328,7 @@ impl Round {
         // A worker that cannot turn keeps this server from asking for what others publish now.
         self.unasked = self.unasked.max(self.shared.overdue_turn(now));
         self.phase = Phase::Looking { slots: slots.clone(), corrected };
-        Request::Look { slots }
+        Request::Look { slots, names: if self.shared.is_watched(now) { MOST_NAMES } else { 0 } }
     }
 
     fn read_look(&mut self, slots: &[Slot], looked: Looked, corrected: bool, now: Duration) -> Next {
@@ -399,6 +405,7 @@ impl Round {
     fn tell_figures(&self, looked: &Looked, now: Duration) {
         let mut figures = self.shared.sync.lock();
         figures.nodes = looked.nodes;
+        figures.named = looked.named.iter().map(|node| (node.name.clone(), looked.time.since(node.looked))).collect();
         if looked.foreign_generation != figures.foreign_generation {
             figures.foreign_generation = looked.foreign_generation;
             if looked.foreign_generation {
@@ -431,7 +438,7 @@ impl Round {
         let stored_version = stored.as_ref().map(|stored| stored.version.clone());
         let (taken, ours) = self.shared.change(|state| {
             let stored = stored.filter(|stored| self.shared.is_plausible(stored, now));
-            let taken = stored.is_some_and(|stored| state.room.heed(stored, now));
+            let taken = stored.is_some_and(|stored| state.room.heed(*stored, now));
             (taken, state.room.operator().cloned())
         });
         let ours = ours?;

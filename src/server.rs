@@ -1,17 +1,24 @@
-//! `headcount serve`: the check listener, the admin listener, and a graceful stop.
+//! What the `headcount` program does, verb by verb; `serve` is the check listener, the admin listener, and a graceful stop.
 
 mod check;
 mod config;
 mod confirm;
+mod demo;
 mod envelope;
 mod limits;
 mod listener;
+mod operator;
 mod recipes;
 mod serve;
 mod size;
+mod supervisor;
 mod touch;
+mod validate;
 
 pub use config::{Flags, LoadError, Loaded, load};
+pub use demo::Demo;
+pub use operator::{Operator, OperatorError, Screen};
 pub use recipes::Recipe;
 pub use serve::{ServeError, serve};
 pub use size::Size;
+pub use validate::{Live, Validated};

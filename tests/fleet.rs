@@ -399,6 +399,7 @@ async fn an_override_reaches_the_fleet_survives_a_flush_and_can_be_taken_back() 
         mode: OverrideMode::Throttling,
         max_active_users: None,
         lasting: 10 * MINUTE,
+        by: None,
         reason: Some("launch".into()),
     };
     a.headcount.set_override(order).unwrap();
@@ -421,7 +422,13 @@ async fn an_override_ends_everywhere_by_itself() {
     let mut fleet = Fleet::new();
     let (mut a, mut b) = (fleet.start(), fleet.start());
     fleet.pass(5, &mut [&mut a, &mut b]).await;
-    let order = OverrideOrder { mode: OverrideMode::Throttling, max_active_users: None, lasting: MINUTE, reason: None };
+    let order = OverrideOrder {
+        mode: OverrideMode::Throttling,
+        max_active_users: None,
+        lasting: MINUTE,
+        by: None,
+        reason: None,
+    };
     a.headcount.set_override(order).unwrap();
     fleet.pass(62, &mut [&mut a, &mut b]).await;
     assert_eq!((a.decide("x"), b.decide("y")), (Decision::Newcomer, Decision::Newcomer));
@@ -494,8 +501,13 @@ async fn a_step_of_the_stores_clock_into_the_next_minute_turns_nobody_away_befor
     assert!(a.headcount.admit("alice").is_admitted());
     a.round().await;
     // b turns newcomers away, and has asked for the minutes of the old clock.
-    let throttling =
-        OverrideOrder { mode: OverrideMode::Throttling, max_active_users: None, lasting: 10 * MINUTE, reason: None };
+    let throttling = OverrideOrder {
+        mode: OverrideMode::Throttling,
+        max_active_users: None,
+        lasting: 10 * MINUTE,
+        by: None,
+        reason: None,
+    };
     b.headcount.set_override(throttling).unwrap();
     assert_eq!(b.decide("stranger"), Decision::Rejected);
     assert_eq!(b.round().await, Outcome::Success);
@@ -533,8 +545,13 @@ async fn until_the_worker_has_turned_to_the_minute_of_a_stepped_clock_no_round_c
     a.round().await;
     assert!(a.headcount.admit("alice").is_admitted());
     a.round().await;
-    let throttling =
-        OverrideOrder { mode: OverrideMode::Throttling, max_active_users: None, lasting: 10 * MINUTE, reason: None };
+    let throttling = OverrideOrder {
+        mode: OverrideMode::Throttling,
+        max_active_users: None,
+        lasting: 10 * MINUTE,
+        by: None,
+        reason: None,
+    };
     b.headcount.set_override(throttling).unwrap();
     for player in ["bob", "carol", "dave"] {
         b.rounds.round().await;

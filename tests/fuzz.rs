@@ -9,7 +9,7 @@ use flate2::{Compress, Compression, FlushCompress, write::GzEncoder};
 use headcount::bloom::{Bloom, Shape};
 use headcount::fingerprint::FingerprintKey;
 use headcount::internals::{Values, keyed_hash};
-use headcount::round::{Entry, Gap, Identity, Looked, Published, Reply, Request, Stamp, Stored};
+use headcount::round::{Entry, Gap, Identity, Looked, Node, Published, Reply, Request, Stamp, Stored};
 use headcount::time::{ManualClock, Slot, Timestamp};
 use headcount::{Builder, FilterStore, Headcount, Override, StoreError, TokenSource};
 use http_body_util::{BodyExt, Full};
@@ -547,7 +547,7 @@ impl Mad {
             to: Timestamp::from_micros(script.u64()),
             closed_by: "x".into(),
         });
-        let operator: Option<Override> = serde_json::from_slice(script.run()).ok();
+        let operator: Option<Box<Override>> = serde_json::from_slice(script.run()).ok();
         let minutes = (0..slots + usize::from(script.u8() % 3))
             .map(|_| {
                 let stamp = Stamp(String::from_utf8_lossy(script.run()).into_owned());
@@ -564,6 +564,10 @@ impl Mad {
             gap,
             operator,
             nodes,
+            named: vec![Node {
+                name: String::from_utf8_lossy(script.run()).into_owned(),
+                looked: Timestamp::from_micros(script.u64()),
+            }],
             foreign_generation,
             write_refused: (script.u8() % 8 == 7).then(|| StoreError::full("OOM")),
         }
@@ -581,7 +585,7 @@ impl FilterStore for Mad {
         let reply = match (script.u8() % 16, request) {
             (15, _) => Err(StoreError::timeout("late")),
             (14, _) => Ok(Reply::Left),
-            (_, Request::Look { slots }) => Ok(Reply::Looked(Self::looked(&mut script, slots.len()))),
+            (_, Request::Look { slots, .. }) => Ok(Reply::Looked(Self::looked(&mut script, slots.len()))),
             (_, Request::Fetch { slots }) => Ok(Reply::Fetched(
                 slots
                     .into_iter()

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: [&[&str]; 9] = [
     &["time", "threads", "fingerprint", "store_error", "token_source", "limiter_status", "failpoints"],
     &["bloom", "jwt", "pass", "room", "sharded"],
-    &["ring", "config"],
+    &["ring", "config", "what_if"],
     &["snapshot"],
     &["headcount"],
     &["round", "redis_link"],

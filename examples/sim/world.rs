@@ -497,7 +497,7 @@ impl<'a> World<'a> {
         if let Request::Fetch { slots } = &request {
             server.fetching.clone_from(slots);
         }
-        if let Request::Look { slots } = &request {
+        if let Request::Look { slots, .. } = &request {
             let error = self.oracle.clock_error;
             let due = self.store.minute_known_to_all(self.fleet.slot, error);
             server.looked_up_to = slots[0].max(due);
@@ -517,7 +517,7 @@ impl<'a> World<'a> {
         }
         if self.log.is_some() {
             let words = match &request {
-                Request::Look { slots } => format!("looks at {} minutes up to {}", slots.len(), slots[0]),
+                Request::Look { slots, .. } => format!("looks at {} minutes up to {}", slots.len(), slots[0]),
                 Request::Fetch { slots } => format!("fetches {slots:?}"),
                 Request::Publish(news) => {
                     let minutes: Vec<_> = news

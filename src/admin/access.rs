@@ -81,6 +81,20 @@ impl Access {
     }
 
     fn check(&self, request: &Request) -> Result<(), Denied> {
+        self.check_names(request)?;
+        match &self.token {
+            Some(token) => Self::check_token(token, request.headers()),
+            None => self.check_peer(request),
+        }
+    }
+
+    /// The page holds nothing that a token would protect.
+    fn check_page(&self, request: &Request) -> Result<(), Denied> {
+        self.check_names(request)?;
+        if self.token.is_some() { Ok(()) } else { self.check_peer(request) }
+    }
+
+    fn check_names(&self, request: &Request) -> Result<(), Denied> {
         let headers = request.headers();
         let named = headers.get(HOST).map(|host| host.to_str().unwrap_or_default());
         let host = named.or(request.uri().authority().map(|authority| authority.as_str())).unwrap_or_default();
@@ -92,10 +106,7 @@ impl Access {
         {
             return Err(Denied::Origin);
         }
-        match &self.token {
-            Some(token) => Self::check_token(token, headers),
-            None => self.check_peer(request),
-        }
+        Ok(())
     }
 
     fn check_token(token: &[u8], headers: &HeaderMap) -> Result<(), Denied> {
@@ -141,6 +152,14 @@ impl Access {
 /// Lets a request through if it may be answered.
 pub(super) async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     match access.check(&request) {
+        Ok(()) => next.run(request).await,
+        Err(denied) => denied.into_response(),
+    }
+}
+
+/// As [`guard`], without the token: a browser that opens the page cannot send it.
+pub(super) async fn guard_page(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    match access.check_page(&request) {
         Ok(()) => next.run(request).await,
         Err(denied) => denied.into_response(),
     }

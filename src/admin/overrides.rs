@@ -3,13 +3,19 @@
 use super::{Admin, problem};
 use crate::headcount::OverrideOrder;
 use crate::room::OverrideMode;
+use axum::Extension;
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::State;
+use axum::extract::{ConnectInfo, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use std::net::SocketAddr;
 use std::time::Duration;
+
+/// The other end of the connection, where the listener says.
+type Peer = Extension<ConnectInfo<SocketAddr>>;
 
 /// How long an override lasts if nobody says.
 const DEFAULT_LASTING: Duration = Duration::from_secs(3600);
@@ -19,41 +25,56 @@ const DEFAULT_LASTING: Duration = Duration::from_secs(3600);
 #[serde(deny_unknown_fields)]
 struct Order {
     mode: OverrideMode,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole")]
     max_active_users: Option<u64>,
     #[serde(rename = "for", default, with = "humantime_serde")]
     lasting: Option<Duration>,
     #[serde(default)]
     reason: Option<String>,
+    /// Who asks; if nobody says, the address.
+    #[serde(default)]
+    by: Option<String>,
+}
+
+/// JSON has one kind of number: 18000.0 is whole, too.
+fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    const EXACT: f64 = (1_u64 << 53) as f64;
+    let Some(number) = Option::<serde_json::Number>::deserialize(deserializer)? else { return Ok(None) };
+    let float = number.as_f64().filter(|float| float.fract() == 0.0 && (0.0..=EXACT).contains(float));
+    let whole = number.as_u64().or(float.map(|float| float as u64));
+    let refused = || D::Error::custom(format_args!("max_active_users is {number}; it must be a whole number above 0"));
+    whole.map(Some).ok_or_else(refused)
 }
 
 pub(super) async fn show(State(admin): State<Admin>) -> Response {
     Json(admin.headcount.status().operator).into_response()
 }
 
-pub(super) async fn set(State(admin): State<Admin>, body: Bytes) -> Response {
+pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: Bytes) -> Response {
     let order: Order = match serde_json::from_slice(&body) {
         Ok(order) => order,
         Err(error) => {
-            let example = r#"{"mode":"throttling","max_active_users":18000,"for":"10m","reason":"launch"}"#;
+            let example = r#"{"mode":"throttling","max_active_users":18000,"for":"10m","reason":"launch","by":"ann"}"#;
             return problem(StatusCode::BAD_REQUEST, format!("{error}; such as {example}"));
         }
     };
-    let Order { mode, max_active_users, lasting, reason } = order;
+    let Order { mode, max_active_users, lasting, reason, by } = order;
+    let by = by.or_else(|| peer.map(|Extension(ConnectInfo(peer))| peer.ip().to_canonical().to_string()));
     let lasting = lasting.unwrap_or(DEFAULT_LASTING);
-    match admin.headcount.set_override(OverrideOrder { mode, max_active_users, lasting, reason }) {
+    match admin.headcount.set_override(OverrideOrder { mode, max_active_users, lasting, by, reason }) {
         Ok(set) => {
-            let reason = set.reason.as_deref().unwrap_or("none given");
-            tracing::info!(mode = %set.mode, max_active_users, until = %set.until, ?reason, "an operator set the override");
+            let [by, reason] = [&set.by, &set.reason].map(|words| words.as_deref().unwrap_or("not said"));
+            tracing::info!(mode = %set.mode, max_active_users, until = %set.until, ?by, ?reason, "an operator set the override");
             Json(admin.headcount.status().operator).into_response()
         }
         Err(error) => problem(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
     }
 }
 
-pub(super) async fn clear(State(admin): State<Admin>) -> Response {
+pub(super) async fn clear(State(admin): State<Admin>, peer: Option<Peer>) -> Response {
     if admin.headcount.clear_override() {
-        tracing::info!("an operator took the override back");
+        let from = peer.map(|Extension(ConnectInfo(peer))| peer.ip().to_canonical().to_string());
+        tracing::info!(from, "an operator took the override back");
     }
     Json(admin.headcount.status().operator).into_response()
 }

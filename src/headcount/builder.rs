@@ -1,10 +1,11 @@
 //! How to make a controller. Every key of the configuration file has a method of the same name here.
 
-use super::{Decision, Headcount, Histogram, Presences, Shared, State, Supervision, SyncFigures, Worker};
+use super::history::Chronicle;
+use super::{Decision, Headcount, Histogram, Presences, Shared, State, Supervision, SyncFigures, Visits, Worker};
 use crate::config::{
     self, Config, ConfigError, Enforcement, MissingToken, PassCarrier, RetryAfter, Route, RouteClass, Secret, Settings,
 };
-use crate::fingerprint::{FingerprintKey, MIN_KEY_BYTES};
+use crate::fingerprint::{Fingerprint, FingerprintKey, MIN_KEY_BYTES};
 use crate::pass::PassCheck;
 use crate::ring::Ring;
 use crate::ring::codec::Codec;
@@ -12,9 +13,10 @@ use crate::room::{Link, OnOutage, Refill, Room, Sharing};
 use crate::sharded::{ShardedCounters, ShardedLock};
 use crate::snapshot::{Loaded, Snapshot, create};
 use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64};
-use crate::threads::{Mutex, bounded};
+use crate::threads::{Mutex, Receiver, bounded};
 use crate::time::{Clock, FleetClock, Slot, SystemClock, Timestamp};
 use crate::token_source::TokenSource;
+use crate::what_if::{Houses, Sample};
 use crossbeam_utils::CachePadded;
 use std::fs;
 use std::io;
@@ -24,6 +26,9 @@ use std::time::Duration;
 
 /// Refreshes that can wait for the worker: some 5 ms of a flood. More are made in place.
 const REFRESH_QUEUE: usize = 65_536;
+
+/// Visits of the sample that can wait for the worker.
+const VISITS: usize = 8192;
 
 /// Configures a controller; see [`Config`] for the meaning, bounds and default of each value.
 ///
@@ -378,12 +383,22 @@ impl Builder {
         let room = Room::new(settings.limits, link, sharing, now);
         let mut dice = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         let (refreshes, due) = bounded(refresh_queue.unwrap_or(REFRESH_QUEUE).max(1));
+        let (visits, houses) = match settings.enforcement {
+            Enforcement::Shadow => {
+                let (visits, houses) = what_ifs(&settings);
+                (Some(visits), Some(houses))
+            }
+            Enforcement::Enforce | Enforcement::Off => (None, None),
+        };
         let shared = Arc::new(Shared {
+            visits,
+            what_if: Mutex::default(),
             writer: format!("{:016x}", dice.u64(..)),
             writes: AtomicU64::new(0),
             distrusts: AtomicU64::new(0),
             seed: dice.u64(..),
             started: clock.monotonic(),
+            ticked: AtomicU64::new(u64::try_from(clock.monotonic().as_micros()).unwrap_or(u64::MAX)),
             fleet_clock: Mutex::new(fleet_clock),
             present: Arc::clone(ring.present()),
             state: ShardedLock::new(State { ring, room, now, mode_changes: [0; 2] }),
@@ -397,6 +412,8 @@ impl Builder {
             decision_times: Histogram::new(),
             round_times: Histogram::new(),
             sync: Mutex::new(SyncFigures::default()),
+            watched_until: AtomicU64::new(0),
+            chronicle: Mutex::new(Chronicle::new(settings.slots, settings.slot_length)),
             supervision: Mutex::new(Supervision::default()),
             ready: AtomicBool::new(link == Link::Alone),
             draining: AtomicBool::new(false),
@@ -409,9 +426,17 @@ impl Builder {
             clock,
         });
         shared.change(|_| ());
-        let worker = Worker::new(Arc::clone(&shared), due, snapshot);
+        let worker = Worker::new(Arc::clone(&shared), due, houses, snapshot);
         Ok((Headcount { shared }, worker))
     }
+}
+
+/// What other Xs would do is told while nothing is enforced.
+fn what_ifs(settings: &Settings) -> (Visits, (Houses, Receiver<(Fingerprint, bool)>)) {
+    let sample = Sample::of(settings.limits.max_active_users);
+    let (sender, visits) = bounded(VISITS);
+    let houses = Houses::new(sample, settings.slots, settings.limits.resume_ratio, settings.limits.refill);
+    (Visits { sample, sender }, (houses, visits))
 }
 
 /// What a server alone knows when it starts.

@@ -53,8 +53,8 @@ impl Terms<'_> {
 impl Shared {
     #[inline]
     pub(super) fn admit(&self, token: &[u8]) -> Admission {
-        if self.settings.enforcement == Enforcement::Off {
-            return self.admitted(Admitted::Exempt);
+        if self.settings.enforcement != Enforcement::Enforce {
+            return self.admit_unenforced(token);
         }
         if token.iter().all(u8::is_ascii_whitespace) {
             return self.missing(Terms::ADMIT);
@@ -64,6 +64,36 @@ impl Shared {
             return self.admitted(Admitted::Seen);
         }
         self.admit_from_the_ring(fingerprint)
+    }
+
+    #[inline(never)]
+    fn admit_unenforced(&self, token: &[u8]) -> Admission {
+        if self.settings.enforcement == Enforcement::Off {
+            return self.admitted(Admitted::Exempt);
+        }
+        if token.iter().all(u8::is_ascii_whitespace) {
+            return self.missing(Terms::ADMIT);
+        }
+        let fingerprint = self.settings.key.fingerprint(token);
+        let admission = if self.present.has(Probe::new(fingerprint, self.settings.shape)) {
+            self.admitted(Admitted::Seen)
+        } else {
+            self.admit_from_the_ring(fingerprint)
+        };
+        self.note_visit(fingerprint, admission);
+        admission
+    }
+
+    /// For what other Xs would have done, while nothing is enforced.
+    fn note_visit(&self, fingerprint: Fingerprint, admission: Admission) {
+        if let Some(visits) = &self.visits
+            && visits.sample.holds(fingerprint)
+        {
+            let is_in =
+                matches!(admission, Admission::Admitted(Admitted::Seen | Admitted::Newcomer | Admitted::Warming));
+            // One that is lost in a rush is one of many.
+            let _ = visits.sender.try_send((fingerprint, is_in));
+        }
     }
 
     // Never inlined: the way that most requests take would keep in memory what only this one needs.
@@ -81,6 +111,19 @@ impl Shared {
             return (self.missing(terms), None);
         }
         let fingerprint = self.settings.key.fingerprint(token);
+        let (admission, seat) = self.decide_about(fingerprint, token, terms);
+        if terms.renews {
+            self.note_visit(fingerprint, admission);
+        }
+        (admission, seat)
+    }
+
+    fn decide_about(
+        self: &Arc<Self>,
+        fingerprint: Fingerprint,
+        token: &[u8],
+        terms: Terms<'_>,
+    ) -> (Admission, Option<HeldSeat>) {
         if self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.sees(fingerprint, terms) {
             return (self.granted(Admitted::Seen, terms), None);
         }
@@ -127,7 +170,11 @@ impl Shared {
         }
         let seen = !token.iter().all(u8::is_ascii_whitespace) && {
             let fingerprint = self.settings.key.fingerprint(token);
-            self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.refresh(fingerprint)
+            let seen = self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.refresh(fingerprint);
+            if seen {
+                self.note_visit(fingerprint, Admission::Admitted(Admitted::Seen));
+            }
+            seen
         };
         self.touches.count(usize::from(seen));
         seen

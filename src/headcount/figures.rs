@@ -21,6 +21,8 @@ pub(crate) struct SyncFigures {
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
     pub(crate) nodes: u64,
+    /// While somebody watches: the servers of the fleet, and how long ago each had looked at this one's last look.
+    pub(crate) named: Vec<(String, Duration)>,
     pub(crate) foreign_generation: bool,
     /// Why the store refuses writes although it answers reads.
     pub(crate) write_refused: Option<StoreError>,

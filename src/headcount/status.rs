@@ -1,12 +1,14 @@
 //! Everything a person asks of a running controller, at one moment.
 
-use super::{Decision, Headcount, Part};
+use super::history::{Counts, History, Moment};
+use super::{Decision, Headcount, Part, Shared, State, SyncFigures};
 use crate::config::Enforcement;
 use crate::limiter_status::LimiterStatus;
 use crate::ring::codec::DecodeError;
 use crate::room::{Link, Mode, OverrideMode};
 use crate::store_error::ErrorClass;
 use crate::time::Timestamp;
+use crate::what_if::WhatIf;
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -17,6 +19,8 @@ use std::time::Duration;
 pub struct Status {
     pub version: &'static str,
     pub node: String,
+    /// The fleet's time.
+    pub now: Timestamp,
     pub uptime_seconds: u64,
     pub mode: Mode,
     pub mode_since: Timestamp,
@@ -39,6 +43,9 @@ pub struct Status {
     /// Those of layers and of `[[limit]]`, and those that were [shown](Headcount::show_limiter).
     pub limits: Vec<LimiterStatus>,
     pub restarts: Restarts,
+    /// With `enforcement = "shadow"`: what 50, 75, 90, 100, 110 and 125 % of X would have refused, by a sample of users.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub what_if: Vec<WhatIf>,
     pub sync: SyncStatus,
     pub ring: RingStatus,
     /// How often each mode began.
@@ -70,6 +77,8 @@ pub struct OverrideStatus {
     pub mode: OverrideMode,
     pub max_active_users: Option<u64>,
     pub until: Option<Timestamp>,
+    /// Who set it, as they said or from where they asked.
+    pub by: Option<String>,
     pub reason: Option<String>,
 }
 
@@ -135,6 +144,9 @@ pub struct SyncStatus {
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub nodes: u64,
+    /// Some of them by name, while somebody watches the page or the events.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub seen_nodes: Vec<SeenNode>,
     /// Servers with another shape or key share the namespace, and no users.
     pub foreign_generation: bool,
     /// How far this machine's wall clock is ahead of the fleet's, in seconds; the fleet goes by the store's.
@@ -160,6 +172,15 @@ pub struct SyncErrors {
     pub full: u64,
     /// Answers that made no sense; single values that did not are counted in `corrupt` beside this.
     pub corrupt: u64,
+}
+
+/// A server of the fleet.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SeenNode {
+    /// Its name.
+    pub node: String,
+    /// How long ago it last read the fleet's news.
+    pub read_seconds_ago: f64,
 }
 
 /// The store's last failure.
@@ -200,6 +221,13 @@ pub struct ModeChanges {
 }
 
 impl Headcount {
+    /// What was since so long before now: at the grain of minutes for a window or less, otherwise at a coarser one, for a day
+    /// at most. It begins with the process.
+    pub fn history(&self, lasting: Duration) -> History {
+        let now = self.shared.now();
+        self.shared.chronicle.lock().history(now, lasting)
+    }
+
     /// A moment of this controller.
     ///
     /// # Cost
@@ -219,35 +247,22 @@ impl Headcount {
         let [unseen, renewed] = shared.touches.totals();
         let [valid, expired, forged] = shared.passes.totals();
         // Before the state is locked: the worker takes the clock first, too.
-        let clock_offset_seconds = seconds_ahead(shared.clock.wall(), shared.now());
+        let fleet_now = shared.now();
+        let clock_offset_seconds = seconds_ahead(shared.clock.wall(), fleet_now);
         let state = shared.state.read();
         let (mode, mode_since) = state.room.mode();
         let estimate = state.ring.union().estimate();
         let alone = state.room.link() == Link::Alone;
-        let unread = age.filter(|_| !alone).map_or(0.0, |age| {
-            let (ours_lately, others) = (state.room.newcomers_lately(), state.room.nodes() - 1);
-            unread(age, settings.sync_every, sync.foreign_newcomers_per_second, ours_lately, others)
-        });
         Status {
             version: env!("CARGO_PKG_VERSION"),
             node: settings.node.clone(),
+            now: fleet_now,
             uptime_seconds: now.saturating_sub(shared.started).as_secs(),
             mode,
             mode_since,
             enforcement: settings.enforcement,
             ready: self.is_ready(),
-            active_users: ActiveUsers {
-                estimate: estimate.users.round() as u64,
-                low: estimate.low.floor() as u64,
-                high: (estimate.high + unread).ceil() as u64,
-                saturated: estimate.saturated,
-                window_seconds: (settings.slot_length * settings.slots as u32).as_secs(),
-                stale_seconds: if alone {
-                    0.0
-                } else {
-                    age.unwrap_or(now.saturating_sub(shared.started)).as_secs_f64()
-                },
-            },
+            active_users: shared.active_users(&state, &sync, now),
             max_active_users: state.room.max_active_users(),
             resume_below: state.room.resume_below().ceil() as u64,
             room: state.room.room(estimate.users),
@@ -268,6 +283,7 @@ impl Headcount {
             passes: PassChecks { valid, expired, forged },
             limits: shared.limiters.lock().iter().map(|(_, status)| status()).collect(),
             restarts,
+            what_if: shared.what_if.lock().clone(),
             sync: SyncStatus {
                 store: sync.store.unwrap_or("none"),
                 ok: alone || state.room.link() == Link::Up,
@@ -282,6 +298,7 @@ impl Headcount {
                 bytes_sent: sync.bytes_sent,
                 bytes_received: sync.bytes_received,
                 nodes: state.room.nodes(),
+                seen_nodes: seen_nodes(sync.named, age),
                 foreign_generation: sync.foreign_generation,
                 clock_offset_seconds,
                 write_refused: sync.write_refused.map(|refusal| refusal.to_string()),
@@ -315,6 +332,63 @@ impl Headcount {
     }
 }
 
+impl Shared {
+    /// E, and how far to believe it.
+    fn active_users(&self, state: &State, sync: &SyncFigures, now: Duration) -> ActiveUsers {
+        let settings = &self.settings;
+        let estimate = state.ring.union().estimate();
+        let age = sync.last_success.map(|at| now.saturating_sub(at));
+        let alone = state.room.link() == Link::Alone;
+        let unread = age.filter(|_| !alone).map_or(0.0, |age| {
+            let (ours_lately, others) = (state.room.newcomers_lately(), state.room.nodes() - 1);
+            unread(age, settings.sync_every, sync.foreign_newcomers_per_second, ours_lately, others)
+        });
+        let stale = if alone { Duration::ZERO } else { age.unwrap_or(now.saturating_sub(self.started)) };
+        ActiveUsers {
+            estimate: estimate.users.round() as u64,
+            low: estimate.low.floor() as u64,
+            high: (estimate.high + unread).ceil() as u64,
+            saturated: estimate.saturated,
+            window_seconds: (settings.slot_length * settings.slots as u32).as_secs(),
+            stale_seconds: stale.as_secs_f64(),
+        }
+    }
+
+    /// Notes what is now for [`Headcount::history`].
+    pub(super) fn note_history(&self, at: Timestamp, now: Duration) {
+        let sync = self.sync.lock().clone();
+        let [seen, newcomer, rejected, shadow_rejected, exempt, missing, warming, ..] = self.decisions.totals();
+        let moment = {
+            let state = self.state.read();
+            let ActiveUsers { estimate, low, high, .. } = self.active_users(&state, &sync, now);
+            Moment {
+                at,
+                active_users: estimate,
+                low,
+                high,
+                max_active_users: state.room.max_active_users(),
+                is_throttling: state.room.mode().0 == Mode::Throttling,
+                counts: Counts {
+                    admitted: seen + newcomer + exempt + missing + warming,
+                    newcomers: newcomer + warming,
+                    rejected: rejected + shadow_rejected,
+                },
+            }
+        };
+        self.chronicle.lock().note(moment);
+    }
+}
+
+fn seen_nodes(named: Vec<(String, Duration)>, age: Option<Duration>) -> Vec<SeenNode> {
+    let seen = |(node, ago): (String, Duration)| {
+        let read_seconds_ago = (ago + age.unwrap_or_default()).as_secs_f64();
+        SeenNode { node, read_seconds_ago }
+    };
+    let mut nodes: Vec<_> = named.into_iter().map(seen).collect();
+    nodes.sort_by(|one, other| one.node.cmp(&other.node));
+    nodes
+}
+
 fn seconds_ahead(of: Timestamp, than: Timestamp) -> f64 {
     (i128::from(of.as_micros()) - i128::from(than.as_micros())) as f64 / 1e6
 }
@@ -326,9 +400,10 @@ impl OverrideStatus {
                 mode: operator.mode,
                 max_active_users: operator.max_active_users,
                 until: Some(operator.until),
+                by: operator.by.clone(),
                 reason: operator.reason.clone(),
             },
-            None => Self { mode: OverrideMode::Auto, max_active_users: None, until: None, reason: None },
+            None => Self { mode: OverrideMode::Auto, max_active_users: None, until: None, by: None, reason: None },
         }
     }
 }

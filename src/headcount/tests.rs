@@ -212,7 +212,7 @@ fn the_decisions_add_up_to_all_checks() {
 }
 
 fn order(mode: OverrideMode) -> OverrideOrder {
-    OverrideOrder { mode, max_active_users: None, lasting: MINUTE, reason: Some("launch".into()) }
+    OverrideOrder { mode, max_active_users: None, lasting: MINUTE, by: None, reason: Some("launch".into()) }
 }
 
 #[test]

@@ -7,7 +7,8 @@ use crate::fingerprint::Fingerprint;
 use crate::room::{Link, Mode};
 use crate::snapshot::Snapshot;
 use crate::threads::Receiver;
-use crate::time::Slot;
+use crate::time::{Slot, Timestamp};
+use crate::what_if::{Houses, Reality};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,6 +21,9 @@ const BATCH: usize = 256;
 /// How long a running worker rests between ticks. It polls, because waking a sleeping receiver would cost the request
 /// that sends a refresh a system call.
 const REST: Duration = Duration::from_millis(5);
+
+/// How often what is now is noted for later, or four times a minute if minutes are short.
+const NOTE_EVERY: Duration = Duration::from_secs(1);
 
 /// How often the snapshot is written.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(2);
@@ -38,12 +42,16 @@ pub struct Worker {
     /// Refreshes out of the channel, kept until they are recorded.
     taken: Vec<Fingerprint>,
     spares: Vec<Bloom>,
+    /// What other Xs would do, and who comes to them.
+    houses: Option<(Houses, Receiver<(Fingerprint, bool)>)>,
+    houses_have_begun: bool,
     snapshot: Option<Snapshot>,
     /// When the last tick began that came to its end.
     last_tick: Duration,
     /// The minute in which a tick began that did not.
     unfinished: Option<Slot>,
     last_snapshot: Duration,
+    last_note: Option<Duration>,
     shown_mode: Mode,
     told_too_many: bool,
     /// Told once, not every two seconds.
@@ -51,16 +59,24 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(shared: Arc<Shared>, refreshes: Receiver<Fingerprint>, snapshot: Option<Snapshot>) -> Self {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        refreshes: Receiver<Fingerprint>,
+        houses: Option<(Houses, Receiver<(Fingerprint, bool)>)>,
+        snapshot: Option<Snapshot>,
+    ) -> Self {
         let now = shared.clock.monotonic();
         Self {
             refreshes,
             taken: Vec::with_capacity(BATCH),
             spares: Vec::new(),
+            houses,
+            houses_have_begun: false,
             snapshot,
             last_tick: now,
             unfinished: None,
             last_snapshot: now,
+            last_note: None,
             shown_mode: Mode::Open,
             told_too_many: false,
             snapshot_failing: false,
@@ -106,6 +122,7 @@ impl Worker {
         }
         // Not before: a turn that was broken off is no excuse for a pause that nobody has heard of.
         self.last_tick = monotonic;
+        self.shared.ticked.store(u64::try_from(monotonic.as_micros()).unwrap_or(u64::MAX), Relaxed);
         self.unfinished = None;
 
         let ended = self.shared.change(|state| state.room.expire(now));
@@ -113,6 +130,8 @@ impl Worker {
             tracing::info!("the override has ended");
         }
         self.tell_mode();
+        self.play_what_if(slot);
+        self.note_history(now, monotonic);
         self.tell_restarts();
         self.tell_ready(monotonic);
         if monotonic.saturating_sub(self.last_snapshot) >= SNAPSHOT_EVERY {
@@ -240,6 +259,38 @@ impl Worker {
         if mode != self.shown_mode {
             self.shown_mode = mode;
             tracing::info!(mode = mode.as_str(), active_users = estimate, max_active_users = max, "the mode changed");
+        }
+    }
+
+    fn note_history(&mut self, now: Timestamp, monotonic: Duration) {
+        let every = NOTE_EVERY.min(self.shared.settings.slot_length / 4);
+        if self.last_note.is_none_or(|last| monotonic.saturating_sub(last) >= every) {
+            self.last_note = Some(monotonic);
+            self.shared.note_history(now, monotonic);
+            if let Some((houses, _)) = &self.houses {
+                let max_active_users = self.shared.state.read().room.max_active_users();
+                *self.shared.what_if.lock() = houses.told(max_active_users);
+            }
+        }
+    }
+
+    /// Lets those who came into the houses with other Xs.
+    fn play_what_if(&mut self, slot: Slot) {
+        let Some((houses, visits)) = &mut self.houses else { return };
+        // Before, nobody knows who is in.
+        if !self.shared.ready.load(Relaxed) {
+            return;
+        }
+        let reality = {
+            let state = self.shared.state.read();
+            Reality { max_active_users: state.room.max_active_users(), active_users: state.active_users() }
+        };
+        if !std::mem::replace(&mut self.houses_have_begun, true) {
+            houses.begin(slot, reality);
+        }
+        houses.turn(slot, reality);
+        for (fingerprint, is_in) in visits.try_iter() {
+            houses.visit(fingerprint, is_in, slot, reality);
         }
     }
 

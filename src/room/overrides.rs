@@ -37,6 +37,9 @@ pub struct Override {
     /// When it ends by itself, on the fleet's clock.
     #[serde(with = "millis")]
     pub until: Timestamp,
+    /// Who set it, as they said or from where they asked.
+    #[serde(default)]
+    pub by: Option<String>,
     /// Why, in the operator's words.
     pub reason: Option<String>,
     /// Withdrawn before its end: kept until then, so that no older word comes back.
@@ -48,7 +51,15 @@ impl Override {
     /// The word that takes this override back, a version later.
     pub(crate) fn withdraw(&self, version: Version) -> Self {
         let until = self.until;
-        Self { version, mode: OverrideMode::Auto, max_active_users: None, until, reason: None, withdrawn: true }
+        Self {
+            version,
+            mode: OverrideMode::Auto,
+            max_active_users: None,
+            until,
+            by: None,
+            reason: None,
+            withdrawn: true,
+        }
     }
 }
 

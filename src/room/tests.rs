@@ -21,7 +21,7 @@ fn renewal(active_users: f64, nodes: u64) -> Renewal {
 
 fn an_override(number: u64, mode: OverrideMode, until: Timestamp) -> Override {
     let version = Version { number, writer: "w".into() };
-    Override { version, mode, max_active_users: None, until, reason: None, withdrawn: false }
+    Override { version, mode, max_active_users: None, until, by: None, reason: None, withdrawn: false }
 }
 
 #[test]

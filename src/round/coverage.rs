@@ -350,6 +350,7 @@ mod tests {
             gap: None,
             operator: None,
             nodes: 1,
+            named: Vec::new(),
             foreign_generation: false,
             write_refused: None,
         };

@@ -63,7 +63,7 @@ struct Store(BTreeMap<Slot, (Stamp, Vec<u8>)>);
 impl Store {
     fn answer(&mut self, request: Request, time: Timestamp) -> Reply {
         match request {
-            Request::Look { slots } => Reply::Looked(self.look(&slots, time)),
+            Request::Look { slots, .. } => Reply::Looked(self.look(&slots, time)),
             Request::Fetch { slots } => Reply::Fetched(slots.iter().filter_map(|&slot| self.fetch(slot)).collect()),
             Request::Publish(publish) => {
                 let written = publish.minutes.into_iter().map(|minute| self.write(minute)).collect();
@@ -83,6 +83,7 @@ impl Store {
             gap: None,
             operator: None,
             nodes: SERVERS as u64,
+            named: Vec::new(),
             foreign_generation: false,
             write_refused: None,
         }
@@ -436,7 +437,7 @@ impl<'w> Key<'w> {
         }
         match &server.asks {
             None => self.bytes.push(0),
-            Some(Request::Look { slots }) => {
+            Some(Request::Look { slots, .. }) => {
                 self.bytes.push(1);
                 self.slots(slots.iter().copied());
             }

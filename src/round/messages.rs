@@ -16,6 +16,8 @@ pub struct Stamp(pub String);
 pub struct Identity {
     /// This start's random name.
     pub writer: String,
+    /// The server's name for people.
+    pub node: String,
     /// Format, shape, slots and key: servers share filters only within one generation.
     pub generation: u64,
     /// The size of an uncompressed filter: what one upload may cost.
@@ -33,6 +35,8 @@ pub enum Request {
     Look {
         /// The minutes of the ring.
         slots: Vec<Slot>,
+        /// How many nodes are to be named; 0 unless somebody watches.
+        names: usize,
     },
     /// The values of these minutes.
     Fetch {
@@ -106,13 +110,24 @@ pub struct Looked {
     /// The last time that no node was alive.
     pub gap: Option<Gap>,
     /// The operator's word.
-    pub operator: Option<Override>,
+    pub operator: Option<Box<Override>>,
     /// How many nodes looked lately, this one included.
     pub nodes: u64,
+    /// As many of them as were to be named.
+    pub named: Vec<Node>,
     /// Whether another generation is alive in the namespace.
     pub foreign_generation: bool,
     /// Why the store refuses writes, if it does.
     pub write_refused: Option<StoreError>,
+}
+
+/// A server that looked lately.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Its name for people.
+    pub name: String,
+    /// When it looked last, by the store's clock.
+    pub looked: Timestamp,
 }
 
 /// A time in which no node was alive, so that nobody came in.

@@ -41,11 +41,11 @@ fn an_answer_is_waited_for_as_long_as_what_it_brings_may_take() {
     let round = &exchange.round;
     let fetch = |count: u64| Request::Fetch { slots: (0..count).map(Slot).collect() };
     let usual = SECOND.mul_f64(0.8);
-    assert_eq!(round.time_for(&Request::Look { slots: Vec::new() }), FIRST_ANSWER);
+    assert_eq!(round.time_for(&Request::Look { slots: Vec::new(), names: 0 }), FIRST_ANSWER);
     assert_eq!([2, 3].map(|count| round.time_for(&fetch(count))), [usual, CATCH_UP]);
     assert_eq!([2, 3].map(|count| round.time_for(&outgoing(count))), [usual, CATCH_UP]);
     headcount.shared.sync.lock().last_success = Some(SECOND);
-    assert_eq!(round.time_for(&Request::Look { slots: Vec::new() }), usual);
+    assert_eq!(round.time_for(&Request::Look { slots: Vec::new(), names: 0 }), usual);
 }
 
 #[test]
@@ -259,8 +259,13 @@ fn two_minutes_are_published_at_a_time_and_up_to_eight_while_more_are_dirty() {
 fn an_override_is_told_until_the_store_has_it_and_no_longer() {
     let (headcount, _worker, mut exchange) = exchange();
     let store = MemoryStore::new();
-    let order =
-        OverrideOrder { mode: OverrideMode::Throttling, max_active_users: None, lasting: 60 * SECOND, reason: None };
+    let order = OverrideOrder {
+        mode: OverrideMode::Throttling,
+        max_active_users: None,
+        lasting: 60 * SECOND,
+        by: None,
+        reason: None,
+    };
     headcount.set_override(order).unwrap();
     let mut told = |store: &MemoryStore| {
         let mut told = 0;

@@ -39,6 +39,15 @@ pub(super) fn open(config: &Config, headcount: &Headcount) -> Result<CheckLimits
     Ok(limits)
 }
 
+/// Makes every limiter as [`open`] does, and connects to nothing.
+///
+/// # Errors
+/// [`ConfigError`] for a limit that makes no sense.
+pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
+    let stores = Stores::open(config)?;
+    config.limit.iter().try_for_each(|limit| stores.limit(limit).map(drop))
+}
+
 /// Each is there if a limit needs it.
 #[derive(Default)]
 struct Stores {

@@ -5,6 +5,7 @@ use super::config::{LoadError, Loaded};
 use super::confirm;
 use super::limits;
 use super::listener::Listener;
+use super::supervisor;
 use super::touch;
 use crate::config::{Config, ConfigError};
 use crate::headcount::{BuildError, Builder};
@@ -62,6 +63,8 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     let admin = listen("admin.listen", config.admin.listen).await?;
     let signals = Signals::new().map_err(|source| ServeError::System { what: "cannot wait for signals", source })?;
     announce(&check, &admin);
+    supervisor::ready();
+    tokio::spawn(supervisor::keep_telling(headcount.clone()));
 
     let (stop_check, check_stops) = watch::channel(false);
     let (stop_admin, admin_stops) = watch::channel(false);
@@ -72,6 +75,7 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     let admin = tokio::spawn(admin.serve(admin_router, admin_stops));
     let signals = signals.first().await;
     tracing::info!("stopping");
+    supervisor::stopping();
     let stop_everything = async {
         // The admin listener stays to the end: it is where a load balancer learns that this server is not ready.
         headcount.drain();
@@ -105,7 +109,7 @@ fn state_directory() -> Option<PathBuf> {
     unit.filter(|directory| directory.is_absolute()).or_else(user)
 }
 
-fn check_admin(config: &Config) -> Result<(), ConfigError> {
+pub(super) fn check_admin(config: &Config) -> Result<(), ConfigError> {
     if config.admin.listen.ip().is_loopback() || config.admin.token_file.is_some() {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use super::FilterStore;
 use crate::room::Override;
-use crate::round::{Entry, Gap, Identity, Looked, Publish, Published, Reply, Request, Stamp, Stored};
+use crate::round::{Entry, Gap, Identity, Looked, Node, Publish, Published, Reply, Request, Stamp, Stored};
 use crate::store_error::StoreError;
 use crate::threads::Mutex;
 use crate::time::{Clock, Slot, SystemClock, Timestamp};
@@ -40,7 +40,7 @@ struct Generation {
     keys_until: Timestamp,
     since: Option<Slot>,
     operator: Option<Override>,
-    nodes: BTreeMap<String, Timestamp>,
+    nodes: BTreeMap<String, Node>,
     minutes: BTreeMap<Slot, Value>,
 }
 
@@ -86,7 +86,7 @@ impl MemoryStore {
         let mut namespace = self.namespace.lock();
         namespace.expire(now);
         match request {
-            Request::Look { slots } => Reply::Looked(namespace.look(identity, &slots, now)),
+            Request::Look { slots, names } => Reply::Looked(namespace.look(identity, &slots, names, now)),
             Request::Fetch { slots } => Reply::Fetched(namespace.own(identity).fetch(&slots)),
             Request::Publish(publish) => Reply::Published(namespace.publish(identity, publish, now)),
             Request::Leave => {
@@ -109,7 +109,7 @@ impl Namespace {
         self.generations.entry(identity.generation).or_default()
     }
 
-    fn look(&mut self, identity: &Identity, slots: &[Slot], now: Timestamp) -> Looked {
+    fn look(&mut self, identity: &Identity, slots: &[Slot], names: usize, now: Timestamp) -> Looked {
         let is_alive = |at: Timestamp| now.since(at) < identity.alive_for;
         let foreign_generation = self
             .generations
@@ -121,8 +121,8 @@ impl Namespace {
         if let Some(from) = last_heartbeat.filter(|&last| !is_alive(last)) {
             own.gap = Some(Gap { from, to: now, closed_by: identity.writer.clone() });
         }
-        own.nodes.insert(identity.writer.clone(), now);
-        own.nodes.retain(|_, &mut at| is_alive(at));
+        own.nodes.insert(identity.writer.clone(), Node { name: identity.node.clone(), looked: now });
+        own.nodes.retain(|_, node| is_alive(node.looked));
         let entry = |value: &Value| Entry { stamp: value.stamp.clone(), bytes: value.bytes.len() };
         Looked {
             time: now,
@@ -130,8 +130,9 @@ impl Namespace {
             since: own.since,
             last_heartbeat,
             gap: own.gap.clone(),
-            operator: own.operator.clone(),
+            operator: own.operator.clone().map(Box::new),
             nodes: own.nodes.len() as u64,
+            named: own.nodes.values().take(names).cloned().collect(),
             foreign_generation,
             write_refused: None,
         }
@@ -200,6 +201,7 @@ mod tests {
         let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
         let store = MemoryStore::with_clock(Arc::clone(&clock));
         let identity = Identity {
+            node: "a server".into(),
             writer: "a".into(),
             generation: 1,
             filter_bytes: 64,

@@ -8,7 +8,9 @@ use super::FilterStore;
 use crate::config::ConfigError;
 use crate::redis_link::{RedisConnection, is_read_only, of_refused_write};
 use crate::room::Override;
-use crate::round::{Entry, Gap, Identity, Looked, Outgoing, Publish, Published, Reply, Request, Since, Stamp, Stored};
+use crate::round::{
+    Entry, Gap, Identity, Looked, Node, Outgoing, Publish, Published, Reply, Request, Since, Stamp, Stored,
+};
 use crate::store_error::StoreError;
 use crate::time::{Slot, Timestamp};
 use redis::aio::MultiplexedConnection;
@@ -70,6 +72,7 @@ impl RedisStore {
         mut connection: MultiplexedConnection,
         identity: &Identity,
         slots: &[Slot],
+        names: usize,
     ) -> Result<Vec<Value>, RedisError> {
         let mut look = LOOK.prepare_invoke();
         look.key(self.key(identity, "fleet")).key(self.key(identity, "nodes"));
@@ -78,7 +81,7 @@ impl RedisStore {
             look.key(self.slot_key(identity, slot));
         }
         look.arg(&identity.writer).arg(millis(identity.alive_for)).arg(millis(identity.keep_for));
-        look.arg(format!("{:016x}", identity.generation));
+        look.arg(format!("{:016x}", identity.generation)).arg(&identity.node).arg(names);
         look.invoke_async(&mut connection).await
     }
 
@@ -188,9 +191,9 @@ impl FilterStore for RedisStore {
         let link = self.connection.link();
         link.expect_values_of(2 * identity.filter_bytes);
         match request {
-            Request::Look { slots } => {
+            Request::Look { slots, names } => {
                 link.connect(within).await?;
-                let answer = link.run(within, |connection| self.look(connection, identity, &slots)).await?;
+                let answer = link.run(within, |connection| self.look(connection, identity, &slots, names)).await?;
                 let looked = read_look(answer, slots.len())?;
                 if looked.write_refused.as_ref().is_some_and(|refusal| is_read_only(&refusal.to_string())) {
                     // This node has become a replica; by the next round the name may lead to the new primary.
@@ -207,9 +210,9 @@ impl FilterStore for RedisStore {
                 published.map(Reply::Published)
             }
             Request::Leave => {
-                let nodes = self.key(identity, "nodes");
+                let (nodes, member) = (self.key(identity, "nodes"), format!("{} {}", identity.writer, identity.node));
                 let leave = async |mut connection| {
-                    redis::cmd("ZREM").arg(nodes).arg(&identity.writer).query_async::<()>(&mut connection).await
+                    redis::cmd("ZREM").arg(nodes).arg(member).query_async::<()>(&mut connection).await
                 };
                 link.run(within, leave).await.map(|()| Reply::Left)
             }
@@ -222,7 +225,11 @@ impl FilterStore for RedisStore {
 }
 
 /// What `look.lua` returns.
-fn read_look(answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError> {
+fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError> {
+    let named = match answer.pop() {
+        Some(Value::Array(members)) => read_nodes(members),
+        _ => return Err(StoreError::corrupt("a look that ends too early")),
+    };
     let mut fields = answer.into_iter().map(|field| match field {
         Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Value::SimpleString(text) => text,
@@ -253,7 +260,18 @@ fn read_look(answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError> {
         });
     }
     let time = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
-    Ok(Looked { time, minutes, since, last_heartbeat, gap, operator, nodes, foreign_generation, write_refused })
+    Ok(Looked { time, minutes, since, last_heartbeat, gap, operator, nodes, named, foreign_generation, write_refused })
+}
+
+/// Members and their scores, by turns; what is none of ours is left out.
+fn read_nodes(members: Vec<Value>) -> Vec<Node> {
+    let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
+    let node = |pair: &[Value]| {
+        let (member, looked) = (text(pair.first()?)?, text(pair.get(1)?)?);
+        let (_, name) = member.split_once(' ')?;
+        Some(Node { name: name.to_owned(), looked: Timestamp::from_millis(looked.parse::<f64>().ok()? as u64) })
+    };
+    members.chunks(2).filter_map(node).collect()
 }
 
 /// What `HMGET ts value` returns; `None` if there is no value.

@@ -1,0 +1,390 @@
+'use strict';
+// One status a second, from a stream if it comes and by asking if not; the rest of the page follows from it.
+
+const POLL_MS = 2000;
+const STALE_MS = 5000;
+// The bearer token, where one is configured; forgotten with the tab.
+const TOKEN = 'headcount-token';
+
+const el = id => document.getElementById(id);
+const grouped = new Intl.NumberFormat('en', { useGrouping: true });
+const number = value => grouped.format(value).replaceAll(',', '\u202f');
+const percent = part => `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`;
+const time = at => new Date(at).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' });
+
+function ago(seconds) {
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  return `${Math.round(seconds / 3600)} h`;
+}
+
+function set(id, text) {
+  const node = el(id);
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function cell(kind, text) {
+  const made = document.createElement(kind);
+  made.textContent = text;
+  return made;
+}
+
+function fill(table, rows) {
+  table.replaceChildren(...rows.map(row => {
+    const line = document.createElement('tr');
+    line.append(...row.map(text => cell('td', text)));
+    return line;
+  }));
+}
+
+// --- asking ---
+
+async function ask(path, options = {}) {
+  const headers = { ...options.headers };
+  const token = sessionStorage.getItem(TOKEN);
+  if (token) headers.authorization = `Bearer ${token}`;
+  const answer = await fetch(path, { ...options, headers, cache: 'no-store' });
+  if (answer.status === 401) {
+    login(Boolean(token));
+    throw new Error('a token is needed');
+  }
+  if (!answer.ok) {
+    const said = await answer.json().catch(() => ({}));
+    throw Object.assign(new Error(said.detail || `status ${answer.status}`), { status: answer.status });
+  }
+  return answer;
+}
+
+let waitingForToken = null;
+
+function login(wrong) {
+  sessionStorage.removeItem(TOKEN);
+  el('board').hidden = true;
+  el('login').hidden = false;
+  set('login-error', wrong ? 'That is not the token.' : '');
+  if (document.activeElement !== el('token')) el('token').focus();
+  return waitingForToken ??= new Promise(resolve => {
+    el('login-form').onsubmit = event => {
+      event.preventDefault();
+      sessionStorage.setItem(TOKEN, el('token').value.trim());
+      el('token').value = '';
+      waitingForToken = null;
+      resolve();
+    };
+  });
+}
+
+const sleep = ms => new Promise(resolve => setTimeout(resolve, ms));
+
+function connected(how) {
+  set('connection', how);
+}
+
+// EventSource cannot send a bearer token, so the stream is read by hand.
+async function follow() {
+  const answer = await ask('/api/v1/events');
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = '';
+  let events = 0;
+  for (;;) {
+    // A stream that stands still is none.
+    const read = await Promise.race([reader.read(), sleep(STALE_MS).then(() => null)]);
+    if (read === null) {
+      reader.cancel();
+      throw new Error('the stream stands still');
+    }
+    if (read.done) return events;
+    text += read.value;
+    const whole = text.split('\n\n');
+    text = whole.pop();
+    for (const event of whole) {
+      const data = event.split('\n').filter(line => line.startsWith('data:')).map(line => line.slice(5)).join('\n');
+      if (data) {
+        events += 1;
+        connected('live');
+        show(JSON.parse(data));
+      }
+    }
+  }
+}
+
+async function live() {
+  let streams = true;
+  for (;;) {
+    if (waitingForToken) await waitingForToken;
+    try {
+      if (streams) {
+        streams = await follow() > 0;
+        continue;
+      }
+      show(await (await ask('/api/v1/status')).json());
+      connected('asked every 2 s');
+      // A stream is tried again when asking works.
+      streams = true;
+    } catch (error) {
+      if (!waitingForToken) connected(`no answer: ${error.message}`);
+      streams = false;
+    }
+    await sleep(POLL_MS);
+  }
+}
+
+// --- the house ---
+
+let status = null;
+let heard = 0;
+let previous = null;
+
+function show(next) {
+  previous = status;
+  status = next;
+  heard = Date.now();
+  el('login').hidden = true;
+  el('board').hidden = false;
+  document.body.dataset.stale = false;
+  const users = status.active_users;
+  const shadow = status.enforcement === 'shadow';
+  const says = {
+    open: 'newcomers get in',
+    throttling: shadow ? 'newcomers would be turned away' : 'newcomers are turned away',
+  }[status.mode];
+  document.body.dataset.mode = status.mode;
+  set('node', status.node);
+  set('mode-word', status.mode);
+  set('mode-says', status.enforcement === 'off' ? '· nothing is decided: enforcement is off' : `· ${says}`);
+  set('estimate', (users.saturated ? '> ' : '') + number(users.estimate));
+  set('of', `active users of ${number(status.max_active_users)}`);
+  const part = users.estimate / status.max_active_users;
+  el('gauge').setAttribute('aria-valuenow', Math.min(100, Math.round(100 * part)));
+  el('gauge').setAttribute('aria-valuetext', `${percent(part)} of ${number(status.max_active_users)}`);
+  el('gauge-fill').style.width = `${Math.min(100, 100 * part)}%`;
+  el('gauge-resume').style.left = `${Math.min(100, 100 * status.resume_below / status.max_active_users)}%`;
+  set('trend', `${percent(part)} full · ${number(users.low)} to ${number(users.high)} · ${trend()} · since ${time(status.mode_since)}`);
+  document.title = `${status.mode} · ${number(users.estimate)} of ${number(status.max_active_users)} · headcount`;
+  alarms();
+  override();
+  facts();
+  whatIf();
+  nodes();
+}
+
+function trend() {
+  const samples = history?.samples ?? [];
+  const first = samples.findLast(sample => Date.parse(status.now) - Date.parse(sample.from) >= history.grain_seconds * 5000);
+  const before = first ?? samples[0];
+  if (!before || samples.length < 2) return 'no trend yet';
+  const change = status.active_users.estimate - before.active_users;
+  const within = ago(Math.max(1, (Date.parse(status.now) - Date.parse(before.from)) / 1000 - history.grain_seconds));
+  if (change === 0) return `steady for ${within}`;
+  return `${change > 0 ? '▲' : '▼'} ${number(Math.abs(change))} in ${within}`;
+}
+
+function alarms() {
+  const { sync, ring, ready, restarts } = status;
+  const found = [];
+  if (!ready) found.push('This server is not ready: a load balancer should send it nobody.');
+  if (!sync.ok) found.push(`The store is away for ${ago(status.active_users.stale_seconds)}: ${sync.last_error?.text ?? 'no answer'}`);
+  if (sync.write_refused) found.push(`The store refuses writes: ${sync.write_refused}`);
+  if (sync.foreign_generation) found.push('Servers with another shape or key use the same namespace, and share no users with these.');
+  if (ring.coverage < ring.slots + 1) found.push(`${ring.slots + 1 - ring.coverage} of ${ring.slots + 1} minutes are unknown: whom this server does not know it lets in.`);
+  if (status.active_users.saturated) found.push('The filters are full: nobody can tell how many more there are. Raise window.capacity.');
+  if (ring.false_positive_ratio > 0.01) found.push(`One newcomer in ${Math.round(1 / ring.false_positive_ratio)} is taken for somebody who is in. Raise window.capacity.`);
+  if (restarts.worker + restarts.rounds > 0) found.push(`Work beside the decisions began anew ${restarts.worker + restarts.rounds} times after a panic; the log says why.`);
+  const list = el('alarms');
+  const told = found.join('\n');
+  if (list.dataset.told !== told) {
+    list.dataset.told = told;
+    list.replaceChildren(...found.map(text => cell('li', text)));
+  }
+  list.hidden = found.length === 0;
+}
+
+function rates() {
+  if (!previous || status.now === previous.now) return null;
+  const seconds = (Date.parse(status.now) - Date.parse(previous.now)) / 1000;
+  const a = status.decisions, b = previous.decisions;
+  const rate = (...names) => Math.max(0, names.reduce((sum, name) => sum + a[name] - b[name], 0) / seconds);
+  return {
+    admitted: rate('seen', 'newcomer', 'warming', 'missing', 'exempt'),
+    newcomers: rate('newcomer', 'warming'),
+    rejected: rate('rejected', 'shadow_rejected'),
+  };
+}
+
+let lately = null;
+
+function facts() {
+  lately = rates() ?? lately;
+  const { sync, ring, decisions, active_users: users } = status;
+  const perSecond = value => (value >= 10 ? number(Math.round(value)) : value.toFixed(1));
+  const here = lately
+    ? `${perSecond(lately.admitted)} admitted a second, ${perSecond(lately.newcomers)} of them new; ${perSecond(lately.rejected)} rejected`
+    : 'counting';
+  const rows = [
+    ['95 % interval', `${number(users.low)} to ${number(users.high)}`],
+    ['Room', `${number(status.room)}; ${number(status.share)} for this server until its next round`],
+    ['This server', here],
+    ['Since its start', `${number(decisions.seen + decisions.newcomer)} admitted, ${number(decisions.newcomer)} of them new; ${number(decisions.rejected + decisions.shadow_rejected)} rejected`],
+    ['Store', sync.store === 'none' ? 'none: one server alone' : `${sync.store}, ${sync.ok ? `read ${ago(users.stale_seconds)} ago` : 'away'}, ${number(sync.nodes)} ${sync.nodes === 1 ? 'server' : 'servers'}`, !sync.ok],
+    ['Rounds', sync.store === 'none' ? 'none' : `${number(sync.rounds)}, ${number(sync.conflicts)} lost the race, ${number(sync.failures)} failed`],
+    ['Known', `${ring.coverage} of ${ring.slots + 1} minutes`, ring.coverage < ring.slots + 1],
+    ['False positives', ring.false_positive_ratio < 1e-9 ? 'fewer than one in a billion' : `1 in ${number(Math.round(1 / ring.false_positive_ratio))}`, ring.false_positive_ratio > 0.01],
+    ['Other generation', sync.foreign_generation ? 'yes' : 'none', sync.foreign_generation],
+    ['Running', `${ago(status.uptime_seconds)}, version ${status.version}`],
+  ];
+  const list = el('facts');
+  if (list.children.length !== 2 * rows.length) {
+    list.replaceChildren(...rows.flatMap(([name]) => [cell('dt', name), document.createElement('dd')]));
+  }
+  rows.forEach(([, text, bad], place) => {
+    const value = list.children[2 * place + 1];
+    if (value.textContent !== text) value.textContent = text;
+    value.className = bad ? 'bad' : '';
+  });
+}
+
+function nodes() {
+  const known = status.sync.seen_nodes ?? [];
+  el('nodes-box').hidden = known.length === 0;
+  fill(el('nodes'), known.map(node => [node.node, `${ago(node.read_seconds_ago)} ago`]));
+}
+
+function whatIf() {
+  const known = status.what_if ?? [];
+  el('what-if').hidden = known.length === 0;
+  fill(el('what-if-rows'), known.map(it => [
+    number(it.max_active_users), percent(it.max_active_users / status.max_active_users), number(it.active_users),
+    it.first_attempts ? `${percent(it.refused / it.first_attempts)} (${number(it.refused)} of ${number(it.first_attempts)})` : 'none yet',
+  ]));
+}
+
+// --- the window ---
+
+const SPANS = [['window', 0], ['3 h', 180], ['24 h', 1440]];
+let span = 0;
+let history = null;
+
+function minutes() {
+  return SPANS[span][1] || (status ? status.active_users.window_seconds / 60 : 30);
+}
+
+function spans() {
+  el('spans').replaceChildren(...SPANS.map(([name], place) => {
+    const button = cell('button', name);
+    button.type = 'button';
+    button.setAttribute('aria-pressed', place === span);
+    button.onclick = () => {
+      span = place;
+      spans();
+      el('spans').children[place].focus();
+      draw();
+    };
+    return button;
+  }));
+}
+
+async function draw() {
+  if (!status || el('board').hidden) return;
+  const box = el('picture');
+  // On a wall the letters of the picture are as large as the others.
+  const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
+  const width = Math.max(240, Math.round(box.clientWidth / scale));
+  const height = Math.round(Math.min(Math.max(240, width * 0.5), 0.7 * window.innerHeight / scale));
+  const query = new URLSearchParams({ minutes: minutes() });
+  try {
+    const told = await (await ask(`/api/v1/history?${query}`)).json();
+    query.set('width', width);
+    query.set('height', height);
+    query.set('offset', -new Date().getTimezoneOffset());
+    const picture = new DOMParser().parseFromString(await (await ask(`/chart.svg?${query}`)).text(), 'image/svg+xml').documentElement;
+    picture.setAttribute('aria-hidden', 'true');
+    box.replaceChildren(document.importNode(picture, true));
+    history = told;
+    numbers();
+  } catch (error) {
+    set('caption', `The picture is old: ${error.message}`);
+  }
+}
+
+function numbers() {
+  const { samples, grain_seconds: grain } = history;
+  if (samples.length === 0) {
+    set('caption', 'Nothing was noted yet.');
+    return;
+  }
+  const most = samples.reduce((one, other) => (other.active_users > one.active_users ? other : one));
+  const lasted = sample => (sample === samples.at(-1) ? Math.max(1, (Date.parse(status.now) - Date.parse(sample.from)) / 1000) : grain);
+  const throttled = samples.reduce((sum, sample) => sum + sample.throttling * lasted(sample), 0);
+  set('caption', `From ${time(samples[0].from)}: at most ${number(most.active_users)} active users, at ${time(most.from)}; newcomers turned away for ${throttled < 1 ? 'no time' : ago(throttled)}.`);
+  if (el('numbers').open) {
+    fill(el('rows'), samples.toReversed().map(sample => [
+      new Date(sample.from).toLocaleTimeString(), number(sample.active_users), number(sample.max_active_users), percent(sample.throttling),
+      (sample.admitted / lasted(sample)).toFixed(1), number(sample.newcomers), (sample.rejected / lasted(sample)).toFixed(1),
+    ]));
+  }
+}
+
+// --- steering ---
+
+function override() {
+  const now = status.override;
+  const forced = { open: 'All newcomers get in', throttling: 'No newcomer gets in', auto: 'Newcomers get in as room allows' }[now.mode];
+  const inForce = Boolean(now.until);
+  el('withdraw').hidden = !inForce;
+  const x = now.max_active_users ? `, X is ${number(now.max_active_users)}` : '';
+  set('override', inForce
+    ? `${forced}${x}, until ${new Date(now.until).toLocaleTimeString()}, by ${now.by ?? 'somebody'}: ${now.reason ?? 'no reason given'}`
+    : 'None: newcomers get in as room allows.');
+}
+
+function sure(text) {
+  set('confirm-text', text);
+  const dialog = el('confirm');
+  dialog.returnValue = 'no';
+  dialog.showModal();
+  return new Promise(resolve => { dialog.onclose = () => resolve(dialog.returnValue === 'yes'); });
+}
+
+async function steer(options) {
+  set('steer-error', '');
+  try {
+    await ask('/api/v1/override', options);
+    show(await (await ask('/api/v1/status')).json());
+  } catch (error) {
+    set('steer-error', error.message);
+  }
+}
+
+el('steer-form').onsubmit = async event => {
+  event.preventDefault();
+  const mode = new FormData(event.target).get('mode');
+  const order = { mode, for: el('for').value };
+  if (el('x').value) order.max_active_users = Number(el('x').value);
+  for (const name of ['by', 'reason']) if (el(name).value.trim()) order[name] = el(name).value.trim();
+  const what = { open: 'ALL newcomers get in, whatever the room', throttling: 'NO newcomer gets in', auto: 'newcomers get in as room allows' }[mode];
+  const x = order.max_active_users ? `, with X = ${number(order.max_active_users)}` : '';
+  if (await sure(`On every server of the fleet, ${what}${x}, for ${order.for}.`)) {
+    await steer({ method: 'PUT', body: JSON.stringify(order), headers: { 'content-type': 'application/json' } });
+  }
+};
+
+el('withdraw').onclick = async () => {
+  if (await sure('The override ends now, on every server of the fleet.')) await steer({ method: 'DELETE' });
+};
+
+// --- on its own ---
+
+spans();
+setInterval(() => {
+  if (heard && Date.now() - heard > STALE_MS) document.body.dataset.stale = true;
+}, 1000);
+setInterval(draw, 2000);
+let resized = null;
+addEventListener('resize', () => { clearTimeout(resized); resized = setTimeout(draw, 200); });
+el('numbers').ontoggle = () => { if (history) numbers(); };
+(async () => {
+  live();
+  while (!status) await sleep(50);
+  draw();
+})();

@@ -1,0 +1,230 @@
+//! What was: the window at the grain of its minutes, and a day at a coarser one, in memory that never grows.
+//! Pure: what is noted brings its time along.
+
+use crate::time::{Slot, Timestamp};
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How far back it goes.
+pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// The grain beyond the window, unless minutes are longer.
+const COARSE: Duration = Duration::from_secs(300);
+
+/// Some time of a controller; the JSON of `GET /api/v1/history`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct History {
+    /// How long each sample lasts; the last one is not over.
+    pub grain_seconds: f64,
+    /// Oldest first. Where the process did not run, there is none.
+    pub samples: Vec<Sample>,
+}
+
+/// What happened in one stretch of time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Sample {
+    /// When it began.
+    pub from: Timestamp,
+    /// E at its end.
+    pub active_users: u64,
+    /// The lower end of its 95 % interval.
+    pub low: u64,
+    /// The upper end of its 95 % interval.
+    pub high: u64,
+    /// X at its end.
+    pub max_active_users: u64,
+    /// The part of the time in which newcomers were turned away, 0 to 1.
+    pub throttling: f64,
+    /// Checks of this server that were admitted, newcomers included.
+    pub admitted: u64,
+    /// Newcomers whom this server let in.
+    pub newcomers: u64,
+    /// Checks that this server rejected, or would have.
+    pub rejected: u64,
+}
+
+/// A moment, as it is noted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    pub(crate) at: Timestamp,
+    pub(crate) active_users: u64,
+    pub(crate) low: u64,
+    pub(crate) high: u64,
+    pub(crate) max_active_users: u64,
+    pub(crate) is_throttling: bool,
+    /// Since the start.
+    pub(crate) counts: Counts,
+}
+
+/// What was counted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) admitted: u64,
+    pub(crate) newcomers: u64,
+    pub(crate) rejected: u64,
+}
+
+/// Both grains.
+#[derive(Debug)]
+pub(crate) struct Chronicle {
+    window: Duration,
+    fine: Track,
+    coarse: Track,
+    last: Counts,
+}
+
+/// Samples of one grain.
+#[derive(Debug)]
+struct Track {
+    grain: Duration,
+    most: usize,
+    over: VecDeque<Sample>,
+    /// The one that is not over, and how many moments it was made of, and how many of them were throttling.
+    open: Option<(Slot, Sample, [u32; 2])>,
+}
+
+impl Chronicle {
+    /// For a window of so many slots.
+    pub(crate) fn new(slots: usize, slot_length: Duration) -> Self {
+        let coarse = COARSE.max(slot_length);
+        let in_a_day = DAY.as_micros().div_ceil(coarse.as_micros().max(1));
+        Self {
+            window: slot_length * u32::try_from(slots).unwrap_or(u32::MAX),
+            fine: Track::new(slot_length, slots),
+            coarse: Track::new(coarse, usize::try_from(in_a_day).unwrap_or(usize::MAX)),
+            last: Counts::default(),
+        }
+    }
+
+    /// Adds a moment to what is under way.
+    pub(crate) fn note(&mut self, moment: Moment) {
+        let since = moment.counts.since(self.last);
+        self.last = moment.counts;
+        self.fine.note(moment, since);
+        self.coarse.note(moment, since);
+    }
+
+    /// What was since so long before `now`: at the grain of minutes, if the window is that long.
+    pub(crate) fn history(&self, now: Timestamp, lasting: Duration) -> History {
+        let track = if lasting <= self.window { &self.fine } else { &self.coarse };
+        let open = track.open.as_ref().map(|(_, sample, _)| *sample);
+        let samples = track.over.iter().copied().chain(open);
+        // Those that ended in this time.
+        let recent = |sample: &Sample| now.since(sample.from.plus(track.grain)) < lasting;
+        History { grain_seconds: track.grain.as_secs_f64(), samples: samples.filter(recent).collect() }
+    }
+}
+
+impl Track {
+    fn new(grain: Duration, most: usize) -> Self {
+        Self { grain, most, over: VecDeque::new(), open: None }
+    }
+
+    fn note(&mut self, moment: Moment, counts: Counts) {
+        let slot = Slot::at(moment.at, self.grain);
+        if let Some((_, sample, _)) = self.open.take_if(|(open, ..)| *open < slot) {
+            if self.over.len() >= self.most {
+                self.over.pop_front();
+            }
+            self.over.push_back(sample);
+        }
+        let (_, sample, [moments, throttling]) = self.open.get_or_insert_with(|| {
+            let from = slot.start(self.grain);
+            (slot, Sample { from, ..Sample::EMPTY }, [0, 0])
+        });
+        *moments = moments.saturating_add(1);
+        *throttling = throttling.saturating_add(u32::from(moment.is_throttling));
+        *sample = Sample {
+            from: sample.from,
+            active_users: moment.active_users,
+            low: moment.low,
+            high: moment.high,
+            max_active_users: moment.max_active_users,
+            throttling: f64::from(*throttling) / f64::from(*moments),
+            admitted: sample.admitted + counts.admitted,
+            newcomers: sample.newcomers + counts.newcomers,
+            rejected: sample.rejected + counts.rejected,
+        };
+    }
+}
+
+impl Counts {
+    fn since(self, before: Self) -> Self {
+        Self {
+            admitted: self.admitted.saturating_sub(before.admitted),
+            newcomers: self.newcomers.saturating_sub(before.newcomers),
+            rejected: self.rejected.saturating_sub(before.rejected),
+        }
+    }
+}
+
+impl Sample {
+    const EMPTY: Self = Self {
+        from: Timestamp::from_micros(0),
+        active_users: 0,
+        low: 0,
+        high: 0,
+        max_active_users: 0,
+        throttling: 0.0,
+        admitted: 0,
+        newcomers: 0,
+        rejected: 0,
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn moment(seconds: u64, admitted: u64, is_throttling: bool) -> Moment {
+        let at = Timestamp::from_millis(1_800_000_000_000).plus(Duration::from_secs(seconds));
+        let counts = Counts { admitted, newcomers: admitted / 2, rejected: admitted / 10 };
+        Moment { at, active_users: seconds, low: 0, high: 9, max_active_users: 100, is_throttling, counts }
+    }
+
+    #[test]
+    fn counts_belong_to_the_stretch_in_which_they_were_noted() {
+        let mut chronicle = Chronicle::new(30, MINUTE);
+        for (second, admitted) in [(0, 10), (30, 20), (60, 50), (119, 60), (120, 60)] {
+            chronicle.note(moment(second, admitted, second >= 60));
+        }
+        let history = chronicle.history(moment(121, 0, true).at, 30 * MINUTE);
+        let told = |sample: &Sample| (sample.active_users, sample.admitted, sample.throttling);
+        assert_eq!(
+            history.samples.iter().map(told).collect::<Vec<_>>(),
+            [(30, 20, 0.0), (119, 40, 1.0), (120, 0, 1.0)]
+        );
+        assert!((history.grain_seconds - 60.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_day_is_told_at_a_coarser_grain_and_memory_does_not_grow() {
+        let mut chronicle = Chronicle::new(30, MINUTE);
+        for minute in 0..5000 {
+            chronicle.note(moment(60 * minute, minute, false));
+        }
+        let now = moment(60 * 4999 + 30, 0, false).at;
+        let day = chronicle.history(now, DAY);
+        assert!((day.grain_seconds - 300.0).abs() < 1e-9);
+        assert!((288..=289).contains(&day.samples.len()), "{}", day.samples.len());
+        assert!(day.samples[..288].iter().all(|sample| sample.admitted == 5), "nothing is lost between samples");
+        assert_eq!(chronicle.history(now, 30 * MINUTE).samples.len(), 31);
+        assert!(chronicle.fine.over.len() <= 30 && chronicle.coarse.over.len() <= 288);
+    }
+
+    #[test]
+    fn where_nothing_ran_there_is_nothing_and_a_clock_that_steps_back_ends_nothing() {
+        let mut chronicle = Chronicle::new(30, MINUTE);
+        for second in [600, 900, 840, 910] {
+            chronicle.note(moment(second, 0, false));
+        }
+        let from: Vec<_> = chronicle.history(moment(910, 0, false).at, 30 * MINUTE).samples;
+        assert_eq!(from.len(), 2);
+        assert_eq!(from[1].from, moment(900, 0, false).at);
+        // A minute later only what is younger than that is asked for.
+        assert_eq!(chronicle.history(moment(960, 0, false).at, MINUTE).samples.len(), 1);
+    }
+}

@@ -1,0 +1,189 @@
+//! `headcount demo`: a small fleet with its players, in one process and with nothing beside it.
+//!
+//! Three servers share a store in memory. Time runs sixty times as fast for the players: a window is half a minute, a rush
+//! fills the house within it, an ebb empties it, and another crowd comes.
+
+use super::listener::Listener;
+use super::serve::ServeError;
+use crate::headcount::{Admission, Headcount};
+use crate::players::{Answer, Arrivals, Habits, Players};
+use crate::sync::MemoryStore;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A second here is a minute of the players'.
+const SPEED: u32 = 60;
+const SERVERS: usize = 3;
+const SLOTS: u32 = 30;
+const SYNC_EVERY: Duration = Duration::from_millis(200);
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Demo {
+    /// X.
+    pub max_active_users: u64,
+    /// Where the page is served; any port, if that is taken.
+    pub admin: SocketAddr,
+    /// When it ends by itself.
+    pub lasting: Option<Duration>,
+}
+
+impl Demo {
+    /// Plays until Ctrl-C, or for as long as was asked.
+    ///
+    /// # Errors
+    /// [`ServeError`] if the page cannot be served, or X makes no sense.
+    pub async fn play(self) -> Result<(), ServeError> {
+        let store = MemoryStore::new();
+        let fleet: Vec<_> = (1..=SERVERS).map(|nth| self.server(nth)).collect::<Result<_, _>>()?;
+        for server in &fleet {
+            tokio::spawn(server.sync_with(store.clone()).run());
+        }
+        let admin = self.listener().await?;
+        self.announce(admin.address());
+        let router = fleet[0].admin_router_on(Some(admin.address().ip()));
+        let router = router.map_err(|error| impossible("the page", error))?;
+        let (stop, stops) = watch::channel(false);
+        let admin = tokio::spawn(admin.serve(router, stops));
+        let begun = Instant::now();
+        let over = async {
+            match self.lasting {
+                Some(lasting) => sleep_until(begun + lasting).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = crowds(&fleet, self.max_active_users, begun) => {}
+            () = over => {}
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted.map_err(|source| ServeError::System { what: "cannot wait for Ctrl-C", source })?;
+            }
+        }
+        say("\nThe demo has ended. The real thing: headcount serve --max-active-users N");
+        for server in &fleet {
+            server.stop().await;
+        }
+        stop.send_replace(true);
+        let _ = admin.await;
+        Ok(())
+    }
+
+    fn server(self, nth: usize) -> Result<Headcount, ServeError> {
+        let builder = Headcount::builder().max_active_users(self.max_active_users).node(format!("demo-{nth}"));
+        let builder = builder.slots(SLOTS).length(SLOTS * SECOND).sync_every(SYNC_EVERY);
+        let builder = builder.retry_after(SECOND, 2 * SECOND).secret("the key of the demo");
+        let (headcount, worker) = builder.build().map_err(|error| impossible("the demo", error))?;
+        let thread = std::thread::Builder::new().name("headcount-worker".into());
+        let spawned = thread.spawn(|| worker.run());
+        spawned.map_err(|source| ServeError::System { what: "cannot start the worker", source })?;
+        Ok(headcount)
+    }
+
+    /// Whoever tries headcount may have it running already.
+    async fn listener(self) -> Result<Listener, ServeError> {
+        if let Ok(listener) = Listener::bind(self.admin).await {
+            return Ok(listener);
+        }
+        let any_port = SocketAddr::new(self.admin.ip(), 0);
+        let error = |source| ServeError::Listen { key: "--admin", address: self.admin, source };
+        Listener::bind(any_port).await.map_err(error)
+    }
+
+    fn announce(self, page: SocketAddr) {
+        say(&format!(
+            "{SERVERS} servers, room for {}, a window of {SLOTS} s; a second here is a minute of the players'.\n\
+             Watch and steer it: http://{page}/\n\
+             Ctrl-C ends it.\n",
+            self.max_active_users
+        ));
+    }
+}
+
+/// One crowd after another.
+async fn crowds(fleet: &[Headcount], max_active_users: u64, begun: Instant) {
+    let mut lines = Lines::new(fleet, begun);
+    for crowd in 0_u64.. {
+        let mut players = Players::new(rush(max_active_users), Habits::default(), fleet.len(), crowd);
+        let came = Instant::now();
+        while let Some(due) = players.next_due() {
+            tokio::select! {
+                () = sleep_until(came + due / SPEED) => {}
+                () = lines.due() => lines.say(),
+            }
+            let now = came.elapsed() * SPEED;
+            while let Some(visit) = players.next(now) {
+                // The next crowd are other people.
+                let token = format!("{crowd}-{}", visit.player);
+                let answer = match fleet[visit.server].admit(token) {
+                    Admission::Admitted(_) => Answer::Admitted,
+                    Admission::Rejected { retry_after } => Answer::Rejected { retry_after: retry_after * SPEED },
+                };
+                players.answer(visit.player, answer);
+            }
+        }
+    }
+}
+
+/// Twice as many as fit, within half an hour of theirs; then hardly any.
+fn rush(max_active_users: u64) -> Arrivals {
+    let x = max_active_users as f64;
+    let corners = [(0, 0.08), (25, 0.08), (26, 0.01), (70, 0.01), (71, 0.0)];
+    Arrivals::through(corners.map(|(minute, of_x)| (minute * MINUTE, of_x * x)))
+}
+
+/// A line a second: what an operator wants to know.
+struct Lines<'f> {
+    fleet: &'f [Headcount],
+    begun: Instant,
+    ticks: tokio::time::Interval,
+    /// Let in and turned away, until the last line.
+    told: [u64; 2],
+}
+
+impl<'f> Lines<'f> {
+    fn new(fleet: &'f [Headcount], begun: Instant) -> Self {
+        let mut ticks = interval(SECOND);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        Self { fleet, begun, ticks, told: [0, 0] }
+    }
+
+    async fn due(&mut self) {
+        self.ticks.tick().await;
+    }
+
+    fn say(&mut self) {
+        let status = self.fleet[0].status();
+        let count = |server: &Headcount| {
+            let decisions = server.status().decisions;
+            [decisions.newcomer + decisions.warming, decisions.rejected]
+        };
+        let counted = self.fleet.iter().map(count).fold([0, 0], |sum, it| [sum[0] + it[0], sum[1] + it[1]]);
+        let [came_in, turned_away] = [0, 1].map(|at| counted[at].saturating_sub(self.told[at]));
+        self.told = counted;
+        let (users, x) = (status.active_users.estimate, status.max_active_users);
+        let seconds = self.begun.elapsed().as_secs();
+        say(&format!(
+            "{:02}:{:02}  {:<10}  {users:>6} of {x} {:<20} {came_in:>4} let in, {turned_away:>4} turned away",
+            seconds / 60,
+            seconds % 60,
+            status.mode.as_str(),
+            "█".repeat((20 * users / x.max(1)).min(20) as usize),
+        ));
+    }
+}
+
+fn impossible(what: &'static str, error: impl std::fmt::Display) -> ServeError {
+    ServeError::System { what, source: io::Error::other(error.to_string()) }
+}
+
+/// Nobody may be reading.
+fn say(line: &str) {
+    let mut out = io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}

@@ -1,0 +1,216 @@
+//! `headcount status` and `headcount override`: what an operator asks of a running server from a shell.
+
+use serde_json::Value;
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+use ureq::Agent;
+use ureq::http::{Request, Response};
+
+/// How long a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The largest answer that is read.
+const MOST_BYTES: u64 = 4 << 20;
+
+/// An admin listener, and how to talk to it.
+pub struct Operator {
+    url: String,
+    token: Option<String>,
+    agent: Agent,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OperatorError {
+    /// No server, or none that speaks HTTP.
+    #[error("{url}: {why}. Is `headcount serve` running there? --admin URL asks elsewhere")]
+    Unreachable {
+        /// Where it was asked.
+        url: String,
+        /// Why not.
+        why: String,
+    },
+    /// It will not.
+    #[error("{url} answers {status}: {why}{}", if *status == 401 { ". --token-file FILE shows the bearer token" } else { "" })]
+    Refused {
+        /// Where it was asked.
+        url: String,
+        /// The HTTP status.
+        status: u16,
+        /// In the server's words.
+        why: String,
+    },
+    /// The token's file.
+    #[error("--token-file {file}: {source}")]
+    Token {
+        /// The file.
+        file: String,
+        /// Why it cannot be read.
+        source: std::io::Error,
+    },
+}
+
+impl Operator {
+    /// Of the admin listener at a URL, with the bearer token in a file if it wants one.
+    ///
+    /// # Errors
+    /// [`OperatorError::Token`].
+    pub fn of(url: &str, token_file: Option<&Path>) -> Result<Self, OperatorError> {
+        let token = token_file.map(|file| {
+            let text = std::fs::read_to_string(file);
+            text.map_err(|source| OperatorError::Token { file: file.display().to_string(), source })
+        });
+        let config = Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false);
+        // The server is here or in this network: proxies are for elsewhere.
+        let agent = config.proxy(None).max_redirects(0).build().new_agent();
+        let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        let url = url.trim_end_matches('/').to_owned();
+        Ok(Self { url, token: token.transpose()?.map(|token| token.trim().to_owned()), agent })
+    }
+
+    /// How it is.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub fn status(&self) -> Result<Value, OperatorError> {
+        self.ask("GET", "/api/v1/status", None)
+    }
+
+    /// Puts an override in force, on the whole fleet.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub fn set(&self, order: &Value) -> Result<Value, OperatorError> {
+        self.ask("PUT", "/api/v1/override", Some(order))
+    }
+
+    /// Takes the override back.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub fn withdraw(&self) -> Result<Value, OperatorError> {
+        self.ask("DELETE", "/api/v1/override", None)
+    }
+
+    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, OperatorError> {
+        let url = format!("{}{path}", self.url);
+        let unreachable = |why: String| OperatorError::Unreachable { url: self.url.clone(), why };
+        let mut request = Request::builder().method(method).uri(&url);
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(body.map(Value::to_string).unwrap_or_default());
+        let request = request.map_err(|error| unreachable(error.to_string()))?;
+        let mut answer: Response<ureq::Body> =
+            self.agent.run(request).map_err(|error| unreachable(error.to_string()))?;
+        let status = answer.status().as_u16();
+        let text = answer.body_mut().with_config().limit(MOST_BYTES).read_to_string();
+        let text = text.map_err(|error| unreachable(error.to_string()))?;
+        let value: Result<Value, _> = serde_json::from_str(&text);
+        if status == 200 {
+            return value.map_err(|_| unreachable("what answers there is no headcount".into()));
+        }
+        let why = value.ok().and_then(|problem| problem["detail"].as_str().map(str::to_owned));
+        Err(OperatorError::Refused {
+            url: self.url.clone(),
+            status,
+            why: why.unwrap_or_else(|| "no reason given".into()),
+        })
+    }
+}
+
+/// A status as one screen of text.
+pub struct Screen<'s>(pub &'s Value);
+
+impl fmt::Display for Screen<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = self.0;
+        let number = |path: &str| status.pointer(path).and_then(Value::as_f64).unwrap_or_default();
+        let text = |path: &str| status.pointer(path).and_then(Value::as_str).unwrap_or_default();
+        let is = |path: &str| status.pointer(path).and_then(Value::as_bool).unwrap_or_default();
+        let whole = |path: &str| Grouped(number(path) as u64);
+        let (users, x) = (number("/active_users/estimate"), number("/max_active_users").max(1.0));
+        let mode = text("/mode").to_uppercase();
+        let bar = "█".repeat((30.0 * users / x).clamp(0.0, 30.0) as usize);
+        writeln!(
+            f,
+            "{mode}  {} of {} active users, {:.0} %",
+            Grouped(users as u64),
+            Grouped(x as u64),
+            100.0 * users / x
+        )?;
+        writeln!(f, "[{bar:<30}]  {} to {} (95 %)\n", whole("/active_users/low"), whole("/active_users/high"))?;
+        let mut line = |name: &str, what: String| writeln!(f, "  {name:<16}{what}");
+        line("since", text("/mode_since").into())?;
+        line("enforcement", text("/enforcement").into())?;
+        let ready = if is("/ready") { "ready" } else { "NOT READY" };
+        let uptime = Duration::from_secs(number("/uptime_seconds") as u64);
+        line("server", format!("{}, {ready}, up {}", text("/node"), humantime::format_duration(uptime)))?;
+        line("room", format!("{}, {} for this server until its next round", whole("/room"), whole("/share")))?;
+        line(
+            "decisions",
+            format!(
+                "{} seen, {} newcomers, {} rejected, {} would have been",
+                whole("/decisions/seen"),
+                whole("/decisions/newcomer"),
+                whole("/decisions/rejected"),
+                whole("/decisions/shadow_rejected")
+            ),
+        )?;
+        let store = match (text("/sync/store"), is("/sync/ok")) {
+            ("none", _) => "none: one server alone".into(),
+            (store, true) => format!(
+                "{store}, read {:.1} s ago, {} servers; {} rounds, {} lost the race, {} failed",
+                number("/active_users/stale_seconds"),
+                whole("/sync/nodes"),
+                whole("/sync/rounds"),
+                whole("/sync/conflicts"),
+                whole("/sync/failures")
+            ),
+            (store, false) => format!(
+                "{store} is AWAY for {:.0} s: {}",
+                number("/active_users/stale_seconds"),
+                text("/sync/last_error/text")
+            ),
+        };
+        line("store", store)?;
+        let minutes = number("/ring/slots") as u64 + 1;
+        line("known", format!("{} of {minutes} minutes", whole("/ring/coverage")))?;
+        line("false positives", format!("{:.1e} of the unknown", number("/ring/false_positive_ratio")))?;
+        let words = |path: &str| status.pointer(path).and_then(Value::as_str).unwrap_or("not said").to_owned();
+        line(
+            "override",
+            match text("/override/until") {
+                "" => "none".into(),
+                until => format!(
+                    "{}{} until {until}, by {}: {}",
+                    text("/override/mode"),
+                    status
+                        .pointer("/override/max_active_users")
+                        .and_then(Value::as_u64)
+                        .map_or(String::new(), |x| format!(", X = {}", Grouped(x))),
+                    words("/override/by"),
+                    words("/override/reason")
+                ),
+            },
+        )
+    }
+}
+
+/// 20012 → 20 012.
+struct Grouped(u64);
+
+impl fmt::Display for Grouped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        for (place, digit) in digits.chars().enumerate() {
+            if place > 0 && (digits.len() - place).is_multiple_of(3) {
+                write!(f, "\u{a0}")?;
+            }
+            write!(f, "{digit}")?;
+        }
+        Ok(())
+    }
+}

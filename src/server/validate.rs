@@ -1,0 +1,212 @@
+//! `headcount validate`: what is wrong with a configuration, before a server is started with it.
+
+use super::config::{LoadError, Loaded};
+use super::limits;
+use super::serve::check_admin;
+use crate::admin;
+use crate::config::{Config, ConfigError};
+use crate::fingerprint::FingerprintKey;
+use crate::redis_link::RedisConnection;
+use redis::InfoDict;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// How long Redis may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Farther apart, the machine's clock is worth a look.
+const CLOCK: Duration = Duration::from_secs(2);
+
+/// A configuration that can be used.
+pub struct Validated {
+    config: Config,
+    /// What is legal, and may not do what it seems to.
+    doubts: Vec<String>,
+}
+
+impl Validated {
+    /// Holds a configuration to everything that `serve` asks of it, and starts, writes and connects to nothing.
+    ///
+    /// # Errors
+    /// [`LoadError`] names the file or variable, the key, what was found, and what would do.
+    pub fn of(loaded: &Loaded) -> Result<Self, LoadError> {
+        let config = loaded.config.clone();
+        check(&config).map_err(|error| loaded.locate(error))?;
+        let doubts = doubts(&config);
+        Ok(Self { config, doubts })
+    }
+
+    /// What is legal, and may not do what it seems to.
+    pub fn doubts(&self) -> &[String] {
+        &self.doubts
+    }
+
+    /// All keys with their values in force, as TOML; secrets are redacted.
+    pub fn effective(&self) -> String {
+        toml::to_string(&self.config).unwrap_or_else(|error| format!("# cannot be shown: {error}\n"))
+    }
+
+    /// Looks at the Redis of the configuration; nothing, if it has none.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the URL or a certificate cannot be used.
+    pub fn look_at_redis(&self) -> Result<Option<Live>, ConfigError> {
+        self.config.redis.as_ref().map(Live::at).transpose()
+    }
+}
+
+fn check(config: &Config) -> Result<(), ConfigError> {
+    check_admin(config)?;
+    admin::check_access(&config.admin, config.admin.listen.ip())?;
+    let key = match config.fingerprint_key()? {
+        Some(key) => key,
+        None if config.redis.is_some() => return Err(ConfigError::SecretMissing),
+        // Made at the first start, and kept beside the snapshot.
+        None => FingerprintKey::new(&[0; 16]).expect("sixteen bytes are a key"),
+    };
+    config.check(key)?;
+    limits::check(config)
+}
+
+fn doubts(config: &Config) -> Vec<String> {
+    let mut doubts = Vec::new();
+    let knows_no_paths = config.server.trusted_proxies.is_empty();
+    if knows_no_paths && !(config.route.is_empty() && config.admission.exempt_paths.is_empty()) {
+        doubts.push(
+            "server.trusted_proxies is empty: of the paths that proxies tell, only Envoy's is known, so [[route]] and \
+             admission.exempt_paths hold for nobody else's; list the proxies' addresses"
+                .into(),
+        );
+    }
+    for limit in &config.limit {
+        doubts
+            .extend(limit.doubt(&config.server.trusted_proxies).map(|doubt| format!("limit {}: {doubt}", limit.name)));
+    }
+    doubts
+}
+
+/// What Redis says.
+pub struct Live {
+    findings: Vec<Finding>,
+}
+
+enum Finding {
+    Well(String),
+    Doubt(String),
+    Wrong(String),
+}
+
+impl Live {
+    fn at(redis: &crate::config::Redis) -> Result<Self, ConfigError> {
+        let connection = RedisConnection::configured(redis)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = match runtime {
+            Ok(runtime) => runtime,
+            Err(error) => return Ok(Self { findings: vec![Finding::Wrong(error.to_string())] }),
+        };
+        let mut live = Self { findings: Vec::new() };
+        runtime.block_on(live.look(&connection, &redis.namespace));
+        Ok(live)
+    }
+
+    /// Whether a server could use it.
+    pub fn is_well(&self) -> bool {
+        !self.findings.iter().any(|finding| matches!(finding, Finding::Wrong(_)))
+    }
+
+    #[allow(clippy::disallowed_methods)] // How long the way takes is told, and decides nothing.
+    async fn look(&mut self, connection: &RedisConnection, namespace: &str) {
+        let link = connection.link();
+        let call = |name: &'static str| {
+            link.call(PATIENCE, move |mut connection| async move {
+                redis::cmd(name).query_async::<redis::Value>(&mut connection).await
+            })
+        };
+        if let Err(error) = call("PING").await {
+            return self.findings.push(Finding::Wrong(format!("it cannot be reached: {error}")));
+        }
+        let began = Instant::now();
+        let answer = call("PING").await;
+        let took = began.elapsed();
+        self.findings.push(match answer {
+            Ok(_) => Finding::Well(format!("reachable, {:.1} ms there and back", took.as_secs_f64() * 1000.0)),
+            Err(error) => Finding::Wrong(error.to_string()),
+        });
+
+        let key = format!("headcount:{{{namespace}}}:validate");
+        let written = link.call(PATIENCE, move |mut connection| async move {
+            WRITE.prepare_invoke().key(key).invoke_async::<(u64, u64)>(&mut connection).await
+        });
+        match written.await {
+            Ok((seconds, micros)) => {
+                self.findings.push(Finding::Well("may run scripts, and read and write keys of the namespace".into()));
+                self.clock(seconds, micros);
+            }
+            Err(error) => self.findings.push(Finding::Wrong(format!(
+                "it may not do what rounds need: {error}; an ACL user for it: ~headcount:* +@read +@write +@scripting +time \
+                 +ping"
+            ))),
+        }
+        let info = link.call(PATIENCE, |mut connection| async move {
+            redis::cmd("INFO").query_async::<InfoDict>(&mut connection).await
+        });
+        match info.await {
+            Ok(info) => self.info(&info),
+            Err(error) => {
+                let said = format!("what it does when it is full cannot be asked: {error}");
+                self.findings.push(Finding::Doubt(said));
+            }
+        }
+    }
+
+    #[allow(clippy::disallowed_methods)] // Two clocks are compared: this is one of them.
+    fn clock(&mut self, seconds: u64, micros: u64) {
+        let theirs = Duration::from_secs(seconds) + Duration::from_micros(micros);
+        let ours = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let apart = ours.abs_diff(theirs);
+        let said = format!("its clock and this machine's are {:.3} s apart", apart.as_secs_f64());
+        self.findings.push(if apart <= CLOCK {
+            Finding::Well(said)
+        } else {
+            Finding::Doubt(format!("{said}: the fleet goes by Redis's, but logs and tokens' ends do not"))
+        });
+    }
+
+    fn info(&mut self, info: &InfoDict) {
+        let text = |key: &str| info.get::<String>(key).unwrap_or_default();
+        self.findings.push(Finding::Well(format!("version {}", text("redis_version"))));
+        if text("role") == "slave" {
+            self.findings.push(Finding::Wrong("it is a replica, and takes no writes: name the primary".into()));
+        }
+        let (policy, most) = (text("maxmemory_policy"), info.get::<u64>("maxmemory").unwrap_or_default());
+        self.findings.push(match (policy.as_str(), most) {
+            (_, 0) => Finding::Well("no limit of memory".into()),
+            ("noeviction", most) => Finding::Well(format!("at most {} MB, and throws nothing away", most / 1_000_000)),
+            (policy, most) => Finding::Doubt(format!(
+                "with {} MB full it throws keys away ({policy}): minutes may get lost, and are written back; maxmemory-policy \
+                 noeviction keeps them",
+                most / 1_000_000
+            )),
+        });
+    }
+}
+
+/// The commands of a round, on a key of its own that is gone at once.
+static WRITE: std::sync::LazyLock<redis::Script> = std::sync::LazyLock::new(|| {
+    redis::Script::new(
+        "redis.call('HSET', KEYS[1], 'ts', '1', 'value', '1') redis.call('HMGET', KEYS[1], 'ts', 'value') \
+         redis.call('PEXPIRE', KEYS[1], 1000) redis.call('HSTRLEN', KEYS[1], 'ts') redis.call('TYPE', KEYS[1]) \
+         redis.call('DEL', KEYS[1]) redis.call('ZADD', KEYS[1], 1, 'a') redis.call('ZCOUNT', KEYS[1], 0, 1) \
+         redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, 1) redis.call('DEL', KEYS[1]) return redis.call('TIME')",
+    )
+});
+
+impl fmt::Display for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.findings.iter().try_for_each(|finding| match finding {
+            Finding::Well(said) => writeln!(f, "  ok     {said}"),
+            Finding::Doubt(said) => writeln!(f, "  doubt  {said}"),
+            Finding::Wrong(said) => writeln!(f, "  WRONG  {said}"),
+        })
+    }
+}

@@ -1,0 +1,339 @@
+//! The admin listener from outside: what it shows, to whom, and who may change anything.
+#![cfg(feature = "server")]
+
+mod support;
+
+use serde_json::json;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use support::{Redis, Server, get, program, request, wait_for};
+use tempfile::tempdir;
+
+const PICTURE: &str = "/chart.svg?minutes=30&width=800&height=300";
+
+fn alone(state: &tempfile::TempDir, arguments: &[&str]) -> Server {
+    Server::start(state.path(), arguments, &[])
+}
+
+#[test]
+fn the_admin_listener_shows_the_page_the_metrics_and_a_configuration_without_secrets() {
+    let state = tempdir().unwrap();
+    let secret = [("HEADCOUNT__TOKEN__SECRET", "canary-canary-canary")];
+    let server = Server::start(state.path(), &["--max-active-users", "1"], &secret);
+    server.check("A");
+    server.check("B");
+    for probe in ["/livez", "/readyz"] {
+        assert_eq!(get(server.admin, probe, &[("Host", "probe.example")]).status, 200);
+    }
+    let page = get(server.admin, "/", &[]);
+    assert!(page.header("content-type").starts_with("text/html"));
+    let policy = page.header("content-security-policy");
+    assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+    assert!(!page.body.contains("http://") && !page.body.contains("https://"), "it loads nothing from elsewhere");
+    let metrics = get(server.admin, "/metrics", &[]);
+    for line in [
+        "headcount_active_users 1",
+        "headcount_max_active_users 1",
+        "headcount_room 0",
+        "headcount_throttling 1",
+        "headcount_decisions_total{decision=\"newcomer\"} 1",
+        "headcount_decisions_total{decision=\"rejected\"} 1",
+        "headcount_mode_changes_total{to=\"throttling\"} 1",
+        "headcount_decision_duration_seconds_count 2",
+        "headcount_ring_coverage_slots 31",
+        "headcount_override_active 0",
+        "headcount_build_info{version=\"0.1.0\"} 1",
+    ] {
+        assert!(metrics.body.lines().any(|found| found == line), "{line} is missing in\n{}", metrics.body);
+    }
+    let config = get(server.admin, "/api/v1/config", &[]);
+    assert_eq!(config.json()["admission"]["max_active_users"], 1);
+    assert_eq!(config.json()["token"]["secret"], "[redacted]");
+    for text in [config.body, metrics.body, page.body, server.logged()] {
+        assert!(!text.contains("canary"));
+    }
+}
+
+#[test]
+fn an_override_is_put_shown_and_deleted() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    let put =
+        |body: &str| request(server.admin, "PUT", "/api/v1/override", &[("Content-Type", "application/json")], body);
+    assert_eq!(server.decide("A"), "newcomer");
+    assert_eq!(server.decide("B"), "rejected");
+    let set = put(r#"{"mode":"open","for":"10m","reason":"launch"}"#);
+    assert_eq!((set.status, set.json()["reason"].as_str()), (200, Some("launch")));
+    assert_eq!(server.decide("B"), "newcomer");
+    assert_eq!(server.status()["override"]["mode"], "open");
+    assert_eq!(put(r#"{"mode":"throttling"}"#).status, 200);
+    assert_eq!(server.decide("C"), "rejected");
+    assert_eq!(put(r#"{"mode":"auto","max_active_users":3}"#).status, 200);
+    assert_eq!(server.status()["max_active_users"], 3);
+    assert_eq!(server.decide("C"), "newcomer");
+    for (body, says) in [
+        ("", "such as"),
+        ("{}", "missing field `mode`"),
+        (r#"{"mode":"shut"}"#, "unknown variant"),
+        (r#"{"mode":"open","for":"soon"}"#, "such as"),
+        (r#"{"mode":"open","forever":true}"#, "unknown field `forever`"),
+        (r#"{"mode":"open","for":"25h"}"#, "at most 24h"),
+        (r#"{"mode":"auto","max_active_users":0}"#, "between 1 and 16384"),
+        (r#"{"mode":"auto","max_active_users":16385}"#, "between 1 and 16384"),
+    ] {
+        let refused = put(body);
+        assert!((400..=422).contains(&refused.status), "{body}: {refused:?}");
+        assert!(refused.json()["detail"].as_str().unwrap().contains(says), "{body}: {refused:?}");
+    }
+    assert_eq!(server.status()["max_active_users"], 3, "a refused override changes nothing");
+    let deleted = request(server.admin, "DELETE", "/api/v1/override", &[], "");
+    assert_eq!((deleted.status, deleted.json()["mode"].as_str()), (200, Some("auto")));
+    assert_eq!(server.status()["max_active_users"], 1);
+    assert!(server.logged().contains("an operator set the override"));
+}
+
+/// FAULTS 33.
+#[test]
+fn nobody_but_the_operator_changes_anything() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    let (open, path) = (r#"{"mode":"open"}"#, "/api/v1/override");
+    for stranger in [
+        ("Host", "evil.example"),
+        ("Host", "127.0.0.1.evil.example"),
+        ("Host", "localhost.evil.example:7071"),
+        ("Host", "10.0.0.1"),
+        ("Host", ""),
+        ("Origin", "http://evil.example"),
+        ("Origin", "https://localhost.evil.example"),
+        ("Origin", "null"),
+        ("Origin", ""),
+        ("X-Forwarded-For", "127.0.0.1"),
+        ("Forwarded", "for=127.0.0.1"),
+    ] {
+        for method in ["PUT", "DELETE", "GET"] {
+            let answer = request(server.admin, method, path, &[stranger], open);
+            assert_eq!(answer.status, 403, "{method} {stranger:?}");
+        }
+        for path in ["/", "/api/v1/status", "/api/v1/events", "/metrics", PICTURE] {
+            assert_eq!(get(server.admin, path, &[stranger]).status, 403, "{path} {stranger:?}");
+        }
+    }
+    // What changes nothing cannot be talked into it.
+    for (method, path) in [
+        ("GET", "/api/v1/override?mode=open"),
+        ("GET", "/api/v1/override?_method=PUT&mode=open"),
+        ("POST", "/api/v1/override"),
+        ("PATCH", "/api/v1/override"),
+        ("HEAD", "/api/v1/override"),
+        ("PUT", "/api/v1/status"),
+        ("PUT", "/"),
+    ] {
+        for header in [("X-HTTP-Method-Override", "PUT"), ("X-Method-Override", "PUT"), ("Accept", "*/*")] {
+            let status = request(server.admin, method, path, &[header], open).status;
+            assert!(matches!(status, 200 | 405), "{method} {path}: {status}");
+        }
+    }
+    // Neither has what is over before it begins.
+    let order =
+        |lasting: &str| request(server.admin, "PUT", path, &[], &format!(r#"{{"mode":"open","for":"{lasting}"}}"#));
+    assert_eq!(order("0s").status, 422);
+    assert_eq!(server.status()["override"]["until"], serde_json::Value::Null);
+    // And what is over is over.
+    assert_eq!(order("50ms").status, 200);
+    wait_for("the override to end", || server.status()["override"]["until"].is_null().then_some(()));
+    assert_eq!(server.decide("A"), "newcomer");
+    assert_eq!(server.decide("B"), "rejected");
+}
+
+/// FAULTS 33: one whose end has passed, with the highest version there can be.
+#[test]
+fn an_override_that_has_ended_does_not_come_back_from_redis() {
+    let redis = Redis::start();
+    let state = tempdir().unwrap();
+    let url = format!("redis://127.0.0.1:{}/0", redis.port);
+    let environment = [("HEADCOUNT__TOKEN__SECRET", "the key of the fleet"), ("HEADCOUNT__REDIS__SYNC_EVERY", "50ms")];
+    let server = Server::start(state.path(), &["--max-active-users", "1", "--redis", &url], &environment);
+    wait_for("the server to be ready", || server.is_ready().then_some(()));
+    let key = wait_for("the namespace", || {
+        let keys: Vec<String> = redis.ask(&["KEYS", "*:fleet"]);
+        keys.first().map(|key| key.replace(":fleet", ":override"))
+    });
+    let body = json!({
+        "version": { "number": u64::MAX, "writer": "zzzz" }, "mode": "open", "max_active_users": null, "until": 1_000,
+        "reason": "for ever", "withdrawn": false,
+    });
+    let _: i64 = redis.ask(&["HSET", &key, "body", &body.to_string()]);
+    let rounds = || server.status()["sync"]["rounds"].as_u64().unwrap();
+    let before = rounds();
+    wait_for("some rounds", || (rounds() > before + 3).then_some(()));
+    assert!(server.status()["override"]["until"].is_null());
+    // The operator's next word is heard all the same.
+    let order = r#"{"mode":"throttling","for":"1m"}"#;
+    assert_eq!(request(server.admin, "PUT", "/api/v1/override", &[], order).status, 200);
+    assert_eq!(server.decide("A"), "rejected");
+}
+
+/// FAULTS 33.
+#[test]
+fn only_loopback_listens_unless_a_token_guards() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    for port in [server.admin.port(), server.check.port()] {
+        let port = format!("{port:04X}");
+        let listens = |table: &str| -> Vec<String> {
+            let table = std::fs::read_to_string(table).unwrap_or_default();
+            let sockets = table.lines().filter_map(|line| {
+                let fields: Vec<_> = line.split_whitespace().collect();
+                (fields.get(3) == Some(&"0A")).then(|| fields[1].to_owned())
+            });
+            sockets.filter(|socket| socket.ends_with(&format!(":{port}"))).collect()
+        };
+        assert_eq!(listens("/proc/net/tcp"), [format!("0100007F:{port}")]);
+        assert_eq!(listens("/proc/net/tcp6"), Vec::<String>::new());
+    }
+    for anywhere in ["0.0.0.0:0", "[::]:0"] {
+        let mut command = program(state.path());
+        let output = command.args(["serve", "--max-active-users", "1", "--admin", anywhere]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("admin.token_file") && said.contains("/dev/urandom"), "{said}");
+    }
+}
+
+#[test]
+fn a_token_guards_everything_but_the_probes() {
+    let state = tempdir().unwrap();
+    let token_file = state.path().join("admin.token");
+    std::fs::write(&token_file, "0123456789abcdef\n").unwrap();
+    let environment = [("HEADCOUNT__ADMIN__TOKEN_FILE", token_file.to_str().unwrap())];
+    let server = Server::start(state.path(), &["--max-active-users", "1"], &environment);
+    assert_eq!(get(server.admin, "/", &[]).status, 200, "the page holds nothing, and asks for the token");
+    let secrets = ["/metrics", "/api/v1/status", "/api/v1/config", "/api/v1/override", "/api/v1/history", PICTURE];
+    for path in secrets {
+        assert_eq!(get(server.admin, path, &[]).status, 401, "{path}");
+        assert_eq!(get(server.admin, path, &[("Authorization", "Bearer 0123456789abcdeX")]).status, 401, "{path}");
+        assert_eq!(get(server.admin, path, &[("Authorization", "Bearer 0123456789abcdef")]).status, 200, "{path}");
+    }
+    assert_eq!(get(server.admin, "/livez", &[]).status, 200);
+}
+
+#[test]
+fn a_request_that_was_forwarded_is_no_local_one() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    for header in [("X-Forwarded-For", "203.0.113.7"), ("Forwarded", "for=203.0.113.7")] {
+        assert_eq!(get(server.admin, "/api/v1/status", &[header]).status, 403, "{header:?}");
+    }
+}
+
+#[test]
+fn status_has_the_fields_of_the_contract() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "20000"]);
+    server.check("A");
+    let status = server.status();
+    let contract = r#"{"version":"0.1.0","node":"gs-7f2","uptime_seconds":3605,"mode":"throttling","mode_since":"2026-11-20T11:58:10Z",
+        "enforcement":"enforce","ready":true,
+        "active_users":{"estimate":20012,"low":19960,"high":20070,"window_seconds":1800,"stale_seconds":0.8},
+        "max_active_users":20000,"resume_below":18000,"room":0,"share":0,
+        "override":{"mode":"auto","max_active_users":null,"until":null,"by":null,"reason":null},
+        "decisions":{"seen":918223,"newcomer":20991,"rejected":20411,"shadow_rejected":0,"exempt":1022,"missing":3,"warming":0,"limited":0,"invalid":0},
+        "sync":{"store":"redis","ok":true,"last_success_seconds":0.6,"rounds":3600,"conflicts":12,"failures":0,"corrupt":0,
+                "bytes_sent":48211,"bytes_received":90211,"nodes":8},
+        "ring":{"slots":30,"slot_seconds":60,"coverage":31,"capacity":65536,"bits":1048576,"hashes":8,"fill_ratio":0.14,
+                "false_positive_ratio":0.000001,"memory_bytes":4325376,"queue_length":0,"queue_full":0}}"#;
+    fn compare(wanted: &serde_json::Value, found: &serde_json::Value, at: &str) {
+        for (key, wanted) in wanted.as_object().into_iter().flatten() {
+            let found = found.get(key).unwrap_or_else(|| panic!("{at}.{key} is missing"));
+            compare(wanted, found, &format!("{at}.{key}"));
+        }
+    }
+    compare(&serde_json::from_str(contract).unwrap(), &status, "status");
+    assert_eq!(status["active_users"]["estimate"], 1);
+    assert_eq!(status["active_users"]["window_seconds"], 1800);
+    assert_eq!(
+        (&status["max_active_users"], &status["resume_below"], &status["room"]),
+        (&20_000.into(), &18_000.into(), &19_999.into())
+    );
+    assert_eq!((&status["ring"]["coverage"], &status["ring"]["slots"]), (&31.into(), &30.into()));
+    assert_eq!((&status["sync"]["store"], &status["sync"]["ok"]), (&"none".into(), &true.into()));
+    assert!(status["mode_since"].as_str().unwrap().ends_with('Z'));
+}
+
+#[test]
+fn what_was_is_told_at_two_grains() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    server.check("A");
+    server.check("B");
+    let last = wait_for("the first notes", || {
+        let history = get(server.admin, "/api/v1/history?minutes=30", &[]).json();
+        assert_eq!(history["grain_seconds"], 60.0);
+        history["samples"].as_array().unwrap().last().filter(|sample| sample["rejected"] == 1).cloned()
+    });
+    assert_eq!((&last["active_users"], &last["newcomers"], &last["admitted"]), (&1.into(), &1.into(), &1.into()));
+    assert!(last["throttling"].as_f64().unwrap() > 0.0 && last["max_active_users"] == 1);
+    let day = get(server.admin, "/api/v1/history?minutes=1440", &[]).json();
+    assert_eq!((&day["grain_seconds"], day["samples"].as_array().unwrap().len()), (&300.0.into(), 1));
+    let picture = get(server.admin, &format!("{PICTURE}&offset=-330"), &[]);
+    assert_eq!((picture.status, picture.header("content-type")), (200, "image/svg+xml"));
+    assert!(picture.body.starts_with("<svg "));
+    for query in ["?minutes=0", "?minutes=-1", "?minutes=1441", "?minutes=NaN", "?minutes=x", "?minutes=", "?hours=1"] {
+        let refused = get(server.admin, &format!("/api/v1/history{query}"), &[]);
+        assert_eq!(refused.status, 400, "{query}");
+        assert!(refused.json()["detail"].as_str().unwrap().contains("minutes=30"), "{query}: {refused:?}");
+    }
+    for query in [
+        "",
+        "?minutes=30",
+        "?minutes=30&width=9000&height=300",
+        "?minutes=30&width=800&height=-1",
+        "?minutes=inf&width=800&height=300",
+    ] {
+        assert_eq!(get(server.admin, &format!("/chart.svg{query}"), &[]).status, 400, "{query}");
+    }
+}
+
+/// The events of a stream, as they come.
+fn watch(server: &Server) -> impl Iterator<Item = String> + use<> {
+    let mut stream = TcpStream::connect(server.admin).unwrap();
+    stream.set_read_timeout(Some(support::DEADLINE)).unwrap();
+    write!(stream, "GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    BufReader::new(stream).lines().map_while(Result::ok)
+}
+
+#[test]
+fn the_status_comes_every_second_and_an_open_stream_delays_no_stop() {
+    let state = tempdir().unwrap();
+    let mut server = alone(&state, &["--max-active-users", "10"]);
+    let mut lines = watch(&server);
+    assert!(lines.next().unwrap().contains("200"));
+    let mut estimates = lines.by_ref().filter_map(|line| {
+        let status: serde_json::Value = serde_json::from_str(line.strip_prefix("data:")?).unwrap();
+        status["active_users"]["estimate"].as_u64()
+    });
+    assert_eq!(estimates.next(), Some(0));
+    server.check("A");
+    assert!(estimates.by_ref().take(5).any(|users| users == 1), "the next event says so");
+    server.process.signal("-TERM");
+    assert_eq!(server.process.wait(), Some(0), "it ends although somebody watches");
+    assert!(!server.logged().contains("still in flight"), "{}", server.logged());
+    let last = lines.filter(|line| !line.trim().is_empty()).last();
+    assert_eq!(last.as_deref(), Some("0"), "the stream has its proper end");
+}
+
+#[test]
+fn who_watches_too_many_at_once_is_told_to_ask_instead() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "10"]);
+    let mut watchers: Vec<_> = (0..64).map(|_| watch(&server)).collect();
+    for watcher in &mut watchers {
+        assert!(watcher.next().unwrap().contains("200"));
+    }
+    let refused = get(server.admin, "/api/v1/events", &[]);
+    assert_eq!((refused.status, refused.header("retry-after")), (503, "5"));
+    assert_eq!(get(server.admin, "/api/v1/status", &[]).status, 200);
+    drop(watchers);
+    wait_for("a place", || watch(&server).next().filter(|line| line.contains("200")));
+}

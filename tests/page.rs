@@ -1,0 +1,65 @@
+//! The admin page in a real browser: three servers on one Redis, and a person who looks and steers.
+//!
+//! `tests/page/tour.cjs` is the person. Screenshots are left in `target/page/`.
+#![cfg(feature = "server")]
+
+mod support;
+
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::Command;
+use support::{Redis, Server, wait_for};
+use tempfile::tempdir;
+
+const TOKEN: &str = "a bearer token of some length";
+
+#[test]
+fn a_person_sees_the_house_fill_and_steers_the_fleet() {
+    let tools =
+        std::env::var_os("HEADCOUNT_PAGE_TOOLS").expect("HEADCOUNT_PAGE_TOOLS names node_modules: ./test sets it");
+    let redis = Redis::start();
+    let url = format!("redis://127.0.0.1:{}/0", redis.port);
+    let state = tempdir().unwrap();
+    let environment = |node: usize| {
+        vec![
+            ("HEADCOUNT__TOKEN__SECRET", "the key of the whole fleet".to_owned()),
+            ("HEADCOUNT__REDIS__SYNC_EVERY", "200ms".to_owned()),
+            ("HEADCOUNT__REDIS__URL", url.clone()),
+            ("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS", "500".to_owned()),
+            ("HEADCOUNT__SERVER__NODE", format!("game-{node}")),
+        ]
+    };
+    let start = |node: usize, arguments: &[&str]| {
+        let environment = environment(node);
+        let environment: Vec<_> = environment.iter().map(|(key, value)| (*key, value.as_str())).collect();
+        Server::start(state.path(), arguments, &environment)
+    };
+    let servers: Vec<_> = (1..=3).map(|node| start(node, &[])).collect();
+    // One alone, whose admin listener asks for a token.
+    let guarded_state = tempdir().unwrap();
+    let file = guarded_state.path().join("admin.token");
+    std::fs::write(&file, TOKEN).unwrap();
+    let guarded = Server::start(
+        guarded_state.path(),
+        &["--max-active-users", "10"],
+        &[("HEADCOUNT__ADMIN__TOKEN_FILE", file.to_str().unwrap())],
+    );
+    for server in &servers {
+        wait_for("a server to be ready", || server.is_ready().then_some(()));
+    }
+    let shots = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/page");
+    std::fs::create_dir_all(&shots).unwrap();
+    let plan = json!({
+        "servers": servers.iter().map(|server| json!({
+            "check": format!("http://{}", server.check), "admin": format!("http://{}", server.admin), "pid": server.process.0.id(),
+        })).collect::<Vec<_>>(),
+        "guarded": { "admin": format!("http://{}", guarded.admin), "token": TOKEN },
+        "shots": shots,
+    });
+    let mut tour = Command::new("node");
+    tour.args(["tests/page/tour.cjs", &plan.to_string()]).env("NODE_PATH", tools);
+    let output = tour.output().expect("node is needed: ./test installs it");
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}");
+    println!("{said}");
+}

@@ -1,0 +1,213 @@
+//! The program's verbs beside `serve`, as a person types them.
+#![cfg(feature = "server")]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Output, Stdio};
+use support::{Process, Redis, Server, get, program};
+use tempfile::tempdir;
+
+fn run(state: &Path, arguments: &[&str]) -> Output {
+    program(state).args(arguments).env("USER", "ann").output().unwrap()
+}
+
+/// What it said, on both channels.
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn the_demo_fills_within_half_a_minute_shows_a_page_and_ends_cleanly() {
+    let state = tempdir().unwrap();
+    let mut demo = program(state.path());
+    demo.args(["demo", "--max-active-users", "200", "--admin", "127.0.0.1:0"]);
+    demo.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut demo = Process(demo.spawn().unwrap());
+    let mut lines = BufReader::new(demo.0.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let page = lines.find_map(|line| Some(line.split_once("http://")?.1.trim_end_matches('/').to_owned())).unwrap();
+    let page = page.parse().unwrap();
+    assert!(get(page, "/", &[]).body.contains("<title>"));
+    let full = lines.find(|line| line.contains("throttling")).expect("a line a second");
+    let seconds: u64 = full[3..5].parse().unwrap();
+    assert!(full.starts_with("00:") && seconds < 30, "{full}");
+    let status = get(page, "/api/v1/status", &[]).json();
+    assert_eq!((&status["mode"], &status["sync"]["nodes"]), (&"throttling".into(), &3.into()), "{status}");
+    demo.signal("-INT");
+    assert_eq!(demo.wait(), Some(0));
+    assert!(lines.any(|line| line.contains("has ended")), "it says goodbye");
+    let mut complaints = String::new();
+    std::io::Read::read_to_string(&mut demo.0.stderr.take().unwrap(), &mut complaints).unwrap();
+    assert_eq!(complaints, "");
+    assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 0, "it leaves nothing behind");
+}
+
+#[test]
+fn the_demo_takes_another_port_and_no_other_machine() {
+    let state = tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = run(state.path(), &["demo", "--for", "1s", "--admin", &address]);
+    assert!(output.status.success() && !said(&output).contains(&address), "{}", said(&output));
+    let refused = run(state.path(), &["demo", "--admin", "0.0.0.0:0"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(said(&refused).contains("loopback"), "{}", said(&refused));
+}
+
+#[test]
+fn a_configuration_is_validated_and_shown_without_its_secrets() {
+    let state = tempdir().unwrap();
+    let file = state.path().join("headcount.toml");
+    let validate = |text: &str, more: &[&str]| {
+        std::fs::write(&file, text).unwrap();
+        run(state.path(), &[&["validate", "-c", file.to_str().unwrap()], more].concat())
+    };
+    let good = "[admission]\nmax_active_users = 5\nexempt_paths = ['/healthz']\n[token]\nsecret = 'canary-canary-canary'\n\
+                [redis]\nurl = 'redis://ann:canary@127.0.0.1:1/0'\n";
+    let output = validate(good, &[]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    let shown: toml::Value = toml::from_str(&String::from_utf8_lossy(&output.stdout)).expect("TOML");
+    assert_eq!(shown["admission"]["max_active_users"].as_integer(), Some(5));
+    assert_eq!(shown["admission"]["resume_ratio"].as_float(), Some(0.9), "defaults are shown, too");
+    assert!(!text.contains("canary") && text.contains("[redacted]"), "{text}");
+    assert!(text.contains("doubt: server.trusted_proxies is empty"), "{text}");
+    for (bad, key, way_out) in [
+        ("[admission]\nmax_active_user = 5\n", "max_active_user", "the nearest is admission.max_active_users"),
+        ("[admission]\nmax_active_users = 0\n", "max_active_users", "between 1 and"),
+        ("[window]\nlength = '30m'\n", "admission.max_active_users", "75 %"),
+        (
+            "[admission]\nmax_active_users = 5\n[redis]\nurl = 'redis://127.0.0.1'\n",
+            "token.secret_file",
+            "/dev/urandom",
+        ),
+        ("[admission]\nmax_active_users = 5\n[admin]\nlisten = '0.0.0.0:1'\n", "admin.token_file", "/dev/urandom"),
+        ("[admission]\nmax_active_users = 5\n[admin]\ntoken_file = '/nowhere'\n", "admin.token_file", "/nowhere"),
+        (
+            "[admission]\nmax_active_users = 5\n[[limit]]\nname = 'a'\nkey = 'token'\nalgorithm = 'warm_up'\nrate = '0/1s'\n",
+            "limit",
+            "rate",
+        ),
+        ("[admission\n", "headcount.toml", "TOML"),
+    ] {
+        let output = validate(bad, &[]);
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{bad}: {text}");
+        assert!(text.contains(key) && text.contains(way_out), "{bad}: {text}");
+    }
+    assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 1, "it makes no key and no snapshot");
+}
+
+#[test]
+fn a_live_look_finds_what_is_wrong_with_redis() {
+    let (state, redis) = (tempdir().unwrap(), Redis::start());
+    let file = state.path().join("headcount.toml");
+    let live = |url: &str| {
+        let text = format!(
+            "[admission]\nmax_active_users = 5\n[token]\nsecret = 'the key of the fleet'\n[redis]\nurl = '{url}'\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        let output = run(state.path(), &["validate", "--live", "-c", file.to_str().unwrap()]);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let url = format!("redis://127.0.0.1:{}/0", redis.port);
+    let (code, text) = live(&url);
+    assert_eq!(code, Some(0), "{text}");
+    for well in ["reachable", "may run scripts", "its clock and this machine's", "version", "no limit of memory"] {
+        assert!(text.contains(&format!("ok     {well}")), "{well}: {text}");
+    }
+    let left: Vec<String> = redis.ask(&["KEYS", "*"]);
+    assert_eq!(left, Vec::<String>::new(), "it leaves nothing behind");
+    let _: () = redis.ask(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    let _: () = redis.ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let (code, text) = live(&url);
+    assert!(code == Some(0) && text.contains("doubt") && text.contains("allkeys-lru"), "{text}");
+    let _: () = redis.ask(&["ACL", "SETUSER", "reader", "on", ">pw", "~*", "+@read", "+ping", "+client", "+info"]);
+    let (code, text) = live(&url.replace("redis://", "redis://reader:pw@"));
+    assert!(code == Some(1) && text.contains("WRONG  it may not") && text.contains("~headcount:*"), "{text}");
+    // By the rule that is printed, it may.
+    let _: () = redis.ask(&[
+        "ACL",
+        "SETUSER",
+        "server",
+        "on",
+        ">pw",
+        "~headcount:*",
+        "+@read",
+        "+@write",
+        "+@scripting",
+        "+time",
+        "+ping",
+    ]);
+    let (code, text) = live(&url.replace("redis://", "redis://server:pw@"));
+    assert!(code == Some(0) && text.contains("cannot be asked"), "{text}");
+    let _: () = redis.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+    let (code, text) = live(&url);
+    assert!(code == Some(1) && text.contains("replica"), "{text}");
+    let (code, text) = live("redis://127.0.0.1:1/0");
+    assert!(code == Some(1) && text.contains("WRONG  it cannot be reached"), "{text}");
+}
+
+#[test]
+fn an_operator_looks_and_steers_from_a_shell() {
+    let state = tempdir().unwrap();
+    let token = state.path().join("admin.token");
+    std::fs::write(&token, "a bearer token of some length\n").unwrap();
+    let environment = [("HEADCOUNT__ADMIN__TOKEN_FILE", token.to_str().unwrap())];
+    let server = Server::start(state.path(), &["--max-active-users", "1"], &environment);
+    server.check("A");
+    let url = format!("http://{}/", server.admin);
+    let ask = |arguments: &[&str]| {
+        let output =
+            run(state.path(), &[arguments, &["--admin", &url, "--token-file", token.to_str().unwrap()]].concat());
+        (output.status.code(), said(&output))
+    };
+    let (code, screen) = ask(&["status"]);
+    assert!(code == Some(0) && screen.starts_with("THROTTLING  1 of 1 active users, 100 %"), "{screen}");
+    assert!(screen.contains("none: one server alone") && screen.contains("31 of 31 minutes"), "{screen}");
+    let (_, json) = ask(&["status", "--json"]);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["mode"], "throttling");
+
+    let (code, text) = ask(&["override", "open", "--for", "10m", "--reason", "launch"]);
+    assert!(code == Some(0) && text.starts_with("open until "), "{text}");
+    assert_eq!(server.decide("B"), "newcomer");
+    let (_, screen) = ask(&["status"]);
+    assert!(screen.contains("by ann: launch"), "{screen}");
+    assert!(server.logged().contains("ann") && server.logged().contains("an operator set the override"));
+    let (code, text) = ask(&["override", "auto", "--max-active-users", "17000"]);
+    assert!(code == Some(1) && text.contains("422") && text.contains("between 1 and 16384"), "{text}");
+    let (code, text) = ask(&["override", "auto", "--max-active-users", "3"]);
+    assert!(code == Some(0) && text.starts_with("auto until "), "{text}");
+    assert_eq!((ask(&["override", "auto"]).0, server.decide("C").as_str()), (Some(0), "rejected"));
+
+    // Without the token, elsewhere, and where something else listens.
+    let other = tempdir().unwrap();
+    let refused = run(other.path(), &["status", "--admin", &url]);
+    assert!(refused.status.code() == Some(1) && said(&refused).contains("--token-file"), "{}", said(&refused));
+    let nobody = run(other.path(), &["status", "--admin", "127.0.0.1:1"]);
+    assert!(nobody.status.code() == Some(1) && said(&nobody).contains("--admin URL"), "{}", said(&nobody));
+    let wrong = run(other.path(), &["status", "--admin", &format!("http://{}", server.check)]);
+    assert_eq!(wrong.status.code(), Some(1), "{}", said(&wrong));
+
+    let mut watch = program(state.path());
+    watch.args(["status", "--watch", "--json", "--admin", &url, "--token-file", token.to_str().unwrap()]);
+    let mut watch = Process(watch.stdout(Stdio::piped()).spawn().unwrap());
+    let lines = BufReader::new(watch.0.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert_eq!(lines.take(2).count(), 2, "a status every second");
+}
+
+#[test]
+fn every_verb_explains_itself_and_every_shell_completes_them() {
+    let state = tempdir().unwrap();
+    let help = said(&run(state.path(), &["--help"]));
+    for verb in ["serve", "demo", "validate", "size", "config", "status", "override", "completions"] {
+        assert!(help.contains(verb), "{help}");
+        let output = run(state.path(), &[verb, "--help"]);
+        assert!(output.status.success() && said(&output).contains("Usage: headcount"), "{verb}");
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = said(&run(state.path(), &["completions", shell]));
+        assert!(script.contains("headcount") && script.contains("max-active-users"), "{shell}");
+    }
+}
