@@ -1,8 +1,9 @@
 //! The `headcount` program: reads the verb, calls it, prints the error, and says by its exit status how it went.
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use headcount::ConfigError;
 use headcount::server::{self, Demo, Flags, Loaded, Operator, OperatorError, Recipe, Screen, ServeError, Validated};
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,6 +16,17 @@ use tracing_subscriber::EnvFilter;
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
+    /// How the log is written, on standard error; RUST_LOG says how much of it (info)
+    #[arg(long, value_name = "FORMAT", global = true, value_enum, default_value_t = LogFormat::Text, env = "HEADCOUNT_LOG_FORMAT")]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LogFormat {
+    /// A line for people
+    Text,
+    /// An object for programs, one a line
+    Json,
 }
 
 #[derive(Subcommand)]
@@ -322,7 +334,11 @@ fn main() -> ExitCode {
     // What a person tries says itself what matters.
     let usual = if matches!(cli.verb, Verb::Demo(_) | Verb::Validate(_)) { "error" } else { "info" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match cli.log_format {
+        LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
     let served = |result: Result<(), ServeError>| match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error, matches!(error, ServeError::Config(_))),

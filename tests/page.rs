@@ -44,6 +44,8 @@ fn a_person_sees_the_house_fill_and_steers_the_fleet() {
         &["--max-active-users", "10"],
         &[("HEADCOUNT__ADMIN__TOKEN_FILE", file.to_str().unwrap())],
     );
+    let shadow_state = tempdir().unwrap();
+    let shadow = Server::start(shadow_state.path(), &["--max-active-users", "100", "--enforcement", "shadow"], &[]);
     for server in &servers {
         wait_for("a server to be ready", || server.is_ready().then_some(()));
     }
@@ -53,6 +55,7 @@ fn a_person_sees_the_house_fill_and_steers_the_fleet() {
         "servers": servers.iter().map(|server| json!({
             "check": format!("http://{}", server.check), "admin": format!("http://{}", server.admin), "pid": server.process.0.id(),
         })).collect::<Vec<_>>(),
+        "shadow": { "check": format!("http://{}", shadow.check), "admin": format!("http://{}", shadow.admin) },
         "guarded": { "admin": format!("http://{}", guarded.admin), "token": TOKEN },
         "shots": shots,
     });

@@ -215,6 +215,31 @@ fn an_override_set_on_one_server_steers_all_and_is_taken_back_by_another() {
 }
 
 #[test]
+fn an_override_survives_the_restart_of_the_server_it_was_set_on_and_ends_by_itself() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let mut servers = [(); 3].map(|()| serve(&state, &redis.url(), "1000", &USUAL));
+    servers.iter().for_each(covered);
+    let put = |server: &Server, lasting: &str| {
+        let body = format!(r#"{{"mode":"throttling","for":"{lasting}","by":"ann"}}"#);
+        support::request(server.admin, "PUT", "/api/v1/override", &[], &body).status
+    };
+    let in_force = |server: &Server| (server.status()["override"]["by"] == "ann").then_some(());
+    assert_eq!(put(&servers[0], "10m"), 200);
+    servers.iter().for_each(|server| wait_for("the override", || in_force(server)));
+    servers[0].process.signal("-KILL");
+    servers[0].process.wait();
+    servers[0] = serve(&state, &redis.url(), "1000", &USUAL);
+    wait_for("the override after a restart", || in_force(&servers[0]));
+    assert_eq!(servers[0].decide("A"), "rejected");
+    // A shorter one takes its place, and nobody takes that back.
+    assert_eq!(put(&servers[1], "1s"), 200);
+    for server in &servers {
+        wait_for("the override to end by itself", || (server.status()["mode"] == "open").then_some(()));
+        assert!(server.status()["override"]["until"].is_null());
+    }
+}
+
+#[test]
 fn servers_with_another_key_raise_an_alarm_and_never_mix() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
     let ours = serve(&state, &redis.url(), "10", &USUAL);

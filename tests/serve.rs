@@ -234,6 +234,36 @@ fn a_taken_address_or_snapshot_is_named() {
 }
 
 #[test]
+fn the_log_is_for_people_or_for_programs_and_tells_changes_not_requests() {
+    let state = tempdir().unwrap();
+    for format in ["text", "json"] {
+        let server = alone(&state, &["--max-active-users", "1", "--log-format", format]);
+        (0..50).for_each(|nth| _ = server.check(&format!("canary-{nth}")));
+        let changes = |count: usize| {
+            wait_for("the change to be told", || {
+                let log = server.logged();
+                (log.matches("the mode changed").count() >= count).then_some(log)
+            })
+        };
+        changes(1);
+        let order = r#"{"mode":"open","for":"1m","by":"ann","reason":"launch"}"#;
+        assert_eq!(request(server.admin, "PUT", "/api/v1/override", &[], order).status, 200);
+        let log = changes(2);
+        assert!(!log.contains("canary") && !log.contains('\u{1b}'), "{log}");
+        assert!(log.lines().count() < 12, "{log}");
+        let told = log.lines().find(|line| line.contains("an operator set the override")).unwrap();
+        if format == "json" {
+            let all: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            assert!(all.iter().all(|line| line["timestamp"].is_string() && line["message"].is_string()), "{log}");
+            let told: serde_json::Value = serde_json::from_str(told).unwrap();
+            assert_eq!((&told["level"], &told["mode"]), (&"INFO".into(), &"open".into()), "{told}");
+        } else {
+            assert!(told.contains("ann") && told.contains("launch"), "{told}");
+        }
+    }
+}
+
+#[test]
 fn shadow_and_off_reject_nobody() {
     for (enforcement, decision) in [("shadow", "shadow_rejected"), ("off", "exempt")] {
         let state = tempdir().unwrap();

@@ -15,9 +15,13 @@ const SIZES = [[375, 812], [1280, 800], [2560, 1440]];
 const connections = new http.Agent({ keepAlive: true, maxSockets: 8 });
 
 function check(server, token) {
+  return checkAt(plan.servers[server].check, token);
+}
+
+function checkAt(url, token) {
   return new Promise((resolve, reject) => {
     const options = { agent: connections, headers: { authorization: `Bearer ${token}` } };
-    http.get(`${plan.servers[server].check}/v1/check`, options, answer => {
+    http.get(`${url}/v1/check`, options, answer => {
       answer.resume();
       answer.on('end', () => resolve(answer.statusCode));
     }).on('error', reject);
@@ -36,13 +40,13 @@ async function until(what, condition) {
 
 const text = (page, id) => page.locator(`#${id}`).innerText();
 
-async function look(browser, name, colorScheme, [width, height], told) {
+async function look(browser, url, name, colorScheme, [width, height], told) {
   const context = await browser.newContext({ colorScheme, viewport: { width, height }, reducedMotion: 'reduce' });
   const page = await context.newPage();
   const complaints = [];
   page.on('console', message => { if (message.type() === 'error') complaints.push(message.text()); });
   page.on('pageerror', error => complaints.push(String(error)));
-  await page.goto(plan.servers[0].admin);
+  await page.goto(url);
   await page.locator('#picture svg').waitFor({ timeout: DEADLINE });
   await page.waitForFunction(() => document.getElementById('connection').textContent === 'live', null, { timeout: DEADLINE });
   const scrolls = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
@@ -91,7 +95,7 @@ async function confirm(page) {
     await until('a newcomer to be turned away everywhere', async () =>
       (await Promise.all([0, 1, 2].map(server => check(server, `newcomer-${came++}`)))).every(status => status === 429));
     await until('the title to say so', async () => /throttling/.test(await page.title()));
-    for (const scheme of ['light', 'dark']) for (const size of SIZES) await look(browser, 'throttling', scheme, size, told);
+    for (const scheme of ['light', 'dark']) for (const size of SIZES) await look(browser, plan.servers[0].admin, 'throttling', scheme, size, told);
 
     // A word through the page: everybody in.
     await page.locator('input[name=mode][value=open]').check();
@@ -144,6 +148,17 @@ async function confirm(page) {
     await page.unroute('**/api/v1/events');
     await until('the stream again', async () => await text(page, 'connection') === 'live');
     await context.close();
+
+    // Shadow: nobody is turned away, and the page says who would be, by six Xs.
+    for (let nth = 0; nth < 300; nth++) assert.equal(await checkAt(plan.shadow.check, `player-${nth}`), 200);
+    const shadow = await browser.newPage();
+    await shadow.goto(plan.shadow.admin);
+    await until('what other Xs would do', async () => await shadow.locator('#what-if-rows tr').count() === 6);
+    await until('everybody to be counted', async () => /of 300\)/.test(await text(shadow, 'what-if-rows')));
+    assert.match(await text(shadow, 'mode'), /would be turned away/);
+    assert.match(await shadow.locator('#what-if-rows tr').nth(3).innerText(), /67 % \(200 of 300\)/);
+    await shadow.close();
+    for (const scheme of ['light', 'dark']) await look(browser, plan.shadow.admin, 'shadow', scheme, SIZES[1], told);
 
     // A token, first the wrong one.
     const guarded = await browser.newPage();
