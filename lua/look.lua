@@ -58,6 +58,7 @@ end
 write('HSET', KEYS[1], 'beat', stamp)
 write('ZADD', KEYS[2], stamp, ARGV[1] .. ' ' .. ARGV[5])
 write('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - ARGV[2]))
+write('ZREMRANGEBYSCORE', KEYS[2], '(' .. stamp, '+inf')
 write('ZADD', KEYS[4], stamp, ARGV[4])
 write('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now - ARGV[3]))
 for key = 1, 4 do write('PEXPIRE', KEYS[key], ARGV[3]) end
@@ -90,8 +91,14 @@ for key = 5, #KEYS do
 end
 local named = {}
 if tonumber(ARGV[6]) > 0 then
-  named = read('ZRANGE', KEYS[2], 0, ARGV[6] - 1, 'WITHSCORES')
-  if named == '!' then named = {} end
+  local members = read('ZRANGE', KEYS[2], 0, ARGV[6] - 1, 'WITHSCORES')
+  for at = 1, members == '!' and 0 or #members, 2 do
+    -- A name of ours is no longer than a writer id and 64 letters of up to four bytes.
+    if #members[at] <= 300 then
+      named[#named + 1] = members[at]
+      named[#named + 1] = members[at + 1]
+    end
+  end
 end
 answer[#answer + 1] = named
 return answer

@@ -13,6 +13,7 @@ mod presence;
 mod seat;
 mod status;
 mod supervision;
+mod visits;
 mod worker;
 
 use crate::bloom::Bloom;
@@ -28,13 +29,14 @@ use crate::sharded::{RawShardedLock, ShardedCounters, ShardedLock};
 use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use crate::threads::{Mutex, Sender};
 use crate::time::{Clock, FleetClock, Slot, Timestamp};
-use crate::what_if::{self, WhatIf};
+use crate::what_if::WhatIf;
 use crossbeam_utils::CachePadded;
 use history::Chronicle;
 use lock_api::RwLockWriteGuard;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
+use visits::Visits;
 
 pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};
@@ -113,8 +115,10 @@ pub(crate) struct Shared {
     chronicle: Mutex<Chronicle>,
     supervision: Mutex<Supervision>,
     started: Duration,
-    /// When the worker's last tick ended, in monotonic microseconds.
+    /// When the worker began its last tick, in monotonic microseconds.
     ticked: AtomicU64,
+    /// It waits for the disk.
+    saving: AtomicBool,
     seed: u64,
     ready: AtomicBool,
     pub(crate) draining: AtomicBool,
@@ -123,12 +127,6 @@ pub(crate) struct Shared {
     pub(crate) stop: tokio::sync::watch::Sender<bool>,
     /// The worker has applied its last refresh.
     pub(crate) drained: tokio::sync::watch::Sender<bool>,
-}
-
-/// Who comes, as far as the sample goes, and whether the house has them in.
-struct Visits {
-    sample: what_if::Sample,
-    sender: Sender<(Fingerprint, bool)>,
 }
 
 /// A limiter's name, and how its figures are asked for.
@@ -188,8 +186,8 @@ pub enum OverrideError {
         /// What was asked for.
         found: Duration,
     },
-    /// A longer reason or name than a status line can show.
-    #[error("{key} has {found} characters; at most {most} are kept")]
+    /// A reason or name that no status line can show.
+    #[error("{key} has {found} characters; at most {most} are kept, and none that control a terminal")]
     Words {
         /// `reason` or `by`.
         key: &'static str,
@@ -346,10 +344,11 @@ impl Headcount {
         self.shared.watched_until.store(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// How long ago the worker's last tick ended.
-    pub(crate) fn since_last_tick(&self) -> Duration {
+    /// Whether the worker has begun a tick within this time, or waits for a disk, which is no fault of its own.
+    pub(crate) fn works(&self, within: Duration) -> bool {
         let ticked = Duration::from_micros(self.shared.ticked.load(Relaxed));
-        self.shared.clock.monotonic().saturating_sub(ticked)
+        let since = self.shared.clock.monotonic().saturating_sub(ticked);
+        since < within || self.shared.saving.load(Relaxed)
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -374,7 +373,9 @@ impl Headcount {
             return Err(OverrideError::Lasting { found: order.lasting });
         }
         for (key, words, most) in [("reason", &order.reason, 500), ("by", &order.by, 100)] {
-            if let Some(found) = words.as_ref().map(|words| words.chars().count()).filter(|&length| length > most) {
+            let words = words.as_deref().unwrap_or_default();
+            let found = words.chars().count();
+            if found > most || words.chars().any(char::is_control) {
                 return Err(OverrideError::Words { key, found, most });
             }
         }

@@ -3,6 +3,7 @@
 //! # A map of the crate
 //! | | |
 //! |---|---|
+//! | [`guide`] | how to use it, one question a chapter |
 //! | [`Headcount`], [`Builder`], [`Worker`] | the controller: [`admit`](Headcount::admit), [`touch`](Headcount::touch), [`status`](Headcount::status), overrides |
 //! | [`layer`] | the middleware for tower and axum |
 //! | [`FilterStore`], [`MemoryStore`], [`RedisStore`], [`Rounds`] | what a fleet shares, and the loop that shares it |
@@ -70,6 +71,23 @@ pub use sync::RedisStore;
 pub use sync::{FilterStore, MemoryStore, Rounds};
 pub use token_source::{InvalidToken, MAX_TOKEN_BYTES, TokenSource, TokenSourceError, Unverifiable};
 pub use what_if::WhatIf;
+
+#[cfg(any(doc, doctest))]
+#[doc = include_str!("../docs/guide/guide.md")]
+pub mod guide {
+    #[doc = include_str!("../docs/guide/choosing_x.md")]
+    pub mod choosing_x {}
+    #[doc = include_str!("../docs/guide/fleets.md")]
+    pub mod fleets {}
+    #[doc = include_str!("../docs/guide/limiting.md")]
+    pub mod limiting {}
+    #[doc = include_str!("../docs/guide/operating.md")]
+    pub mod operating {}
+    #[doc = include_str!("../docs/guide/rust_service.md")]
+    pub mod rust_service {}
+    #[doc = include_str!("../docs/guide/users.md")]
+    pub mod users {}
+}
 
 /// Internals that benches and simulators drive; no part of the public interface.
 #[doc(hidden)]

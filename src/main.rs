@@ -3,7 +3,7 @@
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use headcount::ConfigError;
 use headcount::server::{self, Demo, Flags, Loaded, Operator, OperatorError, Recipe, Screen, ServeError, Validated};
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -89,22 +89,25 @@ struct Play {
     #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     max_active_users: u64,
     /// Where the page is served; another port, if that one is taken
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7071")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7071", value_parser = loopback)]
     admin: SocketAddr,
     /// When it ends by itself, such as 2m [default: at Ctrl-C]
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     lasting: Option<Duration>,
 }
 
+/// The demo's page has no password.
+fn loopback(address: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr = address.parse().map_err(|_| "an address is such as 127.0.0.1:7071".to_owned())?;
+    if address.ip().is_loopback() {
+        Ok(address)
+    } else {
+        Err("the demo's page has no password, so only a loopback address will do, such as 127.0.0.1:7071".into())
+    }
+}
+
 impl Play {
     fn run(&self) -> Result<(), ServeError> {
-        if !self.admin.ip().is_loopback() {
-            return Err(ServeError::Listen {
-                key: "--admin",
-                address: self.admin,
-                source: std::io::Error::other("the demo's page has no password, so only a loopback address will do"),
-            });
-        }
         let demo = Demo { max_active_users: self.max_active_users, admin: self.admin, lasting: self.lasting };
         runtime()?.block_on(demo.play())
     }
@@ -125,7 +128,7 @@ impl Validate {
     fn run(&self) -> Result<bool, ServeError> {
         let loaded = load(self.config.as_deref(), Flags::new())?;
         let validated = Validated::of(&loaded)?;
-        print!("{}", validated.effective());
+        say(&validated.effective());
         for doubt in validated.doubts() {
             eprintln!("doubt: {doubt}");
         }
@@ -186,18 +189,19 @@ impl Status {
             let status = operator.status();
             if !self.json {
                 // To the top, and nothing below.
-                print!("\x1b[H\x1b[2J");
+                say("\x1b[H\x1b[2J");
             }
             match status {
                 Ok(status) => self.show(&status),
-                Err(error) => eprintln!("headcount: {error}"),
+                Err(error) if self.json => eprintln!("headcount: {error}"),
+                Err(error) => say(&format!("{error}\n")),
             }
             std::thread::park_timeout(Duration::from_secs(1));
         }
     }
 
     fn show(&self, status: &serde_json::Value) {
-        if self.json { println!("{status}") } else { print!("{}", Screen(status)) }
+        say(&if self.json { format!("{status}\n") } else { Screen(status).to_string() });
     }
 }
 
@@ -207,8 +211,8 @@ struct Override {
     #[arg(value_parser = ["open", "throttling", "auto"])]
     mode: String,
     /// How long, at most 24h [default: 1h]
-    #[arg(long = "for", value_name = "TIME")]
-    lasting: Option<String>,
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    lasting: Option<Duration>,
     /// Another X
     #[arg(long, value_name = "N")]
     max_active_users: Option<u64>,
@@ -226,11 +230,16 @@ impl Override {
     fn run(&self) -> Result<(), OperatorError> {
         let operator = self.asked.operator()?;
         let withdraws = self.mode == "auto" && self.max_active_users.is_none();
-        let said = if withdraws { operator.withdraw()? } else { operator.set(&self.order())? };
-        match said["until"].as_str() {
-            Some(until) => println!("{} until {until}", self.mode),
-            None => println!("no override is in force"),
+        if withdraws && (self.lasting.is_some() || self.reason.is_some()) {
+            let why =
+                "auto without --max-active-users takes the override back, for which --for and --reason mean nothing";
+            Cli::command().error(clap::error::ErrorKind::ArgumentConflict, why).exit();
         }
+        let said = if withdraws { operator.withdraw(self.by.as_deref())? } else { operator.set(&self.order())? };
+        say(&match said["until"].as_str() {
+            Some(until) => format!("{} until {until}\n", self.mode),
+            None => "no override is in force\n".into(),
+        });
         Ok(())
     }
 
@@ -241,7 +250,7 @@ impl Override {
                 order[key] = value;
             }
         };
-        set("for", self.lasting.clone().map(Into::into));
+        set("for", self.lasting.map(|lasting| humantime::format_duration(lasting).to_string().into()));
         set("max_active_users", self.max_active_users.map(Into::into));
         set("by", self.by.clone().map(Into::into));
         set("reason", self.reason.clone().map(Into::into));
@@ -269,9 +278,9 @@ impl Size {
     fn run(&self) -> Result<(), ConfigError> {
         let size = server::Size::of(self.max_active_users, self.false_positive_rate, self.nodes)?;
         if self.json {
-            println!("{}", size.json());
+            say(&format!("{}\n", size.json()));
         } else {
-            print!("{size}");
+            say(&size.to_string());
         }
         Ok(())
     }
@@ -345,7 +354,7 @@ fn main() -> ExitCode {
     };
     let operated = |result: Result<(), OperatorError>| match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&error, false),
+        Err(error) => failed(&error, matches!(error, OperatorError::Token { .. })),
     };
     match cli.verb {
         Verb::Serve(serve) => served(serve.run()),
@@ -357,17 +366,27 @@ fn main() -> ExitCode {
         Verb::Status(status) => operated(status.run()),
         Verb::Override(order) => operated(order.run()),
         Verb::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "headcount", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "headcount", &mut script);
+            say(&String::from_utf8_lossy(&script));
             ExitCode::SUCCESS
         }
         Verb::Config { recipe } => {
-            print!("{}", recipe.text());
+            say(recipe.text());
             ExitCode::SUCCESS
         }
         Verb::Size(size) => match size.run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failed(&error, true),
         },
+    }
+}
+
+/// Prints; ends, if nobody reads any more.
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+        std::process::exit(0);
     }
 }
 

@@ -442,8 +442,10 @@ impl Round {
             (taken, state.room.operator().cloned())
         });
         let ours = ours?;
-        if taken {
-            tracing::info!(mode = %ours.mode, until = %ours.until, "another server has set the override");
+        if taken && ours.withdrawn {
+            tracing::info!("another server was told to take the override back");
+        } else if taken {
+            tracing::info!(mode = %ours.mode, until = %ours.until, by = ?ours.by, "another server was told to set the override");
         }
         let later = stored_version.is_none_or(|stored| ours.version > stored);
         (later && ours.until > now).then_some(ours)

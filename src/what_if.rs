@@ -10,10 +10,11 @@
 //! Pure: time is an argument.
 
 use crate::fingerprint::Fingerprint;
-use crate::room::Refill;
+use crate::room::{Limits, Refill};
 use crate::time::Slot;
 use serde::Serialize;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// The Xs, as parts of the configured one.
 const PARTS: [f64; 6] = [0.50, 0.75, 0.90, 1.00, 1.10, 1.25];
@@ -21,8 +22,11 @@ const PARTS: [f64; 6] = [0.50, 0.75, 0.90, 1.00, 1.10, 1.25];
 /// The sample is as small as leaves so many seats for X: one user in that many is about 2 % of what is told.
 const SEATS: u64 = 2048;
 
-/// Users of the sample that are remembered, at most; some 6 MiB.
+/// Users of the sample that are remembered, at most: some 6 MiB, while nothing is enforced.
 const MOST_USERS: usize = 1 << 16;
+
+/// Visits of the sample that can wait for these houses.
+pub(crate) const VISITS: usize = 8192;
 
 /// A house with fewer of X inside is as good as empty.
 const FEW: f64 = 0.02;
@@ -50,7 +54,7 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    pub(crate) fn of(max_active_users: u64) -> Self {
+    fn of(max_active_users: u64) -> Self {
         let one_in = (max_active_users / SEATS).max(1);
         Self { mask: (1 << one_in.ilog2()) - 1 }
     }
@@ -67,25 +71,19 @@ impl Sample {
     }
 }
 
-/// What the real house knows at the moment.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Reality {
-    /// X, an override's included.
-    pub(crate) max_active_users: u64,
-    /// E, over the fleet.
-    pub(crate) active_users: f64,
-}
-
 /// The houses, and who is in them.
 #[derive(Debug)]
 pub(crate) struct Houses {
     sample: Sample,
+    limits: Limits,
     slots: u64,
-    resume_ratio: f64,
-    refill: Refill,
     users: HashMap<u64, User>,
     houses: [House; PARTS.len()],
+    /// Of the users, those whom the real house has in.
+    really_in: u64,
     first_attempts: u64,
+    /// The minute before the first one here, from which minutes are counted.
+    origin: Slot,
     current: Slot,
     /// Until this minute some are in whom these houses have never seen.
     blind_until: Slot,
@@ -93,12 +91,15 @@ pub(crate) struct Houses {
     part: f64,
 }
 
+/// A minute since the origin; 0 stands for none.
+type Minute = u32;
+
 #[derive(Debug, Clone, Copy)]
 struct User {
-    last_attempt: Slot,
+    last_attempt: Minute,
     /// When the real house last had it in.
-    really_in: Option<Slot>,
-    last_in: [Option<Slot>; PARTS.len()],
+    really_in: Minute,
+    last_in: [Minute; PARTS.len()],
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -109,62 +110,76 @@ struct House {
 }
 
 impl Houses {
-    pub(crate) fn new(sample: Sample, slots: usize, resume_ratio: f64, refill: Refill) -> Self {
+    /// Beside a real house with these limits. An override changes nothing here: its X is another question.
+    pub(crate) fn new(limits: Limits, slots: usize) -> Self {
         Self {
-            sample,
+            sample: Sample::of(limits.max_active_users),
+            limits,
             slots: slots as u64,
-            resume_ratio,
-            refill,
             users: HashMap::new(),
             houses: [House::default(); PARTS.len()],
+            really_in: 0,
             first_attempts: 0,
+            origin: Slot(0),
             current: Slot(0),
             blind_until: Slot(0),
             part: 1.0,
         }
     }
 
+    pub(crate) fn sample(&self) -> Sample {
+        self.sample
+    }
+
     /// This server begins to decide. If people are in already, a window passes until these houses know them: so long they
     /// have in whom the real one has, and nothing is told.
-    pub(crate) fn begin(&mut self, slot: Slot, reality: Reality) {
-        self.current = slot;
-        if reality.active_users > FEW * reality.max_active_users as f64 {
+    pub(crate) fn begin(&mut self, slot: Slot, active_users: f64) {
+        (self.origin, self.current) = (slot.minus(1), slot);
+        if active_users > FEW * self.limits.max_active_users as f64 {
             self.blind_until = slot.plus(self.slots + 1);
         }
     }
 
-    /// A user of the sample came in minute `slot`, and the real house did or did not have it in.
-    pub(crate) fn visit(&mut self, fingerprint: Fingerprint, is_in: bool, slot: Slot, reality: Reality) {
-        self.turn(slot, reality);
-        let slot = self.current;
+    /// A user of the sample came in minute `slot`, and the real house, with so many active over the fleet, did or did not
+    /// have it in.
+    pub(crate) fn visit(&mut self, fingerprint: Fingerprint, is_in: bool, slot: Slot, active_users: f64) {
+        self.turn(slot);
+        let now = self.minute(self.current);
         let is_full = self.users.len() >= MOST_USERS;
         let mut is_first = false;
         let user = match self.users.entry(fingerprint.0) {
-            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+            Entry::Occupied(known) => known.into_mut(),
             // Whom there is no place to remember takes no seat in any house.
-            std::collections::hash_map::Entry::Vacant(_) if is_full => return,
-            std::collections::hash_map::Entry::Vacant(place) => {
+            Entry::Vacant(_) if is_full => return,
+            Entry::Vacant(place) => {
                 is_first = true;
-                place.insert(User { last_attempt: slot, really_in: None, last_in: [None; PARTS.len()] })
+                place.insert(User { last_attempt: now, really_in: 0, last_in: [0; PARTS.len()] })
             }
         };
-        user.last_attempt = slot;
+        user.last_attempt = now;
         if is_in {
-            user.really_in = Some(slot);
+            self.really_in += u64::from(user.really_in == 0);
+            user.really_in = now;
         }
-        if slot < self.blind_until {
+        if self.current < self.blind_until {
             for (house, last_in) in self.houses.iter_mut().zip(&mut user.last_in).filter(|_| is_in) {
-                house.inside += u64::from(last_in.is_none());
-                *last_in = Some(slot);
+                house.inside += u64::from(*last_in == 0);
+                *last_in = now;
             }
             return;
         }
+        // Behind a balancer that sends each user to one server, each sees its part of them; behind one that takes turns, each
+        // sees all. The real house tells which.
+        let of_fleet = active_users / self.sample.one_in();
+        if of_fleet >= ENOUGH {
+            self.part = (self.really_in as f64 / of_fleet).clamp(0.01, 1.0);
+        }
         self.first_attempts += u64::from(is_first);
-        let seats_of_x = reality.max_active_users as f64 / self.sample.one_in() * self.part;
+        let seats_of_x = self.limits.max_active_users as f64 / self.sample.one_in() * self.part;
         for ((house, last_in), part) in self.houses.iter_mut().zip(&mut user.last_in).zip(PARTS) {
-            if last_in.is_some() || house.has_seat(part * seats_of_x, self.resume_ratio, self.refill) {
-                house.inside += u64::from(last_in.is_none());
-                *last_in = Some(slot);
+            if *last_in != 0 || house.has_seat(part * seats_of_x, &self.limits) {
+                house.inside += u64::from(*last_in == 0);
+                *last_in = now;
             } else {
                 house.refused += u64::from(is_first);
             }
@@ -172,70 +187,79 @@ impl Houses {
     }
 
     /// Another minute has begun: who was last seen before the window is forgotten.
-    pub(crate) fn turn(&mut self, to: Slot, reality: Reality) {
-        if to <= self.current {
+    pub(crate) fn turn(&mut self, to: Slot) {
+        if to == self.current {
             return;
         }
+        // Also backwards: the store may have corrected the clock.
         self.current = to;
-        let oldest = self.current.minus(self.slots);
-        let houses = &mut self.houses;
-        let mut really_in = 0_u64;
+        let oldest = self.minute(to.minus(self.slots));
+        let (houses, really_in) = (&mut self.houses, &mut self.really_in);
         self.users.retain(|_, user| {
             for (house, last_in) in houses.iter_mut().zip(&mut user.last_in) {
-                if last_in.take_if(|last| *last < oldest).is_some() {
-                    house.inside -= 1;
-                }
+                house.inside -= u64::from(leave(last_in, oldest));
             }
-            really_in += u64::from(user.really_in.is_some_and(|last| last >= oldest));
+            *really_in -= u64::from(leave(&mut user.really_in, oldest));
             user.last_attempt >= oldest
         });
-        // Behind a balancer that sends each user to one server, each sees its part of them; behind one that takes turns, each
-        // sees all. The real house tells which.
-        let of_fleet = reality.active_users / self.sample.one_in();
-        if self.current >= self.blind_until && of_fleet >= ENOUGH {
-            self.part = (really_in as f64 / of_fleet).clamp(0.01, 1.0);
-        }
     }
 
-    /// What each X would have done, scaled to all users of this server.
-    pub(crate) fn told(&self, max_active_users: u64) -> Vec<WhatIf> {
+    /// What each X would have done, scaled to all users of this server; nothing while that is not known.
+    pub(crate) fn told(&self) -> Vec<WhatIf> {
+        if self.current < self.blind_until {
+            return Vec::new();
+        }
         let one_in = self.sample.one_in();
         let of_all = |count: u64| (count as f64 * one_in).round() as u64;
         let of_fleet = |count: u64| (count as f64 * one_in / self.part).round() as u64;
         let told = self.houses.iter().zip(PARTS).map(|(house, part)| WhatIf {
-            max_active_users: (part * max_active_users as f64).round() as u64,
+            max_active_users: (part * self.limits.max_active_users as f64).round() as u64,
             active_users: of_fleet(house.inside),
             first_attempts: of_all(self.first_attempts),
             refused: of_all(house.refused),
         });
         told.collect()
     }
+
+    fn minute(&self, slot: Slot) -> Minute {
+        Minute::try_from(slot.since(self.origin)).unwrap_or(Minute::MAX).max(1)
+    }
+}
+
+/// Forgets a minute before the oldest that counts. Returns whether there was one.
+fn leave(last: &mut Minute, oldest: Minute) -> bool {
+    let leaves = *last != 0 && *last < oldest;
+    if leaves {
+        *last = 0;
+    }
+    leaves
 }
 
 impl House {
-    fn has_seat(&mut self, seats: f64, resume_ratio: f64, refill: Refill) -> bool {
+    fn has_seat(&mut self, seats: f64, limits: &Limits) -> bool {
         let inside = self.inside as f64;
         if inside >= seats {
             self.is_throttling = true;
-        } else if inside < seats * resume_ratio {
+        } else if inside < seats * limits.resume_ratio {
             self.is_throttling = false;
         }
-        inside < seats && !(self.is_throttling && refill == Refill::AfterResume)
+        inside < seats && !(self.is_throttling && limits.refill == Refill::AfterResume)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::room::OnOutage;
 
     fn users(count: u64) -> impl Iterator<Item = Fingerprint> {
         let mut dice = fastrand::Rng::with_seed(7);
         (0..count).map(move |_| Fingerprint(dice.u64(..)))
     }
 
-    fn houses(max_active_users: u64) -> (Sample, Houses) {
-        let sample = Sample::of(max_active_users);
-        (sample, Houses::new(sample, 30, 0.9, Refill::Continuous))
+    fn houses(max_active_users: u64) -> Houses {
+        let refill = Refill::Continuous;
+        Houses::new(Limits { max_active_users, resume_ratio: 0.9, refill, on_outage: OnOutage::Local }, 30)
     }
 
     #[test]
@@ -250,83 +274,96 @@ mod tests {
 
     #[test]
     fn each_x_refuses_who_does_not_fit() {
-        let (sample, mut houses) = houses(20_000);
-        let reality = |active_users: f64| Reality { max_active_users: 20_000, active_users };
+        let mut houses = houses(20_000);
+        let sample = houses.sample();
+        houses.begin(Slot(100), 0.0);
         for user in users(40_000).filter(|&user| sample.holds(user)) {
-            houses.visit(user, true, Slot(100), reality(0.0));
+            houses.visit(user, true, Slot(100), 0.0);
         }
-        for told in houses.told(20_000) {
+        for told in houses.told() {
             let fits = told.max_active_users;
             assert!(told.active_users.abs_diff(fits) <= 8, "{told:?}");
             assert!(told.first_attempts.abs_diff(40_000) < 1500, "{told:?}");
             assert_eq!(told.refused, told.first_attempts - told.active_users, "{told:?}");
         }
-        assert_eq!(
-            houses.told(20_000).iter().map(|it| it.max_active_users).collect::<Vec<_>>(),
-            [10_000, 15_000, 18_000, 20_000, 22_000, 25_000]
-        );
+        let told: Vec<_> = houses.told().iter().map(|it| it.max_active_users).collect();
+        assert_eq!(told, [10_000, 15_000, 18_000, 20_000, 22_000, 25_000]);
     }
 
     #[test]
     fn who_is_silent_for_a_window_makes_room_and_who_asks_again_is_no_first_attempt() {
-        let (_, mut houses) = houses(100);
-        let reality = Reality { max_active_users: 100, active_users: 0.0 };
-        let crowd: Vec<_> = users(200).collect();
-        for &user in &crowd {
-            houses.visit(user, true, Slot(100), reality);
-            houses.visit(user, true, Slot(101), reality);
+        let mut houses = houses(100);
+        houses.begin(Slot(100), 0.0);
+        for user in users(200) {
+            houses.visit(user, true, Slot(100), 0.0);
         }
-        let told = houses.told(100)[3];
+        for user in users(200) {
+            houses.visit(user, true, Slot(101), 0.0);
+        }
+        let told = houses.told()[3];
         assert_eq!((told.active_users, told.first_attempts, told.refused), (100, 200, 100));
-        houses.turn(Slot(131), reality);
-        assert_eq!(houses.told(100)[3].active_users, 100, "they are remembered for the whole window");
-        houses.turn(Slot(132), reality);
-        assert_eq!(houses.told(100)[3].active_users, 0);
-        assert!(houses.users.is_empty());
+        houses.turn(Slot(131));
+        assert_eq!(houses.told()[3].active_users, 100, "they are remembered for the whole window");
+        // A clock that is corrected loses nobody.
+        houses.turn(Slot(125));
+        assert_eq!(houses.told()[3].active_users, 100);
+        houses.turn(Slot(132));
+        assert_eq!(houses.told()[3].active_users, 0);
+        assert!(houses.users.is_empty() && houses.really_in == 0);
     }
 
+    /// Behind a balancer that sends each user always to the same server, and behind one that takes turns.
     #[test]
-    fn a_server_that_sees_a_third_of_the_users_has_a_third_of_the_seats() {
-        let (_, mut houses) = houses(900);
-        let crowd: Vec<_> = users(400).collect();
-        for &user in &crowd[..300] {
-            houses.visit(user, true, Slot(100), Reality { max_active_users: 900, active_users: 0.0 });
+    fn servers_of_a_fleet_refuse_together_what_one_would() {
+        const X: u64 = 900;
+        for is_sticky in [true, false] {
+            let mut fleet = [(); 3].map(|()| houses(X));
+            fleet.iter_mut().for_each(|houses| houses.begin(Slot(100), 0.0));
+            let (mut active_users, mut known) = (0.0, std::collections::HashSet::new());
+            for (nth, user) in users(1800).enumerate() {
+                for visit in 0..6 {
+                    let server = if is_sticky { nth % 3 } else { (nth + visit) % 3 };
+                    // The real house takes the first of them.
+                    let is_in = nth < X as usize;
+                    active_users += f64::from(u8::from(is_in && known.insert(nth)));
+                    fleet[server].visit(user, is_in, Slot(100), active_users);
+                }
+            }
+            for (nth, part) in PARTS.into_iter().enumerate() {
+                let told: Vec<_> = fleet.iter().map(|houses| houses.told()[nth]).collect();
+                let sum = |of: fn(&WhatIf) -> u64| told.iter().map(of).sum::<u64>() as f64;
+                let said = sum(|told| told.refused) / sum(|told| told.first_attempts);
+                let really = 1.0 - part * X as f64 / 1800.0;
+                assert!((said - really).abs() < 0.03, "sticky: {is_sticky}, {part}: {said} said, {really} really");
+            }
         }
-        let reality = Reality { max_active_users: 900, active_users: 900.0 };
-        houses.turn(Slot(101), reality);
-        for &user in &crowd[300..] {
-            houses.visit(user, false, Slot(101), reality);
-        }
-        let told = houses.told(900);
-        assert_eq!((told[3].refused, told[3].active_users), (100, 900));
-        assert!(told[5].refused < 50, "{:?}", told[5]);
     }
 
     #[test]
     fn a_server_that_joins_a_full_house_says_nothing_for_a_window() {
-        let (_, mut houses) = houses(100);
-        let reality = Reality { max_active_users: 100, active_users: 100.0 };
-        houses.begin(Slot(100), reality);
+        let mut houses = houses(100);
+        houses.begin(Slot(100), 100.0);
         let crowd: Vec<_> = users(300).collect();
         for (nth, &user) in crowd[..200].iter().enumerate() {
-            houses.visit(user, nth < 100, Slot(130), reality);
+            houses.visit(user, nth < 100, Slot(130), 100.0);
         }
-        assert_eq!((houses.told(100)[3].first_attempts, houses.told(100)[3].active_users), (0, 100));
+        assert!(houses.told().is_empty());
         for &user in &crowd[200..] {
-            houses.visit(user, false, Slot(131), reality);
+            houses.visit(user, false, Slot(131), 100.0);
         }
-        let told = houses.told(100);
+        let told = houses.told();
         assert_eq!((told[3].first_attempts, told[3].refused, told[5].refused), (100, 100, 75));
     }
 
     #[test]
     fn memory_has_a_bound() {
-        let (_, mut houses) = houses(2000);
-        let reality = Reality { max_active_users: 2000, active_users: 0.0 };
+        assert!(size_of::<(u64, User)>() <= 40);
+        let mut houses = houses(2000);
+        houses.begin(Slot(1), 0.0);
         for user in users(MOST_USERS as u64 + 1000) {
-            houses.visit(user, false, Slot(1), reality);
+            houses.visit(user, false, Slot(1), 0.0);
         }
         assert_eq!(houses.users.len(), MOST_USERS);
-        assert_eq!(houses.told(2000)[3].active_users, 2000);
+        assert_eq!(houses.told()[3].active_users, 2000);
     }
 }

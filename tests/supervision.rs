@@ -385,3 +385,36 @@ fn a_fleet_goes_on_after_panics_in_rounds() {
     one.process.signal("-TERM");
     assert_eq!(one.process.wait(), Some(0));
 }
+
+#[test]
+fn a_worker_that_stands_still_is_told_to_nobody_as_well() {
+    let state = tempdir().unwrap();
+    let path = state.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(2 * SECOND)).unwrap();
+    let environment = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "300000")];
+    let server = Server::start(state.path(), &["--max-active-users", "10"], &environment);
+    let heard = || {
+        let mut bytes = [0; 64];
+        socket.recv(&mut bytes).ok().map(|length| String::from_utf8_lossy(&bytes[..length]).into_owned())
+    };
+    assert_eq!(heard().as_deref(), Some("READY=1"));
+    assert_eq!(heard().as_deref(), Some("WATCHDOG=1"));
+    // A disk that makes the snapshot wait is no reason to end a server that answers.
+    set(&server, "snapshot-save", "sleep(8000)");
+    server.check("A");
+    let told = told_in(6 * SECOND, &heard);
+    assert!(told > 40, "told {told} times in 6 s, while a snapshot takes 8");
+    set(&server, "snapshot-save", "off");
+    // A worker that does nothing any more is one.
+    set(&server, "worker-tick", "sleep(600000)");
+    wait_for("silence", || heard().is_none().then_some(()));
+    assert_eq!(server.decide("A"), "seen");
+}
+
+/// How often it was told in so long a time.
+#[allow(clippy::disallowed_methods)] // A supervisor's time is real.
+fn told_in(time: Duration, heard: &impl Fn() -> Option<String>) -> usize {
+    let until = std::time::Instant::now() + time;
+    std::iter::from_fn(heard).take_while(|_| std::time::Instant::now() < until).count()
+}

@@ -51,7 +51,7 @@ fn the_demo_takes_another_port_and_no_other_machine() {
     let output = run(state.path(), &["demo", "--for", "1s", "--admin", &address]);
     assert!(output.status.success() && !said(&output).contains(&address), "{}", said(&output));
     let refused = run(state.path(), &["demo", "--admin", "0.0.0.0:0"]);
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(2));
     assert!(said(&refused).contains("loopback"), "{}", said(&refused));
 }
 
@@ -88,6 +88,16 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
             "[admission]\nmax_active_users = 5\n[[limit]]\nname = 'a'\nkey = 'token'\nalgorithm = 'warm_up'\nrate = '0/1s'\n",
             "limit",
             "rate",
+        ),
+        (
+            "[admission]\nmax_active_users = 5\n[token]\nsecret = 'the key of the fleet'\n[redis]\nurl = 'http://h'\n",
+            "redis.url",
+            "redis://",
+        ),
+        (
+            "[admission]\nmax_active_users = 5\n[token]\nsecret = 'the key of the fleet'\n[redis]\nurl = 'rediss://h'\nca_file = '/nowhere'\n",
+            "redis.ca_file",
+            "/nowhere",
         ),
         ("[admission\n", "headcount.toml", "TOML"),
     ] {
@@ -181,6 +191,12 @@ fn an_operator_looks_and_steers_from_a_shell() {
     assert!(code == Some(0) && text.starts_with("auto until "), "{text}");
     assert_eq!((ask(&["override", "auto"]).0, server.decide("C").as_str()), (Some(0), "rejected"));
 
+    assert_eq!(ask(&["override", "open", "--for", "soon"]).0, Some(2));
+    let (code, text) = ask(&["override", "auto", "--for", "1h"]);
+    assert!(code == Some(2) && text.contains("takes the override back"), "{text}");
+    let (code, text) = ask(&["override", "open", "--reason", "clear\u{1b}[2J"]);
+    assert!(code == Some(1) && text.contains("control a terminal"), "{text}");
+
     // Without the token, elsewhere, and where something else listens.
     let other = tempdir().unwrap();
     let refused = run(other.path(), &["status", "--admin", &url]);
@@ -195,6 +211,8 @@ fn an_operator_looks_and_steers_from_a_shell() {
     let mut watch = Process(watch.stdout(Stdio::piped()).spawn().unwrap());
     let lines = BufReader::new(watch.0.stdout.take().unwrap()).lines().map_while(Result::ok);
     assert_eq!(lines.take(2).count(), 2, "a status every second");
+    // Nobody reads any more.
+    assert_eq!(watch.wait(), Some(0));
 }
 
 #[test]

@@ -8,23 +8,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-const X: u64 = 2000;
+/// So many that one user in eight is in the sample.
+const X: u64 = 16_384;
 
-/// Who asks when: a rush of an hour and a half, with an ebb in its middle; users ask every ten seconds for twenty minutes,
-/// both in the mean, and go on asking whatever they are answered.
+/// Who asks when: a rush of an hour and a half, with an ebb in its middle; users ask every minute for twenty minutes, both in
+/// the mean, and go on asking whatever they are answered.
 fn trace() -> Vec<(Duration, u32)> {
     let mut dice = fastrand::Rng::with_seed(7);
     let mut exponential = move |mean: f64| -mean * (1.0 - dice.f64()).ln();
     let mut trace = Vec::new();
     let (mut now, mut user) = (0.0, 0);
     while now < 5400.0 {
-        let per_second = if (1500.0..3600.0).contains(&now) { 0.5 } else { 2.5 };
+        let per_second = if (1500.0..3600.0).contains(&now) { 4.0 } else { 20.0 };
         now += exponential(1.0 / per_second);
         let ends = now + exponential(1200.0);
         let mut at = now;
         while at < ends {
             trace.push((Duration::from_secs_f64(at), user));
-            at += exponential(10.0);
+            at += exponential(60.0);
         }
         user += 1;
     }

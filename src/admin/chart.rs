@@ -164,14 +164,11 @@ impl<'h> Stretches<'h> {
 
     /// Lines through what was counted in each sample, a second.
     fn rates(&self, count: impl Fn(&Sample) -> u64) -> impl Iterator<Item = Vec<(f64, f64)>> {
-        let rate = move |sample: &Sample| {
-            let lasted = (self.until(sample) - self.from(sample)).max(1e-3);
-            count(sample) as f64 / lasted
-        };
+        let rate = move |sample: &Sample| count(sample) as f64 / sample.seconds.max(1e-3);
         let steps = move |sample: &Sample| [(self.from(sample), rate(sample)), (self.until(sample), rate(sample))];
         self.whole.iter().map(move |samples| {
             // What has only just begun says nothing about a second.
-            let young = samples.last().is_some_and(|last| self.now - self.from(last) < (0.25 * self.grain).min(2.0));
+            let young = samples.last().is_some_and(|last| last.seconds < (0.25 * self.grain).min(2.0));
             samples[..samples.len() - usize::from(young)].iter().flat_map(&steps).collect()
         })
     }
@@ -272,6 +269,7 @@ mod tests {
         let (low, high) = (active_users.saturating_sub(5), active_users + 5);
         Sample {
             from,
+            seconds: 60.0,
             active_users,
             low,
             high,

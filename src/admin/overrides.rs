@@ -1,12 +1,12 @@
 //! The operator's word over HTTP.
 
-use super::{Admin, problem};
+use super::{Admin, BadQuery, problem};
 use crate::headcount::OverrideOrder;
 use crate::room::OverrideMode;
 use axum::Extension;
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{ConnectInfo, State};
+use axum::extract::{ConnectInfo, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::de::Error as _;
@@ -46,6 +46,10 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::E
     whole.map(Some).ok_or_else(refused)
 }
 
+fn address(peer: Option<Peer>) -> Option<String> {
+    peer.map(|Extension(ConnectInfo(peer))| peer.ip().to_canonical().to_string())
+}
+
 pub(super) async fn show(State(admin): State<Admin>) -> Response {
     Json(admin.headcount.status().operator).into_response()
 }
@@ -59,7 +63,7 @@ pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: By
         }
     };
     let Order { mode, max_active_users, lasting, reason, by } = order;
-    let by = by.or_else(|| peer.map(|Extension(ConnectInfo(peer))| peer.ip().to_canonical().to_string()));
+    let by = by.or_else(|| address(peer));
     let lasting = lasting.unwrap_or(DEFAULT_LASTING);
     match admin.headcount.set_override(OverrideOrder { mode, max_active_users, lasting, by, reason }) {
         Ok(set) => {
@@ -71,10 +75,25 @@ pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: By
     }
 }
 
-pub(super) async fn clear(State(admin): State<Admin>, peer: Option<Peer>) -> Response {
+/// The query of `DELETE /api/v1/override`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Withdrawal {
+    by: Option<String>,
+}
+
+pub(super) async fn clear(
+    State(admin): State<Admin>,
+    peer: Option<Peer>,
+    withdrawal: Result<Query<Withdrawal>, BadQuery>,
+) -> Response {
+    let by = match withdrawal {
+        Ok(Query(Withdrawal { by })) => by.or_else(|| address(peer)),
+        Err(error) => return problem(StatusCode::BAD_REQUEST, format!("{}; such as ?by=ann", error.body_text())),
+    };
     if admin.headcount.clear_override() {
-        let from = peer.map(|Extension(ConnectInfo(peer))| peer.ip().to_canonical().to_string());
-        tracing::info!(from, "an operator took the override back");
+        let by: String = by.unwrap_or_default().chars().take(100).collect();
+        tracing::info!(?by, "an operator took the override back");
     }
     Json(admin.headcount.status().operator).into_response()
 }

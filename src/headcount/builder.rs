@@ -1,7 +1,8 @@
 //! How to make a controller. Every key of the configuration file has a method of the same name here.
 
 use super::history::Chronicle;
-use super::{Decision, Headcount, Histogram, Presences, Shared, State, Supervision, SyncFigures, Visits, Worker};
+use super::visits::Visits;
+use super::{Decision, Headcount, Histogram, Presences, Shared, State, Supervision, SyncFigures, Worker};
 use crate::config::{
     self, Config, ConfigError, Enforcement, MissingToken, PassCarrier, RetryAfter, Route, RouteClass, Secret, Settings,
 };
@@ -16,7 +17,7 @@ use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use crate::threads::{Mutex, Receiver, bounded};
 use crate::time::{Clock, FleetClock, Slot, SystemClock, Timestamp};
 use crate::token_source::TokenSource;
-use crate::what_if::{Houses, Sample};
+use crate::what_if::{Houses, VISITS};
 use crossbeam_utils::CachePadded;
 use std::fs;
 use std::io;
@@ -26,9 +27,6 @@ use std::time::Duration;
 
 /// Refreshes that can wait for the worker: some 5 ms of a flood. More are made in place.
 const REFRESH_QUEUE: usize = 65_536;
-
-/// Visits of the sample that can wait for the worker.
-const VISITS: usize = 8192;
 
 /// Configures a controller; see [`Config`] for the meaning, bounds and default of each value.
 ///
@@ -412,6 +410,7 @@ impl Builder {
             decision_times: Histogram::new(),
             round_times: Histogram::new(),
             sync: Mutex::new(SyncFigures::default()),
+            saving: AtomicBool::new(false),
             watched_until: AtomicU64::new(0),
             chronicle: Mutex::new(Chronicle::new(settings.slots, settings.slot_length)),
             supervision: Mutex::new(Supervision::default()),
@@ -433,9 +432,9 @@ impl Builder {
 
 /// What other Xs would do is told while nothing is enforced.
 fn what_ifs(settings: &Settings) -> (Visits, (Houses, Receiver<(Fingerprint, bool)>)) {
-    let sample = Sample::of(settings.limits.max_active_users);
     let (sender, visits) = bounded(VISITS);
-    let houses = Houses::new(sample, settings.slots, settings.limits.resume_ratio, settings.limits.refill);
+    let houses = Houses::new(settings.limits, settings.slots);
+    let sample = houses.sample();
     (Visits { sample, sender }, (houses, visits))
 }
 

@@ -80,20 +80,8 @@ impl Shared {
         } else {
             self.admit_from_the_ring(fingerprint)
         };
-        self.note_visit(fingerprint, admission);
+        self.note_decision(fingerprint, admission, Terms::ADMIT);
         admission
-    }
-
-    /// For what other Xs would have done, while nothing is enforced.
-    fn note_visit(&self, fingerprint: Fingerprint, admission: Admission) {
-        if let Some(visits) = &self.visits
-            && visits.sample.holds(fingerprint)
-        {
-            let is_in =
-                matches!(admission, Admission::Admitted(Admitted::Seen | Admitted::Newcomer | Admitted::Warming));
-            // One that is lost in a rush is one of many.
-            let _ = visits.sender.try_send((fingerprint, is_in));
-        }
     }
 
     // Never inlined: the way that most requests take would keep in memory what only this one needs.
@@ -112,9 +100,7 @@ impl Shared {
         }
         let fingerprint = self.settings.key.fingerprint(token);
         let (admission, seat) = self.decide_about(fingerprint, token, terms);
-        if terms.renews {
-            self.note_visit(fingerprint, admission);
-        }
+        self.note_decision(fingerprint, admission, terms);
         (admission, seat)
     }
 
@@ -172,7 +158,7 @@ impl Shared {
             let fingerprint = self.settings.key.fingerprint(token);
             let seen = self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.refresh(fingerprint);
             if seen {
-                self.note_visit(fingerprint, Admission::Admitted(Admitted::Seen));
+                self.note_visit(fingerprint, true);
             }
             seen
         };

@@ -26,6 +26,8 @@ pub struct History {
 pub struct Sample {
     /// When it began.
     pub from: Timestamp,
+    /// How long this server noted it: less than the grain at the start, and now.
+    pub seconds: f64,
     /// E at its end.
     pub active_users: u64,
     /// The lower end of its 95 % interval.
@@ -71,7 +73,8 @@ pub(crate) struct Chronicle {
     window: Duration,
     fine: Track,
     coarse: Track,
-    last: Counts,
+    /// The moment before.
+    last: Option<(Timestamp, Counts)>,
 }
 
 /// Samples of one grain.
@@ -93,16 +96,17 @@ impl Chronicle {
             window: slot_length * u32::try_from(slots).unwrap_or(u32::MAX),
             fine: Track::new(slot_length, slots),
             coarse: Track::new(coarse, usize::try_from(in_a_day).unwrap_or(usize::MAX)),
-            last: Counts::default(),
+            last: None,
         }
     }
 
     /// Adds a moment to what is under way.
     pub(crate) fn note(&mut self, moment: Moment) {
-        let since = moment.counts.since(self.last);
-        self.last = moment.counts;
-        self.fine.note(moment, since);
-        self.coarse.note(moment, since);
+        let (before, counted) = self.last.unwrap_or((moment.at, Counts::default()));
+        let (since, lasted) = (moment.counts.since(counted), moment.at.since(before));
+        self.last = Some((moment.at, moment.counts));
+        self.fine.note(moment, since, lasted);
+        self.coarse.note(moment, since, lasted);
     }
 
     /// What was since so long before `now`: at the grain of minutes, if the window is that long.
@@ -121,8 +125,10 @@ impl Track {
         Self { grain, most, over: VecDeque::new(), open: None }
     }
 
-    fn note(&mut self, moment: Moment, counts: Counts) {
+    fn note(&mut self, moment: Moment, counts: Counts, lasted: Duration) {
         let slot = Slot::at(moment.at, self.grain);
+        // The fleet's clock may have corrected ours: what was noted in a time that has not come yet is not to be kept open.
+        self.open.take_if(|(open, ..)| *open > slot);
         if let Some((_, sample, _)) = self.open.take_if(|(open, ..)| *open < slot) {
             if self.over.len() >= self.most {
                 self.over.pop_front();
@@ -137,6 +143,8 @@ impl Track {
         *throttling = throttling.saturating_add(u32::from(moment.is_throttling));
         *sample = Sample {
             from: sample.from,
+            // Not what passed before it began.
+            seconds: sample.seconds + lasted.min(moment.at.since(sample.from)).as_secs_f64(),
             active_users: moment.active_users,
             low: moment.low,
             high: moment.high,
@@ -162,6 +170,7 @@ impl Counts {
 impl Sample {
     const EMPTY: Self = Self {
         from: Timestamp::from_micros(0),
+        seconds: 0.0,
         active_users: 0,
         low: 0,
         high: 0,
@@ -198,6 +207,17 @@ mod tests {
             [(30, 20, 0.0), (119, 40, 1.0), (120, 0, 1.0)]
         );
         assert!((history.grain_seconds - 60.0).abs() < 1e-9);
+        assert_eq!(history.samples.iter().map(|sample| sample.seconds).collect::<Vec<_>>(), [30.0, 59.0, 0.0]);
+    }
+
+    #[test]
+    fn the_first_sample_lasts_from_its_first_moment() {
+        let mut chronicle = Chronicle::new(30, MINUTE);
+        for second in [55, 59, 61] {
+            chronicle.note(moment(second, 0, false));
+        }
+        let samples = chronicle.history(moment(61, 0, false).at, 30 * MINUTE).samples;
+        assert_eq!(samples.iter().map(|sample| sample.seconds).collect::<Vec<_>>(), [4.0, 1.0]);
     }
 
     #[test]
@@ -216,9 +236,9 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_ran_there_is_nothing_and_a_clock_that_steps_back_ends_nothing() {
+    fn where_nothing_ran_there_is_nothing_and_a_clock_that_was_ahead_is_forgotten() {
         let mut chronicle = Chronicle::new(30, MINUTE);
-        for second in [600, 900, 840, 910] {
+        for second in [7200, 600, 900, 910] {
             chronicle.note(moment(second, 0, false));
         }
         let from: Vec<_> = chronicle.history(moment(910, 0, false).at, 30 * MINUTE).samples;

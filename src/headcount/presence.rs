@@ -92,7 +92,10 @@ impl Shared {
             batch.extend(places.filter_map(|place| presences.get(place).copied()));
             drop(presences);
             for fingerprint in batch.drain(..) {
-                self.refresh(fingerprint);
+                let is_in = self.refresh(fingerprint);
+                if is_in {
+                    self.note_visit(fingerprint, true);
+                }
             }
             rest();
         }

@@ -34,6 +34,7 @@ impl HeldSeat {
                 state.ring.record(self.fingerprint);
             }
         });
+        self.shared.note_visit(self.fingerprint, true);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::room::{Link, Mode};
 use crate::snapshot::Snapshot;
 use crate::threads::Receiver;
 use crate::time::{Slot, Timestamp};
-use crate::what_if::{Houses, Reality};
+use crate::what_if::{Houses, VISITS};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -90,6 +90,7 @@ impl Worker {
     pub fn tick(&mut self) {
         failpoints::at("worker-tick");
         let monotonic = self.shared.clock.monotonic();
+        self.shared.ticked.store(u64::try_from(monotonic.as_micros()).unwrap_or(u64::MAX), Relaxed);
         let (now, slot) = {
             let mut clock = self.shared.fleet_clock.lock();
             (clock.now(monotonic), clock.slot(monotonic))
@@ -122,7 +123,6 @@ impl Worker {
         }
         // Not before: a turn that was broken off is no excuse for a pause that nobody has heard of.
         self.last_tick = monotonic;
-        self.shared.ticked.store(u64::try_from(monotonic.as_micros()).unwrap_or(u64::MAX), Relaxed);
         self.unfinished = None;
 
         let ended = self.shared.change(|state| state.room.expire(now));
@@ -135,7 +135,9 @@ impl Worker {
         self.tell_restarts();
         self.tell_ready(monotonic);
         if monotonic.saturating_sub(self.last_snapshot) >= SNAPSHOT_EVERY {
+            self.shared.saving.store(true, Relaxed);
             self.save();
+            self.shared.saving.store(false, Relaxed);
             self.last_snapshot = monotonic;
         }
     }
@@ -268,8 +270,7 @@ impl Worker {
             self.last_note = Some(monotonic);
             self.shared.note_history(now, monotonic);
             if let Some((houses, _)) = &self.houses {
-                let max_active_users = self.shared.state.read().room.max_active_users();
-                *self.shared.what_if.lock() = houses.told(max_active_users);
+                *self.shared.what_if.lock() = houses.told();
             }
         }
     }
@@ -281,16 +282,14 @@ impl Worker {
         if !self.shared.ready.load(Relaxed) {
             return;
         }
-        let reality = {
-            let state = self.shared.state.read();
-            Reality { max_active_users: state.room.max_active_users(), active_users: state.active_users() }
-        };
+        let active_users = self.shared.state.read().active_users();
         if !std::mem::replace(&mut self.houses_have_begun, true) {
-            houses.begin(slot, reality);
+            houses.begin(slot, active_users);
         }
-        houses.turn(slot, reality);
-        for (fingerprint, is_in) in visits.try_iter() {
-            houses.visit(fingerprint, is_in, slot, reality);
+        houses.turn(slot);
+        // No more than can have waited: who comes meanwhile has the next tick.
+        for (fingerprint, is_in) in visits.try_iter().take(VISITS) {
+            houses.visit(fingerprint, is_in, slot, active_users);
         }
     }
 

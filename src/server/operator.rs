@@ -90,8 +90,10 @@ impl Operator {
     ///
     /// # Errors
     /// [`OperatorError`].
-    pub fn withdraw(&self) -> Result<Value, OperatorError> {
-        self.ask("DELETE", "/api/v1/override", None)
+    pub fn withdraw(&self, by: Option<&str>) -> Result<Value, OperatorError> {
+        let by = by.map(|by| by.bytes().map(|byte| format!("%{byte:02x}")).collect::<String>());
+        let query = by.map_or(String::new(), |by| format!("?by={by}"));
+        self.ask("DELETE", &format!("/api/v1/override{query}"), None)
     }
 
     fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, OperatorError> {
@@ -112,7 +114,7 @@ impl Operator {
         if status == 200 {
             return value.map_err(|_| unreachable("what answers there is no headcount".into()));
         }
-        let why = value.ok().and_then(|problem| problem["detail"].as_str().map(str::to_owned));
+        let why = value.ok().and_then(|problem| problem["detail"].as_str().map(plain));
         Err(OperatorError::Refused {
             url: self.url.clone(),
             status,
@@ -128,7 +130,7 @@ impl fmt::Display for Screen<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = self.0;
         let number = |path: &str| status.pointer(path).and_then(Value::as_f64).unwrap_or_default();
-        let text = |path: &str| status.pointer(path).and_then(Value::as_str).unwrap_or_default();
+        let text = |path: &str| plain(status.pointer(path).and_then(Value::as_str).unwrap_or_default());
         let is = |path: &str| status.pointer(path).and_then(Value::as_bool).unwrap_or_default();
         let whole = |path: &str| Grouped(number(path) as u64);
         let (users, x) = (number("/active_users/estimate"), number("/max_active_users").max(1.0));
@@ -143,8 +145,8 @@ impl fmt::Display for Screen<'_> {
         )?;
         writeln!(f, "[{bar:<30}]  {} to {} (95 %)\n", whole("/active_users/low"), whole("/active_users/high"))?;
         let mut line = |name: &str, what: String| writeln!(f, "  {name:<16}{what}");
-        line("since", text("/mode_since").into())?;
-        line("enforcement", text("/enforcement").into())?;
+        line("since", text("/mode_since"))?;
+        line("enforcement", text("/enforcement"))?;
         let ready = if is("/ready") { "ready" } else { "NOT READY" };
         let uptime = Duration::from_secs(number("/uptime_seconds") as u64);
         line("server", format!("{}, {ready}, up {}", text("/node"), humantime::format_duration(uptime)))?;
@@ -159,7 +161,7 @@ impl fmt::Display for Screen<'_> {
                 whole("/decisions/shadow_rejected")
             ),
         )?;
-        let store = match (text("/sync/store"), is("/sync/ok")) {
+        let store = match (text("/sync/store").as_str(), is("/sync/ok")) {
             ("none", _) => "none: one server alone".into(),
             (store, true) => format!(
                 "{store}, read {:.1} s ago, {} servers; {} rounds, {} lost the race, {} failed",
@@ -179,10 +181,10 @@ impl fmt::Display for Screen<'_> {
         let minutes = number("/ring/slots") as u64 + 1;
         line("known", format!("{} of {minutes} minutes", whole("/ring/coverage")))?;
         line("false positives", format!("{:.1e} of the unknown", number("/ring/false_positive_ratio")))?;
-        let words = |path: &str| status.pointer(path).and_then(Value::as_str).unwrap_or("not said").to_owned();
+        let words = |path: &str| plain(status.pointer(path).and_then(Value::as_str).unwrap_or("not said"));
         line(
             "override",
-            match text("/override/until") {
+            match text("/override/until").as_str() {
                 "" => "none".into(),
                 until => format!(
                     "{}{} until {until}, by {}: {}",
@@ -197,6 +199,11 @@ impl fmt::Display for Screen<'_> {
             },
         )
     }
+}
+
+/// Nothing that controls a terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// 20012 → 20 012.

@@ -6,9 +6,6 @@ use sd_notify::NotifyState;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Ticks come every few milliseconds; a worker without one for so long stands still.
-const STANDS_STILL: Duration = Duration::from_secs(5);
-
 pub(super) fn ready() {
     tell(NotifyState::Ready);
 }
@@ -20,11 +17,13 @@ pub(super) fn stopping() {
 /// As long as the worker works: whoever watches ends this server when it is told nothing any more.
 pub(super) async fn keep_telling(headcount: Headcount) {
     let Some(patience) = sd_notify::watchdog_enabled() else { return };
+    // Ticks come every few milliseconds: a worker without one for half as long as is waited for stands still.
+    let stands_still = (patience / 2).max(Duration::from_secs(1));
     let mut ticks = interval((patience / 3).max(Duration::from_millis(10)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        if headcount.since_last_tick() < STANDS_STILL {
+        if headcount.works(stands_still) {
             tell(NotifyState::Watchdog);
         }
     }

@@ -65,6 +65,8 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         None => FingerprintKey::new(&[0; 16]).expect("sixteen bytes are a key"),
     };
     config.check(key)?;
+    // Reads the URL and the certificates, and connects to nothing.
+    config.redis.as_ref().map(RedisConnection::configured).transpose()?;
     limits::check(config)
 }
 

@@ -57,13 +57,18 @@ async function look(browser, url, name, colorScheme, [width, height], told) {
       assert.ok(box.y + box.height <= 400, `${name}: #${id} ends at ${box.y + box.height} px`);
     }
   }
+  await clean(page, name, told);
+  assert.deepEqual(complaints, [], `${name}: the browser complains`);
+  await page.screenshot({ path: path.join(plan.shots, `${name}-${colorScheme}-${width}.png`), fullPage: width === 375 });
+  await context.close();
+}
+
+// As a screen reader would find it.
+async function clean(page, name, told) {
   const { violations } = await new AxeBuilder({ page }).analyze();
   const found = violations.map(it => `${it.id}: ${it.nodes.map(node => node.target.join(' ')).join(', ')}`);
   assert.deepEqual(found, [], `${name}: axe`);
-  assert.deepEqual(complaints, [], `${name}: the browser complains`);
   told.axe += 1;
-  await page.screenshot({ path: path.join(plan.shots, `${name}-${colorScheme}-${width}.png`), fullPage: width === 375 });
-  await context.close();
 }
 
 async function confirm(page) {
@@ -125,14 +130,25 @@ async function confirm(page) {
     // With the keyboard alone: nobody in, by another X; then second thoughts.
     await page.locator('input[name=mode][value=auto]').focus();
     await page.keyboard.press('ArrowUp');
+    assert.ok(await page.locator('input[name=mode][value=throttling]').isChecked());
     for (const _ of [1, 2, 3, 4, 5]) await page.keyboard.press('Tab');
     assert.equal(await page.evaluate(() => document.activeElement.id), 'set', 'the button comes after the fields');
     await page.keyboard.press('Enter');
     await page.locator('#confirm').waitFor({ state: 'visible', timeout: DEADLINE });
     assert.equal(await page.evaluate(() => document.activeElement.value), 'no', 'the harmless answer has the focus');
+    await clean(page, 'the question', told);
     await page.keyboard.press('Escape');
     await page.locator('#confirm').waitFor({ state: 'hidden', timeout: DEADLINE });
     assert.match(await text(page, 'override'), /None/);
+    await page.locator('#set').focus();
+    await page.keyboard.press('Enter');
+    await page.locator('#confirm').waitFor({ state: 'visible', timeout: DEADLINE });
+    await page.keyboard.press('Tab');
+    await page.keyboard.press('Enter');
+    await until('nobody to get in', async () => /No newcomer gets in/.test(await text(page, 'override')));
+    await page.locator('#withdraw').click();
+    await confirm(page);
+    await until('that to be over', async () => /None/.test(await text(page, 'override')));
 
     // What the server refuses is said.
     await page.locator('#x').fill('99999999');
@@ -161,8 +177,10 @@ async function confirm(page) {
     for (const scheme of ['light', 'dark']) await look(browser, plan.shadow.admin, 'shadow', scheme, SIZES[1], told);
 
     // A token, first the wrong one.
-    const guarded = await browser.newPage();
+    const guarded = await (await browser.newContext()).newPage();
     await guarded.goto(plan.guarded.admin);
+    await guarded.locator('#token').waitFor({ state: 'visible', timeout: DEADLINE });
+    await clean(guarded, 'the token', told);
     await guarded.locator('#token').fill('something else');
     await guarded.locator('#token').press('Enter');
     await until('the refusal of the token', async () => /not the token/.test(await text(guarded, 'login-error')));

@@ -3,6 +3,7 @@
 
 const POLL_MS = 2000;
 const STALE_MS = 5000;
+const STREAM_AGAIN_MS = 30000;
 // The bearer token, where one is configured; forgotten with the tab.
 const TOKEN = 'headcount-token';
 
@@ -10,7 +11,12 @@ const el = id => document.getElementById(id);
 const grouped = new Intl.NumberFormat('en', { useGrouping: true });
 const number = value => grouped.format(value).replaceAll(',', '\u202f');
 const percent = part => `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`;
-const time = at => new Date(at).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' });
+// With its day, if that is another.
+function time(at) {
+  const date = new Date(at);
+  const clock = date.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' });
+  return date.toDateString() === new Date().toDateString() ? clock : `${date.toLocaleDateString([], { day: 'numeric', month: 'short' })}, ${clock}`;
+}
 
 function ago(seconds) {
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
@@ -31,6 +37,10 @@ function cell(kind, text) {
 }
 
 function fill(table, rows) {
+  // What has not changed stays where a reader has found it.
+  const told = JSON.stringify(rows);
+  if (table.dataset.told === told) return;
+  table.dataset.told = told;
   table.replaceChildren(...rows.map(row => {
     const line = document.createElement('tr');
     line.append(...row.map(text => cell('td', text)));
@@ -44,7 +54,10 @@ async function ask(path, options = {}) {
   const headers = { ...options.headers };
   const token = sessionStorage.getItem(TOKEN);
   if (token) headers.authorization = `Bearer ${token}`;
-  const answer = await fetch(path, { ...options, headers, cache: 'no-store' });
+  // Whoever does not answer is not waited for; the body of a stream may take its time.
+  const patience = new AbortController();
+  const timer = setTimeout(() => patience.abort(new Error('no answer in time')), STALE_MS);
+  const answer = await fetch(path, { ...options, headers, cache: 'no-store', signal: patience.signal }).finally(() => clearTimeout(timer));
   if (answer.status === 401) {
     login(Boolean(token));
     throw new Error('a token is needed');
@@ -110,34 +123,40 @@ async function follow() {
 }
 
 async function live() {
-  let streams = true;
+  let streamAgain = 0;
   for (;;) {
     if (waitingForToken) await waitingForToken;
+    if (Date.now() >= streamAgain) {
+      // A stream ends by itself now and then; one that brings nothing is none.
+      if (await follow().catch(() => 0) > 0) continue;
+      streamAgain = Date.now() + STREAM_AGAIN_MS;
+    }
     try {
-      if (streams) {
-        streams = await follow() > 0;
-        continue;
-      }
       show(await (await ask('/api/v1/status')).json());
       connected('asked every 2 s');
-      // A stream is tried again when asking works.
-      streams = true;
     } catch (error) {
-      if (!waitingForToken) connected(`no answer: ${error.message}`);
-      streams = false;
+      if (!waitingForToken) gone(error.message);
+      // Once somebody answers, there may be a stream again.
+      streamAgain = 0;
     }
     await sleep(POLL_MS);
   }
+}
+
+function gone(why) {
+  connected(`no answer: ${why}`);
+  document.body.dataset.stale = true;
+  document.title = 'no answer · headcount';
 }
 
 // --- the house ---
 
 let status = null;
 let heard = 0;
+// The one before, and when it came.
 let previous = null;
 
 function show(next) {
-  previous = status;
   status = next;
   heard = Date.now();
   el('login').hidden = true;
@@ -187,7 +206,7 @@ function alarms() {
   if (!sync.ok) found.push(`The store is away for ${ago(status.active_users.stale_seconds)}: ${sync.last_error?.text ?? 'no answer'}`);
   if (sync.write_refused) found.push(`The store refuses writes: ${sync.write_refused}`);
   if (sync.foreign_generation) found.push('Servers with another shape or key use the same namespace, and share no users with these.');
-  if (ring.coverage < ring.slots + 1) found.push(`${ring.slots + 1 - ring.coverage} of ${ring.slots + 1} minutes are unknown: whom this server does not know it lets in.`);
+  if (ring.coverage < ring.slots + 1) found.push(`${ring.slots + 1 - ring.coverage} of ${ring.slots + 1} minutes are unknown: this server cannot tell newcomers from users who were in then.`);
   if (status.active_users.saturated) found.push('The filters are full: nobody can tell how many more there are. Raise window.capacity.');
   if (ring.false_positive_ratio > 0.01) found.push(`One newcomer in ${Math.round(1 / ring.false_positive_ratio)} is taken for somebody who is in. Raise window.capacity.`);
   if (restarts.worker + restarts.rounds > 0) found.push(`Work beside the decisions began anew ${restarts.worker + restarts.rounds} times after a panic; the log says why.`);
@@ -201,9 +220,15 @@ function alarms() {
 }
 
 function rates() {
-  if (!previous || status.now === previous.now) return null;
-  const seconds = (Date.parse(status.now) - Date.parse(previous.now)) / 1000;
-  const a = status.decisions, b = previous.decisions;
+  const now = { at: performance.now(), decisions: status.decisions, uptime: status.uptime_seconds };
+  if (!previous || now.uptime < previous.uptime) {
+    previous = now;
+    return null;
+  }
+  const seconds = (now.at - previous.at) / 1000;
+  if (seconds < 0.5) return null;
+  const a = now.decisions, b = previous.decisions;
+  previous = now;
   const rate = (...names) => Math.max(0, names.reduce((sum, name) => sum + a[name] - b[name], 0) / seconds);
   return {
     admitted: rate('seen', 'newcomer', 'warming', 'missing', 'exempt'),
@@ -218,14 +243,16 @@ function facts() {
   lately = rates() ?? lately;
   const { sync, ring, decisions, active_users: users } = status;
   const perSecond = value => (value >= 10 ? number(Math.round(value)) : value.toFixed(1));
+  const rejected = status.enforcement === 'shadow' ? 'would have been rejected' : 'rejected';
+  const { seen, newcomer, warming, missing, exempt } = decisions;
   const here = lately
-    ? `${perSecond(lately.admitted)} admitted a second, ${perSecond(lately.newcomers)} of them new; ${perSecond(lately.rejected)} rejected`
+    ? `${perSecond(lately.admitted)} admitted a second, ${perSecond(lately.newcomers)} of them new; ${perSecond(lately.rejected)} ${rejected}`
     : 'counting';
   const rows = [
     ['95 % interval', `${number(users.low)} to ${number(users.high)}`],
     ['Room', `${number(status.room)}; ${number(status.share)} for this server until its next round`],
     ['This server', here],
-    ['Since its start', `${number(decisions.seen + decisions.newcomer)} admitted, ${number(decisions.newcomer)} of them new; ${number(decisions.rejected + decisions.shadow_rejected)} rejected`],
+    ['Since its start', `${number(seen + newcomer + warming + missing + exempt)} admitted, ${number(newcomer + warming)} of them new; ${number(decisions.rejected + decisions.shadow_rejected)} ${rejected}`],
     ['Store', sync.store === 'none' ? 'none: one server alone' : `${sync.store}, ${sync.ok ? `read ${ago(users.stale_seconds)} ago` : 'away'}, ${number(sync.nodes)} ${sync.nodes === 1 ? 'server' : 'servers'}`, !sync.ok],
     ['Rounds', sync.store === 'none' ? 'none' : `${number(sync.rounds)}, ${number(sync.conflicts)} lost the race, ${number(sync.failures)} failed`],
     ['Known', `${ring.coverage} of ${ring.slots + 1} minutes`, ring.coverage < ring.slots + 1],
@@ -266,7 +293,8 @@ let span = 0;
 let history = null;
 
 function minutes() {
-  return SPANS[span][1] || (status ? status.active_users.window_seconds / 60 : 30);
+  // No more than a day is told.
+  return SPANS[span][1] || Math.min(1440, status ? status.active_users.window_seconds / 60 : 30);
 }
 
 function spans() {
@@ -284,8 +312,15 @@ function spans() {
   }));
 }
 
+let drawing = false;
+
 async function draw() {
-  if (!status || el('board').hidden) return;
+  if (drawing || !status || el('board').hidden) return;
+  drawing = true;
+  await redraw().finally(() => { drawing = false; });
+}
+
+async function redraw() {
   const box = el('picture');
   // On a wall the letters of the picture are as large as the others.
   const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
@@ -308,18 +343,18 @@ async function draw() {
 }
 
 function numbers() {
-  const { samples, grain_seconds: grain } = history;
+  const { samples } = history;
   if (samples.length === 0) {
     set('caption', 'Nothing was noted yet.');
     return;
   }
   const most = samples.reduce((one, other) => (other.active_users > one.active_users ? other : one));
-  const lasted = sample => (sample === samples.at(-1) ? Math.max(1, (Date.parse(status.now) - Date.parse(sample.from)) / 1000) : grain);
-  const throttled = samples.reduce((sum, sample) => sum + sample.throttling * lasted(sample), 0);
+  const lasted = sample => Math.max(0.1, sample.seconds);
+  const throttled = samples.reduce((sum, sample) => sum + sample.throttling * sample.seconds, 0);
   set('caption', `From ${time(samples[0].from)}: at most ${number(most.active_users)} active users, at ${time(most.from)}; newcomers turned away for ${throttled < 1 ? 'no time' : ago(throttled)}.`);
   if (el('numbers').open) {
     fill(el('rows'), samples.toReversed().map(sample => [
-      new Date(sample.from).toLocaleTimeString(), number(sample.active_users), number(sample.max_active_users), percent(sample.throttling),
+      time(sample.from), number(sample.active_users), number(sample.max_active_users), percent(sample.throttling),
       (sample.admitted / lasted(sample)).toFixed(1), number(sample.newcomers), (sample.rejected / lasted(sample)).toFixed(1),
     ]));
   }
@@ -334,7 +369,7 @@ function override() {
   el('withdraw').hidden = !inForce;
   const x = now.max_active_users ? `, X is ${number(now.max_active_users)}` : '';
   set('override', inForce
-    ? `${forced}${x}, until ${new Date(now.until).toLocaleTimeString()}, by ${now.by ?? 'somebody'}: ${now.reason ?? 'no reason given'}`
+    ? `${forced}${x}, until ${time(now.until)}, by ${now.by ?? 'somebody'}: ${now.reason ?? 'no reason given'}`
     : 'None: newcomers get in as room allows.');
 }
 
@@ -346,10 +381,10 @@ function sure(text) {
   return new Promise(resolve => { dialog.onclose = () => resolve(dialog.returnValue === 'yes'); });
 }
 
-async function steer(options) {
+async function steer(options, query = '') {
   set('steer-error', '');
   try {
-    await ask('/api/v1/override', options);
+    await ask(`/api/v1/override${query}`, options);
     show(await (await ask('/api/v1/status')).json());
   } catch (error) {
     set('steer-error', error.message);
@@ -370,14 +405,17 @@ el('steer-form').onsubmit = async event => {
 };
 
 el('withdraw').onclick = async () => {
-  if (await sure('The override ends now, on every server of the fleet.')) await steer({ method: 'DELETE' });
+  if (await sure('The override ends now, on every server of the fleet.')) {
+    const by = el('by').value.trim();
+    await steer({ method: 'DELETE' }, by ? `?${new URLSearchParams({ by })}` : '');
+  }
 };
 
 // --- on its own ---
 
 spans();
 setInterval(() => {
-  if (heard && Date.now() - heard > STALE_MS) document.body.dataset.stale = true;
+  if (heard && Date.now() - heard > STALE_MS) gone(`nothing since ${time(heard)}`);
 }, 1000);
 setInterval(draw, 2000);
 let resized = null;
