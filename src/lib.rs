@@ -73,8 +73,8 @@ pub use token_source::{InvalidToken, MAX_TOKEN_BYTES, TokenSource, TokenSourceEr
 pub use what_if::WhatIf;
 
 #[cfg(any(doc, doctest))]
-#[doc = include_str!("../docs/guide/guide.md")]
 pub mod guide {
+    #![doc = include_str!("../docs/guide/guide.md")]
     #[doc = include_str!("../docs/guide/choosing_x.md")]
     pub mod choosing_x {}
     #[doc = include_str!("../docs/guide/fleets.md")]
