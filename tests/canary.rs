@@ -92,7 +92,15 @@ impl Scene {
         wait_for("rounds", || (rounds() > before + 10).then_some(()));
         let mut texts = vec![("an answer", heard), ("the log", self.server.logged())];
         texts.push(("MONITOR", self.monitor.everything_until(&self.redis, "the end of the scene")));
-        for path in ["/", "/metrics", "/api/v1/status", "/api/v1/config"] {
+        for path in [
+            "/",
+            "/metrics",
+            "/api/v1/status",
+            "/api/v1/config",
+            "/api/v1/history",
+            "/api/v1/override",
+            "/chart.svg?minutes=30&width=800&height=300",
+        ] {
             texts.push((path, get(self.server.admin, path, &[]).body));
         }
         let mut stored = String::new();

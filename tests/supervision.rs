@@ -396,7 +396,7 @@ fn a_worker_that_stands_still_is_told_to_nobody_as_well() {
     let server = Server::start(state.path(), &["--max-active-users", "10"], &environment);
     let heard = || {
         let mut bytes = [0; 64];
-        socket.recv(&mut bytes).ok().map(|length| String::from_utf8_lossy(&bytes[..length]).into_owned())
+        socket.recv(&mut bytes).ok().map(|length| String::from_utf8_lossy(&bytes[..length]).trim().to_owned())
     };
     assert_eq!(heard().as_deref(), Some("READY=1"));
     assert_eq!(heard().as_deref(), Some("WATCHDOG=1"));

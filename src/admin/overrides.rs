@@ -91,8 +91,11 @@ pub(super) async fn clear(
         Ok(Query(Withdrawal { by })) => by.or_else(|| address(peer)),
         Err(error) => return problem(StatusCode::BAD_REQUEST, format!("{}; such as ?by=ann", error.body_text())),
     };
+    if by.as_ref().is_some_and(|by| by.chars().count() > 100 || by.chars().any(char::is_control)) {
+        let why = "by has at most 100 characters, and none that control a terminal; such as ?by=ann";
+        return problem(StatusCode::BAD_REQUEST, why);
+    }
     if admin.headcount.clear_override() {
-        let by: String = by.unwrap_or_default().chars().take(100).collect();
         tracing::info!(?by, "an operator took the override back");
     }
     Json(admin.headcount.status().operator).into_response()

@@ -3,7 +3,7 @@
 
 const POLL_MS = 2000;
 const STALE_MS = 5000;
-const STREAM_AGAIN_MS = 30000;
+const STREAM_AGAIN_MS = 10000;
 // The bearer token, where one is configured; forgotten with the tab.
 const TOKEN = 'headcount-token';
 
