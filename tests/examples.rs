@@ -6,16 +6,7 @@ mod support;
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Command, Stdio};
-use support::{Process, get, request, wait_for};
-
-/// An example's program; `cargo test` builds them.
-fn example(name: &str) -> Command {
-    let mut binary = std::env::current_exe().unwrap();
-    binary.pop();
-    binary.pop();
-    Command::new(binary.join("examples").join(name))
-}
+use support::{example, get, request, started, wait_for};
 
 #[test]
 fn the_login_example_lets_nobody_guess_a_sixth_time() {
@@ -38,15 +29,6 @@ fn the_quickstart_runs() {
     // Mounted into a service, and without a token, it shows and changes nothing.
     let body = r#"{"mode":"open"}"#;
     assert_eq!(request(address, "PUT", "/admin/api/v1/override", &[], body).status, 403);
-}
-
-/// The address that an example prints first.
-fn started(command: &mut Command) -> (Process, SocketAddr) {
-    command.stdout(Stdio::piped());
-    let mut process = Process(command.spawn().expect("cargo test builds the examples"));
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(process.0.stdout.take().unwrap()), &mut line).unwrap();
-    (process, line.trim().strip_prefix("http://").unwrap().parse().unwrap())
 }
 
 /// A WebSocket to the match, open and idle; or the status that it was refused with.

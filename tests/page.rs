@@ -8,7 +8,7 @@ mod support;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::Command;
-use support::{Redis, Server, wait_for};
+use support::{Redis, Server, example, started, wait_for};
 use tempfile::tempdir;
 
 const TOKEN: &str = "a bearer token of some length";
@@ -46,6 +46,8 @@ fn a_person_sees_the_house_fill_and_steers_the_fleet() {
     );
     let shadow_state = tempdir().unwrap();
     let shadow = Server::start(shadow_state.path(), &["--max-active-users", "100", "--enforcement", "shadow"], &[]);
+    // In a service, under a path of its own.
+    let (_service, service) = started(example("quickstart").arg("127.0.0.1:0"));
     for server in &servers {
         wait_for("a server to be ready", || server.is_ready().then_some(()));
     }
@@ -56,6 +58,7 @@ fn a_person_sees_the_house_fill_and_steers_the_fleet() {
             "check": format!("http://{}", server.check), "admin": format!("http://{}", server.admin), "pid": server.process.0.id(),
         })).collect::<Vec<_>>(),
         "shadow": { "check": format!("http://{}", shadow.check), "admin": format!("http://{}", shadow.admin) },
+        "mounted": format!("http://{service}/admin"),
         "guarded": { "admin": format!("http://{}", guarded.admin), "token": TOKEN },
         "shots": shots,
     });

@@ -40,8 +40,14 @@ impl fmt::Display for Size {
         let Envelope { max_active_users, capacity, filter_bytes, memory_bytes, value_bytes, most_nodes, .. } = &self.0;
         writeln!(f, "For X = {max_active_users} active users, a window of 30 minutes, rounds of 1 s:\n")?;
         writeln!(f, "  capacity           {capacity} users")?;
+        writeln!(f, "  filters            {} bits, {} hashes", self.0.filter_bits, self.0.hashes)?;
         let (at_max, at_capacity) = (self.0.false_positive_rate_at_max, self.0.false_positive_rate);
-        writeln!(f, "  false positives    {at_max:.1e} at X, {at_capacity:.1e} at capacity")?;
+        let (twice, four_times) =
+            (self.0.false_positive_rate_at_twice_capacity, self.0.false_positive_rate_at_four_times_capacity);
+        writeln!(
+            f,
+            "  false positives    {at_max:.1e} at X, {at_capacity:.1e} at capacity, {twice:.2} at twice, {four_times:.2} at four times"
+        )?;
         writeln!(
             f,
             "  memory             {} a server, whatever the traffic: filters of {}",
@@ -51,11 +57,12 @@ impl fmt::Display for Size {
         let redis = Bytes(self.0.redis_memory_bytes);
         writeln!(f, "  Redis              {redis} at most: 31 values of up to {}", Bytes(*value_bytes))?;
         writeln!(f, "  servers            up to {most_nodes} on one Redis\n")?;
-        writeln!(f, "  servers  writes that win  news after (99 %)  Redis: commands/s    in/s   out/s")?;
+        writeln!(f, "  servers  writes that win   news, half (99 %)  Redis: commands/s    in/s   out/s")?;
         for fleet in &self.0.fleets {
-            let Fleet { nodes, writes_that_win, news_seconds, news_seconds_p99, redis_commands_per_second, .. } = fleet;
+            let Fleet { nodes, writes_that_win, news_seconds_p50, news_seconds_p99, redis_commands_per_second, .. } =
+                fleet;
             let news =
-                if *nodes <= 1 { "–".into() } else { format!("{news_seconds:.1} s ({news_seconds_p99:.1} s)") };
+                if *nodes <= 1 { "–".into() } else { format!("{news_seconds_p50:.1} s ({news_seconds_p99:.1} s)") };
             let [in_, out] =
                 [fleet.redis_bytes_in_per_second, fleet.redis_bytes_out_per_second].map(|it| Bytes(it as u64));
             let wins = 100.0 * writes_that_win;

@@ -176,6 +176,16 @@ async function confirm(page) {
     await shadow.close();
     for (const scheme of ['light', 'dark']) await look(browser, plan.shadow.admin, 'shadow', scheme, SIZES[1], told);
 
+    // In a service of somebody's, which lets nobody change anything without a token.
+    const mounted = await browser.newPage();
+    await mounted.goto(plan.mounted);
+    await until('the page in a service', async () => await text(mounted, 'connection') === 'live');
+    await mounted.locator('#picture svg').waitFor({ timeout: DEADLINE });
+    await mounted.locator('#set').click();
+    await confirm(mounted);
+    await until('the refusal', async () => /token_file/.test(await text(mounted, 'steer-error')));
+    await mounted.close();
+
     // A token, first the wrong one.
     const guarded = await (await browser.newContext()).newPage();
     await guarded.goto(plan.guarded.admin);

@@ -144,6 +144,23 @@ impl Server {
     }
 }
 
+/// An example's program; `cargo test` builds them.
+pub fn example(name: &str) -> Command {
+    let mut binary = std::env::current_exe().unwrap();
+    binary.pop();
+    binary.pop();
+    Command::new(binary.join("examples").join(name))
+}
+
+/// The address that an example prints first.
+pub fn started(command: &mut Command) -> (Process, SocketAddr) {
+    command.stdout(Stdio::piped());
+    let mut process = Process(command.spawn().expect("cargo test builds the examples"));
+    let mut line = String::new();
+    BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (process, line.trim().strip_prefix("http://").unwrap().parse().unwrap())
+}
+
 /// An HTTP answer.
 #[derive(Debug)]
 pub struct Answer {

@@ -4,6 +4,8 @@
 const POLL_MS = 2000;
 const STALE_MS = 5000;
 const STREAM_AGAIN_MS = 10000;
+// A service may have the page under a path of its own.
+const BASE = location.pathname.replace(/\/$/, '');
 // The bearer token, where one is configured; forgotten with the tab.
 const TOKEN = 'headcount-token';
 
@@ -57,7 +59,7 @@ async function ask(path, options = {}) {
   // Whoever does not answer is not waited for; the body of a stream may take its time.
   const patience = new AbortController();
   const timer = setTimeout(() => patience.abort(new Error('no answer in time')), STALE_MS);
-  const answer = await fetch(path, { ...options, headers, cache: 'no-store', signal: patience.signal }).finally(() => clearTimeout(timer));
+  const answer = await fetch(BASE + path, { ...options, headers, cache: 'no-store', signal: patience.signal }).finally(() => clearTimeout(timer));
   if (answer.status === 401) {
     login(Boolean(token));
     throw new Error('a token is needed');
@@ -75,11 +77,13 @@ function login(wrong) {
   sessionStorage.removeItem(TOKEN);
   el('board').hidden = true;
   el('login').hidden = false;
-  set('login-error', wrong ? 'That is not the token.' : '');
+  // Others who ask meanwhile without a token take nothing back.
+  if (wrong) set('login-error', 'That is not the token.');
   if (document.activeElement !== el('token')) el('token').focus();
   return waitingForToken ??= new Promise(resolve => {
     el('login-form').onsubmit = event => {
       event.preventDefault();
+      set('login-error', '');
       sessionStorage.setItem(TOKEN, el('token').value.trim());
       el('token').value = '';
       waitingForToken = null;
@@ -129,6 +133,7 @@ async function live() {
     if (Date.now() >= streamAgain) {
       // A stream ends by itself now and then; one that brings nothing is none.
       if (await follow().catch(() => 0) > 0) continue;
+      if (waitingForToken) continue;
       streamAgain = Date.now() + STREAM_AGAIN_MS;
     }
     try {
@@ -171,6 +176,7 @@ function show(next) {
   document.body.dataset.mode = status.mode;
   set('node', status.node);
   set('mode-word', status.mode);
+  set('turned-away', shadow ? 'newcomers who would be turned away' : 'newcomers turned away');
   set('mode-says', status.enforcement === 'off' ? '· nothing is decided: enforcement is off' : `· ${says}`);
   set('estimate', (users.saturated ? '> ' : '') + number(users.estimate));
   set('of', `active users of ${number(status.max_active_users)}`);
@@ -351,7 +357,7 @@ function numbers() {
   const most = samples.reduce((one, other) => (other.active_users > one.active_users ? other : one));
   const lasted = sample => Math.max(0.1, sample.seconds);
   const throttled = samples.reduce((sum, sample) => sum + sample.throttling * sample.seconds, 0);
-  set('caption', `From ${time(samples[0].from)}: at most ${number(most.active_users)} active users, at ${time(most.from)}; newcomers turned away for ${throttled < 1 ? 'no time' : ago(throttled)}.`);
+  set('caption', `From ${time(samples[0].from)}: at most ${number(most.active_users)} active users, at ${time(most.from)}; newcomers ${status.enforcement === 'shadow' ? 'would have been ' : ''}turned away for ${throttled < 1 ? 'no time' : ago(throttled)}.`);
   if (el('numbers').open) {
     fill(el('rows'), samples.toReversed().map(sample => [
       time(sample.from), number(sample.active_users), number(sample.max_active_users), percent(sample.throttling),
