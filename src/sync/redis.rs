@@ -226,9 +226,9 @@ impl FilterStore for RedisStore {
 
 /// What `look.lua` returns.
 fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError> {
-    let named = match answer.pop() {
+    let named = match answer.pop_if(|last| matches!(last, Value::Array(_))) {
         Some(Value::Array(members)) => read_nodes(members),
-        _ => return Err(StoreError::corrupt("a look that ends too early")),
+        _ => Vec::new(),
     };
     let mut fields = answer.into_iter().map(|field| match field {
         Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),

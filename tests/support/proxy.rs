@@ -149,8 +149,9 @@ async fn carry(
         most_in_flight.fetch_max(in_flight.fetch_add(scripts, Relaxed) + scripts, Relaxed);
     };
     tokio::select! {
-        () = pour(from_client, to_server, there, asked, |_| {}) => {}
-        () = pour(from_server, to_client, back, |_| {}, |_| in_flight.store(0, Relaxed)) => {}
+        // A client that is gone waits for nothing. What a server said before it went is handed on.
+        () = pour(from_client, to_server, there, AtTheEnd::Drop, asked, |_| {}) => {}
+        () = pour(from_server, to_client, back, AtTheEnd::HandOn, |_| {}, |_| in_flight.store(0, Relaxed)) => {}
         () = cut => {}
         _ = targets.changed() => {}
     }
@@ -158,23 +159,30 @@ async fn carry(
 
 const SCRIPT: &[u8] = b"EVALSHA\r\n";
 
-/// Ends as soon as either side has ended, whatever is still on its way.
+/// What becomes of what is still on its way when its sender has ended.
+enum AtTheEnd {
+    Drop,
+    HandOn,
+}
+
 async fn pour(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     weathers: watch::Receiver<Weather>,
+    at_the_end: AtTheEnd,
     came: impl Fn(&[u8]),
     went: impl Fn(&[u8]),
 ) {
     // So little waits that a slow way is slow for who sends, too.
     let (on_its_way, mut pieces) = mpsc::channel::<(Instant, Weather, Vec<u8>)>(64);
-    let take = async {
+    let seen = weathers.clone();
+    let take = async move {
         let mut bytes = vec![0; 16 << 10];
         loop {
-            let most = if let Weather::Slow(_) = *weathers.borrow() { 64 } else { bytes.len() };
+            let most = if let Weather::Slow(_) = *seen.borrow() { 64 } else { bytes.len() };
             let Ok(length @ 1..) = from.read(&mut bytes[..most]).await else { return };
             came(&bytes[..length]);
-            let piece = (Instant::now(), *weathers.borrow(), bytes[..length].to_vec());
+            let piece = (Instant::now(), *seen.borrow(), bytes[..length].to_vec());
             if on_its_way.send(piece).await.is_err() {
                 return;
             }
@@ -202,8 +210,12 @@ async fn pour(
             went(&bytes);
         }
     };
+    let mut hand_on = std::pin::pin!(hand_on);
     tokio::select! {
         () = take => {}
-        () = hand_on => {}
+        () = &mut hand_on => return,
+    }
+    if matches!(at_the_end, AtTheEnd::HandOn) {
+        hand_on.await;
     }
 }
