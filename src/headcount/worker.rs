@@ -88,6 +88,8 @@ impl Worker {
     /// is due; meant to be called every few milliseconds. A tick after one that a panic broke off makes good what that one
     /// has left undone.
     pub fn tick(&mut self) {
+        // Also after a snapshot that panicked.
+        self.shared.saving.store(false, Relaxed);
         failpoints::at("worker-tick");
         let monotonic = self.shared.clock.monotonic();
         self.shared.ticked.store(u64::try_from(monotonic.as_micros()).unwrap_or(u64::MAX), Relaxed);
@@ -137,7 +139,6 @@ impl Worker {
         if monotonic.saturating_sub(self.last_snapshot) >= SNAPSHOT_EVERY {
             self.shared.saving.store(true, Relaxed);
             self.save();
-            self.shared.saving.store(false, Relaxed);
             self.last_snapshot = monotonic;
         }
     }

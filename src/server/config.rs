@@ -1,7 +1,7 @@
 //! Where the configuration comes from: flag beats environment beats file beats default.
 
 use crate::config::{Config, ConfigError};
-use config::{FileFormat, Value, ValueKind};
+use config::{FileFormat, Format, Map, Source, Value, ValueKind};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -137,7 +137,7 @@ pub fn load(
 ) -> Result<Loaded, LoadError> {
     let mut builder = config::Config::builder();
     if let Some(file) = file {
-        builder = builder.add_source(config::File::from(file).format(FileFormat::Toml));
+        builder = builder.add_source(Document::read(file)?);
     }
     let variables = environment.filter_map(|(name, value)| {
         let key = name.strip_prefix(ENVIRONMENT)?.replace("__", ".").to_ascii_lowercase();
@@ -171,6 +171,32 @@ pub fn load(
         return Err(LoadError::Unknown { key, origin });
     }
     Ok(Loaded { config, sources, file: file.map(Path::to_owned) })
+}
+
+/// A file's values, each with the file's name as it was given: the library would make it relative to where we stand.
+#[derive(Debug, Clone)]
+struct Document(Map<String, Value>);
+
+impl Document {
+    fn read(file: &Path) -> Result<Self, LoadError> {
+        let name = file.display().to_string();
+        let text = std::fs::read_to_string(file).map_err(Into::into);
+        let values = text.and_then(|text| FileFormat::Toml.parse(Some(&name), &text));
+        values.map(Self).map_err(|cause| LoadError::Source {
+            origin: Some(name),
+            error: Box::new(config::ConfigError::Foreign(cause)),
+        })
+    }
+}
+
+impl Source for Document {
+    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn collect(&self) -> Result<Map<String, Value>, config::ConfigError> {
+        Ok(self.0.clone())
+    }
 }
 
 impl Loaded {
@@ -330,6 +356,31 @@ mod tests {
         assert_eq!(config.admission.enforcement, Enforcement::Shadow);
         assert_eq!(config.redis.unwrap().sync_every, Some(Duration::from_secs(1)));
         assert_eq!(config.admin.token_file.unwrap(), Path::new("/etc/headcount/admin.token"));
+    }
+
+    #[test]
+    fn a_file_is_called_what_it_was_called() {
+        let directory = tempfile::tempdir().unwrap();
+        let complaint = |name: &str, bytes: &[u8]| {
+            let file = directory.path().join(name);
+            std::fs::write(&file, bytes).unwrap();
+            let error =
+                load(Some(&file), std::iter::empty(), vec![]).map(|loaded| loaded.config).unwrap_err().to_string();
+            let name = format!("{}: ", file.display());
+            error.strip_prefix(&name).unwrap_or_else(|| panic!("{error:?} begins with {name:?}")).to_owned()
+        };
+        assert!(
+            complaint("unknown", b"[admission]\nmax_users = 5").contains("the nearest is admission.max_active_users")
+        );
+        assert!(complaint("of another type", b"[admission]\nmax_active_users = 'x'").contains("a whole number"));
+        assert!(complaint("no TOML", b"[admission]\nmax_active_users = 5 5").contains("line 2, column 20"));
+        assert!(complaint("no text", b"\xff").contains("UTF-8"));
+        let (directory, gone) = (directory.path(), directory.path().join("gone"));
+        for (file, what) in [(directory, "directory"), (&gone, "No such file")] {
+            let error =
+                load(Some(file), std::iter::empty(), vec![]).map(|loaded| loaded.config).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{}: ", file.display())) && error.contains(what), "{error}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@
 #![allow(unreachable_pub, missing_docs)] // A program for itself.
 
 mod bench;
+mod clients;
 mod comparison;
 mod crowd;
 mod origin;

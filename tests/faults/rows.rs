@@ -2,6 +2,7 @@
 //! `tests/supervision.rs`.
 
 mod clocks;
+mod costs;
 mod crowds;
 mod deploys;
 mod hostile;
@@ -72,8 +73,9 @@ pub const ROWS: &[Row] = &[
     row("row_39_another_x", deploys::another_x),
     alone("row_14_redis_is_killed", redis_gone::killed),
     alone("row_15_redis_is_slow", redis_gone::slow),
-    alone("row_24_redis_costs_the_same", crowds::redis_costs_the_same),
-    alone("row_24_redis_costs_50_servers_the_same", crowds::redis_costs_50_servers_the_same),
+    alone("row_24_redis_costs_the_same", costs::redis_costs_the_same),
+    alone("row_24_redis_costs_50_servers_the_same", costs::redis_costs_50_servers_the_same),
+    alone("row_24_redis_costs_50_clients_the_same", costs::redis_costs_50_clients_the_same),
     alone("row_28_readers_and_a_writer", in_process::readers_and_a_writer),
 ];
 

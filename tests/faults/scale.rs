@@ -3,11 +3,11 @@
 
 use crate::Rig;
 use crate::bench::{Bench, SECRET, Spec};
+use crate::clients::Clients;
 use crate::origin::Heard;
 use crate::support::{Monitor, Redis, request};
 use hdrhistogram::Histogram;
-use headcount::{Headcount, RedisStore};
-
+use headcount::Headcount;
 use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -173,25 +173,14 @@ fn measure(rig: &Rig, processes: usize, clients: usize) -> serde_json::Value {
     let bench = bench;
     let (over, arriving, admitted) = (AtomicBool::new(false), AtomicBool::new(true), AtomicU64::new(0));
     let news = Mutex::new(Histogram::<u64>::new_with_bounds(1, 120_000, 3).expect("good bounds"));
-    let mut workers = Vec::new();
     let mut members: Vec<_> =
         (0..processes).map(|place| Member::Process { place, check: bench.server(place).check }).collect();
-    for _ in 0..clients {
-        let builder = Headcount::builder().max_active_users(X).capacity(CAPACITY).slots(SLOTS).length(SLOT * SLOTS);
-        let (headcount, worker) = builder.secret(SECRET).sync_every(SYNC_EVERY).build().expect("a good configuration");
-        let store = RedisStore::open(&url, "default").expect("a good URL");
-        rig.runtime.spawn(headcount.sync_with(store).run());
-        workers.push(worker);
-        members.push(Member::Client(headcount));
-    }
+    let builder = Headcount::builder().max_active_users(X).capacity(CAPACITY).slots(SLOTS).length(SLOT * SLOTS);
+    let builder = builder.secret(SECRET).sync_every(SYNC_EVERY);
+    let without_http = Clients::start(rig.runtime.handle(), &url, clients, &builder);
+    members.extend(without_http.headcounts.iter().cloned().map(Member::Client));
     let observers: Vec<_> = observers(processes, clients).map(|place| (place, Mutex::new(Vec::new()))).collect();
     let row = thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Relaxed) {
-                workers.iter_mut().for_each(headcount::Worker::tick);
-                bench.pass(Duration::from_millis(10));
-            }
-        });
         for (place, outstanding) in &observers {
             let member = &members[*place];
             scope.spawn(|| watch(member, outstanding, &news, &over, &bench));
@@ -214,11 +203,6 @@ fn measure(rig: &Rig, processes: usize, clients: usize) -> serde_json::Value {
         "samples": news.len(), "never": observers.iter().map(|(_, waiting)| waiting.lock().len()).sum::<usize>(), "mean": seconds(news.mean()),
         "p50": seconds(news.value_at_quantile(0.5) as f64), "p99": seconds(news.value_at_quantile(0.99) as f64),
     });
-    for member in &members {
-        if let Member::Client(headcount) = member {
-            rig.runtime.block_on(headcount.stop());
-        }
-    }
     row
 }
 

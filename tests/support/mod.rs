@@ -396,6 +396,11 @@ impl Monitor {
     /// How often each command was asked until now, which is when `mark` is echoed.
     pub fn commands_until(&mut self, redis: &Redis, mark: &str) -> BTreeMap<String, u64> {
         let _: String = redis.ask(&["ECHO", mark]);
+        self.commands_before(mark)
+    }
+
+    /// The same, where somebody else has `mark` echoed.
+    pub fn commands_before(&mut self, mark: &str) -> BTreeMap<String, u64> {
         let mut commands = BTreeMap::new();
         for line in self.lines_until(mark) {
             let name = line.split('"').nth(1).unwrap_or_default().to_ascii_uppercase();
