@@ -3,6 +3,20 @@
 use serde::Serialize;
 
 /// What a limiter has answered since it was made.
+///
+/// ```
+/// use headcount::limit::{Ask, Limiter, Memory, sliding_log};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let logins = Limiter::new("login", Memory::new(sliding_log(1, Duration::from_secs(60)))?).shadow(true);
+/// for _ in 0..3 {
+///     assert!(logins.ask("alice", Ask::ONE).await?.is_allowed(), "it only looks");
+/// }
+/// let status = logins.status();
+/// assert_eq!((status.allowed, status.limited, status.shadow_limited), (1, 0, 2));
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LimiterStatus {
     /// Its name.

@@ -4,6 +4,18 @@ use super::ask::{Ask, Mode};
 use std::time::Duration;
 
 /// What a limiter answered. After `Peek` every field is what it would be after `Take`, but that nothing is reserved.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, Verdict, token_bucket};
+/// use std::time::Duration;
+/// let limiter = Memory::new(token_bucket(Rate::per_second(1), 5))?;
+/// let answer = limiter.at(Duration::ZERO).ask("alice", Ask::permits(3))?;
+/// assert_eq!(answer.verdict, Verdict::Now);
+/// assert_eq!((answer.limit, answer.remaining), (5, 2));
+/// assert_eq!(answer.next_in, Duration::ZERO, "two are left");
+/// assert_eq!(answer.full_in, Duration::from_secs(3), "three have to come back");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 #[must_use]
@@ -29,6 +41,20 @@ pub struct Answer {
 }
 
 /// Now, later, or no.
+///
+/// ```
+/// use headcount::limit::{Ask, Because, Memory, Rate, Verdict, token_bucket};
+/// use std::time::Duration;
+/// const INTERVAL: Duration = Duration::from_millis(100);
+/// let limiter = Memory::new(token_bucket(Rate::per_second(10), 1))?;
+/// let at = limiter.at(Duration::ZERO);
+/// let patient = Ask::ONE.max_wait(INTERVAL);
+/// assert_eq!(at.ask("alice", patient)?.verdict, Verdict::Now);
+/// assert_eq!(at.ask("alice", patient)?.verdict, Verdict::After(INTERVAL), "the next permit is hers");
+/// let refused = Verdict::Refused { retry: Some(INTERVAL), because: Because::Used };
+/// assert_eq!(at.ask("alice", patient)?.verdict, refused, "the one after it is two intervals away");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Go on.
@@ -45,6 +71,19 @@ pub enum Verdict {
 }
 
 /// What is in the way of a permit.
+///
+/// ```
+/// use headcount::limit::{Ask, Because, Memory, classdojo};
+/// use std::time::Duration;
+/// let limiter = Memory::new(classdojo(2, Duration::from_secs(10)).min_gap(Duration::from_secs(2)))?;
+/// let because = |secs, ask| limiter.at(Duration::from_secs(secs)).ask("alice", ask).unwrap().because();
+/// assert_eq!(because(0, Ask::ONE), None);
+/// assert_eq!(because(1, Ask::ONE), Some(Because::TooSoon));
+/// assert_eq!(because(2, Ask::ONE), Some(Because::UsedAndTooSoon), "the refused attempt counts");
+/// assert_eq!(because(4, Ask::ONE), Some(Because::Used));
+/// assert_eq!(because(4, Ask::permits(3)), Some(Because::AboveCapacity));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Because {
     /// The permits are used up.
@@ -60,6 +99,21 @@ pub enum Because {
 }
 
 /// Who answered.
+///
+/// ```
+/// use headcount::limit::{AnsweredBy, Ask, Limiter, Memory, sliding_log};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = Memory::builder(sliding_log(1, Duration::from_secs(60))).max_keys(1).build()?;
+/// let logins = Limiter::new("login", store).shadow(true);
+/// assert_eq!(logins.ask("alice", Ask::ONE).await?.answered_by, AnsweredBy::Store);
+/// let second = logins.ask("alice", Ask::ONE).await?;
+/// assert_eq!((second.is_allowed(), second.answered_by), (true, AnsweredBy::Shadow));
+/// // The store has room for one key, and gives no answer about another.
+/// assert_eq!(logins.ask("bob", Ask::ONE).await?.answered_by, AnsweredBy::OnStoreError);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnsweredBy {
     /// The store that holds the state.
@@ -74,6 +128,19 @@ pub enum AnsweredBy {
 
 /// What was charged, so that it can be given back: once. Whoever cancels one twice gives back twice, though never more than
 /// the limit holds.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, leaky_queue};
+/// use std::time::Duration;
+/// let printer = Memory::new(leaky_queue(Rate::per_second(1), 1)?)?;
+/// let at = printer.at(Duration::ZERO);
+/// assert!(at.ask("page", Ask::ONE)?.wait().is_zero());
+/// let second = at.ask("page", Ask::ONE)?;
+/// assert!(!at.ask("page", Ask::ONE)?.is_allowed(), "one waits, and that is the queue");
+/// at.cancel("page", &second.reservation);
+/// assert_eq!(at.ask("page", Ask::ONE)?.wait(), Duration::from_secs(1), "the turn goes to somebody else");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reservation {
     /// How many permits; none if nothing was charged.

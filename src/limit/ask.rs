@@ -27,6 +27,20 @@ pub(crate) enum Cost {
 }
 
 /// Whether the answer is to take effect.
+///
+/// An [`Ask`] takes; [`Ask::peek`] makes it look.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, sliding_log};
+/// use std::time::Duration;
+/// let limiter = Memory::new(sliding_log(1, Duration::from_secs(60)))?;
+/// let look = limiter.ask("alice", Ask::ONE.peek())?;
+/// let take = limiter.ask("alice", Ask::ONE)?;
+/// assert!(take.is_allowed(), "the look has charged nothing");
+/// assert_eq!((look.verdict, look.remaining), (take.verdict, take.remaining));
+/// assert!(!limiter.ask("alice", Ask::ONE.peek())?.is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// What is granted is charged.

@@ -48,6 +48,18 @@ struct Shared {
 }
 
 /// Where a limiter's keys are.
+///
+/// ```
+/// use headcount::limit::{Ask, Limiter, Memory, Store, sliding_log};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = Store::from(Memory::new(sliding_log(1, Duration::from_secs(60)))?);
+/// let (web, app) = (Limiter::new("web", store.clone()), Limiter::new("app", store));
+/// assert!(web.ask("alice", Ask::ONE).await?.is_allowed());
+/// assert!(!app.ask("alice", Ask::ONE).await?.is_allowed(), "two limiters, and one log of alice");
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Store {
@@ -92,6 +104,25 @@ impl From<Velocity> for Store {
 }
 
 /// What a limiter answers when its store does not.
+///
+/// ```
+/// use headcount::limit::{Ask, Limiter, Memory, OnStoreError, sliding_log};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = || Memory::builder(sliding_log(1, Duration::from_secs(60))).max_keys(1).build();
+/// let local = OnStoreError::Local(store()?);
+/// let words = [(OnStoreError::Allow, [true, true]), (OnStoreError::Deny, [false, false]), (local, [true, false])];
+/// for (word, bob) in words {
+///     let logins = Limiter::new("login", store()?).on_store_error(word);
+///     let _ = logins.ask("alice", Ask::ONE).await?;
+///     // The store is full: it cannot say anything about bob.
+///     let answers = [logins.ask("bob", Ask::ONE).await?, logins.ask("bob", Ask::ONE).await?];
+///     assert_eq!(answers.map(|answer| answer.is_allowed()), bob);
+///     assert_eq!(logins.status().store_errors, 2);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Default)]
 pub enum OnStoreError {
     /// Yes: a limiter that is out of order limits nobody.
@@ -104,6 +135,25 @@ pub enum OnStoreError {
 }
 
 /// Why there is no answer: the caller's mistake. A store that fails is answered as [`OnStoreError`] says.
+///
+/// ```
+/// # #[cfg(feature = "redis")]
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use headcount::RedisConnection;
+/// use headcount::limit::{Ask, AskError, Limiter, Memory, Redis, sliding_log};
+/// # use std::time::Duration;
+/// let policy = sliding_log(5, Duration::from_secs(60));
+/// let connection = RedisConnection::open("redis://127.0.0.1:6379/0")?;
+/// let here = Limiter::new("here", Memory::new(policy.clone())?);
+/// let there = Limiter::new("there", Redis::new(&connection, "there", policy)?);
+/// // No step can charge both: it is refused before anything is asked.
+/// let asked = Limiter::ask_all(&[(&here, "alice", Ask::ONE), (&there, "alice", Ask::ONE)]).await;
+/// assert!(matches!(asked, Err(AskError::NoCommonStore { limiters }) if limiters == ["here", "there"]));
+/// # Ok(()) }
+/// # #[cfg(not(feature = "redis"))]
+/// # fn main() {}
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
@@ -140,6 +190,24 @@ const MOST_DEBTS: u32 = 100;
 const RETRY_ON_STORE_ERROR: Duration = Duration::from_secs(1);
 
 /// What a list of limiters answered as one step.
+///
+/// ```
+/// use headcount::limit::{Ask, Limiter, Memory, sliding_log};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let hour = Duration::from_secs(3600);
+/// let user = Limiter::new("user", Memory::new(sliding_log(5, hour))?);
+/// let team = Limiter::new("team", Memory::new(sliding_log(1, hour))?);
+/// let asks = [(&user, "alice", Ask::ONE), (&team, "red", Ask::ONE)];
+/// assert!(Limiter::ask_all(&asks).await?.is_allowed());
+///
+/// let refused = Limiter::ask_all(&asks).await?;
+/// assert_eq!(refused.refused_by.map(|nth| asks[nth].0.name()), Some("team"));
+/// assert!(refused.answers[0].is_allowed(), "alone, her own limit would have granted");
+/// assert_eq!(user.ask("alice", Ask::permits(0).peek()).await?.remaining, 4, "and it was charged once");
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use]
 pub struct Joint {
@@ -305,6 +373,21 @@ impl Limiter {
     /// Gives back what a list was granted and does not need: reservations whose turn has not come are canceled, the rest is
     /// refunded. A zone in MySQL keeps what it has: its transactions are history.
     ///
+    /// ```
+    /// use headcount::limit::{Ask, Limiter, Memory, sliding_log};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let hour = Duration::from_secs(3600);
+    /// let user = Limiter::new("user", Memory::new(sliding_log(5, hour))?);
+    /// let team = Limiter::new("team", Memory::new(sliding_log(20, hour))?);
+    /// let joint = Limiter::ask_all(&[(&user, "alice", Ask::ONE), (&team, "red", Ask::ONE)]).await?;
+    /// assert!(joint.is_allowed());
+    /// Limiter::cancel_all(joint).await?; // What she asked for was not there.
+    /// assert_eq!(user.ask("alice", Ask::permits(0).peek()).await?.remaining, 5);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// [`AskError`] for what the caller has to mend.
     pub async fn cancel_all(joint: Joint) -> Result<(), AskError> {
@@ -363,6 +446,18 @@ impl Limiter {
 
     /// Settles what was asked for by what it came to. The rest is given back. The excess is taken: as a debt, a limit's worth
     /// at a time, where the policy lets requests wait; otherwise as much of it as is left.
+    ///
+    /// ```
+    /// use headcount::limit::{Ask, Limiter, Memory, sliding_log};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let megabytes = Limiter::new("megabytes", Memory::new(sliding_log(100, Duration::from_secs(3600)))?);
+    /// let asked = megabytes.ask("alice", Ask::permits(50)).await?;
+    /// megabytes.settle("alice", &asked.reservation, 20).await?; // The file was smaller than it was said to be.
+    /// assert_eq!(megabytes.ask("alice", Ask::permits(0).peek()).await?.remaining, 80);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`AskError`] for what the caller has to mend.

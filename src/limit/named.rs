@@ -177,7 +177,22 @@ pub const fn nginx(rate: Rate) -> Nginx {
     Nginx { rate, burst: 0, delay: Some(0) }
 }
 
-/// See [`nginx`].
+/// What stands in nginx's `limit_req` line: a rate, `burst=`, and `delay=` or `nodelay`; see [`nginx`].
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Nginx, Rate, nginx};
+/// use std::time::Duration;
+/// /// Four requests at once: how many milliseconds each is held back, if it passes.
+/// fn held_back(location: Nginx) -> [Option<u128>; 4] {
+///     let limiter = Memory::new(location).unwrap();
+///     let ask = || limiter.at(Duration::ZERO).ask("10.0.0.1", Ask::ONE).unwrap();
+///     [(); 4].map(|()| ask()).map(|answer| answer.is_allowed().then(|| answer.wait().as_millis()))
+/// }
+/// let location = nginx(Rate::per_second(2)).burst(2);
+/// assert_eq!(held_back(location.clone()), [Some(0), Some(500), Some(1000), None]);
+/// assert_eq!(held_back(location.clone().delay(1)), [Some(0), Some(0), Some(500), None]);
+/// assert_eq!(held_back(location.nodelay()), [Some(0), Some(0), Some(0), None]);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nginx {
     rate: Rate,

@@ -33,6 +33,26 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// | [`TwoWindows`] | two counts | a sliding window that may be wrong by a little |
 /// | [`Log`] | the last attempts | a sliding window that is exact, and gaps |
 /// | [`WarmUp`] | stored permits and a time | a cold service that must not get its full rate at once |
+///
+/// What "four a minute" can mean: four come in second 50, and in second 80 so many more may.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Policy, Rate, fixed_window, sliding_counter, sliding_log, token_bucket};
+/// use std::time::Duration;
+/// let minute = Duration::from_secs(60);
+/// let policies: [Policy; 4] = [
+///     token_bucket(Rate::per_minute(4), 4).into(),
+///     fixed_window(4, minute).into(),
+///     sliding_counter(4, minute).into(),
+///     sliding_log(4, minute).into(),
+/// ];
+/// let remaining = policies.map(|policy| {
+///     let limiter = Memory::new(policy).unwrap();
+///     assert!(limiter.at(Duration::from_secs(50)).ask("alice", Ask::permits(4)).unwrap().is_allowed());
+///     limiter.at(Duration::from_secs(80)).ask("alice", Ask::permits(0).peek()).unwrap().remaining
+/// });
+/// assert_eq!(remaining, [2, 4, 1, 0]);
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum Policy {
     /// One theoretical arrival time.
@@ -238,6 +258,19 @@ const MOST_NANOS: u64 = 1 << 62;
 const MOST_LOGGED: u64 = 1_000_000;
 
 /// Why a limiter cannot be built.
+///
+/// ```
+/// use headcount::limit::{Memory, PolicyError, Rate, sliding_log, token_bucket};
+/// use std::time::Duration;
+/// let minute = Duration::from_secs(60);
+/// assert_eq!(Memory::new(sliding_log(0, minute)).unwrap_err(), PolicyError::ZeroLimit);
+/// let too_many = Memory::new(sliding_log(2_000_000, minute)).unwrap_err();
+/// assert!(too_many.to_string().ends_with("at most 1000000; for more, use a token bucket"));
+/// let limiter = Memory::new(sliding_log(5, minute))?;
+/// let bucket = token_bucket(Rate::per_minute(5), 5);
+/// assert_eq!(limiter.change(bucket), Err(PolicyError::OtherKind), "a log's times make no bucket");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {

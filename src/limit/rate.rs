@@ -124,6 +124,13 @@ impl fmt::Display for Rate {
 }
 
 /// Why something is no rate.
+///
+/// ```
+/// use headcount::limit::{Rate, RateError};
+/// assert_eq!("20".parse::<Rate>(), Err(RateError::Syntax { found: "20".into() }), "in what time?");
+/// let backwards = Rate::per_second_f64(-1.0).unwrap_err();
+/// assert_eq!(backwards.to_string(), "-1 permits a second is no rate; write a number from 0 on");
+/// ```
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RateError {
     /// A negative number, or none.

@@ -11,6 +11,18 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// At most `limit` in any window, whenever it begins.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, policy::Log};
+/// use std::time::Duration;
+/// // Three codes in ten minutes, and a minute between two of them.
+/// let codes = Memory::new(Log::new(3, Duration::from_secs(600)).min_gap(Duration::from_secs(60)))?;
+/// let retry = |secs| codes.at(Duration::from_secs(secs)).ask("alice", Ask::ONE).unwrap().retry();
+/// assert_eq!([retry(0), retry(60), retry(150)], [None; 3]);
+/// assert_eq!(retry(180), Some(Duration::from_secs(420)), "when the first leaves the window");
+/// assert_eq!(retry(600), None, "exactly as old as the window, it has left");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Log {
     pub(crate) limit: u64,

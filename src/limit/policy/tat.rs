@@ -21,6 +21,19 @@ use crate::limit::rate::Rate;
 use std::time::Duration;
 
 /// Token bucket, leaky bucket, GCRA: see the module `limit` for the systems that it stands for.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, policy::Tat};
+/// use std::time::Duration;
+/// let second = Duration::from_secs(1);
+/// let bucket = Memory::new(Tat::new(Rate::per_second(1), 3).max_wait(second))?;
+/// let at = bucket.at(Duration::ZERO);
+/// assert!(at.ask("alice", Ask::permits(3))?.wait().is_zero());
+/// assert_eq!(at.ask("alice", Ask::ONE)?.wait(), second);
+/// assert_eq!(at.ask("alice", Ask::ONE)?.retry(), Some(second), "it would have to wait for two");
+/// assert_eq!(bucket.at(10 * second).ask("alice", Ask::permits(0).peek())?.remaining, 3, "a pause saves no more");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tat {
     pub(crate) rate: Rate,
@@ -37,6 +50,18 @@ pub struct Tat {
 }
 
 /// When a request pays.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, policy::{Paid, Tat}};
+/// use std::time::Duration;
+/// let waits = |paid| {
+///     let limiter = Memory::new(Tat::new(Rate::per_second(1), 5).paid(paid)).unwrap();
+///     let asks = [5, 5, 1].map(|permits| Ask::permits(permits).max_wait(Duration::MAX));
+///     asks.map(|ask| limiter.at(Duration::ZERO).ask("k", ask).unwrap().wait().as_secs())
+/// };
+/// assert_eq!(waits(Paid::Before), [0, 5, 6]);
+/// assert_eq!(waits(Paid::After), [0, 0, 5], "the second goes on credit, and the third waits for it");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Paid {
     /// It waits for its own permits.
@@ -46,6 +71,17 @@ pub enum Paid {
 }
 
 /// What a key has that was never asked for.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, policy::{Start, Tat}};
+/// use std::time::Duration;
+/// let remaining = |start, secs| {
+///     let limiter = Memory::new(Tat::new(Rate::per_second(1), 5).start(start)).unwrap();
+///     limiter.at(Duration::from_secs(secs)).ask("new", Ask::permits(0).peek()).unwrap().remaining
+/// };
+/// assert_eq!([0, 3, 60].map(|secs| remaining(Start::Full, secs)), [5, 5, 5]);
+/// assert_eq!([0, 3, 60].map(|secs| remaining(Start::Empty, secs)), [0, 3, 5]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// The whole burst.
@@ -55,6 +91,20 @@ pub enum Start {
 }
 
 /// What a clock that goes back does.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, policy::{OnStepBack, Tat}};
+/// use std::time::Duration;
+/// let remaining = |on_step_back| {
+///     let limiter = Memory::new(Tat::new(Rate::per_second(1), 2).on_step_back(on_step_back)).unwrap();
+///     // Two are taken at second 10; then the clock shows 5, and two seconds pass.
+///     [(10, 2), (5, 0), (7, 0)].map(|(secs, permits)| {
+///         limiter.at(Duration::from_secs(secs)).ask("k", Ask::permits(permits)).unwrap().remaining
+///     })
+/// };
+/// assert_eq!(remaining(OnStepBack::Hold), [0, 0, 0], "no more before second 11");
+/// assert_eq!(remaining(OnStepBack::Recount), [0, 0, 2]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnStepBack {
     /// It stands still until it has caught up: no permit is made, none is lost.

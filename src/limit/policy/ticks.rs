@@ -14,6 +14,19 @@ use crate::limit::nanos;
 use std::time::Duration;
 
 /// Ticks are counted from the store's origin; the instant of a tick belongs to it.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, policy::Ticks};
+/// use std::time::Duration;
+/// let second = Duration::from_secs(1);
+/// let bucket = Memory::new(Ticks::new(2, second).capacity(5).max_wait(second))?;
+/// assert!(bucket.at(Duration::ZERO).ask("k", Ask::permits(2))?.wait().is_zero());
+/// assert_eq!(bucket.at(second / 4).ask("k", Ask::ONE)?.wait(), second * 3 / 4, "until the tick");
+/// let remaining = |at| bucket.at(at).ask("k", Ask::permits(0).peek()).unwrap().remaining;
+/// assert_eq!(remaining(second), 1, "one of its two is gone");
+/// assert_eq!(remaining(10 * second), 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ticks {
     pub(crate) per_tick: u64,

@@ -20,6 +20,18 @@ use crate::limit::nanos;
 use std::time::Duration;
 
 /// At most `limit` in a window, estimated; windows begin at multiples of their length from the store's origin.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, policy::TwoWindows};
+/// use std::time::Duration;
+/// let limiter = Memory::new(TwoWindows::new(10, Duration::from_secs(60)))?;
+/// let at = |secs| limiter.at(Duration::from_secs(secs));
+/// assert!(at(59).ask("alice", Ask::permits(10))?.is_allowed());
+/// assert!(!at(61).ask("alice", Ask::ONE)?.is_allowed());
+/// // Ten in the last window, half of which lies in the last minute: taken for five, wherever they were.
+/// assert_eq!(at(90).ask("alice", Ask::permits(0).peek())?.remaining, 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct TwoWindows {
     pub(crate) limit: u64,

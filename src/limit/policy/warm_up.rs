@@ -22,6 +22,16 @@ use crate::limit::rate::Rate;
 use std::time::Duration;
 
 /// Paid after, like Guava's: a request goes on at once, however large, and the next one waits for it.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, policy::WarmUp};
+/// use std::time::Duration;
+/// let database = Memory::new(WarmUp::new(Rate::per_second(2), Duration::from_secs(4)).max_wait(Duration::MAX))?;
+/// let at = database.at(Duration::ZERO);
+/// let starts: Vec<_> = (0..6).map(|_| at.ask("db", Ask::ONE).unwrap().wait().as_millis()).collect();
+/// assert_eq!(starts, [0, 1375, 2500, 3375, 4000, 4500], "closer and closer, and warm after four seconds");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct WarmUp {
     pub(crate) rate: Rate,

@@ -98,11 +98,36 @@ impl Hasher for AlreadyHashed {
 }
 
 /// A key could not be remembered: the store holds as many limited keys as it may.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, TooManyKeys, sliding_log};
+/// use std::time::Duration;
+/// let limiter = Memory::builder(sliding_log(5, Duration::from_secs(60))).max_keys(1).build()?;
+/// let at = |secs| limiter.at(Duration::from_secs(secs));
+/// assert!(at(0).ask("alice", Ask::ONE)?.is_allowed());
+/// assert_eq!(at(1).ask("bob", Ask::ONE), Err(TooManyKeys));
+/// assert_eq!(at(1).ask("alice", Ask::ONE)?.remaining, 3, "who is limited is not forgotten for somebody new");
+/// assert!(at(61).ask("bob", Ask::ONE)?.is_allowed(), "alice is as if she had never asked");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the store holds all the limited keys it may; raise max_keys, or limit by something with fewer values")]
 pub struct TooManyKeys;
 
 /// Configures a [`Memory`].
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, sliding_log};
+/// use headcount::time::ManualClock;
+/// use std::{sync::Arc, time::Duration};
+/// let (minute, clock) = (Duration::from_secs(60), Arc::new(ManualClock::default()));
+/// let limiter = Memory::builder(sliding_log(1, minute)).max_keys(100_000).clock(Arc::clone(&clock)).build()?;
+/// assert!(limiter.ask("alice", Ask::ONE)?.is_allowed());
+/// assert_eq!(limiter.ask("alice", Ask::ONE)?.retry(), Some(minute));
+/// clock.advance(minute);
+/// assert!(limiter.ask("alice", Ask::ONE)?.is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct MemoryBuilder {
     policy: Result<Policy, PolicyError>,
     max_keys: usize,
@@ -215,6 +240,19 @@ impl Memory {
     /// policies must be [`Tat`](crate::limit::policy::Tat) of one rate, since what one charges is what the other reads. A
     /// later `change` does not concern the handle.
     ///
+    /// ```
+    /// use headcount::limit::{Ask, Memory, Rate, token_bucket};
+    /// use std::time::Duration;
+    /// let rate = Rate::per_minute(1);
+    /// let everybody = Memory::new(token_bucket(rate, 5))?;
+    /// let patrons = everybody.under(token_bucket(rate, 50))?;
+    /// let now = Duration::ZERO;
+    /// assert!(everybody.at(now).ask("alice", Ask::permits(5))?.is_allowed());
+    /// assert!(!everybody.at(now).ask("alice", Ask::ONE)?.is_allowed());
+    /// assert_eq!(patrons.at(now).ask("alice", Ask::ONE)?.remaining, 44, "six of her fifty are used");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`PolicyError`]; [`PolicyError::OtherKind`] for a policy that cannot share keys with the limiter's.
     pub fn under<P>(&self, policy: P) -> Result<Self, PolicyError>
@@ -280,6 +318,18 @@ impl std::fmt::Debug for Memory {
 }
 
 /// A [`Memory`] at one moment; see [`Memory::at`].
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, token_bucket};
+/// use std::time::Duration;
+/// let limiter = Memory::new(token_bucket(Rate::per_second(1), 1))?;
+/// let at = |millis| limiter.at(Duration::from_millis(millis));
+/// assert!(at(0).ask("alice", Ask::ONE)?.is_allowed());
+/// assert!(!at(999).ask("alice", Ask::ONE)?.is_allowed());
+/// assert!(at(1000).ask("alice", Ask::ONE)?.is_allowed());
+/// assert!(!at(500).ask("alice", Ask::ONE)?.is_allowed(), "a clock that goes back makes no permits");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct At<'a> {
     limiter: &'a Memory,
@@ -309,6 +359,18 @@ impl At<'_> {
     }
 
     /// Puts another policy in force: who had so many permits keeps so many, who is in debt stays so.
+    ///
+    /// ```
+    /// use headcount::limit::{Ask, Memory, Rate, token_bucket};
+    /// use std::time::Duration;
+    /// let limiter = Memory::new(token_bucket(Rate::per_minute(1), 10))?;
+    /// let at = limiter.at(Duration::ZERO);
+    /// assert_eq!(at.ask("alice", Ask::permits(8))?.remaining, 2);
+    /// at.change(token_bucket(Rate::per_minute(1), 20))?;
+    /// let look = at.ask("alice", Ask::permits(0).peek())?;
+    /// assert_eq!((look.remaining, look.limit), (2, 20));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`PolicyError`]; the old policy stays in force then. [`PolicyError::OtherKind`] for one of another kind, which could
@@ -375,6 +437,23 @@ pub fn ask_all<K: AsRef<[u8]>>(asks: &[(&Memory, K, Ask)]) -> Result<Vec<Answer>
 }
 
 /// [`ask_all`] at times of the caller's.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, ask_all_at, token_bucket};
+/// use std::time::Duration;
+/// let by_second = Memory::new(token_bucket(Rate::per_second(1), 1))?;
+/// let by_hour = Memory::new(token_bucket(Rate::per_hour(2), 2))?;
+/// let granted = |secs| {
+///     let at = Duration::from_secs(secs);
+///     let asks = [(by_second.at(at), "alice", Ask::ONE), (by_hour.at(at), "alice", Ask::ONE)];
+///     ask_all_at(&asks).unwrap().iter().map(|answer| answer.is_allowed()).collect::<Vec<_>>()
+/// };
+/// assert_eq!(granted(0), [true, true]);
+/// assert_eq!(granted(0), [false, true], "so the hour is not charged");
+/// assert_eq!(granted(1), [true, true]);
+/// assert_eq!(granted(2), [true, false]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// [`TooManyKeys`]; nothing is charged then.

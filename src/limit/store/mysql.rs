@@ -89,6 +89,17 @@ pub struct Mysql {
 }
 
 /// Configures a [`Mysql`].
+///
+/// ```
+/// use headcount::limit::Mysql;
+/// use std::time::Duration;
+/// let url = "mysql://limits:secret@db.internal/app";
+/// let store = Mysql::builder(url).max_connections(4).within(Duration::from_millis(50)).open()?;
+/// assert_eq!(store.connections(), 0, "it connects when it is asked");
+/// let error = Mysql::open(format!("{url}?require_ssl=true")).unwrap_err().to_string();
+/// assert!(error.contains("no TLS") && !error.contains("secret"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct MysqlBuilder {
     url: Secret,
     connections: usize,
@@ -448,6 +459,19 @@ async fn purge_batch(conn: &mut Conn, (zone, keep, at_most): (u32, u64, u32)) ->
 ///
 /// At most the zone's rate in any window, exactly, as [`velocity`](crate::limit::velocity) in memory: times are whole
 /// seconds, an attempt exactly as old as the window still counts, and blocked attempts are stored and not counted.
+///
+/// ```no_run
+/// # async fn example(store: headcount::limit::Mysql) -> Result<(), headcount::limit::SqlError> {
+/// use headcount::limit::Ask;
+/// use std::time::Duration;
+/// store.set_zone(7, 5, Duration::from_secs(60)).await?;
+/// let login = store.velocity(7);
+/// let answer = login.ask("alice", Ask::ONE).await?;
+/// assert!(answer.limit == 5 && answer.transaction.is_some());
+/// let look = login.ask("alice", Ask::ONE.peek()).await?;
+/// assert_eq!(look.transaction, None, "a look is no attempt");
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Velocity {
     store: Mysql,
@@ -521,6 +545,20 @@ impl Velocity {
 }
 
 /// A [`Velocity`] at one moment; see [`Velocity::at`].
+///
+/// ```no_run
+/// # async fn example(store: headcount::limit::Mysql) -> Result<(), headcount::limit::SqlError> {
+/// use headcount::limit::Ask;
+/// use std::time::Duration;
+/// store.set_zone(7, 1, Duration::from_secs(10)).await?;
+/// let zone = store.velocity(7);
+/// let at = |secs: u64| zone.at(Duration::from_secs(1_800_000_000 + secs));
+/// assert!(at(0).ask("alice", Ask::ONE).await?.is_allowed());
+/// let refused = at(10).ask("alice", Ask::ONE).await?;
+/// assert_eq!(refused.retry(), Some(Duration::from_secs(1)), "an attempt as old as the window still counts");
+/// assert!(at(11).ask("alice", Ask::ONE).await?.is_allowed());
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct VelocityAt<'a> {
     velocity: &'a Velocity,
@@ -538,6 +576,18 @@ impl VelocityAt<'_> {
 }
 
 /// One attempt, as it is remembered.
+///
+/// ```no_run
+/// # async fn example(store: headcount::limit::Mysql) -> Result<(), headcount::limit::SqlError> {
+/// use headcount::limit::{Ask, Transaction};
+/// let login = store.velocity(7);
+/// let answer = login.ask("alice", Ask::ONE).await?;
+/// let attempts: Vec<Transaction> = login.history("alice", 10).await?;
+/// assert_eq!(Some(attempts[0].id), answer.transaction, "newest first");
+/// let blocked = attempts.iter().filter(|attempt| attempt.blocked).count();
+/// println!("{blocked} of her last {} attempts were blocked", attempts.len());
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Transaction {

@@ -96,6 +96,17 @@ pub struct Postgres {
 }
 
 /// Configures a [`Postgres`].
+///
+/// ```
+/// use headcount::limit::Postgres;
+/// use std::time::Duration;
+/// let url = "postgres://limits:secret@db.internal/app";
+/// let store = Postgres::builder(url).max_connections(4).within(Duration::from_millis(50)).open()?;
+/// assert_eq!(store.connections(), 0, "it connects when it is asked");
+/// let error = Postgres::open(format!("{url}?sslmode=require")).unwrap_err().to_string();
+/// assert!(error.contains("no TLS") && !error.contains("secret"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct PostgresBuilder {
     url: Secret,
     connections: usize,
@@ -342,6 +353,19 @@ async fn install(client: &mut Object) -> Result<(), SqlError> {
 }
 
 /// Which arithmetic a [`Bucket`] runs.
+///
+/// ```
+/// use headcount::limit::{Form, Postgres, Rate, Rounding};
+/// use std::time::Duration;
+/// let store = Postgres::open("postgres://limits:secret@db.internal/app")?;
+/// let bucket = store.yugabyte(Rate::per_second(2), Duration::from_secs(60))?;
+/// assert_eq!(bucket.form(), Form::Exact);
+/// let as_published = bucket.faithful(Rounding::HalfAway)?;
+/// assert_eq!(as_published.form(), Form::Faithful(Rounding::HalfAway));
+/// // The published function counts in whole tokens per second.
+/// assert!(store.yugabyte(Rate::per_minute(5), Duration::from_secs(60))?.faithful(Rounding::HalfAway).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// As the memory store: the row locked, the clock read once, whole nanoseconds, refusals free.
@@ -351,6 +375,20 @@ pub enum Form {
 }
 
 /// What the published function makes of half a token.
+///
+/// ```no_run
+/// # async fn example(store: headcount::limit::Postgres) -> Result<(), headcount::limit::SqlError> {
+/// use headcount::limit::{Ask, Rate, Rounding};
+/// use std::time::Duration;
+/// for (rounding, is_allowed) in [(Rounding::HalfAway, false), (Rounding::HalfEven, true)] {
+///     let bucket = store.yugabyte(Rate::per_second(1), Duration::from_secs(10))?.faithful(rounding)?;
+///     bucket.at(Duration::from_secs(60)).set("alice", 0).await?;
+///     // Half a token has come, and one is taken: -½ is rounded to -1, or to 0.
+///     let answer = bucket.at(Duration::from_millis(60_500)).ask("alice", Ask::ONE).await?;
+///     assert_eq!(answer.is_allowed(), is_allowed);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rounding {
     /// Away from zero, as PostgreSQL from 14 on does: its `extract` gives a `numeric`.
@@ -364,6 +402,18 @@ pub enum Rounding {
 /// One that has been asked the same questions at the same times gives the same answers as
 /// [`Memory`](crate::limit::Memory) with the same policy, to the nanosecond; the server's clock shows microseconds. A
 /// wait, and a burst, last at most 73 years.
+///
+/// ```no_run
+/// # async fn example(store: headcount::limit::Postgres) -> Result<(), headcount::limit::SqlError> {
+/// use headcount::limit::{Ask, Rate, token_bucket};
+/// let exports = store.bucket(token_bucket(Rate::per_hour(100), 100))?.named("exports")?;
+/// let answer = exports.ask("alice", Ask::permits(30)).await?;
+/// if answer.is_allowed() {
+///     // It came to ten rows only.
+///     exports.refund("alice", 20).await?;
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Bucket {
     store: Postgres,
@@ -618,6 +668,19 @@ impl Bucket {
 }
 
 /// A [`Bucket`] at one moment; see [`Bucket::at`].
+///
+/// ```no_run
+/// # async fn example(store: headcount::limit::Postgres) -> Result<(), headcount::limit::SqlError> {
+/// use headcount::limit::{Ask, Rate, token_bucket};
+/// use std::time::Duration;
+/// let bucket = store.bucket(token_bucket(Rate::per_second(1), 5))?.named("story")?;
+/// let at = |secs: u64| bucket.at(Duration::from_secs(1_800_000_000 + secs));
+/// at(0).set("alice", -2).await?;
+/// let refused = at(0).ask("alice", Ask::ONE).await?;
+/// assert_eq!(refused.retry(), Some(Duration::from_secs(3)), "two that she owes, and the one that she asks for");
+/// assert!(at(3).ask("alice", Ask::ONE).await?.is_allowed());
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct BucketAt<'a> {
     bucket: &'a Bucket,

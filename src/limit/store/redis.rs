@@ -90,6 +90,19 @@ impl Terms {
 }
 
 /// Configures a [`Redis`].
+///
+/// ```
+/// use headcount::RedisConnection;
+/// use headcount::limit::{PolicyError, Redis, sliding_log};
+/// use std::time::Duration;
+/// let connection = RedisConnection::open("redis://127.0.0.1:6379/0")?;
+/// let day = Duration::from_secs(24 * 3600);
+/// let codes = Redis::builder(&connection, "codes", sliding_log(5, day)).namespace("shop").deny_cache(100_000);
+/// assert!(codes.build().is_ok(), "nothing is connected yet");
+/// let year = Redis::builder(&connection, "year", sliding_log(5, 365 * day)).build();
+/// assert_eq!(year.unwrap_err(), PolicyError::TooLongForRedis { found: 365 * day });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct RedisBuilder {
     connection: RedisConnection,
     name: String,
@@ -383,6 +396,20 @@ impl std::fmt::Debug for Redis {
 }
 
 /// A [`Redis`] at one moment, or as a list sees it; see [`Redis::at`] and [`Redis::beside`].
+///
+/// ```no_run
+/// use headcount::limit::{Ask, Redis};
+/// # async fn example(teams: Redis, users: Redis) -> Result<(), headcount::StoreError> {
+/// use std::time::Duration;
+/// let answers = Redis::ask_all(&[(&teams, "red", Ask::ONE), (&users, "alice", Ask::ONE)]).await?;
+/// // Her key of this list lies beside the list's first key, and is another than the one of her own.
+/// users.beside("red").cancel("alice", &answers[1].reservation).await?;
+///
+/// // A test's story, at times of its own.
+/// let at = |secs: u64| users.at(Duration::from_secs(1_800_000_000 + secs));
+/// assert!(at(0).ask("bob", Ask::ONE).await?.is_allowed());
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct RedisView<'a> {
     limiter: &'a Redis,

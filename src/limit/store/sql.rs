@@ -9,6 +9,20 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// Why a SQL store gave no answer.
+///
+/// ```
+/// # #[cfg(feature = "postgres")] {
+/// use headcount::StoreError;
+/// use headcount::limit::{Postgres, Rate, SqlError, guava_bursty};
+/// let store = Postgres::open("postgres://limits:secret@db.internal/app")?;
+/// let mistake = store.bucket(guava_bursty(Rate::per_second(5))).unwrap_err();
+/// assert!(matches!(mistake, SqlError::NotHere(_)));
+/// assert!(mistake.store_error().is_none(), "the caller's to mend, and not what `on_store_error` is about");
+/// let silence = SqlError::from(StoreError::timeout("no answer within 1s"));
+/// assert!(silence.store_error().is_some_and(StoreError::is_timeout));
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SqlError {
