@@ -34,6 +34,24 @@ pub use arrivals::Arrivals;
 pub use habits::{Habits, Roaming};
 
 /// The crowd.
+///
+/// ```
+/// use headcount::players::{Answer, Arrivals, Habits, Players};
+/// use std::time::Duration;
+/// let schedule = |seed| {
+///     let arrivals = Arrivals::steady(100.0, Duration::from_secs(300));
+///     let mut players = Players::new(arrivals, Habits::default(), 8, seed);
+///     let mut visits = Vec::new();
+///     while let Some(visit) = players.next(Duration::from_secs(600)) {
+///         visits.push(visit);
+///         players.answer(visit.player, Answer::Admitted);
+///     }
+///     visits
+/// };
+/// assert!(schedule(7).is_sorted_by_key(|visit| visit.due));
+/// assert_eq!(schedule(7), schedule(7));
+/// assert_ne!(schedule(7), schedule(8));
+/// ```
 #[derive(Debug)]
 pub struct Players {
     arrivals: Arrivals,
@@ -48,6 +66,15 @@ pub struct Players {
 }
 
 /// Which player. Numbered from 0 in the order of arrival.
+///
+/// ```
+/// use headcount::players::{Arrivals, Habits, Players};
+/// use std::time::Duration;
+/// let minute = Duration::from_secs(60);
+/// let mut players = Players::new(Arrivals::steady(100.0, minute), Habits::default(), 1, 7);
+/// let first = players.next(minute).unwrap().player;
+/// assert_eq!((first.index(), first.to_string().as_str()), (0, "player-0"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PlayerId(u32);
 
@@ -66,6 +93,18 @@ impl fmt::Display for PlayerId {
 }
 
 /// A request that a player sends.
+///
+/// ```
+/// use headcount::players::{Arrivals, Habits, Players};
+/// use std::time::Duration;
+/// let minute = Duration::from_secs(60);
+/// let mut players = Players::new(Arrivals::steady(100.0, minute), Habits::default(), 8, 7);
+/// assert_eq!(players.next(Duration::ZERO), None, "nobody is there yet");
+/// let due = players.next_due().unwrap();
+/// let visit = players.next(minute).unwrap();
+/// assert_eq!(visit.due, due);
+/// assert!(visit.server < 8);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visit {
     /// When it is due, since the start.
@@ -77,6 +116,19 @@ pub struct Visit {
 }
 
 /// What a request was answered.
+///
+/// ```
+/// use headcount::players::{Answer, Arrivals, Habits, Players};
+/// use std::time::Duration;
+/// let (minute, retry_after) = (Duration::from_secs(60), Duration::from_secs(15));
+/// let mut players = Players::new(Arrivals::steady(10.0, minute), Habits::default(), 1, 7);
+/// let first = players.next(minute).unwrap();
+/// players.answer(first.player, Answer::Rejected { retry_after });
+/// let again = std::iter::from_fn(|| players.next(2 * minute)).find(|visit| visit.player == first.player).unwrap();
+/// assert_eq!(again.due, first.due + retry_after);
+/// players.answer(again.player, Answer::Admitted);
+/// assert_eq!(players.census().entered, 1);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// In.
@@ -91,6 +143,21 @@ pub enum Answer {
 }
 
 /// How many players there have been, and what became of them.
+///
+/// ```
+/// use headcount::players::{Answer, Arrivals, Habits, Players};
+/// use std::time::Duration;
+/// let habits = Habits { retries: 2, ..Habits::default() };
+/// let mut players = Players::new(Arrivals::steady(60.0, Duration::from_secs(60)), habits, 1, 7);
+/// let mut requests = 0;
+/// while let Some(visit) = players.next(Duration::from_secs(3600)) {
+///     requests += 1;
+///     players.answer(visit.player, Answer::Rejected { retry_after: Duration::from_secs(30) });
+/// }
+/// let census = players.census();
+/// assert_eq!((census.entered, census.gave_up), (0, census.arrived));
+/// assert_eq!(requests, 3 * census.arrived, "each came, and tried twice more");
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Census {
     /// Came to the door.

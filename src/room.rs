@@ -24,6 +24,16 @@ const ROUNDS_UNDER_WAY: f64 = 1.5;
 const FIRST_SHARE_AT_LOOK: u64 = 3;
 
 /// The two modes.
+///
+/// ```
+/// use headcount::{Headcount, Mode};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+/// assert_eq!(headcount.mode(), Mode::Open);
+/// assert!(headcount.admit("alice").is_admitted());
+/// assert_eq!(headcount.mode(), Mode::Throttling);
+/// assert!(headcount.admit("alice").is_admitted(), "who is in stays in");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -44,6 +54,29 @@ impl Mode {
 }
 
 /// What happens to seats that become free while throttling.
+///
+/// ```
+/// use headcount::{Headcount, Refill, time::ManualClock};
+/// use std::{sync::Arc, time::Duration};
+/// for (refill, is_admitted) in [(Refill::Continuous, true), (Refill::AfterResume, false)] {
+///     let clock = Arc::new(ManualClock::default());
+///     let builder = Headcount::builder().max_active_users(4).resume_ratio(0.5).refill(refill);
+///     let (headcount, mut worker) = builder.clock(Arc::clone(&clock)).build()?;
+///     let mut pass = |minutes| {
+///         for _ in 0..minutes {
+///             clock.advance(Duration::from_secs(60));
+///             worker.tick();
+///         }
+///     };
+///     let _ = headcount.admit("alice");
+///     pass(20);
+///     let _ = ["bob", "carol", "dave"].map(|token| headcount.admit(token));
+///     pass(12);
+///     // Of four, alice is forgotten; fewer than two would open the door.
+///     assert_eq!(headcount.admit("erin").is_admitted(), is_admitted);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Refill {
@@ -55,6 +88,17 @@ pub enum Refill {
 }
 
 /// Who is let in while the store is away.
+///
+/// ```
+/// use headcount::{Decision, Headcount, OnOutage};
+/// for (on_outage, decision) in [(OnOutage::Local, Decision::Warming), (OnOutage::Closed, Decision::Rejected)] {
+///     let builder = Headcount::builder().max_active_users(10).secret("the key of our fleet");
+///     let (headcount, _worker) = builder.url("redis://127.0.0.1:6379/0").on_outage(on_outage).build()?;
+///     // Its store has not answered yet: this server cannot tell whether alice is a newcomer.
+///     assert_eq!(headcount.admit("alice").decision(), decision);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnOutage {

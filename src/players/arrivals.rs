@@ -8,6 +8,16 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Poisson arrivals at a rate that changes with time: given by its corners, with straight lines between them.
 ///
 /// Nobody comes before the first corner or after the last.
+///
+/// ```
+/// use headcount::players::Arrivals;
+/// use std::time::Duration;
+/// const MINUTE: Duration = Duration::from_secs(60);
+/// let launch = Arrivals::through([(Duration::ZERO, 0.0), (10 * MINUTE, 600.0), (30 * MINUTE, 60.0)]);
+/// assert_eq!(launch.per_minute(5 * MINUTE), 300.0, "half-way up");
+/// assert_eq!(launch.per_minute(20 * MINUTE), 330.0, "half-way down");
+/// assert_eq!(launch.per_minute(31 * MINUTE), 0.0);
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Arrivals {
     /// Time, and newcomers per minute then.

@@ -7,6 +7,21 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// How players play. Times are the fleet's own.
+///
+/// ```
+/// use headcount::players::{Answer, Arrivals, Habits, Players};
+/// use std::time::Duration;
+/// const MINUTE: Duration = Duration::from_secs(60);
+/// let habits = Habits { session: 5 * MINUTE, return_probability: 1.0, ..Habits::default() };
+/// assert!(*habits.silence.end() < 30 * MINUTE, "nobody is silent for longer than a window");
+/// let mut players = Players::new(Arrivals::steady(60.0, MINUTE), habits, 1, 7);
+/// while let Some(visit) = players.next(120 * MINUTE) {
+///     players.answer(visit.player, Answer::Admitted);
+/// }
+/// let census = players.census();
+/// assert!(census.finished > census.arrived, "most have played more than once");
+/// assert_eq!(census.returned, census.finished);
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Habits {
     /// Mean pause between a player's requests.
@@ -45,6 +60,24 @@ impl Default for Habits {
 }
 
 /// Which server a player's next request goes to.
+///
+/// ```
+/// use headcount::players::{Answer, Arrivals, Habits, Players, Roaming};
+/// use std::time::Duration;
+/// /// The servers that the first player goes to, one after another.
+/// fn servers(roaming: Roaming) -> Vec<usize> {
+///     let habits = Habits { roaming, session: Duration::from_secs(3600), ..Habits::default() };
+///     let mut players = Players::new(Arrivals::steady(10.0, Duration::from_secs(60)), habits, 3, 7);
+///     let mut servers = Vec::new();
+///     while let Some(visit) = players.next(Duration::from_secs(600)) {
+///         servers.extend((visit.player.index() == 0).then_some(visit.server));
+///         players.answer(visit.player, Answer::Admitted);
+///     }
+///     servers
+/// }
+/// assert!(servers(Roaming::Sticky).windows(2).all(|pair| pair[1] == pair[0]));
+/// assert!(servers(Roaming::RoundRobin).windows(2).all(|pair| pair[1] == (pair[0] + 1) % 3));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Roaming {
     /// The next one, as behind a balancer that takes turns.

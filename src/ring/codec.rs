@@ -52,6 +52,17 @@ pub(crate) struct Decoded {
 }
 
 /// Why bytes were not taken for a filter.
+///
+/// The value is not merged, is counted under its [`reason`](Self::reason) in `headcount_corrupt_values_total`, and is
+/// replaced by what the server that found it knows.
+///
+/// ```
+/// use headcount::DecodeError;
+/// let error = DecodeError::Shape { found: 1024, expected: 4096 };
+/// assert_eq!(error.to_string(), "1024 lines; this ring's filters have 4096");
+/// assert_eq!(error.reason(), "shape");
+/// assert!(DecodeError::REASONS.contains(&error.reason()));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {

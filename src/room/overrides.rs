@@ -5,6 +5,23 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// What an operator forces.
+///
+/// ```
+/// use headcount::{Headcount, OverrideMode, OverrideOrder};
+/// use std::time::Duration;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+/// let force = |mode, max_active_users| {
+///     let lasting = Duration::from_secs(600);
+///     headcount.set_override(OverrideOrder { mode, max_active_users, lasting, by: None, reason: None })
+/// };
+/// force(OverrideMode::Throttling, None)?;
+/// assert!(!headcount.admit("alice").is_admitted(), "however much room there is");
+/// force(OverrideMode::Open, None)?;
+/// assert!(headcount.admit("alice").is_admitted() && headcount.admit("bob").is_admitted(), "however little");
+/// force(OverrideMode::Auto, Some(3))?;
+/// assert!(headcount.admit("carol").is_admitted() && !headcount.admit("dave").is_admitted());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OverrideMode {
@@ -17,6 +34,13 @@ pub enum OverrideMode {
 }
 
 /// Orders overrides of a whole fleet: the highest wins.
+///
+/// ```
+/// use headcount::Version;
+/// let version = |number, writer: &str| Version { number, writer: writer.into() };
+/// assert!(version(1_800_000_000_001, "a") > version(1_800_000_000_000, "b"));
+/// assert!(version(1_800_000_000_000, "b") > version(1_800_000_000_000, "a"), "every server agrees which one holds");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Version {
     /// The greater of the store's clock in milliseconds and one more than the version before.
@@ -26,6 +50,27 @@ pub struct Version {
 }
 
 /// An override, or the memory that one was withdrawn.
+///
+/// ```
+/// use headcount::time::{Clock, ManualClock, Timestamp};
+/// use headcount::{Headcount, OverrideMode, OverrideOrder};
+/// use std::{sync::Arc, time::Duration};
+/// let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).clock(Arc::clone(&clock)).build()?;
+/// let lasting = Duration::from_secs(600);
+/// let order = OverrideOrder {
+///     mode: OverrideMode::Throttling,
+///     max_active_users: None,
+///     lasting,
+///     by: Some("ops".into()),
+///     reason: Some("a database is slow".into()),
+/// };
+/// let first = headcount.set_override(order.clone())?;
+/// assert_eq!((first.version.number, first.until), (1_800_000_000_000, clock.wall().plus(lasting)));
+/// let second = headcount.set_override(order)?;
+/// assert!(second.version > first.version, "also within one millisecond");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
     /// Which of several overrides is the latest.
