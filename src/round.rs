@@ -105,6 +105,21 @@ pub enum Stamps {
 }
 
 /// What to do next.
+///
+/// ```
+/// # use headcount::{Headcount, internals::Protocol, round::Exchange};
+/// use headcount::StoreError;
+/// use headcount::round::{Next, Outcome, Request};
+/// # use std::time::Duration;
+/// # let (headcount, _worker) = Headcount::builder().max_active_users(10).secret("the key of our fleet").build()?;
+/// # let Exchange { identity, mut round, .. } = headcount.exchange_by("memory", Protocol::HEADCOUNT);
+/// # let now = Duration::ZERO;
+/// assert!(matches!(round.begin(now), Request::Look { .. }));
+/// let next = round.answer(Err(StoreError::timeout("nothing for 2.5 s")), now);
+/// assert!(matches!(next, Next::Done(Outcome::Timeout)), "the next round asks again, this one does not");
+/// # let _ = identity;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub enum Next {
     /// Ask the store this, and tell [`Round::answer`] what it said.
@@ -114,6 +129,18 @@ pub enum Next {
 }
 
 /// How a round ended.
+///
+/// ```
+/// use headcount::round::Outcome;
+/// use headcount::{Headcount, MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).secret("the key of our fleet").build()?;
+/// let outcome = headcount.sync_with(MemoryStore::new()).round().await;
+/// assert_eq!((outcome, outcome.as_str()), (Outcome::Success, "success"));
+/// assert_eq!(headcount.status().sync.rounds_by_outcome, [1, 0, 0, 0], "in the order of `Outcome::ALL`");
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// All news read, all of this round's news written.
@@ -142,6 +169,32 @@ impl Outcome {
 }
 
 /// One server's side of the exchange, from round to round.
+///
+/// ```
+/// # use headcount::{Headcount, internals::Protocol, round::Exchange};
+/// use headcount::round::{Next, Outcome};
+/// use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::new();
+/// # let (headcount, _worker) = Headcount::builder().max_active_users(10).secret("the key of our fleet").build()?;
+/// # let Exchange { identity, mut round, .. } = headcount.exchange_by("memory", Protocol::HEADCOUNT);
+/// let _ = headcount.admit("alice");
+/// let now = Duration::ZERO; // Of the controller's monotonic clock.
+/// let mut request = round.begin(now);
+/// let outcome = loop {
+///     let within = round.time_for(&request);
+///     let answer = store.exchange(&identity, request, within).await;
+///     match round.answer(answer, now) {
+///         Next::Ask(again) => request = again,
+///         Next::Done(outcome) => break outcome,
+///     }
+/// };
+/// assert_eq!(outcome, Outcome::Success);
+/// assert!(!round.has_news(), "the store knows of alice now");
+/// # Ok(()) }
+/// ```
 #[cfg_attr(test, derive(Clone))]
 pub struct Round {
     shared: Arc<Shared>,

@@ -7,6 +7,15 @@ use std::fmt;
 const MOST_CHARS: usize = 500;
 
 /// A store's failure. What class it is of can be asked; which client library reported it cannot.
+///
+/// ```
+/// use headcount::StoreError;
+/// let away = StoreError::unavailable("connection refused");
+/// assert_eq!(away.to_string(), "not reachable: connection refused");
+/// assert!(away.is_unavailable() && !away.is_timeout());
+/// let hostile = StoreError::corrupt("\u{1b}[2Jsurprise");
+/// assert_eq!(hostile.to_string(), "a senseless answer:  [2Jsurprise", "a log that shows it stays as it is");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreError {
     class: ErrorClass,
@@ -14,6 +23,28 @@ pub struct StoreError {
 }
 
 /// What a store's failure calls for; one word for status and for a metric's label.
+///
+/// ```
+/// use headcount::round::{Identity, Reply, Request};
+/// use headcount::{ErrorClass, FilterStore, Headcount, StoreError};
+/// # use std::time::Duration;
+/// struct Replica;
+/// impl FilterStore for Replica {
+/// #     fn name(&self) -> &'static str { "replica" }
+///     async fn exchange(&self, _: &Identity, _: Request, _: Duration) -> Result<Reply, StoreError> {
+///         Err(StoreError::read_only("READONLY You can't write against a read only replica."))
+///     }
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).secret("the key of our fleet").build()?;
+/// headcount.sync_with(Replica).round().await;
+/// let sync = headcount.status().sync;
+/// assert_eq!(sync.last_error.unwrap().class, ErrorClass::ReadOnly);
+/// assert_eq!(sync.errors.by_class()[3], (ErrorClass::ReadOnly, 1), "in the order of `ErrorClass::ALL`");
+/// assert_eq!(ErrorClass::ReadOnly.as_str(), "read_only");
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorClass {

@@ -34,6 +34,80 @@ const HEAVY_BYTES: usize = 128 << 10;
 ///
 /// One exchange carries what a server has to say and where it stands, and returns what it lacks. There is no get and no
 /// set: a store is free to keep filters, or a log of news.
+///
+/// Below is what a round needs of one. [`MemoryStore`] does more: it keeps generations apart, forgets what was written
+/// longer ago than [`Identity::keep_for`], and tells of the nodes, the namespace's first minute, the last gap and the
+/// operator's word. Whatever the store, a minute's version must be compared and its value written as one step.
+///
+/// ```
+/// use headcount::round::{Entry, Identity, Looked, Outgoing, Published, Reply, Request, Stamp, Stored};
+/// use headcount::time::{Clock, Slot, SystemClock};
+/// use headcount::{FilterStore, Headcount, StoreError};
+/// use std::collections::BTreeMap;
+/// use std::sync::{Arc, Mutex};
+/// use std::time::Duration;
+///
+/// /// Minutes, each with its version and its bytes.
+/// #[derive(Clone, Default)]
+/// struct Board(Arc<Mutex<BTreeMap<Slot, (Stamp, Vec<u8>)>>>);
+///
+/// impl FilterStore for Board {
+///     fn name(&self) -> &'static str {
+///         "board"
+///     }
+///
+///     async fn exchange(&self, _: &Identity, request: Request, _: Duration) -> Result<Reply, StoreError> {
+///         let mut minutes = self.0.lock().map_err(StoreError::unavailable)?;
+///         Ok(match request {
+///             Request::Look { slots, .. } => {
+///                 let entry = |(stamp, value): &(Stamp, Vec<u8>)| Entry { stamp: stamp.clone(), bytes: value.len() };
+///                 Reply::Looked(Looked {
+///                     time: SystemClock::new().wall(),
+///                     minutes: slots.iter().map(|slot| minutes.get(slot).map(entry)).collect(),
+///                     since: None,
+///                     last_heartbeat: None,
+///                     gap: None,
+///                     operator: None,
+///                     nodes: 2,
+///                     named: Vec::new(),
+///                     foreign_generation: false,
+///                     write_refused: None,
+///                 })
+///             }
+///             Request::Fetch { slots } => {
+///                 let stored = |slot: Slot| {
+///                     let (stamp, value) = minutes.get(&slot)?.clone();
+///                     Some(Stored { slot, stamp, value })
+///                 };
+///                 Reply::Fetched(slots.into_iter().filter_map(stored).collect())
+///             }
+///             Request::Publish(news) => {
+///                 let write = |minute: Outgoing| {
+///                     let unchanged = minutes.get(&minute.slot).map(|(stamp, _)| stamp) == minute.after.as_ref();
+///                     if unchanged {
+///                         minutes.insert(minute.slot, (minute.stamp, minute.value));
+///                     }
+///                     unchanged
+///                 };
+///                 let written = news.minutes.into_iter().map(write).collect();
+///                 Reply::Published(Published { written, since: None })
+///             }
+///             Request::Leave => Reply::Left,
+///         })
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let board = Board::default();
+/// let server = || Headcount::builder().max_active_users(10).secret("the key of our fleet").build();
+/// let ((one, _), (other, _)) = (server()?, server()?);
+/// let _ = one.admit("alice");
+/// one.sync_with(board.clone()).round().await;
+/// other.sync_with(board).round().await;
+/// assert!(other.touch("alice"), "one has told other");
+/// # Ok(()) }
+/// ```
 pub trait FilterStore: Send + Sync + 'static {
     /// What the store is called in status and metrics.
     fn name(&self) -> &'static str;
@@ -56,6 +130,24 @@ pub trait FilterStore: Send + Sync + 'static {
 }
 
 /// Runs rounds against a store.
+///
+/// ```
+/// use headcount::round::Outcome;
+/// use headcount::{Headcount, MemoryStore};
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).secret("the key of our fleet").build()?;
+/// let mut rounds = headcount.sync_with(MemoryStore::new());
+/// // One by one, in a test's own time …
+/// assert_eq!(rounds.round().await, Outcome::Success);
+/// // … or about once a second, until the last one hands over what is left.
+/// let running = tokio::spawn(rounds.run());
+/// let _ = headcount.admit("alice");
+/// headcount.stop().await;
+/// running.await?;
+/// assert!(headcount.status().sync.bytes_sent > 0);
+/// # Ok(()) }
+/// ```
 pub struct Rounds<S> {
     headcount: Headcount,
     store: S,

@@ -13,6 +13,16 @@ use std::time::{Duration, Instant, SystemTime};
 pub use fleet::{FleetClock, Observed};
 
 /// A point in time: microseconds since the Unix epoch.
+///
+/// ```
+/// use headcount::time::Timestamp;
+/// use std::time::Duration;
+/// let noon = Timestamp::from_millis(1_800_000_000_000);
+/// assert_eq!(noon.to_string(), "2027-01-15T08:00:00Z");
+/// let later = noon.plus(Duration::from_secs(90));
+/// assert_eq!(later.since(noon), Duration::from_secs(90));
+/// assert_eq!(noon.since(later), Duration::ZERO, "never negative");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
 
@@ -71,6 +81,17 @@ impl serde::Serialize for Timestamp {
 }
 
 /// The number of a slot ("minute"): slot lengths since the Unix epoch.
+///
+/// ```
+/// use headcount::time::{Slot, Timestamp};
+/// use std::time::Duration;
+/// let minute = Duration::from_secs(60);
+/// let now = Timestamp::from_millis(1_800_000_030_000);
+/// let slot = Slot::at(now, minute);
+/// assert_eq!(slot, Slot(30_000_000));
+/// assert_eq!(now.since(slot.start(minute)), Duration::from_secs(30));
+/// assert_eq!(slot.since(slot.minus(29)), 29);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Slot(pub u64);
 
@@ -110,6 +131,26 @@ impl fmt::Display for Slot {
 }
 
 /// Where time comes from. The library reads it in the worker, in rounds, and around a request; a decision itself needs none.
+///
+/// ```
+/// use headcount::time::{Clock, ManualClock, Timestamp};
+/// use std::time::Duration;
+/// /// A minute a second: a window of half an hour passes in half a minute.
+/// struct Fast<C>(C);
+/// impl<C: Clock> Clock for Fast<C> {
+///     fn monotonic(&self) -> Duration {
+///         60 * self.0.monotonic()
+///     }
+///     fn wall(&self) -> Timestamp {
+///         Timestamp::from_micros(60 * self.0.wall().as_micros())
+///     }
+/// }
+/// let fast = Fast(ManualClock::default()); // In a demo: Fast(SystemClock::new())
+/// fast.0.advance(Duration::from_secs(30));
+/// assert_eq!(fast.monotonic(), Duration::from_secs(30 * 60));
+/// let (headcount, _worker) = headcount::Headcount::builder().max_active_users(10).clock(fast).build()?;
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 pub trait Clock: Send + Sync + 'static {
     /// Time since a fixed origin of this process; never steps.
     fn monotonic(&self) -> Duration;
@@ -118,6 +159,14 @@ pub trait Clock: Send + Sync + 'static {
 }
 
 /// The machine's clocks.
+///
+/// ```
+/// use headcount::time::{Clock, SystemClock, Timestamp};
+/// let clock = SystemClock::new();
+/// let started = clock.monotonic();
+/// assert!(clock.wall() > Timestamp::from_millis(1_700_000_000_000), "it is after 2023");
+/// assert!(clock.monotonic() >= started);
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct SystemClock {
     origin: Instant,

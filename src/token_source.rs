@@ -33,6 +33,13 @@ impl TokenSource {
 }
 
 /// A word that names no token source.
+///
+/// ```
+/// use headcount::TokenSource;
+/// let error = "query:token".parse::<TokenSource>().unwrap_err();
+/// let words = "\"query:token\" is no token source; use \"bearer\", \"cookie:NAME\" or \"header:NAME\"";
+/// assert_eq!(error.to_string(), words);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{found:?} is no token source; use \"bearer\", \"cookie:NAME\" or \"header:NAME\"")]
 pub struct TokenSourceError {
@@ -85,6 +92,18 @@ pub(crate) fn is_http_token(name: &str) -> bool {
 }
 
 /// Why the token of a request was not usable.
+///
+/// ```
+/// # #[cfg(feature = "tower")] {
+/// use axum::http::{HeaderMap, HeaderValue, header::COOKIE};
+/// use headcount::{InvalidToken, TokenSource};
+/// let mut headers = HeaderMap::new();
+/// headers.append(COOKIE, HeaderValue::from_static("session=alice"));
+/// assert_eq!(TokenSource::find(&TokenSource::defaults(), &headers), Ok(Some("alice")));
+/// headers.append(COOKIE, HeaderValue::from_static("session=bob"));
+/// assert_eq!(TokenSource::find(&TokenSource::defaults(), &headers), Err(InvalidToken::Ambiguous));
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidToken {
     /// Longer than [`MAX_TOKEN_BYTES`].
@@ -102,6 +121,32 @@ pub enum InvalidToken {
 }
 
 /// Why a token cannot be verified.
+///
+/// With `token.jwt.unverified = "reject"`, the rule, the request is answered 400 with these words; but for
+/// [`NoKeysYet`](Self::NoKeysYet), with which it is admitted and nobody is counted.
+///
+/// ```
+/// use axum::http::{Request, StatusCode};
+/// use headcount::{Headcount, Unverifiable};
+/// use tower::{Layer, ServiceExt, service_fn};
+/// # #[cfg(feature = "jwt")]
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use axum::{body::Body, http::Response};
+/// # let directory = tempfile::tempdir()?;
+/// # let secret = directory.path().join("jwt.secret");
+/// # std::fs::write(&secret, [b's'; 32])?;
+/// # let inner = service_fn(|_| async { Ok::<_, std::convert::Infallible>(Response::new(Body::from("inside"))) });
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).keys([secret]).build()?;
+/// let request = Request::get("/").header("authorization", "Bearer alice").body(())?;
+/// let refused = headcount.layer().layer(inner).oneshot(request).await?;
+/// assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+/// let body = axum::body::to_bytes(Body::new(refused.into_body()), 10_000).await?;
+/// assert!(str::from_utf8(&body)?.contains(&Unverifiable::NoJwt.to_string()));
+/// # Ok(()) }
+/// # #[cfg(not(feature = "jwt"))]
+/// # fn main() {}
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unverifiable {
     /// Not three parts of base64url with JSON in the first two, or with an extension or algorithm that is not understood.

@@ -8,10 +8,60 @@ use std::time::Duration;
 /// The version of a stored filter: opaque, unique per write, compared and never ordered.
 ///
 /// A clock would lose updates within its grain, and a counter would repeat after the store was emptied.
+///
+/// ```
+/// # use headcount::round::{Identity, Outgoing, Publish, Published, Reply, Request, Stamp};
+/// # use headcount::time::Slot;
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::new();
+/// store.flush();
+/// // What was read before the flush will never be there again, so nothing is written over by mistake.
+/// let (after, stamp) = (Some(Stamp("k3v9-7".into())), Stamp("k3v9-8".into()));
+/// let minutes = vec![Outgoing { slot: Slot(30_000_000), after, stamp, value: vec![1] }];
+/// let publish = Request::Publish(Publish { minutes, ..Publish::default() });
+/// let reply = store.exchange(&server("k3v9"), publish, SECOND).await?;
+/// assert_eq!(reply, Reply::Published(Published { written: vec![false], since: None }));
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp(pub String);
 
 /// Who asks, and how long what it writes is kept.
+///
+/// ```
+/// use headcount::round::{Identity, Reply, Request};
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// let ours = Identity {
+///     writer: "k3v9".into(),
+///     node: "eu-1".into(),
+///     generation: 1,
+///     filter_bytes: 64 << 10,
+///     alive_for: 5 * SECOND,
+///     keep_for: 32 * 60 * SECOND,
+/// };
+/// let theirs = Identity { writer: "x7aa".into(), node: "eu-2".into(), generation: 2, ..ours.clone() };
+/// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0 });
+/// for server in [&theirs, &ours] {
+///     let Reply::Looked(looked) = store.exchange(server, look.clone(), SECOND).await? else {
+///         unreachable!("a look is answered by what is there");
+///     };
+///     assert_eq!(looked.nodes, 1, "each counts its own generation");
+///     assert_eq!(looked.foreign_generation, *server == ours, "who came second sees that there is another one");
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// This start's random name.
@@ -29,6 +79,29 @@ pub struct Identity {
 }
 
 /// What a server asks of its store: its news and where it stands.
+///
+/// ```
+/// use headcount::round::{Publish, Reply, Request};
+/// # use headcount::round::Identity;
+/// # use headcount::time::Slot;
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::new();
+/// let ask = async |request| store.exchange(&server("k3v9"), request, SECOND).await;
+/// let slots = vec![Slot(30_000_000)];
+/// assert!(matches!(ask(Request::Look { slots: slots.clone(), names: 0 }).await?, Reply::Looked(_)));
+/// assert_eq!(ask(Request::Fetch { slots }).await?, Reply::Fetched(vec![]), "nobody has published that minute");
+/// assert!(matches!(ask(Request::Publish(Publish::default())).await?, Reply::Published(_)));
+/// assert_eq!(ask(Request::Leave).await?, Reply::Left);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
     /// What is there? Also notes that this server is alive.
@@ -50,6 +123,29 @@ pub enum Request {
 }
 
 /// News for the store.
+///
+/// ```
+/// use headcount::round::{Publish, Reply, Request, Since};
+/// # use headcount::round::Identity;
+/// # use headcount::time::Slot;
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let first = Since { slot: Slot(30_000_000), claimed: true };
+/// let news = Request::Publish(Publish { since: Some(first), ..Publish::default() });
+/// let Reply::Published(published) = MemoryStore::new().exchange(&server("k3v9"), news, SECOND).await? else {
+///     unreachable!("news is answered by what has become of it");
+/// };
+/// assert!(published.written.is_empty(), "one answer for each minute");
+/// assert_eq!(published.since, Some(first.slot));
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Publish {
     /// Filters, each written only if nobody wrote since it was read.
@@ -61,6 +157,35 @@ pub struct Publish {
 }
 
 /// A minute's filter to be written.
+///
+/// ```
+/// use headcount::round::{Outgoing, Publish, Reply, Request, Stamp};
+/// # use headcount::round::Identity;
+/// # use headcount::time::Slot;
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::new();
+/// let write = async |writer: &str, after: Option<&str>, stamp: &str| {
+///     let (after, stamp) = (after.map(|after| Stamp(after.into())), Stamp(stamp.into()));
+///     let minutes = vec![Outgoing { slot: Slot(30_000_000), after, stamp, value: vec![1, 2, 3] }];
+///     let news = Request::Publish(Publish { minutes, ..Publish::default() });
+///     match store.exchange(&server(writer), news, SECOND).await {
+///         Ok(Reply::Published(published)) => published.written[0],
+///         other => panic!("{other:?}"),
+///     }
+/// };
+/// assert!(write("a", None, "a-1").await);
+/// assert!(!write("b", None, "b-1").await, "b has not merged what a wrote");
+/// assert!(write("b", Some("a-1"), "b-2").await);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outgoing {
     /// The minute.
@@ -74,6 +199,33 @@ pub struct Outgoing {
 }
 
 /// The first minute in which the namespace was used: before it, nobody was in.
+///
+/// ```
+/// use headcount::round::{Publish, Published, Reply, Request, Since};
+/// # use headcount::round::Identity;
+/// # use headcount::time::Slot;
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::new();
+/// let tell = async |number, claimed| {
+///     let news = Publish { since: Some(Since { slot: Slot(number), claimed }), ..Publish::default() };
+///     match store.exchange(&server("k3v9"), Request::Publish(news), SECOND).await {
+///         Ok(Reply::Published(Published { since: Some(Slot(since)), .. })) => since,
+///         other => panic!("{other:?}"),
+///     }
+/// };
+/// assert_eq!(tell(100, true).await, 100);
+/// assert_eq!(tell(90, true).await, 100, "there is one already");
+/// assert_eq!(tell(80, false).await, 80, "a server that was there before a flush knows better");
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Since {
     /// The minute.
@@ -84,6 +236,28 @@ pub struct Since {
 }
 
 /// The store's answer; each request has its own.
+///
+/// ```
+/// use headcount::round::{Identity, Reply, Request};
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0 });
+/// let nodes = async |server: &Identity| match store.exchange(server, look.clone(), SECOND).await {
+///     Ok(Reply::Looked(looked)) => looked.nodes,
+///     other => panic!("{other:?}"),
+/// };
+/// assert_eq!((nodes(&server("a")).await, nodes(&server("b")).await), (1, 2));
+/// assert_eq!(store.exchange(&server("a"), Request::Leave, SECOND).await?, Reply::Left);
+/// assert_eq!(nodes(&server("b")).await, 1);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     /// To [`Request::Look`].
@@ -97,6 +271,35 @@ pub enum Reply {
 }
 
 /// What is in the store.
+///
+/// ```
+/// use headcount::round::{Outgoing, Publish, Reply, Request, Stamp};
+/// # use headcount::round::Identity;
+/// # use headcount::time::{ManualClock, Slot, Timestamp};
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let now = Timestamp::from_millis(1_800_000_000_000);
+/// let store = MemoryStore::with_clock(ManualClock::starting_at(now));
+/// let written = Outgoing { slot: Slot(30_000_000), after: None, stamp: Stamp("a-1".into()), value: vec![1, 2, 3] };
+/// let news = Publish { minutes: vec![written], ..Publish::default() };
+/// store.exchange(&server("a"), Request::Publish(news), SECOND).await?;
+///
+/// let slots = vec![Slot(30_000_000), Slot(29_999_999)];
+/// let Reply::Looked(looked) = store.exchange(&server("b"), Request::Look { slots, names: 0 }, SECOND).await? else {
+///     unreachable!("a look is answered by what is there");
+/// };
+/// assert_eq!(looked.time, now, "by which the fleet sets its clocks");
+/// let bytes = looked.minutes.iter().map(|entry| entry.as_ref().map(|entry| entry.bytes));
+/// assert_eq!(bytes.collect::<Vec<_>>(), [Some(3), None], "in the order in which they were asked for");
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Looked {
     /// The store's clock.
@@ -122,6 +325,29 @@ pub struct Looked {
 }
 
 /// A server that looked lately.
+///
+/// ```
+/// use headcount::round::{Reply, Request};
+/// # use headcount::round::Identity;
+/// # use headcount::time::{ManualClock, Timestamp};
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let now = Timestamp::from_millis(1_800_000_000_000);
+/// let store = MemoryStore::with_clock(ManualClock::starting_at(now));
+/// let look = Request::Look { slots: vec![], names: 200 }; // Somebody has the page open.
+/// let Reply::Looked(looked) = store.exchange(&server("k3v9"), look, SECOND).await? else {
+///     unreachable!("a look is answered by what is there");
+/// };
+/// assert_eq!((looked.named[0].name.as_str(), looked.named[0].looked), ("eu-1", now));
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Its name for people.
@@ -131,6 +357,34 @@ pub struct Node {
 }
 
 /// A time in which no node was alive, so that nobody came in.
+///
+/// ```
+/// use headcount::round::{Reply, Request};
+/// # use headcount::round::Identity;
+/// # use headcount::time::{Clock, ManualClock, Timestamp};
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::{sync::Arc, time::Duration};
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+/// let store = MemoryStore::with_clock(Arc::clone(&clock));
+/// let look = async |writer: &str| {
+///     match store.exchange(&server(writer), Request::Look { slots: vec![], names: 0 }, SECOND).await {
+///         Ok(Reply::Looked(looked)) => looked.gap,
+///         other => panic!("{other:?}"),
+///     }
+/// };
+/// assert_eq!(look("a").await, None);
+/// clock.advance(60 * SECOND); // The one server is restarted.
+/// let gap = look("b").await.unwrap();
+/// assert_eq!((gap.to.since(gap.from), gap.closed_by.as_str()), (60 * SECOND, "b"));
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gap {
     /// The last look of any node before it.
@@ -142,6 +396,16 @@ pub struct Gap {
 }
 
 /// The version and size of a stored value.
+///
+/// Two entries that are equal name the same bytes: what was merged once is not fetched again.
+///
+/// ```
+/// use headcount::round::{Entry, Stamp};
+/// let merged = Entry { stamp: Stamp("a-1".into()), bytes: 812 };
+/// let unchanged = Entry { stamp: Stamp("a-1".into()), bytes: 812 };
+/// let rewritten = Entry { stamp: Stamp("b-4".into()), bytes: 812 };
+/// assert!(unchanged == merged && rewritten != merged);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The version.
@@ -151,6 +415,29 @@ pub struct Entry {
 }
 
 /// A stored value, as it was found.
+///
+/// ```
+/// use headcount::round::{Outgoing, Publish, Reply, Request, Stamp, Stored};
+/// # use headcount::round::Identity;
+/// # use headcount::time::Slot;
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (slot, stamp, value) = (Slot(30_000_000), Stamp("a-1".into()), b"no filter at all".to_vec());
+/// let minutes = vec![Outgoing { slot, after: None, stamp: stamp.clone(), value: value.clone() }];
+/// let store = MemoryStore::new();
+/// store.exchange(&server("a"), Request::Publish(Publish { minutes, ..Publish::default() }), SECOND).await?;
+/// // A store keeps bytes; whether they are a filter, who reads them finds out.
+/// let fetched = store.exchange(&server("b"), Request::Fetch { slots: vec![slot] }, SECOND).await?;
+/// assert_eq!(fetched, Reply::Fetched(vec![Stored { slot, stamp, value }]));
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     /// The minute.
@@ -162,6 +449,31 @@ pub struct Stored {
 }
 
 /// How publishing went.
+///
+/// ```
+/// use headcount::round::{Outgoing, Publish, Published, Reply, Request, Stamp};
+/// # use headcount::round::Identity;
+/// # use headcount::time::Slot;
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::new();
+/// let news = |writer: &str, slots: &[u64]| {
+///     let stamp = |slot| Stamp(format!("{writer}-{slot}"));
+///     let minute = |&slot: &u64| Outgoing { slot: Slot(slot), after: None, stamp: stamp(slot), value: vec![1] };
+///     Request::Publish(Publish { minutes: slots.iter().map(minute).collect(), ..Publish::default() })
+/// };
+/// store.exchange(&server("a"), news("a", &[101]), SECOND).await?;
+/// let reply = store.exchange(&server("b"), news("b", &[101, 100]), SECOND).await?;
+/// assert_eq!(reply, Reply::Published(Published { written: vec![false, true], since: None }));
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
     /// For each minute: whether it was written. If not, another server was first.

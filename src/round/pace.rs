@@ -7,6 +7,21 @@ use std::time::Duration;
 ///
 /// With a constant offset, servers that once met in the same moment would meet there for ever, and some would never win
 /// a write.
+///
+/// ```
+/// # use headcount::{Headcount, internals::Protocol, time::ManualClock};
+/// # use std::time::Duration;
+/// # let builder = Headcount::builder().max_active_users(10).secret("the key of our fleet");
+/// # let (headcount, _worker) = builder.clock(ManualClock::default()).build()?;
+/// # let mut pace = headcount.exchange_by("memory", Protocol::HEADCOUNT).pace;
+/// let second = Duration::from_secs(1);
+/// assert_eq!(pace.next(), Duration::ZERO);
+/// pace.ended(second / 10);
+/// assert!((second..2 * second).contains(&pace.next()), "{:?}", pace.next());
+/// pace.ended(second * 13 / 2);
+/// assert!((6 * second..7 * second).contains(&pace.next()), "what a slow round took is not made up for");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Pace {
     period: Duration,

@@ -31,6 +31,21 @@ const NO_VALUE_OF_OURS: &str = "!";
 const WORTH_ASKING_BYTES: usize = 256 << 10;
 
 /// A fleet's store in Redis. Connects with the first round.
+///
+/// ```no_run
+/// use headcount::limit::{Limiter, Redis, sliding_log};
+/// use headcount::{Headcount, RedisStore};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).secret("the key of our fleet").build()?;
+/// let store = RedisStore::open("redis://127.0.0.1:6379/0", "shop")?;
+/// // One connection for the fleet's news and for limiters.
+/// let login = Redis::new(store.connection(), "login", sliding_log(5, Duration::from_secs(60)))?;
+/// let login = Limiter::new("login", login);
+/// tokio::spawn(headcount.sync_with(store).run());
+/// # Ok(()) }
+/// ```
 pub struct RedisStore {
     connection: RedisConnection,
     namespace: String,

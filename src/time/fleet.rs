@@ -10,6 +10,19 @@ use std::time::Duration;
 ///
 /// The result never runs backwards. A jump of more than two slots needs three rounds that agree, so that one confused
 /// answer cannot wipe the ring.
+///
+/// ```
+/// use headcount::time::{FleetClock, Observed, Timestamp};
+/// use std::time::Duration;
+/// let at = |secs: u64| Timestamp::from_millis(secs * 1000);
+/// let secs = Duration::from_secs;
+/// let mut clock = FleetClock::starting_at(at(1_000_000), secs(0), secs(60));
+/// assert_eq!(clock.observe(secs(1), at(5000), secs(1)), Observed::First);
+/// assert_eq!(clock.now(secs(2)), at(5001), "the machine's own idea does not count any more");
+/// // Four seconds under way: the store may have said it at second 10 or 14, and nothing contradicts the clock.
+/// assert_eq!(clock.observe(secs(10), at(5009), secs(14)), Observed::Kept);
+/// assert_eq!(clock.now(secs(20)), at(5019));
+/// ```
 #[derive(Debug, Clone)]
 pub struct FleetClock {
     slot_length: Duration,
@@ -28,6 +41,20 @@ struct Doubt {
 }
 
 /// What a reading of the store's clock did to fleet time.
+///
+/// ```
+/// use headcount::time::{FleetClock, Observed, Timestamp};
+/// use std::time::Duration;
+/// let at = |secs: u64| Timestamp::from_millis(secs * 1000);
+/// let secs = Duration::from_secs;
+/// let mut clock = FleetClock::starting_at(at(1000), secs(0), secs(60));
+/// let mut observe = |second, told| clock.observe(secs(second), at(told), secs(second));
+/// assert_eq!([observe(0, 1000), observe(1, 1001)], [Observed::First, Observed::Kept]);
+/// // An hour ahead, three times.
+/// assert_eq!([observe(2, 4602), observe(3, 4603)], [Observed::Doubted; 2]);
+/// assert_eq!(observe(4, 4604), Observed::Jumped);
+/// assert_eq!(clock.now(secs(5)), at(4605));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Observed {
     /// The first reading: fleet time starts here, and what came before was only this machine's guess.
