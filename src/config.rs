@@ -36,6 +36,24 @@ pub use routes::{Route, RouteClass};
 pub use secret::Secret;
 
 /// Everything that can be configured.
+///
+/// What is not said keeps its default; [`Builder`](crate::Builder) takes it from here.
+///
+/// ```
+/// use headcount::{Builder, Config};
+/// let config: Config = toml::from_str(r#"
+///     [admission]
+///     max_active_users = 20_000
+///
+///     [window]
+///     length = "1h"
+/// "#)?;
+/// assert_eq!(config.window.slots, 30);
+/// let builder: Builder = config.into();
+/// let (headcount, _worker) = builder.build()?;
+/// assert_eq!(headcount.status().active_users.window_seconds, 3600);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -66,13 +84,29 @@ pub struct Config {
 }
 
 /// `[admission]`: who may come in.
+///
+/// ```
+/// # use headcount::{Builder, Config};
+/// let config: Config = toml::from_str(r#"
+///     [admission]
+///     max_active_users = 20_000
+///     resume_ratio = 0.85
+///     refill = "after-resume"
+///     retry_after = { min = "30s", max = "2m" }
+/// "#)?;
+/// assert_eq!(config.admission.exempt_paths, ["/healthz"]);
+/// let builder: Builder = config.into();
+/// let (headcount, _worker) = builder.build()?;
+/// assert_eq!(headcount.status().resume_below, 17_000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Admission {
     /// X: the most active users. There is no default: only a measurement of the backend can tell.
     #[serde(deserialize_with = "whole_if_any")]
     pub max_active_users: Option<u64>,
-    /// Throttling ends when fewer than this part of X is active; above 0, at most 1.
+    /// Throttling ends when fewer than this part of X is active; above 0, at most 1, and 0.9 by default.
     pub resume_ratio: f64,
     /// What happens to seats that become free while throttling.
     #[serde(deserialize_with = "word")]
@@ -85,35 +119,62 @@ pub struct Admission {
     /// What a request without a token is.
     #[serde(deserialize_with = "word")]
     pub missing_token: MissingToken,
-    /// Paths that are always admitted: exact, or a prefix that ends in `/*`.
+    /// Paths that are always admitted: exact, or a prefix that ends in `/*`; by default `/healthz`.
     pub exempt_paths: Vec<String>,
 }
 
 /// `[window]`: how long a token is remembered, and how many users the filters are sized for.
+///
+/// ```
+/// # use headcount::{Builder, Config};
+/// let config: Config = toml::from_str(r#"
+///     admission.max_active_users = 20_000
+///
+///     [window]
+///     length = "10m"
+///     slots = 10
+/// "#)?;
+/// let builder: Builder = config.into();
+/// let (headcount, _worker) = builder.build()?;
+/// let ring = headcount.status().ring;
+/// assert_eq!((ring.slot_seconds, ring.capacity), (60.0, 65_536));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Window {
-    /// How long a token is remembered at least.
+    /// How long a token is remembered at least; at most 7 days, and 30 minutes by default.
     #[serde(with = "humantime_serde")]
     pub length: Duration,
-    /// How many slots the window has.
+    /// How many slots the window has, each of at least 100 ms; 1 to 120, and 30 by default.
     #[serde(deserialize_with = "whole")]
     pub slots: u32,
     /// Distinct users of the whole window that the filters are sized for; by default the next power of two at or above
-    /// 2·X, at least 16,384.
+    /// 2·X, at least 16,384; at most [`Shape::MAX_CAPACITY`].
     #[serde(deserialize_with = "whole_if_any")]
     pub capacity: Option<u64>,
-    /// How likely an unknown token is taken for a known one at `capacity`.
+    /// How likely an unknown token is taken for a known one at `capacity`: 1e-6 to 0.1, and 1e-3 by default.
     pub false_positive_rate: f64,
 }
 
 /// `[token]`: what a token is.
+///
+/// ```
+/// use headcount::{Config, TokenSource};
+/// let config: Config = toml::from_str(r#"
+///     [token]
+///     from = ["cookie:sid", "bearer"]
+///     secret_file = "/etc/headcount/fingerprint.key"
+/// "#)?;
+/// assert_eq!(config.token.from, [TokenSource::Cookie("sid".into()), TokenSource::Bearer]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Token {
-    /// Where the token is looked for; the first source that is present wins.
+    /// Where the token is looked for; the first source that is present wins. By default [`TokenSource::defaults`].
     pub from: Vec<TokenSource>,
-    /// A file that holds the fingerprint key.
+    /// A file that holds the fingerprint key, at least 16 bytes; with `[redis]` all servers must share one.
     pub secret_file: Option<PathBuf>,
     /// The fingerprint key itself; from the environment rather than from a file.
     pub secret: Option<Secret>,
@@ -122,6 +183,20 @@ pub struct Token {
 }
 
 /// `[redis]`: the store that a fleet shares.
+///
+/// ```
+/// use headcount::{Config, OnOutage};
+/// let config: Config = toml::from_str(r#"
+///     [redis]
+///     url = "redis://:hunter2@redis.internal:6379/0"
+///     namespace = "eu"
+///     sync_every = "500ms"
+/// "#)?;
+/// let redis = config.redis.unwrap();
+/// assert_eq!(redis.on_outage, OnOutage::Local);
+/// assert_eq!(format!("{:?}", redis.url), "redis://[redacted]@redis.internal:6379/0");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Redis {
@@ -133,9 +208,10 @@ pub struct Redis {
     pub cert_file: Option<PathBuf>,
     /// The PEM file of the certificate's private key.
     pub key_file: Option<PathBuf>,
-    /// Servers of one namespace share what they have seen.
+    /// Servers of one namespace share what they have seen: 1 to 64 of the characters `A-Z a-z 0-9 - _ .`.
     pub namespace: String,
-    /// How often a server exchanges news with the store; by default 1 s, or half a slot if that is less.
+    /// How often a server exchanges news with the store, 20 ms to half a slot; by default 1 s, or half a slot if that is
+    /// less.
     #[serde(with = "humantime_serde")]
     pub sync_every: Option<Duration>,
     /// Who is let in while the store is away.
@@ -144,6 +220,26 @@ pub struct Redis {
 }
 
 /// `[snapshot]`: what one server alone keeps over a restart.
+///
+/// ```
+/// use headcount::{Builder, Config, Decision};
+/// # let directory = tempfile::tempdir()?;
+/// # let file = directory.path().join("state");
+/// let config: Config = toml::from_str(&format!(r#"
+///     admission.max_active_users = 1
+///
+///     [snapshot]
+///     file = {file:?}
+/// "#))?;
+/// let builder: Builder = config.into();
+/// let (headcount, mut worker) = builder.clone().build()?;
+/// assert!(headcount.admit("alice").is_admitted());
+/// worker.finish();
+/// drop((headcount, worker));
+/// let (headcount, _worker) = builder.build()?;
+/// assert_eq!(headcount.admit("alice").decision(), Decision::Seen);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
@@ -152,22 +248,51 @@ pub struct Snapshot {
 }
 
 /// `[server]`: the check listener.
+///
+/// ```
+/// # use headcount::{Builder, Config};
+/// let config: Config = toml::from_str(r#"
+///     admission.max_active_users = 20_000
+///
+///     [server]
+///     node = "eu-1"
+///     trusted_proxies = ["127.0.0.1", "10.0.0.0/8"]
+/// "#)?;
+/// assert_eq!(config.server.listen.to_string(), "127.0.0.1:7070");
+/// let builder: Builder = config.into();
+/// let (headcount, _worker) = builder.build()?;
+/// assert_eq!(headcount.status().node, "eu-1");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Server {
-    /// Where checks are answered.
+    /// Where checks are answered; by default `127.0.0.1:7070`.
     pub listen: SocketAddr,
     /// This server's name; by default host name and process id.
     pub node: Option<String>,
-    /// Addresses and networks whose `X-Forwarded-*` and `X-Original-*` headers are believed.
+    /// Addresses and networks whose `X-Forwarded-*` and `X-Original-*` headers are believed; by default nobody's.
     pub trusted_proxies: Vec<String>,
 }
 
 /// `[admin]`: the admin listener.
+///
+/// ```
+/// # use headcount::Config;
+/// let config: Config = toml::from_str(r#"
+///     [admin]
+///     listen = "0.0.0.0:7071"
+///     token_file = "/etc/headcount/admin.token"
+///     hosts = ["headcount.internal"]
+/// "#)?;
+/// assert!(!config.admin.listen.ip().is_loopback() && config.admin.token_file.is_some());
+/// assert!(!config.admin.open_metrics);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Admin {
-    /// Where operators are answered.
+    /// Where operators are answered; by default `127.0.0.1:7071`.
     pub listen: SocketAddr,
     /// A file that holds the bearer token; needed on any other address than loopback.
     pub token_file: Option<PathBuf>,
@@ -178,6 +303,15 @@ pub struct Admin {
 }
 
 /// Whether refusals are carried out.
+///
+/// ```
+/// use headcount::{Admission, Admitted, Enforcement, Headcount};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(1).enforcement(Enforcement::Shadow).build()?;
+/// let _ = headcount.admit("alice");
+/// assert_eq!(headcount.admit("bob"), Admission::Admitted(Admitted::ShadowRejected));
+/// assert_eq!(headcount.status().decisions.shadow_rejected, 1);
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Enforcement {
@@ -191,6 +325,17 @@ pub enum Enforcement {
 }
 
 /// What a request without a token is.
+///
+/// ```
+/// use headcount::{Headcount, MissingToken};
+/// let house = |missing_token| Headcount::builder().max_active_users(1).missing_token(missing_token).build();
+/// let ((strict, _), (usual, _)) = (house(MissingToken::Reject)?, house(MissingToken::NewUser)?);
+/// assert!(!strict.admit_missing().is_admitted());
+/// assert!(usual.admit_missing().is_admitted());
+/// assert!(usual.admit("alice").is_admitted(), "who shows no token has taken no seat");
+/// assert!(!usual.admit_missing().is_admitted());
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MissingToken {
@@ -203,14 +348,30 @@ pub enum MissingToken {
     Reject,
 }
 
-/// When a rejected user is told to come back: uniformly between the two.
+/// When a rejected user is told to come back: whole seconds, uniformly between the two.
+///
+/// ```
+/// use headcount::{Admission, Config};
+/// # use headcount::Builder;
+/// let config: Config = toml::from_str(r#"
+///     [admission]
+///     max_active_users = 1
+///     retry_after = { min = "10s", max = "20s" }
+/// "#)?;
+/// # let builder: Builder = config.into();
+/// # let (headcount, _worker) = builder.build()?;
+/// let _ = headcount.admit("alice");
+/// let Admission::Rejected { retry_after } = headcount.admit("bob") else { panic!("there is one seat") };
+/// assert!((10..=20).contains(&retry_after.as_secs()) && retry_after.subsec_nanos() == 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RetryAfter {
-    /// The soonest.
+    /// The soonest, at least 1 s; 15 s by default.
     #[serde(with = "humantime_serde")]
     pub min: Duration,
-    /// The latest.
+    /// The latest, at most 24 h; 45 s by default.
     #[serde(with = "humantime_serde")]
     pub max: Duration,
 }
@@ -519,6 +680,14 @@ impl Server {
 }
 
 /// Why a configuration was refused: the key, what was found, and what would do.
+///
+/// ```
+/// use headcount::{BuildError, Headcount};
+/// let built = Headcount::builder().max_active_users(20_000).resume_ratio(1.5).build();
+/// let Err(BuildError::Config(error)) = built else { panic!("it should be refused") };
+/// assert_eq!(error.key(), "admission.resume_ratio");
+/// assert_eq!(error.to_string(), "admission.resume_ratio is 1.5; it must be above 0 and at most 1, such as 0.9");
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are what was found; the messages say the rest.

@@ -11,6 +11,14 @@ pub const MIN_KEY_BYTES: usize = 16;
 const SECRET_BYTES: usize = 192;
 
 /// What headcount remembers of a token: 64 bits that say nothing about it to anybody without the key.
+///
+/// ```
+/// use headcount::fingerprint::FingerprintKey;
+/// let key = FingerprintKey::new(b"the key of our fleet").unwrap();
+/// let alice = key.fingerprint(b"alice");
+/// assert_ne!(alice, key.fingerprint(b"Alice"));
+/// assert!(!format!("{alice:?}").contains("alice"), "what is logged names nobody");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub(crate) u64);
 
@@ -24,6 +32,15 @@ impl fmt::Debug for Fingerprint {
 ///
 /// xxh3 is fast and spreads well, but it is no cryptographic function: the key keeps strangers from aiming tokens at
 /// chosen bits and from testing guesses against a stolen filter; it does not protect tokens from somebody who holds it.
+///
+/// ```
+/// use headcount::fingerprint::FingerprintKey;
+/// let key = |secret: &str| FingerprintKey::new(secret.as_bytes()).unwrap();
+/// let (ours, theirs) = (key("the key of our fleet"), key("the key of theirs"));
+/// assert_eq!(ours.id(), key("the key of our fleet").id());
+/// assert_ne!(ours.id(), theirs.id());
+/// assert_ne!(ours.fingerprint(b"alice"), theirs.fingerprint(b"alice"));
+/// ```
 #[derive(Clone)]
 pub struct FingerprintKey {
     secret: Box<[u8; SECRET_BYTES]>,
@@ -94,6 +111,13 @@ fn derive(purpose: &[u8], part: u8, key: &[u8]) -> [u8; 32] {
 }
 
 /// Why a key was refused.
+///
+/// ```
+/// use headcount::fingerprint::{FingerprintKey, KeyError};
+/// let error = FingerprintKey::new(b"hunter2").unwrap_err();
+/// assert_eq!(error, KeyError::TooShort { found: 7 });
+/// assert_eq!(error.to_string(), "the fingerprint key has 7 bytes; at least 16 are needed");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// Fewer than [`MIN_KEY_BYTES`] bytes.

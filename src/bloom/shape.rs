@@ -3,12 +3,32 @@
 use super::LANES;
 
 /// The size of a filter: how many lines of 512 bits it has. Filters of one shape can be united.
+///
+/// ```
+/// use headcount::bloom::Shape;
+/// let shape = Shape::for_capacity(65_536, 1e-3)?;
+/// assert_eq!(shape.bytes(), 128_832, "15.7 bits a user, in whole lines of 64 bytes");
+/// assert!(shape.false_positive_ratio(65_536.0) <= 1e-3);
+/// // Nobody is forgotten above the capacity; more of those who are not in are taken for users who are.
+/// assert!((0.03..0.04).contains(&shape.false_positive_ratio(2.0 * 65_536.0)));
+/// # Ok::<(), headcount::bloom::ShapeError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     lines: u32,
 }
 
 /// How many distinct users a filter holds, with a 95 % interval for the error of sampling.
+///
+/// ```
+/// use headcount::bloom::Shape;
+/// let shape = Shape::for_capacity(100_000, 1e-3)?;
+/// let estimate = shape.estimate(shape.bits() / 5);
+/// assert_eq!(estimate.users.round(), 43_872.0);
+/// assert!(estimate.high - estimate.low < 0.01 * estimate.users, "within half a percent, 19 times of 20");
+/// assert!(shape.estimate(shape.bits()).saturated);
+/// # Ok::<(), headcount::bloom::ShapeError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     /// The estimate itself.
@@ -34,6 +54,12 @@ impl Shape {
     ///
     /// # Errors
     /// [`ShapeError`] if a value is outside its bounds.
+    ///
+    /// ```
+    /// use headcount::bloom::Shape;
+    /// let [rough, fine] = [1e-2, 1e-4].map(|ratio| Shape::for_capacity(1_000_000, ratio).unwrap());
+    /// assert!(fine.bits() > 2 * rough.bits(), "a hundredth of the mistakes for 2.3 times the memory");
+    /// ```
     pub fn for_capacity(capacity: u64, ratio: f64) -> Result<Self, ShapeError> {
         if !(1..=Self::MAX_CAPACITY).contains(&capacity) {
             return Err(ShapeError::Capacity { found: capacity });
@@ -117,6 +143,13 @@ impl Shape {
 }
 
 /// Why a shape was refused.
+///
+/// ```
+/// use headcount::bloom::{Shape, ShapeError};
+/// assert_eq!(Shape::for_capacity(0, 1e-3), Err(ShapeError::Capacity { found: 0 }));
+/// let error = Shape::for_capacity(65_536, 0.5).unwrap_err();
+/// assert_eq!(error.to_string(), "false_positive_rate is 0.5; it must be between 1e-6 and 0.1");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum ShapeError {
     /// No filter of this capacity.

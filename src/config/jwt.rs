@@ -6,6 +6,20 @@ use std::path::PathBuf;
 
 /// `[token.jwt]`: present, every token is a JSON Web Token (RFC 7519) whose signature is verified; what is counted is the
 /// user that its claim names, so that a refreshed token is the same user.
+///
+/// ```
+/// use headcount::Config;
+/// use headcount::config::Unverified;
+/// let config: Config = toml::from_str(r#"
+///     [token.jwt]
+///     jwks_url = "https://login.example/.well-known/jwks.json"
+///     issuer = "https://login.example"
+///     audience = ["game"]
+/// "#)?;
+/// let jwt = config.token.jwt.unwrap();
+/// assert_eq!((jwt.claim.as_str(), jwt.unverified), ("sub", Unverified::Reject));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Jwt {
@@ -15,7 +29,7 @@ pub struct Jwt {
     /// A JWK Set, fetched at the start and every five minutes. A server that has not got it yet is not ready, and admits
     /// whose token names a key that it does not know, without counting them.
     pub jwks_url: Option<String>,
-    /// The claim that names the user.
+    /// The claim that names the user; by default `sub`.
     pub claim: String,
     /// Whose tokens are accepted (`iss`); absent: anybody's who has a key. There is one at most: a user's name is unique
     /// only at its issuer.
@@ -28,6 +42,28 @@ pub struct Jwt {
 }
 
 /// What a token is that cannot be verified. It is never counted.
+///
+/// ```
+/// # #[cfg(feature = "jwt")] {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// use axum::{Router, body::Body, http::Request, routing::get};
+/// use headcount::{Headcount, config::Unverified};
+/// use tower::ServiceExt;
+/// # let directory = tempfile::tempdir()?;
+/// # let key = directory.path().join("jwt.key");
+/// # std::fs::write(&key, "a secret of thirty-two bytes, say")?;
+/// for (unverified, status) in [(Unverified::Reject, 400), (Unverified::MissingToken, 200)] {
+///     let (headcount, _worker) =
+///         Headcount::builder().max_active_users(9).keys([&key]).unverified(unverified).build()?;
+///     let app = Router::new().route("/", get(|| async { "in" })).layer(headcount.layer());
+///     let request = Request::get("/").header("authorization", "Bearer forged").body(Body::empty())?;
+///     assert_eq!(app.oneshot(request).await?.status(), status);
+///     assert_eq!(headcount.status().active_users.estimate, 0);
+/// }
+/// # Ok(()) }
+/// # run().unwrap() }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unverified {

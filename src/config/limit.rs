@@ -8,6 +8,23 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// `[[limit]]`: a rate limiter that `headcount serve` applies to checks, after admission and in order.
+///
+/// ```
+/// use headcount::Config;
+/// use headcount::config::{LimitKey, LimitStore};
+/// let config: Config = toml::from_str(r#"
+///     [[limit]]
+///     name = "login"
+///     key = "client_ip"
+///     algorithm = "sliding_log"
+///     rate = "5/1m"
+///     routes = ["/login"]
+/// "#)?;
+/// let [login] = &config.limit[..] else { panic!("there is one limit") };
+/// assert_eq!((login.rate.permits, login.rate.time.as_secs()), (5, 60));
+/// assert_eq!((&login.key, login.store), (&LimitKey::ClientIp, LimitStore::Memory));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
     /// For headers, status and metrics: 1 to 64 of the characters `A-Z a-z 0-9 - _ .`, and no other limit's.
@@ -80,6 +97,12 @@ pub enum LimitKey {
 }
 
 /// A word that names no key.
+///
+/// ```
+/// use headcount::config::LimitKey;
+/// let error = "path".parse::<LimitKey>().unwrap_err();
+/// assert!(error.to_string().starts_with("\"path\" is no key of a limit; use \"token\", \"subject\""));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{found:?} is no key of a limit; use \"token\", \"subject\", \"client_ip\", \"header:NAME\" or \"constant\"")]
 pub struct LimitKeyError {
@@ -87,6 +110,17 @@ pub struct LimitKeyError {
 }
 
 /// How a limiter counts; each is a constructor of the same name in [`crate::limit`].
+///
+/// ```
+/// use headcount::config::{Algorithm, Limit};
+/// let limit = |algorithm: &str| {
+///     toml::from_str::<Limit>(&format!("name = 'api'\nkey = 'token'\nrate = '20/s'\n{algorithm}"))
+/// };
+/// assert_eq!(limit("").unwrap().algorithm, Algorithm::TokenBucket);
+/// assert_eq!(limit("algorithm = 'sliding_log'").unwrap().algorithm, Algorithm::SlidingLog);
+/// let error = limit("algorithm = 'gcra'").unwrap_err().to_string();
+/// assert!(error.contains("`token_bucket`") && error.contains("`sliding_counter`"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // Said there.
@@ -104,6 +138,24 @@ pub enum Algorithm {
 }
 
 /// Whom a limit concerns.
+///
+/// ```
+/// use headcount::{BuildError, Builder, Config};
+/// let config: Config = toml::from_str(r#"
+///     admission.max_active_users = 20_000
+///
+///     [[limit]]
+///     name = "newcomers"
+///     key = "constant"
+///     rate = "50/s"
+///     applies_to = "newcomers"
+///     store = "redis"
+/// "#)?;
+/// let builder: Builder = config.into();
+/// let Err(BuildError::Config(error)) = builder.build() else { panic!("they are in memory only") };
+/// assert_eq!(error.key(), "limit.store");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AppliesTo {
@@ -115,6 +167,23 @@ pub enum AppliesTo {
 }
 
 /// Where a limiter's keys are.
+///
+/// ```
+/// use headcount::{BuildError, Builder, Config};
+/// let config: Config = toml::from_str(r#"
+///     admission.max_active_users = 20_000
+///
+///     [[limit]]
+///     name = "api"
+///     key = "token"
+///     rate = "20/s"
+///     store = "redis"
+/// "#)?;
+/// let builder: Builder = config.into();
+/// let Err(BuildError::Config(error)) = builder.build() else { panic!("no Redis is named") };
+/// assert!(error.to_string().starts_with("limit.store holds \"redis: [redis] is missing, and its url\""));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitStore {
@@ -130,6 +199,22 @@ pub enum LimitStore {
 }
 
 /// What a limiter answers when its store does not.
+///
+/// ```
+/// use headcount::Config;
+/// use headcount::config::OnStoreError;
+/// let config: Config = toml::from_str(r#"
+///     [[limit]]
+///     name = "payments"
+///     key = "token"
+///     rate = "5/1m"
+///     store = "redis"
+///     on_store_error = "local"
+/// "#)?;
+/// assert_eq!(config.limit[0].on_store_error, OnStoreError::Local);
+/// assert_eq!(config.limit[0].within.as_millis(), 50, "after this the store counts as silent");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnStoreError {
@@ -143,6 +228,17 @@ pub enum OnStoreError {
 }
 
 /// `[postgres]` and `[mysql]`: databases that hold limits.
+///
+/// ```
+/// # use headcount::Config;
+/// let config: Config = toml::from_str(r#"
+///     [postgres]
+///     url = "postgres://app:hunter2@db.internal/limits"
+/// "#)?;
+/// let shown = format!("{:?}", config.postgres.unwrap());
+/// assert_eq!(shown, "Database { url: postgres://[redacted]@db.internal/limits }");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Database {
     /// `postgres://user:password@host/database`, `mysql://user:password@host/database`.
@@ -166,6 +262,13 @@ pub struct Quota {
 }
 
 /// A text that is not `permits/time`.
+///
+/// ```
+/// use headcount::config::Quota;
+/// let error = "20 per second".parse::<Quota>().unwrap_err();
+/// assert!(error.to_string().ends_with("write permits per time, as in \"20/s\", \"5/1m\" or \"100/1h\""));
+/// assert!("5/1M".parse::<Quota>().is_err(), "a month? A minute?");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{found:?} is no rate; write permits per time, as in \"20/s\", \"5/1m\" or \"100/1h\"")]
 pub struct QuotaError {

@@ -9,6 +9,20 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 /// `[pass]`: present, every admission hands out a signed pass.
+///
+/// ```
+/// use headcount::{Builder, Config};
+/// let config: Config = toml::from_str(r#"
+///     admission.max_active_users = 20_000
+///
+///     [pass]
+///     carry = "cookie:pass"
+/// "#)?;
+/// let builder: Builder = config.into();
+/// let (headcount, _worker) = builder.build()?;
+/// assert!(headcount.pass("alice").is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pass {
@@ -37,6 +51,12 @@ pub enum PassCarrier {
 }
 
 /// A word that names no carrier.
+///
+/// ```
+/// use headcount::config::PassCarrier;
+/// let error = "query:pass".parse::<PassCarrier>().unwrap_err();
+/// assert_eq!(error.to_string(), "\"query:pass\" carries no pass; use \"header\" or \"cookie:NAME\"");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{found:?} carries no pass; use \"header\" or \"cookie:NAME\"")]
 pub struct PassCarrierError {

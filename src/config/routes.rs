@@ -4,6 +4,22 @@ use super::{ConfigError, PathPatterns, word};
 use serde::{Deserialize, Serialize};
 
 /// One rule: the first that covers a path gives it its class.
+///
+/// ```
+/// use headcount::{Config, RouteClass};
+/// let config: Config = toml::from_str(r#"
+///     [[route]]
+///     path = "/api/presence/me"
+///     class = "admit"
+///
+///     [[route]]
+///     path = "/api/presence/*"
+///     class = "observe"
+/// "#)?;
+/// let first = config.route.iter().find(|route| route.path.starts_with("/api/presence/")).unwrap();
+/// assert_eq!(first.class, RouteClass::Admit, "the exception stands before the rule");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
     /// Exact, or a prefix that ends in `/*`.
@@ -14,6 +30,24 @@ pub struct Route {
 }
 
 /// What requests of a path are to a controller.
+///
+/// ```
+/// # #[cfg(feature = "tower")] {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// use axum::{Router, body::Body, http::Request, routing::get};
+/// use headcount::{Headcount, RouteClass};
+/// use tower::ServiceExt;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).route("/news", RouteClass::Observe).build()?;
+/// let app = Router::new().route("/{page}", get(|| async { "a page" })).layer(headcount.layer());
+/// for (page, active_users) in [("/news", 0), ("/play", 1)] {
+///     let request = Request::get(page).header("authorization", "Bearer alice").body(Body::empty())?;
+///     assert_eq!(app.clone().oneshot(request).await?.status(), 200);
+///     assert_eq!(headcount.status().active_users.estimate, active_users, "{page}");
+/// }
+/// # Ok(()) }
+/// # run().unwrap() }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RouteClass {

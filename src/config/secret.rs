@@ -3,7 +3,16 @@
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
-/// A value that is read from the configuration and never printed: every way to show it shows `[redacted]`.
+/// A value that is read from the configuration and never printed: every way to show it shows `[redacted]`, or, of a URL,
+/// all but what opens it.
+///
+/// ```
+/// use headcount::config::Secret;
+/// let url = Secret::new("redis://app:hunter2@redis.internal:6379/0");
+/// assert_eq!(format!("{url:?}"), "redis://[redacted]@redis.internal:6379/0");
+/// assert_eq!(format!("{:?}", Secret::new("hunter2")), "[redacted]");
+/// assert!(url.expose().contains("hunter2"));
+/// ```
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
