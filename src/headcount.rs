@@ -155,6 +155,24 @@ const THROTTLING: u8 = 2;
 const HOLDING: u8 = 4;
 
 /// What an operator asks for.
+///
+/// ```
+/// use headcount::{Headcount, OverrideMode, OverrideOrder};
+/// use std::time::Duration;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+/// let operator = headcount.set_override(OverrideOrder {
+///     mode: OverrideMode::Throttling,
+///     max_active_users: None,
+///     lasting: Duration::from_secs(600),
+///     by: Some("erin".into()),
+///     reason: Some("the database is slow".into()),
+/// })?;
+/// assert_eq!(operator.until, headcount.status().operator.until.unwrap());
+/// assert!(!headcount.admit("alice").is_admitted());
+/// assert!(headcount.clear_override());
+/// assert!(headcount.admit("alice").is_admitted());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverrideOrder {
     /// What is forced.
@@ -170,6 +188,21 @@ pub struct OverrideOrder {
 }
 
 /// Why an override was refused.
+///
+/// ```
+/// use headcount::{Headcount, MAX_OVERRIDE, OverrideError, OverrideMode, OverrideOrder};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+/// let order = OverrideOrder {
+///     mode: OverrideMode::Auto,
+///     max_active_users: Some(1_000_000),
+///     lasting: MAX_OVERRIDE,
+///     by: None,
+///     reason: None,
+/// };
+/// let error = headcount.set_override(order).unwrap_err();
+/// assert_eq!(error, OverrideError::MaxActiveUsers { found: 1_000_000, capacity: 65_536 });
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OverrideError {
     /// X is 0, or more than the filters are sized for.
@@ -208,6 +241,15 @@ impl Headcount {
     ///
     /// Who was seen in the window is admitted; a newcomer is admitted while there is room, and recorded before this
     /// returns. Blank tokens are treated as `missing_token` says.
+    ///
+    /// ```
+    /// use headcount::{Decision, Headcount};
+    /// let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+    /// assert_eq!(headcount.admit("alice").decision(), Decision::Newcomer);
+    /// assert_eq!(headcount.admit("bob").decision(), Decision::Rejected);
+    /// assert_eq!(headcount.admit("alice").decision(), Decision::Seen);
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
     ///
     /// # Cost
     /// One keyed hash and one cache line for a user of the current minute; for others a shard of a read lock, and two lines
@@ -292,11 +334,27 @@ impl Headcount {
     }
 
     /// Decides about a request without a token.
+    ///
+    /// ```
+    /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(1).build()?;
+    /// assert!(headcount.admit_missing().is_admitted());
+    /// let _ = headcount.admit("alice");
+    /// assert!(!headcount.admit_missing().is_admitted(), "as a newcomer would be");
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
     pub fn admit_missing(&self) -> Admission {
         self.shared.missing(Terms::ADMIT)
     }
 
     /// Counts a request that is admitted whatever the room: an exempt path, a preflight.
+    ///
+    /// ```
+    /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(1).build()?;
+    /// let _ = headcount.admit("alice");
+    /// assert!(headcount.admit_exempt().is_admitted(), "the house is full, and it is no matter");
+    /// assert_eq!(headcount.status().decisions.exempt, 1);
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
     pub fn admit_exempt(&self) -> Admission {
         self.shared.admitted(Admitted::Exempt)
     }
@@ -312,6 +370,15 @@ impl Headcount {
     }
 
     /// The mode in force.
+    ///
+    /// ```
+    /// use headcount::{Headcount, Mode};
+    /// let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+    /// assert_eq!(headcount.mode(), Mode::Open);
+    /// let _ = headcount.admit("alice");
+    /// assert_eq!(headcount.mode(), Mode::Throttling, "before anybody had to be rejected");
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
     pub fn mode(&self) -> Mode {
         if self.shared.gate.load(Relaxed) & THROTTLING == 0 { Mode::Open } else { Mode::Throttling }
     }
@@ -319,6 +386,16 @@ impl Headcount {
     /// Whether this server should be sent requests: what it knows is complete, or it has waited long enough for a store
     /// that does not answer; and it is not stopping. Not a probe of the store: once ready, only stopping ends it, and
     /// three panics within a minute in what works beside the decisions, until a minute has seen fewer.
+    ///
+    /// ```
+    /// use headcount::{Headcount, MemoryStore};
+    /// let server = Headcount::builder().max_active_users(10).secret("the key of our fleet");
+    /// let (headcount, _worker) = server.build()?;
+    /// assert!(headcount.is_ready(), "who is alone has nothing to wait for");
+    /// let _rounds = headcount.sync_with(MemoryStore::new());
+    /// assert!(!headcount.is_ready(), "the fleet has not told it yet who is in");
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
     pub fn is_ready(&self) -> bool {
         self.not_ready_because().is_none()
     }
@@ -356,6 +433,14 @@ impl Headcount {
     }
 
     /// Says not ready from now on, so that a load balancer sends requests elsewhere.
+    ///
+    /// ```
+    /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(10).build()?;
+    /// headcount.drain();
+    /// assert!(!headcount.is_ready());
+    /// assert!(headcount.admit("alice").is_admitted(), "who comes all the same is answered as ever");
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
     pub fn drain(&self) {
         self.shared.draining.store(true, Relaxed);
     }

@@ -25,6 +25,16 @@ const MAC_BYTES: usize = 16;
 const CHARACTERS: usize = (HEAD_BYTES + MAC_BYTES) / 3 * 4;
 
 /// A signed pass, as it is handed out.
+///
+/// ```
+/// use headcount::{Headcount, config::PassCarrier};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).carry(PassCarrier::Header).build()?;
+/// let pass = headcount.pass("alice").unwrap();
+/// let header = format!("X-Headcount-Pass: {}", pass.as_str());
+/// assert_eq!(pass.as_str().len(), 32);
+/// assert_eq!(format!("{pass:?}"), "Pass([redacted])");
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Pass([u8; CHARACTERS]);
 

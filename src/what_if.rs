@@ -35,6 +35,26 @@ const FEW: f64 = 0.02;
 const ENOUGH: f64 = 50.0;
 
 /// What one X would have done.
+///
+/// ```
+/// use headcount::{Enforcement, Headcount};
+/// # use headcount::time::{ManualClock, Timestamp};
+/// # use std::{sync::Arc, time::Duration};
+/// # let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+/// let shadow = Headcount::builder().max_active_users(100).enforcement(Enforcement::Shadow);
+/// # let shadow = shadow.clock(clock.clone()).secret("the key of our fleet");
+/// let (headcount, mut worker) = shadow.build()?;
+/// # worker.tick();
+/// for user in 0..120 {
+///     assert!(headcount.admit(format!("user-{user}")).is_admitted());
+/// }
+/// # clock.advance(Duration::from_secs(1));
+/// worker.tick();
+/// let told = headcount.status().what_if;
+/// let refused: Vec<_> = told.iter().map(|told| (told.max_active_users, told.refused)).collect();
+/// assert_eq!(refused, [(50, 70), (75, 45), (90, 30), (100, 20), (110, 10), (125, 0)]);
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct WhatIf {
     /// This X.

@@ -4,6 +4,19 @@ use serde::Serialize;
 use std::time::Duration;
 
 /// The answer to one request. A refusal is an answer, not an error.
+///
+/// ```
+/// use headcount::{Admission, Headcount};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+/// let _ = headcount.admit("alice");
+/// let (status, retry_after) = match headcount.admit("bob") {
+///     Admission::Admitted(_) => (200, None),
+///     Admission::Rejected { retry_after } => (429, Some(retry_after.as_secs())),
+/// };
+/// assert_eq!(status, 429);
+/// assert!((15..=45).contains(&retry_after.unwrap()));
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Admission {
@@ -17,6 +30,15 @@ pub enum Admission {
 }
 
 /// Why a request was admitted.
+///
+/// ```
+/// use headcount::{Admission, Admitted, Headcount};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).build()?;
+/// assert_eq!(headcount.admit("alice"), Admission::Admitted(Admitted::Newcomer));
+/// assert_eq!(headcount.admit("alice"), Admission::Admitted(Admitted::Seen));
+/// assert_eq!(headcount.admit(" "), Admission::Admitted(Admitted::Missing));
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admitted {
     /// Its token was seen in the window.
@@ -34,18 +56,30 @@ pub enum Admitted {
 }
 
 /// What was decided, for headers, counters and metrics.
+///
+/// ```
+/// use headcount::{Decision, Headcount};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+/// let decisions = ["alice", "bob", "alice"].map(|user| headcount.admit(user).decision());
+/// assert_eq!(decisions, [Decision::Newcomer, Decision::Rejected, Decision::Seen]);
+/// assert_eq!(decisions.map(Decision::as_str), ["newcomer", "rejected", "seen"]);
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // The variants are those of `Admitted`, and the refusals.
 pub enum Decision {
     Seen,
     Newcomer,
+    /// There was no room.
     Rejected,
     ShadowRejected,
     Exempt,
     Missing,
     Warming,
+    /// A limiter refused it.
     Limited,
+    /// Its token cannot be used; see [`InvalidToken`](crate::InvalidToken).
     Invalid,
 }
 

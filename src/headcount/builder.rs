@@ -52,6 +52,14 @@ pub struct Builder {
 }
 
 /// Why a controller was not made.
+///
+/// ```
+/// use headcount::{BuildError, ConfigError, Headcount};
+/// match Headcount::builder().build() {
+///     Err(BuildError::Config(ConfigError::MaxActiveUsersMissing)) => {}
+///     _ => panic!("only a measurement of the backend can tell X"),
+/// }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {

@@ -13,6 +13,24 @@ pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
 const COARSE: Duration = Duration::from_secs(300);
 
 /// Some time of a controller; the JSON of `GET /api/v1/history`.
+///
+/// ```
+/// use headcount::Headcount;
+/// use headcount::time::{ManualClock, Timestamp};
+/// use std::{sync::Arc, time::Duration};
+/// let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+/// let (headcount, mut worker) = Headcount::builder().max_active_users(10).clock(clock.clone()).build()?;
+/// for user in ["alice", "bob", "carol"] {
+///     let _ = headcount.admit(user);
+///     worker.tick();
+///     clock.advance(Duration::from_secs(60));
+/// }
+/// let history = headcount.history(Duration::from_secs(1800));
+/// assert_eq!(history.grain_seconds, 60.0);
+/// let active_users: Vec<_> = history.samples.iter().map(|sample| sample.active_users).collect();
+/// assert_eq!(active_users, [1, 2, 3]);
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct History {
     /// How long each sample lasts; the last one is not over.
@@ -22,6 +40,22 @@ pub struct History {
 }
 
 /// What happened in one stretch of time.
+///
+/// ```
+/// use headcount::Headcount;
+/// use headcount::time::{ManualClock, Timestamp};
+/// # use std::{sync::Arc, time::Duration};
+/// # let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+/// let (headcount, mut worker) = Headcount::builder().max_active_users(1).clock(clock.clone()).build()?;
+/// for user in ["alice", "bob", "alice", "carol"] {
+///     let _ = headcount.admit(user);
+/// }
+/// worker.tick();
+/// let sample = headcount.history(Duration::from_secs(1800)).samples[0];
+/// assert_eq!((sample.admitted, sample.newcomers, sample.rejected), (2, 1, 2));
+/// assert_eq!((sample.active_users, sample.max_active_users, sample.throttling), (1, 1, 1.0));
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Sample {
     /// When it began.

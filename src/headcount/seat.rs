@@ -9,6 +9,17 @@ use std::sync::Arc;
 ///
 /// The [layer](crate::layer) holds one while the service answers, so that a login that fails makes nobody an active user.
 /// Until it is [taken](Self::take), further requests of the same newcomer are a newcomer's, and share the seat.
+///
+/// ```
+/// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(1).build()?;
+/// let (_, seat) = headcount.hold("alice");
+/// assert_eq!(headcount.status().active_users.estimate, 0, "recorded nowhere");
+/// seat.expect("she is a newcomer").take(); // The service has answered 200.
+/// assert_eq!(headcount.status().active_users.estimate, 1);
+/// let (admission, seat) = headcount.hold("alice");
+/// assert!(admission.is_admitted() && seat.is_none(), "who is in needs none");
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[must_use = "dropping it gives the seat back"]
 pub struct HeldSeat {
     shared: Arc<Shared>,

@@ -14,6 +14,17 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// A moment of a controller; the JSON of `GET /api/v1/status`.
+///
+/// ```
+/// use headcount::{Headcount, Mode};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+/// let _ = headcount.admit("alice");
+/// let status = headcount.status();
+/// assert_eq!((status.mode, status.active_users.estimate), (Mode::Open, 1));
+/// assert_eq!((status.room, status.share), (19_999, 19_999), "who is alone may fill all the room");
+/// assert_eq!(serde_json::to_value(&status)?["override"]["mode"], "auto");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[allow(missing_docs)] // Names and units are those of the metrics; what needs words has them.
 pub struct Status {
@@ -54,6 +65,18 @@ pub struct Status {
 }
 
 /// E, and how far to believe it.
+///
+/// ```
+/// use headcount::Headcount;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(20_000).secret("the key of our fleet").build()?;
+/// for user in 0..10_000 {
+///     let _ = headcount.admit(format!("user-{user}"));
+/// }
+/// let active_users = headcount.status().active_users;
+/// assert!((active_users.low..=active_users.high).contains(&10_000));
+/// assert!(active_users.high - active_users.low < 200, "within one percent");
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ActiveUsers {
     /// Distinct tokens in the ring, estimated.
@@ -71,6 +94,25 @@ pub struct ActiveUsers {
 }
 
 /// The override in force.
+///
+/// ```
+/// use headcount::{Headcount, OverrideMode, OverrideOrder};
+/// # use std::time::Duration;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+/// assert_eq!(headcount.status().operator.mode, OverrideMode::Auto);
+/// # let order = OverrideOrder {
+/// #     mode: OverrideMode::Open,
+/// #     max_active_users: None,
+/// #     lasting: Duration::from_secs(600),
+/// #     by: Some("erin".into()),
+/// #     reason: Some("the finals".into()),
+/// # };
+/// headcount.set_override(OverrideOrder { mode: OverrideMode::Open, by: Some("erin".into()), ..order })?;
+/// let operator = headcount.status().operator;
+/// assert_eq!((operator.mode, operator.by.as_deref()), (OverrideMode::Open, Some("erin")));
+/// assert!(operator.until.is_some(), "none is forever");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[allow(missing_docs)]
 pub struct OverrideStatus {
@@ -83,6 +125,18 @@ pub struct OverrideStatus {
 }
 
 /// All checks since the start, by what was decided.
+///
+/// ```
+/// use headcount::{Decision, Headcount};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+/// for user in ["alice", "bob", "alice", "carol"] {
+///     let _ = headcount.admit(user);
+/// }
+/// let decisions = headcount.status().decisions;
+/// assert_eq!((decisions.newcomer, decisions.seen, decisions.rejected), (1, 1, 2));
+/// assert_eq!(decisions.by_decision()[2], (Decision::Rejected, 2));
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[allow(missing_docs)]
 pub struct Decisions {
@@ -98,6 +152,17 @@ pub struct Decisions {
 }
 
 /// All touches since the start, by whether the token was seen.
+///
+/// ```
+/// use headcount::Headcount;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).build()?;
+/// headcount.touch("alice");
+/// let _ = headcount.admit("alice");
+/// headcount.touch("alice");
+/// let touches = headcount.status().touches;
+/// assert_eq!((touches.unseen, touches.renewed), (1, 1));
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[allow(missing_docs)]
 pub struct Touches {
@@ -106,15 +171,36 @@ pub struct Touches {
 }
 
 /// All passes that were looked at since the start: those of tokens that this server had not seen.
+///
+/// ```
+/// use headcount::{Headcount, config::PassCarrier};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).carry(PassCarrier::Header).build()?;
+/// let pass = headcount.pass("alice").unwrap();
+/// let _ = headcount.admit_with_pass("mallory", pass.as_str());
+/// let _ = headcount.admit_with_pass("alice", pass.as_str());
+/// let _ = headcount.admit_with_pass("alice", pass.as_str()); // By now she is seen, pass or not.
+/// let passes = headcount.status().passes;
+/// assert_eq!((passes.forged, passes.valid), (1, 1));
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[allow(missing_docs)]
 pub struct PassChecks {
     pub valid: u64,
+    /// Valid once, a window ago or longer.
     pub expired: u64,
+    /// No pass of this fleet's, or not of this token.
     pub forged: u64,
 }
 
 /// How often what works beside the decisions had to begin again after a panic.
+///
+/// ```
+/// use headcount::{Headcount, Restarts};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).build()?;
+/// assert_eq!(headcount.status().restarts, Restarts { worker: 0, rounds: 0 }, "anything else is a bug of ours");
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[allow(missing_docs)]
 pub struct Restarts {
@@ -123,6 +209,29 @@ pub struct Restarts {
 }
 
 /// How the exchange with the store goes.
+///
+/// ```
+/// use headcount::{Headcount, MemoryStore};
+/// # use headcount::time::{ManualClock, Timestamp};
+/// # use std::sync::Arc;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), headcount::BuildError> {
+/// # let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+/// let server = || Headcount::builder().max_active_users(10).secret("the key of our fleet");
+/// # let server = || server().clock(clock.clone());
+/// let ((one, _), (other, _)) = (server().build()?, server().build()?);
+/// assert_eq!((one.status().sync.store, one.status().sync.ok), ("none", true));
+/// let store = MemoryStore::new();
+/// # let store = MemoryStore::with_clock(clock.clone());
+/// let (mut ones, mut others) = (one.sync_with(store.clone()), other.sync_with(store));
+/// let _ = one.admit("alice");
+/// ones.round().await;
+/// others.round().await;
+/// let sync = other.status().sync;
+/// assert_eq!((sync.store, sync.rounds, sync.nodes), ("memory", 1, 2));
+/// assert_eq!(other.status().active_users.estimate, 1, "alice");
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[allow(missing_docs)]
 pub struct SyncStatus {
@@ -130,19 +239,25 @@ pub struct SyncStatus {
     pub store: &'static str,
     /// Without a store, always.
     pub ok: bool,
+    /// How long ago this server last read all news.
     pub last_success_seconds: Option<f64>,
     pub rounds: u64,
+    /// Rounds that lost the race to write. They have read all news, and write theirs with the next.
     pub conflicts: u64,
     pub conflicts_in_a_row: u64,
+    /// Rounds in which the store did not answer, or answered with a failure.
     pub failures: u64,
+    /// Stored values that were refused.
     pub corrupt: u64,
     /// By [`DecodeError::reason`].
     #[serde(skip)]
     pub corrupt_by_reason: [u64; DecodeError::REASONS.len()],
     #[serde(skip)]
     pub rounds_by_outcome: [u64; 4],
+    /// Of filters, as those received.
     pub bytes_sent: u64,
     pub bytes_received: u64,
+    /// Servers that looked lately, this one included.
     pub nodes: u64,
     /// Some of them by name, while somebody watches the page or the events.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -162,6 +277,28 @@ pub struct SyncStatus {
 }
 
 /// The store's failures since the start, by what they call for; see [`ErrorClass`].
+///
+/// ```
+/// use headcount::round::{Identity, Reply, Request};
+/// use headcount::{ErrorClass, FilterStore, Headcount, StoreError};
+/// # use std::time::Duration;
+/// struct Silent;
+///
+/// impl FilterStore for Silent {
+///     # fn name(&self) -> &'static str {
+///     #     "silent"
+///     # }
+///     async fn exchange(&self, _: &Identity, _: Request, within: Duration) -> Result<Reply, StoreError> {
+///         Err(StoreError::timeout(format!("no answer within {within:?}")))
+///     }
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), headcount::BuildError> {
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).build()?;
+/// headcount.sync_with(Silent).round().await;
+/// assert_eq!(headcount.status().sync.errors.by_class()[0], (ErrorClass::Timeout, 1));
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[allow(missing_docs)]
 pub struct SyncErrors {
@@ -175,6 +312,16 @@ pub struct SyncErrors {
 }
 
 /// A server of the fleet.
+///
+/// ```
+/// use headcount::SeenNode;
+/// let seen = |node: &str, read_seconds_ago| SeenNode { node: node.into(), read_seconds_ago };
+/// let nodes = [seen("eu-1", 0.4), seen("eu-2", 1.1), seen("eu-3", 12.0)];
+/// // A round a second: whoever has read nothing for several is cut off, or busy with other things.
+/// let silent: Vec<_> = nodes.iter().filter(|node| node.read_seconds_ago > 5.0).collect();
+/// assert_eq!(serde_json::to_string(&silent)?, r#"[{"node":"eu-3","read_seconds_ago":12.0}]"#);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SeenNode {
     /// Its name.
@@ -184,6 +331,31 @@ pub struct SeenNode {
 }
 
 /// The store's last failure.
+///
+/// ```
+/// # use headcount::round::{Identity, Reply, Request};
+/// # use headcount::{ErrorClass, FilterStore, Headcount, StoreError};
+/// # use std::time::Duration;
+/// # struct Locked;
+/// # impl FilterStore for Locked {
+/// #     fn name(&self) -> &'static str {
+/// #         "locked"
+/// #     }
+/// #     async fn exchange(&self, _: &Identity, _: Request, _: Duration) -> Result<Reply, StoreError> {
+/// #         Err(StoreError::refused("the password is wrong: mend redis.url"))
+/// #     }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), headcount::BuildError> {
+/// # let (headcount, _worker) = Headcount::builder().max_active_users(10).build()?;
+/// headcount.sync_with(Locked).round().await; // A store that refuses us.
+/// let sync = headcount.status().sync;
+/// assert!(!sync.ok && sync.failures == 1);
+/// let error = sync.last_error.unwrap();
+/// assert_eq!(error.class, ErrorClass::Refused, "somebody has to change a configuration");
+/// assert_eq!(error.text, "refused: the password is wrong: mend redis.url");
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LastError {
     /// What it calls for.
@@ -195,6 +367,16 @@ pub struct LastError {
 }
 
 /// What the ring holds.
+///
+/// ```
+/// use headcount::Headcount;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+/// let ring = headcount.status().ring;
+/// assert_eq!((ring.slots, ring.coverage), (30, 31), "thirty whole minutes, and the current one");
+/// assert_eq!((ring.capacity, ring.bits / 8), (65_536, 128_832));
+/// assert_eq!(ring.memory_bytes, 36 * 128_832, "4.6 MB");
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[allow(missing_docs)]
 pub struct RingStatus {
@@ -202,13 +384,21 @@ pub struct RingStatus {
     pub slot_seconds: f64,
     /// Covered minutes, of `slots` + 1.
     pub coverage: usize,
+    /// Users whom a filter is sized for.
     pub capacity: u64,
+    /// Of one filter.
     pub bits: u64,
+    /// Bits that a user sets.
     pub hashes: usize,
+    /// Of the union: the part of its bits that are set, 0 to 1.
     pub fill_ratio: f64,
+    /// How likely a newcomer is taken for a user who is in, now.
     pub false_positive_ratio: f64,
+    /// Of all filters.
     pub memory_bytes: usize,
+    /// Refreshes that wait for the worker.
     pub queue_length: usize,
+    /// Refreshes that were made in place because the queue was full.
     pub queue_full: u64,
 }
 
@@ -223,6 +413,14 @@ pub struct ModeChanges {
 impl Headcount {
     /// What was since so long before now: at the grain of minutes for a window or less, otherwise at a coarser one, for a day
     /// at most. It begins with the process.
+    ///
+    /// ```
+    /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(10).build()?;
+    /// use std::time::Duration;
+    /// let [half_an_hour, day] = [30, 24 * 60].map(|minutes| headcount.history(Duration::from_secs(60 * minutes)));
+    /// assert_eq!((half_an_hour.grain_seconds, day.grain_seconds), (60.0, 300.0));
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
     pub fn history(&self, lasting: Duration) -> History {
         let now = self.shared.now();
         self.shared.chronicle.lock().history(now, lasting)

@@ -36,6 +36,22 @@ const NO_STORE_FOR: Duration = Duration::from_secs(3);
 
 /// Does the controller's work beside the decisions, whenever [`Worker::tick`] is called: by the thread that
 /// [`Builder::start`](super::Builder::start) spawns, by a test, or by a simulator.
+///
+/// ```
+/// use headcount::Headcount;
+/// use headcount::time::{ManualClock, Timestamp};
+/// use std::{sync::Arc, time::Duration};
+/// let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+/// let (headcount, mut worker) = Headcount::builder().max_active_users(1).clock(clock.clone()).build()?;
+/// let _ = headcount.admit("alice");
+/// for minute in 1..=31 {
+///     assert!(!headcount.admit("bob").is_admitted(), "alice may come back in minute {minute}");
+///     clock.advance(Duration::from_secs(60));
+///     worker.tick();
+/// }
+/// assert!(headcount.admit("bob").is_admitted());
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 pub struct Worker {
     shared: Arc<Shared>,
     refreshes: Receiver<Fingerprint>,
@@ -145,6 +161,15 @@ impl Worker {
 
     /// Ticks until the controller is stopped or its last handle is gone, then applies what is left and writes the
     /// snapshot. After a panic, which is logged and counted, it goes on.
+    ///
+    /// ```
+    /// # let (headcount, worker) = headcount::Headcount::builder().max_active_users(10).build()?;
+    /// let thread = std::thread::spawn(|| worker.run());
+    /// let _ = headcount.admit("alice");
+    /// drop(headcount);
+    /// thread.join().unwrap(); // There is nobody left to work for.
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
     pub fn run(self) {
         let stop = self.shared.stop.subscribe();
         self.run_until(stop);
