@@ -47,6 +47,23 @@ pub(crate) use refusal::mark;
 pub use service::AdmissionService;
 
 /// Puts a controller in front of a service: who is admitted reaches it, who is rejected gets 429.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use axum::{Router, body::Body, http::Request, routing::get};
+/// use headcount::Headcount;
+/// use tower::ServiceExt;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+/// let app = Router::new().route("/", get(|| async { "you are in" })).layer(headcount.layer());
+/// for (user, status, decision) in [("alice", 200, None), ("bob", 429, Some("rejected")), ("alice", 200, None)] {
+///     let request = Request::get("/").header("authorization", format!("Bearer {user}")).body(Body::empty())?;
+///     let response = app.clone().oneshot(request).await?;
+///     assert_eq!(response.status(), status);
+///     assert_eq!(response.headers().get("x-headcount-decision").map(|value| value.to_str().unwrap()), decision);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct AdmissionLayer {
     rules: Arc<Rules>,
@@ -101,6 +118,26 @@ impl AdmissionLayer {
     /// Asks a limiter about newcomers before they take a seat: who is refused takes none, and gets 429. Several are asked all
     /// or nothing.
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use axum::{Router, body::Body, http::Request, routing::get};
+    /// # use headcount::{Headcount, config::LimitKey, layer::Limit};
+    /// # use headcount::limit::{Limiter, Memory, sliding_log};
+    /// # use std::time::Duration;
+    /// # use tower::ServiceExt;
+    /// # let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+    /// let one_a_day = Memory::new(sliding_log(1, Duration::from_secs(24 * 3600)))?;
+    /// let newcomers = Limit::new(Limiter::new("newcomers", one_a_day), LimitKey::Constant);
+    /// let app = Router::new().route("/", get(|| async {})).layer(headcount.layer().limit_newcomers(newcomers));
+    /// for (user, status) in [("alice", 200), ("bob", 429), ("alice", 200)] {
+    ///     let request = Request::get("/").header("authorization", format!("Bearer {user}")).body(Body::empty())?;
+    ///     assert_eq!(app.clone().oneshot(request).await?.status(), status);
+    /// }
+    /// assert_eq!(headcount.status().active_users.estimate, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Panics
     /// If the limiter is not in memory: while a seat is taken nobody waits for a store.
     #[must_use]
@@ -110,6 +147,20 @@ impl AdmissionLayer {
     }
 
     /// Refuses with 503 and not with 429: for clients and load balancers that know what that means.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use axum::{Router, body::Body, http::Request, routing::get};
+    /// # use headcount::Headcount;
+    /// # use tower::ServiceExt;
+    /// # let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+    /// let app = Router::new().route("/", get(|| async {})).layer(headcount.layer().refuse_with_503());
+    /// let _ = headcount.admit("alice");
+    /// let request = Request::get("/").header("authorization", "Bearer bob").body(Body::empty())?;
+    /// assert_eq!(app.oneshot(request).await?.status(), 503);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn refuse_with_503(self) -> Self {
         self.ruled(|rules| rules.manner.is_unavailable = true)

@@ -10,6 +10,22 @@ use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gau
 
 /// Publishes a controller's figures to the recorder in force whenever [`Metrics::publish`] is called: before a scrape, or
 /// every few seconds.
+///
+/// ```
+/// # #[cfg(feature = "admin")] {
+/// use headcount::Headcount;
+/// use metrics_exporter_prometheus::PrometheusBuilder;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+/// let recorder = PrometheusBuilder::new().build_recorder(); // Or one that is installed for the whole program.
+/// let mut figures = headcount.metrics();
+/// let _ = headcount.admit("alice");
+/// metrics::with_local_recorder(&recorder, || figures.publish());
+/// let shown = recorder.handle().render();
+/// assert!(shown.contains("headcount_active_users 1\n"));
+/// assert!(shown.contains("headcount_decisions_total{decision=\"newcomer\"} 1\n"));
+/// # }
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 pub struct Metrics {
     headcount: Headcount,
     decision_times: Published,

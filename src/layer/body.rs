@@ -9,6 +9,25 @@ use std::task::{Context, Poll};
 
 pin_project! {
     /// The service's own body, or a refusal's. While the service's is streamed, its user is present.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use axum::{body::{Body, Bytes}, http::{Request, Response}};
+    /// use headcount::{Headcount, layer::AdmissionBody};
+    /// use http_body_util::{BodyExt, Full};
+    /// # use std::convert::Infallible;
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+    /// # let _ = headcount.admit("alice");
+    /// let service = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("you are in"))) });
+    /// let request = Request::get("/").header("authorization", "Bearer bob").body(Body::empty())?;
+    /// let response = headcount.layer().layer(service).oneshot(request).await?;
+    /// let body: AdmissionBody<Full<Bytes>> = response.into_body();
+    /// let problem: serde_json::Value = serde_json::from_slice(&body.collect().await?.to_bytes())?;
+    /// assert_eq!(problem["type"], "urn:headcount:no-room");
+    /// # Ok(()) }
+    /// ```
     #[derive(Debug)]
     pub struct AdmissionBody<B> {
         #[pin]

@@ -17,6 +17,26 @@ pub(crate) struct Caller<'r> {
 
 /// The user whom a verified token names. The layer puts it into the extensions of every request that it lets through and
 /// knows the user of: with `[token.jwt]`, or with [`AdmissionLayer::user`](super::AdmissionLayer::user).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use axum::{Extension, Router, body::Body, http::{Request, request::Parts}, routing::get};
+/// use headcount::{Headcount, layer::Subject};
+/// # use std::borrow::Cow;
+/// use tower::ServiceExt;
+/// # let (headcount, _worker) = Headcount::builder().max_active_users(10).build()?;
+/// async fn play(Extension(Subject(user)): Extension<Subject>) -> String {
+///     format!("{user} is in")
+/// }
+/// let layer = headcount.layer().user(|request: &Parts| {
+///     Some(Cow::Borrowed(request.headers.get("x-account")?.to_str().ok()?))
+/// });
+/// let app: Router = Router::new().route("/", get(play)).layer(layer);
+/// let response = app.oneshot(Request::get("/").header("x-account", "alice").body(Body::empty())?).await?;
+/// assert_eq!(axum::body::to_bytes(response.into_body(), 100).await?, "alice is in");
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject(pub String);
 

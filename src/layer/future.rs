@@ -14,6 +14,24 @@ use std::task::{Context, Poll, ready};
 
 pin_project! {
     /// The inner service's answer, or a refusal that is ready at once.
+    ///
+    /// Dropping it, because the client has gone, gives a newcomer's seat back.
+    ///
+    /// ```
+    /// # use axum::{body::{Body, Bytes}, http::{Request, Response}};
+    /// # use headcount::Headcount;
+    /// # use http_body_util::Full;
+    /// # use std::convert::Infallible;
+    /// # use tower::{Layer, Service, service_fn};
+    /// # let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+    /// let login = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("you are in"))) });
+    /// let request = Request::get("/").header("authorization", "Bearer alice").body(Body::empty())?;
+    /// let future = headcount.layer().layer(login).call(request);
+    /// assert!(!headcount.admit("bob").is_admitted(), "the seat is held for alice");
+    /// drop(future);
+    /// assert!(headcount.admit("bob").is_admitted());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use = "futures do nothing unless polled"]
     pub struct AdmissionFuture<F> {
         #[pin]

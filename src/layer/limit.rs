@@ -51,6 +51,14 @@ impl Limit {
     ///
     /// # Errors
     /// [`ConfigError`] for a path that means nothing.
+    ///
+    /// ```
+    /// # use headcount::{config::LimitKey, layer::Limit, limit::{Limiter, Memory, Rate, token_bucket}};
+    /// let limiter = Limiter::new("login", Memory::new(token_bucket(Rate::per_second(1), 5))?);
+    /// assert!(Limit::new(limiter.clone(), LimitKey::ClientIp).routes(["/login", "/oauth/*"]).is_ok());
+    /// assert_eq!(Limit::new(limiter, LimitKey::ClientIp).routes(["login"]).err().unwrap().key(), "limit.routes");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn routes(mut self, routes: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, ConfigError> {
         let routes: Vec<String> = routes.into_iter().map(Into::into).collect();
         let patterns = PathPatterns::parse(&routes).map_err(|found| ConfigError::Value {
@@ -242,6 +250,19 @@ impl Limits {
 impl Headcount {
     /// Shows a limiter's figures in the [status](Headcount::status) and the metrics, in the place of an earlier one of the
     /// same name. Those of a layer and of `[[limit]]` are shown by themselves.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use headcount::{Headcount, limit::{Ask, Limiter, Memory, Rate, token_bucket}};
+    /// # let (headcount, _worker) = Headcount::builder().max_active_users(10).build()?;
+    /// let chat = Limiter::new("chat", Memory::new(token_bucket(Rate::per_second(1), 5))?);
+    /// headcount.show_limiter(&chat);
+    /// chat.ask("alice", Ask::ONE).await?;
+    /// let limits = headcount.status().limits;
+    /// assert_eq!((limits[0].name.as_str(), limits[0].allowed), ("chat", 1));
+    /// # Ok(()) }
+    /// ```
     pub fn show_limiter(&self, limiter: &Limiter) {
         let shown = limiter.clone();
         self.shared.show_limiter(limiter.name(), Box::new(move || shown.status()));

@@ -24,6 +24,29 @@ use tower_service::Service;
 /// nothing about seats: put it *inside* the [`AdmissionLayer`](super::AdmissionLayer), so that only who is admitted is
 /// charged, and a newcomer who is refused takes no seat. Who an admission layer outside has found out is not found out again.
 ///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use axum::{Router, body::Body, http::Request, routing::get};
+/// use headcount::{Headcount, config::LimitKey, layer::Limit};
+/// use headcount::limit::{Limiter, Memory, sliding_log};
+/// use std::time::Duration;
+/// # use tower::ServiceExt;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+/// let api = Limiter::new("api", Memory::new(sliding_log(2, Duration::from_secs(60)))?);
+/// let app = Router::new()
+///     .route("/", get(|| async { "you are in" }))
+///     .layer(headcount.limit_layer([Limit::new(api, LimitKey::Token).period(Duration::from_secs(60))]))
+///     .layer(headcount.layer());
+/// for (status, quota) in [(200, "\"api\";r=1;t="), (200, "\"api\";r=0;t="), (429, "\"api\";r=0;t=")] {
+///     let request = Request::get("/").header("authorization", "Bearer alice").body(Body::empty())?;
+///     let response = app.clone().oneshot(request).await?;
+///     assert_eq!(response.status(), status);
+///     assert!(response.headers()["ratelimit"].to_str()?.starts_with(quota), "what remains, and when all is back");
+/// }
+/// # Ok(()) }
+/// ```
+///
 /// # Cost
 /// A request that no limit concerns costs a look at its path and headers. For others a future is boxed, the limiters are
 /// asked, and headers written: a few microseconds with limiters in memory, elsewhere a round trip more.
@@ -72,6 +95,26 @@ impl<S> Layer<S> for LimitLayer {
 }
 
 /// A service with limiters in front of it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use axum::{body::{Body, Bytes}, http::{Request, Response}};
+/// # use headcount::{Headcount, config::LimitKey, layer::Limit, limit::{Limiter, Memory, sliding_log}};
+/// # use http_body_util::Full;
+/// # use std::{convert::Infallible, time::Duration};
+/// use tower::{Layer, ServiceExt, service_fn};
+/// # let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+/// # let limiter = Limiter::new("api", Memory::new(sliding_log(1, Duration::from_secs(60)))?);
+/// let inner = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("you are in"))) });
+/// let service = headcount.limit_layer([Limit::new(limiter.clone(), LimitKey::Constant)]).layer(inner);
+/// for status in [200, 429] {
+///     let response = service.clone().oneshot(Request::new(Body::empty())).await?;
+///     assert_eq!(response.status(), status, "clones share the limiters");
+/// }
+/// assert_eq!((limiter.status().allowed, limiter.status().limited), (1, 1));
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct LimitService<S> {
     inner: S,
@@ -144,6 +187,27 @@ type Asking = Pin<Box<dyn Future<Output = Result<Quotas, Limited>> + Send>>;
 
 pin_project! {
     /// The limiters' answer and then the inner service's, or a refusal.
+    ///
+    /// Nothing is charged before it is polled; what was charged is given back if it is dropped while it waits.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use axum::{body::{Body, Bytes}, http::{Request, Response}};
+    /// # use headcount::{Headcount, config::LimitKey, layer::Limit, limit::{Limiter, Memory, sliding_log}};
+    /// # use http_body_util::Full;
+    /// # use std::{convert::Infallible, time::Duration};
+    /// # use tower::{Layer, Service, service_fn};
+    /// # let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+    /// # let limiter = Limiter::new("api", Memory::new(sliding_log(1, Duration::from_secs(60)))?);
+    /// # let inner = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("you are in"))) });
+    /// let mut service = headcount.limit_layer([Limit::new(limiter.clone(), LimitKey::Constant)]).layer(inner);
+    /// let future = service.call(Request::new(Body::empty()));
+    /// assert_eq!(limiter.status().allowed, 0);
+    /// assert_eq!(future.await?.status(), 200);
+    /// assert_eq!(limiter.status().allowed, 1);
+    /// # Ok(()) }
+    /// ```
     #[must_use = "futures do nothing unless polled"]
     pub struct LimitFuture<S, B> where S: Service<Request<B>> {
         #[pin]

@@ -25,6 +25,30 @@ const EXPOSED: &str =
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
 /// A refused request: what to answer, and why.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use axum::{Router, body::{Body, Bytes}, http::{HeaderValue, Request}, routing::get};
+/// use headcount::{Decision, Headcount, layer::Refusal};
+/// # use tower::ServiceExt;
+/// # let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+/// # let _ = headcount.admit("alice");
+/// let layer = headcount.layer().refusal_body(|refusal: &Refusal| {
+///     let text = match (refusal.decision(), refusal.retry_after()) {
+///         (Decision::Rejected, Some(_)) => "The house is full.",
+///         (Decision::Limited, Some(_)) => "Not so fast.",
+///         _ => "Do not try this again.",
+///     };
+///     (HeaderValue::from_static("text/plain"), Bytes::from(text))
+/// });
+/// let app = Router::new().route("/", get(|| async { "you are in" })).layer(layer);
+/// let request = Request::get("/").header("authorization", "Bearer bob").body(Body::empty())?;
+/// let response = app.oneshot(request).await?;
+/// assert!(response.headers().contains_key("retry-after"), "headers stay");
+/// assert_eq!(axum::body::to_bytes(response.into_body(), 100).await?, "The house is full.");
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refusal {
     reason: Reason,

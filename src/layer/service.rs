@@ -16,6 +16,26 @@ use std::task::{Context, Poll};
 use tower_service::Service;
 
 /// A service behind a controller.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use axum::{body::{Body, Bytes}, http::{Request, Response, StatusCode}};
+/// # use headcount::Headcount;
+/// # use http_body_util::Full;
+/// # use std::convert::Infallible;
+/// use tower::{Layer, ServiceExt, service_fn};
+/// # let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+/// let login = service_fn(|_| async {
+///     let mut answer = Response::new(Full::<Bytes>::from("wrong password"));
+///     *answer.status_mut() = StatusCode::UNAUTHORIZED;
+///     Ok::<_, Infallible>(answer)
+/// });
+/// let request = Request::get("/login").header("authorization", "Bearer alice").body(Body::empty())?;
+/// assert_eq!(headcount.layer().layer(login).oneshot(request).await?.status(), 401);
+/// assert!(headcount.admit("bob").is_admitted(), "alice has left no seat taken");
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct AdmissionService<S> {
     inner: S,
