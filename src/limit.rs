@@ -1,7 +1,7 @@
 //! Rate limiters: how much one user may do once in.
 //!
 //! A limiter is a *policy* (pure arithmetic) in a *store* (where the keys live). One question is asked of it: so many
-//! permits, waiting at most so long, [to take or to look](Mode). One of three answers comes back: [now](Verdict::Now),
+//! permits, waiting at most so long, to take or [to look](Ask::peek). One of three answers comes back: [now](Verdict::Now),
 //! [after so long](Verdict::After), or [refused](Verdict::Refused) with the time after which trying again makes sense.
 
 mod answer;
@@ -14,7 +14,7 @@ mod store;
 
 pub use crate::limiter_status::LimiterStatus;
 pub use answer::{Answer, AnsweredBy, Because, Reservation, Verdict};
-pub use ask::{Ask, Mode};
+pub use ask::Ask;
 #[cfg(feature = "tower")]
 pub(crate) use limiter::Granted;
 pub use limiter::{AskError, Joint, Limiter, OnStoreError, Store};

@@ -18,7 +18,13 @@ pub(crate) type Presences = Slab<Fingerprint>;
 /// it puts an `Arc<Presence>`, for the handler to keep with the WebSocket; where there is nobody to renew, one that renews
 /// nobody.
 ///
-/// ```ignore
+/// ```
+/// use axum::extract::{Extension, WebSocketUpgrade, ws::WebSocket};
+/// use axum::response::Response;
+/// use headcount::Presence;
+/// use std::sync::Arc;
+/// # async fn run_match(_: WebSocket) {}
+///
 /// async fn play(upgrade: WebSocketUpgrade, Extension(presence): Extension<Arc<Presence>>) -> Response {
 ///     upgrade.on_upgrade(async move |socket| {
 ///         run_match(socket).await;

@@ -27,22 +27,8 @@ pub(crate) enum Cost {
 }
 
 /// Whether the answer is to take effect.
-///
-/// An [`Ask`] takes; [`Ask::peek`] makes it look.
-///
-/// ```
-/// use headcount::limit::{Ask, Memory, sliding_log};
-/// use std::time::Duration;
-/// let limiter = Memory::new(sliding_log(1, Duration::from_secs(60)))?;
-/// let look = limiter.ask("alice", Ask::ONE.peek())?;
-/// let take = limiter.ask("alice", Ask::ONE)?;
-/// assert!(take.is_allowed(), "the look has charged nothing");
-/// assert_eq!((look.verdict, look.remaining), (take.verdict, take.remaining));
-/// assert!(!limiter.ask("alice", Ask::ONE.peek())?.is_allowed());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub(crate) enum Mode {
     /// What is granted is charged.
     Take,
     /// The answer is the one that `Take` would get; nothing changes.
@@ -73,6 +59,18 @@ impl Ask {
     }
 
     /// Asks what the answer would be, and changes nothing.
+    ///
+    /// ```
+    /// use headcount::limit::{Ask, Memory, sliding_log};
+    /// use std::time::Duration;
+    /// let limiter = Memory::new(sliding_log(1, Duration::from_secs(60)))?;
+    /// let look = limiter.ask("alice", Ask::ONE.peek())?;
+    /// let take = limiter.ask("alice", Ask::ONE)?;
+    /// assert!(take.is_allowed(), "the look has charged nothing");
+    /// assert_eq!((look.verdict, look.remaining), (take.verdict, take.remaining));
+    /// assert!(!limiter.ask("alice", Ask::ONE.peek())?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub const fn peek(mut self) -> Self {
         self.mode = Mode::Peek;

@@ -16,7 +16,7 @@ const percent = part => `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`;
 // With its day, if that is another.
 function time(at) {
   const date = new Date(at);
-  const clock = date.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' });
+  const clock = date.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', hourCycle: 'h23' });
   return date.toDateString() === new Date().toDateString() ? clock : `${date.toLocaleDateString([], { day: 'numeric', month: 'short' })}, ${clock}`;
 }
 
