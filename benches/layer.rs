@@ -7,6 +7,7 @@
 //! - the same with a verified token, by algorithm; a forged one costs as much
 //! - the same with a limit of the user inside
 //! - the same in shadow, for a user who is in the sample of what other Xs would do; seven of eight are not, with X = 20,000
+//! - the decision by itself, and the same in shadow
 
 mod support;
 
@@ -19,6 +20,8 @@ use headcount::config::{Enforcement, LimitKey};
 use headcount::layer::Limit;
 use headcount::limit::{Limiter, Memory, Rate, token_bucket};
 use jsonwebtoken::{EncodingKey, Header, encode};
+use std::collections::HashMap;
+use std::hint::black_box;
 use std::process::Command;
 use std::time::Duration;
 use support::{Contest, Table};
@@ -31,6 +34,8 @@ const LAYER: &str = "in the layer";
 const VERIFIED: &str = "in the layer, HS256 verified";
 const LIMITED: &str = "in the layer, and limited";
 const SHADOW: &str = "in the layer, in shadow and sampled";
+const DECISION: &str = "a decision";
+const DECISION_IN_SHADOW: &str = "a decision, in shadow and sampled";
 
 /// Says which entrant is to answer how many requests, and nothing else: for valgrind.
 const COUNT: &str = "HEADCOUNT_COUNT";
@@ -39,8 +44,23 @@ const SECRET: &[u8] = b"thirty-two bytes or more, said RFC 7518";
 
 struct Entrant {
     name: &'static str,
-    router: Router,
+    asked: Asked,
     token: String,
+}
+
+enum Asked {
+    Service(Router),
+    Controller(Headcount),
+}
+
+impl Entrant {
+    /// What it is compared with.
+    fn rival(&self) -> &'static str {
+        match self.asked {
+            Asked::Service(_) => ALONE,
+            Asked::Controller(_) => DECISION,
+        }
+    }
 }
 
 fn main() {
@@ -63,16 +83,17 @@ fn main() {
     }
     let medians = contest.run(&mut criterion);
     let mut table = Table::default();
-    for entrant in &entrants[1..] {
-        let (ours, alone) = (medians.of(entrant.name), medians.of(ALONE));
-        let detail = format!("{ours:.0} / {alone:.0} ns, {:.2} µs more", (ours - alone) / 1000.0);
-        table.tell(format!("{} / {ALONE}", entrant.name), detail, ours / alone);
+    for entrant in entrants.iter().filter(|entrant| entrant.name != entrant.rival()) {
+        let (ours, theirs) = (medians.of(entrant.name), medians.of(entrant.rival()));
+        let detail = format!("{ours:.0} / {theirs:.0} ns, {:.3} µs more", (ours - theirs) / 1000.0);
+        table.tell(format!("{} / {}", entrant.name, entrant.rival()), detail, ours / theirs);
     }
     if support::is_measuring() && Command::new("valgrind").arg("--version").output().is_ok() {
-        let counts: Vec<f64> = (0..counted).map(instructions).collect();
-        for (entrant, count) in entrants.iter().zip(&counts).skip(1) {
-            let detail = format!("{count:.0} / {:.0} instructions, {:.0} more", counts[0], count - counts[0]);
-            table.tell(format!("{} / {ALONE}", entrant.name), detail, count / counts[0]);
+        let counts: HashMap<_, _> = (0..counted).map(|nth| (entrants[nth].name, instructions(nth))).collect();
+        for entrant in entrants[..counted].iter().filter(|entrant| entrant.name != entrant.rival()) {
+            let (ours, theirs) = (counts[entrant.name], counts[entrant.rival()]);
+            let detail = format!("{ours:.0} / {theirs:.0} instructions, {:.0} more", ours - theirs);
+            table.tell(format!("{} / {}", entrant.name, entrant.rival()), detail, ours / theirs);
         }
     }
     criterion.final_summary();
@@ -94,7 +115,9 @@ fn entrants(directory: &std::path::Path) -> Vec<Entrant> {
     let opaque = "3f2c9a5e-77d0-4c1b-9a6e-0b8f1c2d3e4f".to_owned();
     let claims = serde_json::json!({"sub": "alice", "exp": 4_000_000_000_u64, "iss": "https://login.example"});
     let signed = encode(&Header::default(), &claims, &EncodingKey::from_secret(SECRET)).expect("a token");
-    let entrant = |name, router, token: &str| Entrant { name, router, token: format!("Bearer {token}") };
+    let entrant =
+        |name, router, token: &str| Entrant { name, asked: Asked::Service(router), token: format!("Bearer {token}") };
+    let decision = |name, headcount| Entrant { name, asked: Asked::Controller(headcount), token: opaque.clone() };
     vec![
         entrant(ALONE, bare(), &opaque),
         entrant(NOTHING, bare().layer(tower::layer::layer_fn(|inner| inner)), &opaque),
@@ -102,6 +125,8 @@ fn entrants(directory: &std::path::Path) -> Vec<Entrant> {
         entrant(VERIFIED, bare().layer(verifying.layer()), &signed),
         entrant(LIMITED, bare().layer(limits).layer(plain.layer()), &opaque),
         entrant(SHADOW, bare().layer(shadow.layer()), &opaque),
+        decision(DECISION, plain),
+        decision(DECISION_IN_SHADOW, shadow),
     ]
 }
 
@@ -128,18 +153,24 @@ fn signed_with_key_pairs(directory: &std::path::Path) -> Vec<Entrant> {
         let claims = serde_json::json!({"sub": "alice", "exp": 4_000_000_000_u64, "iss": "https://login.example"});
         let token = encode(&Header::new(algorithm), &claims, &private.expect("a key")).expect("a token");
         let router = Router::new().route("/", get(|| async { "hello" })).layer(headcount.layer());
-        Entrant { name, router, token: format!("Bearer {token}") }
+        Entrant { name, asked: Asked::Service(router), token: format!("Bearer {token}") }
     };
     keys.into_iter().map(entrant).collect()
 }
 
-fn ask(runtime: &Runtime, entrant: &Entrant, requests: u64) -> Duration {
+fn ask(runtime: &Runtime, Entrant { asked, token, .. }: &Entrant, requests: u64) -> Duration {
+    let router = match asked {
+        Asked::Service(router) => router,
+        Asked::Controller(headcount) => {
+            return support::timed(requests, || assert!(headcount.admit(black_box(token)).is_admitted()));
+        }
+    };
     runtime.block_on(async {
-        let mut router = entrant.router.clone();
+        let mut router = router.clone();
         #[allow(clippy::disallowed_methods)] // A bench times itself.
         let begun = std::time::Instant::now();
         for _ in 0..requests {
-            let request = Request::get("/").header("authorization", &entrant.token).body(Body::empty());
+            let request = Request::get("/").header("authorization", token).body(Body::empty());
             let answer = ServiceExt::<Request<Body>>::ready(&mut router).await.expect("it is always ready");
             let answer = tower::Service::call(answer, request.expect("a request")).await.expect("it never fails");
             assert_eq!(answer.status(), 200);

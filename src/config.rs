@@ -210,8 +210,8 @@ pub struct Redis {
     pub key_file: Option<PathBuf>,
     /// Servers of one namespace share what they have seen: 1 to 64 of the characters `A-Z a-z 0-9 - _ .`.
     pub namespace: String,
-    /// How often a server exchanges news with the store, 20 ms to half a slot; by default 1 s, or half a slot if that is
-    /// less.
+    /// How often a server exchanges news with the store, 20 ms to half a slot; by default 1 s, or half a slot if that
+    /// is less.
     #[serde(with = "humantime_serde")]
     pub sync_every: Option<Duration>,
     /// Who is let in while the store is away.

@@ -48,8 +48,8 @@ pub use presence::Presence;
 pub(crate) use presence::Presences;
 pub use seat::HeldSeat;
 pub use status::{
-    ActiveUsers, Decisions, LastError, OverrideStatus, PassChecks, Restarts, RingStatus, SeenNode, Status, SyncErrors,
-    SyncStatus, Touches,
+    ActiveUsers, Decisions, LastError, ModeChanges, OverrideStatus, PassChecks, Restarts, RingStatus, SeenNode, Status,
+    SyncErrors, SyncStatus, Touches,
 };
 pub(crate) use supervision::{Part, REST_AFTER_PANIC, Supervision};
 pub use worker::Worker;

@@ -1,4 +1,6 @@
-#![doc = include_str!("../README.md")]
+// Its first example is a whole service.
+#![cfg_attr(feature = "admin", doc = include_str!("../README.md"))]
+#![cfg_attr(not(feature = "admin"), doc = "Admission control; the front page needs the feature `admin`.")]
 //!
 //! # A map of the crate
 //! | | |
@@ -53,8 +55,8 @@ mod what_if;
 pub use config::{Config, ConfigError, Enforcement, MissingToken, RouteClass};
 pub use headcount::{
     ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, Headcount, HeldSeat, History,
-    LastError, MAX_OVERRIDE, OverrideError, OverrideOrder, OverrideStatus, PassChecks, Presence, Restarts, RingStatus,
-    Sample, SeenNode, Status, SyncErrors, SyncStatus, Touches, Worker,
+    LastError, MAX_OVERRIDE, ModeChanges, OverrideError, OverrideOrder, OverrideStatus, PassChecks, Presence, Restarts,
+    RingStatus, Sample, SeenNode, Status, SyncErrors, SyncStatus, Touches, Worker,
 };
 #[cfg(feature = "tower")]
 pub use layer::{AdmissionLayer, LimitLayer};
@@ -83,7 +85,8 @@ pub mod guide {
     pub mod limiting {}
     #[doc = include_str!("../docs/guide/operating.md")]
     pub mod operating {}
-    #[doc = include_str!("../docs/guide/rust_service.md")]
+    #[cfg_attr(feature = "admin", doc = include_str!("../docs/guide/rust_service.md"))]
+    #[cfg_attr(not(feature = "admin"), doc = "How to use it in a Rust service needs the feature `admin`.")]
     pub mod rust_service {}
     #[doc = include_str!("../docs/guide/users.md")]
     pub mod users {}

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
-/// A value that is read from the configuration and never printed: every way to show it shows `[redacted]`, or, of a URL,
-/// all but what opens it.
+/// A value that is read from the configuration and never printed: every way to show it shows `[redacted]`, or of a
+/// URL all but what opens it.
 ///
 /// ```
 /// use headcount::config::Secret;

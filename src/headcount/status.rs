@@ -403,6 +403,14 @@ pub struct RingStatus {
 }
 
 /// How often each mode began.
+///
+/// ```
+/// use headcount::{Headcount, ModeChanges};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+/// let _ = headcount.admit("alice");
+/// assert_eq!(headcount.status().mode_changes, ModeChanges { to_open: 0, to_throttling: 1 });
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct ModeChanges {
