@@ -2,12 +2,13 @@
 --
 -- KEYS[1] fleet: hash { since = slot, beat = ms of the last look of any node, and of the last time that no node was
 --                      alive: gap_from = ms of the last look before it, gap_to = ms and gap_by = writer of the first after }
--- KEYS[2] nodes: sorted set, "writer id, space, name for people" by ms of their last look
+-- KEYS[2] nodes: sorted set, "writer id, space, name for people" by ms of their last look; the dead stay for a window, to be
+--                named
 -- KEYS[3] override: hash { body }
 -- KEYS[4] generations: sorted set, generations by ms of their last look; the one key that all generations share
 -- KEYS[5…] slots: hashes { ts, value }, one per minute
 -- ARGV[1] writer id · ARGV[2] ms after which a node is dead · ARGV[3] ms to keep keys · ARGV[4] generation
--- ARGV[5] name for people · ARGV[6] how many nodes are to be named: 0 unless somebody watches
+-- ARGV[5] name for people · ARGV[6] how many nodes, dead ones too, are to be named: 0 unless somebody watches
 --
 -- Returns { seconds, microseconds, since, beat before this look, gap_from, gap_to, gap_by, override, nodes,
 --           other generations alive, refusal,
@@ -57,7 +58,7 @@ if beat and now - beat > tonumber(ARGV[2]) then
 end
 write('HSET', KEYS[1], 'beat', stamp)
 write('ZADD', KEYS[2], stamp, ARGV[1] .. ' ' .. ARGV[5])
-write('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - ARGV[2]))
+write('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - ARGV[3]))
 write('ZREMRANGEBYSCORE', KEYS[2], '(' .. stamp, '+inf')
 write('ZADD', KEYS[4], stamp, ARGV[4])
 write('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now - ARGV[3]))
@@ -91,7 +92,7 @@ for key = 5, #KEYS do
 end
 local named = {}
 if tonumber(ARGV[6]) > 0 then
-  local members = read('ZRANGE', KEYS[2], 0, ARGV[6] - 1, 'WITHSCORES')
+  local members = read('ZRANGE', KEYS[2], -ARGV[6], -1, 'WITHSCORES')
   for at = 1, members == '!' and 0 or #members, 2 do
     -- A name of ours is no longer than a writer id and 64 letters of up to four bytes.
     if #members[at] <= 300 then

@@ -513,6 +513,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// A server that has read no news for this long counts as a node no more.
+    pub(crate) fn alive_for(&self) -> Duration {
+        (5 * self.sync_every).max(Duration::from_secs(3))
+    }
+
     /// Whether tokens are verified with keys that could not be fetched yet.
     pub(crate) fn waits_for_keys(&self) -> bool {
         #[cfg(feature = "jwt")]

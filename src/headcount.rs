@@ -125,6 +125,8 @@ pub(crate) struct Shared {
     /// What is shown beside the controller's own figures, in the order in which it came.
     limiters: Mutex<Vec<ShownLimiter>>,
     pub(crate) stop: tokio::sync::watch::Sender<bool>,
+    /// There is something that the others should hear of at once.
+    pub(crate) urgent: tokio::sync::Notify,
     /// The worker has applied its last refresh.
     pub(crate) drained: tokio::sync::watch::Sender<bool>,
 }
@@ -445,7 +447,8 @@ impl Headcount {
         self.shared.draining.store(true, Relaxed);
     }
 
-    /// Puts the operator's word in force: here at once, elsewhere within two rounds.
+    /// Puts the operator's word in force: here at once, elsewhere with each server's next round, which begins within two
+    /// periods. This server's begins now.
     ///
     /// # Errors
     /// [`OverrideError`] if a value is outside its bounds; nothing changes then.
@@ -465,26 +468,32 @@ impl Headcount {
             }
         }
         let now = self.shared.now();
-        Ok(self.shared.change(|state| {
+        let operator = self.shared.change(|state| {
             let version = self.shared.next_version(state.room.operator(), now);
             let OverrideOrder { mode, max_active_users, lasting, by, reason } = order;
             let until = now.plus(lasting);
             let operator = Override { version, mode, max_active_users, until, by, reason, withdrawn: false };
             state.room.heed(operator.clone(), now);
             operator
-        }))
+        });
+        self.shared.urgent.notify_one();
+        Ok(operator)
     }
 
     /// Takes the operator's word back. Returns whether one was in force.
     pub fn clear_override(&self) -> bool {
         let now = self.shared.now();
-        self.shared.change(|state| {
+        let cleared = self.shared.change(|state| {
             let Some(operator) = state.room.operator().filter(|operator| !operator.withdrawn).cloned() else {
                 return false;
             };
             let version = self.shared.next_version(Some(&operator), now);
             state.room.heed(operator.withdraw(version), now)
-        })
+        });
+        if cleared {
+            self.shared.urgent.notify_one();
+        }
+        cleared
     }
 }
 

@@ -65,6 +65,10 @@ Each recipe says at its top what else has to be done, and what happens while hea
         recipe: Recipe,
     },
     /// Show a running server: how full the house is, and whether to believe the number.
+    #[command(after_help = "Examples:
+  headcount status --watch
+  headcount status --json | jq .active_users.estimate
+  headcount status --admin http://10.0.0.5:7071 --token-file /etc/headcount/admin.token")]
     Status(Status),
     /// Let everybody in, nobody, or as many as another X: on the whole fleet, for a while.
     #[command(after_help = "Examples:
@@ -72,7 +76,8 @@ Each recipe says at its top what else has to be done, and what happens while hea
   headcount override auto --max-active-users 15000 --for 2h
   headcount override auto                      (takes the override back)
 
-It holds on every server within two rounds, survives the restart of any of them, and ends by itself.")]
+It holds on every server of the fleet within two rounds, survives the restart of any of them, and ends by itself. One
+server alone forgets it when it is restarted.")]
     Override(Override),
     /// Print a script that completes headcount's arguments in a shell.
     #[command(after_help = "Example:

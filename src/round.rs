@@ -274,7 +274,7 @@ impl Headcount {
             node: settings.node.chars().take(64).collect(),
             generation: settings.generation,
             filter_bytes: settings.shape.bytes(),
-            alive_for: (5 * settings.sync_every).max(Duration::from_secs(3)),
+            alive_for: settings.alive_for(),
             keep_for: (window + 2 * settings.slot_length).max(Duration::from_secs(60)),
         };
         let mut dice = self.shared.dice("rounds");
@@ -498,7 +498,12 @@ impl Round {
         if taken && ours.withdrawn {
             tracing::info!("another server was told to take the override back");
         } else if taken {
-            tracing::info!(mode = %ours.mode, until = %ours.until, by = ?ours.by, "another server was told to set the override");
+            let [by, reason] = [&ours.by, &ours.reason].map(|words| words.as_deref().unwrap_or("not said"));
+            let max_active_users = ours.max_active_users;
+            tracing::info!(
+                mode = %ours.mode, max_active_users, until = %ours.until, ?by, ?reason,
+                "another server was told to set the override"
+            );
         }
         let later = stored_version.is_none_or(|stored| ours.version > stored);
         (later && ours.until > now).then_some(ours)

@@ -278,7 +278,7 @@ impl<S: FilterStore> Rounds<S> {
         self.round.get_or_insert_with(|| Round::anew(&self.headcount, self.protocol, self.dice.u64(..)))
     }
 
-    /// Runs rounds, each at a fresh random offset in its period, until the controller is stopped; then one more, to
+    /// Runs rounds, each at a fresh random offset in its period, or at once after an operator's word, until the controller is stopped; then one more, to
     /// hand over what is left, and leaves the fleet. After a panic, which is logged and counted, they go on.
     pub fn run(self) -> impl Future<Output = ()> + Send {
         // Subscribed before it runs, so that a stop right after the start waits for it.
@@ -316,6 +316,7 @@ impl<S: FilterStore> Rounds<S> {
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => break,
                 () = sleep(wait) => {}
+                () = self.headcount.shared.urgent.notified() => {}
             }
             self.wait_for_turn().await;
             tokio::select! {

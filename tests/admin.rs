@@ -3,9 +3,11 @@
 
 mod support;
 
+use headcount::Headcount;
 use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use support::{Redis, Server, get, program, request, wait_for};
 use tempfile::tempdir;
 
@@ -108,6 +110,10 @@ fn nobody_but_the_operator_changes_anything() {
         ("Origin", "https://localhost.evil.example"),
         ("Origin", "null"),
         ("Origin", ""),
+        // Somebody else's page on this machine, and where this one is asked by another name.
+        ("Origin", "http://localhost:1"),
+        ("Origin", "http://127.0.0.1:1"),
+        ("Origin", "http://127.0.0.1"),
         ("X-Forwarded-For", "127.0.0.1"),
         ("Forwarded", "for=127.0.0.1"),
     ] {
@@ -119,6 +125,10 @@ fn nobody_but_the_operator_changes_anything() {
             assert_eq!(get(server.admin, path, &[stranger]).status, 403, "{path} {stranger:?}");
         }
     }
+    // Its own page may.
+    let own = format!("http://{}", server.admin);
+    let host = server.admin.to_string();
+    assert_eq!(request(server.admin, "DELETE", path, &[("Host", &host), ("Origin", &own)], "").status, 200);
     // What changes nothing cannot be talked into it.
     for (method, path) in [
         ("GET", "/api/v1/override?mode=open"),
@@ -216,6 +226,65 @@ fn a_token_guards_everything_but_the_probes() {
         assert_eq!(get(server.admin, path, &[("Authorization", "Bearer 0123456789abcdef")]).status, 200, "{path}");
     }
     assert_eq!(get(server.admin, "/livez", &[]).status, 200);
+    for path in ["/api/v1/events", "/api/v1/openapi.json"] {
+        assert_eq!(get(server.admin, path, &[]).status, 401, "{path}");
+    }
+    // And every change; an address for a name or an origin is no way round it.
+    let change = |method: &str, headers: &[(&str, &str)]| {
+        request(server.admin, method, "/api/v1/override", headers, r#"{"mode":"throttling","for":"1m"}"#).status
+    };
+    let (right, wrong) = (("Authorization", "Bearer 0123456789abcdef"), ("Authorization", "Bearer 0123456789abcdeX"));
+    for method in ["PUT", "DELETE"] {
+        assert_eq!([change(method, &[]), change(method, &[wrong])], [401, 401], "{method}");
+        assert_eq!(change(method, &[right, ("Origin", "http://10.0.0.1")]), 403, "{method}");
+    }
+    assert_eq!(server.check("A").status, 200, "nothing has changed");
+    assert_eq!(change("PUT", &[right]), 200);
+    assert_eq!([change("DELETE", &[]), change("DELETE", &[wrong])], [401, 401]);
+    assert_eq!(server.check("B").status, 429, "and nothing is taken back");
+    assert_eq!(change("DELETE", &[right]), 200);
+    let log = server.logged();
+    assert!(log.contains("an operator took the override back") && log.contains("127.0.0.1"), "{log}");
+}
+
+/// In somebody's own service, under a path of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_mounts_it_is_steered_with_a_token_and_stops_while_somebody_watches() {
+    let directory = tempdir().unwrap();
+    let file = directory.path().join("admin.token");
+    std::fs::write(&file, "0123456789abcdef").unwrap();
+    let headcount = Headcount::builder().max_active_users(10).token_file(&file).start().unwrap();
+    let admin = headcount.admin_router().unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let stop = Arc::new(tokio::sync::Notify::new());
+    let stopped = Arc::clone(&stop);
+    let service = axum::Router::new().nest("/admin", admin).into_make_service_with_connect_info::<SocketAddr>();
+    let service = tokio::spawn(
+        axum::serve(listener, service).with_graceful_shutdown(async move { stopped.notified().await }).into_future(),
+    );
+    let watching = tokio::task::spawn_blocking(move || {
+        let change = |headers: &[(&str, &str)]| {
+            request(address, "PUT", "/admin/api/v1/override", headers, r#"{"mode":"throttling","for":"1m"}"#).status
+        };
+        let token = ("Authorization", "Bearer 0123456789abcdef");
+        assert_eq!([change(&[]), change(&[token])], [401, 200]);
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(support::DEADLINE)).unwrap();
+        let header = "Authorization: Bearer 0123456789abcdef";
+        write!(stream, "GET /admin/api/v1/events HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\n").unwrap();
+        let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+        assert!(lines.by_ref().any(|line| line.contains("throttling")));
+        lines
+    });
+    let lines = watching.await.unwrap();
+    assert!(!headcount.admit("alice").is_admitted());
+    // As a service stops: it says not ready, and ends what is under way.
+    headcount.drain();
+    stop.notify_one();
+    tokio::time::timeout(support::DEADLINE, service).await.expect("it stops").unwrap().unwrap();
+    assert_eq!(tokio::task::spawn_blocking(move || lines.last()).await.unwrap().as_deref(), Some(""));
+    headcount.stop().await;
 }
 
 #[test]

@@ -71,6 +71,16 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 fn every_metric_of_the_dashboard_and_the_rules_is_published() {
     let (state, redis) = (tempdir().unwrap(), Redis::start());
     let published = metrics_in(&get(server(&state, &redis).admin, "/metrics", &[]).body);
+    // And what is promised beside them; limiters have figures where there are any.
+    for name in "active_users active_users_low active_users_high max_active_users room throttling decisions_total \
+                 mode_changes_total decision_duration_seconds sync_rounds_total sync_round_duration_seconds \
+                 sync_bytes_total sync_age_seconds sync_conflicts_in_a_row ring_fill_ratio ring_false_positive_ratio \
+                 ring_coverage_slots ring_memory_bytes refresh_queue_length refresh_queue_full_total \
+                 corrupt_values_total override_active foreign_generation build_info"
+        .split_whitespace()
+    {
+        assert!(published.contains(&format!("headcount_{name}")), "{name}: {published:?}");
+    }
     for file in ["alerts.yml", "grafana-dashboard.json"] {
         let text = std::fs::read_to_string(ops(file)).unwrap();
         let wanted = metrics_in(&text);

@@ -226,6 +226,7 @@ fn an_override_survives_the_restart_of_the_server_it_was_set_on_and_ends_by_itse
     let in_force = |server: &Server| (server.status()["override"]["by"] == "ann").then_some(());
     assert_eq!(put(&servers[0], "10m"), 200);
     servers.iter().for_each(|server| wait_for("the override", || in_force(server)));
+    assert!(servers[1].logged().contains("another server was told to set the override"), "{}", servers[1].logged());
     servers[0].process.signal("-KILL");
     servers[0].process.wait();
     servers[0] = serve(&state, &redis.url(), "1000", &USUAL);
@@ -236,7 +237,54 @@ fn an_override_survives_the_restart_of_the_server_it_was_set_on_and_ends_by_itse
     for server in &servers {
         wait_for("the override to end by itself", || (server.status()["mode"] == "open").then_some(()));
         assert!(server.status()["override"]["until"].is_null());
+        wait_for("its end to be told", || server.logged().contains("the override has ended").then_some(()));
     }
+}
+
+#[test]
+fn an_operators_word_waits_for_no_round_of_its_own_server() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let server = serve(&state, &redis.url(), "10", &[USUAL[0], ("HEADCOUNT__REDIS__SYNC_EVERY", "30s")]);
+    let known = || redis.ask::<Vec<String>>(&["KEYS", "*:override"]).len();
+    wait_for("the first round", || (server.status()["sync"]["ok"] == true).then_some(()));
+    assert_eq!(known(), 0);
+    let order = r#"{"mode":"throttling","for":"1m"}"#;
+    assert_eq!(support::request(server.admin, "PUT", "/api/v1/override", &[], order).status, 200);
+    wait_for("the override in Redis", || (known() == 1).then_some(()));
+    // The next round would have begun 30 s after the start of the first.
+    assert!(server.status()["uptime_seconds"].as_f64().unwrap() < 30.0);
+    assert_eq!(server.status()["sync"]["rounds"], 2);
+}
+
+#[test]
+fn a_server_that_is_gone_is_named_as_silent_and_one_that_stopped_is_not() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let named = |node: &'static str| {
+        serve(&state, &redis.url(), "10", &[USUAL[0], USUAL[1], ("HEADCOUNT__SERVER__NODE", node)])
+    };
+    let (ours, gone, mut stopped) = (named("ours"), named("gone"), named("stopped"));
+    [&ours, &gone, &stopped].into_iter().for_each(covered);
+    // Names are asked for while somebody watches.
+    let mut watching = std::net::TcpStream::connect(ours.admin).unwrap();
+    std::io::Write::write_all(&mut watching, b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let nodes = || -> Vec<(String, bool)> {
+        let status = ours.status();
+        let nodes = status["sync"]["seen_nodes"].as_array().unwrap().iter();
+        nodes.map(|node| (node["node"].as_str().unwrap().to_owned(), node["alive"] == true)).collect()
+    };
+    let expect = |what: &str, expected: &[(&str, bool)]| {
+        wait_for(what, || {
+            nodes().iter().map(|(name, alive)| (name.as_str(), *alive)).eq(expected.iter().copied()).then_some(())
+        });
+    };
+    expect("all of them", &[("gone", true), ("ours", true), ("stopped", true)]);
+    drop(gone); // SIGKILL
+    stopped.process.signal("-TERM");
+    assert_eq!(stopped.process.wait(), Some(0));
+    expect("the silence", &[("gone", false), ("ours", true)]);
+    assert_eq!(ours.status()["sync"]["nodes"], 1);
+    let _again = named("gone");
+    expect("its return, as one server", &[("gone", true), ("ours", true)]);
 }
 
 #[test]
@@ -249,6 +297,8 @@ fn servers_with_another_key_raise_an_alarm_and_never_mix() {
     let theirs = serve(&state, &redis.url(), "10", &theirs);
     for server in [&ours, &theirs] {
         wait_for("the alarm", || (server.status()["sync"]["foreign_generation"] == true).then_some(()));
+        let told = "servers with other filters or another key share this namespace";
+        wait_for("a line of the log", || (server.logged().matches(told).count() == 1).then_some(()));
     }
     assert_eq!(theirs.decide("A"), "warming");
     assert_eq!(ours.status()["active_users"]["estimate"], 1);

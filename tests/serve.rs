@@ -368,9 +368,21 @@ fn size_says_what_a_fleet_costs_to_people_and_programs() {
     let text = String::from_utf8(page.stdout).unwrap();
     assert!(page.status.success() && text.contains("capacity           65536 users"), "{text}");
     assert!(text.contains("up to 585 on one Redis"), "{text}");
+    let shown = [
+        "bits, 8 hashes",
+        "at X, 1.0e-3 at capacity, ",
+        "at twice, ",
+        "at four times",
+        "a server, whatever the traffic",
+    ];
+    shown.into_iter().for_each(|shown| assert!(text.contains(shown), "{shown}: {text}"));
     let json = size(&["--max-active-users", "1000000", "--nodes", "100", "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-    assert_eq!((&json["fleets"][0]["nodes"], &json["fleets"][0]["supported"]), (&100.into(), &false.into()));
+    let fleet = &json["fleets"][0];
+    assert_eq!((&fleet["nodes"], &fleet["supported"]), (&100.into(), &false.into()));
+    let [win, half, most] =
+        ["writes_that_win", "news_seconds_p50", "news_seconds_p99"].map(|key| fleet[key].as_f64().unwrap());
+    assert!(win < 0.5 && 1.0 < half && half < most, "{fleet}");
     for (arguments, said) in [
         (&["--max-active-users", "0"][..], "max_active_users is 0"),
         (&["--max-active-users", "100000000"], "between 1 and 67108864"),

@@ -136,6 +136,21 @@ fn a_live_look_finds_what_is_wrong_with_redis() {
     let _: () = redis.ask(&["ACL", "SETUSER", "reader", "on", ">pw", "~*", "+@read", "+ping", "+client", "+info"]);
     let (code, text) = live(&url.replace("redis://", "redis://reader:pw@"));
     assert!(code == Some(1) && text.contains("WRONG  it may not") && text.contains("~headcount:*"), "{text}");
+    // Every single command that a round sends is needed, also those whose refusal a round would survive.
+    redis.add_narrow_user();
+    let _: () = redis.ask(&["ACL", "SETUSER", "headcount", "+ping"]);
+    let narrow = url.replace("redis://", "redis://headcount:password@");
+    let (code, text) = live(&narrow);
+    assert!(code == Some(0) && text.contains("ok     may run scripts"), "{text}");
+    for command in ["hget", "hmget", "hset", "hstrlen", "pexpire", "type", "del", "time", "zadd", "zcount", "zrem"]
+        .into_iter()
+        .chain(["zrange", "zrangebyscore", "zremrangebyscore", "evalsha"])
+    {
+        let _: () = redis.ask(&["ACL", "SETUSER", "headcount", &format!("-{command}")]);
+        let (code, text) = live(&narrow);
+        assert!(code == Some(1) && text.contains("WRONG  it may not"), "without {command}: {text}");
+        let _: () = redis.ask(&["ACL", "SETUSER", "headcount", &format!("+{command}")]);
+    }
     // By the rule that is printed, it may.
     let _: () = redis.ask(&[
         "ACL",
@@ -213,6 +228,28 @@ fn an_operator_looks_and_steers_from_a_shell() {
     assert_eq!(lines.take(2).count(), 2, "a status every second");
     // Nobody reads any more.
     assert_eq!(watch.wait(), Some(0));
+
+    let mut watch = program(state.path());
+    watch.args(["status", "--watch", "--admin", &url, "--token-file", token.to_str().unwrap()]);
+    let mut watch = Process(watch.stdout(Stdio::piped()).spawn().unwrap());
+    let lines = BufReader::new(watch.0.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let screens = lines.filter(|line| line.starts_with("\u{1b}[H\u{1b}[2J") && line.contains("active users"));
+    assert_eq!(screens.take(2).count(), 2, "a screen every second, in the place of the last");
+    assert_eq!(watch.wait(), Some(0));
+}
+
+#[test]
+fn the_screen_says_what_other_xs_would_have_done() {
+    let state = tempdir().unwrap();
+    let arguments = ["--max-active-users", "100", "--enforcement", "shadow"];
+    let server = Server::start(state.path(), &arguments, &[]);
+    (0..120).for_each(|user| _ = server.check(&format!("user-{user}")));
+    let admin = format!("http://{}", server.admin);
+    let screen = support::wait_for("what would have been", || {
+        let screen = said(&run(state.path(), &["status", "--admin", &admin]));
+        (screen.contains("with X = 50 ") && screen.contains("of 120")).then_some(screen)
+    });
+    assert_eq!(screen.matches("refused first").count(), 6, "{screen}");
 }
 
 #[test]

@@ -39,7 +39,10 @@ impl IntoResponse for Denied {
             Self::Host => {
                 (StatusCode::FORBIDDEN, "this name is not known here; list it in [admin] hosts, or ask by address")
             }
-            Self::Origin => (StatusCode::FORBIDDEN, "requests from other origins are refused"),
+            Self::Origin => (
+                StatusCode::FORBIDDEN,
+                "a page from elsewhere asks; open this listener's own page, or list the name of its page in [admin] hosts",
+            ),
             Self::Token => (StatusCode::UNAUTHORIZED, "the bearer token of [admin] token_file is needed"),
             Self::Peer => (StatusCode::FORBIDDEN, "without [admin] token_file, only this machine may ask"),
             Self::Change => {
@@ -102,7 +105,7 @@ impl Access {
             return Err(Denied::Host);
         }
         if let Some(origin) = headers.get(ORIGIN)
-            && !self.knows_origin(origin)
+            && !self.knows_origin(origin, host)
         {
             return Err(Denied::Origin);
         }
@@ -143,9 +146,15 @@ impl Access {
         address.is_ok_and(|address| address.is_loopback() || self.listen == Some(address) || self.token.is_some())
     }
 
-    fn knows_origin(&self, origin: &HeaderValue) -> bool {
+    /// Whether the page that asks is our own: from where it asks, or from a name that somebody has listed. Another port of
+    /// this machine is somebody else's.
+    fn knows_origin(&self, origin: &HeaderValue, host: &str) -> bool {
         let uri = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
-        uri.and_then(|uri| uri.authority().map(|authority| self.knows(authority.as_str()))).unwrap_or(false)
+        let Some(page) = uri.as_ref().and_then(Uri::authority).map(|authority| authority.as_str()) else {
+            return false;
+        };
+        let is_listed = |name: &str| self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name));
+        page.eq_ignore_ascii_case(host) || is_listed(page) || is_listed(without_port(page))
     }
 }
 
@@ -204,16 +213,25 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_known_by_its_host() {
-        let access = access(&[]);
+    fn an_origin_is_ours_or_listed() {
+        let access = access(&["ops.example.org", "ops.internal:8443"]);
         for (origin, known) in [
             ("http://localhost:7071", true),
-            ("http://127.0.0.1:7071", true),
+            ("https://LOCALHOST:7071", true),
+            ("https://ops.example.org", true),
+            ("https://ops.example.org:444", true),
+            ("https://ops.internal:8443", true),
+            ("https://ops.internal", false),
+            ("http://localhost:3000", false),
+            ("http://localhost", false),
+            ("http://127.0.0.1:7071", false),
+            ("http://10.0.0.1", false),
             ("https://evil.example", false),
             ("null", false),
             ("", false),
         ] {
-            assert_eq!(access.knows_origin(&HeaderValue::from_static(origin)), known, "{origin}");
+            let found = access.knows_origin(&HeaderValue::from_static(origin), "localhost:7071");
+            assert_eq!(found, known, "{origin}");
         }
     }
 }

@@ -63,12 +63,16 @@ pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: By
         }
     };
     let Order { mode, max_active_users, lasting, reason, by } = order;
-    let by = by.or_else(|| address(peer));
+    let from = address(peer);
+    let by = by.or_else(|| from.clone());
     let lasting = lasting.unwrap_or(DEFAULT_LASTING);
     match admin.headcount.set_override(OverrideOrder { mode, max_active_users, lasting, by, reason }) {
         Ok(set) => {
             let [by, reason] = [&set.by, &set.reason].map(|words| words.as_deref().unwrap_or("not said"));
-            tracing::info!(mode = %set.mode, max_active_users, until = %set.until, ?by, ?reason, "an operator set the override");
+            let from = from.as_deref().unwrap_or("unknown");
+            tracing::info!(
+                mode = %set.mode, max_active_users, until = %set.until, ?by, from, ?reason, "an operator set the override"
+            );
             Json(admin.headcount.status().operator).into_response()
         }
         Err(error) => problem(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
@@ -87,8 +91,9 @@ pub(super) async fn clear(
     peer: Option<Peer>,
     withdrawal: Result<Query<Withdrawal>, BadQuery>,
 ) -> Response {
+    let from = address(peer);
     let by = match withdrawal {
-        Ok(Query(Withdrawal { by })) => by.or_else(|| address(peer)),
+        Ok(Query(Withdrawal { by })) => by.or_else(|| from.clone()),
         Err(error) => return problem(StatusCode::BAD_REQUEST, format!("{}; such as ?by=ann", error.body_text())),
     };
     if by.as_ref().is_some_and(|by| by.chars().count() > 100 || by.chars().any(char::is_control)) {
@@ -96,7 +101,8 @@ pub(super) async fn clear(
         return problem(StatusCode::BAD_REQUEST, why);
     }
     if admin.headcount.clear_override() {
-        tracing::info!(?by, "an operator took the override back");
+        let [by, from] = [&by, &from].map(|who| who.as_deref().unwrap_or("unknown"));
+        tracing::info!(?by, from, "an operator took the override back");
     }
     Json(admin.headcount.status().operator).into_response()
 }

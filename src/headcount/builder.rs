@@ -426,6 +426,7 @@ impl Builder {
             draining: AtomicBool::new(false),
             limiters: Mutex::default(),
             stop: tokio::sync::watch::Sender::new(false),
+            urgent: tokio::sync::Notify::new(),
             drained: tokio::sync::watch::Sender::new(false),
             config,
             settings,

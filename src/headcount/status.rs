@@ -10,6 +10,7 @@ use crate::store_error::ErrorClass;
 use crate::time::Timestamp;
 use crate::what_if::WhatIf;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -315,11 +316,11 @@ pub struct SyncErrors {
 ///
 /// ```
 /// use headcount::SeenNode;
-/// let seen = |node: &str, read_seconds_ago| SeenNode { node: node.into(), read_seconds_ago };
-/// let nodes = [seen("eu-1", 0.4), seen("eu-2", 1.1), seen("eu-3", 12.0)];
-/// // A round a second: whoever has read nothing for several is cut off, or busy with other things.
-/// let silent: Vec<_> = nodes.iter().filter(|node| node.read_seconds_ago > 5.0).collect();
-/// assert_eq!(serde_json::to_string(&silent)?, r#"[{"node":"eu-3","read_seconds_ago":12.0}]"#);
+/// let seen = |node: &str, read_seconds_ago, alive| SeenNode { node: node.into(), read_seconds_ago, alive };
+/// let nodes = [seen("eu-1", 0.4, true), seen("eu-2", 1.1, true), seen("eu-3", 12.0, false)];
+/// // A round a second: whoever has read nothing for several is gone, cut off, or busy with other things.
+/// let silent: Vec<_> = nodes.iter().filter(|node| !node.alive).collect();
+/// assert_eq!(serde_json::to_string(&silent)?, r#"[{"node":"eu-3","read_seconds_ago":12.0,"alive":false}]"#);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -328,6 +329,9 @@ pub struct SeenNode {
     pub node: String,
     /// How long ago it last read the fleet's news.
     pub read_seconds_ago: f64,
+    /// Whether it counts as a node: it has read news within five rounds, or 3 s if that is more. One that stopped orderly
+    /// is named no more; one that did not, for a window.
+    pub alive: bool,
 }
 
 /// The store's last failure.
@@ -504,7 +508,7 @@ impl Headcount {
                 bytes_sent: sync.bytes_sent,
                 bytes_received: sync.bytes_received,
                 nodes: state.room.nodes(),
-                seen_nodes: seen_nodes(sync.named, age),
+                seen_nodes: seen_nodes(sync.named, age, settings.alive_for()),
                 foreign_generation: sync.foreign_generation,
                 clock_offset_seconds,
                 write_refused: sync.write_refused.map(|refusal| refusal.to_string()),
@@ -585,14 +589,17 @@ impl Shared {
     }
 }
 
-fn seen_nodes(named: Vec<(String, Duration)>, age: Option<Duration>) -> Vec<SeenNode> {
+/// By name, each with what it read last: a server that was restarted is one.
+fn seen_nodes(named: Vec<(String, Duration)>, age: Option<Duration>, alive_for: Duration) -> Vec<SeenNode> {
+    let mut latest = BTreeMap::<String, Duration>::new();
+    for (node, ago) in named {
+        latest.entry(node).and_modify(|known| *known = ago.min(*known)).or_insert(ago);
+    }
     let seen = |(node, ago): (String, Duration)| {
         let read_seconds_ago = (ago + age.unwrap_or_default()).as_secs_f64();
-        SeenNode { node, read_seconds_ago }
+        SeenNode { node, read_seconds_ago, alive: ago < alive_for }
     };
-    let mut nodes: Vec<_> = named.into_iter().map(seen).collect();
-    nodes.sort_by(|one, other| one.node.cmp(&other.node));
-    nodes
+    latest.into_iter().map(seen).collect()
 }
 
 fn seconds_ahead(of: Timestamp, than: Timestamp) -> f64 {

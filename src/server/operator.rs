@@ -178,6 +178,16 @@ impl fmt::Display for Screen<'_> {
             ),
         };
         line("store", store)?;
+        if is("/sync/foreign_generation") {
+            line("ALARM", "servers with other filters or another key share the namespace".into())?;
+        }
+        if let Some(refusal) = status.pointer("/sync/write_refused").and_then(Value::as_str) {
+            line("ALARM", format!("the store answers and refuses writes: {}", plain(refusal)))?;
+        }
+        let restarts = number("/restarts/worker") + number("/restarts/rounds");
+        if restarts > 0.0 {
+            line("ALARM", format!("{restarts} restarts after a panic; the log says why"))?;
+        }
         let minutes = number("/ring/slots") as u64 + 1;
         line("known", format!("{} of {minutes} minutes", whole("/ring/coverage")))?;
         line("false positives", format!("{:.1e} of the unknown", number("/ring/false_positive_ratio")))?;
@@ -197,7 +207,15 @@ impl fmt::Display for Screen<'_> {
                     words("/override/reason")
                 ),
             },
-        )
+        )?;
+        for other in status.pointer("/what_if").and_then(Value::as_array).into_iter().flatten() {
+            let of = |key: &str| other.get(key).and_then(Value::as_u64).unwrap_or_default();
+            let (refused, came) = (of("refused"), of("first_attempts"));
+            let share = 100.0 * refused as f64 / came.max(1) as f64;
+            let name = format!("with X = {}", Grouped(of("max_active_users")));
+            line(&name, format!("{share:.0} % refused first: {} of {}", Grouped(refused), Grouped(came)))?;
+        }
+        Ok(())
     }
 }
 

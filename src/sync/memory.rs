@@ -122,7 +122,10 @@ impl Namespace {
             own.gap = Some(Gap { from, to: now, closed_by: identity.writer.clone() });
         }
         own.nodes.insert(identity.writer.clone(), Node { name: identity.node.clone(), looked: now });
-        own.nodes.retain(|_, node| is_alive(node.looked));
+        own.nodes.retain(|_, node| now.since(node.looked) < identity.keep_for);
+        let mut named: Vec<_> = own.nodes.values().cloned().collect();
+        named.sort_by_key(|node| std::cmp::Reverse(node.looked));
+        named.truncate(names);
         let entry = |value: &Value| Entry { stamp: value.stamp.clone(), bytes: value.bytes.len() };
         Looked {
             time: now,
@@ -131,8 +134,8 @@ impl Namespace {
             last_heartbeat,
             gap: own.gap.clone(),
             operator: own.operator.clone().map(Box::new),
-            nodes: own.nodes.len() as u64,
-            named: own.nodes.values().take(names).cloned().collect(),
+            nodes: own.nodes.values().filter(|node| is_alive(node.looked)).count() as u64,
+            named,
             foreign_generation,
             write_refused: None,
         }

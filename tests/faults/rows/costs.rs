@@ -52,13 +52,13 @@ pub fn redis_costs_50_servers_the_same(rig: &Rig) -> Finding {
 }
 
 /// Row 24 with 50 servers at its own loads: the shipped round without HTTP, whose requests would need more than two cores.
-/// Five hundred in a second are newcomers, be it of one thousand or of twenty: what there is to write is what rounds take
-/// their time for, and 50 servers share two cores here.
+/// It is the fleet of `./test scale`. As many in a second are newcomers, be it of one thousand or of twenty: what there is
+/// to write is what rounds take their time for, and 50 servers share two cores here.
 pub fn redis_costs_50_clients_the_same(rig: &Rig) -> Finding {
     let (slot, slots) = (10 * SECOND, 6);
     let servers = if rig.full { 50 } else { 10 };
     let sync_every = if rig.full { SECOND } else { SECOND / 5 };
-    let builder = Headcount::builder().max_active_users(1 << 17).capacity(1 << 17);
+    let builder = Headcount::builder().max_active_users(60_000).capacity(1 << 16);
     let builder = builder.slots(slots).length(slot * slots).secret(SECRET).sync_every(sync_every);
     let redis = Redis::start();
     let clients = Clients::start(rig.runtime.handle(), &redis.url(), servers, &builder);
@@ -129,10 +129,10 @@ impl Fleet for Bench {
 }
 
 /// Of those who ask servers in this process, so many a second have never been there.
-const NEWCOMERS_PER_SECOND: f64 = 500.0;
+const NEWCOMERS_PER_SECOND: f64 = 250.0;
 
 /// The others are these.
-const PLAYERS: Range<usize> = 1_000_000_000..1_000_020_000;
+const PLAYERS: Range<usize> = 1_000_000_000..1_000_010_000;
 
 struct InProcess {
     clients: Clients,
