@@ -20,21 +20,25 @@ fn a_person_sees_the_house_fill_and_steers_the_fleet() {
     let redis = Redis::start();
     let url = format!("redis://127.0.0.1:{}/0", redis.port);
     let state = tempdir().unwrap();
-    let environment = |node: usize| {
-        vec![
-            ("HEADCOUNT__TOKEN__SECRET", "the key of the whole fleet".to_owned()),
-            ("HEADCOUNT__REDIS__SYNC_EVERY", "200ms".to_owned()),
-            ("HEADCOUNT__REDIS__URL", url.clone()),
-            ("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS", "500".to_owned()),
-            ("HEADCOUNT__SERVER__NODE", format!("game-{node}")),
-        ]
+    let start = |node: &str, secret: &str| {
+        let environment = [
+            ("HEADCOUNT__TOKEN__SECRET", secret),
+            ("HEADCOUNT__REDIS__SYNC_EVERY", "200ms"),
+            ("HEADCOUNT__REDIS__URL", &url),
+            ("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS", "500"),
+            // Short minutes, so that the picture fills while somebody looks.
+            ("HEADCOUNT__WINDOW__LENGTH", "45s"),
+            ("HEADCOUNT__SERVER__NODE", node),
+        ];
+        Server::start(state.path(), &[], &environment)
     };
-    let start = |node: usize, arguments: &[&str]| {
-        let environment = environment(node);
-        let environment: Vec<_> = environment.iter().map(|(key, value)| (*key, value.as_str())).collect();
-        Server::start(state.path(), arguments, &environment)
-    };
-    let servers: Vec<_> = (1..=3).map(|node| start(node, &[])).collect();
+    let servers = ["game-1", "game-2", "game-3"].map(|node| start(node, "the key of the whole fleet"));
+    for server in &servers {
+        wait_for("a fleet that knows its window", || (server.status()["ring"]["coverage"] == 31).then_some(()));
+    }
+    // One with another key in the same namespace, which stands still until it is its turn.
+    let stranger = start("stranger", "the key of another fleet");
+    stranger.process.pause();
     // One alone, whose admin listener asks for a token.
     let guarded_state = tempdir().unwrap();
     let file = guarded_state.path().join("admin.token");
@@ -57,6 +61,8 @@ fn a_person_sees_the_house_fill_and_steers_the_fleet() {
         "servers": servers.iter().map(|server| json!({
             "check": format!("http://{}", server.check), "admin": format!("http://{}", server.admin), "pid": server.process.0.id(),
         })).collect::<Vec<_>>(),
+        "redis": { "pid": redis.process.0.id() },
+        "stranger": { "pid": stranger.process.0.id() },
         "shadow": { "check": format!("http://{}", shadow.check), "admin": format!("http://{}", shadow.admin) },
         "mounted": format!("http://{service}/admin"),
         "guarded": { "admin": format!("http://{}", guarded.admin), "token": TOKEN },

@@ -14,6 +14,22 @@ const DEADLINE = 20_000;
 const SIZES = [[375, 812], [1280, 800], [2560, 1440]];
 const connections = new http.Agent({ keepAlive: true, maxSockets: 8 });
 
+// Who is in comes back four times a window; more and more others would like to get in, and ask once.
+const players = [];
+let came = 0;
+let closed = false;
+
+async function crowd() {
+  for (let turn = 0; !closed; turn++) {
+    const newcomers = Array.from({ length: players.length < 500 ? 6 : 3 }, () => `player-${came++}`);
+    const back = players.filter((_, nth) => nth % 100 === turn % 100);
+    await Promise.all(back.map((player, nth) => check((turn + nth) % 3, player)));
+    const answers = await Promise.all(newcomers.map((player, nth) => check(nth % 3, player)));
+    players.push(...newcomers.filter((_, nth) => answers[nth] === 200));
+    await new Promise(resolve => setTimeout(resolve, 100));
+  }
+}
+
 function check(server, token) {
   return checkAt(plan.servers[server].check, token);
 }
@@ -39,8 +55,11 @@ async function until(what, condition) {
 }
 
 const text = (page, id) => page.locator(`#${id}`).innerText();
+const fact = (page, name) => page.locator(`#facts dt:text-is("${name}") + dd`);
+const alarms = page => page.locator('#alarms li').allInnerTexts();
+const TREND = /(▲|▼) \d+ in \d|steady for \d/;
 
-async function look(browser, url, name, colorScheme, [width, height], told) {
+async function look(browser, url, name, colorScheme, [width, height], told, ready = () => true) {
   const context = await browser.newContext({ colorScheme, viewport: { width, height }, reducedMotion: 'reduce' });
   const page = await context.newPage();
   const complaints = [];
@@ -49,27 +68,64 @@ async function look(browser, url, name, colorScheme, [width, height], told) {
   await page.goto(url);
   await page.locator('#picture svg').waitFor({ timeout: DEADLINE });
   await page.waitForFunction(() => document.getElementById('connection').textContent === 'live', null, { timeout: DEADLINE });
-  const scrolls = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-  assert.equal(scrolls, 0, `${name}: scrolls sideways by ${scrolls} px`);
   if (width === 375) {
     for (const id of ['mode', 'count', 'trend']) {
       const box = await page.locator(`#${id}`).boundingBox();
       assert.ok(box.y + box.height <= 400, `${name}: #${id} ends at ${box.y + box.height} px`);
     }
   }
-  await clean(page, name, told);
+  await until(`${name}: what the picture shows`, () => ready(page));
+  await measure(page, `${name}-${colorScheme}-${width}`, told);
   assert.deepEqual(complaints, [], `${name}: the browser complains`);
-  await page.screenshot({ path: path.join(plan.shots, `${name}-${colorScheme}-${width}.png`), fullPage: width === 375 });
   await context.close();
+}
+
+// A page as it is, on a phone by night and on a desk by day.
+async function inspect(page, name, told) {
+  for (const [colorScheme, [width, height]] of [['dark', SIZES[0]], ['light', SIZES[1]]]) {
+    await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
+    await page.setViewportSize({ width, height });
+    await until(`${name}: the picture to fit`, () => page.evaluate(fits));
+    await measure(page, `${name}-${colorScheme}-${width}`, told);
+  }
+}
+
+// In the page: an old picture stays as it is.
+function fits() {
+  const picture = document.querySelector('[data-stale=false] #picture svg');
+  return !picture || Math.abs(picture.viewBox.baseVal.width - picture.parentElement.clientWidth) < 2;
+}
+
+async function measure(page, name, told) {
+  const [scrolls, width] = await page.evaluate(() => {
+    const { scrollWidth, clientWidth } = document.documentElement;
+    return [scrollWidth - clientWidth, clientWidth];
+  });
+  assert.equal(scrolls, 0, `${name}: scrolls sideways by ${scrolls} px`);
+  await clean(page, name, told);
+  await page.screenshot({ path: path.join(plan.shots, `${name}.png`), fullPage: width < 2560 });
 }
 
 // As a screen reader would find it.
 async function clean(page, name, told) {
-  const { violations } = await new AxeBuilder({ page }).analyze();
+  // There are no frames, so it needs no page of its own to put them together.
+  const { violations } = await new AxeBuilder({ page }).setLegacyMode().analyze();
   const found = violations.map(it => `${it.id}: ${it.nodes.map(node => node.target.join(' ')).join(', ')}`);
   assert.deepEqual(found, [], `${name}: axe`);
   told.axe += 1;
 }
+
+// Notes what a screen reader is given to say from now on.
+async function listen(page) {
+  await page.evaluate(() => {
+    globalThis.aloud = [];
+    const note = changes => aloud.push(...changes.flatMap(change => [...change.addedNodes].map(node => node.textContent)));
+    for (const live of document.querySelectorAll('[aria-live]')) new MutationObserver(note).observe(live, { childList: true, subtree: true });
+  });
+}
+
+// What it was given since the last time.
+const aloud = page => page.evaluate(() => globalThis.aloud.splice(0));
 
 async function confirm(page) {
   await page.locator('#confirm').waitFor({ state: 'visible', timeout: DEADLINE });
@@ -90,17 +146,66 @@ async function confirm(page) {
     await until('the page to be live', async () => await text(page, 'connection') === 'live');
     assert.match(await text(page, 'mode'), /OPEN/i);
 
-    // The house fills, and the page says so.
-    let came = 0;
-    await until('the house to be full', async () => {
-      const some = Array.from({ length: 60 }, () => came++);
-      await Promise.all(some.map(nth => check(nth % 3, `player-${nth}`)));
-      return /throttling/i.test(await text(page, 'mode'));
+    // Whether to believe it.
+    await until('nothing to look at', async () => (await alarms(page)).length === 0);
+    await until('three servers in step', async () => {
+      const nodes = await page.locator('#nodes tr').allInnerTexts();
+      return nodes.length === 3 && nodes.every((row, nth) => new RegExp(`^game-${nth + 1}\\s+in step\\s+[\\d.]+ s ago$`).test(row));
     });
+    for (const [name, value] of [
+      ['95 % interval', /^\d+ to \d+$/], ['Room', /^500; \d+ for this server/], ['This server', /admitted a second, .* of them new; .* rejected/],
+      ['Since its start', /^0 admitted, 0 of them new; 0 rejected$/], ['Store', /^redis, read [\d.]+ s ago, 3 servers$/],
+      ['Rounds', /^\d+, \d+ lost the race, 0 failed$/], ['Known', /^31 of 31 minutes$/], ['False positives', /^fewer than one in a billion$/],
+      ['Other generation', /^none$/], ['Running', /^[\d.]+ s, version \d/],
+    ]) await until(`${name}: ${value}`, async () => value.test(await fact(page, name).innerText()));
+
+    // The house fills, and the page says so.
+    const playing = crowd();
+    await until('the trend upwards', async () => /▲ \d+ in \d+/.test(await text(page, 'trend')));
+    await until('the house to be full', async () => /throttling/i.test(await text(page, 'mode')));
     await until('a newcomer to be turned away everywhere', async () =>
       (await Promise.all([0, 1, 2].map(server => check(server, `newcomer-${came++}`)))).every(status => status === 429));
     await until('the title to say so', async () => /throttling/.test(await page.title()));
-    for (const scheme of ['light', 'dark']) for (const size of SIZES) await look(browser, plan.servers[0].admin, 'throttling', scheme, size, told);
+    // A line through many samples, a band where newcomers are turned away, and where it all goes.
+    const drawn = async page => {
+      const [samples, bands] = await page.evaluate(() => ['polyline[stroke="#000003"]', 'rect[fill="#000006"]'].map(it => document.querySelectorAll(`#picture ${it}`)).map((found, nth) => (nth ? found.length : found[0]?.points.length ?? 0)));
+      return samples > 8 && bands >= 2 && TREND.test(await text(page, 'trend'));
+    };
+    await until('the picture to fill', () => drawn(page));
+    for (const scheme of ['light', 'dark']) for (const size of SIZES) await look(browser, plan.servers[0].admin, 'throttling', scheme, size, told, drawn);
+    await page.locator('#numbers summary').click();
+    await until('the numbers', async () => await page.locator('#rows tr').count() > 8);
+    assert.match(await page.locator('#rows tr').nth(1).innerText(), /^\d\d:\d\d:\d\d\s+\d{3}\s+500\s+100 %/);
+    await inspect(page, 'numbers', told);
+    await page.locator('#numbers summary').click();
+    await listen(page);
+
+    // Another X for a while: as many more get in, on every server.
+    await page.locator('#x').fill('600');
+    await page.locator('#for').selectOption('5m');
+    await page.locator('#by').fill('ann');
+    await page.locator('#reason').fill('one more machine');
+    await page.locator('#set').click();
+    await page.locator('#confirm-text').waitFor({ state: 'visible', timeout: DEADLINE });
+    assert.match(await text(page, 'confirm-text'), /as room allows, with X = 600, for 5m/);
+    const asked = Date.now();
+    await confirm(page);
+    await until('the new X', async () => /^active users of 600$/.test(await text(page, 'of')));
+    const ends = Date.parse((await (await page.request.get(`${plan.servers[0].admin}/api/v1/override`)).json()).until);
+    assert.ok(Math.abs(ends - asked - 300_000) < 5000, `five minutes are ${ends - asked} ms`);
+    const clock = new Date(ends).toLocaleTimeString('en', { hour: '2-digit', minute: '2-digit', hourCycle: 'h23' });
+    const words = await text(page, 'override');
+    assert.ok(/as room allows, X is 600, until .*, by ann: one more machine$/.test(words) && words.includes(`${clock},`), words);
+    await until('newcomers to get in, up to it', async () => Number(await text(page, 'estimate')) >= 590);
+    await until('a newcomer to be turned away again', async () =>
+      (await Promise.all([0, 1, 2].map(server => check(server, `newcomer-${came++}`)))).every(status => status === 429));
+    told.with_600 = Number(await text(page, 'estimate'));
+    assert.ok(told.with_600 <= 612, `${told.with_600} are in`);
+    await page.locator('#withdraw').click();
+    await confirm(page);
+    await until('the configured X', async () => /None/.test(await text(page, 'override')) && /of 500$/.test(await text(page, 'of')));
+    await page.locator('#x').fill('');
+    await aloud(page);
 
     // A word through the page: everybody in.
     await page.locator('input[name=mode][value=open]').check();
@@ -119,7 +224,8 @@ async function confirm(page) {
     assert.ok(Math.max(...reached) <= 2000, `the override took ${reached} ms to reach three servers`);
     await until('the page to say so', async () => /ann: <b>launch<\/b>/.test(await text(page, 'override')));
     await until('the mode to be open', async () => /open/i.test(await text(page, 'mode')));
-    await page.screenshot({ path: path.join(plan.shots, 'override-light-1280.png'), fullPage: true });
+    await inspect(page, 'override', told);
+    assert.deepEqual(await aloud(page), ['open', '· newcomers get in'], 'said once');
 
     // And back.
     await page.locator('#withdraw').click();
@@ -157,6 +263,25 @@ async function confirm(page) {
     await until('the refusal', async () => /capacity/.test(await text(page, 'steer-error')));
     await page.locator('#x').fill('');
 
+    // Others in the namespace, and a store that does not answer: both are said once, and no longer than they last.
+    await until('nothing more to say', async () => (await aloud(page)).length === 0);
+    process.kill(plan.stranger.pid, 'SIGCONT');
+    await until('the strangers', async () => /^Servers with another shape or key/.test(await alarms(page)));
+    assert.equal(await fact(page, 'Other generation').innerText(), 'yes');
+    assert.equal(await fact(page, 'Other generation').getAttribute('class'), 'bad');
+    process.kill(plan.redis.pid, 'SIGSTOP');
+    await until('the store to be missed', async () => (await alarms(page)).some(it => /^The store has been away since \d\d:\d\d: \S/.test(it)));
+    assert.match(await fact(page, 'Store').innerText(), /^redis, away/);
+    assert.equal(await fact(page, 'Store').getAttribute('class'), 'bad');
+    await inspect(page, 'alarms', told);
+    told.alarms = await aloud(page);
+    assert.equal(new Set(told.alarms).size, told.alarms.length, `said more than once: ${told.alarms}`);
+    process.kill(plan.redis.pid, 'SIGCONT');
+    await until('the store again', async () => !/The store/.test(await alarms(page)) && /read .* ago, 3 servers/.test(await fact(page, 'Store').innerText()));
+    process.kill(plan.stranger.pid, 'SIGSTOP');
+    await until('nothing to look at', async () => (await alarms(page)).length === 0);
+    assert.equal(await fact(page, 'Other generation').innerText(), 'none');
+
     // No stream: the page asks.
     await page.route('**/api/v1/events', route => route.abort());
     await page.reload();
@@ -167,23 +292,25 @@ async function confirm(page) {
 
     // Shadow: nobody is turned away, and the page says who would be, by six Xs.
     for (let nth = 0; nth < 300; nth++) assert.equal(await checkAt(plan.shadow.check, `player-${nth}`), 200);
-    const shadow = await browser.newPage();
+    const shadow = await (await browser.newContext()).newPage();
     await shadow.goto(plan.shadow.admin);
     await until('what other Xs would do', async () => await shadow.locator('#what-if-rows tr').count() === 6);
     await until('everybody to be counted', async () => /of 300\)/.test(await text(shadow, 'what-if-rows')));
     assert.match(await text(shadow, 'mode'), /would be turned away/);
     assert.match(await shadow.locator('#what-if-rows tr').nth(3).innerText(), /67 % \(200 of 300\)/);
+    await inspect(shadow, 'what-if', told);
     await shadow.close();
     for (const scheme of ['light', 'dark']) await look(browser, plan.shadow.admin, 'shadow', scheme, SIZES[1], told);
 
     // In a service of somebody's, which lets nobody change anything without a token.
-    const mounted = await browser.newPage();
+    const mounted = await (await browser.newContext()).newPage();
     await mounted.goto(plan.mounted);
     await until('the page in a service', async () => await text(mounted, 'connection') === 'live');
     await mounted.locator('#picture svg').waitFor({ timeout: DEADLINE });
     await mounted.locator('#set').click();
     await confirm(mounted);
     await until('the refusal', async () => /token_file/.test(await text(mounted, 'steer-error')));
+    await inspect(mounted, 'mounted', told);
     await mounted.close();
 
     // A token, first the wrong one.
@@ -194,21 +321,25 @@ async function confirm(page) {
     await guarded.locator('#token').fill('something else');
     await guarded.locator('#token').press('Enter');
     await until('the refusal of the token', async () => /not the token/.test(await text(guarded, 'login-error')));
-    await guarded.screenshot({ path: path.join(plan.shots, 'token.png') });
+    await inspect(guarded, 'token', told);
     await guarded.locator('#token').fill(plan.guarded.token);
     await guarded.locator('#token').press('Enter');
     await until('the figures', async () => /of 10/.test(await text(guarded, 'of')));
     await guarded.close();
 
     // A server that goes away is seen to be gone.
-    const last = await browser.newPage();
+    const last = await (await browser.newContext()).newPage();
     await last.goto(plan.servers[2].admin);
     await until('the page to be live', async () => await text(last, 'connection') === 'live');
+    closed = true;
+    await playing;
     process.kill(plan.servers[2].pid, 'SIGKILL');
     await until('the page to say that nobody answers', async () => /no answer/.test(await text(last, 'connection')));
     await until('old figures to look old', () => last.evaluate(() => document.body.dataset.stale === 'true'));
-    await last.screenshot({ path: path.join(plan.shots, 'gone.png') });
+    assert.match(await text(last, 'mode'), /as of \d\d:\d\d; what is now is not known/);
+    await inspect(last, 'gone', told);
   } finally {
+    closed = true;
     await browser.close();
   }
   console.log(JSON.stringify(told));

@@ -13,10 +13,11 @@ const el = id => document.getElementById(id);
 const grouped = new Intl.NumberFormat('en', { useGrouping: true });
 const number = value => grouped.format(value).replaceAll(',', '\u202f');
 const percent = part => `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`;
-// With its day, if that is another.
-function time(at) {
+// With its day, if that is another; to the second, where minutes are shorter than that.
+function time(at, grainSeconds = 60) {
   const date = new Date(at);
-  const clock = date.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', hourCycle: 'h23' });
+  const second = grainSeconds < 60 ? '2-digit' : undefined;
+  const clock = date.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', second, hourCycle: 'h23' });
   return date.toDateString() === new Date().toDateString() ? clock : `${date.toLocaleDateString([], { day: 'numeric', month: 'short' })}, ${clock}`;
 }
 
@@ -32,12 +33,14 @@ function set(id, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-function cell(kind, text) {
+function cell(kind, text, className = '') {
   const made = document.createElement(kind);
   made.textContent = text;
+  made.className = className;
   return made;
 }
 
+// Of texts, or texts and their classes.
 function fill(table, rows) {
   // What has not changed stays where a reader has found it.
   const told = JSON.stringify(rows);
@@ -45,7 +48,7 @@ function fill(table, rows) {
   table.dataset.told = told;
   table.replaceChildren(...rows.map(row => {
     const line = document.createElement('tr');
-    line.append(...row.map(text => cell('td', text)));
+    line.append(...row.map(it => cell('td', ...[it].flat())));
     return line;
   }));
 }
@@ -152,6 +155,7 @@ function gone(why) {
   connected(`no answer: ${why}`);
   document.body.dataset.stale = true;
   document.title = 'no answer · headcount';
+  if (heard) set('mode-says', `· as of ${time(heard)}; what is now is not known`);
 }
 
 // --- the house ---
@@ -209,20 +213,21 @@ function alarms() {
   const { sync, ring, ready, restarts } = status;
   const found = [];
   if (!ready) found.push('This server is not ready: a load balancer should send it nobody.');
-  if (!sync.ok) found.push(`The store is away for ${ago(status.active_users.stale_seconds)}: ${sync.last_error?.text ?? 'no answer'}`);
+  const lastRead = Date.parse(status.now) - 1000 * status.active_users.stale_seconds;
+  if (!sync.ok) found.push(`The store has been away since ${time(lastRead)}: ${sync.last_error?.text ?? 'no answer'}`);
   if (sync.write_refused) found.push(`The store refuses writes: ${sync.write_refused}`);
   if (sync.foreign_generation) found.push('Servers with another shape or key use the same namespace, and share no users with these.');
-  if (ring.coverage < ring.slots + 1) found.push(`${ring.slots + 1 - ring.coverage} of ${ring.slots + 1} minutes are unknown: this server cannot tell newcomers from users who were in then.`);
+  if (ring.coverage < ring.slots + 1) found.push('Not every minute of the window is known: this server cannot tell newcomers from users who were in then.');
   if (status.active_users.saturated) found.push('The filters are full: nobody can tell how many more there are. Raise window.capacity.');
-  if (ring.false_positive_ratio > 0.01) found.push(`One newcomer in ${Math.round(1 / ring.false_positive_ratio)} is taken for somebody who is in. Raise window.capacity.`);
+  if (ring.false_positive_ratio > 0.01) found.push(`One newcomer in ${Number((1 / ring.false_positive_ratio).toPrecision(1))} is taken for somebody who is in. Raise window.capacity.`);
   if (restarts.worker + restarts.rounds > 0) found.push(`Work beside the decisions began anew ${restarts.worker + restarts.rounds} times after a panic; the log says why.`);
+  // What comes is read aloud, and nothing twice.
   const list = el('alarms');
-  const told = found.join('\n');
-  if (list.dataset.told !== told) {
-    list.dataset.told = told;
-    list.replaceChildren(...found.map(text => cell('li', text)));
-  }
-  list.hidden = found.length === 0;
+  for (const item of [...list.children]) if (!found.includes(item.textContent)) item.remove();
+  found.forEach((text, place) => {
+    const there = list.children[place];
+    if (there?.textContent !== text) list.insertBefore(cell('li', text), there ?? null);
+  });
 }
 
 function rates() {
@@ -280,7 +285,9 @@ function facts() {
 function nodes() {
   const known = status.sync.seen_nodes ?? [];
   el('nodes-box').hidden = known.length === 0;
-  fill(el('nodes'), known.map(node => [node.node, `${ago(node.read_seconds_ago)} ago`]));
+  // Whoever says nothing of it is alive.
+  const state = ({ alive }) => (alive === false ? ['silent', 'bad'] : 'in step');
+  fill(el('nodes'), known.map(node => [node.node, state(node), `${ago(node.read_seconds_ago)} ago`]));
 }
 
 function whatIf() {
@@ -349,7 +356,7 @@ async function redraw() {
 }
 
 function numbers() {
-  const { samples } = history;
+  const { samples, grain_seconds: grain } = history;
   if (samples.length === 0) {
     set('caption', 'Nothing was noted yet.');
     return;
@@ -357,10 +364,10 @@ function numbers() {
   const most = samples.reduce((one, other) => (other.active_users > one.active_users ? other : one));
   const lasted = sample => Math.max(0.1, sample.seconds);
   const throttled = samples.reduce((sum, sample) => sum + sample.throttling * sample.seconds, 0);
-  set('caption', `From ${time(samples[0].from)}: at most ${number(most.active_users)} active users, at ${time(most.from)}; newcomers ${status.enforcement === 'shadow' ? 'would have been ' : ''}turned away for ${throttled < 1 ? 'no time' : ago(throttled)}.`);
+  set('caption', `From ${time(samples[0].from, grain)}: at most ${number(most.active_users)} active users, at ${time(most.from, grain)}; newcomers ${status.enforcement === 'shadow' ? 'would have been ' : ''}turned away for ${throttled < 1 ? 'no time' : ago(throttled)}.`);
   if (el('numbers').open) {
     fill(el('rows'), samples.toReversed().map(sample => [
-      time(sample.from), number(sample.active_users), number(sample.max_active_users), percent(sample.throttling),
+      time(sample.from, grain), number(sample.active_users), number(sample.max_active_users), percent(sample.throttling),
       (sample.admitted / lasted(sample)).toFixed(1), number(sample.newcomers), (sample.rejected / lasted(sample)).toFixed(1),
     ]));
   }
@@ -421,7 +428,7 @@ el('withdraw').onclick = async () => {
 
 spans();
 setInterval(() => {
-  if (heard && Date.now() - heard > STALE_MS) gone(`nothing since ${time(heard)}`);
+  if (heard && Date.now() - heard > STALE_MS && document.body.dataset.stale !== 'true') gone(`nothing since ${time(heard)}`);
 }, 1000);
 setInterval(draw, 2000);
 let resized = null;
