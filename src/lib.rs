@@ -1,4 +1,3 @@
-// Its first example is a whole service.
 #![cfg_attr(feature = "admin", doc = include_str!("../README.md"))]
 #![cfg_attr(not(feature = "admin"), doc = "Admission control; the front page needs the feature `admin`.")]
 //!

@@ -193,14 +193,16 @@ impl Live {
     }
 }
 
-/// The commands of a round, on a key of its own that is gone at once.
+/// The commands of a round, on a key of its own that is gone at once, or within a second if one of them is refused.
 static WRITE: std::sync::LazyLock<redis::Script> = std::sync::LazyLock::new(|| {
     redis::Script::new(
-        "redis.call('HSET', KEYS[1], 'ts', '1', 'value', '1') redis.call('HMGET', KEYS[1], 'ts', 'value') \
-         redis.call('HGET', KEYS[1], 'ts') redis.call('HSTRLEN', KEYS[1], 'ts') redis.call('PEXPIRE', KEYS[1], 1000) \
-         redis.call('TYPE', KEYS[1]) redis.call('DEL', KEYS[1]) redis.call('ZADD', KEYS[1], 1, 'a') \
-         redis.call('ZCOUNT', KEYS[1], 0, 1) redis.call('ZRANGE', KEYS[1], 0, 1) redis.call('ZRANGEBYSCORE', KEYS[1], 0, 1) \
-         redis.call('ZREM', KEYS[1], 'b') redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, 1) redis.call('DEL', KEYS[1]) \
+        "redis.call('DEL', KEYS[1]) redis.call('PEXPIRE', KEYS[1], 1000) \
+         redis.call('HSET', KEYS[1], 'ts', '1', 'value', '1') redis.call('PEXPIRE', KEYS[1], 1000) \
+         redis.call('HMGET', KEYS[1], 'ts', 'value') redis.call('HGET', KEYS[1], 'ts') redis.call('HSTRLEN', KEYS[1], 'ts') \
+         redis.call('TYPE', KEYS[1]) redis.call('DEL', KEYS[1]) \
+         redis.call('ZADD', KEYS[1], 1, 'a') redis.call('PEXPIRE', KEYS[1], 1000) redis.call('ZCOUNT', KEYS[1], 0, 1) \
+         redis.call('ZRANGE', KEYS[1], 0, 1) redis.call('ZRANGEBYSCORE', KEYS[1], 0, 1) redis.call('ZREM', KEYS[1], 'b') \
+         redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, 1) redis.call('DEL', KEYS[1]) \
          return redis.call('TIME')",
     )
 });
