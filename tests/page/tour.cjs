@@ -14,7 +14,7 @@ const DEADLINE = 20_000;
 const SIZES = [[375, 812], [1280, 800], [2560, 1440]];
 const connections = new http.Agent({ keepAlive: true, maxSockets: 8 });
 
-// Who is in comes back four times a window; more and more others would like to get in, and ask once.
+// Who is in comes back several times a window; in each turn, some ask for the first time.
 const players = [];
 let came = 0;
 let closed = false;
@@ -168,8 +168,9 @@ async function confirm(page) {
     await until('the title to say so', async () => /throttling/.test(await page.title()));
     // A line through many samples, a band where newcomers are turned away, and where it all goes.
     const drawn = async page => {
-      const [samples, bands] = await page.evaluate(() => ['polyline[stroke="#000003"]', 'rect[fill="#000006"]'].map(it => document.querySelectorAll(`#picture ${it}`)).map((found, nth) => (nth ? found.length : found[0]?.points.length ?? 0)));
-      return samples > 8 && bands >= 2 && TREND.test(await text(page, 'trend'));
+      const samples = await page.locator('#picture polyline[stroke="#000003"]').evaluateAll(([line]) => line?.points.length ?? 0);
+      const bands = await page.locator('#picture rect[fill="#000006"]').count();
+      return samples > 8 && bands > 1 && TREND.test(await text(page, 'trend'));
     };
     await until('the picture to fill', () => drawn(page));
     for (const scheme of ['light', 'dark']) for (const size of SIZES) await look(browser, plan.servers[0].admin, 'throttling', scheme, size, told, drawn);
@@ -204,6 +205,7 @@ async function confirm(page) {
     await page.locator('#withdraw').click();
     await confirm(page);
     await until('the configured X', async () => /None/.test(await text(page, 'override')) && /of 500$/.test(await text(page, 'of')));
+    await until('the house to be too full', async () => /throttling/i.test(await text(page, 'mode')));
     await page.locator('#x').fill('');
     await aloud(page);
 
@@ -273,6 +275,7 @@ async function confirm(page) {
     await until('the store to be missed', async () => (await alarms(page)).some(it => /^The store has been away since \d\d:\d\d: \S/.test(it)));
     assert.match(await fact(page, 'Store').innerText(), /^redis, away/);
     assert.equal(await fact(page, 'Store').getAttribute('class'), 'bad');
+    assert.match(await page.locator('#nodes tr').first().innerText(), /^game-1\s+not known\s/);
     await inspect(page, 'alarms', told);
     told.alarms = await aloud(page);
     assert.equal(new Set(told.alarms).size, told.alarms.length, `said more than once: ${told.alarms}`);
@@ -282,13 +285,11 @@ async function confirm(page) {
     await until('nothing to look at', async () => (await alarms(page)).length === 0);
     assert.equal(await fact(page, 'Other generation').innerText(), 'none');
 
-    // No stream: the page asks.
+    // No stream: the page asks, and tries again after a while.
     await page.route('**/api/v1/events', route => route.abort());
     await page.reload();
     await until('the page to ask', async () => /asked/.test(await text(page, 'connection')));
     await page.unroute('**/api/v1/events');
-    await until('the stream again', async () => await text(page, 'connection') === 'live');
-    await context.close();
 
     // Shadow: nobody is turned away, and the page says who would be, by six Xs.
     for (let nth = 0; nth < 300; nth++) assert.equal(await checkAt(plan.shadow.check, `player-${nth}`), 200);
@@ -301,6 +302,8 @@ async function confirm(page) {
     await inspect(shadow, 'what-if', told);
     await shadow.close();
     for (const scheme of ['light', 'dark']) await look(browser, plan.shadow.admin, 'shadow', scheme, SIZES[1], told);
+    await until('the stream again', async () => await text(page, 'connection') === 'live');
+    await context.close();
 
     // In a service of somebody's, which lets nobody change anything without a token.
     const mounted = await (await browser.newContext()).newPage();

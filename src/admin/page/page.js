@@ -285,8 +285,8 @@ function facts() {
 function nodes() {
   const known = status.sync.seen_nodes ?? [];
   el('nodes-box').hidden = known.length === 0;
-  // Whoever says nothing of it is alive.
-  const state = ({ alive }) => (alive === false ? ['silent', 'bad'] : 'in step');
+  const others = status.sync.ok ? 'in step' : 'not known';
+  const state = ({ alive }) => (alive === false ? ['silent', 'bad'] : others);
   fill(el('nodes'), known.map(node => [node.node, state(node), `${ago(node.read_seconds_ago)} ago`]));
 }
 
