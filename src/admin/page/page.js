@@ -175,7 +175,7 @@ function show(next) {
   const shadow = status.enforcement === 'shadow';
   const says = {
     open: 'newcomers get in',
-    throttling: shadow ? 'newcomers would be turned away' : 'newcomers are turned away',
+    throttling: `newcomers ${shadow ? 'would be' : 'are'} turned away${status.ring.coverage > status.ring.slots ? '' : ', once they can be told apart'}`,
   }[status.mode];
   document.body.dataset.mode = status.mode;
   set('node', status.node);
