@@ -56,8 +56,7 @@ pub fn redis_costs_50_servers_the_same(rig: &Rig) -> Finding {
 /// to write is what rounds take their time for, and 50 servers share two cores here.
 pub fn redis_costs_50_clients_the_same(rig: &Rig) -> Finding {
     let (slot, slots) = (10 * SECOND, 6);
-    let servers = if rig.full { 50 } else { 10 };
-    let sync_every = if rig.full { SECOND } else { SECOND / 5 };
+    let (servers, sync_every) = if rig.full { (50, SECOND) } else { (4, SECOND / 20) };
     let builder = Headcount::builder().max_active_users(60_000).capacity(1 << 16);
     let builder = builder.slots(slots).length(slot * slots).secret(SECRET).sync_every(sync_every);
     let redis = Redis::start();
@@ -223,7 +222,7 @@ fn costs_the_same(rig: &Rig, fleet: &impl Fleet, loads: [f64; 2]) -> (Finding, S
         let newcomers = fresh..fresh + (requests_per_second * 2.0 * lasting.as_secs_f64()) as usize;
         fresh = newcomers.end;
         let asking = (requests_per_second > 0.0).then(|| fleet.asked(newcomers, requests_per_second));
-        thread::park_timeout(SECOND);
+        thread::park_timeout((5 * fleet.sync_every()).min(SECOND));
         let end = format!("after {requests_per_second}");
         let mut monitor = Monitor::start(fleet.redis());
         let (before, (asked, _)) = (fleet.rounds(), fleet.tally());
