@@ -6,12 +6,14 @@
 --                named
 -- KEYS[3] override: hash { body }
 -- KEYS[4] generations: sorted set, generations by ms of their last look; the one key that all generations share
--- KEYS[5…] slots: hashes { ts, value }, one per minute
+-- KEYS[5] wanting: sorted set, writer ids by ms of the last look before which they turned newcomers away
+-- KEYS[6…] slots: hashes { ts, value }, one per minute
 -- ARGV[1] writer id · ARGV[2] ms after which a node is dead · ARGV[3] ms to keep keys · ARGV[4] generation
 -- ARGV[5] name for people · ARGV[6] how many nodes, dead ones too, are to be named: 0 unless somebody watches
+-- ARGV[7] 1 if this server has turned newcomers away since its last look
 --
 -- Returns { seconds, microseconds, since, beat before this look, gap_from, gap_to, gap_by, override, nodes,
---           other generations alive, refusal,
+--           nodes that turn newcomers away, other generations alive, refusal,
 --           ts and size of each slot in the order of KEYS, { member of nodes, ms, … } };
 -- '' stands for nothing, '!' for what is no value of ours.
 --
@@ -33,7 +35,7 @@ local function write(...)
 end
 
 -- A key of another type is none of ours, and would refuse every write.
-for key, kind in ipairs({ 'hash', 'zset', 'hash', 'zset' }) do
+for key, kind in ipairs({ 'hash', 'zset', 'hash', 'zset', 'zset' }) do
   local found = redis.call('TYPE', KEYS[key]).ok
   if found ~= kind and found ~= 'none' then write('DEL', KEYS[key]) end
 end
@@ -62,9 +64,13 @@ write('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - ARGV[3]))
 write('ZREMRANGEBYSCORE', KEYS[2], '(' .. stamp, '+inf')
 write('ZADD', KEYS[4], stamp, ARGV[4])
 write('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now - ARGV[3]))
-for key = 1, 4 do write('PEXPIRE', KEYS[key], ARGV[3]) end
+if ARGV[7] == '1' then write('ZADD', KEYS[5], stamp, ARGV[1]) end
+write('ZREMRANGEBYSCORE', KEYS[5], '-inf', string.format('%.0f', now - ARGV[2]))
+write('ZREMRANGEBYSCORE', KEYS[5], '(' .. stamp, '+inf')
+for key = 1, 5 do write('PEXPIRE', KEYS[key], ARGV[3]) end
 
 local nodes = read('ZCOUNT', KEYS[2], dead, '+inf')
+local wanting = read('ZCARD', KEYS[5])
 local others = 0
 local alive = read('ZRANGEBYSCORE', KEYS[4], dead, '+inf')
 if alive ~= '!' then
@@ -74,8 +80,8 @@ if alive ~= '!' then
 end
 
 local gap = { field('gap_from'), field('gap_to'), field('gap_by') }
-local answer = { clock[1], clock[2], since, last, gap[1], gap[2], gap[3], override, nodes, others, refusal }
-for key = 5, #KEYS do
+local answer = { clock[1], clock[2], since, last, gap[1], gap[2], gap[3], override, nodes, wanting, others, refusal }
+for key = 6, #KEYS do
   local size = read('HSTRLEN', KEYS[key], 'ts')
   local value_size = read('HSTRLEN', KEYS[key], 'value')
   local ts = ''

@@ -69,6 +69,8 @@ pub struct Config {
     pub pass: Option<Pass>,
     /// Rate limiters, which `headcount serve` applies to checks.
     pub limit: Vec<Limit>,
+    /// What a fleet's servers know of each other before they have met.
+    pub fleet: Fleet,
     /// The store that a fleet shares; absent: one server alone.
     pub redis: Option<Redis>,
     /// The database of limits whose store is `postgres`.
@@ -217,6 +219,23 @@ pub struct Redis {
     /// Who is let in while the store is away.
     #[serde(deserialize_with = "word")]
     pub on_outage: OnOutage,
+}
+
+/// `[fleet]`: what a fleet's servers know of each other before they have met.
+///
+/// ```
+/// use headcount::Config;
+/// let config: Config = toml::from_str("fleet.expected_nodes = 8")?;
+/// assert_eq!(config.fleet.expected_nodes, 8);
+/// assert_eq!(Config::default().fleet.expected_nodes, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Fleet {
+    /// How many servers the fleet has, at least 1. Only a start without a store uses it: a server whose store does not
+    /// answer for 3 s admits X divided by this number.
+    pub expected_nodes: u64,
 }
 
 /// `[snapshot]`: what one server alone keeps over a restart.
@@ -402,6 +421,12 @@ impl Default for Token {
     }
 }
 
+impl Default for Fleet {
+    fn default() -> Self {
+        Self { expected_nodes: 1 }
+    }
+}
+
 impl Default for Redis {
     fn default() -> Self {
         Self {
@@ -477,6 +502,7 @@ const MIN_SLOT: Duration = Duration::from_millis(100);
 const MAX_LENGTH: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The most slots: each costs a filter and a line of every look.
 const MAX_SLOTS: u32 = 120;
+const MAX_NODES: u64 = 100_000;
 /// The shortest period of rounds.
 const MIN_SYNC: Duration = Duration::from_millis(20);
 /// The smallest default capacity.
@@ -559,7 +585,7 @@ impl Config {
             key.id(),
         ];
         Ok(Settings {
-            limits: self.admission.check(redis.on_outage)?,
+            limits: self.admission.check(redis.on_outage, self.fleet.check()?)?,
             enforcement: self.admission.enforcement,
             retry_after: self.admission.retry_after,
             missing_token: self.admission.missing_token,
@@ -611,7 +637,7 @@ impl Admission {
         }
     }
 
-    fn check(&self, on_outage: OnOutage) -> Result<Limits, ConfigError> {
+    fn check(&self, on_outage: OnOutage, expected_nodes: u64) -> Result<Limits, ConfigError> {
         if !(self.resume_ratio > 0.0 && self.resume_ratio <= 1.0) {
             return Err(ConfigError::ResumeRatio { found: self.resume_ratio });
         }
@@ -624,6 +650,7 @@ impl Admission {
             resume_ratio: self.resume_ratio,
             refill: self.refill,
             on_outage,
+            expected_nodes,
         })
     }
 }
@@ -656,6 +683,15 @@ impl Token {
             return Err(ConfigError::NoTokenSource);
         }
         Ok(self.from.clone())
+    }
+}
+
+impl Fleet {
+    fn check(&self) -> Result<u64, ConfigError> {
+        match self.expected_nodes {
+            found @ 1..=MAX_NODES => Ok(found),
+            found => Err(ConfigError::ExpectedNodes { found }),
+        }
     }
 }
 
@@ -750,6 +786,8 @@ pub enum ConfigError {
         humantime::format_duration(*found), humantime::format_duration(*most)
     )]
     SyncEvery { found: Duration, most: Duration },
+    #[error("fleet.expected_nodes is {found}; it must be between 1 and {MAX_NODES}, such as 8")]
+    ExpectedNodes { found: u64 },
     #[error("token.jwt.jwks_url is {found:?}: {why}. Such as https://login.example/.well-known/jwks.json")]
     JwksUrl { found: String, why: &'static str },
     #[error("redis.url is {found:?}: {why}. Such as redis://127.0.0.1:6379/0")]
@@ -783,6 +821,7 @@ impl ConfigError {
             Self::SecretMissing => "token.secret_file",
             Self::Namespace { .. } => "redis.namespace",
             Self::SyncEvery { .. } => "redis.sync_every",
+            Self::ExpectedNodes { .. } => "fleet.expected_nodes",
             Self::RedisUrl { .. } => "redis.url",
             Self::Limit { .. } => "limit",
             Self::JwksUrl { .. } => "token.jwt.jwks_url",

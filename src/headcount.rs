@@ -503,6 +503,12 @@ impl Shared {
         u128::from(self.watched_until.load(Relaxed)) > now.as_micros()
     }
 
+    /// Newcomers turned away since the start.
+    pub(crate) fn turned_away(&self) -> u64 {
+        let totals = self.decisions.totals();
+        totals[Decision::Rejected as usize] + totals[Decision::ShadowRejected as usize]
+    }
+
     /// Refreshes that the worker has not applied yet.
     pub(crate) fn refreshes_waiting(&self) -> usize {
         self.refreshes.len()

@@ -159,6 +159,8 @@ pub mod internals {
         pub coverage: usize,
         /// Whether its last round succeeded.
         pub is_up: bool,
+        /// Whether its last round read everything, and the store refused its writes.
+        pub is_read_only: bool,
         /// E.
         pub active_users: f64,
         /// Seats that it may give before its next round.
@@ -177,11 +179,18 @@ pub mod internals {
             current: state.ring.current(),
             coverage: state.ring.coverage(),
             is_up: state.room.link() == Link::Up,
+            is_read_only: state.room.link() == Link::ReadOnly,
             active_users,
             share: state.room.share(active_users),
             filters: state.ring.len(),
             refreshing: headcount.shared.refreshes_waiting(),
         }
+    }
+
+    /// The minutes that a server covers: an unseen token was recorded in none of them.
+    pub fn covered(headcount: &Headcount) -> Vec<Slot> {
+        let state = headcount.shared.state.read();
+        state.ring.slots().filter(|&slot| state.ring.covers(slot)).collect()
     }
 
     /// A server's minutes, the current one first.

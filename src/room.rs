@@ -1,13 +1,18 @@
 //! Who may come in: the room that is left, this server's share of it, the two modes, and the operator's override.
 //! Pure: time, dice and the estimate are arguments.
 
+mod budget;
 mod held;
+mod nodes;
 mod overrides;
 
 use crate::fingerprint::Fingerprint;
 use crate::time::Timestamp;
+use budget::{Budget, House};
 use held::Held;
+use nodes::Nodes;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 pub use overrides::{Override, OverrideMode, Version};
 
@@ -20,8 +25,8 @@ const ALPHA: f64 = 0.25;
 /// published, and read.
 const ROUNDS_UNDER_WAY: f64 = 1.5;
 
-/// A server's first share comes with this look, when the number of nodes has settled.
-const FIRST_SHARE_AT_LOOK: u64 = 3;
+/// While any room is left, at least so much of it is handed out per round to those who want it.
+const LEAST_HANDED_OUT: f64 = 1.0;
 
 /// The two modes.
 ///
@@ -102,7 +107,7 @@ pub enum Refill {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnOutage {
-    /// The last share, then as many as fit if every other node lets in as many as this one.
+    /// The last share, then as many as fit if every other node admits as many as this one.
     #[default]
     Local,
     /// Everybody.
@@ -118,6 +123,8 @@ pub(crate) struct Limits {
     pub(crate) resume_ratio: f64,
     pub(crate) refill: Refill,
     pub(crate) on_outage: OnOutage,
+    /// How many servers the fleet has, for a start without a store.
+    pub(crate) expected_nodes: u64,
 }
 
 /// How this server stands to the fleet.
@@ -129,6 +136,8 @@ pub(crate) enum Link {
     Joining,
     /// The last round succeeded.
     Up,
+    /// The last round read everything, and the store refused its writes: the others do not hear of this server.
+    ReadOnly,
     /// Rounds succeeded before; the last one did not.
     Away,
 }
@@ -166,10 +175,16 @@ pub(crate) enum Seat {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Renewal {
     pub(crate) active_users: f64,
-    /// Servers that looked lately, this one included.
+    /// Whether this server covers its window.
+    pub(crate) covered: bool,
+    /// Servers that looked lately, this one included, as the store counts them.
     pub(crate) nodes: u64,
-    /// How many looks this server has made.
-    pub(crate) looks: u64,
+    /// When they were counted, in monotonic time, and for how long a server counts after its last look.
+    pub(crate) counted: Duration,
+    pub(crate) alive_for: Duration,
+    /// Whether this server turned newcomers away before each of its last two looks, and how many servers did lately.
+    pub(crate) wants: bool,
+    pub(crate) wanting: u64,
     /// Newcomers let in here that the store does not hold yet.
     pub(crate) unpublished: u64,
     /// Uniform in 0..1: rounds the share's fraction.
@@ -191,6 +206,9 @@ pub(crate) struct Room {
     /// Seats of newcomers of whom it is not yet known whether they stay.
     held: Held,
     nodes: u64,
+    /// Where `nodes` comes from.
+    counted: Nodes,
+    budget: Budget,
     newcomers_since_read: u64,
     /// Those between the last two reads.
     newcomers_before_read: u64,
@@ -209,13 +227,16 @@ impl Room {
             share: 0,
             held: Held::default(),
             nodes: 1,
+            counted: Nodes::default(),
+            budget: Budget::default(),
             newcomers_since_read: 0,
             newcomers_before_read: 0,
             operator: None,
         }
     }
 
-    /// Whether a newcomer would get in now.
+    /// Whether an unseen token would be admitted now. `covered` says whether this server covers its window, so that
+    /// an unseen token is a newcomer's.
     pub(crate) fn seat(&self, active_users: f64, covered: bool) -> Seat {
         let free = match self.forced() {
             Some(Mode::Open) => true,
@@ -223,8 +244,9 @@ impl Room {
             None => self.has_seat(active_users),
         };
         match free {
-            _ if !covered && (free || self.limits.on_outage != OnOutage::Closed) => Seat::Warming,
-            true => Seat::Free,
+            true if covered => Seat::Free,
+            true => Seat::Warming,
+            false if !covered && self.may_be_inside(active_users) => Seat::Warming,
             false => Seat::Taken,
         }
     }
@@ -233,6 +255,7 @@ impl Room {
     pub(crate) fn take_seat(&mut self) {
         self.share = self.share.saturating_sub(1);
         self.newcomers_since_read = self.newcomers_since_read.saturating_add(1);
+        self.budget.spend();
     }
 
     /// A newcomer is on the way in: the seat is kept for it, and given to nobody else.
@@ -256,41 +279,78 @@ impl Room {
     }
 
     /// Where shares come from: this server's part of the room, handed out at a successful round and at no other time.
-    /// What it let in and has not published counts against it.
+    /// The first share comes with the third successful round in a row, when the number of nodes has settled and the
+    /// others' newcomers are known. What this server let in and has not published counts against it.
     pub(crate) fn renew(&mut self, renewal: Renewal) {
         self.link = Link::Up;
-        self.nodes = renewal.nodes.max(1);
+        self.nodes = self.counted.read(renewal.nodes, renewal.counted, renewal.alive_for);
         self.newcomers_before_read = std::mem::take(&mut self.newcomers_since_read);
-        if renewal.looks < FIRST_SHARE_AT_LOOK {
+        self.budget.succeed(renewal.covered);
+        if !self.budget.has_settled() {
             return;
         }
         // Every other node is taken to hold as many as this one.
         let held = self.held.seats();
         let taken = renewal.active_users + (held * self.nodes) as f64;
         let room = (self.max_active_users() as f64 - taken).max(0.0);
-        let handed_out = match self.sharing {
-            Sharing::Part(part) => part * room,
+        let part = match self.sharing {
+            Sharing::Part(part) => self.part(part, room, &renewal),
             Sharing::Adaptive => {
                 let elsewhere = (self.nodes - 1) as f64 * self.newcomers_before_read as f64;
-                (room - ROUNDS_UNDER_WAY * elsewhere).max(0.0)
+                (room - ROUNDS_UNDER_WAY * elsewhere).max(0.0) / self.nodes as f64
             }
-            Sharing::None => room,
+            Sharing::None => room / self.nodes as f64,
         };
-        let share = (handed_out / self.nodes as f64 + renewal.dice).floor() as u64;
+        let share = (part + renewal.dice).floor() as u64;
         // Those of the last round are published in this one. Older ones the others still do not know of.
         self.share = share.saturating_sub(renewal.unpublished.saturating_sub(self.newcomers_before_read)) + held;
+    }
+
+    /// This server's part of the room: the servers that turned newcomers away divide it, so that a small room is not
+    /// lost in fractions of a seat among servers that nobody asks.
+    fn part(&self, part: f64, room: f64, renewal: &Renewal) -> f64 {
+        if !renewal.wants {
+            return part * room / self.nodes as f64;
+        }
+        let wanting = renewal.wanting.clamp(1, self.nodes);
+        (part * room).max(room.min(LEAST_HANDED_OUT)) / wanting as f64
     }
 
     /// A server that was alone joins a fleet.
     pub(crate) fn join(&mut self) {
         self.link = Link::Joining;
+        self.budget = Budget::default();
     }
 
     /// The last round did not succeed.
     pub(crate) fn lose_store(&mut self) {
-        if self.link == Link::Up {
+        self.budget.fail();
+        if matches!(self.link, Link::Up | Link::ReadOnly) {
             self.link = Link::Away;
         }
+    }
+
+    /// The last round read everything, and the store refused its writes: what the others let in stays unknown until it
+    /// takes writes again, and their heartbeats, too.
+    pub(crate) fn lose_writes(&mut self) {
+        self.budget.fail();
+        self.link = Link::ReadOnly;
+    }
+
+    /// The last round has read what belongs to another time.
+    pub(crate) fn misread(&mut self) {
+        self.budget.fail();
+    }
+
+    /// The process did not run for a while: seats that it was given have gone to others since.
+    pub(crate) fn wake(&mut self) {
+        self.budget.forget();
+        self.share = self.share.min(self.held.seats());
+    }
+
+    /// The bootstrap has ended, and no store has answered.
+    pub(crate) fn go_without_store(&mut self) {
+        self.budget.go_without_store();
     }
 
     /// Adjusts the mode to the estimate. Returns the mode if the one shown has changed.
@@ -392,16 +452,34 @@ impl Room {
             _ if self.sharing == Sharing::None => self.room(active_users) > self.held.seats(),
             (Link::Joining, _) => false,
             (Link::Up, _) => self.share > self.held.seats(),
-            (Link::Away, OnOutage::Open) => true,
-            (Link::Away, OnOutage::Closed) => false,
-            (Link::Away, OnOutage::Local) => self.share > self.held.seats() || self.fits_if_all_do_as_we(active_users),
+            (Link::ReadOnly | Link::Away, OnOutage::Open) => true,
+            (Link::ReadOnly | Link::Away, OnOutage::Closed) => false,
+            (Link::ReadOnly | Link::Away, OnOutage::Local) => {
+                self.share > self.held.seats() || self.has_budget(active_users)
+            }
         }
     }
 
-    /// Cut off, a server reckons that every other node lets in as many as it does itself.
-    fn fits_if_all_do_as_we(&self, active_users: f64) -> bool {
-        let elsewhere = (self.nodes - 1) as f64 * self.newcomers_since_read as f64;
-        self.max_active_users() as f64 - active_users - self.held.seats() as f64 - elsewhere >= 1.0
+    /// Whether a token that is unseen here may be that of somebody inside, as far as the budget goes.
+    fn may_be_inside(&self, active_users: f64) -> bool {
+        match (self.link, self.limits.on_outage) {
+            (_, OnOutage::Closed) => false,
+            // Only this server can have admitted it, before it lost its memory.
+            (Link::Alone, _) => self.room(active_users) > self.held.seats(),
+            // The others admitted everybody until this server knows of them.
+            (_, OnOutage::Open) => !self.budget.has_settled(),
+            (_, OnOutage::Local) => !self.budget.knows_everybody() && self.has_budget(active_users),
+        }
+    }
+
+    fn has_budget(&self, active_users: f64) -> bool {
+        self.budget.is_left(House {
+            max_active_users: self.max_active_users(),
+            active_users,
+            held: self.held.seats(),
+            nodes: self.nodes,
+            expected_nodes: self.limits.expected_nodes,
+        })
     }
 }
 

@@ -7,9 +7,9 @@
 //!                            └──► Publish ──► written, or in conflict: skipped until the next round
 //! ```
 //!
-//! A round *succeeds* when nothing foreign that its look has shown is left unread. Losing the race to publish does not
-//! undo that: what the other server wrote is shown by the next look. Nor does a round succeed whose look tells that the
-//! store's clock has stepped to a minute that it has not asked for.
+//! A round *succeeds* when nothing foreign that its look has shown is left unread, and the store takes writes. Losing the
+//! race to publish does not undo that: the next look shows what the other server wrote. A round does not succeed if its
+//! look shows that the store's clock has stepped to a minute that the look did not ask for.
 
 mod coverage;
 #[cfg(test)]
@@ -201,8 +201,13 @@ pub struct Round {
     protocol: Protocol,
     dice: fastrand::Rng,
     has_looked: bool,
-    /// Looks that were asked about the right minutes.
-    looks: u64,
+    /// Newcomers turned away here before the last look, in all, and whether there were any between the last two looks.
+    turned_away: u64,
+    wanted: bool,
+    /// The same before the look before it.
+    wanted_before: bool,
+    /// Servers that turned newcomers away lately, as of the last look.
+    wanting: u64,
     /// What is known of each minute's value in the store.
     known: BTreeMap<Slot, Known>,
     coverage: Coverage,
@@ -293,7 +298,10 @@ impl Round {
             protocol,
             dice: fastrand::Rng::with_seed(seed),
             has_looked: false,
-            looks: 0,
+            turned_away: 0,
+            wanted: false,
+            wanted_before: false,
+            wanting: 0,
             known: BTreeMap::new(),
             coverage: Coverage::default(),
             phase: Phase::Idle,
@@ -339,7 +347,7 @@ impl Round {
                 self.read_look(&slots, looked, corrected, now)
             }
             (Phase::Fetching { left, asked }, Ok(Reply::Fetched(stored))) => {
-                self.read_values(&asked, stored, now);
+                self.read_values(&asked, stored);
                 self.fetch(left, now)
             }
             (Phase::Publishing(in_flight), Ok(Reply::Published(published))) => {
@@ -380,8 +388,14 @@ impl Round {
         self.unasked = self.unasked.filter(|&unasked| slots.first().is_none_or(|&newest| newest < unasked));
         // A worker that cannot turn keeps this server from asking for what others publish now.
         self.unasked = self.unasked.max(self.shared.overdue_turn(now));
+        if !corrected {
+            let turned_away = self.shared.turned_away();
+            self.wanted_before = std::mem::replace(&mut self.wanted, turned_away > self.turned_away);
+            self.turned_away = turned_away;
+        }
         self.phase = Phase::Looking { slots: slots.clone(), corrected };
-        Request::Look { slots, names: if self.shared.is_watched(now) { MOST_NAMES } else { 0 } }
+        let names = if self.shared.is_watched(now) { MOST_NAMES } else { 0 };
+        Request::Look { slots, names, wants: self.wanted }
     }
 
     fn read_look(&mut self, slots: &[Slot], looked: Looked, corrected: bool, now: Duration) -> Next {
@@ -392,7 +406,7 @@ impl Round {
             // The minutes that were asked for were this machine's guess.
             return Next::Ask(self.look(now, true));
         }
-        self.looks += 1;
+        self.wanting = looked.wanting;
         self.tell_figures(&looked, now);
         self.news = Publish { operator: self.heed(&looked), ..Publish::default() };
         let current = self.shared.state.read().ring.current();
@@ -430,23 +444,32 @@ impl Round {
         let before = clock.now(now);
         let observed = clock.observe(self.looked, looked.time, now);
         let (slot, time) = (clock.slot(now), clock.now(now));
-        let renumbered = observed == Observed::First
+        let renumbered = matches!(observed, Observed::First | Observed::JumpedBack)
             && self.shared.change(|state| {
-                let other = state.ring.current() != slot;
+                let before = state.ring.current();
                 state.set_now(time);
-                if other {
+                if before != slot {
                     state.ring.renumber(slot);
                 }
-                other
+                if observed == Observed::JumpedBack {
+                    self.coverage.renumber(state, before, slot);
+                }
+                before != slot
             });
         drop(clock);
-        let stepped = observed != Observed::First && time.since(before) > CLOCK_ERROR;
+        if renumbered {
+            // Of the same numbers before, which were other minutes.
+            self.known.clear();
+        }
+        let stepped = !renumbered && time.since(before) > CLOCK_ERROR;
         if stepped && asked.first().is_some_and(|&newest| newest < slot) {
             self.unasked = Some(slot);
         }
         self.doubted = observed == Observed::Doubted;
         match observed {
-            Observed::Jumped => tracing::warn!(%time, "the store's clock has jumped, and three rounds agree on it"),
+            Observed::Jumped | Observed::JumpedBack => {
+                tracing::warn!(%time, "the store's clock has jumped, and three rounds agree on it");
+            }
             Observed::Doubted => {
                 tracing::warn!(time = %looked.time, "the store's clock is far off; three rounds must agree");
             }
@@ -539,7 +562,7 @@ impl Round {
         Next::Ask(Request::Fetch { slots })
     }
 
-    fn read_values(&mut self, asked: &[Slot], stored: Vec<Stored>, now: Duration) {
+    fn read_values(&mut self, asked: &[Slot], stored: Vec<Stored>) {
         let before = self.shared.state.read().active_users();
         for &slot in asked {
             if !stored.iter().any(|value| value.slot == slot) {
@@ -550,7 +573,7 @@ impl Round {
             self.shared.sync.lock().bytes_received += value.value.len() as u64;
             let entry = Entry { stamp: value.stamp, bytes: value.value.len() };
             match self.shared.codec.decode(value.slot, &value.value) {
-                Ok(decoded) => self.merge(value.slot, entry, &decoded, now),
+                Ok(decoded) => self.merge(value.slot, entry, &decoded),
                 Err(error) => self.refuse(value.slot, entry, &error),
             }
         }
@@ -558,7 +581,7 @@ impl Round {
         self.coverage.count_foreign_newcomers(gained);
     }
 
-    fn merge(&mut self, slot: Slot, entry: Entry, decoded: &crate::ring::codec::Decoded, now: Duration) {
+    fn merge(&mut self, slot: Slot, entry: Entry, decoded: &crate::ring::codec::Decoded) {
         // Before the merge: whatever is inserted meanwhile makes the minute dirty again.
         let newcomers = self.shared.clean(slot);
         let Some(ours_only) = self.shared.merge(slot, &decoded.filter) else { return };
@@ -569,7 +592,7 @@ impl Round {
             state.ring.newcomers_published(slot, newcomers);
         }
         drop(state);
-        self.coverage.read(&self.shared, slot, decoded.covered, now);
+        self.coverage.read(&self.shared, slot, decoded.covered);
         self.shown.remove(&slot);
         self.known.insert(slot, Known { entry, covered: decoded.covered });
     }
@@ -591,25 +614,49 @@ impl Round {
         if self.doubted || stale {
             // What was read belongs to another time than now: good to have, and no reason to call anybody a newcomer.
             let current = self.shared.state.read().ring.current();
-            self.shared.change(|state| state.ring.set_covered(current, false));
+            self.shared.change(|state| {
+                state.ring.set_covered(current, false);
+                state.room.misread();
+            });
             return self.publish(now);
         }
         if self.unasked.is_some() {
             // What was asked for is read, and not what others have published in the minute that the clock has come to.
             let current = self.shared.state.read().ring.current();
             self.coverage.leave_unread(&self.shared, std::iter::once(current));
+            self.shared.change(|state| state.room.misread());
             return self.publish(now);
         }
         let known = &self.known;
-        self.coverage.settle(&self.shared, |slot| known.get(&slot).is_some_and(|known| known.covered), now);
+        self.coverage.settle(&self.shared, |slot| known.get(&slot).is_some_and(|known| known.covered));
+        {
+            let mut figures = self.shared.sync.lock();
+            let since_last = figures.last_success.map(|last| self.looked.saturating_sub(last));
+            let period = self.shared.settings.sync_every;
+            self.coverage.tell_rate(&mut figures.foreign_newcomers_per_second, since_last, period);
+            figures.last_success = Some(self.looked);
+        }
+        if self.shared.sync.lock().write_refused.is_some() {
+            self.shared.change(|state| state.room.lose_writes());
+            return self.finish(Outcome::Failure, now);
+        }
+        self.renew_share();
+        self.publish(now)
+    }
+
+    fn renew_share(&mut self) {
         let dice = self.dice.f64();
         let nodes = self.shared.sync.lock().nodes;
         let recovered = self.shared.change(|state| {
             let recovered = state.room.link() == Link::Away;
             state.room.renew(Renewal {
                 active_users: state.active_users(),
+                covered: state.ring.is_covered(),
                 nodes,
-                looks: self.looks,
+                counted: self.looked,
+                alive_for: self.shared.settings.alive_for(),
+                wants: self.wanted && self.wanted_before,
+                wanting: self.wanting,
                 unpublished: state.ring.newcomers_unpublished(),
                 dice,
             });
@@ -618,22 +665,15 @@ impl Round {
         if recovered {
             tracing::info!("the store is back");
         }
-        {
-            let mut figures = self.shared.sync.lock();
-            let since_last = figures.last_success.map(|last| self.looked.saturating_sub(last));
-            let period = self.shared.settings.sync_every;
-            self.coverage.tell_rate(&mut figures.foreign_newcomers_per_second, since_last, period);
-            figures.last_success = Some(self.looked);
-        }
-        self.publish(now)
     }
 
     // --- publish ---
 
     fn publish(&mut self, now: Duration) -> Next {
         let mut news = std::mem::take(&mut self.news);
+        // A round that has misread something comes here with writes refused, too.
         if self.shared.sync.lock().write_refused.is_some() {
-            return self.done(now);
+            return self.finish(Outcome::Failure, now);
         }
         let mut in_flight = Vec::new();
         for slot in self.choose_dirty() {
@@ -790,7 +830,9 @@ impl Round {
         }
         let (class, reason) = (error.class().as_str(), error);
         match before {
-            Link::Joining => tracing::error!(class, %reason, "the store has not answered yet; nobody is turned away"),
+            Link::Joining => {
+                tracing::error!(class, %reason, "the store has not answered yet; few newcomers are admitted until it does");
+            }
             _ => tracing::error!(class, %reason, "the store is away; decisions go on from what is known"),
         }
         self.told = Some(error.clone());

@@ -69,6 +69,7 @@ const HEAVY_BYTES: usize = 128 << 10;
 ///                     gap: None,
 ///                     operator: None,
 ///                     nodes: 2,
+///                     wanting: 0,
 ///                     named: Vec::new(),
 ///                     foreign_generation: false,
 ///                     write_refused: None,

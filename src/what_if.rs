@@ -279,7 +279,10 @@ mod tests {
 
     fn houses(max_active_users: u64) -> Houses {
         let refill = Refill::Continuous;
-        Houses::new(Limits { max_active_users, resume_ratio: 0.9, refill, on_outage: OnOutage::Local }, 30)
+        Houses::new(
+            Limits { max_active_users, resume_ratio: 0.9, refill, on_outage: OnOutage::Local, expected_nodes: 1 },
+            30,
+        )
     }
 
     #[test]

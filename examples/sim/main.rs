@@ -7,6 +7,7 @@
 #![allow(unreachable_pub)]
 
 mod beside;
+mod bounds;
 mod clocks;
 mod figures;
 mod measure;

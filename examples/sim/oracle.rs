@@ -5,10 +5,10 @@
 //! | 1 | A server that holds a token, because it let it in or merged a value that has it, has seen it. So has a server whose last successful round began after the token was published, for as long as the minute of the admission is in the window by the store's clock. A write never takes a token out of a value. |
 //! | 2 | A token that no minute of the server has is seen no more often than a Bloom filter's false positives allow. |
 //! | 4 | A server's ring has as many filters as at its start, it remembers the store's versions of twice as many minutes at most, its queue stays within its bound, and no value is asked for that is larger than a filter can be. |
-//! | 6 | A server that does not cover its window turns nobody away (unless `closed`); neither does one that has read nothing yet, that was told of nothing and has not lived a window, knows of news that it could not read, or slept and has read nothing since. |
+//! | 6 | A server that does not cover its window turns an unseen token away only when its budget is used up (unless `closed`). A server claims to cover its window only if it does: it has read something, was told of something or has lived a window, knows of no news that it could not read, and has read since it slept; after a successful round it holds everybody whom the values of its covered minutes held when it looked. |
 //! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store's. In play, who came in twenty calm rounds ago is rejected nowhere. |
 //! | 9 | The same seed gives the same run: every step of two runs is compared. |
-//! | 10 | In calm, a newcomer gets in only while at most 2 % more than X are in, give or take the error of the estimate and a seat rounded up. |
+//! | 10 | Whenever a newcomer gets in, at most so many are in as `bounds` allows for what is wrong then or was lately, give or take the error of the estimate and a seat that each server rounds up. Servers that know nobody let in as many as their budget allows beside that, which counts for twenty rounds. |
 //!
 //! *Published* means: the store holds a value that has it. If the store forgets it, it must be published again; if the
 //! value is damaged or replaced, too. A round reads the minutes that have begun by the server's clock, which is right by
@@ -20,6 +20,7 @@ use crate::server::Server;
 use crate::store::Store;
 use crate::tokens::Tokens;
 use headcount::bloom::Shape;
+use headcount::internals::covered;
 use headcount::time::{Clock, Slot};
 use headcount::{Decision, OnOutage};
 use std::collections::BTreeSet;
@@ -73,6 +74,8 @@ pub struct Oracle {
     /// Those that were. By token: servers that hold the same filters make the same mistakes.
     mistaken: BTreeSet<usize>,
     expected_mistakes: f64,
+    /// The most that were in when somebody was let in, as a part of X.
+    pub most_inside: f64,
     /// When each token was last admitted in a calm that lasts still: it must be known everywhere soon.
     calm_admissions: Vec<Option<CalmAdmission>>,
 }
@@ -98,6 +101,8 @@ pub struct Asked<'a> {
     pub now: Duration,
     /// Since when nothing is wrong; `None` while something is.
     pub calm_since: Option<Duration>,
+    /// How many the server may let in at least although it is blind, if any.
+    pub budget_left: Option<f64>,
 }
 
 impl Oracle {
@@ -109,6 +114,7 @@ impl Oracle {
             strangers: Vec::new(),
             mistaken: BTreeSet::new(),
             expected_mistakes: 0.0,
+            most_inside: 0.0,
             calm_admissions: Vec::new(),
         }
     }
@@ -201,28 +207,34 @@ impl Oracle {
             return;
         }
         let (coverage, whole) = (server.glance().coverage, fleet.slots as usize + 1);
-        if coverage < whole {
-            self.broken(6, format!("server {place} covers {coverage} of {whole} minutes and rejects player {token}"));
-        }
-        if server.last_success.is_none() {
-            self.broken(6, format!("server {place} has never read anything and rejects player {token}"));
-        }
-        if !server.has_been_told && !server.has_lived_a_window() {
-            self.broken(6, format!("server {place} cannot know whether others were in, and rejects player {token}"));
-        }
-        if let Some(minute) = server.unread() {
+        if coverage == whole {
+            if let Some(why) = blind_because(server) {
+                self.broken(
+                    6,
+                    format!("server {place} claims to cover its window and rejects player {token}, but {why}"),
+                );
+            }
+        } else if let Some(left) = asked.budget_left {
             self.broken(
                 6,
                 format!(
-                    "server {place} knows of news of minute {minute}, has not read them, and rejects player {token}"
+                    "server {place} covers {coverage} of {whole} minutes, may let in {left:.1} more, and rejects player {token}"
                 ),
             );
         }
-        if let Some(woke) = server.slept_until() {
-            self.broken(
-                6,
-                format!("server {place} slept until {woke:.3?}, knows of nothing since, and rejects player {token}"),
-            );
+    }
+
+    /// A round has succeeded: the server knows whom the values held that its look has shown.
+    pub fn covered_is_known(&mut self, place: usize, server: &Server, store: &Store) {
+        for slot in covered(&server.headcount).into_iter().filter(|&slot| slot <= server.has_seen) {
+            self.checks.count(6);
+            if let Some((token, since)) = store.lacked(server, slot, server.round_began) {
+                let what = format!(
+                    "server {place} covers minute {slot} and lacks player {token}, published at {since:.3?}, after a round that began at {:.3?}",
+                    server.round_began
+                );
+                self.broken(6, what);
+            }
         }
     }
 
@@ -273,20 +285,53 @@ impl Oracle {
         }
     }
 
-    /// A newcomer was let in by a covered server.
-    pub fn room_is_kept(&mut self, place: usize, shape: Shape, inside: usize, fleet: &Fleet) {
+    /// Somebody was let in: by a server that knows nobody yet, as far as its budget goes.
+    pub fn budget_is_kept(&mut self, place: usize, server: &Server, fleet: &Fleet, now: Duration) {
+        let most = server.strangers_budget(fleet, now);
+        // Before its third round it has a budget, and from then on shares, too.
+        if !server.has_known && server.rounds_in_a_row == 0 && server.let_in > most {
+            let what = format!("server {place} knows nobody and has let in {}; its budget is {most}", server.let_in);
+            self.broken(10, what);
+        }
+    }
+
+    /// Somebody was let in, and now so many are; `part` of X may be, and `strangers` beside.
+    pub fn room_is_kept(
+        &mut self,
+        place: usize,
+        shape: Shape,
+        inside: usize,
+        part: f64,
+        strangers: usize,
+        fleet: &Fleet,
+    ) {
         self.checks.count(10);
         let x = fleet.max_active_users as f64;
+        self.most_inside = self.most_inside.max(inside as f64 / x);
         let estimate = shape.estimate((shape.bits() as f64 * shape.fill_ratio(x)) as u64);
         // 1.96 standard deviations become 4; each server may round its share up.
         let error = 4.0 / 1.96 * (estimate.high - estimate.users);
-        let most = 1.02 * x + error + fleet.servers as f64 + 2.0;
+        let most = part * x + error + fleet.servers as f64 + 2.0 + strangers as f64;
         if inside as f64 > most {
             let what =
                 format!("server {place} lets a newcomer in; {inside} are, of {x}, where at most {most:.0} may be");
             self.broken(10, what);
         }
     }
+}
+
+/// Why a server cannot know everybody, if it cannot.
+fn blind_because(server: &Server) -> Option<String> {
+    if server.last_success.is_none() && !server.glance().is_read_only {
+        return Some("it has never read anything".into());
+    }
+    if !server.has_been_told && !server.has_lived_a_window() {
+        return Some("it cannot know whether others were in".into());
+    }
+    if let Some(minute) = server.unread() {
+        return Some(format!("knows of news of minute {minute} that it has not read"));
+    }
+    server.slept_until().map(|woke| format!("it slept until {woke:.3?} and has read nothing since"))
 }
 
 /// Everybody who is in, by what the servers of a generation hold.

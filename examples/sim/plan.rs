@@ -278,20 +278,26 @@ fn draw_weather(fleet: &Fleet, dice: &mut Rng) -> Weather {
     }
 }
 
+/// What the room is promised for, and how many of it a world bears.
+const MOST_PER_SECOND: f64 = 50_000.0;
+const MOST_IN_A_FLOOD: f64 = 2_000.0;
+
 fn draw_crowd(fleet: &Fleet, play: Duration, dice: &mut Rng) -> Crowd {
     let window = fleet.slot * fleet.slots;
     // From half of what fits in the long run to ten times as many.
     let per_minute = fleet.max_active_users as f64 * 60.0 / window.as_secs_f64() * (0.5 + dice.f64().powi(2) * 8.0);
     let per_minute = per_minute.min(400.0 * 60.0 / play.as_secs_f64());
-    let arrivals = match dice.u8(..3) {
+    let shapes = if dice.u8(..8) == 0 { 4 } else { 3 };
+    let arrivals = match dice.u8(..shapes) {
         0 => Arrivals::steady(per_minute, play),
         1 => Arrivals::through([(Duration::ZERO, 0.0), (play, 2.0 * per_minute)]),
-        _ => Arrivals::through([
+        2 => Arrivals::through([
             (Duration::ZERO, 0.2 * per_minute),
             (play / 2, 0.2 * per_minute),
             (play / 2 + SECOND, 3.0 * per_minute),
             (play, per_minute),
         ]),
+        _ => draw_flood(per_minute, play, dice),
     };
     let roaming = [Roaming::Mixed, Roaming::Random, Roaming::Sticky, Roaming::Skewed][dice.usize(..4)];
     let think = window.mul_f64(0.02 + 0.2 * dice.f64());
@@ -307,6 +313,23 @@ fn draw_crowd(fleet: &Fleet, play: Duration, dice: &mut Rng) -> Crowd {
         roaming,
     };
     Crowd { arrivals, habits, retry_after: (SECOND, dice.u32(1..=5) * SECOND) }
+}
+
+/// A crowd that comes within seconds: up to 50,000 newcomers a second.
+fn draw_flood(per_minute: f64, play: Duration, dice: &mut Rng) -> Arrivals {
+    let per_second = 10.0_f64.powf(1.5 + dice.f64() * 3.2).min(MOST_PER_SECOND);
+    let newcomers = dice.f64() * MOST_IN_A_FLOOD;
+    let (from, lasting) = (play.mul_f64(0.1 + 0.7 * dice.f64()), Duration::from_secs_f64(newcomers / per_second));
+    let (before, flood) = (0.5 * per_minute, 60.0 * per_second);
+    let rise = MILLI;
+    Arrivals::through([
+        (Duration::ZERO, before),
+        (from, before),
+        (from + rise, flood),
+        (from + rise + lasting, flood),
+        (from + 2 * rise + lasting, before),
+        (play.max(from + 3 * rise + lasting), before),
+    ])
 }
 
 fn draw_fault(fleet: &Fleet, play: Duration, dice: &mut Rng) -> Fault {

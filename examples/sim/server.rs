@@ -56,10 +56,19 @@ pub struct Server {
     pub sleeps_until: Option<Duration>,
     /// The worker has run after such a pause, and turned to this minute; until a round that looked after it has succeeded.
     slept: Option<(Duration, Slot)>,
+    /// Rounds that have succeeded in a row.
+    pub rounds_in_a_row: u32,
+    /// Whether it has known everybody since its start, or since a pause that it may have noticed.
+    pub has_known: bool,
+    /// Newcomers whom it has let in since it last knew everybody, or while it knew nobody.
+    pub let_in: u64,
+    /// Since when it has had no store, if it never had one.
+    pub started: Duration,
 }
 
 impl Server {
     pub fn start(fleet: &Fleet, crowd: &Crowd, weather: &Weather, clock: ServerClock, life: u64, seed: u64) -> Self {
+        let clock_started = clock.true_time_of(Duration::ZERO);
         let builder = Headcount::builder()
             .max_active_users(fleet.max_active_users)
             .capacity(fleet.capacity)
@@ -71,6 +80,7 @@ impl Server {
             .url("redis://nobody.is.asked")
             .sync_every(fleet.sync_every)
             .on_outage(fleet.on_outage)
+            .expected_nodes(fleet.servers as u64)
             .secret(SECRET)
             .node("simulated")
             .refresh_queue(weather.refresh_queue)
@@ -107,6 +117,26 @@ impl Server {
             leaving: None,
             sleeps_until: None,
             slept: None,
+            rounds_in_a_row: 0,
+            has_known: false,
+            let_in: 0,
+            started: clock_started,
+        }
+    }
+
+    /// What it may let in while it knows nobody.
+    pub fn strangers_budget(&self, fleet: &Fleet, now: Duration) -> u64 {
+        let x = fleet.max_active_users;
+        let least = (x / 100).max(10);
+        // The bootstrap ends after 3 s; its worker may notice it a little later.
+        let without_store = self.first_success.is_none() && now >= self.started + Duration::from_secs(3);
+        if without_store { least.max(x / fleet.servers as u64) } else { least }
+    }
+
+    /// A pause has begun that it may notice.
+    pub fn pauses(&mut self) {
+        if self.has_known {
+            (self.has_known, self.let_in) = (false, 0);
         }
     }
 
@@ -216,9 +246,18 @@ impl Server {
 
     /// Whether what was asked, or that the round is over, says that everything was read.
     pub fn has_read(&mut self, asks: Option<&Request>, ended: Option<Outcome>) {
-        let read =
+        let succeeded =
             matches!(asks, Some(Request::Publish(_))) || matches!(ended, Some(Outcome::Success | Outcome::Conflict));
-        if read {
+        match ended {
+            Some(Outcome::Success | Outcome::Conflict) => self.rounds_in_a_row += 1,
+            Some(Outcome::Timeout | Outcome::Failure) => self.rounds_in_a_row = 0,
+            None => {}
+        }
+        let glance = self.glance();
+        if self.rounds_in_a_row >= 3 && glance.coverage == glance.filters {
+            (self.has_known, self.let_in) = (true, 0);
+        }
+        if succeeded || (ended.is_some() && glance.is_read_only) {
             self.last_success = Some(self.round_began);
             self.first_success.get_or_insert(self.current);
             self.has_seen = self.looked_up_to;

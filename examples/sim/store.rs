@@ -4,10 +4,10 @@ use crate::clocks::StoreClock;
 use crate::plan::Damage;
 use crate::server::Server;
 use crate::tokens::Tokens;
-use headcount::MemoryStore;
 use headcount::internals::Values;
-use headcount::round::{Identity, Outgoing, Publish, Published, Reply, Request, Stamp, Stored};
+use headcount::round::{Identity, Looked, Outgoing, Publish, Published, Reply, Request, Stamp, Stored};
 use headcount::time::{Clock, Slot, Timestamp};
+use headcount::{MemoryStore, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -133,6 +133,19 @@ impl Store {
             _ => {}
         }
         (reply, brings, lost)
+    }
+
+    /// What a look shows while writes are refused.
+    pub fn look_without_writes(&self, identity: &Identity, slots: &[Slot]) -> Looked {
+        self.memory.look_without_writes(identity, slots, StoreError::read_only("READONLY"))
+    }
+
+    /// Whom this generation's value of a minute held before some time, and the server lacks.
+    pub fn lacked(&self, server: &Server, slot: Slot, before: Duration) -> Option<(usize, Duration)> {
+        let value = self.values.get(&(server.generation(), slot))?;
+        let held = server.minute(slot);
+        let published = |token: usize| value.since.get(token).copied().unwrap_or_default();
+        value.tokens.without(&held).map(|token| (token, published(token))).find(|&(_, since)| since < before)
     }
 
     /// A server begins to use the store.

@@ -1,6 +1,7 @@
 //! A world: one true time, an event queue, the store, the servers, the crowd, and what goes wrong. One thread, no
 //! waiting: time is the time of the next event.
 
+use crate::bounds;
 use crate::clocks::{ServerClock, StoreClock, Truth};
 use crate::figures::Figures;
 use crate::oracle::{Asked, Checks, Oracle, Violation, inside};
@@ -9,14 +10,14 @@ use crate::server::Server;
 use crate::store::{Backup, Store};
 use crate::tokens::Tokens;
 use fastrand::Rng;
-use headcount::bloom::Bloom;
+use headcount::bloom::{Bloom, Shape};
 use headcount::internals::{Sharing, minutes};
 use headcount::players::{Answer, PlayerId, Players, Visit};
-use headcount::round::{Identity, Looked, Next, Outcome, Publish, Published, Reply, Request, Stamp};
+use headcount::round::{Identity, Next, Outcome, Publish, Published, Reply, Request, Stamp};
 use headcount::time::{Clock, Slot, Timestamp};
-use headcount::{Admission, Decision, StoreError};
+use headcount::{Admission, Decision, OnOutage, StoreError};
 use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 /// Longer than this a leaving server does not try to hand over what it has.
@@ -56,8 +57,10 @@ pub struct World<'a> {
     /// Which faults last now, and since when none does.
     active: Vec<usize>,
     trouble_until: Duration,
-    /// When a server last let somebody in because it was blind.
-    warmed_at: Option<Duration>,
+    /// When servers that know nobody let somebody in, while it counts.
+    strangers: VecDeque<Duration>,
+    /// Faults that have ended, and until when their bounds hold.
+    aftermath: Vec<(usize, Duration)>,
     backups: Vec<(usize, Backup)>,
     steps: u64,
     digest: u64,
@@ -183,7 +186,8 @@ impl<'a> World<'a> {
             asked: 0,
             active: Vec::new(),
             trouble_until: Duration::ZERO,
-            warmed_at: None,
+            strangers: VecDeque::new(),
+            aftermath: Vec::new(),
             backups: Vec::new(),
             steps: 0,
             digest: plan.seed,
@@ -424,6 +428,9 @@ impl<'a> World<'a> {
         let Some(server) = &mut self.servers[place] else { return };
         server.in_round = false;
         let life = server.life;
+        if self.figures.is_none() && matches!(outcome, Outcome::Success | Outcome::Conflict) {
+            self.oracle.covered_is_known(place, server, &self.store);
+        }
         if let Some(until) = server.leaving {
             let goes_on = matches!(outcome, Outcome::Success | Outcome::Conflict) && server.exchange.round.has_news();
             if goes_on && self.now < until {
@@ -618,16 +625,18 @@ impl<'a> World<'a> {
                 Some(Ok((reply, brings)))
             }
             Request::Look { .. } | Request::Leave => {
-                let (mut reply, ..) = self.store.answer(&letter.identity, letter.request.clone(), &[], self.now);
+                let mut reply = match &letter.request {
+                    Request::Look { slots, .. } if read_only => {
+                        Reply::Looked(self.store.look_without_writes(&letter.identity, slots))
+                    }
+                    request => self.store.answer(&letter.identity, request.clone(), &[], self.now).0,
+                };
                 if let Reply::Looked(looked) = &reply {
                     // Or that nobody was alive for so long that nobody can be in.
                     if let Some(server) = &mut self.servers[place] {
                         server.looked_at = self.now;
                     }
                     letter.tells = looked.since.is_some() || looked.gap.is_some();
-                }
-                if let (Reply::Looked(Looked { write_refused, .. }), true) = (&mut reply, read_only) {
-                    *write_refused = Some(StoreError::read_only("READONLY"));
                 }
                 if let (Reply::Looked(looked), Some(Sabotage::AlwaysCovered)) = (&mut reply, self.plan.sabotage) {
                     looked.since = Some(Slot::at(looked.time, self.fleet.slot).plus(1));
@@ -679,9 +688,10 @@ impl<'a> World<'a> {
         let server = self.servers[place].as_mut().expect("whoever decides is there");
         let token = player.index();
         let (held, shape) = (server.holds(token), server.shape);
+        let budget_left = budget_left(server, &self.fleet, self.lives);
         let admission = server.headcount.admit(player.to_string());
         let decision = admission.decision();
-        let asked = Asked { server, place, token, decision, held, now: self.now, calm_since };
+        let asked = Asked { server, place, token, decision, held, now: self.now, calm_since, budget_left };
         match &mut self.figures {
             Some(figures) => {
                 let minute = Slot::at(self.store.clock.wall(), self.fleet.slot);
@@ -691,7 +701,10 @@ impl<'a> World<'a> {
         }
         match decision {
             Decision::Seen => server.refresh(token),
-            Decision::Newcomer | Decision::Warming => server.record(token),
+            Decision::Newcomer | Decision::Warming => {
+                server.record(token);
+                server.let_in += 1;
+            }
             _ => {}
         }
         self.decisions += 1;
@@ -700,20 +713,43 @@ impl<'a> World<'a> {
         if decision == Decision::Rejected && calm_since.is_some_and(|since| self.now - since > self.plan.quiet) {
             self.news_has_spread(place, token);
         }
-        if decision == Decision::Warming {
-            self.warmed_at = Some(self.now);
-        }
-        // Whom a server lets in while it is blind is beside the promise, and is known elsewhere some rounds later.
-        let quiet_since = calm_since.map(|since| self.warmed_at.map_or(since, |warmed| warmed.max(since)));
-        let settled = quiet_since.is_some_and(|since| self.now - since > self.fleet.sync_every * 20);
-        if decision == Decision::Newcomer && settled && self.figures.is_none() {
-            let inside = self.inside(place);
-            self.oracle.room_is_kept(place, shape, inside, &self.fleet);
+        if matches!(decision, Decision::Newcomer | Decision::Warming) && self.figures.is_none() {
+            self.check_room(place, shape);
         }
         match admission {
             Admission::Admitted(_) => Answer::Admitted,
             Admission::Rejected { retry_after } => Answer::Rejected { retry_after },
         }
+    }
+
+    /// Invariant 10: somebody was let in.
+    fn check_room(&mut self, place: usize, shape: Shape) {
+        // Everybody is let in while the store is away, and nobody promises anything.
+        if self.fleet.on_outage == OnOutage::Open {
+            return;
+        }
+        let Some(server) = &self.servers[place] else { return };
+        self.oracle.budget_is_kept(place, server, &self.fleet, self.now);
+        if !server.has_known && server.let_in <= server.strangers_budget(&self.fleet, self.now) {
+            self.strangers.push_back(self.now);
+        }
+        // They are known everywhere soon, and take their seats.
+        while self.strangers.front().is_some_and(|&at| self.now - at > 20 * self.fleet.sync_every) {
+            self.strangers.pop_front();
+        }
+        let Some(part) = self.bound() else { return };
+        let inside = self.inside(place);
+        self.oracle.room_is_kept(place, shape, inside, part, self.strangers.len(), &self.fleet);
+    }
+
+    /// The part of X that may be inside now; `None` while nothing is promised.
+    fn bound(&mut self) -> Option<f64> {
+        self.aftermath.retain(|&(_, until)| until > self.now);
+        let lately = self.aftermath.iter().map(|&(number, _)| number);
+        let faults = self.active.iter().copied().chain(lately).map(|number| &self.plan.faults[number]);
+        faults
+            .map(|fault| bounds::of(&fault.kind, fault.lasting, &self.plan.fleet))
+            .try_fold(bounds::CALM, |most, part| Some(most.max(part?)))
     }
 
     /// Invariant 7, in play: in a calm that lasts, what one server holds since long ago, all do.
@@ -761,6 +797,9 @@ impl<'a> World<'a> {
                 let longest = (3 * self.fleet.sync_every).max(250 * MILLI);
                 if let Some(server) = &mut self.servers[server] {
                     server.paused_until = server.paused_until.max(ends);
+                    if ends - self.now > longest - self.plan.weather.rest.min(longest) {
+                        server.pauses();
+                    }
                     // The worker notices when it has not run for so long, and it may just have run.
                     if ends - self.now > longest + 2 * self.plan.weather.rest {
                         server.sleeps_until = server.sleeps_until.max(Some(ends));
@@ -800,6 +839,7 @@ impl<'a> World<'a> {
         let fault = &self.plan.faults[number];
         note!(self, "FAULT ends: {:?}", fault.kind);
         self.active.retain(|&other| other != number);
+        self.aftermath.push((number, self.now + self.plan.quiet));
         self.trouble_until = self.trouble_until.max(self.now);
         match fault.kind {
             Kind::Crash { server } | Kind::Leave { server } => {
@@ -909,6 +949,21 @@ fn sabotaged(plan: &Plan) -> Fleet {
         _ => {}
     }
     fleet
+}
+
+/// How many a blind server may let in at least, if any: what its budget must allow, whatever it knows of the fleet.
+fn budget_left(server: &Server, fleet: &Fleet, lives: u64) -> Option<f64> {
+    let glance = server.glance();
+    if glance.coverage == glance.filters || server.rounds_in_a_row >= 3 || fleet.on_outage == OnOutage::Closed {
+        return None;
+    }
+    let left = if server.has_known {
+        let elsewhere = lives.saturating_sub(1) as f64 * server.let_in as f64;
+        fleet.max_active_users as f64 - glance.active_users - elsewhere
+    } else {
+        (fleet.max_active_users / 100).max(10) as f64 - server.let_in as f64
+    };
+    (left >= 1.0).then_some(left)
 }
 
 /// The next script of what is published, and who is in the values that it writes.

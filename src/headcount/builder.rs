@@ -290,6 +290,12 @@ impl Builder {
         self
     }
 
+    /// How many servers the fleet has. A server whose store does not answer at the start admits X divided by it.
+    pub fn expected_nodes(mut self, nodes: u64) -> Self {
+        self.config.fleet.expected_nodes = nodes;
+        self
+    }
+
     /// The snapshot's file, for one server alone; none by default.
     pub fn file(mut self, file: impl Into<PathBuf>) -> Self {
         self.config.snapshot.file = Some(file.into());

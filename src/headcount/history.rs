@@ -163,6 +163,9 @@ impl Track {
         let slot = Slot::at(moment.at, self.grain);
         // The fleet's clock may have corrected ours: what was noted in a time that has not come yet is not to be kept open.
         self.open.take_if(|(open, ..)| *open > slot);
+        while self.over.back().is_some_and(|sample| sample.from > moment.at) {
+            self.over.pop_back();
+        }
         if let Some((_, sample, _)) = self.open.take_if(|(open, ..)| *open < slot) {
             if self.over.len() >= self.most {
                 self.over.pop_front();

@@ -507,7 +507,7 @@ impl Headcount {
                 rounds_by_outcome: sync.outcomes,
                 bytes_sent: sync.bytes_sent,
                 bytes_received: sync.bytes_received,
-                nodes: state.room.nodes(),
+                nodes: if sync.nodes == 0 { state.room.nodes() } else { sync.nodes },
                 seen_nodes: seen_nodes(sync.named, age, settings.alive_for()),
                 foreign_generation: sync.foreign_generation,
                 clock_offset_seconds,

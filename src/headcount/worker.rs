@@ -133,12 +133,13 @@ impl Worker {
         }
         if paused {
             match link {
-                Link::Up | Link::Away => self.distrust(from.min(current), slot),
+                Link::Up | Link::ReadOnly | Link::Away => self.distrust(from.min(current), slot),
                 // Nothing is known yet; but what the first round has been told is old.
                 Link::Joining => _ = self.shared.distrusts.fetch_add(1, Relaxed),
                 Link::Alone => {}
             }
         }
+        self.age_link(monotonic);
         // Not before: a turn that was broken off is no excuse for a pause that nobody has heard of.
         self.last_tick = monotonic;
         self.unfinished = None;
@@ -275,8 +276,26 @@ impl Worker {
             for slot in state.ring.slots().filter(|slot| (from..=to).contains(slot)) {
                 state.ring.set_covered(slot, false);
             }
+            state.room.wake();
         });
-        tracing::warn!("this process did not run for a while; until the next round it turns nobody away");
+        tracing::warn!(
+            "this process did not run for a while; until the next round it admits few whom it does not know"
+        );
+    }
+
+    /// A link without a successful round is no link, whatever keeps the rounds from succeeding: a blocked runtime, a store
+    /// that ignores its time limit.
+    fn age_link(&self, monotonic: Duration) {
+        let last = self.shared.sync.lock().last_success;
+        let alive_for = self.shared.settings.alive_for();
+        let is_old = last.is_some_and(|last| monotonic.saturating_sub(last) > alive_for);
+        if is_old && matches!(self.shared.state.read().room.link(), Link::Up | Link::ReadOnly) {
+            self.shared.change(|state| state.room.lose_store());
+            tracing::error!(
+                ?alive_for,
+                "no round has succeeded for this long: the store counts as away, and decisions go on from what is known"
+            );
+        }
     }
 
     fn tell_mode(&mut self) {
@@ -339,9 +358,12 @@ impl Worker {
             Link::Alone => true,
             _ if covered => true,
             Link::Joining => running >= NO_STORE_FOR,
-            Link::Up | Link::Away => running >= BOOTSTRAP_AT_MOST,
+            Link::Up | Link::ReadOnly | Link::Away => running >= BOOTSTRAP_AT_MOST,
         };
         if ready {
+            if link == Link::Joining && !covered {
+                self.shared.change(|state| state.room.go_without_store());
+            }
             self.shared.ready.store(true, Relaxed);
             tracing::info!(coverage, "ready");
         }

@@ -4,19 +4,42 @@ const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 const LATER: Timestamp = Timestamp::from_millis(1_060_000);
 
 fn limits(max_active_users: u64) -> Limits {
-    Limits { max_active_users, resume_ratio: 0.9, refill: Refill::Continuous, on_outage: OnOutage::Local }
+    Limits {
+        max_active_users,
+        resume_ratio: 0.9,
+        refill: Refill::Continuous,
+        on_outage: OnOutage::Local,
+        expected_nodes: 1,
+    }
 }
 
 fn alone(max_active_users: u64) -> Room {
     Room::new(limits(max_active_users), Link::Alone, Sharing::default(), NOW)
 }
 
+/// A server that knows its fleet: two rounds have succeeded, and the next one brings a share.
 fn in_fleet(max_active_users: u64) -> Room {
-    Room::new(limits(max_active_users), Link::Joining, Sharing::default(), NOW)
+    with_sharing(max_active_users, Sharing::default())
+}
+
+fn with_sharing(max_active_users: u64, sharing: Sharing) -> Room {
+    let mut room = Room::new(limits(max_active_users), Link::Joining, sharing, NOW);
+    (0..2).for_each(|_| room.renew(renewal(0.0, 1)));
+    room
 }
 
 fn renewal(active_users: f64, nodes: u64) -> Renewal {
-    Renewal { active_users, nodes, looks: 3, unpublished: 0, dice: 0.0 }
+    Renewal {
+        active_users,
+        covered: true,
+        nodes,
+        counted: Duration::ZERO,
+        alive_for: Duration::from_secs(5),
+        wants: false,
+        wanting: 0,
+        unpublished: 0,
+        dice: 0.0,
+    }
 }
 
 fn an_override(number: u64, mode: OverrideMode, until: Timestamp) -> Override {
@@ -33,11 +56,102 @@ fn alone_the_room_is_what_the_estimate_leaves() {
 }
 
 #[test]
-fn an_uncovered_server_turns_nobody_away() {
-    let mut room = alone(1);
-    assert_eq!(room.seat(5.0, false), Seat::Warming);
+fn alone_and_without_its_memory_it_admits_as_many_as_x() {
+    let room = alone(2);
+    assert_eq!(room.seat(1.1, false), Seat::Warming);
+    assert_eq!(room.seat(2.0, false), Seat::Taken);
+}
+
+#[test]
+fn a_joiner_admits_a_hundredth_of_x_and_then_nobody() {
+    let mut room = Room::new(limits(2000), Link::Joining, Sharing::default(), NOW);
+    for _ in 0..20 {
+        assert_eq!((room.seat(0.0, false), room.seat(5000.0, false)), (Seat::Warming, Seat::Warming));
+        room.take_seat();
+    }
+    assert_eq!(room.seat(0.0, false), Seat::Taken);
+    room.go_without_store();
+    assert_eq!(room.seat(0.0, false), Seat::Warming);
     room.limits.on_outage = OnOutage::Closed;
-    assert_eq!(room.seat(5.0, false), Seat::Taken);
+    assert_eq!(room.seat(0.0, false), Seat::Taken);
+    room.limits.on_outage = OnOutage::Open;
+    assert_eq!(room.seat(5000.0, false), Seat::Warming);
+}
+
+#[test]
+fn a_house_that_was_full_stays_full_while_this_server_is_blind() {
+    let mut room = in_fleet(1000);
+    room.renew(renewal(1000.0, 4));
+    room.lose_store();
+    for covered in [true, false] {
+        assert_eq!(room.seat(1000.0, covered), Seat::Taken);
+    }
+    // A minute has left: a fourth of its seats may be taken here, before the store is back and for two rounds after.
+    for newcomer in 0..10 {
+        assert_eq!(room.seat(960.0 + f64::from(newcomer), false), Seat::Warming);
+        room.take_seat();
+    }
+    for active_users in [970.0, 980.0, 990.0] {
+        assert_eq!(room.seat(active_users, false), Seat::Taken);
+        room.renew(renewal(active_users, 4));
+    }
+    assert_eq!(room.seat(990.0, true), Seat::Taken, "a share is due, of a quarter of ten seats for four servers");
+}
+
+#[test]
+fn writes_that_are_refused_leave_what_an_outage_leaves() {
+    for (on_outage, expected) in
+        [(OnOutage::Local, Seat::Free), (OnOutage::Open, Seat::Free), (OnOutage::Closed, Seat::Taken)]
+    {
+        let mut room = in_fleet(100);
+        room.limits.on_outage = on_outage;
+        room.renew(renewal(90.0, 4));
+        room.lose_writes();
+        assert_eq!((room.seat(90.0, true), room.link()), (expected, Link::ReadOnly));
+        (0..3).for_each(|_| room.take_seat());
+        if on_outage == OnOutage::Local {
+            assert_eq!(room.seat(93.0, true), Seat::Taken, "nine others are taken to have come in elsewhere");
+        }
+    }
+}
+
+#[test]
+fn a_pause_takes_back_the_share_and_leaves_a_strangers_budget() {
+    let mut room = in_fleet(100);
+    room.renew(renewal(0.0, 1));
+    assert_eq!(room.share(0.0), 25);
+    room.hold_seat(ALICE);
+    room.wake();
+    assert_eq!((room.share(0.0), room.holds_seat_of(ALICE)), (0, true));
+    assert_eq!(room.seat(100.0, false), Seat::Warming);
+    (0..9).for_each(|_| room.take_seat());
+    assert_eq!(room.seat(100.0, false), Seat::Taken);
+}
+
+#[test]
+fn servers_that_turn_newcomers_away_divide_the_room_among_themselves() {
+    let share = |wants, wanting, active_users| {
+        let mut room = in_fleet(100);
+        room.renew(Renewal { wants, wanting, dice: 0.9, ..renewal(active_users, 50) });
+        room.share(active_users)
+    };
+    assert_eq!(share(false, 0, 98.0), 0, "a quarter of two seats over fifty servers");
+    assert_eq!([1, 2, 50].map(|wanting| share(true, wanting, 98.0)), [1, 1, 0]);
+    assert_eq!(share(true, 1, 100.0), 0, "no room is no room");
+    assert_eq!(share(true, 1, 60.0), 10);
+    assert_eq!(share(true, 0, 60.0), 10, "a store that counts none has missed this one");
+}
+
+#[test]
+fn the_highest_count_of_nodes_holds_for_a_while() {
+    let mut room = in_fleet(1000);
+    room.renew(renewal(600.0, 4));
+    room.renew(renewal(600.0, 1));
+    assert_eq!((room.share(600.0), room.nodes()), (25, 4));
+    for second in [5, 10, 15, 20] {
+        room.renew(Renewal { counted: Duration::from_secs(second), ..renewal(600.0, 1) });
+    }
+    assert_eq!((room.share(600.0), room.nodes()), (100, 1));
 }
 
 #[test]
@@ -80,14 +194,20 @@ fn a_fraction_of_a_seat_is_won_or_lost_by_the_dice() {
 }
 
 #[test]
-fn the_first_share_comes_with_the_third_look() {
-    let mut room = in_fleet(1000);
-    for looks in [1, 2] {
-        room.renew(Renewal { looks, ..renewal(0.0, 1) });
-        assert_eq!(room.seat(0.0, true), Seat::Taken);
+fn a_share_comes_with_the_third_round_that_succeeds_in_a_row() {
+    let mut room = Room::new(limits(1000), Link::Joining, Sharing::default(), NOW);
+    for round in [1, 2, 3] {
+        room.renew(renewal(0.0, 1));
+        assert_eq!(room.seat(0.0, true), if round < 3 { Seat::Taken } else { Seat::Free });
     }
-    room.renew(renewal(0.0, 1));
-    assert_eq!(room.seat(0.0, true), Seat::Free);
+    while room.seat(0.0, true) == Seat::Free {
+        room.take_seat();
+    }
+    room.lose_store();
+    for round in [1, 2, 3] {
+        room.renew(renewal(300.0, 1));
+        assert_eq!(room.seat(300.0, true), if round < 3 { Seat::Taken } else { Seat::Free }, "after an outage");
+    }
 }
 
 #[test]
@@ -221,7 +341,7 @@ fn an_outage_of_a_lone_node_leaves_it_the_whole_room() {
     assert_eq!(room.seat(9.0, true), Seat::Free);
     assert_eq!(room.seat(9.1, true), Seat::Taken);
     // What was left of the share goes first, whatever the estimate says.
-    room.renew(renewal(0.0, 1));
+    (0..3).for_each(|_| room.renew(renewal(0.0, 1)));
     room.lose_store();
     assert_eq!(room.seat(99.0, true), Seat::Free);
 }
@@ -259,43 +379,37 @@ fn a_held_seat_is_given_to_nobody_else_and_counts_once() {
 #[test]
 fn seats_that_are_held_over_a_round_come_from_the_room_and_not_from_the_next_share() {
     let mut room = in_fleet(100);
-    let renew = |room: &mut Room, looks: u64| {
-        room.renew(Renewal { active_users: 92.0, nodes: 1, looks, unpublished: 0, dice: 0.0 });
-    };
-    (1..=3).for_each(|looks| renew(&mut room, looks));
+    let renew = |room: &mut Room| room.renew(renewal(92.0, 1));
+    renew(&mut room);
     assert_eq!(room.share(92.0), 2);
     [ALICE, BOB].into_iter().for_each(|newcomer| room.hold_seat(newcomer));
     assert_eq!((room.share(92.0), room.seat(92.0, true)), (0, Seat::Taken));
     // A quarter of the six that are left.
-    renew(&mut room, 4);
+    renew(&mut room);
     assert_eq!((room.share(92.0), room.seat(92.0, true)), (1, Seat::Free));
-    (5..100).for_each(|looks| renew(&mut room, looks));
+    (5..100).for_each(|_| renew(&mut room));
     assert_eq!(room.share(92.0), 1, "shares do not grow with time");
 }
 
 #[test]
 fn every_other_node_is_taken_to_hold_as_many_seats() {
     let mut room = in_fleet(100);
-    let renew = |room: &mut Room, looks: u64| {
-        room.renew(Renewal { active_users: 60.0, nodes: 4, looks, unpublished: 0, dice: 0.5 });
-    };
-    (1..=3).for_each(|looks| renew(&mut room, looks));
+    let renew = |room: &mut Room| room.renew(Renewal { dice: 0.5, ..renewal(60.0, 4) });
+    renew(&mut room);
     assert_eq!(room.share(60.0), 3);
     [ALICE, BOB].into_iter().for_each(|newcomer| room.hold_seat(newcomer));
-    renew(&mut room, 4);
+    renew(&mut room);
     assert_eq!(room.share(60.0), 2);
 }
 
 #[test]
 fn an_adaptive_share_leaves_room_for_as_many_elsewhere() {
-    let mut room = Room::new(limits(100), Link::Joining, Sharing::Adaptive, NOW);
-    let renew = |room: &mut Room, looks: u64| {
-        room.renew(Renewal { active_users: 60.0, nodes: 2, looks, unpublished: 0, dice: 0.3 });
-    };
-    (1..=3).for_each(|looks| renew(&mut room, looks));
+    let mut room = with_sharing(100, Sharing::Adaptive);
+    let renew = |room: &mut Room| room.renew(Renewal { dice: 0.3, ..renewal(60.0, 2) });
+    renew(&mut room);
     assert_eq!(room.share(60.0), 20);
     (0..5).for_each(|_| room.take_seat());
-    renew(&mut room, 4);
+    renew(&mut room);
     assert_eq!(room.share(60.0), 16);
 }
 
@@ -310,9 +424,7 @@ fn a_seat_that_a_server_without_a_share_held_gives_none_back() {
 #[test]
 fn a_server_that_is_cut_off_reckons_with_the_seats_it_holds() {
     let mut room = in_fleet(4);
-    for looks in 1..=3 {
-        room.renew(Renewal { active_users: 2.0, nodes: 1, looks, unpublished: 0, dice: 0.0 });
-    }
+    room.renew(renewal(2.0, 1));
     room.lose_store();
     room.hold_seat(ALICE);
     assert_eq!(room.seat(2.0, true), Seat::Free);

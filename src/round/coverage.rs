@@ -6,20 +6,20 @@
 //! away while minutes passed, until what others saw meanwhile has been read.
 
 use super::{Gap, Looked, Since};
-use crate::headcount::Shared;
+use crate::headcount::{Shared, State};
 use crate::room::Link;
 use crate::time::Slot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Rounds, and time, without news before an absence is believed: of `since`, and of news after an outage.
-const QUIET_ROUNDS: u32 = 3;
-const QUIET_FOR: Duration = Duration::from_secs(3);
+/// Rounds, and time, before a missing `since` is believed to be missing.
+const ABSENT_ROUNDS: u32 = 3;
+const ABSENT_FOR: Duration = Duration::from_secs(3);
 
-/// Rounds after which a doubt ends although news keep coming, which in the current minute they always do; not before the
-/// time above.
-const DOUBT_ROUNDS: u32 = 20;
+/// Successful rounds that end a doubt: by then the others have published what they let in. News does not prolong it: under
+/// a crowd, the newcomers let in are the news.
+const DOUBT_ROUNDS: u32 = 3;
 
 /// What the rounds know about coverage beside the ring's own marks.
 #[derive(Default)]
@@ -36,8 +36,9 @@ pub(super) struct Coverage {
     by_since: BTreeSet<Slot>,
     /// Covered minutes with news that could not be read.
     unread: BTreeSet<Slot>,
-    /// Minutes of which this server has seen a part, and whose news may still be on their way.
-    settling: BTreeMap<Slot, Doubt>,
+    /// Minutes of which this server has seen a part, and whose news may still be on its way; with the successful rounds
+    /// since.
+    settling: BTreeMap<Slot, u32>,
     /// The current minute at the first and at the last successful round.
     first_success: Option<Slot>,
     last_success: Option<Slot>,
@@ -46,42 +47,14 @@ pub(super) struct Coverage {
 
 #[derive(Debug, Clone, Copy)]
 struct Absent {
-    quiet: Quiet,
+    rounds: u32,
+    from: Duration,
     first_in: Slot,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Quiet {
-    rounds: u32,
-    from: Duration,
-}
-
-/// Whether all that others saw of a minute has been read.
-#[derive(Debug, Clone, Copy)]
-struct Doubt {
-    rounds: u32,
-    from: Duration,
-    quiet: Quiet,
-}
-
-impl Doubt {
-    fn starting(now: Duration) -> Self {
-        Self { rounds: 0, from: now, quiet: Quiet::starting(now) }
-    }
-
-    fn is_over(self, now: Duration) -> bool {
-        let is_old = self.rounds >= DOUBT_ROUNDS && now.saturating_sub(self.from) >= QUIET_FOR;
-        is_old || self.quiet.is_long_enough(now)
-    }
-}
-
-impl Quiet {
-    fn starting(now: Duration) -> Self {
-        Self { rounds: 0, from: now }
-    }
-
-    fn is_long_enough(self, now: Duration) -> bool {
-        self.rounds >= QUIET_ROUNDS && now.saturating_sub(self.from) >= QUIET_FOR
+impl Absent {
+    fn is_believed(self, now: Duration) -> bool {
+        self.rounds >= ABSENT_ROUNDS && now.saturating_sub(self.from) >= ABSENT_FOR
     }
 }
 
@@ -98,7 +71,7 @@ impl Coverage {
     pub(super) fn read_look(&mut self, shared: &Shared, looked: &Looked, now: Duration) -> Option<Since> {
         let current = shared.state.read().ring.current();
         self.deserted = looked.gap.as_ref().and_then(|gap| deserted(shared, gap));
-        self.doubt_what_passed_without_the_store(shared, current, now);
+        self.doubt_what_passed_without_the_store(shared, current);
         // Nobody can have begun in the future.
         let stored = looked.since.filter(|&since| since <= current.plus(1));
         match (stored, self.since) {
@@ -108,9 +81,9 @@ impl Coverage {
             }
             (None, Some(slot)) => Some(Since { slot, claimed: false }),
             (None, None) => {
-                let absent = self.absent.get_or_insert(Absent { quiet: Quiet::starting(now), first_in: current });
-                absent.quiet.rounds += 1;
-                absent.quiet.is_long_enough(now).then_some(Since { slot: current, claimed: true })
+                let absent = self.absent.get_or_insert(Absent { rounds: 0, from: now, first_in: current });
+                absent.rounds += 1;
+                absent.is_believed(now).then_some(Since { slot: current, claimed: true })
             }
         }
     }
@@ -129,11 +102,8 @@ impl Coverage {
     }
 
     /// A value of this minute was merged.
-    pub(super) fn read(&mut self, shared: &Shared, slot: Slot, writer_covered: bool, now: Duration) {
+    pub(super) fn read(&mut self, shared: &Shared, slot: Slot, writer_covered: bool) {
         let was_covered = self.unread.remove(&slot);
-        if let Some(doubt) = self.settling.get_mut(&slot) {
-            doubt.quiet = Quiet::starting(now);
-        }
         if writer_covered || was_covered {
             self.cover(shared, slot);
         }
@@ -150,7 +120,7 @@ impl Coverage {
     }
 
     /// Everything that the look has shown is read: covers what can be covered now.
-    pub(super) fn settle(&mut self, shared: &Shared, covered_there: impl Fn(Slot) -> bool, now: Duration) {
+    pub(super) fn settle(&mut self, shared: &Shared, covered_there: impl Fn(Slot) -> bool) {
         let (current, uncovered) = {
             let state = shared.state.read();
             let uncovered: Vec<_> = state.ring.slots().filter(|&slot| !state.ring.covers(slot)).collect();
@@ -161,10 +131,9 @@ impl Coverage {
         self.by_since.retain(|&slot| current.since(slot) <= window);
         self.unread.retain(|&slot| current.since(slot) <= window);
         for slot in uncovered {
-            let settled = self.settling.get_mut(&slot).is_some_and(|doubt| {
-                doubt.rounds += 1;
-                doubt.quiet.rounds += 1;
-                doubt.is_over(now)
+            let settled = self.settling.get_mut(&slot).is_some_and(|rounds| {
+                *rounds += 1;
+                *rounds >= DOUBT_ROUNDS
             });
             // Servers that were cut off, and not dead, have let people in; those are waited for instead.
             let waits = self.settling.contains_key(&slot);
@@ -178,11 +147,34 @@ impl Coverage {
                 shared.change(|state| state.ring.set_covered(slot, true));
             } else if self.first_success.is_some_and(|first| first < slot) {
                 // This server was there, for a part: whoever was there for all of it will tell soon, or nobody was.
-                self.settling.entry(slot).or_insert(Doubt::starting(now));
+                self.settling.entry(slot).or_insert(1);
             }
         }
         self.first_success.get_or_insert(current);
         self.last_success = Some(current);
+    }
+
+    /// The store's clock has gone back from minute `from` to minute `to`, and the ring's minutes have other numbers. What
+    /// the others publish under the new ones is still to come.
+    pub(super) fn renumber(&mut self, state: &mut State, from: Slot, to: Slot) {
+        let back = from.since(to);
+        let renumbered = |slot: Slot| slot.minus(back);
+        for slot in [&mut self.since, &mut self.first_success, &mut self.last_success].into_iter().flatten() {
+            *slot = renumbered(*slot);
+        }
+        for minutes in [&mut self.untouched, &mut self.deserted].into_iter().flatten() {
+            *minutes = renumbered(*minutes.start())..=renumbered(*minutes.end());
+        }
+        self.by_since = self.by_since.iter().copied().map(renumbered).collect();
+        self.unread = self.unread.iter().copied().map(renumbered).collect();
+        self.settling.clear();
+        for slot in state.ring.slots().collect::<Vec<_>>() {
+            state.ring.set_dirty(slot, true);
+            if state.ring.covers(slot) && !self.by_since.contains(&slot) {
+                state.ring.set_covered(slot, false);
+                self.settling.insert(slot, 0);
+            }
+        }
     }
 
     /// Whether every server knows that nobody was in, without any value.
@@ -220,7 +212,7 @@ impl Coverage {
     }
 
     /// The store is back, and minutes have turned without it: what others saw meanwhile is still to come.
-    fn doubt_what_passed_without_the_store(&mut self, shared: &Shared, current: Slot, now: Duration) {
+    fn doubt_what_passed_without_the_store(&mut self, shared: &Shared, current: Slot) {
         let Some(last_success) = self.last_success.filter(|&last| last < current) else { return };
         shared.change(|state| {
             if state.room.link() != Link::Away {
@@ -229,7 +221,7 @@ impl Coverage {
             for slot in state.ring.slots().filter(|&slot| slot >= last_success).collect::<Vec<_>>() {
                 if state.ring.covers(slot) {
                     state.ring.set_covered(slot, false);
-                    self.settling.entry(slot).or_insert(Doubt::starting(now));
+                    self.settling.entry(slot).or_insert(0);
                 }
             }
         });
@@ -264,8 +256,22 @@ mod tests {
         });
         let mut coverage = Coverage::default();
         coverage.learn_since(&headcount.shared, current);
-        coverage.settle(&headcount.shared, |_| false, SECOND);
+        coverage.settle(&headcount.shared, |_| false);
         (headcount, worker, coverage, current)
+    }
+
+    fn renewal() -> Renewal {
+        Renewal {
+            active_users: 0.0,
+            covered: true,
+            nodes: 2,
+            counted: SECOND,
+            alive_for: 5 * SECOND,
+            wants: false,
+            wanting: 0,
+            unpublished: 0,
+            dice: 0.5,
+        }
     }
 
     fn covers(headcount: &Headcount, slot: Slot) -> bool {
@@ -277,8 +283,8 @@ mod tests {
         let (headcount, _worker, mut coverage, current) = server();
         assert!(covers(&headcount, current.minus(3)) && covers(&headcount, current.minus(20)));
         assert!(!covers(&headcount, current), "in that minute somebody was there, and it was another");
-        for round in 2..10 {
-            coverage.settle(&headcount.shared, |_| false, round * SECOND);
+        for _ in 2..10 {
+            coverage.settle(&headcount.shared, |_| false);
         }
         coverage.learn_since(&headcount.shared, current.minus(10));
         assert!(!covers(&headcount, current.minus(3)));
@@ -289,10 +295,10 @@ mod tests {
     fn news_that_are_gone_before_they_could_be_read_uncover_their_minute_no_more() {
         let (headcount, _worker, mut coverage, current) = server();
         coverage.learn_since(&headcount.shared, current.minus(10));
-        coverage.settle(&headcount.shared, |slot| slot >= current.minus(10), SECOND);
+        coverage.settle(&headcount.shared, |slot| slot >= current.minus(10));
         coverage.leave_unread(&headcount.shared, std::iter::once(current.minus(3)));
         assert!(!covers(&headcount, current.minus(3)));
-        coverage.settle(&headcount.shared, |_| false, 2 * SECOND);
+        coverage.settle(&headcount.shared, |_| false);
         assert!(covers(&headcount, current.minus(3)));
     }
 
@@ -319,20 +325,18 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_that_this_server_saw_a_part_of_is_covered_when_no_more_news_come() {
+    fn a_minute_that_this_server_saw_a_part_of_is_covered_by_the_third_successful_round() {
         let (headcount, _worker, _, current) = server();
         // Its first successful round was three minutes ago, in a namespace that is older.
         let mut coverage = Coverage { first_success: Some(current.minus(3)), ..Coverage::default() };
         coverage.learn_since(&headcount.shared, current.minus(10));
-        let uncover = |state: &mut crate::headcount::State| {
-            (2..6).for_each(|age| state.ring.set_covered(current.minus(age), false));
-        };
+        let uncover = |state: &mut State| (2..6).for_each(|age| state.ring.set_covered(current.minus(age), false));
         headcount.shared.change(uncover);
-        for round in 1..=3 {
-            coverage.settle(&headcount.shared, |_| false, round * SECOND);
+        for round in 1..=2 {
+            coverage.settle(&headcount.shared, |_| false);
             assert!((2..6).all(|age| !covers(&headcount, current.minus(age))), "after round {round}");
         }
-        coverage.settle(&headcount.shared, |_| false, 4 * SECOND);
+        coverage.settle(&headcount.shared, |_| false);
         let covered: Vec<_> = (2..6).map(|age| covers(&headcount, current.minus(age))).collect();
         assert_eq!(covered, [true, false, false, false]);
     }
@@ -350,6 +354,7 @@ mod tests {
             gap: None,
             operator: None,
             nodes: 1,
+            wanting: 0,
             named: Vec::new(),
             foreign_generation: false,
             write_refused: None,
@@ -377,7 +382,7 @@ mod tests {
                 coverage.leave_unread(&headcount.shared, std::iter::once(slot));
                 assert!(!covers(&headcount, slot));
             }
-            coverage.read(&headcount.shared, slot, writer_covered, SECOND);
+            coverage.read(&headcount.shared, slot, writer_covered);
             covers(&headcount, slot)
         };
         let told = [(1, false, false), (2, true, false), (3, false, true), (4, true, true)];
@@ -386,19 +391,41 @@ mod tests {
     }
 
     #[test]
-    fn a_doubt_ends_although_news_keep_coming() {
-        let (headcount, _worker, _, current) = server();
-        let mut coverage = Coverage { first_success: Some(current.minus(3)), ..Coverage::default() };
+    fn a_doubt_after_an_outage_ends_with_the_third_successful_round_whatever_news_comes() {
+        let (headcount, _worker, mut coverage, current) = server();
+        let doubtful = current.minus(1);
         coverage.learn_since(&headcount.shared, current.minus(10));
-        let doubtful = current.minus(2);
-        headcount.shared.change(|state| state.ring.set_covered(doubtful, false));
-        coverage.settle(&headcount.shared, |_| false, SECOND);
-        for round in 1..=DOUBT_ROUNDS {
-            assert!(!covers(&headcount, doubtful), "after {} rounds", round - 1);
-            coverage.read(&headcount.shared, doubtful, false, round * SECOND);
-            coverage.settle(&headcount.shared, |_| false, round * SECOND);
+        coverage.last_success = Some(doubtful);
+        headcount.shared.change(|state| {
+            state.ring.set_covered(doubtful, true);
+            state.room.renew(renewal());
+            state.room.lose_store();
+        });
+        for round in 1..=3 {
+            coverage.doubt_what_passed_without_the_store(&headcount.shared, current);
+            assert!(!covers(&headcount, doubtful), "before round {round} has succeeded");
+            coverage.read(&headcount.shared, doubtful, false);
+            coverage.settle(&headcount.shared, |_| false);
         }
         assert!(covers(&headcount, doubtful));
+    }
+
+    #[test]
+    fn a_jump_back_gives_minutes_other_numbers_and_doubts_them() {
+        let (headcount, _worker, mut coverage, current) = server();
+        let (back, since) = (5, current);
+        let to = current.minus(back);
+        headcount.shared.change(|state| {
+            state.ring.set_dirty(current, false);
+            state.ring.renumber(to);
+            coverage.renumber(state, current, to);
+        });
+        assert!(headcount.shared.has_news(), "the store lacks every minute under its new number");
+        assert_eq!(coverage.since, Some(since.minus(back)));
+        assert!(covers(&headcount, to.minus(3)), "nobody was in before the namespace began");
+        (0..3).for_each(|_| coverage.settle(&headcount.shared, |_| false));
+        coverage.learn_since(&headcount.shared, to.minus(10));
+        assert!(!covers(&headcount, to.minus(3)));
     }
 
     #[test]
@@ -406,14 +433,13 @@ mod tests {
         let (headcount, _worker, mut coverage, current) = server();
         headcount.shared.change(|state| {
             state.ring.set_covered(current, true);
-            let renewal = Renewal { active_users: 0.0, nodes: 2, looks: 1, unpublished: 0, dice: 0.5 };
-            state.room.renew(renewal);
+            state.room.renew(renewal());
             state.room.lose_store();
         });
-        coverage.doubt_what_passed_without_the_store(&headcount.shared, current, SECOND);
+        coverage.doubt_what_passed_without_the_store(&headcount.shared, current);
         assert!(covers(&headcount, current));
         coverage.last_success = Some(current.minus(2));
-        coverage.doubt_what_passed_without_the_store(&headcount.shared, current, SECOND);
+        coverage.doubt_what_passed_without_the_store(&headcount.shared, current);
         let covered: Vec<_> = (0..5).map(|age| covers(&headcount, current.minus(age))).collect();
         assert_eq!(covered, [false, false, false, true, true]);
     }

@@ -83,6 +83,7 @@ impl Store {
             gap: None,
             operator: None,
             nodes: SERVERS as u64,
+            wanting: 0,
             named: Vec::new(),
             foreign_generation: false,
             write_refused: None,

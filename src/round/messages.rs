@@ -52,7 +52,7 @@ pub struct Stamp(pub String);
 ///     keep_for: 32 * 60 * SECOND,
 /// };
 /// let theirs = Identity { writer: "x7aa".into(), node: "eu-2".into(), generation: 2, ..ours.clone() };
-/// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0 });
+/// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0, wants: false });
 /// for server in [&theirs, &ours] {
 ///     let Reply::Looked(looked) = store.exchange(server, look.clone(), SECOND).await? else {
 ///         unreachable!("a look is answered by what is there");
@@ -72,7 +72,8 @@ pub struct Identity {
     pub generation: u64,
     /// The size of an uncompressed filter: what one upload may cost.
     pub filter_bytes: usize,
-    /// A server that did not look for this long no longer counts as a node.
+    /// A server that did not look for this long no longer counts as a node. Nor does it count as one that turns newcomers
+    /// away after this time.
     pub alive_for: Duration,
     /// When written values expire: window + 2 slots, at least 60 s.
     pub keep_for: Duration,
@@ -96,7 +97,7 @@ pub struct Identity {
 /// let store = MemoryStore::new();
 /// let ask = async |request| store.exchange(&server("k3v9"), request, SECOND).await;
 /// let slots = vec![Slot(30_000_000)];
-/// assert!(matches!(ask(Request::Look { slots: slots.clone(), names: 0 }).await?, Reply::Looked(_)));
+/// assert!(matches!(ask(Request::Look { slots: slots.clone(), names: 0, wants: false }).await?, Reply::Looked(_)));
 /// assert_eq!(ask(Request::Fetch { slots }).await?, Reply::Fetched(vec![]), "nobody has published that minute");
 /// assert!(matches!(ask(Request::Publish(Publish::default())).await?, Reply::Published(_)));
 /// assert_eq!(ask(Request::Leave).await?, Reply::Left);
@@ -110,6 +111,8 @@ pub enum Request {
         slots: Vec<Slot>,
         /// How many nodes are to be named; 0 unless somebody watches.
         names: usize,
+        /// Whether this server has turned newcomers away since its last look.
+        wants: bool,
     },
     /// The values of these minutes.
     Fetch {
@@ -248,7 +251,7 @@ pub struct Since {
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0 });
+/// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0, wants: false });
 /// let nodes = async |server: &Identity| match store.exchange(server, look.clone(), SECOND).await {
 ///     Ok(Reply::Looked(looked)) => looked.nodes,
 ///     other => panic!("{other:?}"),
@@ -292,7 +295,7 @@ pub enum Reply {
 /// store.exchange(&server("a"), Request::Publish(news), SECOND).await?;
 ///
 /// let slots = vec![Slot(30_000_000), Slot(29_999_999)];
-/// let Reply::Looked(looked) = store.exchange(&server("b"), Request::Look { slots, names: 0 }, SECOND).await? else {
+/// let Reply::Looked(looked) = store.exchange(&server("b"), Request::Look { slots, names: 0, wants: false }, SECOND).await? else {
 ///     unreachable!("a look is answered by what is there");
 /// };
 /// assert_eq!(looked.time, now, "by which the fleet sets its clocks");
@@ -316,6 +319,8 @@ pub struct Looked {
     pub operator: Option<Box<Override>>,
     /// How many nodes looked lately, this one included.
     pub nodes: u64,
+    /// How many of them have turned newcomers away lately, this one included if it has.
+    pub wanting: u64,
     /// As many of them as were to be named.
     pub named: Vec<Node>,
     /// Whether another generation is alive in the namespace.
@@ -341,7 +346,7 @@ pub struct Looked {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let now = Timestamp::from_millis(1_800_000_000_000);
 /// let store = MemoryStore::with_clock(ManualClock::starting_at(now));
-/// let look = Request::Look { slots: vec![], names: 200 }; // Somebody has the page open.
+/// let look = Request::Look { slots: vec![], names: 200, wants: false }; // Somebody has the page open.
 /// let Reply::Looked(looked) = store.exchange(&server("k3v9"), look, SECOND).await? else {
 ///     unreachable!("a look is answered by what is there");
 /// };
@@ -374,7 +379,7 @@ pub struct Node {
 /// let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
 /// let store = MemoryStore::with_clock(Arc::clone(&clock));
 /// let look = async |writer: &str| {
-///     match store.exchange(&server(writer), Request::Look { slots: vec![], names: 0 }, SECOND).await {
+///     match store.exchange(&server(writer), Request::Look { slots: vec![], names: 0, wants: false }, SECOND).await {
 ///         Ok(Reply::Looked(looked)) => looked.gap,
 ///         other => panic!("{other:?}"),
 ///     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const ENVIRONMENT: &str = "HEADCOUNT__";
 
 /// Every key there is.
-const KEYS: [&str; 59] = [
+const KEYS: [&str; 60] = [
     "admission.max_active_users",
     "admission.resume_ratio",
     "admission.refill",
@@ -61,6 +61,7 @@ const KEYS: [&str; 59] = [
     "redis.namespace",
     "redis.sync_every",
     "redis.on_outage",
+    "fleet.expected_nodes",
     "snapshot.file",
     "server.listen",
     "server.node",
@@ -326,6 +327,8 @@ mod tests {
         namespace  = "default"
         sync_every = "1s"
         on_outage  = "local"
+        [fleet]
+        expected_nodes = 8
         [snapshot]
         file = "/var/lib/headcount/ring.snapshot"
         [server]

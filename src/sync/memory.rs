@@ -41,6 +41,8 @@ struct Generation {
     since: Option<Slot>,
     operator: Option<Override>,
     nodes: BTreeMap<String, Node>,
+    /// When each server last said that it turns newcomers away.
+    wanting: BTreeMap<String, Timestamp>,
     minutes: BTreeMap<Slot, Value>,
 }
 
@@ -79,6 +81,15 @@ impl MemoryStore {
         *self.namespace.lock() = other.namespace.lock().clone();
     }
 
+    /// What a look shows while writes are refused: no heartbeat is noted, not even this server's.
+    #[doc(hidden)]
+    pub fn look_without_writes(&self, identity: &Identity, slots: &[Slot], refusal: StoreError) -> Looked {
+        let now = self.clock.wall();
+        let mut namespace = self.namespace.lock();
+        namespace.expire(now);
+        Looked { write_refused: Some(refusal), ..namespace.describe(identity, slots, 0, now) }
+    }
+
     /// Answers at once.
     #[doc(hidden)]
     pub fn answer(&self, identity: &Identity, request: Request) -> Reply {
@@ -86,11 +97,19 @@ impl MemoryStore {
         let mut namespace = self.namespace.lock();
         namespace.expire(now);
         match request {
-            Request::Look { slots, names } => Reply::Looked(namespace.look(identity, &slots, names, now)),
+            Request::Look { slots, names, wants } => {
+                let own = namespace.own(identity);
+                if wants {
+                    own.wanting.insert(identity.writer.clone(), now);
+                }
+                Reply::Looked(namespace.look(identity, &slots, names, now))
+            }
             Request::Fetch { slots } => Reply::Fetched(namespace.own(identity).fetch(&slots)),
             Request::Publish(publish) => Reply::Published(namespace.publish(identity, publish, now)),
             Request::Leave => {
-                namespace.own(identity).nodes.remove(&identity.writer);
+                let own = namespace.own(identity);
+                own.nodes.remove(&identity.writer);
+                own.wanting.remove(&identity.writer);
                 Reply::Left
             }
         }
@@ -111,10 +130,6 @@ impl Namespace {
 
     fn look(&mut self, identity: &Identity, slots: &[Slot], names: usize, now: Timestamp) -> Looked {
         let is_alive = |at: Timestamp| now.since(at) < identity.alive_for;
-        let foreign_generation = self
-            .generations
-            .iter()
-            .any(|(&number, other)| number != identity.generation && other.last_heartbeat.is_some_and(is_alive));
         let own = self.own(identity);
         own.keys_until = now.plus(identity.keep_for);
         let last_heartbeat = own.last_heartbeat.replace(now);
@@ -123,6 +138,18 @@ impl Namespace {
         }
         own.nodes.insert(identity.writer.clone(), Node { name: identity.node.clone(), looked: now });
         own.nodes.retain(|_, node| now.since(node.looked) < identity.keep_for);
+        own.wanting.retain(|_, wanted| is_alive(*wanted));
+        Looked { last_heartbeat, ..self.describe(identity, slots, names, now) }
+    }
+
+    /// What is there, without a trace of the look.
+    fn describe(&mut self, identity: &Identity, slots: &[Slot], names: usize, now: Timestamp) -> Looked {
+        let is_alive = |at: Timestamp| now.since(at) < identity.alive_for;
+        let foreign_generation = self
+            .generations
+            .iter()
+            .any(|(&number, other)| number != identity.generation && other.last_heartbeat.is_some_and(is_alive));
+        let own = self.own(identity);
         let mut named: Vec<_> = own.nodes.values().cloned().collect();
         named.sort_by_key(|node| std::cmp::Reverse(node.looked));
         named.truncate(names);
@@ -131,10 +158,11 @@ impl Namespace {
             time: now,
             minutes: slots.iter().map(|slot| own.minutes.get(slot).map(entry)).collect(),
             since: own.since,
-            last_heartbeat,
+            last_heartbeat: own.last_heartbeat,
             gap: own.gap.clone(),
             operator: own.operator.clone().map(Box::new),
             nodes: own.nodes.values().filter(|node| is_alive(node.looked)).count() as u64,
+            wanting: own.wanting.values().filter(|&&wanted| is_alive(wanted)).count() as u64,
             named,
             foreign_generation,
             write_refused: None,

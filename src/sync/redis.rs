@@ -88,15 +88,17 @@ impl RedisStore {
         identity: &Identity,
         slots: &[Slot],
         names: usize,
+        wants: bool,
     ) -> Result<Vec<Value>, RedisError> {
         let mut look = LOOK.prepare_invoke();
         look.key(self.key(identity, "fleet")).key(self.key(identity, "nodes"));
         look.key(self.key(identity, "override")).key(self.generations_key());
+        look.key(self.key(identity, "wanting"));
         for &slot in slots {
             look.key(self.slot_key(identity, slot));
         }
         look.arg(&identity.writer).arg(millis(identity.alive_for)).arg(millis(identity.keep_for));
-        look.arg(format!("{:016x}", identity.generation)).arg(&identity.node).arg(names);
+        look.arg(format!("{:016x}", identity.generation)).arg(&identity.node).arg(names).arg(u8::from(wants));
         look.invoke_async(&mut connection).await
     }
 
@@ -206,9 +208,10 @@ impl FilterStore for RedisStore {
         let link = self.connection.link();
         link.expect_values_of(2 * identity.filter_bytes);
         match request {
-            Request::Look { slots, names } => {
+            Request::Look { slots, names, wants } => {
                 link.connect(within).await?;
-                let answer = link.run(within, |connection| self.look(connection, identity, &slots, names)).await?;
+                let look = |connection| self.look(connection, identity, &slots, names, wants);
+                let answer = link.run(within, look).await?;
                 let looked = read_look(answer, slots.len())?;
                 if looked.write_refused.as_ref().is_some_and(|refusal| is_read_only(&refusal.to_string())) {
                     // This node has become a replica; by the next round the name may lead to the new primary.
@@ -263,6 +266,7 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
     let gap = gap_from.zip(gap_to).map(|(from, to)| Gap { from, to, closed_by });
     let operator = serde_json::from_str(&next()?).ok();
     let nodes = number(next()?).unwrap_or(1);
+    let wanting = number(next()?).unwrap_or_default();
     let foreign_generation = number(next()?).unwrap_or_default() > 0;
     let write_refused = Some(next()?).filter(|refusal| !refusal.is_empty()).map(|refusal| of_refused_write(&refusal));
     let mut minutes = Vec::with_capacity(slots);
@@ -275,7 +279,19 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
         });
     }
     let time = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
-    Ok(Looked { time, minutes, since, last_heartbeat, gap, operator, nodes, named, foreign_generation, write_refused })
+    Ok(Looked {
+        time,
+        minutes,
+        since,
+        last_heartbeat,
+        gap,
+        operator,
+        nodes,
+        wanting,
+        named,
+        foreign_generation,
+        write_refused,
+    })
 }
 
 /// Members and their scores, by turns; what is none of ours is left out.

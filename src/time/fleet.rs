@@ -8,8 +8,8 @@ use std::time::Duration;
 /// A reading told between `sent` and `received` bounds the offset from both sides, so the estimate moves only as far as
 /// the bounds force it: slow replies widen the bounds instead of shifting the clock.
 ///
-/// The result never runs backwards. A jump of more than two slots needs three rounds that agree, so that one confused
-/// answer cannot wipe the ring.
+/// A jump of more than two slots needs three rounds that agree, so that one confused answer cannot wipe the ring. Only such
+/// a jump makes the result run backwards; a smaller step back makes it stand still until the store's clock has caught up.
 ///
 /// ```
 /// use headcount::time::{FleetClock, Observed, Timestamp};
@@ -65,6 +65,8 @@ pub enum Observed {
     Doubted,
     /// Three rounds agreed on a jump of more than two slots, and it was made.
     Jumped,
+    /// The same, to a time before one that was shown: the slots have other numbers now.
+    JumpedBack,
 }
 
 /// Rounds that must agree before a jump is believed.
@@ -77,7 +79,7 @@ impl FleetClock {
         Self { slot_length, offset, floor: wall, synced: false, doubted: None }
     }
 
-    /// Fleet time at the given monotonic time; at least as late as every answer before.
+    /// Fleet time at the given monotonic time; at least as late as every answer since the last jump back.
     pub fn now(&mut self, monotonic: Duration) -> Timestamp {
         self.floor = self.floor.max(self.at(monotonic, self.offset));
         self.floor
@@ -116,7 +118,12 @@ impl FleetClock {
         }
         self.offset = doubt.offset;
         self.doubted = None;
-        Observed::Jumped
+        let now = self.at(received.max(sent), self.offset);
+        if self.floor.since(now) <= 2 * self.slot_length {
+            return Observed::Jumped;
+        }
+        self.floor = now;
+        Observed::JumpedBack
     }
 
     fn at(&self, monotonic: Duration, offset: i128) -> Timestamp {
@@ -185,6 +192,20 @@ mod tests {
     }
 
     #[test]
+    fn a_day_ahead_for_three_rounds_is_corrected_by_three_rounds() {
+        const DAY: u64 = 24 * 3600;
+        let mut clock = synced(1000);
+        for second in 1..=3 {
+            clock.observe(secs(second), at(1000 + second + DAY), secs(second));
+        }
+        assert_eq!(clock.now(secs(3)), at(1003 + DAY));
+        assert_eq!(clock.observe(secs(4), at(1004), secs(4)), Observed::Doubted);
+        assert_eq!(clock.observe(secs(5), at(1005), secs(5)), Observed::Doubted);
+        assert_eq!(clock.observe(secs(6), at(1006), secs(6)), Observed::JumpedBack);
+        assert_eq!(clock.now(secs(7)), at(1007));
+    }
+
+    #[test]
     fn rounds_that_disagree_never_make_a_jump() {
         let mut clock = synced(1000);
         for (second, told) in [(1, 9000), (2, 50_000), (3, 9002), (4, 90_000)] {
@@ -232,7 +253,7 @@ mod tests {
     proptest! {
         /// Whatever the machine's and the store's clocks have shown, and in whatever order.
         #[test]
-        fn no_history_of_clocks_overflows_or_makes_time_run_backwards(
+        fn no_history_of_clocks_overflows_or_makes_time_run_backwards_but_for_a_jump_back(
             wall in micros_of_any_kind(),
             started in micros_of_any_kind(),
             length in length_of_any_kind(),
@@ -250,7 +271,8 @@ mod tests {
                     }
                     Event::Observe { sent, told, received } => {
                         let [sent, received] = [sent, received].map(Duration::from_micros);
-                        if clock.observe(sent, Timestamp(told), received) == Observed::First {
+                        let observed = clock.observe(sent, Timestamp(told), received);
+                        if matches!(observed, Observed::First | Observed::JumpedBack) {
                             (time, slot) = (Timestamp(0), Slot(0));
                         }
                     }
@@ -289,7 +311,7 @@ mod tests {
                         prop_assert_eq!(moved, 0);
                         doubted.push(offset);
                     }
-                    Observed::Jumped => {
+                    Observed::Jumped | Observed::JumpedBack => {
                         prop_assert!(moved > most || doubted.len() >= 2);
                         doubted.push(offset);
                         prop_assert!(doubted.len() >= 3, "after {doubted:?}");

@@ -1,0 +1,55 @@
+//! How many may be inside, as a part of X, by what is wrong: the promise of DESIGN §8.10, one constant a row. The guide
+//! shows the same table (docs/guide/fleets.md).
+//!
+//! Beside these parts of X, a bound allows for the error of the estimate, for a share that each server rounds up, and for
+//! the budgets of servers that know nobody yet.
+
+use crate::plan::{Fleet, Kind};
+use std::time::Duration;
+
+/// Nothing is wrong, and N·w is at most 1. A minute's turn is no exception.
+pub const CALM: f64 = 1.02;
+/// Redis stands still, is slow, or loses answers.
+pub const STALL: f64 = 1.05;
+/// Redis is away, and `on_outage` is `local` or `closed`.
+pub const OUTAGE: f64 = 1.05;
+/// Some servers cannot reach Redis. Each of them may fill its part of the room that it sees.
+pub const PARTITION: f64 = 1.05;
+/// A process does not run for a while.
+pub const PAUSE: f64 = 1.05;
+/// Redis refuses writes.
+pub const REFUSED_WRITES: f64 = 1.02;
+/// Redis forgets everything.
+pub const FLUSH: f64 = 1.02;
+/// Redis becomes an older copy of itself, or its clock steps.
+pub const FAILOVER: f64 = 1.02;
+/// A value is damaged.
+pub const CORRUPTION: f64 = 1.02;
+/// Servers join, leave, or die.
+pub const JOINING: f64 = 1.02;
+/// One server after another is replaced.
+pub const DEPLOY: f64 = 1.02;
+
+/// The promise for a server that cannot exchange news holds for so large a part of the window: five minutes of thirty.
+/// Later the servers forget whom only another one has seen.
+const LONGEST_WITHOUT_NEWS: u32 = 6;
+
+/// The part of X that may be inside during this fault; `None` where nothing is promised.
+pub fn of(kind: &Kind, lasting: Duration, fleet: &Fleet) -> Option<f64> {
+    let is_short = lasting <= fleet.slot * fleet.slots / LONGEST_WITHOUT_NEWS;
+    match kind {
+        Kind::StoreAway { .. } => is_short.then_some(OUTAGE),
+        Kind::Slow { .. } | Kind::LostReplies { .. } => is_short.then_some(STALL),
+        Kind::ReadOnly => is_short.then_some(REFUSED_WRITES),
+        Kind::Partition { servers } => {
+            let cut_off = (0..fleet.servers).filter(|place| servers >> (place % 128) & 1 == 1).count();
+            is_short.then_some(PARTITION + cut_off as f64 / fleet.servers as f64)
+        }
+        Kind::Pause { .. } => Some(PAUSE),
+        Kind::Flush => Some(FLUSH),
+        Kind::OlderCopy | Kind::StoreClock { .. } => Some(FAILOVER),
+        Kind::Corrupt { .. } => Some(CORRUPTION),
+        Kind::Crash { .. } | Kind::Leave { .. } | Kind::Join => Some(JOINING),
+        Kind::Rolling { .. } => Some(DEPLOY),
+    }
+}

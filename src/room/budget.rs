@@ -1,0 +1,209 @@
+//! How many newcomers a server admits while it may not know of everybody.
+//!
+//! Blindness is no evidence that a token is a newcomer's, and no open door either: **a blind server admits at most as
+//! many as can be inside without its knowledge**. There are two kinds of blindness.
+//!
+//! - *A server that knew everybody* and then lost sight of some minutes knows how much room there was. The other servers
+//!   obey the same rules, so that all of them together can have filled that room and no more. Each server takes its part:
+//!   it admits while `X − E − (nodes − 1) · own ≥ 1`, where `own` are its own newcomers whom others may not know.
+//! - *A server that has known nobody* since it started, or since its process was paused, admits 1 % of X (at least 10).
+//!   If no store answers for the whole bootstrap, it admits X divided by the expected number of servers.
+
+/// Rounds that must succeed in a row before this server knows of everybody, and hands out shares again.
+const ROUNDS_TO_KNOW: u32 = 3;
+
+/// What a server that knows nobody may admit, at least, and as a part of X.
+const LEAST_FOR_A_STRANGER: u64 = 10;
+const ONE_PART_OF_X_FOR_A_STRANGER: u64 = 100;
+
+/// What is left to admit, and why.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Budget {
+    /// Whether this server has known everybody since it started, or was last paused.
+    has_known: bool,
+    /// Newcomers admitted while it has not.
+    admitted: u64,
+    /// Newcomers whom the other servers may not know: since the last successful round, and in the two intervals before
+    /// it. All zero once everybody is known.
+    unheard_of: [u64; ROUNDS_TO_KNOW as usize],
+    rounds_in_a_row: u32,
+    /// The bootstrap ended without a store.
+    without_store: bool,
+}
+
+impl Budget {
+    /// A newcomer was admitted.
+    pub(super) fn spend(&mut self) {
+        self.unheard_of[0] = self.unheard_of[0].saturating_add(1);
+        if !self.has_known {
+            self.admitted = self.admitted.saturating_add(1);
+        }
+    }
+
+    /// A round has succeeded; `covered` says whether this server covers its window.
+    pub(super) fn succeed(&mut self, covered: bool) {
+        self.without_store = false;
+        self.rounds_in_a_row = self.rounds_in_a_row.saturating_add(1);
+        self.unheard_of.rotate_right(1);
+        self.unheard_of[0] = 0;
+        if covered && self.has_settled() {
+            self.has_known = true;
+            self.admitted = 0;
+            self.unheard_of = Default::default();
+        }
+    }
+
+    /// A round has not succeeded.
+    pub(super) fn fail(&mut self) {
+        self.rounds_in_a_row = 0;
+    }
+
+    /// The process was paused for so long that what it knew is old.
+    pub(super) fn forget(&mut self) {
+        *self = Self { without_store: self.without_store, ..Self::default() };
+    }
+
+    /// The bootstrap has ended, and no store has answered.
+    pub(super) fn go_without_store(&mut self) {
+        self.without_store = true;
+    }
+
+    /// Whether enough rounds have succeeded in a row to hand out shares.
+    pub(super) fn has_settled(&self) -> bool {
+        self.rounds_in_a_row >= ROUNDS_TO_KNOW
+    }
+
+    /// Whether it has nothing to admit blindly: shares decide.
+    pub(super) fn knows_everybody(&self) -> bool {
+        self.has_known && self.has_settled()
+    }
+
+    /// Whether another newcomer may be admitted blindly, beside those whose seats are held.
+    pub(super) fn is_left(&self, house: House) -> bool {
+        if self.has_known {
+            let own: u64 = self.unheard_of.iter().sum();
+            let elsewhere = house.nodes.saturating_sub(1) as f64 * own as f64;
+            return house.max_active_users as f64 - house.active_users - house.held as f64 - elsewhere >= 1.0;
+        }
+        let most = if self.without_store {
+            house.max_active_users / house.expected_nodes.max(1)
+        } else {
+            (house.max_active_users / ONE_PART_OF_X_FOR_A_STRANGER).max(LEAST_FOR_A_STRANGER)
+        };
+        self.admitted.saturating_add(house.held) < most
+    }
+}
+
+/// What a budget is measured by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct House {
+    pub(super) max_active_users: u64,
+    pub(super) active_users: f64,
+    /// Seats held for newcomers on their way in.
+    pub(super) held: u64,
+    pub(super) nodes: u64,
+    /// How many servers the fleet has, as configured.
+    pub(super) expected_nodes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn house(active_users: f64) -> House {
+        House { max_active_users: 2000, active_users, held: 0, nodes: 4, expected_nodes: 5 }
+    }
+
+    /// How many are admitted, one after another, into a house where nobody else is.
+    fn admitted(budget: &mut Budget, before: f64) -> u64 {
+        let mut admitted = 0;
+        while budget.is_left(house(before + admitted as f64)) {
+            budget.spend();
+            admitted += 1;
+        }
+        admitted
+    }
+
+    fn known() -> Budget {
+        let mut budget = Budget::default();
+        (0..3).for_each(|_| budget.succeed(true));
+        budget
+    }
+
+    #[test]
+    fn a_server_that_knows_nobody_admits_one_hundredth_of_x() {
+        let mut budget = Budget::default();
+        assert_eq!(admitted(&mut budget, 0.0), 20);
+        budget.fail();
+        budget.succeed(false);
+        assert_eq!(admitted(&mut budget, 0.0), 0, "rounds that do not complete what it knows bring nothing");
+    }
+
+    #[test]
+    fn a_server_that_knows_nobody_admits_ten_of_a_small_house() {
+        let (mut budget, small) = (Budget::default(), House { max_active_users: 50, ..house(0.0) });
+        for _ in 0..10 {
+            assert!(budget.is_left(small));
+            budget.spend();
+        }
+        assert!(!budget.is_left(small));
+    }
+
+    #[test]
+    fn without_a_store_it_admits_its_part_of_x() {
+        let mut budget = Budget::default();
+        assert_eq!(admitted(&mut budget, 0.0), 20);
+        budget.go_without_store();
+        assert_eq!(admitted(&mut budget, 0.0), 380);
+        budget.succeed(false);
+        assert_eq!(admitted(&mut budget, 0.0), 0, "the store has come, and says who is in");
+    }
+
+    #[test]
+    fn a_server_that_knew_everybody_admits_its_part_of_the_room_that_was_left() {
+        assert_eq!(admitted(&mut known(), 2000.0), 0);
+        assert_eq!(admitted(&mut known(), 1600.0), 100);
+        assert_eq!(admitted(&mut known(), 1999.4), 0);
+    }
+
+    #[test]
+    fn its_part_is_used_up_until_three_rounds_have_succeeded_in_a_row() {
+        let mut budget = known();
+        budget.fail();
+        assert_eq!(admitted(&mut budget, 1600.0), 100);
+        for _ in 0..2 {
+            budget.succeed(true);
+            assert!(!budget.has_settled());
+            assert_eq!(admitted(&mut budget, 1700.0), 0);
+        }
+        budget.succeed(true);
+        assert!(budget.knows_everybody());
+    }
+
+    #[test]
+    fn newcomers_of_three_successful_rounds_ago_are_known_elsewhere() {
+        let mut budget = known();
+        (0..50).for_each(|_| budget.spend());
+        for left in [1800.0, 1800.0, 1800.0] {
+            assert!(!budget.is_left(house(left + 50.0)));
+            budget.succeed(false);
+            budget.fail();
+        }
+        assert!(budget.is_left(house(1850.0)));
+    }
+
+    #[test]
+    fn a_pause_makes_a_server_a_stranger() {
+        let mut budget = known();
+        budget.forget();
+        assert!(!budget.has_settled());
+        assert_eq!(admitted(&mut budget, 2000.0), 20);
+    }
+
+    #[test]
+    fn held_seats_count_as_taken() {
+        let most_held = House { held: 20, ..house(0.0) };
+        assert!(!Budget::default().is_left(most_held));
+        assert!(!known().is_left(House { held: 400, ..house(1600.0) }));
+    }
+}

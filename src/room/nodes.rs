@@ -1,0 +1,63 @@
+//! How many servers share the room.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The number of servers, which never falls faster than servers can leave.
+///
+/// A store that was flushed, stalled, or failed over to a clock that is behind has lost heartbeats: the first server back
+/// counts one node, the next one two. Each would hand out the room as if the others were gone. So the highest count of
+/// the last three times `alive_for` holds. Only time that was spent with the store counts.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Nodes {
+    /// Counts with the time they were read at, the highest first and falling.
+    counts: VecDeque<(Duration, u64)>,
+    /// Time spent with the store.
+    known_for: Duration,
+    last_read: Option<Duration>,
+}
+
+/// For how many times `alive_for` a higher count holds.
+const HOLDS_FOR: u32 = 3;
+
+impl Nodes {
+    /// Takes in a count read at monotonic time `now`. Returns the highest count that still holds.
+    pub(super) fn read(&mut self, count: u64, now: Duration, alive_for: Duration) -> u64 {
+        let gap = self.last_read.replace(now).map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        self.known_for += gap.min(alive_for);
+        while self.counts.back().is_some_and(|&(_, lower)| lower <= count) {
+            self.counts.pop_back();
+        }
+        self.counts.push_back((self.known_for, count));
+        while self.counts.front().is_some_and(|&(at, _)| self.known_for - at > HOLDS_FOR * alive_for) {
+            self.counts.pop_front();
+        }
+        self.counts.front().map_or(1, |&(_, highest)| highest.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Counts read each second, with servers that are alive for 3 s.
+    fn read(nodes: &mut Nodes, counts: impl IntoIterator<Item = (u32, u64)>) -> Vec<u64> {
+        counts.into_iter().map(|(second, count)| nodes.read(count, second * SECOND, 3 * SECOND)).collect()
+    }
+
+    #[test]
+    fn a_count_rises_at_once_and_falls_after_three_times_the_life_of_a_heartbeat() {
+        let mut nodes = Nodes::default();
+        assert_eq!(read(&mut nodes, [(0, 0), (1, 5), (2, 3), (3, 1), (4, 4)]), [1, 5, 5, 5, 5]);
+        assert_eq!(read(&mut nodes, (5..=10).map(|second| (second, 1))), [5; 6]);
+        assert_eq!(read(&mut nodes, [(11, 1), (13, 1), (14, 1)]), [4, 4, 1]);
+    }
+
+    #[test]
+    fn an_outage_makes_no_count_older_than_one_heartbeat_lives() {
+        let mut nodes = Nodes::default();
+        assert_eq!(read(&mut nodes, [(0, 50), (1, 50), (3600, 1), (3601, 2)]), [50; 4]);
+    }
+}
