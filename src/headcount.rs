@@ -592,6 +592,18 @@ impl Shared {
         self.fleet_clock.lock().now(self.clock.monotonic())
     }
 
+    /// Whether the worker has not run for longer than that, and has not noticed it yet.
+    pub(crate) fn has_slept(&self) -> bool {
+        let ticked = Duration::from_micros(self.ticked.load(Relaxed));
+        self.clock.monotonic().saturating_sub(ticked) > self.longest_pause()
+    }
+
+    /// Notes that somebody has seen what time it is.
+    pub(crate) fn note_tick(&self) {
+        let now = self.clock.monotonic();
+        self.ticked.store(u64::try_from(now.as_micros()).unwrap_or(u64::MAX), Relaxed);
+    }
+
     /// How long what works beside the decisions may stand still before what it knows is old.
     pub(crate) fn longest_pause(&self) -> Duration {
         (3 * self.settings.sync_every).max(Duration::from_millis(250))

@@ -105,6 +105,7 @@ pub mod internals {
     use crate::ring::codec::{Codec, DecodeError};
     use crate::room::Link;
     use crate::time::{Slot, Timestamp};
+    use std::time::Duration;
 
     /// What reads and writes stored values, for those who bring hostile ones.
     pub struct Values(Codec);
@@ -157,6 +158,8 @@ pub mod internals {
         pub current: Slot,
         /// How many minutes of the ring are covered.
         pub coverage: usize,
+        /// When its last round that read everything looked, in its own monotonic time.
+        pub last_success: Option<Duration>,
         /// Whether its last round succeeded.
         pub is_up: bool,
         /// Whether its last round read everything, and the store refused its writes.
@@ -171,13 +174,19 @@ pub mod internals {
         pub refreshing: usize,
     }
 
+    /// x
+    pub fn debug(h: &Headcount) -> String {
+        format!("{:?}", h.shared.state.read().room)
+    }
     /// Looks at a server.
     pub fn glance(headcount: &Headcount) -> Glance {
+        let last_success = headcount.shared.sync.lock().last_success;
         let state = headcount.shared.state.read();
         let active_users = state.active_users();
         Glance {
             current: state.ring.current(),
             coverage: state.ring.coverage(),
+            last_success,
             is_up: state.room.link() == Link::Up,
             is_read_only: state.room.link() == Link::ReadOnly,
             active_users,

@@ -90,6 +90,16 @@ struct CalmAdmission {
     recorded: Slot,
 }
 
+/// Who is in when somebody was let in.
+pub struct Inside {
+    pub inside: usize,
+    /// X, and the part of it that may be inside.
+    pub x: u64,
+    pub part: f64,
+    /// Whom servers that know nobody have let in lately, beside that.
+    pub strangers: usize,
+}
+
 /// A decision and where it was made.
 pub struct Asked<'a> {
     pub server: &'a Server,
@@ -218,7 +228,7 @@ impl Oracle {
             self.broken(
                 6,
                 format!(
-                    "server {place} covers {coverage} of {whole} minutes, may let in {left:.1} more, and rejects player {token}"
+                    "server {place} covers {coverage} of {whole} minutes, may let in {left:.1} more, and rejects player {token} let_in {} known {} {}", server.let_in, server.has_known, headcount::internals::debug(&server.headcount)
                 ),
             );
         }
@@ -288,25 +298,18 @@ impl Oracle {
     /// Somebody was let in: by a server that knows nobody yet, as far as its budget goes.
     pub fn budget_is_kept(&mut self, place: usize, server: &Server, fleet: &Fleet, now: Duration) {
         let most = server.strangers_budget(fleet, now);
-        // Before its third round it has a budget, and from then on shares, too.
-        if !server.has_known && server.rounds_in_a_row == 0 && server.let_in > most {
-            let what = format!("server {place} knows nobody and has let in {}; its budget is {most}", server.let_in);
+        if !server.has_known && !server.may_have_paused && server.let_in_blindly > most {
+            let what =
+                format!("server {place} knows nobody and has let in {}; its budget is {most}", server.let_in_blindly);
             self.broken(10, what);
         }
     }
 
-    /// Somebody was let in, and now so many are; `part` of X may be, and `strangers` beside.
-    pub fn room_is_kept(
-        &mut self,
-        place: usize,
-        shape: Shape,
-        inside: usize,
-        part: f64,
-        strangers: usize,
-        fleet: &Fleet,
-    ) {
+    /// Somebody was let in.
+    pub fn room_is_kept(&mut self, place: usize, shape: Shape, crowd: Inside, fleet: &Fleet) {
+        let Inside { inside, x, part, strangers } = crowd;
         self.checks.count(10);
-        let x = fleet.max_active_users as f64;
+        let x = x as f64;
         self.most_inside = self.most_inside.max(inside as f64 / x);
         let estimate = shape.estimate((shape.bits() as f64 * shape.fill_ratio(x)) as u64);
         // 1.96 standard deviations become 4; each server may round its share up.

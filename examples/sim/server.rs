@@ -6,10 +6,10 @@ use crate::tokens::Tokens;
 use headcount::bloom::Shape;
 use headcount::fingerprint::FingerprintKey;
 use headcount::internals::{Glance, Values, glance};
-use headcount::round::{Exchange, Outcome, Request};
+use headcount::round::Exchange;
 use headcount::time::Slot;
 use headcount::{Headcount, Worker};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// The whole fleet's key.
@@ -56,12 +56,24 @@ pub struct Server {
     pub sleeps_until: Option<Duration>,
     /// The worker has run after such a pause, and turned to this minute; until a round that looked after it has succeeded.
     slept: Option<(Duration, Slot)>,
+    /// What it said last of its last success, in its own time.
+    told_success: Option<Duration>,
+    /// Whether the round under way has read everything.
+    round_has_succeeded: bool,
     /// Rounds that have succeeded in a row.
     pub rounds_in_a_row: u32,
     /// Whether it has known everybody since its start, or since a pause that it may have noticed.
     pub has_known: bool,
-    /// Newcomers whom it has let in since it last knew everybody, or while it knew nobody.
+    /// Whether nobody knows if it has noticed its last pause, and so if it knows somebody.
+    pub may_have_paused: bool,
+    /// Newcomers whom it has let in while it knew nobody, and those of them for whom it had no share.
     pub let_in: u64,
+    pub let_in_blindly: u64,
+    /// When it let newcomers in, since shortly before it last knew everybody.
+    lately: VecDeque<Duration>,
+    last_known: Duration,
+    /// Its X.
+    pub max_active_users: u64,
     /// Since when it has had no store, if it never had one.
     pub started: Duration,
 }
@@ -117,27 +129,56 @@ impl Server {
             leaving: None,
             sleeps_until: None,
             slept: None,
+            told_success: None,
+            round_has_succeeded: false,
             rounds_in_a_row: 0,
             has_known: false,
+            may_have_paused: false,
             let_in: 0,
+            let_in_blindly: 0,
+            lately: VecDeque::new(),
+            last_known: Duration::ZERO,
+            max_active_users: fleet.max_active_users,
             started: clock_started,
         }
     }
 
     /// What it may let in while it knows nobody.
     pub fn strangers_budget(&self, fleet: &Fleet, now: Duration) -> u64 {
-        let x = fleet.max_active_users;
+        let x = self.max_active_users;
         let least = (x / 100).max(10);
         // The bootstrap ends after 3 s; its worker may notice it a little later.
         let without_store = self.first_success.is_none() && now >= self.started + Duration::from_secs(3);
         if without_store { least.max(x / fleet.servers as u64) } else { least }
     }
 
-    /// A pause has begun that it may notice.
-    pub fn pauses(&mut self) {
-        if self.has_known {
-            (self.has_known, self.let_in) = (false, 0);
+    /// A newcomer was let in; `by_share` says whether the server had a seat to give.
+    pub fn lets_in(&mut self, by_share: bool, now: Duration) {
+        self.let_in += u64::from(!self.has_known);
+        self.let_in_blindly += u64::from(!by_share && !self.has_known);
+        self.lately.push_back(now);
+    }
+
+    /// Newcomers of this server whom it may take the others not to know, at most: rounds that it takes for misread are
+    /// counted as read here, for a while.
+    pub fn unheard_of(&mut self, fleet: &Fleet) -> u64 {
+        let from = self.last_known.saturating_sub(12 * fleet.sync_every);
+        while self.lately.front().is_some_and(|&at| at < from) {
+            self.lately.pop_front();
         }
+        self.lately.len() as u64
+    }
+
+    /// A pause has begun that it notices, or that it may notice.
+    pub fn pauses(&mut self, surely: bool) {
+        self.may_have_paused = !surely;
+        if self.has_known || surely {
+            self.forget();
+        }
+    }
+
+    fn forget(&mut self) {
+        (self.has_known, self.let_in, self.let_in_blindly) = (false, 0, 0);
     }
 
     pub fn generation(&self) -> u64 {
@@ -196,6 +237,7 @@ impl Server {
         }
         if let Some(woke) = self.sleeps_until.take_if(|until| *until <= now) {
             self.slept = Some((woke, current));
+            self.forget();
         }
     }
 
@@ -244,20 +286,24 @@ impl Server {
         }
     }
 
-    /// Whether what was asked, or that the round is over, says that everything was read.
-    pub fn has_read(&mut self, asks: Option<&Request>, ended: Option<Outcome>) {
-        let succeeded =
-            matches!(asks, Some(Request::Publish(_))) || matches!(ended, Some(Outcome::Success | Outcome::Conflict));
-        match ended {
-            Some(Outcome::Success | Outcome::Conflict) => self.rounds_in_a_row += 1,
-            Some(Outcome::Timeout | Outcome::Failure) => self.rounds_in_a_row = 0,
-            None => {}
-        }
+    /// An answer was taken in, or the round is over: whether the server says that it has read everything. What it says is
+    /// held against what it then knows.
+    pub fn has_read(&mut self, ended: bool) {
         let glance = self.glance();
-        if self.rounds_in_a_row >= 3 && glance.coverage == glance.filters {
-            (self.has_known, self.let_in) = (true, 0);
+        let has_read = glance.last_success != self.told_success;
+        self.told_success = glance.last_success;
+        if has_read && glance.is_up {
+            self.round_has_succeeded = true;
+            self.rounds_in_a_row += 1;
+            if self.rounds_in_a_row >= 3 && glance.coverage == glance.filters {
+                self.has_known = true;
+                self.last_known = self.round_began;
+            }
         }
-        if succeeded || (ended.is_some() && glance.is_read_only) {
+        if ended && !std::mem::take(&mut self.round_has_succeeded) {
+            self.rounds_in_a_row = 0;
+        }
+        if has_read {
             self.last_success = Some(self.round_began);
             self.first_success.get_or_insert(self.current);
             self.has_seen = self.looked_up_to;

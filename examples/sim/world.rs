@@ -4,7 +4,7 @@
 use crate::bounds;
 use crate::clocks::{ServerClock, StoreClock, Truth};
 use crate::figures::Figures;
-use crate::oracle::{Asked, Checks, Oracle, Violation, inside};
+use crate::oracle::{Asked, Checks, Inside, Oracle, Violation, inside};
 use crate::plan::{Damage, Fleet, Kind, MILLI, Plan, Sabotage};
 use crate::server::Server;
 use crate::store::{Backup, Store};
@@ -57,6 +57,8 @@ pub struct World<'a> {
     /// Which faults last now, and since when none does.
     active: Vec<usize>,
     trouble_until: Duration,
+    /// The highest X so far.
+    highest_x: u64,
     /// When servers that know nobody let somebody in, while it counts.
     strangers: VecDeque<Duration>,
     /// Faults that have ended, and until when their bounds hold.
@@ -186,6 +188,7 @@ impl<'a> World<'a> {
             asked: 0,
             active: Vec::new(),
             trouble_until: Duration::ZERO,
+            highest_x: plan.fleet.max_active_users,
             strangers: VecDeque::new(),
             aftermath: Vec::new(),
             backups: Vec::new(),
@@ -411,11 +414,11 @@ impl<'a> World<'a> {
         });
         match next {
             Next::Ask(request) => {
-                server.has_read(Some(&request), None);
+                server.has_read(false);
                 self.ask(place, request);
             }
             Next::Done(outcome) => {
-                server.has_read(None, Some(outcome));
+                server.has_read(true);
                 self.round_ended(place, outcome);
             }
         }
@@ -689,6 +692,7 @@ impl<'a> World<'a> {
         let token = player.index();
         let (held, shape) = (server.holds(token), server.shape);
         let budget_left = budget_left(server, &self.fleet, self.lives);
+        let by_share = server.glance().share > 0;
         let admission = server.headcount.admit(player.to_string());
         let decision = admission.decision();
         let asked = Asked { server, place, token, decision, held, now: self.now, calm_since, budget_left };
@@ -703,7 +707,7 @@ impl<'a> World<'a> {
             Decision::Seen => server.refresh(token),
             Decision::Newcomer | Decision::Warming => {
                 server.record(token);
-                server.let_in += 1;
+                server.lets_in(by_share, self.now);
             }
             _ => {}
         }
@@ -714,7 +718,7 @@ impl<'a> World<'a> {
             self.news_has_spread(place, token);
         }
         if matches!(decision, Decision::Newcomer | Decision::Warming) && self.figures.is_none() {
-            self.check_room(place, shape);
+            self.check_room(place, shape, by_share);
         }
         match admission {
             Admission::Admitted(_) => Answer::Admitted,
@@ -723,23 +727,33 @@ impl<'a> World<'a> {
     }
 
     /// Invariant 10: somebody was let in.
-    fn check_room(&mut self, place: usize, shape: Shape) {
+    fn check_room(&mut self, place: usize, shape: Shape, by_share: bool) {
         // Everybody is let in while the store is away, and nobody promises anything.
         if self.fleet.on_outage == OnOutage::Open {
             return;
         }
         let Some(server) = &self.servers[place] else { return };
-        self.oracle.budget_is_kept(place, server, &self.fleet, self.now);
-        if !server.has_known && server.let_in <= server.strangers_budget(&self.fleet, self.now) {
+        if !by_share {
+            self.oracle.budget_is_kept(place, server, &self.fleet, self.now);
+        }
+        if !by_share && !server.has_known && server.let_in_blindly <= server.strangers_budget(&self.fleet, self.now) {
             self.strangers.push_back(self.now);
         }
-        // They are known everywhere soon, and take their seats.
-        while self.strangers.front().is_some_and(|&at| self.now - at > 20 * self.fleet.sync_every) {
+        // Until they have left, they are in beside a house that was full.
+        let window = self.fleet.slot * (self.fleet.slots + 1);
+        while self.strangers.front().is_some_and(|&at| self.now - at > window) {
             self.strangers.pop_front();
         }
+        // They are known everywhere soon, and then nobody gets a share before their seats are free again.
+        let news = 20 * self.fleet.sync_every;
+        let strangers = self.strangers.iter().filter(|&&at| !by_share || self.now - at <= news).count();
         let Some(part) = self.bound() else { return };
+        // Whoever came in while X was larger is still in.
+        let x = self.highest_x;
         let inside = self.inside(place);
-        self.oracle.room_is_kept(place, shape, inside, part, self.strangers.len(), &self.fleet);
+        note!(self, "{inside} are in, of {x}; {part:.2} times that and {strangers} strangers may be");
+        let crowd = Inside { inside, x, part, strangers };
+        self.oracle.room_is_kept(place, shape, crowd, &self.fleet);
     }
 
     /// The part of X that may be inside now; `None` while nothing is promised.
@@ -772,7 +786,9 @@ impl<'a> World<'a> {
 
     fn inside(&self, place: usize) -> usize {
         let Some(asked) = &self.servers[place] else { return 0 };
-        let (generation, oldest) = (asked.generation(), asked.oldest());
+        // Before its first look a server only guesses what minute it is.
+        let stores = Slot::at(self.store.clock.wall(), self.fleet.slot).minus(u64::from(self.fleet.slots));
+        let (generation, oldest) = (asked.generation(), asked.oldest().max(stores));
         let servers = self.servers.iter().flatten().filter(|server| server.generation() == generation);
         inside(servers.flat_map(Server::minutes).chain(self.store.minutes(generation)), oldest)
     }
@@ -797,10 +813,11 @@ impl<'a> World<'a> {
                 let longest = (3 * self.fleet.sync_every).max(250 * MILLI);
                 if let Some(server) = &mut self.servers[server] {
                     server.paused_until = server.paused_until.max(ends);
-                    if ends - self.now > longest - self.plan.weather.rest.min(longest) {
-                        server.pauses();
+                    // The worker notices when it has not run for so long, and it may just have run, or have been late.
+                    let (lasts, rest) = (ends - self.now, 2 * self.plan.weather.rest);
+                    if lasts + rest > longest {
+                        server.pauses(lasts > longest + rest);
                     }
-                    // The worker notices when it has not run for so long, and it may just have run.
                     if ends - self.now > longest + 2 * self.plan.weather.rest {
                         server.sleeps_until = server.sleeps_until.max(Some(ends));
                     }
@@ -814,6 +831,7 @@ impl<'a> World<'a> {
             Kind::OlderCopy => self.backups.push((number, self.store.backup())),
             Kind::Rolling { max_active_users, capacity } => {
                 self.fleet.max_active_users = max_active_users;
+                self.highest_x = self.highest_x.max(max_active_users);
                 self.fleet.capacity = capacity;
                 let servers = self.plan.fleet.servers;
                 let step = (ends - self.now) / servers as u32;
@@ -952,17 +970,20 @@ fn sabotaged(plan: &Plan) -> Fleet {
 }
 
 /// How many a blind server may let in at least, if any: what its budget must allow, whatever it knows of the fleet.
-fn budget_left(server: &Server, fleet: &Fleet, lives: u64) -> Option<f64> {
+fn budget_left(server: &mut Server, fleet: &Fleet, lives: u64) -> Option<f64> {
     let glance = server.glance();
-    if glance.coverage == glance.filters || server.rounds_in_a_row >= 3 || fleet.on_outage == OnOutage::Closed {
+    // It has not noticed yet that it slept.
+    let sleeps = server.sleeps_until.is_some();
+    if sleeps || glance.coverage == glance.filters || server.rounds_in_a_row >= 3 || fleet.on_outage == OnOutage::Closed
+    {
         return None;
     }
-    let left = if server.has_known {
-        let elsewhere = lives.saturating_sub(1) as f64 * server.let_in as f64;
-        fleet.max_active_users as f64 - glance.active_users - elsewhere
-    } else {
-        (fleet.max_active_users / 100).max(10) as f64 - server.let_in as f64
-    };
+    let x = server.max_active_users;
+    let elsewhere = lives.saturating_sub(1) as f64 * server.unheard_of(fleet) as f64;
+    let of_the_room = x as f64 - glance.active_users - elsewhere;
+    let of_a_stranger = (x / 100).max(10) as f64 - server.let_in as f64;
+    // After a pause it is a stranger, if it has noticed.
+    let left = if server.has_known { of_the_room } else { of_a_stranger.min(of_the_room) };
     (left >= 1.0).then_some(left)
 }
 

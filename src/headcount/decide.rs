@@ -1,12 +1,12 @@
 //! The decision: what is asked of ring and room, in which order, and what is written down.
 
-use super::{Admission, Admitted, Decision, HOLDING, HeldSeat, SHUT, Shared};
+use super::{Admission, Admitted, Decision, HOLDING, HeldSeat, SHUT, Shared, State};
 use crate::bloom::Probe;
 use crate::config::{Enforcement, MissingToken, RetryAfter};
 use crate::fingerprint::Fingerprint;
 use crate::pass::{Pass, PassCheck};
 use crate::ring::Sight;
-use crate::room::Seat;
+use crate::room::{Link, Seat};
 use crate::threads::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use std::time::Duration;
@@ -208,7 +208,7 @@ impl Shared {
             return self.granted(Admitted::Seen, terms);
         }
         let has_seat = state.room.holds_seat_of(fingerprint);
-        let seat = if has_seat { Seat::Free } else { state.seat() };
+        let seat = if has_seat { Seat::Free } else { self.seat_now(&mut state) };
         let admitted = match seat {
             Seat::Free => Admitted::Newcomer,
             Seat::Warming => Admitted::Warming,
@@ -232,6 +232,19 @@ impl Shared {
         self.publish(&mut state);
         drop(state);
         self.granted(admitted, terms)
+    }
+
+    /// The room's answer to a newcomer. After a pause the first request may come before the worker's first tick, and seats
+    /// that this server held have gone to others.
+    fn seat_now(&self, state: &mut State) -> Seat {
+        if state.room.link() != Link::Alone && self.has_slept() {
+            // Once: the worker does the rest.
+            self.note_tick();
+            let current = state.ring.current();
+            state.ring.set_covered(current, false);
+            state.room.wake();
+        }
+        state.seat()
     }
 
     /// Whether a newcomer would be rejected; whose seat is held would not.

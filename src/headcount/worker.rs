@@ -108,7 +108,7 @@ impl Worker {
         self.shared.saving.store(false, Relaxed);
         failpoints::at("worker-tick");
         let monotonic = self.shared.clock.monotonic();
-        self.shared.ticked.store(u64::try_from(monotonic.as_micros()).unwrap_or(u64::MAX), Relaxed);
+        self.shared.note_tick();
         let (now, slot) = {
             let mut clock = self.shared.fleet_clock.lock();
             (clock.now(monotonic), clock.slot(monotonic))

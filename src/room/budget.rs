@@ -7,7 +7,7 @@
 //!   obey the same rules, so that all of them together can have filled that room and no more. Each server takes its part:
 //!   it admits while `X − E − (nodes − 1) · own ≥ 1`, where `own` are its own newcomers whom others may not know.
 //! - *A server that has known nobody* since it started, or since its process was paused, admits 1 % of X (at least 10).
-//!   If no store answers for the whole bootstrap, it admits X divided by the expected number of servers.
+//!   If no store answers for the whole bootstrap, it admits X divided by the expected number of servers, if that is more.
 
 /// Rounds that must succeed in a row before this server knows of everybody, and hands out shares again.
 const ROUNDS_TO_KNOW: u32 = 3;
@@ -85,11 +85,10 @@ impl Budget {
             let elsewhere = house.nodes.saturating_sub(1) as f64 * own as f64;
             return house.max_active_users as f64 - house.active_users - house.held as f64 - elsewhere >= 1.0;
         }
-        let most = if self.without_store {
-            house.max_active_users / house.expected_nodes.max(1)
-        } else {
-            (house.max_active_users / ONE_PART_OF_X_FOR_A_STRANGER).max(LEAST_FOR_A_STRANGER)
-        };
+        let mut most = (house.max_active_users / ONE_PART_OF_X_FOR_A_STRANGER).max(LEAST_FOR_A_STRANGER);
+        if self.without_store {
+            most = most.max(house.max_active_users / house.expected_nodes.max(1));
+        }
         self.admitted.saturating_add(house.held) < most
     }
 }
