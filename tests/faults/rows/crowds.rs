@@ -1,6 +1,6 @@
 //! What a single player does to one server, and who is only touched.
 
-use super::heard;
+use super::{bounds, heard};
 use crate::Rig;
 use crate::bench::{Bench, Spec};
 use crate::origin::Heard;
@@ -29,7 +29,8 @@ pub fn asked_again_at_once(rig: &Rig) -> Finding {
     };
     let tasks: Vec<_> = (0..8).map(ask).collect();
     let found = tasks.into_iter().map(|task| bench.runtime.block_on(task).expect("a task that ends"));
-    let found = found.fold(Finding { repetitions: pairs as u64, ..Finding::default() }, Finding::and);
+    let mut found = found.fold(Finding { repetitions: pairs as u64, ..Finding::default() }, Finding::and);
+    bounds::check(&mut found, &bench, "calm", bounds::calm(&bench.spec));
     found.and(heard(&bench))
 }
 
