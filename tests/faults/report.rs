@@ -155,8 +155,10 @@ impl Report {
         let sum = |of: fn(&Finding) -> u64| self.0.values().map(of).sum::<u64>();
         let (checks, inside) = (sum(|it| it.checks), sum(|it| it.in_process));
         let (by_news, wrong) = (sum(|it| it.by_news), sum(|it| it.wrong));
-        let _ =
-            writeln!(table, "| all, {inside} of them in this process | | {checks} | {by_news} | {wrong} | | | | | | | |");
+        let _ = writeln!(
+            table,
+            "| all, {inside} of them in this process | | {checks} | {by_news} | {wrong} | | | | | | | |"
+        );
         table
     }
 }
