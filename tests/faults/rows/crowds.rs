@@ -69,5 +69,7 @@ pub fn only_touched(rig: &Rig) -> Finding {
             found.check(heard == expected, || format!("{expected:?} is right, and token {token} is {heard:?}"));
         }
     }
+    // The log knows of no touch, and so of nobody who stays in by touches alone.
+    found.held(bench.origin.tally().most_inside, bench.largest_x);
     found
 }

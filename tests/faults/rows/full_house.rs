@@ -82,7 +82,7 @@ fn stalls(rig: &Rig, spec: Spec, newcomers_per_second: f64, stalls: &[(Duration,
         let inside = bench.origin.tally().most_inside;
         remarks.push(format!("{lasting:?} {lies:?} {inside}"));
     }
-    bench.pass(bench.news() + if rig.full { 10 * SECOND } else { SECOND });
+    bench.pass(bench.news() + if rig.full { 10 * SECOND } else { 2 * SECOND });
     let arrived = surge.arrived() as f64 / (bench.origin.now() - began).as_secs_f64();
     drop((surge, players));
     bounds::check(&mut found, &bench, "Redis stands still", bounds::STALL);
@@ -263,7 +263,7 @@ fn free_again(bench: &mut Bench, part: f64) -> Option<u64> {
     bench.set_x(x);
     bench.look_until(SELDOM, "all servers to be in step", Bench::all_in_step);
     // Rounds enough for the shares of the new X, and for the news of the last ones who came in.
-    bench.pass(5 * bench.spec.sync_every);
+    bench.pass(3 * bench.spec.sync_every);
     Some(x)
 }
 
@@ -298,7 +298,7 @@ pub fn nodes_are_undercounted(rig: &Rig) -> Finding {
 }
 
 fn undercounts(rig: &Rig, servers: usize, newcomers_per_second: f64, causes: &[Undercount]) -> Finding {
-    let sync_every = if servers > 10 { SECOND } else { 2 * SECOND / 5 };
+    let sync_every = if servers > 10 { SECOND } else { SECOND / 4 };
     let spec = Spec { servers, slot: 5 * SECOND, sync_every, max_active_users: 500, ..Spec::default() };
     // X is doubled from cause to cause.
     let spec = Spec { environment: vec![(CAPACITY, (1 << 16).to_string())], ..spec };
@@ -316,9 +316,11 @@ fn undercounts(rig: &Rig, servers: usize, newcomers_per_second: f64, causes: &[U
             Undercount::LongStall => {
                 // Longer than the time after which a node counts as dead.
                 let alive_for = (5 * bench.spec.sync_every).max(3 * SECOND);
+                let lasting = alive_for + SECOND / 2;
+                bench.pass(until_stall(&bench, lasting, Lies::OverTurn));
                 bench.origin.cut_off(0..servers);
                 bench.redis.process.pause();
-                bench.pass(alive_for + SECOND / 2);
+                bench.pass(lasting);
                 bench.redis.process.signal("-CONT");
                 bounds::STALL
             }

@@ -24,7 +24,7 @@ const OVERRIDES_FOR: Duration = Duration::from_secs(5);
 /// Row 44. An operator's script sets an override a hundred times a second. Each begins a round on that server at once; the
 /// regular rounds of all servers go on, also after the last override.
 pub fn overrides_without_end(rig: &Rig) -> Finding {
-    let spec = Spec { servers: 3, max_active_users: 400, sync_every: SECOND / 2, ..Spec::default() };
+    let spec = Spec { servers: 3, max_active_users: 400, sync_every: SECOND / 4, ..Spec::default() };
     let mut bench = Bench::start(rig.runtime.handle(), spec);
     bench.players = 0..200;
     bench.fill();
