@@ -83,7 +83,7 @@ fn stalls(rig: &Rig, spec: Spec, newcomers_per_second: f64, stalls: &[(Duration,
         let inside = bench.origin.tally().most_inside;
         remarks.push(format!("{lasting:?} {lies:?} {inside}"));
     }
-    bench.pass(bench.news() + if rig.full { 10 * SECOND } else { 2 * SECOND });
+    bench.pass(bench.news() + if rig.full { 10 * SECOND } else { SECOND });
     let arrived = surge.arrived() as f64 / (bench.origin.now() - began).as_secs_f64();
     drop((surge, players));
     bounds::check(&mut found, &bench, "Redis stands still", bounds::STALL);
@@ -172,7 +172,7 @@ impl Refusal {
 pub fn writes_are_refused(rig: &Rig) -> Finding {
     if !rig.full {
         // One outage that has each reason in turn.
-        return refusals(rig, 6, 300.0, &[&Refusal::ALL], 2 * SECOND);
+        return refusals(rig, 6, 300.0, &[&Refusal::ALL], 3 * SECOND / 2);
     }
     let one_by_one = Refusal::ALL.each_ref().map(std::slice::from_ref);
     let six = refusals(rig, 6, 2000.0, &one_by_one, 20 * SECOND);
@@ -228,7 +228,7 @@ fn refusals(
             bench.all_in_step() && (0..servers).all(|place| sync(bench, place)["write_refused"].is_null())
         }));
         bench.origin.reunited();
-        bench.pass(bench.news() + 2 * SECOND);
+        bench.pass(bench.news() + SECOND);
         drop(players);
     }
     found.remark = format!("{servers} servers, most inside ÷ X: {}", remarks.join("; "));
@@ -347,7 +347,7 @@ fn undercounts(rig: &Rig, servers: usize, newcomers_per_second: f64, causes: &[U
         let inside = bench.origin.tally().most_inside;
         remarks.push(format!("{cause:?} {:.0} %", 100.0 * inside as f64 / x as f64));
         bench.origin.reunited();
-        bench.pass(if rig.full { 2 * bench.news() } else { SECOND });
+        bench.pass(if rig.full { 2 * bench.news() } else { SECOND / 4 });
         drop(players);
     }
     found.remark = format!("{servers} servers, most inside ÷ X: {}", remarks.join(", "));

@@ -39,7 +39,7 @@ pub fn overrides_without_end(rig: &Rig) -> Finding {
             let _over = SetAtLast(&over);
             set += set_overrides(&bench);
             // Rounds that an override has put off are missing now.
-            bench.pass(3 * SECOND);
+            bench.pass(2 * SECOND);
             over.store(true, Relaxed);
             watching.join().expect("a thread that ends")
         });
