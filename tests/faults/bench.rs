@@ -333,7 +333,7 @@ impl Bench {
         Crowd::start(&self.runtime, &self.asker, &habits)
     }
 
-    /// Players ask until the crowd is dropped; nobody else does.
+    /// Players ask until the crowd is dropped, without newcomers.
     pub fn players_alone(&self, requests_per_second: f64) -> Crowd {
         let habits = Habits {
             players: self.players.clone(),
@@ -347,9 +347,9 @@ impl Bench {
         Crowd::start(&self.runtime, &self.asker, &habits)
     }
 
-    /// Newcomers whom no server has ever seen ask until the surge is dropped.
+    /// Newcomers with fresh tokens ask until the surge is dropped; see [`Surge`].
     pub fn surge(&self, newcomers_per_second: f64) -> Surge {
-        // Whoever is in asks four times in a window, and at least every ten seconds.
+        // A player asks four times in a window, and at least every ten seconds.
         let every = (self.window() / 4).min(Duration::from_secs(10));
         Surge::start(&self.runtime, &self.asker, &self.fresh, newcomers_per_second, every)
     }

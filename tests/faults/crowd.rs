@@ -190,7 +190,7 @@ pub struct Surge {
 /// newcomers a second.
 const SURGE_CONNECTIONS: u32 = 32;
 
-/// Who asks next.
+/// The next question of a token that was shown before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Visit {
     Player(usize),

@@ -122,7 +122,7 @@ enum Refusal {
 impl Refusal {
     const ALL: [Self; 4] = [Self::Oom, Self::NoReplicas, Self::MisConf, Self::ReadOnly];
 
-    /// How Redis's answer begins.
+    /// The first word of Redis's error.
     fn code(self) -> &'static str {
         match self {
             Self::Oom => "OOM",
@@ -143,11 +143,11 @@ impl Refusal {
             Self::MisConf => {
                 redis.break_saves(true);
                 set("stop-writes-on-bgsave-error", "yes");
-                // It must be meant to save from time to time, or it does not care.
+                // Redis refuses writes after a failed save only if periodic saves are configured.
                 set("save", "3600 1000000");
                 let _: String = redis.ask(&["BGSAVE"]);
             }
-            // Of nobody who is there: it keeps its data, answers reads, and refuses writes.
+            // Its master does not exist, so it keeps its data, answers reads, and refuses writes.
             Self::ReadOnly => redis.ask(&["REPLICAOF", "127.0.0.1", "1"]),
         }
     }
