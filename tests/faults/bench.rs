@@ -1,19 +1,23 @@
 //! What a row is played on: `headcount serve` processes and a redis-server behind a proxy, each by itself.
 
-use crate::crowd::{Addresses, Asker, Crowd, Habits};
+use crate::crowd::{Addresses, Asker, Crowd, Habits, Surge};
 use crate::origin::{Heard, Origin};
 use crate::support::proxy::{Proxy, Weather};
-use crate::support::{Redis, Server};
+use crate::support::{Redis, Server, request};
 use futures_util::future::join_all;
 use parking_lot::RwLock;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
 pub const SECRET: &str = "the key of the whole fleet";
+
+pub const X: &str = "HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS";
+pub const CAPACITY: &str = "HEADCOUNT__WINDOW__CAPACITY";
 
 /// How long anything may take that a bench waits for.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -61,6 +65,10 @@ pub struct Bench {
     state: TempDir,
     /// Who is in.
     pub players: Range<usize>,
+    /// The largest X that any server was started with, or that [`Bench::set_x`] has set: what is inside is divided by it.
+    pub largest_x: u64,
+    /// The first token that nobody has shown yet; see [`Bench::surge`].
+    fresh: Arc<AtomicUsize>,
 }
 
 impl Bench {
@@ -80,6 +88,9 @@ impl Bench {
         Self {
             servers: (0..spec.servers).map(|_| None).collect(),
             players: 0..spec.max_active_users as usize,
+            largest_x: spec.max_active_users,
+            // Above those of `Bench::crowd`.
+            fresh: Arc::new(AtomicUsize::new(51 * spec.max_active_users as usize)),
             state: tempfile::tempdir().expect("a directory"),
             runtime: runtime.clone(),
             spec,
@@ -113,6 +124,7 @@ impl Bench {
         }
         self.wait_until("all servers to be in step", Self::all_in_step);
         self.origin.forget();
+        self.largest_x = self.spec.max_active_users;
         self
     }
 
@@ -123,6 +135,13 @@ impl Bench {
 
     pub fn window(&self) -> Duration {
         self.spec.slot * self.spec.slots
+    }
+
+    /// How many users the filters are made for.
+    pub fn capacity(&self) -> u64 {
+        let set = self.spec.environment.iter().find(|(key, _)| *key == CAPACITY);
+        let by_default = (2 * self.spec.max_active_users).next_power_of_two().max(16_384);
+        set.map_or(by_default, |(_, capacity)| capacity.parse().expect("a capacity is a number"))
     }
 
     /// The server at a place that has one.
@@ -158,7 +177,7 @@ impl Bench {
             ("HEADCOUNT__WINDOW__SLOTS", self.spec.slots.to_string()),
             ("HEADCOUNT__REDIS__SYNC_EVERY", format!("{}ms", self.spec.sync_every.as_millis())),
             ("HEADCOUNT__REDIS__URL", url.to_owned()),
-            ("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS", self.spec.max_active_users.to_string()),
+            (X, self.spec.max_active_users.to_string()),
             ("HEADCOUNT__SERVER__NODE", format!("server-{place}")),
         ];
         if self.spec.own_clocks {
@@ -174,6 +193,8 @@ impl Bench {
         }
         environment.extend(self.spec.environment.iter().cloned());
         environment.extend(settings.iter().map(|(key, value)| (*key, value.clone())));
+        let xs = environment.iter().filter(|(key, _)| *key == X).filter_map(|(_, x)| x.parse().ok());
+        self.largest_x = xs.fold(self.largest_x, u64::max);
         let environment: Vec<_> = environment.iter().map(|(key, value)| (*key, value.as_str())).collect();
         let server = Server::start(self.state.path(), &[], &environment);
         if self.servers.len() <= place {
@@ -245,6 +266,17 @@ impl Bench {
         std::fs::write(self.clock_file(place), format!("{seconds:+}\n")).expect("a file in our own directory");
     }
 
+    /// Overrides X for an hour, and waits until every server applies the new one.
+    pub fn set_x(&mut self, x: u64) {
+        let order = serde_json::json!({ "mode": "auto", "max_active_users": x }).to_string();
+        let answer = request(self.server(0).admin, "PUT", "/api/v1/override", &[], &order);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        self.wait_until("all servers to apply the new X", |bench| {
+            (0..bench.spec.servers).all(|place| bench.server(place).status()["max_active_users"] == x)
+        });
+        self.largest_x = self.largest_x.max(x);
+    }
+
     fn clock_file(&self, place: usize) -> std::path::PathBuf {
         self.state.path().join(format!("clock-{place}"))
     }
@@ -299,6 +331,27 @@ impl Bench {
             seed: 7,
         };
         Crowd::start(&self.runtime, &self.asker, &habits)
+    }
+
+    /// Players ask until the crowd is dropped, without newcomers.
+    pub fn players_alone(&self, requests_per_second: f64) -> Crowd {
+        let habits = Habits {
+            players: self.players.clone(),
+            newcomers: 0..0,
+            newcomer_percent: 0,
+            requests_per_second,
+            connections: 16,
+            stay: self.stay(),
+            seed: 8,
+        };
+        Crowd::start(&self.runtime, &self.asker, &habits)
+    }
+
+    /// Newcomers with fresh tokens ask until the surge is dropped; see [`Surge`].
+    pub fn surge(&self, newcomers_per_second: f64) -> Surge {
+        // A player asks four times in a window, and at least every ten seconds.
+        let every = (self.window() / 4).min(Duration::from_secs(10));
+        Surge::start(&self.runtime, &self.asker, &self.fresh, newcomers_per_second, every)
     }
 
     // --- waiting ---

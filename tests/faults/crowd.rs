@@ -7,10 +7,12 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use parking_lot::RwLock;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -88,6 +90,13 @@ impl Asker {
         (if heard == Heard::Warming { Heard::Admitted } else { heard }, words)
     }
 
+    /// A server that there is, at random.
+    fn anywhere(&self, dice: &mut fastrand::Rng) -> Option<usize> {
+        let addresses = self.addresses.read();
+        let places: Vec<_> = (0..addresses.len()).filter(|&place| addresses[place].is_some()).collect();
+        dice.choice(places)
+    }
+
     /// Where a player asks now: behind a balancer that sends it elsewhere from time to time, so that it comes to a server
     /// only when that has forgotten it, or has heard of it from others.
     fn home(&self, token: usize, stay: Duration) -> usize {
@@ -158,6 +167,98 @@ impl Crowd {
 }
 
 impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        for task in self.tasks.drain(..) {
+            let _ = self.runtime.block_on(task);
+        }
+    }
+}
+
+/// Newcomers that arrive at a steady rate until it is dropped. Each shows a token that nobody has shown before, to a server
+/// at random. Half of those that are rejected ask once more, at another time and a server at random. Those that are
+/// admitted are players from then on: they ask again and again, at servers at random, so that they stay in.
+pub struct Surge {
+    stop: Arc<AtomicBool>,
+    tasks: Vec<JoinHandle<()>>,
+    runtime: Handle,
+    fresh: Arc<AtomicUsize>,
+    first: usize,
+}
+
+/// Newcomers ask over so many connections: an answer takes less than a millisecond, so this is enough for thousands of
+/// newcomers a second.
+const SURGE_CONNECTIONS: u32 = 32;
+
+/// The next question of a token that was shown before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Visit {
+    Player(usize),
+    Retry(usize),
+}
+
+impl Surge {
+    /// `fresh` is the next token that nobody has shown; players ask once in `every`.
+    pub fn start(
+        runtime: &Handle,
+        asker: &Asker,
+        fresh: &Arc<AtomicUsize>,
+        newcomers_per_second: f64,
+        every: Duration,
+    ) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let pause = Duration::from_secs_f64(f64::from(SURGE_CONNECTIONS) / newcomers_per_second);
+        let begun = asker.origin.now();
+        let first = fresh.load(Relaxed);
+        let task = |number: u32| {
+            let (asker, fresh, stop) = (asker.clone(), Arc::clone(fresh), Arc::clone(&stop));
+            let mut dice = fastrand::Rng::with_seed(41 ^ (u64::from(number) << 32) ^ first as u64);
+            runtime.spawn(async move {
+                let mut visits = BinaryHeap::new();
+                let mut arrival = begun + pause * number / SURGE_CONNECTIONS;
+                while !stop.load(Relaxed) {
+                    let next = visits.peek().map_or(arrival, |Reverse((due, _))| arrival.min(*due));
+                    let wait = next.saturating_sub(asker.origin.now());
+                    if !wait.is_zero() {
+                        tokio::time::sleep(wait.min(Duration::from_millis(50))).await;
+                        continue;
+                    }
+                    let (due, visit) = if next == arrival {
+                        arrival += pause;
+                        (next, None)
+                    } else {
+                        let Some(Reverse((due, visit))) = visits.pop() else { continue };
+                        (due, Some(visit))
+                    };
+                    let Some(place) = asker.anywhere(&mut dice) else { continue };
+                    let token = match visit {
+                        None => fresh.fetch_add(1, Relaxed),
+                        Some(Visit::Player(token) | Visit::Retry(token)) => token,
+                    };
+                    let (heard, _) = asker.hear_as_due(token, place, due, "").await;
+                    let now = asker.origin.now();
+                    let next = match (heard, visit) {
+                        (Heard::Admitted, _) => Some((every.mul_f64(0.5 + 0.5 * dice.f64()), Visit::Player(token))),
+                        (Heard::Rejected, None) if dice.bool() => {
+                            Some((Duration::from_millis(dice.u64(300..2000)), Visit::Retry(token)))
+                        }
+                        _ => None,
+                    };
+                    visits.extend(next.map(|(wait, visit)| Reverse((now + wait, visit))));
+                }
+            })
+        };
+        let tasks = (0..SURGE_CONNECTIONS).map(task).collect();
+        Self { stop, tasks, runtime: runtime.clone(), fresh: Arc::clone(fresh), first }
+    }
+
+    /// How many newcomers have come so far.
+    pub fn arrived(&self) -> usize {
+        self.fresh.load(Relaxed) - self.first
+    }
+}
+
+impl Drop for Surge {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         for task in self.tasks.drain(..) {

@@ -4,7 +4,8 @@
 //! `./test faults` plays every row in full; by itself (`cargo test --features full --test faults`) each is played with a
 //! twentieth of its repetitions, at least one. `target/faults.json` and a table say what was found. `./test soak --hours 2`
 //! plays for long, `./test scale` with many servers. Who is in and was turned away is read from the origin
-//! log ([`origin`]); what no request shows (readiness, alarms, errors counted) is asked of the servers.
+//! log ([`origin`]), and so is how many were inside at the same time: the column "most inside ÷ X". Rows that a promise
+//! covers check it against `rows/bounds.rs`. What no request shows (readiness, alarms, errors counted) is asked of the servers.
 
 #![allow(unreachable_pub, missing_docs)] // A program for itself.
 

@@ -5,10 +5,13 @@
 //! excuse if the admission is older than D, twenty rounds: until then news may be under way; such younger ones are
 //! counted beside. While servers cannot tell each other anything ([`Origin::cut_off`]), D begins when they can again;
 //! what a server could tell nobody before it was killed promises nothing ([`Origin::excuse`]).
+//!
+//! The log also counts the tokens that are *inside* at each instant ([`Inside`]), because the application carries them
+//! whether or not the servers know of each other's admissions. [`Tally::most_inside`] is the highest count.
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -68,6 +71,53 @@ struct Log {
     tally: Tally,
     latency: Latency,
     cut_off: Range<usize>,
+    inside: Inside,
+}
+
+/// The tokens that an answer has admitted less than a window ago.
+///
+/// The count is a lower bound of the truth. A token counts from the receipt of the answer that admitted it until one
+/// window after its last admitted question was sent. The window has `slots` slots; servers may remember a token for one
+/// slot more.
+///
+/// # Cost
+/// One removal and one insertion in a tree for each admission; no scan.
+#[derive(Default)]
+struct Inside {
+    /// When each token leaves, the earliest first.
+    leaving: BTreeSet<(Duration, usize)>,
+    /// The same by token, for those that are inside.
+    leaves: Vec<Option<Duration>>,
+    /// The latest instant that was counted. Answers are noted in almost, but not exactly, the order of their receipt.
+    latest: Duration,
+}
+
+impl Inside {
+    fn admit(&mut self, token: usize, received: Duration, leaves: Duration) {
+        self.count(received);
+        if self.leaves.len() <= token {
+            self.leaves.resize(token + 1, None);
+        }
+        let known = self.leaves[token];
+        if leaves <= self.latest || known.is_some_and(|known| leaves <= known) {
+            return;
+        }
+        if let Some(known) = known {
+            self.leaving.remove(&(known, token));
+        }
+        self.leaving.insert((leaves, token));
+        self.leaves[token] = Some(leaves);
+    }
+
+    /// How many are inside at `now`, or at the latest instant that was counted.
+    fn count(&mut self, now: Duration) -> usize {
+        self.latest = self.latest.max(now);
+        while let Some(&(leaves, token)) = self.leaving.first().filter(|(leaves, _)| *leaves <= self.latest) {
+            self.leaving.remove(&(leaves, token));
+            self.leaves[token] = None;
+        }
+        self.leaving.len()
+    }
 }
 
 /// What the log says.
@@ -86,6 +136,8 @@ pub struct Tally {
     pub younger: u64,
     pub admitted: u64,
     pub rejected: u64,
+    /// The most tokens that were inside at any instant since the log began, or since [`Origin::count_anew`].
+    pub most_inside: usize,
 }
 
 impl Origin {
@@ -129,6 +181,8 @@ impl Origin {
         match heard {
             Heard::Admitted | Heard::Warming => {
                 log.tally.admitted += 1;
+                log.inside.admit(token, received, sent + self.window);
+                log.tally.most_inside = log.tally.most_inside.max(log.inside.leaving.len());
                 let known_from = if log.cut_off.contains(&server) { Duration::MAX } else { received + self.news };
                 log.tokens[token].push_back(Admission { server, sent, received, known_from });
             }
@@ -177,11 +231,15 @@ impl Origin {
         untold.for_each(|admission| admission.known_from = now + self.news);
     }
 
-    /// How many tokens have been admitted less than a window ago.
+    /// How many tokens are inside now.
     pub fn inside(&self) -> usize {
-        let now = self.now();
-        let is_in = |admission: &Admission| now < admission.received + self.window;
-        self.log.lock().tokens.iter().filter(|admissions| admissions.back().is_some_and(is_in)).count()
+        self.log.lock().inside.count(self.now())
+    }
+
+    /// The highest count of tokens inside starts again from those that are inside now.
+    pub fn count_anew(&self) {
+        let mut log = self.log.lock();
+        log.tally.most_inside = log.inside.count(self.now());
     }
 
     /// A promise was broken that no exchange shows.
@@ -194,7 +252,8 @@ impl Origin {
         self.log.lock().tally.checks += checks;
     }
 
-    /// Begins anew.
+    /// Begins anew. Tokens that the servers still remember from an earlier row do not count as inside: the count of a row
+    /// must not include the admissions of another.
     pub fn forget(&self) {
         *self.log.lock() = Log::default();
     }

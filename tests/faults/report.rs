@@ -20,6 +20,9 @@ pub struct Finding {
     pub in_process: u64,
     /// Questions that were never answered.
     pub unanswered: u64,
+    /// The most tokens that were inside at any instant, divided by X. `None` if the row has no X, or no log of all
+    /// admissions.
+    pub inside: Option<f64>,
     /// The longest that something took to come back.
     pub recovery: Option<Duration>,
     /// The slowest answer while the fault lasted, one in a thousand, and the median.
@@ -40,6 +43,12 @@ impl Finding {
             self.p999 = Some(quantile(0.999));
             self.median = Some(quantile(0.5));
         }
+    }
+
+    /// Notes a number of tokens that were inside at the same instant while X was `x`.
+    pub fn held(&mut self, inside: usize, x: u64) {
+        let part = inside as f64 / x as f64;
+        self.inside = Some(self.inside.map_or(part, |most| most.max(part)));
     }
 
     pub fn recovered(&mut self, after: Duration) {
@@ -63,6 +72,7 @@ impl Finding {
         self.by_news += other.by_news;
         self.in_process += other.in_process;
         self.unanswered += other.unanswered;
+        self.inside = self.inside.into_iter().chain(other.inside).reduce(f64::max);
         self.recovery = self.recovery.max(other.recovery);
         self.slowest = self.slowest.max(other.slowest);
         self.p999 = self.p999.max(other.p999);
@@ -105,6 +115,7 @@ impl Report {
                     "row": name, "repetitions": finding.repetitions, "checks": finding.checks,
                     "violations": finding.wrong, "examples": finding.wrongs, "younger": finding.younger,
                     "by_news": finding.by_news, "in_process": finding.in_process, "unanswered": finding.unanswered,
+                    "most_inside": finding.inside,
                     "worst_recovery_ms": millis(finding.recovery), "worst_latency_ms": millis(finding.slowest),
                     "p999_latency_ms": millis(finding.p999), "median_latency_ms": millis(finding.median), "remark": finding.remark,
                     "seconds": finding.took.as_secs_f64(),
@@ -116,7 +127,7 @@ impl Report {
 
     pub fn table(&self) -> String {
         let mut table = String::from(
-            "| row | repetitions | checks | by news alone | violations | younger | unanswered | back after | slowest answer | played for | |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
+            "| row | repetitions | checks | by news alone | violations | younger | unanswered | most inside ÷ X | back after | slowest answer | played for | |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
         );
         let shown = |time: Option<Duration>| time.map_or("–".into(), |time| format!("{time:.1?}"));
         for (name, finding) in &self.0 {
@@ -127,6 +138,7 @@ impl Report {
                 wrong,
                 younger,
                 unanswered,
+                inside,
                 recovery,
                 slowest,
                 remark,
@@ -134,16 +146,19 @@ impl Report {
                 ..
             } = finding;
             let (recovery, slowest) = (shown(*recovery), shown(*slowest));
+            let inside = inside.map_or("–".into(), |part| format!("{:.1} %", 100.0 * part));
             let _ = writeln!(
                 table,
-                "| {name} | {repetitions} | {checks} | {by_news} | {wrong} | {younger} | {unanswered} | {recovery} | {slowest} | {took:.0?} | {remark} |"
+                "| {name} | {repetitions} | {checks} | {by_news} | {wrong} | {younger} | {unanswered} | {inside} | {recovery} | {slowest} | {took:.0?} | {remark} |"
             );
         }
         let sum = |of: fn(&Finding) -> u64| self.0.values().map(of).sum::<u64>();
         let (checks, inside) = (sum(|it| it.checks), sum(|it| it.in_process));
         let (by_news, wrong) = (sum(|it| it.by_news), sum(|it| it.wrong));
-        let _ =
-            writeln!(table, "| all, {inside} of them in this process | | {checks} | {by_news} | {wrong} | | | | | | |");
+        let _ = writeln!(
+            table,
+            "| all, {inside} of them in this process | | {checks} | {by_news} | {wrong} | | | | | | | |"
+        );
         table
     }
 }

@@ -1,15 +1,18 @@
 //! The rows of the table of faults, each by its number. Row 27, panics, needs a program that panics when it is told to:
 //! `tests/supervision.rs`.
 
+mod bounds;
 mod clocks;
 mod costs;
 mod crowds;
 mod deploys;
+mod full_house;
 mod hostile;
 mod in_process;
 mod processes;
 mod redis_gone;
 mod room;
+mod rounds;
 mod snapshots;
 mod values;
 
@@ -71,6 +74,11 @@ pub const ROWS: &[Row] = &[
     row("row_38_the_mode_turns", room::the_mode_turns),
     row("row_38_the_mode_turns_on_passes", room::the_mode_turns_on_passes),
     row("row_39_another_x", deploys::another_x),
+    row("row_41_redis_stands_still_in_a_crowd", full_house::stands_still_in_a_crowd),
+    row("row_42_writes_are_refused", full_house::writes_are_refused),
+    row("row_43_nodes_are_undercounted", full_house::nodes_are_undercounted),
+    row("row_44_overrides_without_end", rounds::overrides_without_end),
+    row("row_45_rounds_stop_for_ever", rounds::rounds_stop_for_ever),
     alone("row_14_redis_is_killed", redis_gone::killed),
     alone("row_15_redis_is_slow", redis_gone::slow),
     alone("row_24_redis_costs_the_same", costs::redis_costs_the_same),
@@ -79,7 +87,8 @@ pub const ROWS: &[Row] = &[
     alone("row_28_readers_and_a_writer", in_process::readers_and_a_writer),
 ];
 
-/// What a bench's origin log says.
+/// What a bench's origin log says. Where X changes during a row, the users inside are divided by the largest X in force,
+/// so that the quotient never exaggerates.
 pub fn heard(bench: &Bench) -> Finding {
     let tally = bench.origin.tally();
     let mut finding = Finding {
@@ -91,6 +100,7 @@ pub fn heard(bench: &Bench) -> Finding {
         unanswered: tally.unanswered,
         ..Finding::default()
     };
+    finding.held(tally.most_inside, bench.largest_x);
     finding.latency(&bench.origin.take_latency());
     finding
 }

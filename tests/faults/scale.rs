@@ -2,7 +2,7 @@
 //! Redis. `target/scale.json` is what the simulator is held against (`sim --beside`).
 
 use crate::Rig;
-use crate::bench::{Bench, SECRET, Spec};
+use crate::bench::{self, Bench, SECRET, Spec};
 use crate::clients::Clients;
 use crate::origin::Heard;
 use crate::support::{Monitor, Redis, request};
@@ -164,7 +164,7 @@ fn measure(rig: &Rig, processes: usize, clients: usize) -> serde_json::Value {
             slot: SLOT,
             sync_every: SYNC_EVERY,
             max_active_users: X,
-            environment: vec![("HEADCOUNT__WINDOW__CAPACITY", CAPACITY.to_string())],
+            environment: vec![(bench::CAPACITY, CAPACITY.to_string())],
             ..Spec::default()
         },
     );

@@ -220,7 +220,7 @@ pub fn raw_on(mut stream: TcpStream, bytes: &[u8]) -> Option<Answer> {
 pub struct Redis {
     pub process: Process,
     pub port: u16,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Redis {
@@ -229,10 +229,15 @@ impl Redis {
     }
 
     pub fn start_with(arguments: &[&str]) -> Self {
+        Self::start_in(arguments, &[])
+    }
+
+    /// The same, with more variables in its environment.
+    pub fn start_in(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         // Another test may take the port between the question and the start.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            if let Some(redis) = Self::start_on(port, arguments) {
+            if let Some(redis) = Self::start_on_in(port, arguments, environment) {
                 return redis;
             }
         }
@@ -259,10 +264,15 @@ impl Redis {
 
     /// `None` if the port is taken.
     pub fn start_on(port: u16, arguments: &[&str]) -> Option<Self> {
+        Self::start_on_in(port, arguments, &[])
+    }
+
+    fn start_on_in(port: u16, arguments: &[&str], environment: &[(&str, &str)]) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let mut command = Command::new("redis-server");
         command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
         command.args(["--dir", directory.path().to_str().unwrap()]).args(arguments);
+        command.envs(environment.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().expect("redis-server is needed: ./test installs it");
         let mut process = Process(child);
@@ -272,11 +282,21 @@ impl Redis {
             }
             TcpStream::connect(("127.0.0.1", port)).is_ok().then_some(true)
         });
-        up.then_some(Self { process, port, _directory: directory })
+        up.then_some(Self { process, port, directory })
     }
 
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/0", self.port)
+    }
+
+    /// Makes every save to disk fail, or lets saves succeed again: a directory stands where the file would be.
+    pub fn break_saves(&self, broken: bool) {
+        let file = self.directory.path().join("dump.rdb");
+        let _ = std::fs::remove_dir(&file);
+        if broken {
+            let _ = std::fs::remove_file(&file);
+            std::fs::create_dir(&file).expect("a directory in our own directory");
+        }
     }
 
     /// Adds the user `headcount`, with the password `password`, who may do what headcount needs, and nothing else.

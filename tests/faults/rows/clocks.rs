@@ -1,6 +1,6 @@
 //! Machines whose clocks are wrong, or are set while they run. Wall clocks are libfaketime's; monotonic ones are true.
 
-use super::{heard, in_play};
+use super::{bounds, heard, in_play};
 use crate::Rig;
 use crate::bench::{Bench, Spec};
 use crate::report::Finding;
@@ -39,6 +39,7 @@ pub fn clocks_are_off(rig: &Rig) -> Finding {
             bench.pass(Duration::from_millis(20));
         }
         drop(crowd);
+        bounds::check(&mut found, &bench, "wrong clocks", bounds::calm(&bench.spec));
         found = found.and(heard(&bench));
         found.repetitions += 1;
     }
@@ -86,6 +87,8 @@ pub fn a_clock_steps(rig: &Rig) -> Finding {
             bench.set_clock(0, 0.0);
             bench.pass(SECOND);
         }
+        // Every other step is taken during an outage.
+        bounds::check(&mut found, bench, "steps of a clock", bounds::OUTAGE_LOCAL);
         found
     })
 }

@@ -2,7 +2,7 @@
 
 use super::heard;
 use crate::Rig;
-use crate::bench::{Bench, SECRET, Spec};
+use crate::bench::{Bench, CAPACITY, SECRET, Spec};
 use crate::clients::Clients;
 use crate::crowd::{Crowd, Habits};
 use crate::report::Finding;
@@ -27,7 +27,7 @@ pub fn redis_costs_the_same(rig: &Rig) -> Finding {
         servers,
         max_active_users: 500_000,
         slots: 7,
-        environment: vec![("HEADCOUNT__WINDOW__CAPACITY", (1 << 19).to_string())],
+        environment: vec![(CAPACITY, (1 << 19).to_string())],
         sync_every: Duration::from_millis(period),
         ..Spec::default()
     };

@@ -1,6 +1,6 @@
 //! What a single player does to one server, and who is only touched.
 
-use super::heard;
+use super::{bounds, heard};
 use crate::Rig;
 use crate::bench::{Bench, Spec};
 use crate::origin::Heard;
@@ -29,7 +29,8 @@ pub fn asked_again_at_once(rig: &Rig) -> Finding {
     };
     let tasks: Vec<_> = (0..8).map(ask).collect();
     let found = tasks.into_iter().map(|task| bench.runtime.block_on(task).expect("a task that ends"));
-    let found = found.fold(Finding { repetitions: pairs as u64, ..Finding::default() }, Finding::and);
+    let mut found = found.fold(Finding { repetitions: pairs as u64, ..Finding::default() }, Finding::and);
+    bounds::check(&mut found, &bench, "calm", bounds::calm(&bench.spec));
     found.and(heard(&bench))
 }
 
@@ -68,5 +69,7 @@ pub fn only_touched(rig: &Rig) -> Finding {
             found.check(heard == expected, || format!("{expected:?} is right, and token {token} is {heard:?}"));
         }
     }
+    // The log knows of no touch, and so of nobody who stays in by touches alone.
+    found.held(bench.origin.tally().most_inside, bench.largest_x);
     found
 }

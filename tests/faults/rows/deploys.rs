@@ -1,8 +1,8 @@
 //! New releases, other settings, and neighbours in the same Redis.
 
-use super::{heard, in_play};
+use super::{bounds, heard, in_play};
 use crate::Rig;
-use crate::bench::{Bench, Spec};
+use crate::bench::{Bench, CAPACITY, Spec, X};
 use crate::origin::Heard;
 use crate::report::Finding;
 use crate::support::{get, request};
@@ -10,8 +10,6 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-const X: &str = "HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS";
-const CAPACITY: &str = "HEADCOUNT__WINDOW__CAPACITY";
 const KEY: &str = "HEADCOUNT__TOKEN__SECRET";
 
 fn foreign(bench: &Bench, place: usize) -> bool {
@@ -61,6 +59,8 @@ pub fn other_sizes_and_keys(rig: &Rig) -> Finding {
         // For one window the new release turns nobody away whom the old one may have let in.
         bench.pass((began + bench.window()).saturating_sub(bench.origin.now()));
         drop(crowd);
+        // Neither release can read the other's filters, and none names the earlier key: how many are inside is reported,
+        // and not checked.
         found = found.and(heard(&bench));
         found.repetitions += 1;
     }
@@ -78,6 +78,8 @@ pub fn another_x(rig: &Rig) -> Finding {
                 found.check(!foreign(bench, place), || format!("X = {x} is another generation"));
             }
         }
+        // Of the largest X in force: when X is halved, the users above it stay in, as they should.
+        bounds::check(&mut found, bench, "deploys of another X", bounds::DEPLOY);
         let order = r#"{"mode":"auto","max_active_users":16385}"#;
         let answer = request(bench.server(0).admin, "PUT", "/api/v1/override", &[], order);
         found.check(answer.status == 422 || answer.status == 400, || format!("an X above capacity: {}", answer.status));
@@ -133,6 +135,8 @@ pub fn neighbours(rig: &Rig) -> Finding {
         let refusals: Vec<redis::Value> = bench.redis.ask(&["ACL", "LOG"]);
         found.check(refusals.is_empty(), || format!("{} commands were refused: {refusals:?}", refusals.len()));
         bench.kill(5);
+        // Every other turn begins with a flush.
+        bounds::check(&mut found, bench, "neighbours", bounds::FLUSH);
         let answers = bench.ask(0, 0) != Heard::Nothing;
         found.check(answers, || "no answer at the end".into());
         found

@@ -48,6 +48,7 @@ pub fn a_queue_of_one(rig: &Rig) -> Finding {
             let decision = headcount.admit(format!("token-{token}")).decision();
             found.check(decision == Decision::Seen, || format!("token {token} is {decision:?}"));
         }
+        found.held(tokens, 20_000);
         let full = headcount.status().ring.queue_full;
         found.check(full > 0, || "the queue was never full".into());
         found.remark = format!("the queue was full {full} times");

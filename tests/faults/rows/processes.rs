@@ -1,6 +1,6 @@
 //! Servers that turn minutes, join, die, stop and stand still.
 
-use super::{heard, in_play};
+use super::{bounds, heard, in_play};
 use crate::Rig;
 use crate::bench::{Bench, Spec};
 use crate::origin::Heard;
@@ -53,6 +53,7 @@ pub fn minutes_change(rig: &Rig) -> Finding {
     let part = conflicts as f64 / attempts.max(1) as f64;
     found.check(part >= 0.3, || format!("{conflicts} conflicts in {attempts} attempts to write"));
     found.remark = format!("{:.0} % of the writes in conflict", 100.0 * part);
+    bounds::check(&mut found, &bench, "minutes' turns", bounds::MINUTES_TURN);
     found.and(heard(&bench))
 }
 
@@ -127,6 +128,7 @@ pub fn silence_to_the_windows_end(rig: &Rig) -> Finding {
             }
         }
     }
+    bounds::check(&mut found, &bench, "calm", bounds::calm(&bench.spec));
     found.and(heard(&bench))
 }
 
@@ -149,6 +151,11 @@ pub fn a_server_joins_in_the_surge(rig: &Rig) -> Finding {
             found.check(took <= most, || format!("ready after {took:.1?}, Redis slow: {slow}"));
             found.recovered(took);
             bench.pass(bench.news());
+            // A slow joiner's bootstrap ends without an answer: its budget is X ÷ `expected_nodes`, which is X here.
+            // Those that it lets in stay inside for a window, so only the joins before the first slow one are checked.
+            if join == 0 {
+                bounds::check(&mut found, bench, "a server joins", bounds::JOINING);
+            }
             way.is(Weather::Clear);
             bench.kill(5);
             bench.origin.reunited();
@@ -195,7 +202,10 @@ pub fn servers_are_stopped(rig: &Rig) -> Finding {
             bench.wait_until("the server to be ready", |bench| bench.server(number % 5).is_ready());
             bench.pass(Duration::from_millis(dice.u64(0..400)));
         }
+        let mut rolling = Finding::default();
+        bounds::check(&mut rolling, bench, "a rolling restart", bounds::DEPLOY);
         bench.origin.cut_off(0..5);
+        // Servers that start without a store have a budget of X ÷ `expected_nodes`, which is X here: no bound from here on.
         bench.redis.process.signal("-STOP");
         for place in 0..4 {
             stop(bench, place, "stands still");
@@ -209,7 +219,7 @@ pub fn servers_are_stopped(rig: &Rig) -> Finding {
         bench.wait_until("all servers to be in step", Bench::all_in_step);
         bench.origin.reunited();
         bench.pass(bench.news());
-        found
+        found.and(rolling)
     })
 }
 

@@ -1,6 +1,6 @@
 //! What a crowd does to the room.
 
-use super::heard;
+use super::{bounds, heard};
 use crate::Rig;
 use crate::bench::{Bench, Spec};
 use crate::crowd::{Crowd, Habits};
@@ -46,14 +46,12 @@ fn cohort(rig: &Rig, x: usize, slots: u32) -> (Finding, String) {
     let answered = bench.origin.tally().answers;
     let retrying = Habits { players: 2 * x..6 * x, requests_per_second: rig.rate(10_000.0), connections: 32, ..habits };
     let retrying = Crowd::start(&bench.runtime, &bench.asker, &retrying);
-    let mut most = 0;
     let mut fell: Option<Duration> = None;
     let mut refilled: Option<Duration> = None;
     let lasts = 4 * SECOND + 25 * bench.spec.sync_every;
     let until = bench.origin.now() + lasts;
     while bench.origin.now() < until {
         let inside = bench.origin.inside();
-        most = most.max(inside);
         if inside < x * 95 / 100 {
             fell.get_or_insert(bench.origin.now());
         }
@@ -62,10 +60,11 @@ fn cohort(rig: &Rig, x: usize, slots: u32) -> (Finding, String) {
         }
         bench.pass(Duration::from_millis(10));
     }
-    let most_allowed = 1.02 * x as f64 + estimate_error(x);
+    let most_allowed = bounds::MINUTES_TURN * x as f64 + bounds::allowance(x as u64, bench.capacity());
+    let most = bench.origin.tally().most_inside;
     let per_second = (bench.origin.tally().answers - answered) as f64 / lasts.as_secs_f64();
     drop((staying, retrying));
-    found.check(most as f64 <= most_allowed, || format!("{most} were in, of {x}; at most {most_allowed:.0} may be"));
+    bounds::check(&mut found, &bench, "a cohort leaves", bounds::MINUTES_TURN);
     if let (Some(fell), Some(refilled)) = (fell, refilled) {
         found.recovered(refilled.saturating_sub(fell));
     }
@@ -78,11 +77,6 @@ fn cohort(rig: &Rig, x: usize, slots: u32) -> (Finding, String) {
         found.and(heard(&bench)),
         format!("at most {most} of {x} in ({most_allowed:.0} may be), at {per_second:.0} requests a second"),
     )
-}
-
-/// Four standard deviations of the estimate at X, and a seat for each server's rounding.
-fn estimate_error(x: usize) -> f64 {
-    0.004 * x as f64 + 7.0
 }
 
 /// Row 12. As many players as seats, a percent more, a percent less, and every ten seconds others: the mode stays what it
@@ -127,6 +121,7 @@ pub fn as_many_as_seats(rig: &Rig) -> Finding {
         let quick = changes.windows(3).find(|three| three[2] - three[0] < turn);
         found.check(quick.is_none(), || format!("server {place} changes its mode three times in {turn:?}: {quick:?}"));
     }
+    bounds::check(&mut found, &bench, "calm", bounds::calm(&bench.spec));
     let changes: Vec<_> = modes.iter().map(|(_, changes)| changes.len().to_string()).collect();
     found.remark = format!("mode changes of the servers in {} minutes of a second: {}", 10 * turns, changes.join(", "));
     found.and(heard(&bench))
@@ -177,6 +172,7 @@ pub fn retries_without_end(rig: &Rig) -> Finding {
     // The estimate leaves a fraction of a seat, which somebody may draw: at most eight bits each.
     let after = bits(&bench);
     let unchanged = before.iter().zip(&after).all(|(before, after)| after - before <= 8 * admitted);
+    bounds::check(&mut finding, &bench, "retries", bounds::calm(&bench.spec));
     finding.check(unchanged, || format!("{before:?} bits were set and {after:?} are; {admitted} got in"));
     finding.remark = format!("{admitted} got in, {:.1} expected by f", ratio * newcomers as f64);
     finding
@@ -223,6 +219,7 @@ fn turn_the_mode(rig: &Rig, in_full: u64, with_passes: bool) -> Finding {
             format!("{refused} were let in and rejected 0.3 s later; at most {most} may be")
         });
         found.checks += admitted as u64;
+        bounds::check(&mut found, &bench, "the mode turns", bounds::calm(&bench.spec));
         found = found.and(heard(&bench));
         found.repetitions += 1;
         rejected_of = (rejected_of.0 + refused, rejected_of.1 + admitted);

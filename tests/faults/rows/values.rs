@@ -1,6 +1,6 @@
 //! Redis full, a replica, full of lies, and mad.
 
-use super::in_play;
+use super::{bounds, heard, in_play};
 use crate::Rig;
 use crate::bench::{Bench, SECRET, Spec};
 use crate::origin::Heard;
@@ -44,6 +44,7 @@ pub fn becomes_a_replica(rig: &Rig) -> Finding {
             bench.origin.reunited();
             bench.pass(2 * bench.news());
         }
+        bounds::check(&mut found, bench, "a replica refuses writes", bounds::WRITES_REFUSED);
         found
     })
 }
@@ -82,6 +83,7 @@ pub fn is_full(rig: &Rig) -> Finding {
             bench.pass(2 * bench.news());
         }
         let _: () = bench.redis.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+        bounds::check(&mut found, bench, "Redis is full", bounds::WRITES_REFUSED.max(bounds::FLUSH));
         found
     })
 }
@@ -145,6 +147,7 @@ pub fn values_are_lies(rig: &Rig) -> Finding {
             found.check(corrupt(bench) > known, || format!("turn {turn}: nobody counted it"));
         }
         let grown = peak(bench).saturating_sub(before);
+        bounds::check(&mut found, bench, "values are lies", bounds::calm(&bench.spec));
         found.check(grown <= 64 << 10, || format!("a server has grown by {grown} KiB"));
         found.remark = format!("memory grew by {grown} KiB at most");
         found
@@ -256,6 +259,7 @@ pub fn answers_are_senseless(rig: &Rig) -> Finding {
         found.check(grown < 32 << 10, || format!("{}: grown by {grown} KiB", lie.escape_ascii()));
         found.check(!server.logged().contains("panicked"), || format!("{}: a panic", lie.escape_ascii()));
         found.check(get(server.admin, "/livez", &[]).status == 200, || format!("{}: dead", lie.escape_ascii()));
+        found = found.and(heard(&bench));
         found.repetitions += 1;
     }
     found

@@ -1,0 +1,64 @@
+//! How many may be inside, as parts of X: the promise of DESIGN §8.10, one constant for each kind of fault.
+//!
+//! A bound holds during the fault, not only after it. It holds with `on_outage = "local"` or `"closed"`, without an
+//! override of mode `open`, and while a fault lasts at most a sixth of the window (five minutes of thirty). Rows outside
+//! these limits report how many were inside, and check nothing.
+
+use crate::bench::{Bench, Spec};
+use crate::report::Finding;
+use headcount::bloom::Shape;
+use std::time::Duration;
+
+/// Nothing is wrong, and writes meet little competition: N·w ≤ T, where N is the number of servers, w the time from a
+/// server's read to its write, and T the period of rounds.
+pub const CALM: f64 = 1.02;
+/// Nothing is wrong but that many servers compete for each write: N·w > T.
+pub const CALM_CONTENDED: f64 = 1.04;
+/// The turn of a minute: the oldest minute's users leave at once while a crowd retries.
+pub const MINUTES_TURN: f64 = 1.02;
+/// Redis, or the way to it, stands still.
+pub const STALL: f64 = 1.05;
+/// Redis is unreachable, and `on_outage = "local"`.
+pub const OUTAGE_LOCAL: f64 = 1.05;
+/// Redis answers reads and refuses writes.
+pub const WRITES_REFUSED: f64 = 1.02;
+/// Redis loses its data: `FLUSHALL`, an eviction of our minutes.
+pub const FLUSH: f64 = 1.02;
+/// Another Redis takes over: empty, older, or with another clock.
+pub const FAILOVER: f64 = 1.02;
+/// A server joins a fleet.
+pub const JOINING: f64 = 1.02;
+/// Servers are replaced one after another.
+pub const DEPLOY: f64 = 1.02;
+
+/// The default filters' ratio of false positives, which decides their size.
+const FALSE_POSITIVE_RATE: f64 = 1e-3;
+
+/// A server's time from a read to its write, at most, on a machine that the tests share.
+const READ_TO_WRITE: Duration = Duration::from_millis(10);
+
+/// The bound of a calm fleet.
+pub fn calm(spec: &Spec) -> f64 {
+    let contended = READ_TO_WRITE * spec.servers as u32 > spec.sync_every;
+    if contended { CALM_CONTENDED } else { CALM }
+}
+
+/// Users that a bound allows above its part of X: four standard deviations of the estimate at X users, and one.
+pub fn allowance(x: u64, capacity: u64) -> f64 {
+    // The estimate's interval reaches 1.96 standard deviations to each side.
+    let shape = Shape::for_capacity(capacity, FALSE_POSITIVE_RATE).expect("a capacity that servers accept");
+    let ones = shape.fill_ratio(x as f64) * shape.bits() as f64;
+    let estimate = shape.estimate(ones.round() as u64);
+    4.0 * (estimate.high - estimate.users) / 1.96 + 1.0
+}
+
+/// Checks the most users that were inside a bench since its log began, or since its count began anew.
+pub fn check(found: &mut Finding, bench: &Bench, what: &str, bound: f64) {
+    let (inside, x) = (bench.origin.tally().most_inside, bench.largest_x);
+    let most = bound * x as f64 + allowance(x, bench.capacity());
+    found.held(inside, x);
+    found.check(inside as f64 <= most, || {
+        let part = 100.0 * inside as f64 / x as f64;
+        format!("{what}: {inside} were inside, {part:.0} % of X = {x}; at most {most:.0} may be")
+    });
+}
