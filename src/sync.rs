@@ -278,8 +278,10 @@ impl<S: FilterStore> Rounds<S> {
         self.round.get_or_insert_with(|| Round::anew(&self.headcount, self.protocol, self.dice.u64(..)))
     }
 
-    /// Runs rounds, each at a fresh random offset in its period, or at once after an operator's word, until the controller is stopped; then one more, to
-    /// hand over what is left, and leaves the fleet. After a panic, which is logged and counted, they go on.
+    /// Runs rounds, each at a fresh random offset in its period, until the controller is stopped; then one more, to hand
+    /// over what is left, and leaves the fleet. An operator's override is sent at once, by one round more; further
+    /// overrides wait for a period, or for the regular round, which is never delayed by them. After a panic, which is
+    /// logged and counted, rounds go on.
     pub fn run(self) -> impl Future<Output = ()> + Send {
         // Subscribed before it runs, so that a stop right after the start waits for it.
         let stop = self.headcount.shared.stop.subscribe();
@@ -311,12 +313,23 @@ impl<S: FilterStore> Rounds<S> {
     }
 
     async fn rounds_until(&mut self, stop: &mut watch::Receiver<bool>) {
+        // Whether an override was set that no round has begun with.
+        let mut override_waits = false;
         loop {
-            let wait = self.pace.next().saturating_sub(self.now());
+            let regular = self.pace.next();
+            let begins = if override_waits { self.pace.next_urgent() } else { regular };
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => break,
-                () = sleep(wait) => {}
-                () = self.headcount.shared.urgent.notified() => {}
+                () = self.headcount.shared.urgent.notified() => {
+                    override_waits = true;
+                    continue;
+                }
+                () = sleep(begins.saturating_sub(self.now())) => {}
+            }
+            override_waits = false;
+            let is_regular = begins == regular || regular <= self.now();
+            if !is_regular {
+                self.pace.hurried(self.now());
             }
             self.wait_for_turn().await;
             tokio::select! {
@@ -324,7 +337,9 @@ impl<S: FilterStore> Rounds<S> {
                 // A round that is slow now would be slow to the end; the last one reads and writes what is left.
                 () = stopped_for(stop, LEAST_TIMEOUT) => break,
             }
-            self.pace.ended(self.now());
+            if is_regular {
+                self.pace.ended(self.now());
+            }
         }
     }
 

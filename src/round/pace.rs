@@ -1,5 +1,5 @@
-//! When a server's rounds begin: once a period, each at a fresh random offset in it. Pure: the loop sleeps, a simulator
-//! schedules.
+//! When a server's rounds begin: once a period, each at a fresh random offset in it, and at most once a period in between
+//! to send an operator's override. Pure: the loop sleeps, a simulator schedules.
 
 use std::time::Duration;
 
@@ -20,6 +20,13 @@ use std::time::Duration;
 /// assert!((second..2 * second).contains(&pace.next()), "{:?}", pace.next());
 /// pace.ended(second * 13 / 2);
 /// assert!((6 * second..7 * second).contains(&pace.next()), "what a slow round took is not made up for");
+///
+/// // The first override is sent at once. The next one waits for a period, or for the regular round.
+/// let (regular, now) = (pace.next(), 6 * second);
+/// assert!(pace.next_urgent() <= now);
+/// pace.hurried(now);
+/// assert_eq!(pace.next_urgent(), regular.min(now + second));
+/// assert_eq!(pace.next(), regular, "an urgent round does not move the regular one");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -28,21 +35,34 @@ pub struct Pace {
     jitter: bool,
     boundary: Duration,
     offset: Duration,
+    /// The next urgent round begins no earlier.
+    urgent_from: Duration,
     dice: fastrand::Rng,
 }
 
 impl Pace {
     /// The first round begins at monotonic time `now`.
     pub(super) fn starting(now: Duration, period: Duration, jitter: bool, dice: fastrand::Rng) -> Self {
-        Self { period, jitter, boundary: now, offset: Duration::ZERO, dice }
+        Self { period, jitter, boundary: now, offset: Duration::ZERO, urgent_from: now, dice }
     }
 
-    /// When the next round begins, in monotonic time.
+    /// When the next regular round begins, in monotonic time.
     pub fn next(&self) -> Duration {
         self.boundary + self.offset
     }
 
-    /// A round has ended at monotonic time `now`. Periods that passed meanwhile are skipped, not run after one another.
+    /// When the next round begins if an operator's override waits to be sent: a period after the last urgent round, or with
+    /// the regular round if that is earlier. A time in the past means at once.
+    pub fn next_urgent(&self) -> Duration {
+        self.next().min(self.urgent_from)
+    }
+
+    /// An urgent round begins at monotonic time `now`. Regular rounds begin when they would have begun without it.
+    pub fn hurried(&mut self, now: Duration) {
+        self.urgent_from = now + self.period;
+    }
+
+    /// A regular round has ended at monotonic time `now`. Periods that passed meanwhile are skipped, not run after one another.
     pub fn ended(&mut self, now: Duration) {
         self.boundary += self.period;
         while self.boundary + self.period <= now {
@@ -83,5 +103,50 @@ mod tests {
         assert_eq!(pace.next(), 8 * SECOND);
         pace.ended(8 * SECOND + SECOND / 2);
         assert_eq!(pace.next(), 9 * SECOND);
+    }
+
+    #[test]
+    fn an_urgent_round_leaves_the_regular_rounds_where_they_are() {
+        let (mut undisturbed, mut pace) = (pace(true), pace(true));
+        for _ in 0..50 {
+            let regular = pace.next();
+            for early in [9, 6, 3] {
+                pace.hurried(regular.saturating_sub(SECOND * early / 10));
+                assert_eq!(pace.next(), regular);
+            }
+            pace.ended(regular);
+            undisturbed.ended(regular);
+            assert_eq!(pace.next(), undisturbed.next());
+        }
+    }
+
+    #[test]
+    fn a_hundred_overrides_a_second_cost_one_urgent_round_a_period() {
+        let mut pace = pace(true);
+        let (mut urgent, mut regular) = (Vec::new(), Vec::new());
+        // One override every 10 ms for 20 s, each sent as soon as it may be.
+        for override_at in (0..2000).map(|number| 5 * SECOND + number * SECOND / 100) {
+            if pace.next() <= override_at {
+                regular.push(override_at);
+                pace.ended(override_at);
+            } else if pace.next_urgent() <= override_at {
+                urgent.push(override_at);
+                pace.hurried(override_at);
+            }
+        }
+        assert_eq!(regular.len(), 20);
+        assert!((15..=20).contains(&urgent.len()), "{urgent:?}");
+        assert!(urgent.windows(2).all(|pair| pair[1] - pair[0] >= SECOND), "{urgent:?}");
+    }
+
+    #[test]
+    fn an_override_waits_for_an_urgent_round_or_the_regular_one_whichever_is_earlier() {
+        let mut pace = pace(false);
+        pace.ended(5 * SECOND);
+        assert_eq!(pace.next_urgent(), 5 * SECOND, "the first override is sent at once");
+        pace.hurried(5 * SECOND + SECOND / 4);
+        assert_eq!(pace.next_urgent(), 6 * SECOND, "the regular round is earlier");
+        pace.ended(6 * SECOND);
+        assert_eq!(pace.next_urgent(), 6 * SECOND + SECOND / 4);
     }
 }
