@@ -343,11 +343,16 @@ impl<S: FilterStore> Rounds<S> {
         }
     }
 
-    /// Publishes what is left, again after a lost race or if it was too much for one round, and leaves.
+    /// Publishes what is left, again after a lost race or if it was too much for one round, and leaves. Pauses in between:
+    /// when a whole fleet stops, attempts without a pause would make most of its writes lose.
     async fn hand_over(&mut self) {
         let mut drained = self.headcount.shared.drained.subscribe();
         let _ = timeout(WORKER, drained.wait_for(|drained| *drained)).await;
-        while matches!(self.round().await, Outcome::Success | Outcome::Conflict) && self.headcount.shared.has_news() {}
+        let mut attempt = 0;
+        while matches!(self.round().await, Outcome::Success | Outcome::Conflict) && self.headcount.shared.has_news() {
+            sleep(self.pace.pause(attempt)).await;
+            attempt += 1;
+        }
         let _ = self.store.exchange(&self.identity, Request::Leave, LEAST_TIMEOUT).await;
     }
 

@@ -597,7 +597,7 @@ impl Clock for PausedClock {
     }
 }
 
-/// A store that notes when it is looked at.
+/// A store that notes when it is looked at, and may let every write lose.
 #[derive(Clone)]
 struct Noting {
     store: MemoryStore,
@@ -687,4 +687,22 @@ async fn a_hundred_overrides_a_second_cost_one_more_round_a_second() {
     let (other, _, _other_running) = store.start();
     sleep(SECOND / 10).await;
     assert_eq!(other.status().operator.until, last);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopping_server_whose_writes_lose_tries_again_after_growing_pauses() {
+    let store = Noting::new(true);
+    let (headcount, mut worker, running) = store.start();
+    sleep(5 * SECOND).await;
+    let _ = headcount.admit("alice");
+    worker.tick();
+    let begun = store.clock.monotonic();
+    headcount.stop().await;
+    running.await.unwrap();
+    let looks = store.looks_since(begun);
+    assert!((6..=20).contains(&looks.len()), "{looks:?}");
+    let gaps: Vec<_> = looks.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.iter().all(|gap| *gap >= SECOND / 40), "{gaps:?}");
+    assert!(gaps.last() > gaps.first(), "{gaps:?}");
+    assert!(store.clock.monotonic() - begun <= 2 * SECOND + SECOND / 10);
 }

@@ -3,6 +3,12 @@
 
 use std::time::Duration;
 
+/// Bounds of the first pause between two attempts of a stopping server to hand over; the period's tenth lies between them.
+const FIRST_PAUSE: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
+
+/// Each pause is twice the one before, this many times.
+const PAUSE_DOUBLES: u32 = 2;
+
 /// The times at which one server's rounds begin.
 ///
 /// With a constant offset, servers that once met in the same moment would meet there for ever, and some would never win
@@ -60,6 +66,14 @@ impl Pace {
     /// An urgent round begins at monotonic time `now`. Regular rounds begin when they would have begun without it.
     pub fn hurried(&mut self, now: Duration) {
         self.urgent_from = now + self.period;
+    }
+
+    /// How long a stopping server pauses after its attempt number `attempt`, from 0: about a tenth of a period first, at
+    /// most 50 ms, then longer. Random, so that the servers of a fleet that stops spread out.
+    pub fn pause(&mut self, attempt: u32) -> Duration {
+        let [least, most] = FIRST_PAUSE;
+        let mean = (self.period / 10).clamp(least, most) * (1 << attempt.min(PAUSE_DOUBLES));
+        mean.mul_f64(0.5 + self.dice.f64())
     }
 
     /// A regular round has ended at monotonic time `now`. Periods that passed meanwhile are skipped, not run after one another.
@@ -148,5 +162,18 @@ mod tests {
         assert_eq!(pace.next_urgent(), 6 * SECOND, "the regular round is earlier");
         pace.ended(6 * SECOND);
         assert_eq!(pace.next_urgent(), 6 * SECOND + SECOND / 4);
+    }
+
+    #[test]
+    fn pauses_are_random_and_grow_to_a_bound() {
+        let mut pace = pace(true);
+        for (attempt, mean) in [(0, 50), (1, 100), (2, 200), (3, 200), (u32::MAX, 200)] {
+            let pauses: Vec<_> = (0..100).map(|_| pace.pause(attempt)).collect();
+            let bounds = Duration::from_millis(mean / 2)..Duration::from_millis(mean * 3 / 2);
+            assert!(pauses.iter().all(|pause| bounds.contains(pause)), "{attempt}: {pauses:?}");
+            assert!(pauses.iter().max().unwrap() > &(*pauses.iter().min().unwrap() * 2), "{attempt}: {pauses:?}");
+        }
+        let mut quick = Pace::starting(SECOND, SECOND / 100, true, fastrand::Rng::with_seed(1));
+        assert!((0..100).all(|_| quick.pause(0) >= Duration::from_micros(2500)));
     }
 }
