@@ -6,9 +6,10 @@
 --                named
 -- KEYS[3] override: hash { body }
 -- KEYS[4] generations: sorted set, generations by ms of their last look; the one key that all generations share
--- KEYS[5…] slots: hashes { ts, value }, one per minute
+-- KEYS[5…] slots, one per minute: hashes { ts, value }, or strings "ts\nvalue" if ARGV[7] says so
 -- ARGV[1] writer id · ARGV[2] ms after which a node is dead · ARGV[3] ms to keep keys · ARGV[4] generation
 -- ARGV[5] name for people · ARGV[6] how many nodes, dead ones too, are to be named: 0 unless somebody watches
+-- ARGV[7] 'string' if slots are strings, as large values are; 'hash' otherwise
 --
 -- Returns { seconds, microseconds, since, beat before this look, gap_from, gap_to, gap_by, override, nodes,
 --           other generations alive, refusal,
@@ -75,18 +76,32 @@ end
 
 local gap = { field('gap_from'), field('gap_to'), field('gap_by') }
 local answer = { clock[1], clock[2], since, last, gap[1], gap[2], gap[3], override, nodes, others, refusal }
-for key = 5, #KEYS do
-  local size = read('HSTRLEN', KEYS[key], 'ts')
-  local value_size = read('HSTRLEN', KEYS[key], 'value')
+local function version_of_hash(key)
+  local size = read('HSTRLEN', key, 'ts')
+  local value_size = read('HSTRLEN', key, 'value')
   local ts = ''
   if size == '!' or size > 64 then
     ts = '!'
   elseif size > 0 then
-    ts = read('HGET', KEYS[key], 'ts')
+    ts = read('HGET', key, 'ts')
     if not string.match(ts, '^[%w%-]+$') then ts = '!' end
   elseif value_size > 0 then
     ts = '!'
   end
+  return ts, value_size
+end
+
+local function version_of_string(key)
+  local head = read('GETRANGE', key, 0, 64)
+  if head == '' then return '', 0 end
+  local ts, size = string.match(head, '^([%w%-]+)\n'), read('STRLEN', key)
+  if not ts then return '!', size end
+  return ts, size - #ts - 1
+end
+
+local version_of = ARGV[7] == 'string' and version_of_string or version_of_hash
+for key = 5, #KEYS do
+  local ts, value_size = version_of(KEYS[key])
   answer[#answer + 1] = ts
   answer[#answer + 1] = value_size
 end

@@ -18,6 +18,8 @@ use tokio::time::{sleep, timeout};
 
 #[cfg(feature = "redis")]
 pub use self::redis::RedisStore;
+#[cfg(feature = "server")]
+pub(crate) use self::redis::STAGED_FROM_BYTES;
 pub use memory::MemoryStore;
 
 /// How long a stopping server tries to hand over what it has.
