@@ -7,6 +7,7 @@ mod crowds;
 mod deploys;
 mod hostile;
 mod in_process;
+mod operator;
 mod processes;
 mod redis_gone;
 mod room;
@@ -76,6 +77,7 @@ pub const ROWS: &[Row] = &[
     alone("row_24_redis_costs_the_same", costs::redis_costs_the_same),
     alone("row_24_redis_costs_50_servers_the_same", costs::redis_costs_50_servers_the_same),
     alone("row_24_redis_costs_50_clients_the_same", costs::redis_costs_50_clients_the_same),
+    alone("row_44_a_hundred_overrides_a_second", operator::a_hundred_overrides_a_second),
     alone("row_28_readers_and_a_writer", in_process::readers_and_a_writer),
 ];
 
