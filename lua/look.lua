@@ -7,10 +7,11 @@
 -- KEYS[3] override: hash { body }
 -- KEYS[4] generations: sorted set, generations by ms of their last look; the one key that all generations share
 -- KEYS[5] wanting: sorted set, writer ids by ms of the last look before which they turned newcomers away
--- KEYS[6…] slots: hashes { ts, value }, one per minute
+-- KEYS[6…] slots, one per minute: hashes { ts, value }, or strings "ts\nvalue" if ARGV[7] says so
 -- ARGV[1] writer id · ARGV[2] ms after which a node is dead · ARGV[3] ms to keep keys · ARGV[4] generation
 -- ARGV[5] name for people · ARGV[6] how many nodes, dead ones too, are to be named: 0 unless somebody watches
--- ARGV[7] 1 if this server has turned newcomers away since its last look
+-- ARGV[7] 'string' if slots are strings, as large values are; 'hash' otherwise
+-- ARGV[8] 1 if this server has turned newcomers away since its last look
 --
 -- Returns { seconds, microseconds, since, beat before this look, gap_from, gap_to, gap_by, override, nodes,
 --           nodes that turn newcomers away, other generations alive, refusal,
@@ -64,7 +65,7 @@ write('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - ARGV[3]))
 write('ZREMRANGEBYSCORE', KEYS[2], '(' .. stamp, '+inf')
 write('ZADD', KEYS[4], stamp, ARGV[4])
 write('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now - ARGV[3]))
-if ARGV[7] == '1' then write('ZADD', KEYS[5], stamp, ARGV[1]) end
+if ARGV[8] == '1' then write('ZADD', KEYS[5], stamp, ARGV[1]) end
 write('ZREMRANGEBYSCORE', KEYS[5], '-inf', string.format('%.0f', now - ARGV[2]))
 write('ZREMRANGEBYSCORE', KEYS[5], '(' .. stamp, '+inf')
 for key = 1, 5 do write('PEXPIRE', KEYS[key], ARGV[3]) end
@@ -81,18 +82,32 @@ end
 
 local gap = { field('gap_from'), field('gap_to'), field('gap_by') }
 local answer = { clock[1], clock[2], since, last, gap[1], gap[2], gap[3], override, nodes, wanting, others, refusal }
-for key = 6, #KEYS do
-  local size = read('HSTRLEN', KEYS[key], 'ts')
-  local value_size = read('HSTRLEN', KEYS[key], 'value')
+local function version_of_hash(key)
+  local size = read('HSTRLEN', key, 'ts')
+  local value_size = read('HSTRLEN', key, 'value')
   local ts = ''
   if size == '!' or size > 64 then
     ts = '!'
   elseif size > 0 then
-    ts = read('HGET', KEYS[key], 'ts')
+    ts = read('HGET', key, 'ts')
     if not string.match(ts, '^[%w%-]+$') then ts = '!' end
   elseif value_size > 0 then
     ts = '!'
   end
+  return ts, value_size
+end
+
+local function version_of_string(key)
+  local head = read('GETRANGE', key, 0, 64)
+  if head == '' then return '', 0 end
+  local ts, size = string.match(head, '^([%w%-]+)\n'), read('STRLEN', key)
+  if not ts then return '!', size end
+  return ts, size - #ts - 1
+end
+
+local version_of = ARGV[7] == 'string' and version_of_string or version_of_hash
+for key = 6, #KEYS do
+  local ts, value_size = version_of(KEYS[key])
   answer[#answer + 1] = ts
   answer[#answer + 1] = value_size
 end

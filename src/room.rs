@@ -291,7 +291,7 @@ impl Room {
         }
         // Every other node is taken to hold as many as this one.
         let held = self.held.seats();
-        let taken = renewal.active_users + (held * self.nodes) as f64;
+        let taken = renewal.active_users + held as f64 * self.nodes as f64;
         let room = (self.max_active_users() as f64 - taken).max(0.0);
         let part = match self.sharing {
             Sharing::Part(part) => self.part(part, room, &renewal),
@@ -333,7 +333,7 @@ impl Room {
     /// The last round read everything, and the store refused its writes: what the others let in stays unknown until it
     /// takes writes again, and their heartbeats, too.
     pub(crate) fn lose_writes(&mut self) {
-        self.budget.fail();
+        self.budget.hear();
         self.link = Link::ReadOnly;
     }
 

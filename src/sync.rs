@@ -18,6 +18,8 @@ use tokio::time::{sleep, timeout};
 
 #[cfg(feature = "redis")]
 pub use self::redis::RedisStore;
+#[cfg(feature = "server")]
+pub(crate) use self::redis::STAGED_FROM_BYTES;
 pub use memory::MemoryStore;
 
 /// How long a stopping server tries to hand over what it has.
@@ -279,8 +281,10 @@ impl<S: FilterStore> Rounds<S> {
         self.round.get_or_insert_with(|| Round::anew(&self.headcount, self.protocol, self.dice.u64(..)))
     }
 
-    /// Runs rounds, each at a fresh random offset in its period, or at once after an operator's word, until the controller is stopped; then one more, to
-    /// hand over what is left, and leaves the fleet. After a panic, which is logged and counted, they go on.
+    /// Runs rounds, each at a fresh random offset in its period, until the controller is stopped; then one more, to hand
+    /// over what is left, and leaves the fleet. An operator's override is sent at once, by one round more; further
+    /// overrides wait for a period, or for the regular round, which is never delayed by them. After a panic, which is
+    /// logged and counted, rounds go on.
     pub fn run(self) -> impl Future<Output = ()> + Send {
         // Subscribed before it runs, so that a stop right after the start waits for it.
         let stop = self.headcount.shared.stop.subscribe();
@@ -312,12 +316,23 @@ impl<S: FilterStore> Rounds<S> {
     }
 
     async fn rounds_until(&mut self, stop: &mut watch::Receiver<bool>) {
+        // Whether an override was set that no round has begun with.
+        let mut override_waits = false;
         loop {
-            let wait = self.pace.next().saturating_sub(self.now());
+            let regular = self.pace.next();
+            let begins = if override_waits { self.pace.next_urgent() } else { regular };
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => break,
-                () = sleep(wait) => {}
-                () = self.headcount.shared.urgent.notified() => {}
+                () = self.headcount.shared.urgent.notified() => {
+                    override_waits = true;
+                    continue;
+                }
+                () = sleep(begins.saturating_sub(self.now())) => {}
+            }
+            override_waits = false;
+            let is_regular = begins == regular || regular <= self.now();
+            if !is_regular {
+                self.pace.hurried(self.now());
             }
             self.wait_for_turn().await;
             tokio::select! {
@@ -325,15 +340,22 @@ impl<S: FilterStore> Rounds<S> {
                 // A round that is slow now would be slow to the end; the last one reads and writes what is left.
                 () = stopped_for(stop, LEAST_TIMEOUT) => break,
             }
-            self.pace.ended(self.now());
+            if is_regular {
+                self.pace.ended(self.now());
+            }
         }
     }
 
-    /// Publishes what is left, again after a lost race or if it was too much for one round, and leaves.
+    /// Publishes what is left, again after a lost race or if it was too much for one round, and leaves. Pauses in between:
+    /// when a whole fleet stops, attempts without a pause would make most of its writes lose.
     async fn hand_over(&mut self) {
         let mut drained = self.headcount.shared.drained.subscribe();
         let _ = timeout(WORKER, drained.wait_for(|drained| *drained)).await;
-        while matches!(self.round().await, Outcome::Success | Outcome::Conflict) && self.headcount.shared.has_news() {}
+        let mut attempt = 0;
+        while matches!(self.round().await, Outcome::Success | Outcome::Conflict) && self.headcount.shared.has_news() {
+            sleep(self.pace.pause(attempt)).await;
+            attempt += 1;
+        }
         let _ = self.store.exchange(&self.identity, Request::Leave, LEAST_TIMEOUT).await;
     }
 

@@ -4,10 +4,12 @@ use headcount::internals::Protocol;
 use headcount::time::{Clock, ManualClock, Timestamp};
 use headcount::{Builder, Decision, FilterStore, Headcount, MemoryStore, OverrideMode, OverrideOrder, Rounds, Worker};
 use headcount::{StoreError, round};
+use parking_lot::Mutex;
 use round::{Exchange, Identity, Next, Outcome, Reply, Request};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
+use tokio::time::{Instant, sleep};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -577,4 +579,130 @@ async fn a_small_correction_of_the_clock_at_a_minutes_turn_costs_no_round() {
     assert_eq!(a.round().await, Outcome::Success);
     assert_eq!(a.coverage(), 31);
     assert_eq!(a.decide("alice"), Decision::Newcomer);
+}
+
+// --- the loop, in tokio's paused time ---
+
+/// Goes as tokio's clock goes, from the beginning of a minute on.
+#[derive(Clone, Copy)]
+struct PausedClock(Instant);
+
+impl Clock for PausedClock {
+    fn monotonic(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn wall(&self) -> Timestamp {
+        Timestamp::from_millis(1_800_000_000_000).plus(self.0.elapsed())
+    }
+}
+
+/// A store that notes when it is looked at, and may let every write lose.
+#[derive(Clone)]
+struct Noting {
+    store: MemoryStore,
+    clock: PausedClock,
+    looks: Arc<Mutex<Vec<Duration>>>,
+    every_write_loses: bool,
+}
+
+impl Noting {
+    fn new(every_write_loses: bool) -> Self {
+        let clock = PausedClock(Instant::now());
+        Self { store: MemoryStore::with_clock(clock), clock, looks: Arc::default(), every_write_loses }
+    }
+
+    /// A server that begins its rounds, one a second.
+    fn start(&self) -> (Headcount, Worker, tokio::task::JoinHandle<()>) {
+        let builder = Headcount::builder().max_active_users(1000).secret("the key of the whole fleet");
+        let (headcount, worker) = builder.clock(self.clock).seed(1).build().unwrap();
+        let running = tokio::spawn(headcount.sync_with(self.clone()).run());
+        (headcount, worker, running)
+    }
+
+    fn looks_since(&self, begin: Duration) -> Vec<Duration> {
+        self.looks.lock().iter().copied().filter(|&look| look >= begin).collect()
+    }
+}
+
+impl FilterStore for Noting {
+    fn name(&self) -> &'static str {
+        "noting"
+    }
+
+    async fn exchange(&self, identity: &Identity, request: Request, within: Duration) -> Result<Reply, StoreError> {
+        if matches!(request, Request::Look { .. }) {
+            self.looks.lock().push(self.clock.monotonic());
+        }
+        sleep(Duration::from_millis(1)).await;
+        match request {
+            Request::Publish(news) if self.every_write_loses => {
+                let written = news.minutes.iter().map(|_| false).collect();
+                Ok(Reply::Published(round::Published { written, since: None }))
+            }
+            request => self.store.exchange(identity, request, within).await,
+        }
+    }
+}
+
+fn throttle(headcount: &Headcount) {
+    let (mode, lasting) = (OverrideMode::Throttling, MINUTE);
+    let order = OverrideOrder { mode, max_active_users: None, lasting, by: None, reason: None };
+    headcount.set_override(order).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn fifty_overrides_in_half_a_second_delay_no_regular_round() {
+    let store = Noting::new(false);
+    let (headcount, _worker, _running) = store.start();
+    sleep(3 * SECOND).await;
+    let begun = store.clock.monotonic();
+    for _ in 0..50 {
+        throttle(&headcount);
+        sleep(SECOND / 100).await;
+    }
+    sleep(10 * SECOND).await;
+    let looks = store.looks_since(begun);
+    assert!(looks[0] - begun <= SECOND / 50, "the first override is sent at once: {looks:?}");
+    assert!(looks.iter().filter(|&&look| look < begun + SECOND / 2).count() <= 2, "{looks:?}");
+    assert!((10..=13).contains(&looks.len()), "{looks:?}");
+    assert!(looks.windows(2).all(|pair| pair[1] - pair[0] < 2 * SECOND), "{looks:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_overrides_a_second_cost_one_more_round_a_second() {
+    let store = Noting::new(false);
+    let (headcount, _worker, _running) = store.start();
+    sleep(3 * SECOND).await;
+    let begun = store.clock.monotonic();
+    for _ in 0..2000 {
+        throttle(&headcount);
+        sleep(SECOND / 100).await;
+    }
+    let flood = store.looks_since(begun).len();
+    assert!((30..=41).contains(&flood), "{flood} rounds in 20 s");
+    // The last override is in the store a period later.
+    let last = headcount.status().operator.until;
+    sleep(SECOND).await;
+    let (other, _, _other_running) = store.start();
+    sleep(SECOND / 10).await;
+    assert_eq!(other.status().operator.until, last);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopping_server_whose_writes_lose_tries_again_after_growing_pauses() {
+    let store = Noting::new(true);
+    let (headcount, mut worker, running) = store.start();
+    sleep(5 * SECOND).await;
+    let _ = headcount.admit("alice");
+    worker.tick();
+    let begun = store.clock.monotonic();
+    headcount.stop().await;
+    running.await.unwrap();
+    let looks = store.looks_since(begun);
+    assert!((6..=20).contains(&looks.len()), "{looks:?}");
+    let gaps: Vec<_> = looks.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.iter().all(|gap| *gap >= SECOND / 40), "{gaps:?}");
+    assert!(gaps.last() > gaps.first(), "{gaps:?}");
+    assert!(store.clock.monotonic() - begun <= 2 * SECOND + SECOND / 10);
 }

@@ -564,6 +564,7 @@ impl Mad {
             gap,
             operator,
             nodes,
+            wanting: nodes.rotate_left(17),
             named: vec![Node {
                 name: String::from_utf8_lossy(script.run()).into_owned(),
                 looked: Timestamp::from_micros(script.u64()),

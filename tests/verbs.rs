@@ -145,6 +145,7 @@ fn a_live_look_finds_what_is_wrong_with_redis() {
     for command in ["hget", "hmget", "hset", "hstrlen", "pexpire", "type", "del", "time", "zadd", "zcount", "zrem"]
         .into_iter()
         .chain(["zrange", "zrangebyscore", "zremrangebyscore", "evalsha"])
+        .chain(["set", "rename", "mget", "get", "getrange", "strlen"])
     {
         let _: () = redis.ask(&["ACL", "SETUSER", "headcount", &format!("-{command}")]);
         let (code, text) = live(&narrow);

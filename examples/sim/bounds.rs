@@ -21,8 +21,10 @@ pub const PAUSE: f64 = 1.05;
 pub const REFUSED_WRITES: f64 = 1.02;
 /// Redis forgets everything.
 pub const FLUSH: f64 = 1.02;
-/// Redis becomes an older copy of itself, or its clock steps.
+/// Redis becomes an older copy of itself.
 pub const FAILOVER: f64 = 1.02;
+/// Redis' clock steps, and with it whole minutes leave at once; news under way is not counted in those that stay.
+pub const CLOCK_STEP: f64 = 1.05;
 /// A value is damaged.
 pub const CORRUPTION: f64 = 1.02;
 /// Servers join, leave, or die.
@@ -47,7 +49,8 @@ pub fn of(kind: &Kind, lasting: Duration, fleet: &Fleet) -> Option<f64> {
         }
         Kind::Pause { .. } => Some(PAUSE),
         Kind::Flush => Some(FLUSH),
-        Kind::OlderCopy | Kind::StoreClock { .. } => Some(FAILOVER),
+        Kind::OlderCopy => Some(FAILOVER),
+        Kind::StoreClock { .. } => Some(CLOCK_STEP),
         Kind::Corrupt { .. } => Some(CORRUPTION),
         Kind::Crash { .. } | Kind::Leave { .. } | Kind::Join => Some(JOINING),
         Kind::Rolling { .. } => Some(DEPLOY),

@@ -53,6 +53,12 @@ impl Budget {
         }
     }
 
+    /// A round has read everything, and the store refused its writes.
+    pub(super) fn hear(&mut self) {
+        self.without_store = false;
+        self.rounds_in_a_row = 0;
+    }
+
     /// A round has not succeeded.
     pub(super) fn fail(&mut self) {
         self.rounds_in_a_row = 0;

@@ -1,7 +1,13 @@
-//! When a server's rounds begin: once a period, each at a fresh random offset in it. Pure: the loop sleeps, a simulator
-//! schedules.
+//! When a server's rounds begin: once a period, each at a fresh random offset in it, and at most once a period in between
+//! to send an operator's override. Pure: the loop sleeps, a simulator schedules.
 
 use std::time::Duration;
+
+/// Bounds of the first pause between two attempts of a stopping server to hand over; the period's tenth lies between them.
+const FIRST_PAUSE: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
+
+/// Each pause is twice the one before, this many times.
+const PAUSE_DOUBLES: u32 = 2;
 
 /// The times at which one server's rounds begin.
 ///
@@ -20,6 +26,13 @@ use std::time::Duration;
 /// assert!((second..2 * second).contains(&pace.next()), "{:?}", pace.next());
 /// pace.ended(second * 13 / 2);
 /// assert!((6 * second..7 * second).contains(&pace.next()), "what a slow round took is not made up for");
+///
+/// // The first override is sent at once. The next one waits for a period, or for the regular round.
+/// let (regular, now) = (pace.next(), 6 * second);
+/// assert!(pace.next_urgent() <= now);
+/// pace.hurried(now);
+/// assert_eq!(pace.next_urgent(), regular.min(now + second));
+/// assert_eq!(pace.next(), regular, "an urgent round does not move the regular one");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -28,21 +41,42 @@ pub struct Pace {
     jitter: bool,
     boundary: Duration,
     offset: Duration,
+    /// The next urgent round begins no earlier.
+    urgent_from: Duration,
     dice: fastrand::Rng,
 }
 
 impl Pace {
     /// The first round begins at monotonic time `now`.
     pub(super) fn starting(now: Duration, period: Duration, jitter: bool, dice: fastrand::Rng) -> Self {
-        Self { period, jitter, boundary: now, offset: Duration::ZERO, dice }
+        Self { period, jitter, boundary: now, offset: Duration::ZERO, urgent_from: now, dice }
     }
 
-    /// When the next round begins, in monotonic time.
+    /// When the next regular round begins, in monotonic time.
     pub fn next(&self) -> Duration {
         self.boundary + self.offset
     }
 
-    /// A round has ended at monotonic time `now`. Periods that passed meanwhile are skipped, not run after one another.
+    /// When the next round begins if an operator's override waits to be sent: a period after the last urgent round, or with
+    /// the regular round if that is earlier. A time in the past means at once.
+    pub fn next_urgent(&self) -> Duration {
+        self.next().min(self.urgent_from)
+    }
+
+    /// An urgent round begins at monotonic time `now`. Regular rounds begin when they would have begun without it.
+    pub fn hurried(&mut self, now: Duration) {
+        self.urgent_from = now + self.period;
+    }
+
+    /// How long a stopping server pauses after its attempt number `attempt`, from 0: about a tenth of a period first, at
+    /// most 50 ms, then longer. Random, so that the servers of a fleet that stops spread out.
+    pub fn pause(&mut self, attempt: u32) -> Duration {
+        let [least, most] = FIRST_PAUSE;
+        let mean = (self.period / 10).clamp(least, most) * (1 << attempt.min(PAUSE_DOUBLES));
+        mean.mul_f64(0.5 + self.dice.f64())
+    }
+
+    /// A regular round has ended at monotonic time `now`. Periods that passed meanwhile are skipped, not run after one another.
     pub fn ended(&mut self, now: Duration) {
         self.boundary += self.period;
         while self.boundary + self.period <= now {
@@ -83,5 +117,63 @@ mod tests {
         assert_eq!(pace.next(), 8 * SECOND);
         pace.ended(8 * SECOND + SECOND / 2);
         assert_eq!(pace.next(), 9 * SECOND);
+    }
+
+    #[test]
+    fn an_urgent_round_leaves_the_regular_rounds_where_they_are() {
+        let (mut undisturbed, mut pace) = (pace(true), pace(true));
+        for _ in 0..50 {
+            let regular = pace.next();
+            for early in [9, 6, 3] {
+                pace.hurried(regular.saturating_sub(SECOND * early / 10));
+                assert_eq!(pace.next(), regular);
+            }
+            pace.ended(regular);
+            undisturbed.ended(regular);
+            assert_eq!(pace.next(), undisturbed.next());
+        }
+    }
+
+    #[test]
+    fn a_hundred_overrides_a_second_cost_one_urgent_round_a_period() {
+        let mut pace = pace(true);
+        let (mut urgent, mut regular) = (Vec::new(), Vec::new());
+        // One override every 10 ms for 20 s, each sent as soon as it may be.
+        for override_at in (0..2000).map(|number| 5 * SECOND + number * SECOND / 100) {
+            if pace.next() <= override_at {
+                regular.push(override_at);
+                pace.ended(override_at);
+            } else if pace.next_urgent() <= override_at {
+                urgent.push(override_at);
+                pace.hurried(override_at);
+            }
+        }
+        assert_eq!(regular.len(), 20);
+        assert!((15..=20).contains(&urgent.len()), "{urgent:?}");
+        assert!(urgent.windows(2).all(|pair| pair[1] - pair[0] >= SECOND), "{urgent:?}");
+    }
+
+    #[test]
+    fn an_override_waits_for_an_urgent_round_or_the_regular_one_whichever_is_earlier() {
+        let mut pace = pace(false);
+        pace.ended(5 * SECOND);
+        assert_eq!(pace.next_urgent(), 5 * SECOND, "the first override is sent at once");
+        pace.hurried(5 * SECOND + SECOND / 4);
+        assert_eq!(pace.next_urgent(), 6 * SECOND, "the regular round is earlier");
+        pace.ended(6 * SECOND);
+        assert_eq!(pace.next_urgent(), 6 * SECOND + SECOND / 4);
+    }
+
+    #[test]
+    fn pauses_are_random_and_grow_to_a_bound() {
+        let mut pace = pace(true);
+        for (attempt, mean) in [(0, 50), (1, 100), (2, 200), (3, 200), (u32::MAX, 200)] {
+            let pauses: Vec<_> = (0..100).map(|_| pace.pause(attempt)).collect();
+            let bounds = Duration::from_millis(mean / 2)..Duration::from_millis(mean * 3 / 2);
+            assert!(pauses.iter().all(|pause| bounds.contains(pause)), "{attempt}: {pauses:?}");
+            assert!(pauses.iter().max().unwrap() > &(*pauses.iter().min().unwrap() * 2), "{attempt}: {pauses:?}");
+        }
+        let mut quick = Pace::starting(SECOND, SECOND / 100, true, fastrand::Rng::with_seed(1));
+        assert!((0..100).all(|_| quick.pause(0) >= Duration::from_micros(2500)));
     }
 }

@@ -19,8 +19,9 @@ const ROUND_TRIPS: f64 = 0.002;
 /// A stored value against what information theory would take, at most.
 const GZIP: f64 = 1.4;
 
-/// What a round asks, at most, and usually.
+/// What a round asks, at most, and usually: look, fetch, ask, write. A large value is staged before it is put in place.
 const COMMANDS: f64 = 4.0;
+const COMMANDS_WHERE_STAGED: f64 = 5.0;
 
 /// The minutes' filters, their union, the two that the next turn needs, and the current minute twice more.
 const FILTERS_BESIDE_THE_MINUTES: u64 = 5;
@@ -94,6 +95,8 @@ impl Envelope {
         let (filter_bytes, minutes) = (shape.bytes() as u64, u64::from(config.window.slots) + 1);
         let value =
             (GZIP * entropy_bytes(shape.bits(), shape.fill_ratio(max_active_users as f64))).min(filter_bytes as f64);
+        let staged = filter_bytes >= crate::sync::STAGED_FROM_BYTES as u64;
+        let commands = if staged { COMMANDS_WHERE_STAGED } else { COMMANDS };
         let work = ROUND_TRIPS + WORK_PER_MEGABYTE * filter_bytes as f64 / 1e6;
         Ok(Self {
             max_active_users,
@@ -109,13 +112,13 @@ impl Envelope {
             value_bytes: value as u64,
             redis_memory_bytes: (minutes as f64 * value) as u64,
             most_nodes: (MOST_LOAD * period.as_secs_f64() / work) as u64,
-            fleets: fleets.iter().map(|&nodes| Fleet::of(nodes, period, work, value)).collect(),
+            fleets: fleets.iter().map(|&nodes| Fleet::of(nodes, period, work, value, commands)).collect(),
         })
     }
 }
 
 impl Fleet {
-    fn of(nodes: u64, period: Duration, work: f64, value: f64) -> Self {
+    fn of(nodes: u64, period: Duration, work: f64, value: f64, commands: f64) -> Self {
         let (n, t) = (nodes as f64, period.as_secs_f64());
         let load = n * work / t;
         let wins = 1.0 / (1.0 + load);
@@ -130,7 +133,7 @@ impl Fleet {
             // Fitted to the simulator's medians.
             news_seconds_p50: if alone { 0.0 } else { 1.12 * t + 0.62 * n * work },
             news_seconds_p99: if alone { 0.0 } else { t * (1.0 + attempts) },
-            redis_commands_per_second: COMMANDS * n / t,
+            redis_commands_per_second: commands * n / t,
             redis_bytes_in_per_second: n * value / t,
             redis_bytes_out_per_second: if alone { 0.0 } else { n * value / t },
             supported: load <= MOST_LOAD,
@@ -157,7 +160,7 @@ mod tests {
     #[test]
     fn what_was_measured_is_what_is_said() {
         // README, "Measured": 10 / 50 / 200 servers with w = 10 ms.
-        let fleet = |nodes| Fleet::of(nodes, Duration::from_secs(1), 0.010, 1e5);
+        let fleet = |nodes| Fleet::of(nodes, Duration::from_secs(1), 0.010, 1e5, COMMANDS);
         for (nodes, mean, most) in [(10, 1.28, 2.8), (50, 1.68, 4.7), (200, 3.18, 7.9)] {
             let fleet = fleet(nodes);
             assert!((fleet.news_seconds - mean).abs() < 0.01, "{fleet:?}");
@@ -177,6 +180,7 @@ mod tests {
         assert_eq!((small.capacity, small.fleets.len()), (65_536, 2));
         assert!(small.memory_bytes < large.memory_bytes && small.most_nodes > large.most_nodes);
         assert!(small.value_bytes <= small.filter_bytes);
+        assert!(small.fleets[1].redis_commands_per_second == 40.0 && large.fleets[1].redis_commands_per_second == 50.0);
         assert_eq!(small.fleets[0].news_seconds, 0.0);
         // A fleet of as many as are said is supported, and of one more is not.
         let most = large.most_nodes;

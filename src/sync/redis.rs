@@ -1,4 +1,8 @@
-//! The store in Redis: one hash per minute, and four small keys beside them.
+//! The store in Redis: one key per minute, and four small keys beside them.
+//!
+//! A minute's key is a hash with the fields `ts` and `value`, written by a script that compares `ts`. Where filters are
+//! large, it is a string instead: the same two, with a line feed in between. A plain `SET` then *stages* the value under a
+//! key of the writer's own, and the script compares versions and renames, so that no value passes through Lua.
 //!
 //! Every key is `headcount:{namespace}:generation:…`, so that two releases with other parameters never mix, and all keys
 //! of a namespace share one hash tag. One key is the namespace's own, because it tells generations of each other:
@@ -14,12 +18,14 @@ use crate::round::{
 use crate::store_error::StoreError;
 use crate::time::{Slot, Timestamp};
 use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, RedisError, Script, Value};
+use redis::{Cmd, ErrorKind, RedisError, RedisWrite, Script, Value};
+use std::io::Write;
 use std::sync::LazyLock;
 use std::time::Duration;
 
 static LOOK: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/look.lua")));
 static WRITE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/write.lua")));
+static PLACE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/place.lua")));
 static SINCE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/since.lua")));
 static OVERRIDE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/override.lua")));
 
@@ -29,6 +35,44 @@ const NO_VALUE_OF_OURS: &str = "!";
 /// With filters above this size, an upload is preceded by a question whether it can still win. The size is that of the
 /// empty filter as of the full one, so that the number of calls does not depend on the load.
 const WORTH_ASKING_BYTES: usize = 256 << 10;
+
+/// Values of filters from this size on are staged. As an argument of a script, a value of 512 KiB takes Redis 0.9 ms, and
+/// one of 4 MB 7 ms (`cargo test --test redis costs_redis -- --nocapture`); staged, 0.2 and 0.8 ms. Below, a write is one
+/// command instead of three. The size is that of the empty filter as of the full one, so that neither the layout nor the
+/// number of commands depends on the load.
+pub(crate) const STAGED_FROM_BYTES: usize = 512 << 10;
+
+/// A staged value that is not put in place, because its server has died, expires after this time.
+const STAGED_FOR: Duration = Duration::from_secs(10);
+
+/// The most values that a server has staged at a time: what a regular round publishes.
+const STAGED_AT_ONCE: usize = 2;
+
+/// The longest version, and the line feed after it.
+const MOST_HEAD_BYTES: usize = 65;
+
+/// How a minute's version and value are stored. All servers of a generation have filters of one size, and one layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    /// A hash `{ ts, value }`.
+    Hash,
+    /// A string: `ts`, a line feed, `value`.
+    String,
+}
+
+impl Layout {
+    fn of(identity: &Identity) -> Self {
+        if identity.filter_bytes < STAGED_FROM_BYTES { Self::Hash } else { Self::String }
+    }
+
+    /// As `look.lua` expects it.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Hash => "hash",
+            Self::String => "string",
+        }
+    }
+}
 
 /// A fleet's store in Redis. Connects with the first round.
 ///
@@ -78,6 +122,11 @@ impl RedisStore {
         self.key(identity, &format!("slot:{slot}"))
     }
 
+    /// Where this server stages a value, by its number among those that are staged together.
+    fn staged_key(&self, identity: &Identity, number: usize) -> String {
+        self.key(identity, &format!("staged:{}:{number}", identity.writer))
+    }
+
     fn generations_key(&self) -> String {
         format!("headcount:{{{}}}:generations", self.namespace)
     }
@@ -98,7 +147,8 @@ impl RedisStore {
             look.key(self.slot_key(identity, slot));
         }
         look.arg(&identity.writer).arg(millis(identity.alive_for)).arg(millis(identity.keep_for));
-        look.arg(format!("{:016x}", identity.generation)).arg(&identity.node).arg(names).arg(u8::from(wants));
+        look.arg(format!("{:016x}", identity.generation)).arg(&identity.node).arg(names);
+        look.arg(Layout::of(identity).as_str()).arg(u8::from(wants));
         look.invoke_async(&mut connection).await
     }
 
@@ -108,15 +158,52 @@ impl RedisStore {
         identity: &Identity,
         slots: &[Slot],
     ) -> Result<Vec<Stored>, RedisError> {
+        match Layout::of(identity) {
+            Layout::Hash => self.fetch_hashes(&mut connection, identity, slots).await,
+            Layout::String => self.fetch_strings(&mut connection, identity, slots).await,
+        }
+    }
+
+    async fn fetch_hashes(
+        &self,
+        connection: &mut MultiplexedConnection,
+        identity: &Identity,
+        slots: &[Slot],
+    ) -> Result<Vec<Stored>, RedisError> {
         let mut fetch = redis::pipe();
         for &slot in slots {
             fetch.cmd("HMGET").arg(self.slot_key(identity, slot)).arg("ts").arg("value");
         }
         // A key of another type fails its own command, and must not fail the others.
-        let answers: Vec<Value> = fetch.ignore_errors().query_async(&mut connection).await?;
+        let answers: Vec<Value> = fetch.ignore_errors().query_async(connection).await?;
         let mut stored = Vec::with_capacity(slots.len());
         for (&slot, answer) in slots.iter().zip(answers) {
-            stored.extend(read_stored(slot, answer)?);
+            stored.extend(read_stored_hash(slot, answer)?);
+        }
+        Ok(stored)
+    }
+
+    /// All at once, in one command. To it a key of another type is missing, so missing ones are asked for again.
+    async fn fetch_strings(
+        &self,
+        connection: &mut MultiplexedConnection,
+        identity: &Identity,
+        slots: &[Slot],
+    ) -> Result<Vec<Stored>, RedisError> {
+        let mut fetch = redis::cmd("MGET");
+        for &slot in slots {
+            fetch.arg(self.slot_key(identity, slot));
+        }
+        let answers: Vec<Value> = fetch.query_async(connection).await?;
+        let mut stored = Vec::with_capacity(slots.len());
+        for (&slot, mut answer) in slots.iter().zip(answers) {
+            if answer == Value::Nil {
+                let mut again = redis::pipe();
+                again.cmd("GET").arg(self.slot_key(identity, slot));
+                let answers: Vec<Value> = again.ignore_errors().query_async(connection).await?;
+                answer = answers.into_iter().next().unwrap_or(Value::Nil);
+            }
+            stored.extend(read_stored_string(slot, answer)?);
         }
         Ok(stored)
     }
@@ -134,12 +221,74 @@ impl RedisStore {
         if let Some(operator) = &publish.operator {
             self.store_override(&mut connection, identity, operator).await?;
         }
-        let mut written = Vec::with_capacity(publish.minutes.len());
-        for (place, minute) in publish.minutes.iter().enumerate() {
-            let lost = place == 0 && self.is_already_lost(&mut connection, identity, minute).await?;
-            written.push(!lost && self.write(&mut connection, identity, minute).await?);
-        }
+        let written = match Layout::of(identity) {
+            Layout::Hash => self.write_hashes(&mut connection, identity, &publish.minutes).await?,
+            Layout::String => self.write_strings(&mut connection, identity, &publish.minutes).await?,
+        };
         Ok(Published { written, since })
+    }
+
+    async fn write_hashes(
+        &self,
+        connection: &mut MultiplexedConnection,
+        identity: &Identity,
+        minutes: &[Outgoing],
+    ) -> Result<Vec<bool>, RedisError> {
+        let mut written = Vec::with_capacity(minutes.len());
+        for (place, minute) in minutes.iter().enumerate() {
+            let lost = place == 0 && self.is_already_lost(connection, identity, minute).await?;
+            written.push(!lost && self.write(connection, identity, minute).await?);
+        }
+        Ok(written)
+    }
+
+    /// Asks which minutes are still as they were read; stages the values of those; puts them in place.
+    async fn write_strings(
+        &self,
+        connection: &mut MultiplexedConnection,
+        identity: &Identity,
+        minutes: &[Outgoing],
+    ) -> Result<Vec<bool>, RedisError> {
+        if minutes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let all: Vec<_> = minutes.iter().collect();
+        let mut written = self.place(connection, identity, &all, &[]).await?;
+        written.resize(minutes.len(), false);
+        let unchanged: Vec<_> = (0..minutes.len()).filter(|&at| written[at]).collect();
+        for places in unchanged.chunks(STAGED_AT_ONCE) {
+            let staged: Vec<_> = (0..places.len()).map(|number| self.staged_key(identity, number)).collect();
+            let chosen: Vec<_> = places.iter().map(|&at| &minutes[at]).collect();
+            for (minute, key) in chosen.iter().zip(&staged) {
+                stage(minute, key).query_async::<()>(connection).await?;
+            }
+            let placed = self.place(connection, identity, &chosen, &staged).await?;
+            for (number, &at) in places.iter().enumerate() {
+                written[at] = placed.get(number).is_some_and(|&placed| placed);
+            }
+        }
+        Ok(written)
+    }
+
+    async fn place(
+        &self,
+        connection: &mut MultiplexedConnection,
+        identity: &Identity,
+        minutes: &[&Outgoing],
+        staged: &[String],
+    ) -> Result<Vec<bool>, RedisError> {
+        let mut place = PLACE.prepare_invoke();
+        for minute in minutes {
+            place.key(self.slot_key(identity, minute.slot));
+        }
+        for key in staged {
+            place.key(key);
+        }
+        place.arg(millis(identity.keep_for));
+        for minute in minutes {
+            place.arg(minute.after.as_ref().map_or("", |after| after.0.as_str())).arg(&minute.stamp.0);
+        }
+        place.invoke_async(connection).await
     }
 
     /// Whether another server has written this minute since it was read. Asked before a large upload of the first
@@ -306,23 +455,58 @@ fn read_nodes(members: Vec<Value>) -> Vec<Node> {
 }
 
 /// What `HMGET ts value` returns; `None` if there is no value.
-///
-/// A key of another type holds no value of ours. Any other refusal says nothing about the value: it is still unread.
-fn read_stored(slot: Slot, answer: Value) -> Result<Option<Stored>, RedisError> {
+fn read_stored_hash(slot: Slot, answer: Value) -> Result<Option<Stored>, RedisError> {
     type Field = Option<Vec<u8>>;
-    if let Value::ServerError(refusal) = &answer
-        && refusal.code() != "WRONGTYPE"
-    {
-        return Err(refusal.clone().into());
-    }
-    Ok(match redis::from_redis_value::<(Field, Field)>(answer) {
+    Ok(match redis::from_redis_value::<(Field, Field)>(unless_refused(answer)?) {
         Ok((None, None)) => None,
-        Ok((Some(stamp), value)) if is_stamp(&stamp) => {
-            let stamp = Stamp(String::from_utf8_lossy(&stamp).into_owned());
-            Some(Stored { slot, stamp, value: value.unwrap_or_default() })
-        }
-        _ => Some(Stored { slot, stamp: Stamp(NO_VALUE_OF_OURS.into()), value: Vec::new() }),
+        Ok((Some(stamp), value)) if is_stamp(&stamp) => Some(stored(slot, &stamp, value.unwrap_or_default())),
+        _ => Some(stored(slot, NO_VALUE_OF_OURS.as_bytes(), Vec::new())),
     })
+}
+
+/// What `GET` returns; `None` if there is no value.
+fn read_stored_string(slot: Slot, answer: Value) -> Result<Option<Stored>, RedisError> {
+    Ok(match redis::from_redis_value::<Option<Vec<u8>>>(unless_refused(answer)?) {
+        Ok(None) => None,
+        Ok(Some(bytes)) if bytes.is_empty() => None,
+        Ok(Some(mut bytes)) => {
+            let head = bytes.iter().take(MOST_HEAD_BYTES).position(|&byte| byte == b'\n');
+            Some(match head.filter(|&head| is_stamp(&bytes[..head])) {
+                Some(head) => {
+                    let value = bytes.split_off(head + 1);
+                    stored(slot, &bytes[..head], value)
+                }
+                None => stored(slot, NO_VALUE_OF_OURS.as_bytes(), Vec::new()),
+            })
+        }
+        Err(_) => Some(stored(slot, NO_VALUE_OF_OURS.as_bytes(), Vec::new())),
+    })
+}
+
+/// A key of another type holds no value of ours. Any other refusal says nothing about the value: it is still unread.
+fn unless_refused(answer: Value) -> Result<Value, RedisError> {
+    match answer {
+        Value::ServerError(refusal) if refusal.code() != "WRONGTYPE" => Err(refusal.into()),
+        answer => Ok(answer),
+    }
+}
+
+fn stored(slot: Slot, stamp: &[u8], value: Vec<u8>) -> Stored {
+    Stored { slot, stamp: Stamp(String::from_utf8_lossy(stamp).into_owned()), value }
+}
+
+/// Stores a minute's version and value under a key, for a short time.
+fn stage(minute: &Outgoing, key: &str) -> Cmd {
+    let mut set = redis::cmd("SET");
+    set.arg(key);
+    set.reserve_space_for_args([MOST_HEAD_BYTES + minute.value.len()]);
+    let mut value = set.writer_for_next_arg();
+    for part in [minute.stamp.0.as_bytes(), b"\n", &minute.value] {
+        value.write_all(part).expect("writing to memory cannot fail");
+    }
+    drop(value);
+    set.arg("PX").arg(millis(STAGED_FOR));
+    set
 }
 
 /// Whether this could be a version that a server wrote.
