@@ -174,10 +174,6 @@ pub mod internals {
         pub refreshing: usize,
     }
 
-    /// x
-    pub fn debug(h: &Headcount) -> String {
-        format!("{:?}", h.shared.state.read().room)
-    }
     /// Looks at a server.
     pub fn glance(headcount: &Headcount) -> Glance {
         let last_success = headcount.shared.sync.lock().last_success;

@@ -222,6 +222,24 @@ impl Ring {
         self.turning = None;
     }
 
+    /// Goes back to a time when minute `current` was the current one, after the store's clock has jumped back.
+    ///
+    /// The new minute may end at any moment, and nobody may be forgotten early. So the current minute takes in the one
+    /// before it, and all older ones become one minute younger: users are remembered for up to a minute longer.
+    pub(crate) fn go_back_to(&mut self, current: Slot) {
+        self.renumber(current);
+        let Some(mut before) = self.minutes.remove(1) else { return };
+        let now = &mut self.minutes[0];
+        now.filter.union_words(0, before.filter.words());
+        now.newcomers_unpublished += before.newcomers_unpublished;
+        now.covered &= before.covered;
+        now.dirty = true;
+        self.present.union_words(0, before.filter.words());
+        before.filter.clear();
+        self.minutes.push_back(Minute::new(before.filter, false));
+        self.count_uncovered();
+    }
+
     /// The union in the making, if the minute of this age will stay in it.
     fn next_union(&mut self, age: usize) -> Option<&mut Bloom> {
         let staying = self.staying(self.turning.as_ref()?.to);

@@ -448,11 +448,11 @@ impl Round {
             && self.shared.change(|state| {
                 let before = state.ring.current();
                 state.set_now(time);
-                if before != slot {
-                    state.ring.renumber(slot);
-                }
                 if observed == Observed::JumpedBack {
-                    self.coverage.renumber(state, before, slot);
+                    state.ring.go_back_to(slot);
+                    self.coverage.go_back(state, before, slot);
+                } else if before != slot {
+                    state.ring.renumber(slot);
                 }
                 before != slot
             });

@@ -23,7 +23,7 @@ pub const REFUSED_WRITES: f64 = 1.02;
 pub const FLUSH: f64 = 1.02;
 /// Redis becomes an older copy of itself.
 pub const FAILOVER: f64 = 1.02;
-/// Redis' clock steps, and with it whole minutes leave at once; news under way is not counted in those that stay.
+/// Redis' clock steps forward, and with it whole minutes leave at once; news under way is not counted in those that stay.
 pub const CLOCK_STEP: f64 = 1.05;
 /// A value is damaged.
 pub const CORRUPTION: f64 = 1.02;
@@ -35,6 +35,14 @@ pub const DEPLOY: f64 = 1.02;
 /// The promise for a server that cannot exchange news holds for so large a part of the window: five minutes of thirty.
 /// Later the servers forget whom only another one has seen.
 const LONGEST_WITHOUT_NEWS: u32 = 6;
+
+/// For how long after a fault its bound holds.
+pub fn aftermath(kind: &Kind, quiet: Duration, fleet: &Fleet) -> Duration {
+    match kind {
+        Kind::StoreClock { forward: false, by } => quiet + *by + fleet.slot * (fleet.slots + 1),
+        _ => quiet,
+    }
+}
 
 /// The part of X that may be inside during this fault; `None` where nothing is promised.
 pub fn of(kind: &Kind, lasting: Duration, fleet: &Fleet) -> Option<f64> {
@@ -50,6 +58,8 @@ pub fn of(kind: &Kind, lasting: Duration, fleet: &Fleet) -> Option<f64> {
         Kind::Pause { .. } => Some(PAUSE),
         Kind::Flush => Some(FLUSH),
         Kind::OlderCopy => Some(FAILOVER),
+        // Values of before come again under the numbers of minutes to come.
+        Kind::StoreClock { forward: false, .. } => None,
         Kind::StoreClock { .. } => Some(CLOCK_STEP),
         Kind::Corrupt { .. } => Some(CORRUPTION),
         Kind::Crash { .. } | Kind::Leave { .. } | Kind::Join => Some(JOINING),

@@ -24,6 +24,7 @@ use headcount::internals::covered;
 use headcount::time::{Clock, Slot};
 use headcount::{Decision, OnOutage};
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 pub const INVARIANTS: [(u8, &str); 7] = [
@@ -228,7 +229,7 @@ impl Oracle {
             self.broken(
                 6,
                 format!(
-                    "server {place} covers {coverage} of {whole} minutes, may let in {left:.1} more, and rejects player {token} let_in {} known {} {}", server.let_in, server.has_known, headcount::internals::debug(&server.headcount)
+                    "server {place} covers {coverage} of {whole} minutes, may let in {left:.1} more, and rejects player {token}"
                 ),
             );
         }
@@ -312,9 +313,9 @@ impl Oracle {
         let x = x as f64;
         self.most_inside = self.most_inside.max(inside as f64 / x);
         let estimate = shape.estimate((shape.bits() as f64 * shape.fill_ratio(x)) as u64);
-        // 1.96 standard deviations become 4; each server may round its share up.
+        // 1.96 standard deviations become 4; each server may round its share up, in two rounds before news of it comes.
         let error = 4.0 / 1.96 * (estimate.high - estimate.users);
-        let most = part * x + error + fleet.servers as f64 + 2.0 + strangers as f64;
+        let most = part * x + error + 2.0 * fleet.servers as f64 + 2.0 + strangers as f64;
         if inside as f64 > most {
             let what =
                 format!("server {place} lets a newcomer in; {inside} are, of {x}, where at most {most:.0} may be");
@@ -338,8 +339,8 @@ fn blind_because(server: &Server) -> Option<String> {
 }
 
 /// Everybody who is in, by what the servers of a generation hold.
-pub fn inside<'a>(minutes: impl Iterator<Item = (Slot, &'a Tokens)>, oldest: Slot) -> usize {
+pub fn inside<'a>(minutes: impl Iterator<Item = (Slot, &'a Tokens)>, window: RangeInclusive<Slot>) -> usize {
     let mut all = Tokens::default();
-    minutes.filter(|&(slot, _)| slot >= oldest).for_each(|(_, tokens)| all.unite(tokens));
+    minutes.filter(|(slot, _)| window.contains(slot)).for_each(|(_, tokens)| all.unite(tokens));
     all.len()
 }

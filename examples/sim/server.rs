@@ -56,6 +56,8 @@ pub struct Server {
     pub sleeps_until: Option<Duration>,
     /// The worker has run after such a pause, and turned to this minute; until a round that looked after it has succeeded.
     slept: Option<(Duration, Slot)>,
+    /// Whether it has heard from the store's clock.
+    has_looked: bool,
     /// What it said last of its last success, in its own time.
     told_success: Option<Duration>,
     /// Whether the round under way has read everything.
@@ -129,6 +131,7 @@ impl Server {
             leaving: None,
             sleeps_until: None,
             slept: None,
+            has_looked: false,
             told_success: None,
             round_has_succeeded: false,
             rounds_in_a_row: 0,
@@ -178,7 +181,7 @@ impl Server {
     }
 
     fn forget(&mut self) {
-        (self.has_known, self.let_in, self.let_in_blindly) = (false, 0, 0);
+        (self.has_known, self.let_in, self.let_in_blindly, self.rounds_in_a_row) = (false, 0, 0, 0);
     }
 
     pub fn generation(&self) -> u64 {
@@ -264,14 +267,29 @@ impl Server {
         self.slept.filter(|&(_, minute)| minute >= self.oldest()).map(|(woke, _)| woke)
     }
 
-    /// An answer was taken in. The first word from the store's clock gives the minutes other numbers.
-    pub fn follow_numbers(&mut self) {
+    /// An answer was taken in. The first word from the store's clock gives the minutes other numbers. So does a jump back;
+    /// then the current minute takes in the one before it, and the others become a minute younger.
+    pub fn follow_numbers(&mut self, looked: bool) {
         let (before, now) = (self.current, self.glance().current);
-        if before != now {
-            let renumbered = |slot: Slot| Slot(now.0.saturating_sub(before.since(slot)));
-            self.held =
-                std::mem::take(&mut self.held).into_iter().map(|(slot, held)| (renumbered(slot), held)).collect();
-            self.current = now;
+        let is_jump = self.has_looked;
+        self.has_looked |= looked;
+        if before == now {
+            return;
+        }
+        for (slot, held) in std::mem::take(&mut self.held) {
+            let age = before.since(slot).saturating_sub(u64::from(is_jump));
+            self.held.entry(Slot(now.0.saturating_sub(age))).or_default().unite(&held);
+        }
+        self.current = now;
+        if is_jump {
+            let back = before.since(now);
+            self.unread.clear();
+            for slot in [&mut self.has_seen, &mut self.looked_up_to].into_iter().chain(&mut self.first_success) {
+                *slot = slot.minus(back);
+            }
+            if let Some((_, minute)) = &mut self.slept {
+                *minute = minute.minus(back);
+            }
         }
     }
 

@@ -404,8 +404,9 @@ impl<'a> World<'a> {
             note!(self, "server {place} gets no answer: {error}");
         }
         server.fetched(reply.is_ok());
+        let looked = matches!(reply, Ok(Reply::Looked(_)));
         let next = server.exchange.round.answer(reply, server.clock.monotonic());
-        server.follow_numbers();
+        server.follow_numbers(looked);
         let (figures, now) = (&mut self.figures, self.now);
         server.learn(brings, |news, known| {
             if let Some(figures) = figures {
@@ -790,7 +791,9 @@ impl<'a> World<'a> {
         let stores = Slot::at(self.store.clock.wall(), self.fleet.slot).minus(u64::from(self.fleet.slots));
         let (generation, oldest) = (asked.generation(), asked.oldest().max(stores));
         let servers = self.servers.iter().flatten().filter(|server| server.generation() == generation);
-        inside(servers.flat_map(Server::minutes).chain(self.store.minutes(generation)), oldest)
+        // After a jump back, the store keeps values of minutes to come.
+        let newest = oldest.plus(u64::from(self.fleet.slots) + 1);
+        inside(servers.flat_map(Server::minutes).chain(self.store.minutes(generation)), oldest..=newest)
     }
 
     // --- what goes wrong ---
@@ -857,7 +860,8 @@ impl<'a> World<'a> {
         let fault = &self.plan.faults[number];
         note!(self, "FAULT ends: {:?}", fault.kind);
         self.active.retain(|&other| other != number);
-        self.aftermath.push((number, self.now + self.plan.quiet));
+        let lasting = bounds::aftermath(&fault.kind, self.plan.quiet, &self.plan.fleet);
+        self.aftermath.push((number, self.now + lasting));
         self.trouble_until = self.trouble_until.max(self.now);
         match fault.kind {
             Kind::Crash { server } | Kind::Leave { server } => {

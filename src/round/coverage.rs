@@ -154,25 +154,25 @@ impl Coverage {
         self.last_success = Some(current);
     }
 
-    /// The store's clock has gone back from minute `from` to minute `to`, and the ring's minutes have other numbers. What
-    /// the others publish under the new ones is still to come.
-    pub(super) fn renumber(&mut self, state: &mut State, from: Slot, to: Slot) {
+    /// The store's clock has jumped back from minute `from` to minute `to`, and the ring with it. What the others publish
+    /// under the new numbers is still to come.
+    pub(super) fn go_back(&mut self, state: &mut State, from: Slot, to: Slot) {
         let back = from.since(to);
-        let renumbered = |slot: Slot| slot.minus(back);
         for slot in [&mut self.since, &mut self.first_success, &mut self.last_success].into_iter().flatten() {
-            *slot = renumbered(*slot);
+            *slot = slot.minus(back);
         }
-        for minutes in [&mut self.untouched, &mut self.deserted].into_iter().flatten() {
-            *minutes = renumbered(*minutes.start())..=renumbered(*minutes.end());
-        }
-        self.by_since = self.by_since.iter().copied().map(renumbered).collect();
-        self.unread = self.unread.iter().copied().map(renumbered).collect();
+        self.by_since = self.by_since.iter().map(|slot| slot.minus(back)).collect();
+        (self.untouched, self.deserted) = (None, None);
+        self.unread.clear();
         self.settling.clear();
         for slot in state.ring.slots().collect::<Vec<_>>() {
             state.ring.set_dirty(slot, true);
-            if state.ring.covers(slot) && !self.by_since.contains(&slot) {
+            let is_empty = self.by_since.contains(&slot);
+            if state.ring.covers(slot) && !is_empty {
                 state.ring.set_covered(slot, false);
                 self.settling.insert(slot, 0);
+            } else if is_empty {
+                state.ring.set_covered(slot, true);
             }
         }
     }
@@ -417,8 +417,8 @@ mod tests {
         let to = current.minus(back);
         headcount.shared.change(|state| {
             state.ring.set_dirty(current, false);
-            state.ring.renumber(to);
-            coverage.renumber(state, current, to);
+            state.ring.go_back_to(to);
+            coverage.go_back(state, current, to);
         });
         assert!(headcount.shared.has_news(), "the store lacks every minute under its new number");
         assert_eq!(coverage.since, Some(since.minus(back)));
