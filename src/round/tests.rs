@@ -405,6 +405,8 @@ fn told_by(act: impl FnOnce()) -> String {
             Ok(())
         }
     }
+    // While no subscriber exists at all, a test on another thread that logs first can switch a log line off for good.
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
