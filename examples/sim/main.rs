@@ -68,6 +68,7 @@ struct Options {
     /// Keeps the results in a file, and goes on after the seeds that it names.
     ///
     /// The file is replaced every two seconds. It fits this build of the simulator and these --from, --seeds and --shard.
+    /// FILE.lock beside it keeps other runs off.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "measure", "beside"])]
     state: Option<PathBuf>,
 

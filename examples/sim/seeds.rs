@@ -2,12 +2,11 @@
 
 use crate::oracle::{Checks, INVARIANTS, Violation};
 use crate::plan::{Kind, Plan};
-use crate::state::{Shard, State, Task};
+use crate::state::State;
 use crate::world::World;
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -82,10 +81,10 @@ impl Tally {
 }
 
 /// Plays the plans of these seeds.
+#[cfg(test)]
 pub fn run(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync, shows_progress: bool) -> Tally {
-    let task = Task { seeds, shard: Shard::WHOLE, sabotage: None };
-    let mut state = State::new(task);
-    let Ok(()) = go_on(&mut state, plan, shows_progress, |_| Ok::<(), Infallible>(()));
+    let mut state = State::new(crate::state::Task { seeds, shard: crate::state::Shard::WHOLE, sabotage: None });
+    let Ok(()) = go_on(&mut state, plan, shows_progress, |_| Ok::<(), std::convert::Infallible>(()));
     state.tally
 }
 

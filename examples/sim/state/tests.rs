@@ -15,10 +15,10 @@ fn play(state: &mut State) {
 }
 
 /// A state whose seeds are said to be finished, without any results but their number.
-fn finished(seeds: Range<u64>, shard: &str, finished: &[Range<u64>]) -> State {
+fn finished(seeds: Range<u64>, shard: &str, finished: &[(u64, u64)]) -> State {
     let mut state = State::new(task(seeds, shard));
-    for range in finished {
-        state.finish(range.clone(), Tally { seeds: range.end - range.start, ..Tally::default() });
+    for &(start, end) in finished {
+        state.finish(start..end, Tally { seeds: end - start, ..Tally::default() });
     }
     state
 }
@@ -39,7 +39,7 @@ fn comparable(mut tally: Tally) -> Tally {
 #[test]
 fn a_state_that_is_written_is_read_as_it_was() {
     let directory = tempfile::tempdir().unwrap();
-    let mut state = finished(1..101, "2/4", &[30..40, 26..28]);
+    let mut state = finished(1..101, "2/4", &[(30, 40), (26, 28)]);
     state.tally.failures.push((31, Violation { invariant: 7, what: "a \"quoted\" reason".into() }));
     state.tally.expected_mistakes = 0.1 + 0.2;
     state.tally.took = Duration::from_nanos(1_234_567_891);
@@ -116,7 +116,7 @@ fn the_parts_of_a_range_follow_each_other_and_differ_by_one_seed_at_most() {
 
 #[test]
 fn finished_seeds_grow_together_and_the_gaps_are_left() {
-    let state = finished(0..100, "1/1", &[48..64, 0..16, 16..32, 90..100]);
+    let state = finished(0..100, "1/1", &[(48, 64), (0, 16), (16, 32), (90, 100)]);
     assert_eq!(state.finished, [0..32, 48..64, 90..100]);
     assert_eq!(state.left(), [32..48, 64..90]);
     assert_eq!(state.progress(), "shard 1/1 of seeds 0 to 99: 58 of 100 seeds played; left: 32 to 47, 64 to 89");
@@ -152,7 +152,7 @@ fn refused(text: &str) -> String {
 
 #[test]
 fn a_file_that_is_no_state_is_refused_by_name() {
-    let state = serde_json::to_string(&finished(1..101, "1/1", &[1..17])).unwrap();
+    let state = serde_json::to_string(&finished(1..101, "1/1", &[(1, 17)])).unwrap();
     for (text, reason) in [
         ("", "EOF"),
         ("not JSON", "expected"),
@@ -172,7 +172,7 @@ fn a_file_that_is_no_state_is_refused_by_name() {
 
 #[test]
 fn a_state_of_another_build_is_refused_even_if_it_has_other_fields() {
-    let mut value = serde_json::to_value(finished(1..101, "1/1", &[1..17])).unwrap();
+    let mut value = serde_json::to_value(finished(1..101, "1/1", &[(1, 17)])).unwrap();
     value["fingerprint"] = "0123456789abcdef".into();
     value["tally"] = "of another shape".into();
     let error = refused(&value.to_string());
@@ -195,8 +195,8 @@ fn a_state_of_another_task_is_not_gone_on_with() {
 #[test]
 fn seeds_are_not_counted_twice_and_sabotage_is_not_mixed_in() {
     let directory = tempfile::tempdir().unwrap();
-    let one = file(&directory, "one", &finished(1..101, "1/1", &[1..17, 33..49]));
-    let other = file(&directory, "other", &finished(40..60, "1/1", &[40..60]));
+    let one = file(&directory, "one", &finished(1..101, "1/1", &[(1, 17), (33, 49)]));
+    let other = file(&directory, "other", &finished(40..60, "1/1", &[(40, 60)]));
     let error = merge(&[one.clone(), other]).unwrap_err().to_string();
     assert!(error.contains("both hold seeds 40 to 48"), "{error}");
     assert!(matches!(merge(&[one.clone(), one.clone()]), Err(StateError::Overlap { .. })));
