@@ -559,6 +559,7 @@ impl Shared {
             let difference = self.write().ring.merge(slot, chunk * CHUNK_WORDS, words)?;
             ours_only |= difference.ours_only;
         }
+        failpoints::at("minute-merged");
         Some(ours_only)
     }
 
@@ -584,6 +585,7 @@ impl Shared {
             let words = &state.ring.filter(slot)?.words()[at..];
             copy.fill_words(at, words.iter().take(CHUNK_WORDS).copied());
         }
+        failpoints::at("minute-copied");
         Some(copy)
     }
 

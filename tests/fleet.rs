@@ -706,3 +706,19 @@ async fn a_stopping_server_whose_writes_lose_tries_again_after_growing_pauses() 
     assert!(gaps.last() > gaps.first(), "{gaps:?}");
     assert!(store.clock.monotonic() - begun <= 2 * SECOND + SECOND / 10);
 }
+#[tokio::test]
+async fn a_held_seat_that_is_taken_comes_out_of_the_servers_share() {
+    let mut fleet = Fleet::new();
+    let (mut a, mut b) = (fleet.start(), fleet.start());
+    fleet.pass(6, &mut [&mut a, &mut b]).await;
+    let share = a.headcount.status().share;
+    assert!(share > 10, "{share}");
+    for player in 0..10 {
+        let (_, seat) = a.headcount.hold(format!("login-{player}"));
+        seat.expect("an admitted newcomer's seat is held").take();
+    }
+    assert_eq!(a.headcount.status().share, share - 10);
+    // No round comes in between: the server admits as many newcomers as its share has seats left.
+    let admitted = (0..2 * share).filter(|player| a.headcount.admit(format!("player-{player}")).is_admitted()).count();
+    assert_eq!(admitted as u64, share - 10);
+}

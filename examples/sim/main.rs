@@ -16,6 +16,7 @@ mod plan;
 mod seeds;
 mod server;
 mod shrink;
+mod state;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,10 @@ mod world;
 use clap::Parser;
 use oracle::Violation;
 use plan::{Plan, Sabotage};
+use seeds::Tally;
+use state::{InUse, Shard, State, StateError, Task};
+use std::collections::BTreeSet;
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use world::World;
@@ -39,7 +44,14 @@ use world::World;
         sim --seeds 1000                 the fixed seeds of the tests\n  \
         sim --seeds 100000 --from 5000   others\n  \
         sim --seed 638                   one, with every step\n  \
-        sim --beside target/scale.json   what real servers did, and what is predicted"
+        sim --beside target/scale.json   what real servers did, and what is predicted\n\n\
+        A long run in several sittings: stop it with Ctrl-C, and repeat the command to go on.\n  \
+        sim --seeds 100000 --state target/sim.json\n\n\
+        Or in several parts, at the same time or on several machines, and their total:\n  \
+        sim --seeds 100000 --shard 1/3 --state target/sim-1.json\n  \
+        sim --seeds 100000 --shard 2/3 --state target/sim-2.json\n  \
+        sim --seeds 100000 --shard 3/3 --state target/sim-3.json\n  \
+        sim --merge target/sim-1.json target/sim-2.json target/sim-3.json"
 )]
 struct Options {
     /// How many seeds.
@@ -53,6 +65,21 @@ struct Options {
     /// One seed alone, with its plan and every step.
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
+
+    /// Keeps the results in a file, and goes on after the seeds that it names.
+    ///
+    /// The file is replaced every two seconds. It fits this build of the simulator and these --from, --seeds and --shard.
+    /// FILE.lock beside it keeps other runs off.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "measure", "beside"])]
+    state: Option<PathBuf>,
+
+    /// Plays one of K equal parts of the range, the first of them as 1/K.
+    #[arg(long, value_name = "I/K", default_value_t = Shard::WHOLE, conflicts_with_all = ["seed", "measure", "beside"])]
+    shard: Shard,
+
+    /// Plays nothing, and prints the total of state files.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["seed", "measure", "beside", "state", "shard"])]
+    merge: Vec<PathBuf>,
 
     /// Measures the designs instead, and how room is best handed out: tables, target/sim.csv and a plot.
     #[arg(long)]
@@ -77,36 +104,79 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    if options.measure {
-        return match measure::measure(Path::new("target"), &options.plot) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("sim: {error}");
-                ExitCode::from(2)
-            }
-        };
+    let result = match &options {
+        Options { measure: true, plot, .. } => done(measure::measure(Path::new("target"), plot)),
+        Options { beside: Some(file), .. } => {
+            done(beside::beside(file).map_err(|error| format!("{}: {error}", file.display())))
+        }
+        Options { seed: Some(seed), sabotage, steps, .. } => Ok(tell(&plan(*seed, *sabotage), *steps)),
+        Options { merge, .. } if !merge.is_empty() => print_total(merge).map_err(Into::into),
+        _ => play(&options),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("sim: {error}");
+        ExitCode::from(2)
+    })
+}
+
+fn done<E: Into<Box<dyn Error>>>(result: Result<(), E>) -> Result<ExitCode, Box<dyn Error>> {
+    result.map(|()| ExitCode::SUCCESS).map_err(Into::into)
+}
+
+fn plan(seed: u64, sabotage: Option<Sabotage>) -> Plan {
+    Plan { sabotage, ..Plan::draw(seed) }
+}
+
+/// Plays many seeds, and explains the first three failures that are new.
+fn play(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
+    let task = Task::new(options.from, options.seeds, options.shard, options.sabotage)?;
+    let _in_use = options.state.as_deref().map(InUse::begin).transpose()?;
+    let mut state = match &options.state {
+        Some(file) => State::resume(file, task)?,
+        None => State::new(task),
+    };
+    let known: BTreeSet<_> = state.tally.failures.iter().map(|&(seed, _)| seed).collect();
+    if options.state.is_some() {
+        println!("{}", state.progress());
     }
-    if let Some(file) = &options.beside {
-        return match beside::beside(file) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("sim: {}: {error}", file.display());
-                ExitCode::from(2)
-            }
-        };
+    seeds::go_on(
+        &mut state,
+        |seed| plan(seed, options.sabotage),
+        true,
+        |state| match &options.state {
+            Some(file) => state.write(file),
+            None => Ok(()),
+        },
+    )?;
+    let mut explained = 0;
+    for failure @ (seed, violation) in &state.tally.failures {
+        if explained < 3 && !known.contains(seed) {
+            explained += 1;
+            explain(&plan(*seed, options.sabotage), violation.clone(), options.steps);
+        } else {
+            print_failure(failure);
+        }
     }
-    let plan = |seed| Plan { sabotage: options.sabotage, ..Plan::draw(seed) };
-    if let Some(seed) = options.seed {
-        return tell(&plan(seed), options.steps);
+    if !state.left().is_empty() {
+        println!("Enough failures. {}", state.progress());
     }
-    let tally = seeds::run(options.from..options.from + options.seeds, plan, true);
-    for (seed, violation) in tally.failures.iter().take(3) {
-        explain(&plan(*seed), violation.clone(), options.steps);
-    }
-    for (seed, Violation { invariant, what }) in tally.failures.iter().skip(3) {
-        println!("seed {seed}: invariant {invariant}: {what}");
-    }
-    println!("{}", seeds::table(&tally));
+    println!("{}", seeds::table(&state.tally));
+    Ok(verdict(&state.tally))
+}
+
+fn print_total(files: &[PathBuf]) -> Result<ExitCode, StateError> {
+    let (tally, lines) = state::merge(files)?;
+    lines.iter().for_each(|line| println!("{line}"));
+    tally.failures.iter().for_each(print_failure);
+    println!("\n{}", seeds::table(&tally));
+    Ok(verdict(&tally))
+}
+
+fn print_failure((seed, Violation { invariant, what }): &(u64, Violation)) {
+    println!("seed {seed} breaks invariant {invariant}: {what}; again: ./test sim --seed {seed}");
+}
+
+fn verdict(tally: &Tally) -> ExitCode {
     if tally.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -23,6 +23,7 @@ use headcount::bloom::Shape;
 use headcount::internals::covered;
 use headcount::time::{Clock, Slot};
 use headcount::{Decision, OnOutage};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -38,13 +39,13 @@ pub const INVARIANTS: [(u8, &str); 7] = [
 ];
 
 /// A promise that was broken.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
     pub invariant: u8,
     pub what: String,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checks([u64; INVARIANTS.len()]);
 
 impl Checks {

@@ -5,6 +5,7 @@ use fastrand::Rng;
 use headcount::internals::{Protocol, Sharing};
 use headcount::players::{Arrivals, Habits, Roaming};
 use headcount::{OnOutage, Refill};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -25,7 +26,8 @@ pub struct Plan {
 }
 
 /// What is broken on purpose: an oracle that never finds anything proves nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Sabotage {
     /// A version is the store's clock in milliseconds.
     ClockAsStamp,

@@ -2,21 +2,29 @@
 
 use crate::oracle::{Checks, INVARIANTS, Violation};
 use crate::plan::{Kind, Plan};
+use crate::state::State;
 use crate::world::World;
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Of so many seeds, one is run twice, and every step compared.
 const RUN_TWICE_EVERY: u64 = 16;
 
-/// After so many failures there is enough to look at.
+/// A run ends early when it has found this many failures.
 const MOST_FAILURES: usize = 20;
 
-#[derive(Debug, Default)]
+/// Seeds that one thread plays before it hands in their results.
+const CHUNK: u64 = 16;
+
+/// A run that is killed loses no more than this, and the chunks in hand.
+const SAVED_EVERY: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Tally {
     pub seeds: u64,
     pub faults: [u64; Kind::NAMES.len()],
@@ -29,11 +37,12 @@ pub struct Tally {
     pub conflicts: u64,
     /// In the worlds, all together.
     pub lived: Duration,
+    /// By the wall, all runs together.
     pub took: Duration,
 }
 
 impl Tally {
-    fn add(&mut self, other: Self) {
+    pub fn add(&mut self, other: Self) {
         self.seeds += other.seeds;
         self.faults.iter_mut().zip(other.faults).for_each(|(ours, theirs)| *ours += theirs);
         self.checks.add(&other.checks);
@@ -44,6 +53,7 @@ impl Tally {
         self.rounds += other.rounds;
         self.conflicts += other.conflicts;
         self.lived += other.lived;
+        self.took += other.took;
     }
 
     fn play(&mut self, plan: &Plan) {
@@ -71,33 +81,62 @@ impl Tally {
 }
 
 /// Plays the plans of these seeds.
+#[cfg(test)]
 pub fn run(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync, shows_progress: bool) -> Tally {
+    let mut state = State::new(crate::state::Task { seeds, shard: crate::state::Shard::WHOLE, sabotage: None });
+    let Ok(()) = go_on(&mut state, plan, shows_progress, |_| Ok::<(), std::convert::Infallible>(()));
+    state.tally
+}
+
+/// Plays the seeds of a task that are left, or as many as it takes to find enough failures. Hands the state to `save`
+/// before the first seed, every few seconds, and at the end; an error ends the run.
+pub fn go_on<E: Send>(
+    state: &mut State,
+    plan: impl Fn(u64) -> Plan + Sync,
+    shows_progress: bool,
+    save: impl Fn(&State) -> Result<(), E> + Sync,
+) -> Result<(), E> {
+    save(state)?;
     let begun = Instant::now();
-    let bar = progress_bar(seeds.end - seeds.start, shows_progress);
-    let next = AtomicU64::new(seeds.start);
-    let total = Mutex::new(Tally::default());
+    let (took_before, failures_before) = (state.tally.took, state.tally.failures.len());
+    let chunks: Vec<_> = state.left().into_iter().flat_map(chunks).collect();
+    let bar = progress_bar(chunks.iter().map(|chunk| chunk.end - chunk.start).sum(), shows_progress);
+    let next = AtomicUsize::new(0);
+    let shared = Mutex::new((state, Instant::now(), Ok(())));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                let mut tally = Tally::default();
-                loop {
-                    let seed = next.fetch_add(1, Relaxed);
-                    if seed >= seeds.end || tally.failures.len() >= MOST_FAILURES {
-                        break;
+                while let Some(chunk) = chunks.get(next.fetch_add(1, Relaxed)) {
+                    let mut tally = Tally::default();
+                    for seed in chunk.clone() {
+                        tally.play(&plan(seed));
+                        bar.inc(1);
                     }
-                    tally.play(&plan(seed));
-                    bar.inc(1);
+                    let (state, saved, result) = &mut *shared.lock();
+                    state.finish(chunk.clone(), tally);
+                    state.tally.took = took_before + begun.elapsed();
+                    if result.is_ok() && saved.elapsed() >= SAVED_EVERY {
+                        *result = save(state);
+                        *saved = Instant::now();
+                    }
+                    if result.is_err() || state.tally.failures.len() >= failures_before + MOST_FAILURES {
+                        return;
+                    }
                 }
-                total.lock().add(tally);
             });
         }
     });
     bar.finish_and_clear();
-    let mut tally = total.into_inner();
-    tally.failures.sort_by_key(|&(seed, _)| seed);
-    tally.took = begun.elapsed();
-    tally
+    let (state, _, result) = shared.into_inner();
+    state.tally.failures.sort_by_key(|&(seed, _)| seed);
+    state.tally.took = took_before + begun.elapsed();
+    result.and_then(|()| save(state))
+}
+
+fn chunks(seeds: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let end = seeds.end;
+    seeds.step_by(CHUNK as usize).map(move |start| start..end.min(start.saturating_add(CHUNK)))
 }
 
 fn progress_bar(seeds: u64, shows_progress: bool) -> ProgressBar {

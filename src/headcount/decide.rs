@@ -3,6 +3,7 @@
 use super::{Admission, Admitted, Decision, HOLDING, HeldSeat, SHUT, Shared, State};
 use crate::bloom::Probe;
 use crate::config::{Enforcement, MissingToken, RetryAfter};
+use crate::failpoints;
 use crate::fingerprint::Fingerprint;
 use crate::pass::{Pass, PassCheck};
 use crate::ring::Sight;
@@ -173,7 +174,7 @@ impl Shared {
             Sight::Current => true,
             Sight::Older => {
                 // Sent while the lock is held: a turn, which empties the channel under the write lock, cannot miss it.
-                if self.refreshes.try_send(fingerprint).is_err() {
+                if !self.send_refresh(fingerprint) {
                     drop(state);
                     self.refresh_in_place(fingerprint);
                 }
@@ -181,6 +182,13 @@ impl Shared {
             }
             Sight::Unseen => false,
         }
+    }
+
+    /// Sends a refresh to the worker. Returns false if the channel is full. The caller holds the lock.
+    #[inline]
+    fn send_refresh(&self, fingerprint: Fingerprint) -> bool {
+        failpoints::at("refresh-sent");
+        self.refreshes.try_send(fingerprint).is_ok()
     }
 
     #[cold]

@@ -405,3 +405,16 @@ fn a_server_that_knows_nothing_yet_renews_nobody_it_has_not_seen() {
     assert_eq!(decision(&headcount, "alice"), Decision::Warming);
     assert!(headcount.touch("alice"));
 }
+
+#[test]
+fn a_refresh_is_sent_while_the_lock_is_held_so_that_a_turn_cannot_miss_it() {
+    let (headcount, mut worker, clock) = alone(10);
+    assert_eq!(decision(&headcount, "alice"), Decision::Newcomer);
+    // A request of hers in the next minute needs a refresh.
+    pass(1, &mut worker, &clock);
+    let turning = Arc::clone(&headcount.shared);
+    let _sent = failpoints::when("refresh-sent", move || {
+        assert!(turning.state.try_write().is_none(), "a turn could empty the channel just before the refresh is in it");
+    });
+    assert_eq!(decision(&headcount, "alice"), Decision::Seen);
+}

@@ -406,6 +406,8 @@ fn told_by(act: impl FnOnce()) -> String {
             Ok(())
         }
     }
+    // While no subscriber exists at all, a test on another thread that logs first can switch a log line off for good.
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
@@ -425,5 +427,59 @@ fn play(exchange: &mut Exchange, store: &MemoryStore, mut see: impl FnMut(&Reque
             Next::Ask(next) => request = next,
             Next::Done(outcome) => return outcome,
         }
+    }
+}
+
+/// Admits a newcomer at the place `name`.
+fn newcomer_at(name: &'static str, headcount: &Headcount) -> impl Drop + use<> {
+    let headcount = headcount.clone();
+    failpoints::when(name, move || assert!(headcount.admit("bob").is_admitted()))
+}
+
+#[test]
+fn a_newcomer_who_comes_while_a_minute_is_merged_is_still_published() {
+    let (headcount, _worker, mut exchange) = exchange();
+    assert!(headcount.admit("alice").is_admitted());
+    let current = headcount.shared.state.read().ring.current();
+    // The store holds the same minute, as another server wrote it.
+    let value = headcount.shared.codec.encode(current, true, &headcount.shared.copy(current).unwrap());
+    let stored = Stored { slot: current, stamp: Stamp("another".into()), value };
+    {
+        let _bob = newcomer_at("minute-merged", &headcount);
+        exchange.round.read_values(&[current], vec![stored]);
+    }
+    let state = headcount.shared.state.read();
+    assert!(state.ring.is_dirty(current), "bob's bits would never leave this server");
+    assert_eq!(state.ring.newcomers_unpublished_in(current), 1, "bob, and not alice");
+}
+
+#[test]
+fn a_newcomer_who_comes_while_a_minute_is_packed_is_published_by_the_next_round() {
+    let (headcount, _worker, mut exchange) = exchange();
+    assert!(headcount.admit("alice").is_admitted());
+    let current = headcount.shared.state.read().ring.current();
+    let (_, in_flight) = {
+        let _bob = newcomer_at("minute-copied", &headcount);
+        exchange.round.pack(current).unwrap()
+    };
+    assert!(headcount.shared.state.read().ring.is_dirty(current), "bob's bits would never leave this server");
+    assert_eq!(in_flight.newcomers, 1, "alice is in the packed value, and bob is not");
+}
+
+#[test]
+fn each_of_four_servers_hands_out_a_quarter_of_the_fleets_share() {
+    let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+    let store = MemoryStore::with_clock(Arc::clone(&clock));
+    let mut servers: Vec<_> = (0..4).map(|_| exchange_at(&clock)).collect();
+    for _ in 0..6 {
+        clock.advance(SECOND);
+        for (_, worker, exchange) in &mut servers {
+            worker.tick();
+            play(exchange, &store, |_| ());
+        }
+    }
+    // A quarter of the 1,000 free seats per round, all servers together; each server rounds up or down.
+    for (headcount, ..) in &servers {
+        assert!((62..=63).contains(&headcount.status().share), "{}", headcount.status().share);
     }
 }
