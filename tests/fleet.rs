@@ -21,6 +21,7 @@ struct Weather {
     away: Arc<AtomicBool>,
     loses_replies: Arc<AtomicBool>,
     hides_values: Arc<AtomicBool>,
+    refuses_writes: Arc<AtomicBool>,
 }
 
 impl FilterStore for Weather {
@@ -32,6 +33,10 @@ impl FilterStore for Weather {
         let fetches = matches!(request, Request::Fetch { .. });
         if self.away.load(SeqCst) || (fetches && self.hides_values.load(SeqCst)) {
             return Err(StoreError::unavailable("cut off"));
+        }
+        if let (Request::Look { slots, .. }, true) = (&request, self.refuses_writes.load(SeqCst)) {
+            let refusal = StoreError::read_only("READONLY");
+            return Ok(Reply::Looked(self.store.look_without_writes(identity, slots, refusal)));
         }
         let publishes = matches!(request, Request::Publish(_));
         let reply = self.store.exchange(identity, request, within).await;
@@ -98,7 +103,13 @@ impl Fleet {
             .seed(self.started);
         let (headcount, worker) = configure(builder).build().unwrap();
         let off = || Arc::new(AtomicBool::new(false));
-        let weather = Weather { store: self.store.clone(), away: off(), loses_replies: off(), hides_values: off() };
+        let weather = Weather {
+            store: self.store.clone(),
+            away: off(),
+            loses_replies: off(),
+            hides_values: off(),
+            refuses_writes: off(),
+        };
         Server { rounds: headcount.sync_with(weather.clone()), headcount, worker, weather }
     }
 
@@ -115,7 +126,7 @@ impl Fleet {
 }
 
 #[tokio::test]
-async fn a_new_fleet_is_covered_after_three_seconds_and_turns_nobody_away_before() {
+async fn a_new_fleet_is_covered_after_three_seconds() {
     let mut fleet = Fleet::new();
     let (mut a, mut b) = (fleet.start(), fleet.start());
     assert_eq!(a.decide("early"), Decision::Warming);
@@ -166,7 +177,7 @@ async fn a_token_is_admitted_for_thirty_minutes_and_forgotten_after_thirty_one()
 }
 
 #[tokio::test]
-async fn a_joiner_turns_nobody_away_before_it_has_read_everything() {
+async fn a_joiner_calls_nobody_a_newcomer_before_it_has_read_everything() {
     let mut fleet = Fleet::new();
     let mut a = fleet.start_as(|builder| builder.max_active_users(10));
     fleet.pass(5, &mut [&mut a]).await;
@@ -283,7 +294,7 @@ async fn a_write_whose_reply_was_lost_harms_nobody() {
 }
 
 #[tokio::test]
-async fn a_paused_process_turns_nobody_away_until_it_has_read_again() {
+async fn a_paused_process_calls_nobody_a_newcomer_until_it_has_read_again() {
     let mut fleet = Fleet::new();
     let (mut a, mut b) =
         (fleet.start_as(|builder| builder.max_active_users(4)), fleet.start_as(|b| b.max_active_users(4)));
@@ -446,7 +457,7 @@ async fn another_generation_is_an_alarm_and_never_mixes() {
     fleet.pass(10, &mut [&mut a, &mut other]).await;
     assert!(a.headcount.status().sync.foreign_generation);
     assert!(other.headcount.status().sync.foreign_generation);
-    // Its coverage is earned by living a window: until then it turns nobody away.
+    // Its coverage is earned by living a window: until then it calls nobody a newcomer.
     assert_eq!(other.decide("alice"), Decision::Warming);
     assert_eq!(a.headcount.status().active_users.estimate, 1);
     fleet.pass(31 * 60, &mut [&mut a, &mut other]).await;
@@ -488,7 +499,7 @@ async fn the_first_look_corrects_a_machine_whose_clock_is_wrong() {
 }
 
 #[tokio::test]
-async fn a_step_of_the_stores_clock_into_the_next_minute_turns_nobody_away_before_it_is_read() {
+async fn after_a_step_of_the_stores_clock_nobody_is_a_newcomer_before_the_minute_is_read() {
     let (mut fleet, stores) = Fleet::with_a_clock_for_the_store();
     let (mut a, mut b) = (fleet.start(), fleet.start());
     for _ in 0..20 {
@@ -721,4 +732,157 @@ async fn a_held_seat_that_is_taken_comes_out_of_the_servers_share() {
     // No round comes in between: the server admits as many newcomers as its share has seats left.
     let admitted = (0..2 * share).filter(|player| a.headcount.admit(format!("player-{player}")).is_admitted()).count();
     assert_eq!(admitted as u64, share - 10);
+}
+
+// --- the room, while something is wrong ---
+
+/// A fleet whose house is full, and that many more newcomers at the door.
+async fn a_full_house(servers: usize, max_active_users: u64) -> (Fleet, Vec<Server>) {
+    let mut fleet = Fleet::new();
+    let mut servers: Vec<_> =
+        (0..servers).map(|_| fleet.start_as(|builder| builder.max_active_users(max_active_users))).collect();
+    pass_all(&fleet, 6, &mut servers).await;
+    for round in 0..120 {
+        for (place, server) in servers.iter().enumerate() {
+            (0..50).for_each(|player| _ = server.decide(&format!("first-{round}-{place}-{player}")));
+        }
+        pass_all(&fleet, 1, &mut servers).await;
+    }
+    assert_eq!(servers[0].headcount.status().room, 0, "the house is full");
+    (fleet, servers)
+}
+
+async fn pass_all(fleet: &Fleet, seconds: u32, servers: &mut [Server]) {
+    fleet.pass(seconds, &mut servers.iter_mut().collect::<Vec<_>>()).await;
+}
+
+/// Never-seen newcomers ask each server. Returns how many were admitted.
+fn crowd(servers: &[Server], mark: &str) -> usize {
+    let asks = |(place, server): (usize, &Server)| {
+        (0..200).filter(|player| server.headcount.admit(format!("{mark}-{place}-{player}")).is_admitted()).count()
+    };
+    servers.iter().enumerate().map(asks).sum()
+}
+
+#[tokio::test]
+async fn a_full_house_stays_full_after_a_stall_over_a_minutes_turn() {
+    let (fleet, mut servers) = a_full_house(3, 500).await;
+    let mut admitted = 0;
+    for stall in 0..3 {
+        // To the last second of the minute, and two seconds on, without a store.
+        while fleet.clock.wall().as_millis() % 60_000 != 59_000 {
+            pass_all(&fleet, 1, &mut servers).await;
+        }
+        servers.iter().for_each(|server| server.weather.away.store(true, SeqCst));
+        for second in 0..3 {
+            admitted += crowd(&servers, &format!("stalled-{stall}-{second}"));
+            pass_all(&fleet, 1, &mut servers).await;
+        }
+        servers.iter().for_each(|server| server.weather.away.store(false, SeqCst));
+        for second in 0..10 {
+            admitted += crowd(&servers, &format!("back-{stall}-{second}"));
+            pass_all(&fleet, 1, &mut servers).await;
+            let coverage: Vec<_> = servers.iter().map(Server::coverage).collect();
+            assert!(second < 3 || coverage == [31; 3], "{coverage:?} after {second} rounds");
+        }
+    }
+    assert!(admitted <= 25, "{admitted} of a crowd came into a full house of 500");
+}
+
+#[tokio::test]
+async fn refused_writes_bring_no_shares_and_no_doubts() {
+    let mut fleet = Fleet::new();
+    let mut servers: Vec<_> = (0..6).map(|_| fleet.start_as(|builder| builder.max_active_users(600))).collect();
+    pass_all(&fleet, 6, &mut servers).await;
+    servers.iter().for_each(|server| server.weather.refuses_writes.store(true, SeqCst));
+    let mut admitted = 0;
+    for second in 0..30 {
+        admitted += crowd(&servers, &format!("{second}"));
+        pass_all(&fleet, 1, &mut servers).await;
+    }
+    assert!((550..=612).contains(&admitted), "{admitted} came in, where 600 may");
+    let status = servers[0].headcount.status();
+    assert!(!status.sync.ok && status.sync.write_refused.is_some() && status.ready);
+    assert_eq!(status.ring.coverage, 31);
+    servers.iter().for_each(|server| server.weather.refuses_writes.store(false, SeqCst));
+    pass_all(&fleet, 10, &mut servers).await;
+    assert!(servers.iter().all(|server| server.headcount.status().sync.ok));
+    assert_eq!(crowd(&servers, "later"), 0, "all know of all");
+}
+
+#[tokio::test]
+async fn a_flush_makes_no_server_believe_that_it_is_alone() {
+    let mut fleet = Fleet::new();
+    let mut servers: Vec<_> = (0..50).map(|_| fleet.start_as(|builder| builder.max_active_users(5000))).collect();
+    pass_all(&fleet, 6, &mut servers).await;
+    for server in &mut servers {
+        fleet.store.flush();
+        server.round().await;
+        let share = server.headcount.status().share;
+        assert!(share <= 26, "a fiftieth of a quarter of 5000, and not {share}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_whose_rounds_stopped_is_away_after_a_while_and_says_so() {
+    let mut fleet = Fleet::new();
+    let mut server = fleet.start_as(|builder| builder.on_outage(headcount::OnOutage::Closed));
+    pass_all(&fleet, 6, std::slice::from_mut(&mut server)).await;
+    assert!(server.headcount.status().sync.ok);
+    for _ in 0..6 {
+        fleet.clock.advance(SECOND);
+        server.worker.tick();
+    }
+    assert!(!server.headcount.status().sync.ok, "no round has succeeded for more than five periods");
+    assert_eq!(server.decide("alice"), Decision::Rejected, "and `closed` says what to do then");
+}
+
+#[tokio::test]
+async fn a_newcomer_who_tries_again_finds_one_of_few_seats_among_many_servers() {
+    let mut fleet = Fleet::new();
+    let mut servers: Vec<_> = (0..50).map(|_| fleet.start_as(|builder| builder.max_active_users(100))).collect();
+    pass_all(&fleet, 6, &mut servers).await;
+    for player in 0..60 {
+        let (place, player) = (player % 50, format!("player-{player}"));
+        let mut tries = 1;
+        while !servers[place].headcount.admit(&player).is_admitted() {
+            pass_all(&fleet, 1, &mut servers).await;
+            tries += 1;
+            assert!(tries <= 3, "{player} has tried three times while there is room");
+        }
+        pass_all(&fleet, 2, &mut servers).await;
+    }
+}
+
+#[tokio::test]
+async fn a_day_that_the_stores_clock_was_ahead_freezes_nobody() {
+    let (mut fleet, stores) = Fleet::with_a_clock_for_the_store();
+    let mut server = fleet.start();
+    let second = |fleet: &Fleet, stores: &ManualClock| {
+        fleet.clock.advance(SECOND);
+        stores.advance(SECOND);
+    };
+    for _ in 0..6 {
+        second(&fleet, &stores);
+        server.round().await;
+    }
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    stores.set_wall(stores.wall().plus(DAY));
+    for _ in 0..3 {
+        second(&fleet, &stores);
+        server.round().await;
+    }
+    stores.set_wall(Timestamp::from_millis(stores.wall().as_millis() - DAY.as_millis() as u64));
+    for _ in 0..3 {
+        second(&fleet, &stores);
+        server.round().await;
+    }
+    let status = server.headcount.status();
+    assert_eq!(status.now.since(stores.wall()), Duration::ZERO, "fleet time is the store's again: {status:?}");
+    assert_eq!(server.decide("alice"), Decision::Warming);
+    for _ in 0..32 * 60 {
+        second(&fleet, &stores);
+        server.round().await;
+    }
+    assert_eq!(server.headcount.status().active_users.estimate, 0, "minutes turn, and she is forgotten");
 }

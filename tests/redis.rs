@@ -733,8 +733,11 @@ async fn a_full_redis_is_read_and_its_refusal_shown() {
     let _: () = redis.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     let _: () = redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
     assert_eq!(node.decide("A"), Decision::Newcomer);
-    assert_eq!(node.round().await, Outcome::Success);
-    assert!(node.headcount.status().sync.write_refused.unwrap().contains("OOM"));
+    assert_eq!(node.round().await, Outcome::Failure);
+    let status = node.headcount.status();
+    assert!(status.sync.write_refused.unwrap().contains("OOM"));
+    assert!(!status.sync.ok && node.headcount.is_ready(), "it is read, and its writes are refused");
+    assert_eq!(status.ring.coverage, 31, "no minute is in doubt");
     let _: () = redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
     node.round().await;
     node.round().await;
@@ -767,7 +770,9 @@ fn info<T: std::str::FromStr>(redis: &Redis, field: &str) -> T {
 async fn redis_calls_per_server_and_round_do_not_depend_on_the_load() {
     for (servers, max_active_users) in [(1, 100_000), (3, 100_000), (10, 100_000), (3, MANY_USERS)] {
         let redis = Redis::start();
-        let node = || Node::new(&redis, |builder| builder.max_active_users(max_active_users));
+        // Of a period so long that no machine is too slow for the load: a server that stands still for three is paused.
+        let period = Duration::from_secs(20);
+        let node = || Node::new(&redis, |builder| builder.max_active_users(max_active_users).sync_every(period));
         let mut nodes: Vec<_> = (0..servers).map(|_| node()).collect();
         while nodes.iter().any(|node| node.headcount.status().ring.coverage < 31) {
             for node in &mut nodes {

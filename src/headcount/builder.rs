@@ -506,7 +506,7 @@ fn open_snapshot(file: PathBuf, codec: &Codec, settings: &Settings) -> Result<(O
             let aside = snapshot.set_aside().map_err(unusable)?;
             tracing::error!(
                 file = %file.display(), kept_as = %aside.display(), %error,
-                "the snapshot is of no use; until a window has passed, nobody is turned away"
+                "the snapshot is of no use: who was in is forgotten, and as many as X are admitted anew"
             );
             Memory::Lost
         }

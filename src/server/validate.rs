@@ -80,6 +80,13 @@ fn doubts(config: &Config) -> Vec<String> {
                 .into(),
         );
     }
+    if config.redis.is_some() && config.fleet.expected_nodes == 1 {
+        doubts.push(
+            "fleet.expected_nodes is 1: a server that starts while Redis is away admits all of max_active_users by itself; set it to \
+             the number of your servers"
+                .into(),
+        );
+    }
     for limit in &config.limit {
         doubts
             .extend(limit.doubt(&config.server.trusted_proxies).map(|doubt| format!("limit {}: {doubt}", limit.name)));
