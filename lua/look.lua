@@ -14,7 +14,7 @@
 -- ARGV[8] 1 if this server has turned newcomers away since its last look
 --
 -- Returns { seconds, microseconds, since, beat before this look, gap_from, gap_to, gap_by, override, nodes,
---           nodes that turn newcomers away, other generations alive, refusal,
+--           nodes that turn newcomers away, other generations alive, other generations with keys, refusal,
 --           ts and size of each slot in the order of KEYS, { member of nodes, ms, … } };
 -- '' stands for nothing, '!' for what is no value of ours.
 --
@@ -71,17 +71,18 @@ write('ZREMRANGEBYSCORE', KEYS[5], '(' .. stamp, '+inf')
 for key = 1, 5 do write('PEXPIRE', KEYS[key], ARGV[3]) end
 
 local nodes = read('ZCOUNT', KEYS[2], dead, '+inf')
-local wanting = read('ZCARD', KEYS[5])
-local others = 0
-local alive = read('ZRANGEBYSCORE', KEYS[4], dead, '+inf')
-if alive ~= '!' then
-  for _, generation in ipairs(alive) do
+local wanting = read('ZCOUNT', KEYS[5], '-inf', '+inf')
+local function other_generations(from)
+  local others, found = 0, read('ZRANGEBYSCORE', KEYS[4], from, '+inf')
+  for _, generation in ipairs(found == '!' and {} or found) do
     if generation ~= ARGV[4] then others = others + 1 end
   end
+  return others
 end
 
 local gap = { field('gap_from'), field('gap_to'), field('gap_by') }
-local answer = { clock[1], clock[2], since, last, gap[1], gap[2], gap[3], override, nodes, wanting, others, refusal }
+local answer = { clock[1], clock[2], since, last, gap[1], gap[2], gap[3], override, nodes, wanting,
+                 other_generations(dead), other_generations('-inf'), refusal }
 local function version_of_hash(key)
   local size = read('HSTRLEN', key, 'ts')
   local value_size = read('HSTRLEN', key, 'value')

@@ -177,6 +177,8 @@ pub(crate) struct Renewal {
     pub(crate) active_users: f64,
     /// Whether this server covers its window.
     pub(crate) covered: bool,
+    /// Whether users of another generation may be inside.
+    pub(crate) foreign_users: bool,
     /// Servers that looked lately, this one included, as the store counts them.
     pub(crate) nodes: u64,
     /// When they were counted, in monotonic time, and for how long a server counts after its last look.
@@ -285,7 +287,7 @@ impl Room {
         self.link = Link::Up;
         self.nodes = self.counted.read(renewal.nodes, renewal.counted, renewal.alive_for);
         self.newcomers_before_read = std::mem::take(&mut self.newcomers_since_read);
-        self.budget.succeed(renewal.covered);
+        self.budget.succeed(renewal.covered, renewal.foreign_users);
         if !self.budget.has_settled() {
             return;
         }

@@ -206,8 +206,9 @@ pub struct Round {
     wanted: bool,
     /// The same before the look before it.
     wanted_before: bool,
-    /// Servers that turned newcomers away lately, as of the last look.
+    /// Servers that turned newcomers away lately, and whether users of another generation may be inside, as of the last look.
     wanting: u64,
+    foreign_users: bool,
     /// What is known of each minute's value in the store.
     known: BTreeMap<Slot, Known>,
     coverage: Coverage,
@@ -302,6 +303,7 @@ impl Round {
             wanted: false,
             wanted_before: false,
             wanting: 0,
+            foreign_users: false,
             known: BTreeMap::new(),
             coverage: Coverage::default(),
             phase: Phase::Idle,
@@ -407,6 +409,7 @@ impl Round {
             return Next::Ask(self.look(now, true));
         }
         self.wanting = looked.wanting;
+        self.foreign_users = looked.foreign_keys;
         self.tell_figures(&looked, now);
         self.news = Publish { operator: self.heed(&looked), ..Publish::default() };
         let current = self.shared.state.read().ring.current();
@@ -652,6 +655,7 @@ impl Round {
             state.room.renew(Renewal {
                 active_users: state.active_users(),
                 covered: state.ring.is_covered(),
+                foreign_users: self.foreign_users,
                 nodes,
                 counted: self.looked,
                 alive_for: self.shared.settings.alive_for(),

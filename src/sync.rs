@@ -74,6 +74,7 @@ const HEAVY_BYTES: usize = 128 << 10;
 ///                     wanting: 0,
 ///                     named: Vec::new(),
 ///                     foreign_generation: false,
+///                     foreign_keys: false,
 ///                     write_refused: None,
 ///                 })
 ///             }

@@ -570,6 +570,7 @@ impl Mad {
                 looked: Timestamp::from_micros(script.u64()),
             }],
             foreign_generation,
+            foreign_keys: foreign_generation,
             write_refused: (script.u8() % 8 == 7).then(|| StoreError::full("OOM")),
         }
     }

@@ -285,8 +285,8 @@ fn converse(mut stream: TcpStream, says: &Says, written: &AtomicUsize) {
 #[tokio::test]
 async fn whatever_redis_says_has_a_class_and_is_counted_there() {
     let look = |refusal: &str| {
-        let mut fields = vec!["1800000000", "0", "", "", "", "", "", "", "1", "0", "0", refusal];
-        fields.resize(12 + 2 * 31, "");
+        let mut fields = vec!["1800000000", "0", "", "", "", "", "", "", "1", "0", "0", "0", refusal];
+        fields.resize(13 + 2 * 31, "");
         let bulk = |field: &&str| format!("${}\r\n{field}\r\n", field.len());
         format!("*{}\r\n{}", fields.len(), fields.iter().map(bulk).collect::<String>()).into_bytes()
     };

@@ -129,6 +129,11 @@ fn a_live_look_finds_what_is_wrong_with_redis() {
     }
     let left: Vec<String> = redis.ask(&["KEYS", "*"]);
     assert_eq!(left, Vec::<String>::new(), "it leaves nothing behind");
+    assert!(text.contains("fleet.expected_nodes is 1"), "{text}");
+    let _: i64 = redis.ask(&["ZADD", "headcount:{default}:generations", "1", "0123456789abcdef"]);
+    let (code, text) = live(&url);
+    assert!(code == Some(0) && text.contains("doubt  servers with another window, capacity or key"), "{text}");
+    let _: () = redis.ask(&["FLUSHALL"]);
     let _: () = redis.ask(&["CONFIG", "SET", "maxmemory", "100mb"]);
     let _: () = redis.ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     let (code, text) = live(&url);

@@ -40,6 +40,7 @@ const LONGEST_WITHOUT_NEWS: u32 = 6;
 pub fn aftermath(kind: &Kind, quiet: Duration, fleet: &Fleet) -> Duration {
     match kind {
         Kind::StoreClock { forward: false, by } => quiet + *by + fleet.slot * (fleet.slots + 1),
+        Kind::Rolling { capacity, .. } if *capacity != fleet.capacity => quiet + fleet.slot * (fleet.slots + 2),
         _ => quiet,
     }
 }
@@ -63,6 +64,7 @@ pub fn of(kind: &Kind, lasting: Duration, fleet: &Fleet) -> Option<f64> {
         Kind::StoreClock { .. } => Some(CLOCK_STEP),
         Kind::Corrupt { .. } => Some(CORRUPTION),
         Kind::Crash { .. } | Kind::Leave { .. } | Kind::Join => Some(JOINING),
-        Kind::Rolling { .. } => Some(DEPLOY),
+        // The users of another generation are unknown, and everybody is admitted until a window has passed.
+        Kind::Rolling { capacity, .. } => (*capacity == fleet.capacity).then_some(DEPLOY),
     }
 }

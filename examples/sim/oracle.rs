@@ -300,7 +300,9 @@ impl Oracle {
     /// Somebody was let in: by a server that knows nobody yet, as far as its budget goes.
     pub fn budget_is_kept(&mut self, place: usize, server: &Server, fleet: &Fleet, now: Duration) {
         let most = server.strangers_budget(fleet, now);
-        if !server.has_known && !server.may_have_paused && server.let_in_blindly > most {
+        // Beside another generation, whose users it cannot know, it admits everybody from its third round on.
+        let is_beside = server.rounds_in_a_row >= 3;
+        if !server.has_known && !server.may_have_paused && !is_beside && server.let_in_blindly > most {
             let what =
                 format!("server {place} knows nobody and has let in {}; its budget is {most}", server.let_in_blindly);
             self.broken(10, what);

@@ -8,6 +8,9 @@
 //!   it admits while `X − E − (nodes − 1) · own ≥ 1`, where `own` are its own newcomers whom others may not know.
 //! - *A server that has known nobody* since it started, or since its process was paused, admits 1 % of X (at least 10).
 //!   If no store answers for the whole bootstrap, it admits X divided by the expected number of servers, if that is more.
+//!
+//! One door stays open: while another generation has users inside whose filters this server cannot read, each of them
+//! would be rejected here. From its third round on, such a server admits everybody, until it has lived a window.
 
 /// Rounds that must succeed in a row before this server knows of everybody, and hands out shares again.
 const ROUNDS_TO_KNOW: u32 = 3;
@@ -29,6 +32,8 @@ pub(super) struct Budget {
     rounds_in_a_row: u32,
     /// The bootstrap ended without a store.
     without_store: bool,
+    /// Users of another generation may be inside.
+    foreign_users: bool,
 }
 
 impl Budget {
@@ -40,9 +45,10 @@ impl Budget {
         }
     }
 
-    /// A round has succeeded; `covered` says whether this server covers its window.
-    pub(super) fn succeed(&mut self, covered: bool) {
-        self.without_store = false;
+    /// A round has succeeded; `covered` says whether this server covers its window, `foreign_users` whether users of
+    /// another generation may be inside.
+    pub(super) fn succeed(&mut self, covered: bool, foreign_users: bool) {
+        (self.without_store, self.foreign_users) = (false, foreign_users);
         self.rounds_in_a_row = self.rounds_in_a_row.saturating_add(1);
         self.unheard_of.rotate_right(1);
         self.unheard_of[0] = 0;
@@ -91,6 +97,9 @@ impl Budget {
             let elsewhere = house.nodes.saturating_sub(1) as f64 * own as f64;
             return house.max_active_users as f64 - house.active_users - house.held as f64 - elsewhere >= 1.0;
         }
+        if self.foreign_users && self.has_settled() {
+            return true;
+        }
         let mut most = (house.max_active_users / ONE_PART_OF_X_FOR_A_STRANGER).max(LEAST_FOR_A_STRANGER);
         if self.without_store {
             most = most.max(house.max_active_users / house.expected_nodes.max(1));
@@ -131,7 +140,7 @@ mod tests {
 
     fn known() -> Budget {
         let mut budget = Budget::default();
-        (0..3).for_each(|_| budget.succeed(true));
+        (0..3).for_each(|_| budget.succeed(true, false));
         budget
     }
 
@@ -140,7 +149,7 @@ mod tests {
         let mut budget = Budget::default();
         assert_eq!(admitted(&mut budget, 0.0), 20);
         budget.fail();
-        budget.succeed(false);
+        budget.succeed(false, false);
         assert_eq!(admitted(&mut budget, 0.0), 0, "rounds that do not complete what it knows bring nothing");
     }
 
@@ -160,7 +169,7 @@ mod tests {
         assert_eq!(admitted(&mut budget, 0.0), 20);
         budget.go_without_store();
         assert_eq!(admitted(&mut budget, 0.0), 380);
-        budget.succeed(false);
+        budget.succeed(false, false);
         assert_eq!(admitted(&mut budget, 0.0), 0, "the store has come, and says who is in");
     }
 
@@ -177,11 +186,11 @@ mod tests {
         budget.fail();
         assert_eq!(admitted(&mut budget, 1600.0), 100);
         for _ in 0..2 {
-            budget.succeed(true);
+            budget.succeed(true, false);
             assert!(!budget.has_settled());
             assert_eq!(admitted(&mut budget, 1700.0), 0);
         }
-        budget.succeed(true);
+        budget.succeed(true, false);
         assert!(budget.knows_everybody());
     }
 
@@ -191,7 +200,7 @@ mod tests {
         (0..50).for_each(|_| budget.spend());
         for left in [1800.0, 1800.0, 1800.0] {
             assert!(!budget.is_left(house(left + 50.0)));
-            budget.succeed(false);
+            budget.succeed(false, false);
             budget.fail();
         }
         assert!(budget.is_left(house(1850.0)));
@@ -203,6 +212,18 @@ mod tests {
         budget.forget();
         assert!(!budget.has_settled());
         assert_eq!(admitted(&mut budget, 2000.0), 20);
+    }
+
+    #[test]
+    fn users_of_another_generation_are_admitted_from_the_third_round_on() {
+        let mut budget = Budget::default();
+        (0..2).for_each(|_| budget.succeed(false, true));
+        assert_eq!(admitted(&mut budget, 5000.0), 20);
+        budget.succeed(false, true);
+        (0..100).for_each(|_| budget.spend());
+        assert!(budget.is_left(house(5000.0)));
+        budget.succeed(true, true);
+        assert!(!budget.is_left(house(5000.0)), "a window has passed");
     }
 
     #[test]

@@ -32,6 +32,7 @@ fn renewal(active_users: f64, nodes: u64) -> Renewal {
     Renewal {
         active_users,
         covered: true,
+        foreign_users: false,
         nodes,
         counted: Duration::ZERO,
         alive_for: Duration::from_secs(5),

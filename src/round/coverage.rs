@@ -264,6 +264,7 @@ mod tests {
         Renewal {
             active_users: 0.0,
             covered: true,
+            foreign_users: false,
             nodes: 2,
             counted: SECOND,
             alive_for: 5 * SECOND,
@@ -357,6 +358,7 @@ mod tests {
             wanting: 0,
             named: Vec::new(),
             foreign_generation: false,
+            foreign_keys: false,
             write_refused: None,
         };
         for (stored, told) in [

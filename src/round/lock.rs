@@ -86,6 +86,7 @@ impl Store {
             wanting: 0,
             named: Vec::new(),
             foreign_generation: false,
+            foreign_keys: false,
             write_refused: None,
         }
     }

@@ -325,6 +325,8 @@ pub struct Looked {
     pub named: Vec<Node>,
     /// Whether another generation is alive in the namespace.
     pub foreign_generation: bool,
+    /// Whether another generation has keys left: its users may be inside, and nobody here knows them.
+    pub foreign_keys: bool,
     /// Why the store refuses writes, if it does.
     pub write_refused: Option<StoreError>,
 }

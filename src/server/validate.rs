@@ -20,6 +20,8 @@ const CLOCK: Duration = Duration::from_secs(2);
 /// A configuration that can be used.
 pub struct Validated {
     config: Config,
+    /// Which servers it shares its users with.
+    generation: u64,
     /// What is legal, and may not do what it seems to.
     doubts: Vec<String>,
 }
@@ -31,9 +33,9 @@ impl Validated {
     /// [`LoadError`] names the file or variable, the key, what was found, and what would do.
     pub fn of(loaded: &Loaded) -> Result<Self, LoadError> {
         let config = loaded.config.clone();
-        check(&config).map_err(|error| loaded.locate(error))?;
+        let generation = check(&config).map_err(|error| loaded.locate(error))?;
         let doubts = doubts(&config);
-        Ok(Self { config, doubts })
+        Ok(Self { config, generation, doubts })
     }
 
     /// What is legal, and may not do what it seems to.
@@ -51,11 +53,12 @@ impl Validated {
     /// # Errors
     /// [`ConfigError`] if the URL or a certificate cannot be used.
     pub fn look_at_redis(&self) -> Result<Option<Live>, ConfigError> {
-        self.config.redis.as_ref().map(Live::at).transpose()
+        self.config.redis.as_ref().map(|redis| Live::at(redis, self.generation)).transpose()
     }
 }
 
-fn check(config: &Config) -> Result<(), ConfigError> {
+/// Returns the generation that servers of this configuration form.
+fn check(config: &Config) -> Result<u64, ConfigError> {
     check_admin(config)?;
     admin::check_access(&config.admin, config.admin.listen.ip())?;
     let key = match config.fingerprint_key()? {
@@ -64,10 +67,11 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         // Made at the first start, and kept beside the snapshot.
         None => FingerprintKey::new(&[0; 16]).expect("sixteen bytes are a key"),
     };
-    config.check(key)?;
+    let generation = config.check(key)?.generation;
     // Reads the URL and the certificates, and connects to nothing.
     config.redis.as_ref().map(RedisConnection::configured).transpose()?;
-    limits::check(config)
+    limits::check(config)?;
+    Ok(generation)
 }
 
 fn doubts(config: &Config) -> Vec<String> {
@@ -106,7 +110,7 @@ enum Finding {
 }
 
 impl Live {
-    fn at(redis: &crate::config::Redis) -> Result<Self, ConfigError> {
+    fn at(redis: &crate::config::Redis, generation: u64) -> Result<Self, ConfigError> {
         let connection = RedisConnection::configured(redis)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {
@@ -114,7 +118,7 @@ impl Live {
             Err(error) => return Ok(Self { findings: vec![Finding::Wrong(error.to_string())] }),
         };
         let mut live = Self { findings: Vec::new() };
-        runtime.block_on(live.look(&connection, &redis.namespace));
+        runtime.block_on(live.look(&connection, &redis.namespace, generation));
         Ok(live)
     }
 
@@ -124,7 +128,7 @@ impl Live {
     }
 
     #[allow(clippy::disallowed_methods)] // How long the way takes is told, and decides nothing.
-    async fn look(&mut self, connection: &RedisConnection, namespace: &str) {
+    async fn look(&mut self, connection: &RedisConnection, namespace: &str, generation: u64) {
         let link = connection.link();
         let call = |name: &'static str| {
             link.call(PATIENCE, move |mut connection| async move {
@@ -156,6 +160,19 @@ impl Live {
                  +ping"
             ))),
         }
+        let key = format!("headcount:{{{namespace}}}:generations");
+        let generations = link.call(PATIENCE, move |mut connection| async move {
+            redis::cmd("ZRANGE").arg(key).arg(0).arg(-1).query_async::<Vec<String>>(&mut connection).await
+        });
+        let ours = format!("{generation:016x}");
+        self.findings.extend(match generations.await {
+            Ok(found) if found.iter().any(|other| *other != ours) => Some(Finding::Doubt(
+                "servers with another window, capacity or key have used this namespace within a window: servers of this \
+                 configuration do not know their users, and admit everybody until a window has passed"
+                    .into(),
+            )),
+            _ => None,
+        });
         let info = link.call(PATIENCE, |mut connection| async move {
             redis::cmd("INFO").query_async::<InfoDict>(&mut connection).await
         });

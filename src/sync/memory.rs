@@ -149,6 +149,7 @@ impl Namespace {
             .generations
             .iter()
             .any(|(&number, other)| number != identity.generation && other.last_heartbeat.is_some_and(is_alive));
+        let foreign_keys = self.generations.keys().any(|&number| number != identity.generation);
         let own = self.own(identity);
         let mut named: Vec<_> = own.nodes.values().cloned().collect();
         named.sort_by_key(|node| std::cmp::Reverse(node.looked));
@@ -165,6 +166,7 @@ impl Namespace {
             wanting: own.wanting.values().filter(|&&wanted| is_alive(wanted)).count() as u64,
             named,
             foreign_generation,
+            foreign_keys,
             write_refused: None,
         }
     }

@@ -417,6 +417,7 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
     let nodes = number(next()?).unwrap_or(1);
     let wanting = number(next()?).unwrap_or_default();
     let foreign_generation = number(next()?).unwrap_or_default() > 0;
+    let foreign_keys = number(next()?).unwrap_or_default() > 0;
     let write_refused = Some(next()?).filter(|refusal| !refusal.is_empty()).map(|refusal| of_refused_write(&refusal));
     let mut minutes = Vec::with_capacity(slots);
     for _ in 0..slots {
@@ -439,6 +440,7 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
         wanting,
         named,
         foreign_generation,
+        foreign_keys,
         write_refused,
     })
 }

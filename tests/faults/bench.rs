@@ -164,8 +164,7 @@ impl Bench {
     /// With other settings than the bench's, and another way to Redis.
     pub fn start_server_with(&mut self, place: usize, settings: &[(&str, String)], url: &str) {
         self.start_hidden(place, settings, url);
-        let check = self.server(place).check;
-        self.addresses.write()[place] = Some(check);
+        self.show(place);
     }
 
     /// The same, and the crowd does not ask it.
@@ -206,6 +205,11 @@ impl Bench {
         }
         drop(addresses);
         self.servers[place] = Some(server);
+    }
+
+    /// The crowd asks it from now on, as a balancer does with a server that says that it is ready.
+    pub fn show(&self, place: usize) {
+        self.addresses.write()[place] = Some(self.server(place).check);
     }
 
     /// The crowd does not ask it any more.

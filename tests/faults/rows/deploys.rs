@@ -42,7 +42,13 @@ pub fn other_sizes_and_keys(rig: &Rig) -> Finding {
             // Who comes in on the new release is known to it alone.
             bench.origin.cut_off(0..place + 1);
             let _ = bench.stop(place);
-            bench.start_server_with(place, std::slice::from_ref(&setting), &url);
+            bench.start_hidden(place, std::slice::from_ref(&setting), &url);
+            // From its third round on it admits the users of the other release, whom it does not know.
+            bench.wait_until("the third round", |bench| {
+                let sync = &bench.server(place).status()["sync"];
+                sync["ok"] == true && sync["rounds"].as_u64() > Some(4)
+            });
+            bench.show(place);
             if place == 0 {
                 // By hand, and on the new release alone.
                 bench.server(0).check(&format!("stranger-{turn}"));
@@ -56,7 +62,7 @@ pub fn other_sizes_and_keys(rig: &Rig) -> Finding {
             }
         }
         bench.origin.reunited();
-        // For one window the new release turns nobody away whom the old one may have let in.
+        // For one window the new release rejects nobody whom the old one may have admitted.
         bench.pass((began + bench.window()).saturating_sub(bench.origin.now()));
         drop(crowd);
         // Neither release can read the other's filters, and none names the earlier key: how many are inside is reported,

@@ -238,7 +238,8 @@ pub fn answers_are_senseless(rig: &Rig) -> Finding {
         DRIPS,
     ];
     let mut found = Finding::default();
-    let questions: Vec<_> = (0..400).map(|token| (token, 0)).collect();
+    // As many as a server admits that knows nobody.
+    let questions: Vec<_> = (0..10).map(|token| (token, 0)).collect();
     for turn in 0..rig.times(280) {
         let lie = lies[turn as usize % lies.len()];
         let liar = liar(rig, lie);
@@ -247,7 +248,6 @@ pub fn answers_are_senseless(rig: &Rig) -> Finding {
         let before = bench.server(0).resident_kib();
         // Some lies are waited for as long as a first answer may take.
         bench.wait_until("an error to be counted", |bench| {
-            // Nothing is known of the fleet: whoever comes is let in.
             for heard in bench.ask_all(&questions) {
                 found.check(heard == Heard::Admitted, || format!("{}: {heard:?}", lie.escape_ascii()));
             }
