@@ -12,6 +12,7 @@
 //! look shows that the store's clock has stepped to a minute that the look did not ask for.
 
 mod coverage;
+mod demand;
 #[cfg(test)]
 mod lock;
 mod messages;
@@ -29,6 +30,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use coverage::Coverage;
+use demand::Demand;
 pub use messages::{
     Entry, Gap, Identity, Looked, Node, Outgoing, Publish, Published, Reply, Request, Since, Stamp, Stored,
 };
@@ -201,13 +203,8 @@ pub struct Round {
     protocol: Protocol,
     dice: fastrand::Rng,
     has_looked: bool,
-    /// Newcomers turned away here before the last look, in all, and whether there were any between the last two looks.
-    turned_away: u64,
-    wanted: bool,
-    /// The same before the look before it.
-    wanted_before: bool,
-    /// Servers that turned newcomers away lately, and whether users of another generation may be inside, as of the last look.
-    wanting: u64,
+    demand: Demand,
+    /// Whether users of another generation may be inside, as of the last look.
     foreign_users: bool,
     /// What is known of each minute's value in the store.
     known: BTreeMap<Slot, Known>,
@@ -299,10 +296,7 @@ impl Round {
             protocol,
             dice: fastrand::Rng::with_seed(seed),
             has_looked: false,
-            turned_away: 0,
-            wanted: false,
-            wanted_before: false,
-            wanting: 0,
+            demand: Demand::default(),
             foreign_users: false,
             known: BTreeMap::new(),
             coverage: Coverage::default(),
@@ -390,14 +384,10 @@ impl Round {
         self.unasked = self.unasked.filter(|&unasked| slots.first().is_none_or(|&newest| newest < unasked));
         // A worker that cannot turn keeps this server from asking for what others publish now.
         self.unasked = self.unasked.max(self.shared.overdue_turn(now));
-        if !corrected {
-            let turned_away = self.shared.turned_away();
-            self.wanted_before = std::mem::replace(&mut self.wanted, turned_away > self.turned_away);
-            self.turned_away = turned_away;
-        }
+        let wants = if corrected { self.demand.is_recent() } else { self.demand.look(self.shared.turned_away()) };
         self.phase = Phase::Looking { slots: slots.clone(), corrected };
         let names = if self.shared.is_watched(now) { MOST_NAMES } else { 0 };
-        Request::Look { slots, names, wants: self.wanted }
+        Request::Look { slots, names, wants }
     }
 
     fn read_look(&mut self, slots: &[Slot], looked: Looked, corrected: bool, now: Duration) -> Next {
@@ -408,7 +398,7 @@ impl Round {
             // The minutes that were asked for were this machine's guess.
             return Next::Ask(self.look(now, true));
         }
-        self.wanting = looked.wanting;
+        self.demand.wanting = looked.wanting;
         self.foreign_users = looked.foreign_keys;
         self.tell_figures(&looked, now);
         self.news = Publish { operator: self.heed(&looked), ..Publish::default() };
@@ -659,8 +649,8 @@ impl Round {
                 nodes,
                 counted: self.looked,
                 alive_for: self.shared.settings.alive_for(),
-                wants: self.wanted && self.wanted_before,
-                wanting: self.wanting,
+                wants: self.demand.lasts(),
+                wanting: self.demand.wanting,
                 unpublished: state.ring.newcomers_unpublished(),
                 dice,
             });

@@ -29,6 +29,7 @@ macro_rules! sources {
 /// What the result of a seed depends on: how a fleet is played and checked, and the code that it plays.
 const SOURCES: &[(&str, &str)] = sources![
     "Cargo.lock",
+    "examples/sim/bounds.rs",
     "examples/sim/clocks.rs",
     "examples/sim/oracle.rs",
     "examples/sim/plan.rs",
@@ -60,10 +61,13 @@ const SOURCES: &[(&str, &str)] = sources![
     "src/ring/codec.rs",
     "src/ring/present.rs",
     "src/room.rs",
+    "src/room/budget.rs",
     "src/room/held.rs",
+    "src/room/nodes.rs",
     "src/room/overrides.rs",
     "src/round.rs",
     "src/round/coverage.rs",
+    "src/round/demand.rs",
     "src/round/messages.rs",
     "src/round/pace.rs",
     "src/sharded.rs",
