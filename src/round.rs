@@ -631,7 +631,7 @@ impl Round {
         }
         if self.shared.sync.lock().write_refused.is_some() {
             self.shared.change(|state| state.room.lose_writes());
-            return self.finish(Outcome::Failure, now);
+            return self.end_unwritten(now);
         }
         self.renew_share();
         self.publish(now)
@@ -667,7 +667,7 @@ impl Round {
         let mut news = std::mem::take(&mut self.news);
         // A round that has misread something comes here with writes refused, too.
         if self.shared.sync.lock().write_refused.is_some() {
-            return self.finish(Outcome::Failure, now);
+            return self.end_unwritten(now);
         }
         let mut in_flight = Vec::new();
         for slot in self.choose_dirty() {
@@ -765,6 +765,12 @@ impl Round {
         self.finish(Outcome::Success, now)
     }
 
+    /// The store was read and takes no writes.
+    fn end_unwritten(&mut self, now: Duration) -> Next {
+        self.shared.sync.lock().failures += 1;
+        self.finish(Outcome::Failure, now)
+    }
+
     fn count_conflict(&self) {
         let mut figures = self.shared.sync.lock();
         figures.conflicts += 1;
@@ -825,7 +831,7 @@ impl Round {
         let (class, reason) = (error.class().as_str(), error);
         match before {
             Link::Joining => {
-                tracing::error!(class, %reason, "the store has not answered yet; few newcomers are admitted until it does");
+                tracing::error!(class, %reason, "the store has not answered yet, and this server does not know who is in");
             }
             _ => tracing::error!(class, %reason, "the store is away; decisions go on from what is known"),
         }

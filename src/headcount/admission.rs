@@ -45,7 +45,7 @@ pub enum Admitted {
     Seen,
     /// There was room; the token is recorded.
     Newcomer,
-    /// This server cannot yet tell who is in; the token is recorded.
+    /// This server cannot yet tell who is in, and its budget for that is not used up; the token is recorded.
     Warming,
     /// Nothing was decided: an exempt path, a preflight, `enforcement = "off"`.
     Exempt,
