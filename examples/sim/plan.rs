@@ -289,7 +289,8 @@ fn draw_crowd(fleet: &Fleet, play: Duration, dice: &mut Rng) -> Crowd {
     // From half of what fits in the long run to ten times as many.
     let per_minute = fleet.max_active_users as f64 * 60.0 / window.as_secs_f64() * (0.5 + dice.f64().powi(2) * 8.0);
     let per_minute = per_minute.min(400.0 * 60.0 / play.as_secs_f64());
-    let shapes = if dice.u8(..8) == 0 { 4 } else { 3 };
+    // Where everybody is let in, a flood would only fill the filters.
+    let shapes = if dice.u8(..8) == 0 && fleet.on_outage != OnOutage::Open { 4 } else { 3 };
     let arrivals = match dice.u8(..shapes) {
         0 => Arrivals::steady(per_minute, play),
         1 => Arrivals::through([(Duration::ZERO, 0.0), (play, 2.0 * per_minute)]),

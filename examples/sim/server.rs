@@ -181,7 +181,10 @@ impl Server {
     }
 
     fn forget(&mut self) {
-        (self.has_known, self.let_in, self.let_in_blindly, self.rounds_in_a_row) = (false, 0, 0, 0);
+        if std::mem::take(&mut self.has_known) {
+            (self.let_in, self.let_in_blindly) = (0, 0);
+        }
+        self.rounds_in_a_row = 0;
     }
 
     pub fn generation(&self) -> u64 {

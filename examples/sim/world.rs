@@ -737,17 +737,15 @@ impl<'a> World<'a> {
         if !by_share {
             self.oracle.budget_is_kept(place, server, &self.fleet, self.now);
         }
-        if !by_share && !server.has_known && server.let_in_blindly <= server.strangers_budget(&self.fleet, self.now) {
-            self.strangers.push_back(self.now);
-        }
-        // Until they have left, they are in beside a house that was full.
-        let window = self.fleet.slot * (self.fleet.slots + 1);
-        while self.strangers.front().is_some_and(|&at| self.now - at > window) {
+        // They are known everywhere soon, and then nobody gets a share before their seats are free again.
+        while self.strangers.front().is_some_and(|&at| self.now - at > 20 * self.fleet.sync_every) {
             self.strangers.pop_front();
         }
-        // They are known everywhere soon, and then nobody gets a share before their seats are free again.
-        let news = 20 * self.fleet.sync_every;
-        let strangers = self.strangers.iter().filter(|&&at| !by_share || self.now - at <= news).count();
+        if !by_share && !server.has_known && server.let_in_blindly <= server.strangers_budget(&self.fleet, self.now) {
+            // However full the house is.
+            return self.strangers.push_back(self.now);
+        }
+        let strangers = self.strangers.len();
         let Some(part) = self.bound() else { return };
         // Whoever came in while X was larger is still in.
         let x = self.highest_x;
@@ -976,8 +974,8 @@ fn sabotaged(plan: &Plan) -> Fleet {
 /// How many a blind server may let in at least, if any: what its budget must allow, whatever it knows of the fleet.
 fn budget_left(server: &mut Server, fleet: &Fleet, lives: u64) -> Option<f64> {
     let glance = server.glance();
-    // It has not noticed yet that it slept.
-    let sleeps = server.sleeps_until.is_some();
+    // It has not noticed yet that it slept, or nobody can say whether it has.
+    let sleeps = server.sleeps_until.is_some() || server.may_have_paused;
     if sleeps || glance.coverage == glance.filters || server.rounds_in_a_row >= 3 || fleet.on_outage == OnOutage::Closed
     {
         return None;

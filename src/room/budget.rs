@@ -70,9 +70,12 @@ impl Budget {
         self.rounds_in_a_row = 0;
     }
 
-    /// The process was paused for so long that what it knew is old.
+    /// The process was paused for so long that what it knew is old. A server that knew nobody before has no second budget.
     pub(super) fn forget(&mut self) {
-        *self = Self { without_store: self.without_store, ..Self::default() };
+        if std::mem::take(&mut self.has_known) {
+            self.admitted = 0;
+        }
+        (self.unheard_of, self.rounds_in_a_row) = Default::default();
     }
 
     /// The bootstrap has ended, and no store has answered.
@@ -212,6 +215,8 @@ mod tests {
         budget.forget();
         assert!(!budget.has_settled());
         assert_eq!(admitted(&mut budget, 2000.0), 20);
+        budget.forget();
+        assert_eq!(admitted(&mut budget, 2000.0), 0, "a stranger that is paused again has spent its budget");
     }
 
     #[test]

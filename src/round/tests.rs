@@ -83,7 +83,8 @@ fn server_of_minutes(minutes: u64) -> (Arc<ManualClock>, MemoryStore, Exchange) 
 }
 
 fn exchange_at(clock: &Arc<ManualClock>) -> (Headcount, Worker, Exchange) {
-    let builder = Headcount::builder().max_active_users(1000).secret("the key of the whole fleet");
+    // So large that a server that is paused each minute, and so knows nobody, admits one player in each.
+    let builder = Headcount::builder().max_active_users(5000).capacity(16_384).secret("the key of the whole fleet");
     let (headcount, worker) = builder.clock(Arc::clone(clock)).build().unwrap();
     let exchange = headcount.exchange_by("test", Protocol::HEADCOUNT);
     (headcount, worker, exchange)
@@ -478,8 +479,8 @@ fn each_of_four_servers_hands_out_a_quarter_of_the_fleets_share() {
             play(exchange, &store, |_| ());
         }
     }
-    // A quarter of the 1,000 free seats per round, all servers together; each server rounds up or down.
+    // A quarter of the 5,000 free seats per round, all servers together; each server rounds up or down.
     for (headcount, ..) in &servers {
-        assert!((62..=63).contains(&headcount.status().share), "{}", headcount.status().share);
+        assert!((312..=313).contains(&headcount.status().share), "{}", headcount.status().share);
     }
 }
