@@ -1,4 +1,4 @@
-//! The store in Redis: one key per minute, and four small keys beside them.
+//! The store in Redis: one key per minute, and five small keys beside them.
 //!
 //! A minute's key is a hash with the fields `ts` and `value`, written by a script that compares `ts`. Where filters are
 //! large, it is a string instead: the same two, with a line feed in between. A plain `SET` then *stages* the value under a
@@ -37,7 +37,7 @@ const NO_VALUE_OF_OURS: &str = "!";
 const WORTH_ASKING_BYTES: usize = 256 << 10;
 
 /// Values of filters from this size on are staged. As an argument of a script, a value of 512 KiB takes Redis 0.9 ms, and
-/// one of 4 MB 7 ms (`cargo test --test redis costs_redis -- --nocapture`); staged, 0.2 and 0.8 ms. Below, a write is one
+/// one of 4 MB 7 ms (`cargo test --test redis costs_redis -- --nocapture`); staged, 0.2 and 1.5 ms. Below, a write is one
 /// command instead of three. The size is that of the empty filter as of the full one, so that neither the layout nor the
 /// number of commands depends on the load.
 pub(crate) const STAGED_FROM_BYTES: usize = 512 << 10;
