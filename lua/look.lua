@@ -14,21 +14,15 @@
 -- ARGV[8] 1 if this server has turned newcomers away since its last look
 --
 -- Returns { seconds, microseconds, since, beat before this look, gap_from, gap_to, gap_by, override, nodes,
---           nodes that turn newcomers away, other generations alive, other generations with keys, refusal,
---           ts and size of each slot in the order of KEYS, { member of nodes, ms, … } };
--- '' stands for nothing, '!' for what is no value of ours.
+--           nodes that turn newcomers away, refusal, ts and size of each slot in the order of KEYS,
+--           { other generation with keys, 1 if it is alive, … }, { member of nodes, ms, … } };
+-- '' stands for nothing, '!' for what is no value of ours. versions.lua stands before this script.
 --
 -- Atomic, so that the clock, the versions and the nodes belong to one moment. The writes are noted and never fail the
 -- look: under OOM, or on a replica, a server still reads.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local refusal = ''
-
-local function read(...)
-  local answer = redis.pcall(...)
-  if type(answer) == 'table' and answer.err then return '!' end
-  return answer or ''
-end
 
 local function write(...)
   local answer = redis.pcall(...)
@@ -72,43 +66,18 @@ for key = 1, 5 do write('PEXPIRE', KEYS[key], ARGV[3]) end
 
 local nodes = read('ZCOUNT', KEYS[2], dead, '+inf')
 local wanting = read('ZCOUNT', KEYS[5], '-inf', '+inf')
-local function other_generations(from)
-  local others, found = 0, read('ZRANGEBYSCORE', KEYS[4], from, '+inf')
-  for _, generation in ipairs(found == '!' and {} or found) do
-    if generation ~= ARGV[4] then others = others + 1 end
+local beside, generations = {}, read('ZREVRANGE', KEYS[4], 0, 15, 'WITHSCORES')
+for at = 1, generations == '!' and 0 or #generations, 2 do
+  if generations[at] ~= ARGV[4] and #generations[at] == 16 then
+    beside[#beside + 1] = generations[at]
+    beside[#beside + 1] = now - generations[at + 1] < tonumber(ARGV[2]) and 1 or 0
   end
-  return others
 end
 
 local gap = { field('gap_from'), field('gap_to'), field('gap_by') }
-local answer = { clock[1], clock[2], since, last, gap[1], gap[2], gap[3], override, nodes, wanting,
-                 other_generations(dead), other_generations('-inf'), refusal }
-local function version_of_hash(key)
-  local size = read('HSTRLEN', key, 'ts')
-  local value_size = read('HSTRLEN', key, 'value')
-  local ts = ''
-  if size == '!' or size > 64 then
-    ts = '!'
-  elseif size > 0 then
-    ts = read('HGET', key, 'ts')
-    if not string.match(ts, '^[%w%-]+$') then ts = '!' end
-  elseif value_size > 0 then
-    ts = '!'
-  end
-  return ts, value_size
-end
-
-local function version_of_string(key)
-  local head = read('GETRANGE', key, 0, 64)
-  if head == '' then return '', 0 end
-  local ts, size = string.match(head, '^([%w%-]+)\n'), read('STRLEN', key)
-  if not ts then return '!', size end
-  return ts, size - #ts - 1
-end
-
-local version_of = ARGV[7] == 'string' and version_of_string or version_of_hash
+local answer = { clock[1], clock[2], since, last, gap[1], gap[2], gap[3], override, nodes, wanting, refusal }
 for key = 6, #KEYS do
-  local ts, value_size = version_of(KEYS[key])
+  local ts, value_size = version_of(KEYS[key], ARGV[7])
   answer[#answer + 1] = ts
   answer[#answer + 1] = value_size
 end
@@ -123,5 +92,6 @@ if tonumber(ARGV[6]) > 0 then
     end
   end
 end
+answer[#answer + 1] = beside
 answer[#answer + 1] = named
 return answer

@@ -2,7 +2,7 @@
 --
 -- KEYS[1] fleet: hash { since, beat } · KEYS[2] generations: sorted set by ms of their last look
 -- ARGV[1] slot · ARGV[2] '1' to claim it as new, '0' to write back what the fleet knows · ARGV[3] ms to keep it
--- ARGV[4] this generation
+-- ARGV[4…] this generation, and others whose users the claiming server knows
 --
 -- Returns the recorded slot, '' if the claim was refused: another generation may have keys left, whose users are in.
 --
@@ -14,8 +14,10 @@ end
 local slot = tonumber(ARGV[1])
 if known and known <= slot then return string.format('%.0f', known) end
 if ARGV[2] == '1' then
+  local known = {}
+  for place = 4, #ARGV do known[ARGV[place]] = true end
   for _, generation in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
-    if generation ~= ARGV[4] then return '' end
+    if not known[generation] then return '' end
   end
 end
 redis.call('HSET', KEYS[1], 'since', ARGV[1])

@@ -188,6 +188,33 @@ impl Bloom {
         difference
     }
 
+    /// How many fingerprints two filters of any shapes share, estimated.
+    ///
+    /// A shared fingerprint lies in lines of both filters that overlap, if the lines of each are laid side by side over
+    /// the same length, and sets the same bits in both. So each line of the coarser filter is held against all lines of
+    /// the finer one that it overlaps: what is shared is the sum of both less the union. Fingerprints of the finer filter
+    /// that lie beyond the coarser line's ends are in that filter and in the union, and cancel out.
+    ///
+    /// # Cost
+    /// Both filters are read, the finer one up to twice.
+    pub(crate) fn shared_with(&self, other: &Self) -> f64 {
+        let (coarse, fine) = if self.shape.lines() <= other.shape.lines() { (self, other) } else { (other, self) };
+        let [lines, fine_lines] = [coarse, fine].map(|filter| u64::from(filter.shape.lines()));
+        let (mut ones_there, mut ones_together) = (0, 0);
+        for (at, line) in (0..lines).zip(coarse.lines()) {
+            let (from, to) = (at * fine_lines / lines, ((at + 1) * fine_lines).div_ceil(lines));
+            let overlapping = &fine.lines()[from as usize..to as usize];
+            for (lane, word) in line.iter().enumerate() {
+                let there = overlapping.iter().fold(0, |all, line| all | line[lane]);
+                ones_there += u64::from(there.count_ones());
+                ones_together += u64::from((there | word).count_ones());
+            }
+        }
+        let users = |ones| coarse.shape.estimate(ones).users;
+        let shared = users(coarse.ones) + users(ones_there) - users(ones_together);
+        shared.clamp(0.0, self.estimate().users.min(other.estimate().users))
+    }
+
     /// Empties the filter and keeps its memory.
     pub fn clear(&mut self) {
         self.words_mut().fill(0);
@@ -327,6 +354,34 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(1);
         let full = filter(&std::iter::repeat_with(|| random.u64(..)).take(2000).collect::<Vec<_>>());
         assert!((3e-4..3e-3).contains(&full.false_positive_ratio()), "{}", full.false_positive_ratio());
+    }
+
+    #[test]
+    fn what_two_filters_of_any_shapes_share_is_estimated() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for (capacity, other_capacity) in [(20_000, 20_000), (20_000, 40_000), (20_000, 50_021), (40_000, 23_456)] {
+            for (own, shared, theirs) in [(0, 0, 9000), (10_000, 0, 9000), (3000, 5000, 1000), (2000, 18_000, 0)] {
+                let filter_of = |capacity| Bloom::new(Shape::for_capacity(capacity, 1e-3).unwrap());
+                let (mut one, mut other) = (filter_of(capacity), filter_of(other_capacity));
+                for place in 0..own + shared + theirs {
+                    let fingerprint = Fingerprint(random.u64(..));
+                    if place < own + shared {
+                        one.insert(fingerprint);
+                    }
+                    if place >= own {
+                        other.insert(fingerprint);
+                    }
+                }
+                let found = one.shared_with(&other);
+                let all = f64::from(own + shared + theirs);
+                assert!(
+                    (found - f64::from(shared)).abs() < 0.01 * all,
+                    "{capacity} and {other_capacity}: {found:.0} of {all}, {shared} are shared"
+                );
+                let turned = other.shared_with(&one);
+                assert!((found - turned).abs() < 1e-6, "{found} is not {turned}");
+            }
+        }
     }
 
     #[test]

@@ -16,14 +16,14 @@ mod supervision;
 mod visits;
 mod worker;
 
-use crate::bloom::Bloom;
+use crate::bloom::{Bloom, Estimate};
 use crate::config::{Config, Settings};
 use crate::failpoints;
 use crate::fingerprint::Fingerprint;
 use crate::limiter_status::LimiterStatus;
 use crate::pass::{Pass, PassCheck};
 use crate::ring::codec::Codec;
-use crate::ring::{Present, Ring};
+use crate::ring::{Beside, Present, Ring, Sight};
 use crate::room::{Link, Mode, Override, OverrideMode, Room, Seat, Version};
 use crate::sharded::{RawShardedLock, ShardedCounters, ShardedLock};
 use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -137,6 +137,8 @@ type ShownLimiter = (String, Box<dyn Fn() -> LimiterStatus + Send + Sync>);
 /// What the lock guards.
 pub(crate) struct State {
     pub(crate) ring: Ring,
+    /// Whom other generations remember.
+    pub(crate) beside: Beside,
     pub(crate) room: Room,
     /// Fleet time as of the worker's last tick.
     now: Timestamp,
@@ -681,7 +683,22 @@ impl Drop for Writing<'_> {
 
 impl State {
     pub(crate) fn active_users(&self) -> f64 {
-        self.ring.union().estimate().users
+        self.estimate().users
+    }
+
+    /// E, and the error of sampling.
+    pub(crate) fn estimate(&self) -> Estimate {
+        let (ours, beside) = (self.ring.union().estimate(), self.beside.users());
+        Estimate { users: ours.users + beside, low: ours.low + beside, high: ours.high + beside, ..ours }
+    }
+
+    /// Whether a fingerprint is remembered, here or by another generation.
+    #[inline]
+    pub(crate) fn sight(&self, fingerprint: Fingerprint) -> Sight {
+        match self.ring.sight(fingerprint) {
+            Sight::Unseen if self.beside.has(fingerprint) => Sight::Older,
+            sight => sight,
+        }
     }
 
     /// Notes fleet time, from which the present mode counts when it changes.

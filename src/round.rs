@@ -16,10 +16,12 @@ mod demand;
 #[cfg(test)]
 mod lock;
 mod messages;
+mod others;
 mod pace;
 
 use crate::failpoints;
 use crate::headcount::{Headcount, Shared, State};
+use crate::ring::Beside;
 use crate::ring::codec::DecodeError;
 use crate::room::{Link, Renewal};
 use crate::store_error::StoreError;
@@ -32,8 +34,12 @@ use std::time::Duration;
 use coverage::Coverage;
 use demand::Demand;
 pub use messages::{
-    Entry, Gap, Identity, Looked, Node, Outgoing, Publish, Published, Reply, Request, Since, Stamp, Stored,
+    Entry, Gap, Identity, Looked, LookedBeside, Node, OtherGeneration, Outgoing, Publish, Published, Reply, Request,
+    Since, Stamp, Stored,
 };
+#[cfg(feature = "redis")]
+pub(crate) use others::MOST_BYTES_BESIDE;
+use others::Others;
 pub use pace::Pace;
 
 /// Values fetched at a time: bounds the memory of a catch-up.
@@ -204,8 +210,7 @@ pub struct Round {
     dice: fastrand::Rng,
     has_looked: bool,
     demand: Demand,
-    /// Whether users of another generation may be inside, as of the last look.
-    foreign_users: bool,
+    others: Others,
     /// What is known of each minute's value in the store.
     known: BTreeMap<Slot, Known>,
     coverage: Coverage,
@@ -214,6 +219,8 @@ pub struct Round {
     under_way: bool,
     /// Minutes whose news the look has shown, until they are read.
     shown: BTreeSet<Slot>,
+    /// Those that are to be fetched, with the sizes of their values, while other generations are read.
+    unread: Vec<(Slot, usize)>,
     started: Duration,
     looked: Duration,
     /// The store's clock is far from ours, and nobody knows yet which is right.
@@ -243,6 +250,8 @@ enum Phase {
     Idle,
     Looking { slots: Vec<Slot>, corrected: bool },
     Fetching { left: Vec<(Slot, usize)>, asked: Vec<Slot> },
+    LookingBeside { generation: u64, slots: Vec<Slot> },
+    FetchingBeside { generation: u64, left: Vec<(Slot, usize)>, asked: Vec<Slot> },
     Publishing(Vec<InFlight>),
 }
 
@@ -297,12 +306,13 @@ impl Round {
             dice: fastrand::Rng::with_seed(seed),
             has_looked: false,
             demand: Demand::default(),
-            foreign_users: false,
+            others: Others::new(),
             known: BTreeMap::new(),
             coverage: Coverage::default(),
             phase: Phase::Idle,
             under_way: false,
             shown: BTreeSet::new(),
+            unread: Vec::new(),
             started: Duration::ZERO,
             looked: Duration::ZERO,
             doubted: false,
@@ -346,6 +356,16 @@ impl Round {
                 self.read_values(&asked, stored);
                 self.fetch(left, now)
             }
+            (Phase::LookingBeside { generation, slots }, Ok(Reply::LookedBeside(looked))) => {
+                let left = self.others.look(generation, &slots, looked);
+                self.fetch_beside(generation, left, now)
+            }
+            (Phase::FetchingBeside { generation, left, asked }, Ok(Reply::Fetched(stored))) => {
+                self.shared.sync.lock().bytes_received +=
+                    stored.iter().map(|value| value.value.len() as u64).sum::<u64>();
+                self.others.read(generation, &asked, stored, &self.shared.codec);
+                self.fetch_beside(generation, left, now)
+            }
             (Phase::Publishing(in_flight), Ok(Reply::Published(published))) => {
                 self.read_result(in_flight, &published, now)
             }
@@ -358,7 +378,7 @@ impl Round {
     pub fn time_for(&self, request: &Request) -> Duration {
         match request {
             Request::Look { .. } if self.shared.sync.lock().last_success.is_none() => FIRST_ANSWER,
-            Request::Fetch { slots } if slots.len() >= CATCH_UP_VALUES => CATCH_UP,
+            Request::Fetch { slots } | Request::FetchBeside { slots, .. } if slots.len() >= CATCH_UP_VALUES => CATCH_UP,
             Request::Publish(news) if news.minutes.len() >= CATCH_UP_VALUES => CATCH_UP,
             _ => self.shared.settings.sync_every.mul_f64(0.8).max(LEAST_TIMEOUT),
         }
@@ -399,7 +419,7 @@ impl Round {
             return Next::Ask(self.look(now, true));
         }
         self.demand.wanting = looked.wanting;
-        self.foreign_users = looked.foreign_keys;
+        self.others.begin(&looked.other_generations);
         self.tell_figures(&looked, now);
         self.news = Publish { operator: self.heed(&looked), ..Publish::default() };
         let current = self.shared.state.read().ring.current();
@@ -427,7 +447,8 @@ impl Round {
                 left.push((slot, entry.bytes));
             }
         }
-        self.fetch(left, now)
+        self.unread = left;
+        self.look_beside(now)
     }
 
     /// Sets the fleet's clock. Returns whether the current minute turned out to have another number.
@@ -475,9 +496,10 @@ impl Round {
         let mut figures = self.shared.sync.lock();
         figures.nodes = looked.nodes;
         figures.named = looked.named.iter().map(|node| (node.name.clone(), looked.time.since(node.looked))).collect();
-        if looked.foreign_generation != figures.foreign_generation {
-            figures.foreign_generation = looked.foreign_generation;
-            if looked.foreign_generation {
+        let foreign_generation = looked.other_generations.iter().any(|other| other.is_alive);
+        if foreign_generation != figures.foreign_generation {
+            figures.foreign_generation = foreign_generation;
+            if foreign_generation {
                 tracing::error!(
                     "servers with other filters or another key share this namespace: they do not know our users"
                 );
@@ -535,22 +557,53 @@ impl Round {
         }
     }
 
+    // --- other generations: read first, so that no minute is covered before their users are known ---
+
+    fn look_beside(&mut self, now: Duration) -> Next {
+        let Some(generation) = self.others.next() else {
+            self.tell_others();
+            let left = std::mem::take(&mut self.unread);
+            return self.fetch(left, now);
+        };
+        let slots: Vec<_> = self.shared.state.read().ring.slots().collect();
+        self.phase = Phase::LookingBeside { generation, slots: slots.clone() };
+        Next::Ask(Request::LookBeside { generation, slots })
+    }
+
+    fn fetch_beside(&mut self, generation: u64, mut left: Vec<(Slot, usize)>, now: Duration) -> Next {
+        if left.is_empty() {
+            return self.look_beside(now);
+        }
+        let slots = take_some(&mut left);
+        self.phase = Phase::FetchingBeside { generation, left, asked: slots.clone() };
+        Next::Ask(Request::FetchBeside { generation, slots })
+    }
+
+    /// Everything of other generations is read: decisions may know it.
+    fn tell_others(&mut self) {
+        let news = self.others.news().map(Beside::new);
+        let users = {
+            let state = self.shared.state.read();
+            let beside = news.as_ref().unwrap_or(&state.beside);
+            if news.is_none() && beside.is_empty() {
+                return;
+            }
+            beside.estimate(state.ring.union())
+        };
+        let _old = self.shared.change(|state| {
+            let old = news.map(|news| std::mem::replace(&mut state.beside, news));
+            state.beside.set_users(users);
+            old
+        });
+    }
+
     // --- fetch ---
 
     fn fetch(&mut self, mut left: Vec<(Slot, usize)>, now: Duration) -> Next {
         if left.is_empty() {
             return self.succeed(now);
         }
-        let mut bytes = 0;
-        let mut take = 0;
-        for &(_, size) in &left {
-            bytes += size;
-            if take > 0 && bytes > FETCH_AT_MOST_BYTES {
-                break;
-            }
-            take += 1;
-        }
-        let slots: Vec<_> = left.drain(..take).map(|(slot, _)| slot).collect();
+        let slots = take_some(&mut left);
         self.phase = Phase::Fetching { left, asked: slots.clone() };
         Next::Ask(Request::Fetch { slots })
     }
@@ -645,8 +698,8 @@ impl Round {
             state.room.renew(Renewal {
                 active_users: state.active_users(),
                 covered: state.ring.is_covered(),
-                foreign_users: self.foreign_users,
-                nodes,
+                foreign_users: self.others.has_unknown(),
+                nodes: nodes.saturating_add(self.others.nodes()),
                 counted: self.looked,
                 alive_for: self.shared.settings.alive_for(),
                 wants: self.demand.lasts(),
@@ -670,6 +723,9 @@ impl Round {
             return self.end_unwritten(now);
         }
         let mut in_flight = Vec::new();
+        if news.since.is_some_and(|since| since.claimed) {
+            news.known_beside = self.others.known();
+        }
         for slot in self.choose_dirty() {
             if let Some((outgoing, on_its_way)) = self.pack(slot) {
                 news.minutes.push(outgoing);
@@ -786,7 +842,7 @@ impl Round {
                 drop(state);
                 self.tell_unwritten(error);
             }
-            Phase::Fetching { .. } => {
+            Phase::Fetching { .. } | Phase::LookingBeside { .. } | Phase::FetchingBeside { .. } => {
                 self.coverage.leave_unread(&self.shared, self.shown.iter().copied());
                 self.lose_store(error);
             }
@@ -808,6 +864,7 @@ impl Round {
         }
         self.phase = Phase::Idle;
         self.known.clear();
+        self.others.tell_again();
         self.news = Publish::default();
         self.coverage.leave_unread(&self.shared, self.shown.iter().copied());
         self.shared.change(|state| state.room.lose_store());
@@ -853,6 +910,17 @@ impl Round {
         self.shared.round_times.record(now.saturating_sub(self.started));
         Next::Done(outcome)
     }
+}
+
+/// The first minutes of a list of them with the sizes of their values: as many as are fetched at a time.
+fn take_some(left: &mut Vec<(Slot, usize)>) -> Vec<Slot> {
+    let mut bytes = 0;
+    let mut fits = |&(_, size): &(Slot, usize)| {
+        bytes += size;
+        bytes <= FETCH_AT_MOST_BYTES
+    };
+    let some = left.iter().take_while(|value| fits(value)).count().max(1);
+    left.drain(..some.min(left.len())).map(|(slot, _)| slot).collect()
 }
 
 #[cfg(test)]

@@ -73,8 +73,7 @@ const HEAVY_BYTES: usize = 128 << 10;
 ///                     nodes: 2,
 ///                     wanting: 0,
 ///                     named: Vec::new(),
-///                     foreign_generation: false,
-///                     foreign_keys: false,
+///                     other_generations: Vec::new(),
 ///                     write_refused: None,
 ///                 })
 ///             }
@@ -97,6 +96,9 @@ const HEAVY_BYTES: usize = 128 << 10;
 ///                 Reply::Published(Published { written, since: None })
 ///             }
 ///             Request::Leave => Reply::Left,
+///             Request::LookBeside { .. } | Request::FetchBeside { .. } => {
+///                 return Err(StoreError::corrupt("a question about another generation; there is only one on this board"));
+///             }
 ///         })
 ///     }
 /// }

@@ -448,12 +448,12 @@ async fn an_override_ends_everywhere_by_itself() {
 }
 
 #[tokio::test]
-async fn another_generation_is_an_alarm_and_never_mixes() {
+async fn servers_with_another_key_are_an_alarm_and_share_no_users() {
     let mut fleet = Fleet::new();
     let mut a = fleet.start();
     fleet.pass(5, &mut [&mut a]).await;
     assert_eq!(a.decide("alice"), Decision::Newcomer);
-    let mut other = fleet.start_as(|builder| builder.capacity(100_000));
+    let mut other = fleet.start_as(|builder| builder.secret("the key of another fleet"));
     fleet.pass(10, &mut [&mut a, &mut other]).await;
     assert!(a.headcount.status().sync.foreign_generation);
     assert!(other.headcount.status().sync.foreign_generation);
@@ -462,6 +462,135 @@ async fn another_generation_is_an_alarm_and_never_mixes() {
     assert_eq!(a.headcount.status().active_users.estimate, 1);
     fleet.pass(31 * 60, &mut [&mut a, &mut other]).await;
     assert_eq!(other.coverage(), 31);
+}
+
+#[tokio::test]
+async fn a_deploy_with_another_key_lets_in_x_beside_those_who_are_in() {
+    let mut fleet = Fleet::new();
+    let mut old = fleet.start_as(|builder| builder.max_active_users(100));
+    fleet.pass(5, &mut [&mut old]).await;
+    fill(&fleet, &mut [&mut old], 100).await;
+    let another_key = |builder: Builder| builder.secret("the key of another fleet").max_active_users(100);
+    let (mut b, mut c) = (fleet.start_as(another_key), fleet.start_as(another_key));
+    let mut came = 0;
+    for second in 0..60 {
+        fleet.pass(1, &mut [&mut old, &mut b, &mut c]).await;
+        // First those who are in, a few each second and again and again, then a crowd.
+        for place in 0..40 {
+            let token =
+                if second < 30 { format!("user-{}", (40 * second + place) % 100) } else { format!("{second}-{place}") };
+            let server = [&b, &c][place % 2];
+            came += usize::from(matches!(server.decide(&token), Decision::Warming | Decision::Newcomer));
+        }
+        if second == 29 {
+            assert!((0..100).all(|user| b.decide(&format!("user-{user}")) == Decision::Seen), "who is in stays in");
+        }
+    }
+    assert!(came <= 105, "{came} came in beside the 100 who were");
+}
+
+/// Lets so many users in, as room allows.
+async fn fill(fleet: &Fleet, servers: &mut [&mut Server], users: usize) {
+    let mut left: Vec<_> = (0..users).map(|user| format!("user-{user}")).collect();
+    for _ in 0..120 {
+        left.retain(|user| !matches!(servers[0].decide(user), Decision::Newcomer | Decision::Seen | Decision::Warming));
+        fleet.pass(1, servers).await;
+    }
+    assert!(left.len() <= 2, "{} of {users} did not get in", left.len());
+}
+
+#[tokio::test]
+async fn a_deploy_of_another_capacity_keeps_everybody_in_and_the_house_full() {
+    let mut fleet = Fleet::new();
+    let (mut a, mut b) = (fleet.start(), fleet.start());
+    fleet.pass(5, &mut [&mut a, &mut b]).await;
+    fill(&fleet, &mut [&mut a, &mut b], 1000).await;
+    let larger = |builder: Builder| builder.capacity(50_000);
+    let mut first = fleet.start_as(larger);
+    assert_eq!(first.decide("user-1"), Decision::Warming, "nothing is read yet");
+    fleet.pass(1, &mut [&mut a, &mut b, &mut first]).await;
+    assert_eq!(first.decide("user-2"), Decision::Seen, "the first round has read who is in");
+    fleet.pass(5, &mut [&mut a, &mut b, &mut first]).await;
+    assert_eq!(first.coverage(), 31, "no window has to be lived");
+    assert!(first.headcount.is_ready());
+
+    // One half of them comes to the new server, and is counted once.
+    assert!((0..500).all(|user| first.decide(&format!("user-{user}")) == Decision::Seen));
+    let mut let_in = 0;
+    for second in 0..60 {
+        for (place, server) in [&a, &b, &first].into_iter().enumerate() {
+            let_in += (0..20).filter(|n| server.decide(&format!("{second}-{place}-{n}")) == Decision::Newcomer).count();
+        }
+        fleet.pass(1, &mut [&mut a, &mut b, &mut first]).await;
+    }
+    assert!(let_in <= 20, "{let_in} came into a full house");
+    for server in [&a, &b, &first] {
+        let estimate = server.headcount.status().active_users.estimate;
+        assert!((985..=1025).contains(&estimate), "{estimate}, where 1000 are in");
+        assert!((0..1000).all(|user| server.decide(&format!("user-{user}")) == Decision::Seen));
+    }
+
+    // The old servers stop, and a second new one comes: it was told by the first that nobody was in before.
+    let mut second = fleet.start_as(larger);
+    drop((a, b));
+    fleet.pass(1, &mut [&mut first, &mut second]).await;
+    assert_eq!((second.coverage(), second.decide("user-999")), (31, Decision::Seen));
+    fleet.pass(31 * 60, &mut [&mut first, &mut second]).await;
+    assert_eq!(first.headcount.status().active_users.estimate, 0, "who is silent is forgotten");
+    fleet.pass(5 * 60, &mut [&mut first, &mut second]).await;
+    assert!(!first.headcount.status().sync.foreign_generation);
+}
+
+#[tokio::test]
+async fn during_a_deploy_newcomers_of_each_generation_are_seen_by_the_other() {
+    let mut fleet = Fleet::new();
+    let mut old = fleet.start();
+    fleet.pass(5, &mut [&mut old]).await;
+    assert_eq!(old.decide("alice"), Decision::Newcomer);
+    fleet.pass(1, &mut [&mut old]).await;
+    let mut new = fleet.start_as(|builder| builder.capacity(50_000));
+    fleet.pass(10, &mut [&mut old, &mut new]).await;
+    assert_eq!((old.decide("bob"), new.decide("carol")), (Decision::Newcomer, Decision::Newcomer));
+    fleet.pass(2, &mut [&mut old, &mut new]).await;
+    assert_eq!((new.decide("bob"), old.decide("carol")), (Decision::Seen, Decision::Seen));
+    assert!(new.headcount.touch("alice"));
+    fleet.pass(2, &mut [&mut old, &mut new]).await;
+    let estimates = [&old, &new].map(|server| server.headcount.status().active_users.estimate);
+    assert_eq!(estimates, [3, 3], "who is known to both is one user");
+    // What a server reads of others keeps nobody in beyond the window.
+    fleet.pass(32 * 60, &mut [&mut old, &mut new]).await;
+    let estimates = [&old, &new].map(|server| server.headcount.status().active_users.estimate);
+    assert_eq!(estimates, [0, 0]);
+}
+
+#[tokio::test]
+async fn a_whole_fleet_that_is_stopped_and_started_with_another_capacity_knows_who_is_in() {
+    let mut fleet = Fleet::new();
+    let mut old = fleet.start();
+    fleet.pass(5, &mut [&mut old]).await;
+    fill(&fleet, &mut [&mut old], 1000).await;
+    drop(old);
+    let mut new = fleet.start_as(|builder| builder.capacity(20_000));
+    fleet.pass(6, &mut [&mut new]).await;
+    assert_eq!(new.coverage(), 31);
+    let strangers = (0..100).filter(|stranger| new.decide(&format!("stranger-{stranger}")) != Decision::Rejected);
+    assert!(strangers.count() < 20);
+    assert!((0..990).all(|user| new.decide(&format!("user-{user}")) == Decision::Seen));
+}
+
+#[tokio::test]
+async fn users_of_another_generation_stay_in_while_its_values_cannot_be_fetched() {
+    let mut fleet = Fleet::new();
+    let mut old = fleet.start();
+    fleet.pass(5, &mut [&mut old]).await;
+    fill(&fleet, &mut [&mut old], 1000).await;
+    let mut new = fleet.start_as(|builder| builder.capacity(50_000));
+    fleet.pass(6, &mut [&mut old, &mut new]).await;
+    new.weather.away.store(true, SeqCst);
+    fleet.pass(120, &mut [&mut old, &mut new]).await;
+    assert!((0..990).all(|user| new.decide(&format!("user-{user}")) == Decision::Seen));
+    let strangers = (0..100).filter(|stranger| new.decide(&format!("stranger-{stranger}")) != Decision::Rejected);
+    assert!(strangers.count() < 20);
 }
 
 #[tokio::test]

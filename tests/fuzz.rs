@@ -9,7 +9,9 @@ use flate2::{Compress, Compression, FlushCompress, write::GzEncoder};
 use headcount::bloom::{Bloom, Shape};
 use headcount::fingerprint::FingerprintKey;
 use headcount::internals::{Values, keyed_hash};
-use headcount::round::{Entry, Gap, Identity, Looked, Node, Published, Reply, Request, Stamp, Stored};
+use headcount::round::{
+    Entry, Gap, Identity, Looked, LookedBeside, Node, OtherGeneration, Published, Reply, Request, Stamp, Stored,
+};
 use headcount::time::{ManualClock, Slot, Timestamp};
 use headcount::{Builder, FilterStore, Headcount, Override, StoreError, TokenSource};
 use http_body_util::{BodyExt, Full};
@@ -548,14 +550,11 @@ impl Mad {
             closed_by: "x".into(),
         });
         let operator: Option<Box<Override>> = serde_json::from_slice(script.run()).ok();
-        let minutes = (0..slots + usize::from(script.u8() % 3))
-            .map(|_| {
-                let stamp = Stamp(String::from_utf8_lossy(script.run()).into_owned());
-                (!stamp.0.is_empty()).then(|| Entry { stamp, bytes: script.u64() as usize >> (script.u8() % 64) })
-            })
-            .collect();
+        let minutes = Self::entries(script, slots);
         let nodes = script.u64();
-        let foreign_generation = script.u8() % 4 == 3;
+        let others = script.u8() % 4;
+        let other = |_| OtherGeneration { generation: u64::from(script.u8() % 4), is_alive: script.u8() < 128 };
+        let other_generations = (0..others).map(other).collect();
         Looked {
             time: Timestamp::from_micros(time),
             minutes,
@@ -569,10 +568,20 @@ impl Mad {
                 name: String::from_utf8_lossy(script.run()).into_owned(),
                 looked: Timestamp::from_micros(script.u64()),
             }],
-            foreign_generation,
-            foreign_keys: foreign_generation,
+            other_generations,
             write_refused: (script.u8() % 8 == 7).then(|| StoreError::full("OOM")),
         }
+    }
+}
+
+impl Mad {
+    fn entries(script: &mut Script<'_>, slots: usize) -> Vec<Option<Entry>> {
+        let many = slots + usize::from(script.u8() % 3);
+        let entry = |_| {
+            let stamp = Stamp(String::from_utf8_lossy(script.run()).into_owned());
+            (!stamp.0.is_empty()).then(|| Entry { stamp, bytes: script.u64() as usize >> (script.u8() % 64) })
+        };
+        (0..many).map(entry).collect()
     }
 }
 
@@ -588,7 +597,7 @@ impl FilterStore for Mad {
             (15, _) => Err(StoreError::timeout("late")),
             (14, _) => Ok(Reply::Left),
             (_, Request::Look { slots, .. }) => Ok(Reply::Looked(Self::looked(&mut script, slots.len()))),
-            (_, Request::Fetch { slots }) => Ok(Reply::Fetched(
+            (_, Request::Fetch { slots } | Request::FetchBeside { slots, .. }) => Ok(Reply::Fetched(
                 slots
                     .into_iter()
                     .map(|slot| Stored {
@@ -598,6 +607,10 @@ impl FilterStore for Mad {
                     })
                     .collect(),
             )),
+            (_, Request::LookBeside { slots, .. }) => Ok(Reply::LookedBeside(LookedBeside {
+                minutes: Self::entries(&mut script, slots.len()),
+                nodes: script.u64(),
+            })),
             (_, Request::Publish(news)) => Ok(Reply::Published(Published {
                 written: news.minutes.iter().map(|_| script.u8() < 128).collect(),
                 since: (script.u8() < 128).then(|| Slot(script.u64())),

@@ -29,7 +29,7 @@ pub const CLOCK_STEP: f64 = 1.05;
 pub const CORRUPTION: f64 = 1.02;
 /// Servers join, leave, or die.
 pub const JOINING: f64 = 1.02;
-/// One server after another is replaced.
+/// One server after another is replaced, by one with another X or capacity.
 pub const DEPLOY: f64 = 1.02;
 
 /// The promise for a server that cannot exchange news holds for so large a part of the window: five minutes of thirty.
@@ -40,7 +40,6 @@ const LONGEST_WITHOUT_NEWS: u32 = 6;
 pub fn aftermath(kind: &Kind, quiet: Duration, fleet: &Fleet) -> Duration {
     match kind {
         Kind::StoreClock { forward: false, by } => quiet + *by + fleet.slot * (fleet.slots + 1),
-        Kind::Rolling { capacity, .. } if *capacity != fleet.capacity => quiet + fleet.slot * (fleet.slots + 2),
         _ => quiet,
     }
 }
@@ -64,7 +63,6 @@ pub fn of(kind: &Kind, lasting: Duration, fleet: &Fleet) -> Option<f64> {
         Kind::StoreClock { .. } => Some(CLOCK_STEP),
         Kind::Corrupt { .. } => Some(CORRUPTION),
         Kind::Crash { .. } | Kind::Leave { .. } | Kind::Join => Some(JOINING),
-        // The users of another generation are unknown, and everybody is admitted until a window has passed.
-        Kind::Rolling { capacity, .. } => (*capacity == fleet.capacity).then_some(DEPLOY),
+        Kind::Rolling { .. } => Some(DEPLOY),
     }
 }

@@ -85,7 +85,6 @@ pub struct Oracle {
 #[derive(Debug, Clone, Copy)]
 struct CalmAdmission {
     at: Duration,
-    generation: u64,
     /// The minute by the store's clock or the server's, whichever is earlier: it is remembered from then on.
     minute: Slot,
     /// The minute by the server's clock: others read it when it has begun for them, too.
@@ -167,7 +166,7 @@ impl Oracle {
         let latest = store.latest().plus(self.clock_error);
         let oldest = Slot::at(latest, fleet.slot).minus(u64::from(fleet.slots));
         let promised = (oldest.0..=server.current.0).find_map(|slot| {
-            let published = store.published(server.generation(), Slot(slot), token)?;
+            let published = store.published(Slot(slot), token)?;
             (published < began && slot <= server.has_seen.0).then_some((slot, published))
         });
         if let Some((slot, published)) = promised {
@@ -200,7 +199,10 @@ impl Oracle {
             self.expected_mistakes += likely - *before;
             *before = likely;
         }
-        if asked.decision == Decision::Seen && self.mistaken.insert(asked.token) {
+        if asked.decision == Decision::Seen
+            && !asked.server.knows_beside(asked.token)
+            && self.mistaken.insert(asked.token)
+        {
             let most = 4.0 + 6.0 * self.expected_mistakes;
             if self.mistaken.len() as f64 > most {
                 let found = self.mistaken.len();
@@ -261,9 +263,9 @@ impl Oracle {
         let before = self.calm_admissions[token].filter(|before| is_long_ago(before.at));
         match decision {
             Decision::Rejected => {
-                let Some(CalmAdmission { at, generation, minute, recorded }) = before else { return };
+                let Some(CalmAdmission { at, minute, recorded }) = before else { return };
                 let is_over = minute.0 + u64::from(fleet.slots) <= server.current.0;
-                if generation != server.generation() || is_over || recorded > server.has_seen {
+                if is_over || recorded > server.has_seen {
                     return;
                 }
                 self.checks.count(7);
@@ -273,8 +275,7 @@ impl Oracle {
                 if before.is_some() {
                     self.checks.count(7);
                 }
-                let (generation, recorded) = (server.generation(), server.current);
-                self.calm_admissions[token] = Some(CalmAdmission { at: now, generation, minute, recorded });
+                self.calm_admissions[token] = Some(CalmAdmission { at: now, minute, recorded: server.current });
             }
             _ => {}
         }
@@ -300,7 +301,7 @@ impl Oracle {
     /// Somebody was let in: by a server that knows nobody yet, as far as its budget goes.
     pub fn budget_is_kept(&mut self, place: usize, server: &Server, fleet: &Fleet, now: Duration) {
         let most = server.strangers_budget(fleet, now);
-        // Beside another generation, whose users it cannot know, it admits everybody from its third round on.
+        // Beside another generation whose users it does not know yet, it has the room that is left from its third round on.
         let is_beside = server.rounds_in_a_row >= 3;
         if !server.has_known && !server.may_have_paused && !is_beside && server.let_in_blindly > most {
             let what =
@@ -341,7 +342,7 @@ fn blind_because(server: &Server) -> Option<String> {
     server.slept_until().map(|woke| format!("it slept until {woke:.3?} and has read nothing since"))
 }
 
-/// Everybody who is in, by what the servers of a generation hold.
+/// Everybody who is in, by what servers and values hold.
 pub fn inside<'a>(minutes: impl Iterator<Item = (Slot, &'a Tokens)>, window: RangeInclusive<Slot>) -> usize {
     let mut all = Tokens::default();
     minutes.filter(|(slot, _)| window.contains(slot)).for_each(|(_, tokens)| all.unite(tokens));

@@ -7,7 +7,7 @@ use headcount::bloom::Shape;
 use headcount::fingerprint::FingerprintKey;
 use headcount::internals::{Glance, Values, glance};
 use headcount::round::Exchange;
-use headcount::time::Slot;
+use headcount::time::{Clock as _, Slot};
 use headcount::{Headcount, Worker};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -58,6 +58,9 @@ pub struct Server {
     slept: Option<(Duration, Slot)>,
     /// Whether it has heard from the store's clock.
     has_looked: bool,
+    /// Whether it reads another generation's values just now, and who was in those that it has read.
+    pub reads_beside: bool,
+    beside: BTreeMap<Slot, Tokens>,
     /// What it said last of its last success, in its own time.
     told_success: Option<Duration>,
     /// Whether the round under way has read everything.
@@ -132,6 +135,8 @@ impl Server {
             sleeps_until: None,
             slept: None,
             has_looked: false,
+            reads_beside: false,
+            beside: BTreeMap::new(),
             told_success: None,
             round_has_succeeded: false,
             rounds_in_a_row: 0,
@@ -209,6 +214,19 @@ impl Server {
     /// Whether a minute of its ring has a token, or is about to.
     pub fn holds(&self, token: usize) -> bool {
         self.held.range(self.oldest()..).any(|(_, tokens)| tokens.has(token)) || self.refreshing.contains(&token)
+    }
+
+    /// Whether it has read of a token in another generation.
+    pub fn knows_beside(&self, token: usize) -> bool {
+        self.beside.values().any(|tokens| tokens.has(token))
+    }
+
+    /// Values of another generation were read. It forgets them with its first round after they have left the window.
+    pub fn learn_beside(&mut self, brings: Vec<(Slot, Tokens)>) {
+        self.beside = self.beside.split_off(&self.oldest().minus(2));
+        for (slot, tokens) in brings {
+            self.beside.entry(slot).or_default().unite(&tokens);
+        }
     }
 
     /// Who is in the minutes of its ring.
@@ -312,10 +330,13 @@ impl Server {
     pub fn has_read(&mut self, ended: bool) {
         let glance = self.glance();
         let has_read = glance.last_success != self.told_success;
-        self.told_success = glance.last_success;
+        let before = std::mem::replace(&mut self.told_success, glance.last_success);
         if has_read && glance.is_up {
             self.round_has_succeeded = true;
-            self.rounds_in_a_row += 1;
+            // While a slow round lasts, the link ages: the round is the first of a row.
+            let since = before.map_or(Duration::ZERO, |before| self.clock.monotonic().saturating_sub(before));
+            let has_aged = since > self.exchange.identity.alive_for;
+            self.rounds_in_a_row = if has_aged { 1 } else { self.rounds_in_a_row + 1 };
             if self.rounds_in_a_row >= 3 && glance.coverage == glance.filters {
                 self.has_known = true;
                 self.last_known = self.round_began;

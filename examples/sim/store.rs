@@ -107,12 +107,16 @@ impl Store {
             Request::Publish(news) => news.minutes.iter().map(|minute| minute.slot).collect(),
             _ => Vec::new(),
         };
+        let generation = match &request {
+            Request::FetchBeside { generation, .. } => *generation,
+            _ => identity.generation,
+        };
         let reply = self.memory.answer(identity, request);
         let (mut brings, mut lost) = (Vec::new(), None);
         match &reply {
             Reply::Fetched(stored) => {
                 for value in stored {
-                    let held = self.values.get(&(identity.generation, value.slot));
+                    let held = self.values.get(&(generation, value.slot));
                     brings.extend(held.map(|held| (value.slot, held.tokens.clone())));
                 }
             }
@@ -162,16 +166,15 @@ impl Store {
             || self.stored(identity, slot).is_some_and(|stored| values.decode(slot, &stored.value).is_ok())
     }
 
-    /// Since when this generation's value of a minute holds a token.
-    pub fn published(&self, generation: u64, slot: Slot, token: usize) -> Option<Duration> {
-        let value = self.values.get(&(generation, slot)).filter(|value| value.tokens.has(token))?;
-        Some(value.since[token])
+    /// Since when a value of a minute holds a token, of whatever generation.
+    pub fn published(&self, slot: Slot, token: usize) -> Option<Duration> {
+        let value = |&generation| self.values.get(&(generation, slot)).filter(|value| value.tokens.has(token));
+        self.identities.keys().filter_map(value).map(|value| value.since[token]).min()
     }
 
-    /// Who is in this generation's values.
-    pub fn minutes(&self, generation: u64) -> impl Iterator<Item = (Slot, &Tokens)> {
-        let values = self.values.range((generation, Slot(0))..=(generation, Slot(u64::MAX)));
-        values.map(|(&(_, slot), value)| (slot, &value.tokens))
+    /// Who is in the values of all generations.
+    pub fn minutes(&self) -> impl Iterator<Item = (Slot, &Tokens)> {
+        self.values.iter().map(|(&(_, slot), value)| (slot, &value.tokens))
     }
 
     /// The bytes of a minute.

@@ -408,11 +408,15 @@ impl<'a> World<'a> {
         let next = server.exchange.round.answer(reply, server.clock.monotonic());
         server.follow_numbers(looked);
         let (figures, now) = (&mut self.figures, self.now);
-        server.learn(brings, |news, known| {
-            if let Some(figures) = figures {
-                figures.learned(place, news, known, now);
-            }
-        });
+        if server.reads_beside {
+            server.learn_beside(brings);
+        } else {
+            server.learn(brings, |news, known| {
+                if let Some(figures) = figures {
+                    figures.learned(place, news, known, now);
+                }
+            });
+        }
         match next {
             Next::Ask(request) => {
                 server.has_read(false);
@@ -508,6 +512,7 @@ impl<'a> World<'a> {
         if let Request::Fetch { slots } = &request {
             server.fetching.clone_from(slots);
         }
+        server.reads_beside = matches!(request, Request::FetchBeside { .. });
         if let Request::Look { slots, .. } = &request {
             let error = self.oracle.clock_error;
             let due = self.store.minute_known_to_all(self.fleet.slot, error);
@@ -530,6 +535,8 @@ impl<'a> World<'a> {
             let words = match &request {
                 Request::Look { slots, .. } => format!("looks at {} minutes up to {}", slots.len(), slots[0]),
                 Request::Fetch { slots } => format!("fetches {slots:?}"),
+                Request::LookBeside { generation, .. } => format!("looks at generation {generation:016x}"),
+                Request::FetchBeside { generation, slots } => format!("fetches {slots:?} of {generation:016x}"),
                 Request::Publish(news) => {
                     let minutes: Vec<_> = news
                         .minutes
@@ -628,7 +635,11 @@ impl<'a> World<'a> {
                 }
                 Some(Ok((reply, brings)))
             }
-            Request::Look { .. } | Request::Leave => {
+            Request::FetchBeside { .. } => {
+                let (reply, brings, _) = self.store.answer(&letter.identity, letter.request.clone(), &[], self.now);
+                Some(Ok((reply, brings)))
+            }
+            Request::Look { .. } | Request::LookBeside { .. } | Request::Leave => {
                 let mut reply = match &letter.request {
                     Request::Look { slots, .. } if read_only => {
                         Reply::Looked(self.store.look_without_writes(&letter.identity, slots))
@@ -772,8 +783,8 @@ impl<'a> World<'a> {
         let micros = self.plan.quiet.as_micros() as u64;
         let long_ago = Timestamp::from_micros(self.store.clock.wall().as_micros().saturating_sub(micros));
         let minutes = asked.oldest()..Slot::at(long_ago, self.fleet.slot);
-        let alike = self.servers.iter().flatten().filter(|server| server.generation() == asked.generation());
-        let holder = alike
+        let servers = self.servers.iter().flatten();
+        let holder = servers
             .filter(|server| server.life != asked.life)
             .find_map(|server| server.minutes().find(|(slot, tokens)| minutes.contains(slot) && tokens.has(token)));
         if let Some((slot, _)) = holder {
@@ -787,11 +798,11 @@ impl<'a> World<'a> {
         let Some(asked) = &self.servers[place] else { return 0 };
         // Before its first look a server only guesses what minute it is.
         let stores = Slot::at(self.store.clock.wall(), self.fleet.slot).minus(u64::from(self.fleet.slots));
-        let (generation, oldest) = (asked.generation(), asked.oldest().max(stores));
-        let servers = self.servers.iter().flatten().filter(|server| server.generation() == generation);
+        let oldest = asked.oldest().max(stores);
+        let servers = self.servers.iter().flatten();
         // After a jump back, the store keeps values of minutes to come.
         let newest = oldest.plus(u64::from(self.fleet.slots) + 1);
-        inside(servers.flat_map(Server::minutes).chain(self.store.minutes(generation)), oldest..=newest)
+        inside(servers.flat_map(Server::minutes).chain(self.store.minutes()), oldest..=newest)
     }
 
     // --- what goes wrong ---
@@ -992,7 +1003,8 @@ fn budget_left(server: &mut Server, fleet: &Fleet, lives: u64) -> Option<f64> {
 /// The next script of what is published, and who is in the values that it writes.
 fn first_part(news: &mut Publish, tokens: &mut Vec<Tokens>) -> (Publish, Vec<Tokens>) {
     if news.since.is_some() || news.operator.is_some() {
-        let part = Publish { minutes: Vec::new(), since: news.since.take(), operator: news.operator.take() };
+        let (since, known_beside) = (news.since.take(), std::mem::take(&mut news.known_beside));
+        let part = Publish { minutes: Vec::new(), since, known_beside, operator: news.operator.take() };
         return (part, Vec::new());
     }
     let minutes = if news.minutes.is_empty() { Vec::new() } else { vec![news.minutes.remove(0)] };

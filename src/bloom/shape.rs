@@ -77,6 +77,11 @@ impl Shape {
         Ok(Self { lines: enough })
     }
 
+    /// The shape with so many lines; `None` if no capacity calls for it.
+    pub(crate) fn of_lines(lines: u32) -> Option<Self> {
+        (1..=Self::MAX_CAPACITY as u32).contains(&lines).then_some(Self { lines })
+    }
+
     #[inline]
     pub(crate) fn lines(self) -> u32 {
         self.lines

@@ -8,8 +8,8 @@ use crate::config::{
 };
 use crate::fingerprint::{Fingerprint, FingerprintKey, MIN_KEY_BYTES};
 use crate::pass::PassCheck;
-use crate::ring::Ring;
 use crate::ring::codec::Codec;
+use crate::ring::{Beside, Ring};
 use crate::room::{Link, OnOutage, Refill, Room, Sharing};
 use crate::sharded::{ShardedCounters, ShardedLock};
 use crate::snapshot::{Loaded, Snapshot, create};
@@ -413,7 +413,7 @@ impl Builder {
             ticked: AtomicU64::new(u64::try_from(clock.monotonic().as_micros()).unwrap_or(u64::MAX)),
             fleet_clock: Mutex::new(fleet_clock),
             present: Arc::clone(ring.present()),
-            state: ShardedLock::new(State { ring, room, now, mode_changes: [0; 2] }),
+            state: ShardedLock::new(State { ring, beside: Beside::default(), room, now, mode_changes: [0; 2] }),
             gate: CachePadded::new(AtomicU8::new(0)),
             refreshes,
             refreshes_in_place: AtomicU64::new(0),

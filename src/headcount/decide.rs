@@ -130,11 +130,7 @@ impl Shared {
     }
 
     fn sees(&self, fingerprint: Fingerprint, terms: Terms<'_>) -> bool {
-        if terms.renews {
-            self.refresh(fingerprint)
-        } else {
-            self.state.read().ring.sight(fingerprint) != Sight::Unseen
-        }
+        if terms.renews { self.refresh(fingerprint) } else { self.state.read().sight(fingerprint) != Sight::Unseen }
     }
 
     fn accepts(&self, pass: &[u8], token: &[u8]) -> bool {
@@ -170,7 +166,7 @@ impl Shared {
     /// Has a fingerprint that was seen recorded in the current minute. Returns whether it was seen.
     pub(super) fn refresh(&self, fingerprint: Fingerprint) -> bool {
         let state = self.state.read();
-        match state.ring.sight(fingerprint) {
+        match state.sight(fingerprint) {
             Sight::Current => true,
             Sight::Older => {
                 // Sent while the lock is held: a turn, which empties the channel under the write lock, cannot miss it.
@@ -211,7 +207,7 @@ impl Shared {
             return self.limited(retry_after);
         }
         let mut state = self.write();
-        if state.ring.sight(fingerprint) != Sight::Unseen {
+        if state.sight(fingerprint) != Sight::Unseen {
             state.ring.record(fingerprint);
             return self.granted(Admitted::Seen, terms);
         }

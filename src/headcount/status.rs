@@ -461,7 +461,7 @@ impl Headcount {
         let clock_offset_seconds = seconds_ahead(shared.clock.wall(), fleet_now);
         let state = shared.state.read();
         let (mode, mode_since) = state.room.mode();
-        let estimate = state.ring.union().estimate();
+        let estimate = state.estimate();
         let alone = state.room.link() == Link::Alone;
         Status {
             version: env!("CARGO_PKG_VERSION"),
@@ -546,7 +546,7 @@ impl Shared {
     /// E, and how far to believe it.
     fn active_users(&self, state: &State, sync: &SyncFigures, now: Duration) -> ActiveUsers {
         let settings = &self.settings;
-        let estimate = state.ring.union().estimate();
+        let estimate = state.estimate();
         let age = sync.last_success.map(|at| now.saturating_sub(at));
         let alone = state.room.link() == Link::Alone;
         let unread = age.filter(|_| !alone).map_or(0.0, |age| {

@@ -217,6 +217,24 @@ impl Codec {
         Ok(Decoded { filter, covered: number(24) & COVERED != 0 })
     }
 
+    /// The filter of minute `slot` from the bytes of another generation, whose filters may have any shape of up to `most`
+    /// bytes. Where a token's bits are in a line does not depend on the number of lines, and the checksum proves the key.
+    ///
+    /// # Cost
+    /// Memory: one filter of the other generation, if it was written with this fleet's key.
+    pub(crate) fn decode_beside(
+        &self,
+        generation: u64,
+        slot: Slot,
+        bytes: &[u8],
+        most: usize,
+    ) -> Result<Decoded, DecodeError> {
+        let lines = bytes.get(4..8).and_then(|lines| lines.try_into().ok()).map_or(0, u32::from_le_bytes);
+        let shape = Shape::of_lines(lines).filter(|shape| shape.bytes() <= most);
+        let shape = shape.ok_or(DecodeError::Shape { found: lines, expected: self.shape.lines() })?;
+        Self { shape, generation, key: self.key.clone() }.decode(slot, bytes)
+    }
+
     fn inflate(&self, payload: &[u8]) -> Result<Bloom, DecodeError> {
         // Names and comments in gzip's own header, which no value of ours has, would be kept in memory.
         if payload.get(GZIP_FLAGS) != Some(&0) {
@@ -318,6 +336,24 @@ mod tests {
         assert_eq!(reason(codec.clone(), SLOT.plus(1)), "slot");
         let huge = vec![b'H'; codec.most_bytes() + 1];
         assert!(matches!(codec.decode(SLOT, &huge), Err(DecodeError::Length { .. })));
+    }
+
+    #[test]
+    fn a_value_of_another_shape_is_read_by_who_has_its_key() {
+        let theirs = codec_of(9000, 8, 1);
+        let filter = filter(&theirs, 500);
+        let bytes = theirs.encode(SLOT, true, &filter);
+        let read = |codec: Codec, generation, slot, most| codec.decode_beside(generation, slot, &bytes, most);
+        let most = theirs.shape().bytes();
+        assert_eq!(read(codec(), 8, SLOT, most), Ok(Decoded { filter, covered: true }));
+        let reason = |found: Result<Decoded, DecodeError>| found.unwrap_err().reason();
+        assert_eq!(reason(read(codec(), 9, SLOT, most)), "generation");
+        assert_eq!(reason(read(codec(), 8, SLOT.plus(1), most)), "slot");
+        assert_eq!(reason(read(codec(), 8, SLOT, most - 1)), "shape", "larger than what is read here");
+        assert_eq!(reason(read(codec_of(2000, 7, 2), 8, SLOT, most)), "checksum", "another key");
+        for length in 0..bytes.len() {
+            assert!(codec().decode_beside(8, SLOT, &bytes[..length], most).is_err(), "cut at {length}");
+        }
     }
 
     /// Writes a payload of its own with a correct header and checksum, as a server gone mad might.

@@ -9,8 +9,9 @@
 //! - *A server that has known nobody* since it started, or since its process was paused, admits 1 % of X (at least 10).
 //!   If no store answers for the whole bootstrap, it admits X divided by the expected number of servers, if that is more.
 //!
-//! One door stays open: while another generation has users inside whose filters this server cannot read, each of them
-//! would be rejected here. From its third round on, such a server admits everybody, until it has lived a window.
+//! Users of another generation whose filters cannot be read are the case in between: the house of this generation is known
+//! after three rounds, and nothing else. From then on its server counts as one that knew everybody, until it has lived a
+//! window: this generation lets in X beside those of the other one, and nobody is rejected while they fit.
 
 /// Rounds that must succeed in a row before this server knows of everybody, and hands out shares again.
 const ROUNDS_TO_KNOW: u32 = 3;
@@ -95,13 +96,10 @@ impl Budget {
 
     /// Whether another newcomer may be admitted blindly, beside those whose seats are held.
     pub(super) fn is_left(&self, house: House) -> bool {
-        if self.has_known {
+        if self.has_known || (self.foreign_users && self.has_settled()) {
             let own: u64 = self.unheard_of.iter().sum();
             let elsewhere = house.nodes.saturating_sub(1) as f64 * own as f64;
             return house.max_active_users as f64 - house.active_users - house.held as f64 - elsewhere >= 1.0;
-        }
-        if self.foreign_users && self.has_settled() {
-            return true;
         }
         let mut most = (house.max_active_users / ONE_PART_OF_X_FOR_A_STRANGER).max(LEAST_FOR_A_STRANGER);
         if self.without_store {
@@ -220,15 +218,16 @@ mod tests {
     }
 
     #[test]
-    fn users_of_another_generation_are_admitted_from_the_third_round_on() {
+    fn beside_users_of_another_generation_it_admits_its_part_of_x_from_the_third_round_on() {
         let mut budget = Budget::default();
         (0..2).for_each(|_| budget.succeed(false, true));
-        assert_eq!(admitted(&mut budget, 5000.0), 20);
+        assert_eq!(admitted(&mut budget, 0.0), 20);
         budget.succeed(false, true);
-        (0..100).for_each(|_| budget.spend());
-        assert!(budget.is_left(house(5000.0)));
+        assert_eq!(admitted(&mut budget, 0.0), 480);
+        budget.succeed(false, false);
+        assert_eq!(admitted(&mut budget, 0.0), 0, "they are known now, and it is a stranger that has spent its budget");
         budget.succeed(true, true);
-        assert!(!budget.is_left(house(5000.0)), "a window has passed");
+        assert!(budget.knows_everybody(), "a window has passed");
     }
 
     #[test]

@@ -357,8 +357,7 @@ mod tests {
             nodes: 1,
             wanting: 0,
             named: Vec::new(),
-            foreign_generation: false,
-            foreign_keys: false,
+            other_generations: Vec::new(),
             write_refused: None,
         };
         for (stored, told) in [

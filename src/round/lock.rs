@@ -70,6 +70,7 @@ impl Store {
                 Reply::Published(Published { written, since: None })
             }
             Request::Leave => Reply::Left,
+            Request::LookBeside { .. } | Request::FetchBeside { .. } => unreachable!("there is one generation"),
         }
     }
 
@@ -85,8 +86,7 @@ impl Store {
             nodes: SERVERS as u64,
             wanting: 0,
             named: Vec::new(),
-            foreign_generation: false,
-            foreign_keys: false,
+            other_generations: Vec::new(),
             write_refused: None,
         }
     }
@@ -452,6 +452,7 @@ impl<'w> Key<'w> {
                 self.publish(publish);
             }
             Some(Request::Leave) => unreachable!("no server leaves"),
+            Some(Request::LookBeside { .. } | Request::FetchBeside { .. }) => unreachable!("there is one generation"),
         }
     }
 }

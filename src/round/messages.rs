@@ -58,7 +58,7 @@ pub struct Stamp(pub String);
 ///         unreachable!("a look is answered by what is there");
 ///     };
 ///     assert_eq!(looked.nodes, 1, "each counts its own generation");
-///     assert_eq!(looked.foreign_generation, *server == ours, "who came second sees that there is another one");
+///     assert_eq!(looked.other_generations.len(), usize::from(*server == ours), "who came second sees that there is another one");
 /// }
 /// # Ok(()) }
 /// ```
@@ -119,6 +119,20 @@ pub enum Request {
         /// The minutes.
         slots: Vec<Slot>,
     },
+    /// What is there of another generation? Leaves no trace.
+    LookBeside {
+        /// The other generation.
+        generation: u64,
+        /// The minutes of the ring.
+        slots: Vec<Slot>,
+    },
+    /// Another generation's values of these minutes.
+    FetchBeside {
+        /// The other generation.
+        generation: u64,
+        /// The minutes.
+        slots: Vec<Slot>,
+    },
     /// This server's news.
     Publish(Publish),
     /// This server stops, and is no node any more.
@@ -155,6 +169,8 @@ pub struct Publish {
     pub minutes: Vec<Outgoing>,
     /// The first minute of the namespace.
     pub since: Option<Since>,
+    /// Other generations whose users this server knows: their keys do not stand in the way of a claim.
+    pub known_beside: Vec<u64>,
     /// The operator's word.
     pub operator: Option<Override>,
 }
@@ -233,8 +249,8 @@ pub struct Outgoing {
 pub struct Since {
     /// The minute.
     pub slot: Slot,
-    /// Whether it is new: granted only if there is none and no other generation has a key left. Otherwise it is known
-    /// to the fleet and written back; the lowest wins.
+    /// Whether it is new: granted only if there is none and no other generation has a key left, but for those in
+    /// [`Publish::known_beside`]. Otherwise it is known to the fleet and written back; the lowest wins.
     pub claimed: bool,
 }
 
@@ -265,8 +281,10 @@ pub struct Since {
 pub enum Reply {
     /// To [`Request::Look`].
     Looked(Looked),
-    /// To [`Request::Fetch`]: the minutes that have a value.
+    /// To [`Request::Fetch`] and [`Request::FetchBeside`]: the minutes that have a value.
     Fetched(Vec<Stored>),
+    /// To [`Request::LookBeside`].
+    LookedBeside(LookedBeside),
     /// To [`Request::Publish`].
     Published(Published),
     /// To [`Request::Leave`].
@@ -323,12 +341,75 @@ pub struct Looked {
     pub wanting: u64,
     /// As many of them as were to be named.
     pub named: Vec<Node>,
-    /// Whether another generation is alive in the namespace.
-    pub foreign_generation: bool,
-    /// Whether another generation has keys left: its users may be inside, and nobody here knows them.
-    pub foreign_keys: bool,
+    /// The other generations that have keys left: their users may be inside.
+    pub other_generations: Vec<OtherGeneration>,
     /// Why the store refuses writes, if it does.
     pub write_refused: Option<StoreError>,
+}
+
+/// Another generation in the namespace: servers with another capacity, window or key.
+///
+/// ```
+/// use headcount::round::{Identity, Reply, Request};
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// let (ours, theirs) = (server("k3v9"), Identity { generation: 2, ..server("x7aa") });
+/// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0, wants: false });
+/// store.exchange(&theirs, look.clone(), SECOND).await?;
+/// let Reply::Looked(looked) = store.exchange(&ours, look, SECOND).await? else {
+///     unreachable!("a look is answered by what is there");
+/// };
+/// assert_eq!((looked.other_generations[0].generation, looked.other_generations[0].is_alive), (2, true));
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OtherGeneration {
+    /// Its number.
+    pub generation: u64,
+    /// Whether one of its servers looked lately.
+    pub is_alive: bool,
+}
+
+/// What is in the store of another generation.
+///
+/// ```
+/// use headcount::round::{Identity, LookedBeside, Outgoing, Publish, Reply, Request, Stamp};
+/// # use headcount::time::Slot;
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// let (ours, theirs) = (server("k3v9"), Identity { generation: 2, ..server("x7aa") });
+/// let (store, slots) = (MemoryStore::new(), vec![Slot(30_000_000), Slot(29_999_999)]);
+/// let minutes = vec![Outgoing { slot: slots[0], after: None, stamp: Stamp("x7aa-1".into()), value: vec![1, 2] }];
+/// store.exchange(&theirs, Request::Publish(Publish { minutes, ..Publish::default() }), SECOND).await?;
+///
+/// let look = Request::LookBeside { generation: 2, slots };
+/// let Reply::LookedBeside(LookedBeside { minutes, nodes }) = store.exchange(&ours, look, SECOND).await? else {
+///     unreachable!("a look is answered by what is there");
+/// };
+/// assert_eq!(minutes[0].as_ref().map(|entry| entry.bytes), Some(2));
+/// assert_eq!((&minutes[1], nodes), (&None, 0), "it has published without a look");
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LookedBeside {
+    /// For each minute that was asked for: the version and size of its value.
+    pub minutes: Vec<Option<Entry>>,
+    /// How many of its nodes looked lately.
+    pub nodes: u64,
 }
 
 /// A server that looked lately.

@@ -2,7 +2,10 @@
 
 use super::FilterStore;
 use crate::room::Override;
-use crate::round::{Entry, Gap, Identity, Looked, Node, Publish, Published, Reply, Request, Stamp, Stored};
+use crate::round::{
+    Entry, Gap, Identity, Looked, LookedBeside, Node, OtherGeneration, Publish, Published, Reply, Request, Stamp,
+    Stored,
+};
 use crate::store_error::StoreError;
 use crate::threads::Mutex;
 use crate::time::{Clock, Slot, SystemClock, Timestamp};
@@ -105,6 +108,13 @@ impl MemoryStore {
                 Reply::Looked(namespace.look(identity, &slots, names, now))
             }
             Request::Fetch { slots } => Reply::Fetched(namespace.own(identity).fetch(&slots)),
+            Request::LookBeside { generation, slots } => {
+                Reply::LookedBeside(namespace.look_beside(identity, generation, &slots, now))
+            }
+            Request::FetchBeside { generation, slots } => {
+                let other = namespace.generations.get(&generation);
+                Reply::Fetched(other.map_or_else(Vec::new, |other| other.fetch(&slots)))
+            }
             Request::Publish(publish) => Reply::Published(namespace.publish(identity, publish, now)),
             Request::Leave => {
                 let own = namespace.own(identity);
@@ -145,34 +155,42 @@ impl Namespace {
     /// What is there, without a trace of the look.
     fn describe(&mut self, identity: &Identity, slots: &[Slot], names: usize, now: Timestamp) -> Looked {
         let is_alive = |at: Timestamp| now.since(at) < identity.alive_for;
-        let foreign_generation = self
-            .generations
-            .iter()
-            .any(|(&number, other)| number != identity.generation && other.last_heartbeat.is_some_and(is_alive));
-        let foreign_keys = self.generations.keys().any(|&number| number != identity.generation);
+        let other = |(&generation, other): (&u64, &Generation)| OtherGeneration {
+            generation,
+            is_alive: other.last_heartbeat.is_some_and(is_alive),
+        };
+        let others = self.generations.iter().filter(|&(&generation, _)| generation != identity.generation);
+        let other_generations = others.map(other).collect();
         let own = self.own(identity);
         let mut named: Vec<_> = own.nodes.values().cloned().collect();
         named.sort_by_key(|node| std::cmp::Reverse(node.looked));
         named.truncate(names);
-        let entry = |value: &Value| Entry { stamp: value.stamp.clone(), bytes: value.bytes.len() };
         Looked {
             time: now,
-            minutes: slots.iter().map(|slot| own.minutes.get(slot).map(entry)).collect(),
+            minutes: own.entries(slots),
             since: own.since,
             last_heartbeat: own.last_heartbeat,
             gap: own.gap.clone(),
             operator: own.operator.clone().map(Box::new),
-            nodes: own.nodes.values().filter(|node| is_alive(node.looked)).count() as u64,
+            nodes: own.nodes_alive(is_alive),
             wanting: own.wanting.values().filter(|&&wanted| is_alive(wanted)).count() as u64,
             named,
-            foreign_generation,
-            foreign_keys,
+            other_generations,
             write_refused: None,
         }
     }
 
+    fn look_beside(&self, identity: &Identity, generation: u64, slots: &[Slot], now: Timestamp) -> LookedBeside {
+        let is_alive = |at: Timestamp| now.since(at) < identity.alive_for;
+        match self.generations.get(&generation) {
+            Some(other) => LookedBeside { minutes: other.entries(slots), nodes: other.nodes_alive(is_alive) },
+            None => LookedBeside { minutes: vec![None; slots.len()], nodes: 0 },
+        }
+    }
+
     fn publish(&mut self, identity: &Identity, publish: Publish, now: Timestamp) -> Published {
-        let others = self.generations.keys().any(|&number| number != identity.generation);
+        let is_unknown = |number: &u64| *number != identity.generation && !publish.known_beside.contains(number);
+        let others = self.generations.keys().any(is_unknown);
         let own = self.own(identity);
         let until = now.plus(identity.keep_for);
         // As in Redis, what is written keeps itself: after a flush, a write may come before any look.
@@ -196,6 +214,15 @@ impl Namespace {
 }
 
 impl Generation {
+    fn entries(&self, slots: &[Slot]) -> Vec<Option<Entry>> {
+        let entry = |value: &Value| Entry { stamp: value.stamp.clone(), bytes: value.bytes.len() };
+        slots.iter().map(|slot| self.minutes.get(slot).map(entry)).collect()
+    }
+
+    fn nodes_alive(&self, is_alive: impl Fn(Timestamp) -> bool) -> u64 {
+        self.nodes.values().filter(|node| is_alive(node.looked)).count() as u64
+    }
+
     fn fetch(&self, slots: &[Slot]) -> Vec<Stored> {
         let stored = |&slot: &Slot| {
             let value = self.minutes.get(&slot)?;

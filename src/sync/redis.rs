@@ -13,7 +13,8 @@ use crate::config::ConfigError;
 use crate::redis_link::{RedisConnection, is_read_only, of_refused_write};
 use crate::room::Override;
 use crate::round::{
-    Entry, Gap, Identity, Looked, Node, Outgoing, Publish, Published, Reply, Request, Since, Stamp, Stored,
+    Entry, Gap, Identity, Looked, LookedBeside, MOST_BYTES_BESIDE, Node, OtherGeneration, Outgoing, Publish, Published,
+    Reply, Request, Since, Stamp, Stored,
 };
 use crate::store_error::StoreError;
 use crate::time::{Slot, Timestamp};
@@ -23,7 +24,11 @@ use std::io::Write;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-static LOOK: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/look.lua")));
+static LOOK: LazyLock<Script> =
+    LazyLock::new(|| Script::new(concat!(include_str!("../../lua/versions.lua"), include_str!("../../lua/look.lua"))));
+static LOOK_BESIDE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(include_str!("../../lua/versions.lua"), include_str!("../../lua/look_beside.lua")))
+});
 static WRITE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/write.lua")));
 static PLACE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/place.lua")));
 static SINCE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/since.lua")));
@@ -115,7 +120,11 @@ impl RedisStore {
     }
 
     fn key(&self, identity: &Identity, name: &str) -> String {
-        format!("headcount:{{{}}}:{:016x}:{name}", self.namespace, identity.generation)
+        self.key_of(identity.generation, name)
+    }
+
+    fn key_of(&self, generation: u64, name: &str) -> String {
+        format!("headcount:{{{}}}:{generation:016x}:{name}", self.namespace)
     }
 
     fn slot_key(&self, identity: &Identity, slot: Slot) -> String {
@@ -208,6 +217,45 @@ impl RedisStore {
         Ok(stored)
     }
 
+    async fn look_beside(
+        &self,
+        mut connection: MultiplexedConnection,
+        identity: &Identity,
+        generation: u64,
+        slots: &[Slot],
+    ) -> Result<Vec<Value>, RedisError> {
+        let mut look = LOOK_BESIDE.prepare_invoke();
+        look.key(self.key_of(generation, "nodes"));
+        for slot in slots {
+            look.key(self.key_of(generation, &format!("slot:{slot}")));
+        }
+        look.arg(millis(identity.alive_for));
+        look.invoke_async(&mut connection).await
+    }
+
+    /// Another generation's values, whichever layout they have: of two questions about a key, one has the wrong type.
+    async fn fetch_beside(
+        &self,
+        mut connection: MultiplexedConnection,
+        generation: u64,
+        slots: &[Slot],
+    ) -> Result<Vec<Stored>, RedisError> {
+        let mut fetch = redis::pipe();
+        for slot in slots {
+            let key = self.key_of(generation, &format!("slot:{slot}"));
+            fetch.cmd("HMGET").arg(&key).arg("ts").arg("value").cmd("GET").arg(&key);
+        }
+        let answers: Vec<Value> = fetch.ignore_errors().query_async(&mut connection).await?;
+        let mut stored = Vec::with_capacity(slots.len());
+        let mut answers = answers.into_iter();
+        for &slot in slots {
+            let (Some(hash), Some(string)) = (answers.next(), answers.next()) else { break };
+            let is_string = matches!(string, Value::BulkString(_));
+            stored.extend(if is_string { read_stored_string(slot, string)? } else { read_stored_hash(slot, hash)? });
+        }
+        Ok(stored)
+    }
+
     async fn publish(
         &self,
         mut connection: MultiplexedConnection,
@@ -215,7 +263,7 @@ impl RedisStore {
         publish: Publish,
     ) -> Result<Published, RedisError> {
         let since = match publish.since {
-            Some(since) => self.record_since(&mut connection, identity, since).await?,
+            Some(since) => self.record_since(&mut connection, identity, since, &publish.known_beside).await?,
             None => None,
         };
         if let Some(operator) = &publish.operator {
@@ -325,10 +373,14 @@ impl RedisStore {
         connection: &mut MultiplexedConnection,
         identity: &Identity,
         since: Since,
+        known_beside: &[u64],
     ) -> Result<Option<Slot>, RedisError> {
         let mut record = SINCE.key(self.key(identity, "fleet"));
         record.key(self.generations_key()).arg(since.slot.0).arg(u8::from(since.claimed));
-        record.arg(millis(identity.keep_for)).arg(format!("{:016x}", identity.generation));
+        record.arg(millis(identity.keep_for));
+        for generation in std::iter::once(&identity.generation).chain(known_beside) {
+            record.arg(format!("{generation:016x}"));
+        }
         let recorded: String = record.invoke_async(connection).await?;
         Ok(recorded.parse().ok().map(Slot))
     }
@@ -372,6 +424,16 @@ impl FilterStore for RedisStore {
                 let fetched = link.run(within, |connection| self.fetch(connection, identity, &slots)).await;
                 fetched.map(Reply::Fetched)
             }
+            Request::LookBeside { generation, slots } => {
+                let look = |connection| self.look_beside(connection, identity, generation, &slots);
+                let answer = link.run(within, look).await?;
+                read_look_beside(answer, slots.len()).map(Reply::LookedBeside)
+            }
+            Request::FetchBeside { generation, slots } => {
+                link.expect_values_of(2 * MOST_BYTES_BESIDE);
+                let fetch = |connection| self.fetch_beside(connection, generation, &slots);
+                link.run(within, fetch).await.map(Reply::Fetched)
+            }
             Request::Publish(publish) => {
                 let published = link.run(within, |connection| self.publish(connection, identity, publish)).await;
                 published.map(Reply::Published)
@@ -397,37 +459,26 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
         Some(Value::Array(members)) => read_nodes(members),
         _ => Vec::new(),
     };
-    let mut fields = answer.into_iter().map(|field| match field {
-        Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Value::SimpleString(text) => text,
-        Value::Int(number) => number.to_string(),
-        _ => String::new(),
-    });
-    let mut next = || fields.next().ok_or_else(|| StoreError::corrupt("a look that ends too early"));
+    let other_generations = match answer.pop_if(|last| matches!(last, Value::Array(_))) {
+        Some(Value::Array(generations)) => read_other_generations(&generations),
+        _ => Vec::new(),
+    };
+    let mut fields = Fields(answer.into_iter());
     let number = |text: String| text.parse::<u64>().ok();
-    let seconds = number(next()?).ok_or_else(|| StoreError::corrupt("a clock without seconds"))?;
-    let micros = number(next()?).unwrap_or_default();
-    let since = number(next()?).map(Slot);
-    let last_heartbeat = number(next()?).map(Timestamp::from_millis);
-    let gap_from = number(next()?).map(Timestamp::from_millis);
-    let gap_to = number(next()?).map(Timestamp::from_millis);
-    let closed_by = next()?;
+    let seconds = number(fields.next()?).ok_or_else(|| StoreError::corrupt("a clock without seconds"))?;
+    let micros = number(fields.next()?).unwrap_or_default();
+    let since = number(fields.next()?).map(Slot);
+    let last_heartbeat = number(fields.next()?).map(Timestamp::from_millis);
+    let gap_from = number(fields.next()?).map(Timestamp::from_millis);
+    let gap_to = number(fields.next()?).map(Timestamp::from_millis);
+    let closed_by = fields.next()?;
     let gap = gap_from.zip(gap_to).map(|(from, to)| Gap { from, to, closed_by });
-    let operator = serde_json::from_str(&next()?).ok();
-    let nodes = number(next()?).unwrap_or(1);
-    let wanting = number(next()?).unwrap_or_default();
-    let foreign_generation = number(next()?).unwrap_or_default() > 0;
-    let foreign_keys = number(next()?).unwrap_or_default() > 0;
-    let write_refused = Some(next()?).filter(|refusal| !refusal.is_empty()).map(|refusal| of_refused_write(&refusal));
-    let mut minutes = Vec::with_capacity(slots);
-    for _ in 0..slots {
-        let stamp = next()?;
-        let bytes = number(next()?);
-        minutes.push(match (stamp.as_str(), bytes) {
-            ("", _) => None,
-            _ => Some(Entry { stamp: Stamp(stamp), bytes: bytes.unwrap_or_default() as usize }),
-        });
-    }
+    let operator = serde_json::from_str(&fields.next()?).ok();
+    let nodes = number(fields.next()?).unwrap_or(1);
+    let wanting = number(fields.next()?).unwrap_or_default();
+    let write_refused =
+        Some(fields.next()?).filter(|refusal| !refusal.is_empty()).map(|refusal| of_refused_write(&refusal));
+    let minutes = fields.entries(slots)?;
     let time = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
     Ok(Looked {
         time,
@@ -439,10 +490,52 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
         nodes,
         wanting,
         named,
-        foreign_generation,
-        foreign_keys,
+        other_generations,
         write_refused,
     })
+}
+
+/// What `look_beside.lua` returns.
+fn read_look_beside(answer: Vec<Value>, slots: usize) -> Result<LookedBeside, StoreError> {
+    let mut fields = Fields(answer.into_iter());
+    let nodes = fields.next()?.parse().unwrap_or_default();
+    Ok(LookedBeside { nodes, minutes: fields.entries(slots)? })
+}
+
+/// What a look returns, read from the front.
+struct Fields(std::vec::IntoIter<Value>);
+
+impl Fields {
+    fn next(&mut self) -> Result<String, StoreError> {
+        let field = self.0.next().ok_or_else(|| StoreError::corrupt("a look that ends too early"))?;
+        Ok(match field {
+            Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Value::SimpleString(text) => text,
+            Value::Int(number) => number.to_string(),
+            _ => String::new(),
+        })
+    }
+
+    /// The versions and sizes of so many slots.
+    fn entries(&mut self, slots: usize) -> Result<Vec<Option<Entry>>, StoreError> {
+        let mut entries = Vec::with_capacity(slots);
+        for _ in 0..slots {
+            let (stamp, bytes) = (self.next()?, self.next()?);
+            let entry = || Entry { stamp: Stamp(stamp.clone()), bytes: bytes.parse().unwrap_or_default() };
+            entries.push((!stamp.is_empty()).then(entry));
+        }
+        Ok(entries)
+    }
+}
+
+/// Generations and whether they are alive, by turns; what is none of ours is left out.
+fn read_other_generations(generations: &[Value]) -> Vec<OtherGeneration> {
+    let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
+    let beside = |pair: &[Value]| {
+        let generation = u64::from_str_radix(&text(pair.first()?)?, 16).ok()?;
+        Some(OtherGeneration { generation, is_alive: text(pair.get(1)?)? == "1" })
+    };
+    generations.chunks(2).filter_map(beside).collect()
 }
 
 /// Members and their scores, by turns; what is none of ours is left out.

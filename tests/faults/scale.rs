@@ -317,7 +317,8 @@ fn listen(members: &[Member], bench: &Bench, arriving: &AtomicBool, admitted: &A
 
 /// w: the time between a server's look and the write that follows it, by Redis's monitor; in ascending order.
 fn work(bench: &Bench, pass: impl FnOnce()) -> Vec<f64> {
-    let look = redis::Script::new(include_str!("../../lua/look.lua")).get_hash().to_owned();
+    let look = concat!(include_str!("../../lua/versions.lua"), include_str!("../../lua/look.lua"));
+    let look = redis::Script::new(look).get_hash().to_owned();
     let write = redis::Script::new(include_str!("../../lua/write.lua")).get_hash().to_owned();
     let mut monitor = Monitor::start(&bench.redis);
     let (mut looks, mut times) = (HashMap::new(), Vec::new());

@@ -1,0 +1,39 @@
+-- What two scripts begin with: reading without failing, and the version of a slot.
+--
+-- A slot is a hash { ts, value }, or a string "ts\nvalue", as large values are.
+
+local function read(...)
+  local answer = redis.pcall(...)
+  if type(answer) == 'table' and answer.err then return '!' end
+  return answer or ''
+end
+
+local function version_of_hash(key)
+  local size = read('HSTRLEN', key, 'ts')
+  local value_size = read('HSTRLEN', key, 'value')
+  local ts = ''
+  if size == '!' or size > 64 then
+    ts = '!'
+  elseif size > 0 then
+    ts = read('HGET', key, 'ts')
+    if not string.match(ts, '^[%w%-]+$') then ts = '!' end
+  elseif value_size > 0 then
+    ts = '!'
+  end
+  return ts, value_size
+end
+
+local function version_of_string(key)
+  local head = read('GETRANGE', key, 0, 64)
+  if head == '' then return '', 0 end
+  local ts, size = string.match(head, '^([%w%-]+)\n'), read('STRLEN', key)
+  if not ts then return '!', size end
+  return ts, size - #ts - 1
+end
+
+-- The version of a slot and the size of its value: '' if there is none, '!' if it is none of ours.
+local function version_of(key, kind)
+  if kind == 'string' then return version_of_string(key) end
+  return version_of_hash(key)
+end
+
