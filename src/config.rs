@@ -180,6 +180,9 @@ pub struct Token {
     pub secret_file: Option<PathBuf>,
     /// The fingerprint key itself; from the environment rather than from a file.
     pub secret: Option<Secret>,
+    /// Files of fingerprint keys that were the fleet's before this one. Who came in under one of them stays in, and passes
+    /// that it has signed hold, for a window after the key has changed.
+    pub earlier_secret_files: Vec<PathBuf>,
     /// Verified tokens; absent: a token is counted as it is.
     pub jwt: Option<Jwt>,
 }
@@ -417,7 +420,13 @@ impl Default for Window {
 
 impl Default for Token {
     fn default() -> Self {
-        Self { from: TokenSource::defaults(), secret_file: None, secret: None, jwt: None }
+        Self {
+            from: TokenSource::defaults(),
+            secret_file: None,
+            secret: None,
+            earlier_secret_files: Vec::new(),
+            jwt: None,
+        }
     }
 }
 
@@ -531,6 +540,7 @@ pub(crate) struct Settings {
     #[cfg(feature = "tower")]
     pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) key: FingerprintKey,
+    pub(crate) earlier_keys: Vec<FingerprintKey>,
     /// Who signs passes, and how they travel.
     pub(crate) passes: Option<(Passes, PassCarrier)>,
     pub(crate) generation: u64,
@@ -560,13 +570,11 @@ impl Config {
         let (slot_length, shape, capacity) = self.window.check(self.admission.checked_max_active_users()?)?;
         let redis = self.redis.clone().unwrap_or_default();
         let slots = self.window.slots as usize;
-        let passes = match &self.pass {
-            Some(pass) => {
-                let passes = Passes::new(&key, &pass.earlier_keys()?, slot_length, slots);
-                Some((passes, pass.carry.clone()))
-            }
-            None => None,
-        };
+        let earlier_keys = self.token.earlier_keys()?;
+        let passes = self.pass.as_ref().map(|pass| {
+            let passes = Passes::new(&key, &earlier_keys, slot_length, slots);
+            (passes, pass.carry.clone())
+        });
         Limit::check_all(self)?;
         #[cfg(feature = "jwt")]
         let jwt = match &self.token.jwt {
@@ -601,6 +609,7 @@ impl Config {
             trusted_proxies: TrustedProxies::parse(&self.server.trusted_proxies)?,
             generation: xxhash_rust::xxh3::xxh3_64(generation.map(u64::to_le_bytes).as_flattened()),
             key,
+            earlier_keys,
             passes,
             node: self.server.node_name(),
             sync_every: redis.check(slot_length)?,
@@ -617,6 +626,12 @@ impl Config {
             (None, Some(file)) => read_key("token.secret_file", file).map(Some),
             (None, None) => Ok(None),
         }
+    }
+}
+
+impl Token {
+    fn earlier_keys(&self) -> Result<Vec<FingerprintKey>, ConfigError> {
+        self.earlier_secret_files.iter().map(|file| read_key("token.earlier_secret_files", file)).collect()
     }
 }
 

@@ -22,7 +22,7 @@ use crate::time::Slot;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-pub(crate) use beside::Beside;
+pub(crate) use beside::{Beside, Union};
 pub(crate) use present::Present;
 
 /// The filters of the window. Time is told to it; nothing here reads a clock, locks or waits.

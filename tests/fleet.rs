@@ -542,6 +542,40 @@ async fn a_deploy_of_another_capacity_keeps_everybody_in_and_the_house_full() {
 }
 
 #[tokio::test]
+async fn a_deploy_of_another_key_that_names_the_former_keeps_everybody_in_and_the_house_full() {
+    let former = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(former.path(), "the key of the whole fleet\n").unwrap();
+    let mut fleet = Fleet::new();
+    let mut old = fleet.start();
+    fleet.pass(5, &mut [&mut old]).await;
+    fill(&fleet, &mut [&mut old], 1000).await;
+    let files = [former.path()];
+    let mut new = fleet
+        .start_as(|builder| builder.secret("the key that comes after").earlier_secret_files(files).capacity(50_000));
+    fleet.pass(6, &mut [&mut old, &mut new]).await;
+    assert_eq!(new.coverage(), 31, "no window has to be lived");
+    let known =
+        |from: usize, to: usize| (from..to).filter(|user| new.decide(&format!("user-{user}")) == Decision::Seen);
+    assert_eq!(known(0, 500).count(), 500);
+    assert!((500..1000).all(|user| new.headcount.touch(format!("user-{user}"))));
+    let mut let_in = 0;
+    for second in 0..60 {
+        let_in += (0..20).filter(|n| new.decide(&format!("{second}-{n}")) == Decision::Newcomer).count();
+        fleet.pass(1, &mut [&mut old, &mut new]).await;
+    }
+    assert!(let_in <= 20, "{let_in} came into a full house");
+    // Whoever asks stays in under the new key, for as long as always.
+    drop(old);
+    for _ in 0..60 {
+        let known = (0..1000).filter(|user| new.decide(&format!("user-{user}")) == Decision::Seen);
+        assert_eq!(known.count(), 1000);
+        fleet.pass(60, &mut [&mut new]).await;
+    }
+    let estimate = new.headcount.status().active_users.estimate;
+    assert!((985..=1025).contains(&estimate), "{estimate}, where 1000 are in");
+}
+
+#[tokio::test]
 async fn during_a_deploy_newcomers_of_each_generation_are_seen_by_the_other() {
     let mut fleet = Fleet::new();
     let mut old = fleet.start();

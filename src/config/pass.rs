@@ -1,11 +1,8 @@
 //! `[pass]`: signed passes, by which a server knows a user that it has not heard of yet.
 
-use super::{ConfigError, read_key};
-use crate::fingerprint::FingerprintKey;
 use crate::token_source::is_http_token;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
 
 /// `[pass]`: present, every admission hands out a signed pass.
@@ -28,9 +25,6 @@ use std::str::FromStr;
 pub struct Pass {
     /// How passes travel.
     pub carry: PassCarrier,
-    /// Files of fingerprint keys that were the fleet's before this one: passes that they have signed are accepted, so that
-    /// nobody is locked out when the key changes.
-    pub earlier_secret_files: Vec<PathBuf>,
 }
 
 /// How passes travel.
@@ -61,13 +55,6 @@ pub enum PassCarrier {
 #[error("{found:?} carries no pass; use \"header\" or \"cookie:NAME\"")]
 pub struct PassCarrierError {
     found: String,
-}
-
-impl Pass {
-    /// The keys whose passes are accepted beside the fleet's own.
-    pub(super) fn earlier_keys(&self) -> Result<Vec<FingerprintKey>, ConfigError> {
-        self.earlier_secret_files.iter().map(|file| read_key("pass.earlier_secret_files", file)).collect()
-    }
 }
 
 impl FromStr for PassCarrier {

@@ -182,6 +182,13 @@ impl Builder {
         self.config.token.secret_file = Some(file.into());
         self
     }
+
+    /// Files of fingerprint keys that were the fleet's before this one: who came in under one of them stays in, and passes
+    /// that it has signed hold.
+    pub fn earlier_secret_files(mut self, files: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
+        self.config.token.earlier_secret_files = files.into_iter().map(Into::into).collect();
+        self
+    }
 }
 
 /// `[token.jwt]`: tokens are verified, and counted as the user whom they name. Each needs the feature `jwt`.
@@ -232,12 +239,6 @@ impl Builder {
     /// Has every admission hand out a signed pass, which travels like this.
     pub fn carry(mut self, carrier: PassCarrier) -> Self {
         self.pass().carry = carrier;
-        self
-    }
-
-    /// Files of fingerprint keys that were the fleet's before this one: the passes that they have signed are accepted.
-    pub fn earlier_secret_files(mut self, files: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
-        self.pass().earlier_secret_files = files.into_iter().map(Into::into).collect();
         self
     }
 
@@ -382,7 +383,8 @@ impl Builder {
         let Self { config, clock, seed, refresh_queue, sharing } = self;
         let settings = config.check(fingerprint_key(&config)?)?;
         let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
-        let codec = Codec::new(settings.shape, settings.generation, settings.key.clone());
+        let codec = Codec::new(settings.shape, settings.generation, settings.key.clone())
+            .with_earlier_keys(settings.earlier_keys.clone());
         let link = if config.redis.is_some() { Link::Joining } else { Link::Alone };
         let (snapshot, loaded) = match snapshot_file(&config) {
             Some(file) => open_snapshot(file, &codec, &settings)?,

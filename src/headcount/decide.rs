@@ -64,7 +64,7 @@ impl Shared {
         if self.present.has(Probe::new(fingerprint, self.settings.shape)) {
             return self.admitted(Admitted::Seen);
         }
-        self.admit_from_the_ring(fingerprint)
+        self.admit_from_the_ring(fingerprint, token)
     }
 
     #[inline(never)]
@@ -79,7 +79,7 @@ impl Shared {
         let admission = if self.present.has(Probe::new(fingerprint, self.settings.shape)) {
             self.admitted(Admitted::Seen)
         } else {
-            self.admit_from_the_ring(fingerprint)
+            self.admit_from_the_ring(fingerprint, token)
         };
         self.note_decision(fingerprint, admission, Terms::ADMIT);
         admission
@@ -87,8 +87,12 @@ impl Shared {
 
     // Never inlined: the way that most requests take would keep in memory what only this one needs.
     #[inline(never)]
-    fn admit_from_the_ring(&self, fingerprint: Fingerprint) -> Admission {
-        if self.refresh(fingerprint) { self.admitted(Admitted::Seen) } else { self.newcomer(fingerprint, Terms::ADMIT) }
+    fn admit_from_the_ring(&self, fingerprint: Fingerprint, token: &[u8]) -> Admission {
+        if self.refresh(fingerprint) || self.recalls(fingerprint, token) {
+            self.admitted(Admitted::Seen)
+        } else {
+            self.newcomer(fingerprint, Terms::ADMIT)
+        }
     }
 
     /// Decides on other terms than [`admit`](Self::admit). Returns the newcomer's seat, if one is held.
@@ -114,7 +118,8 @@ impl Shared {
         if self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.sees(fingerprint, terms) {
             return (self.granted(Admitted::Seen, terms), None);
         }
-        if terms.pass.is_some_and(|pass| self.accepts(pass, token)) {
+        let has_pass = terms.pass.is_some_and(|pass| self.accepts(pass, token));
+        if has_pass || self.is_recalled(token) {
             if terms.renews {
                 self.write().ring.record(fingerprint);
             }
@@ -153,7 +158,9 @@ impl Shared {
         }
         let seen = !token.iter().all(u8::is_ascii_whitespace) && {
             let fingerprint = self.settings.key.fingerprint(token);
-            let seen = self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.refresh(fingerprint);
+            let seen = self.present.has(Probe::new(fingerprint, self.settings.shape))
+                || self.refresh(fingerprint)
+                || self.recalls(fingerprint, token);
             if seen {
                 self.note_visit(fingerprint, true);
             }
@@ -178,6 +185,21 @@ impl Shared {
             }
             Sight::Unseen => false,
         }
+    }
+
+    /// Whether another generation remembers a token by one of the fleet's earlier keys.
+    fn is_recalled(&self, token: &[u8]) -> bool {
+        let keys = &self.settings.earlier_keys;
+        !keys.is_empty() && self.state.read().beside.recalls(|key| keys[key].fingerprint(token))
+    }
+
+    /// Records under the fleet's key who is remembered by an earlier one. Returns whether it is.
+    fn recalls(&self, fingerprint: Fingerprint, token: &[u8]) -> bool {
+        let recalls = self.is_recalled(token);
+        if recalls {
+            self.write().ring.record(fingerprint);
+        }
+        recalls
     }
 
     /// Sends a refresh to the worker. Returns false if the channel is full. The caller holds the lock.

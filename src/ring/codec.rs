@@ -42,6 +42,8 @@ pub(crate) struct Codec {
     shape: Shape,
     generation: u64,
     key: FingerprintKey,
+    /// The fleet's keys of before: other generations may have written with them.
+    earlier_keys: Vec<FingerprintKey>,
 }
 
 /// A minute's filter and what its writer knew about it.
@@ -137,7 +139,12 @@ impl DecodeError {
 
 impl Codec {
     pub(crate) fn new(shape: Shape, generation: u64, key: FingerprintKey) -> Self {
-        Self { shape, generation, key }
+        Self { shape, generation, key, earlier_keys: Vec::new() }
+    }
+
+    /// One that reads other generations' values by these keys, too.
+    pub(crate) fn with_earlier_keys(self, earlier_keys: Vec<FingerprintKey>) -> Self {
+        Self { earlier_keys, ..self }
     }
 
     #[cfg(test)]
@@ -219,20 +226,30 @@ impl Codec {
 
     /// The filter of minute `slot` from the bytes of another generation, whose filters may have any shape of up to `most`
     /// bytes. Where a token's bits are in a line does not depend on the number of lines, and the checksum proves the key.
+    /// Returns by which earlier key it was written; `None` means the fleet's own.
     ///
     /// # Cost
-    /// Memory: one filter of the other generation, if it was written with this fleet's key.
+    /// Memory: one filter of the other generation, if it was written with one of the keys.
     pub(crate) fn decode_beside(
         &self,
         generation: u64,
         slot: Slot,
         bytes: &[u8],
         most: usize,
-    ) -> Result<Decoded, DecodeError> {
+    ) -> Result<(Decoded, Option<usize>), DecodeError> {
         let lines = bytes.get(4..8).and_then(|lines| lines.try_into().ok()).map_or(0, u32::from_le_bytes);
         let shape = Shape::of_lines(lines).filter(|shape| shape.bytes() <= most);
         let shape = shape.ok_or(DecodeError::Shape { found: lines, expected: self.shape.lines() })?;
-        Self { shape, generation, key: self.key.clone() }.decode(slot, bytes)
+        let by = |key: &FingerprintKey| Self::new(shape, generation, key.clone()).decode(slot, bytes);
+        let earlier = self.earlier_keys.iter().enumerate().map(|(place, key)| (Some(place), key));
+        let mut found = Err(DecodeError::Checksum);
+        for (place, key) in std::iter::once((None, &self.key)).chain(earlier) {
+            found = by(key).map(|decoded| (decoded, place));
+            if found != Err(DecodeError::Checksum) {
+                break;
+            }
+        }
+        found
     }
 
     fn inflate(&self, payload: &[u8]) -> Result<Bloom, DecodeError> {
@@ -345,12 +362,16 @@ mod tests {
         let bytes = theirs.encode(SLOT, true, &filter);
         let read = |codec: Codec, generation, slot, most| codec.decode_beside(generation, slot, &bytes, most);
         let most = theirs.shape().bytes();
-        assert_eq!(read(codec(), 8, SLOT, most), Ok(Decoded { filter, covered: true }));
-        let reason = |found: Result<Decoded, DecodeError>| found.unwrap_err().reason();
+        assert_eq!(read(codec(), 8, SLOT, most), Ok((Decoded { filter, covered: true }, None)));
+        let reason = |found: Result<_, DecodeError>| found.unwrap_err().reason();
         assert_eq!(reason(read(codec(), 9, SLOT, most)), "generation");
         assert_eq!(reason(read(codec(), 8, SLOT.plus(1), most)), "slot");
         assert_eq!(reason(read(codec(), 8, SLOT, most - 1)), "shape", "larger than what is read here");
         assert_eq!(reason(read(codec_of(2000, 7, 2), 8, SLOT, most)), "checksum", "another key");
+        let [stranger, earlier] = [3, 1].map(|key| FingerprintKey::new(&[key; 16]).unwrap());
+        let successor = codec_of(2000, 7, 2).with_earlier_keys(vec![stranger.clone(), earlier]);
+        assert_eq!(read(successor, 8, SLOT, most).unwrap().1, Some(1), "the key that wrote it is named");
+        assert_eq!(reason(read(codec_of(2000, 7, 2).with_earlier_keys(vec![stranger]), 8, SLOT, most)), "checksum");
         for length in 0..bytes.len() {
             assert!(codec().decode_beside(8, SLOT, &bytes[..length], most).is_err(), "cut at {length}");
         }

@@ -4,11 +4,12 @@
 //! both run, and for a window after, users of the one come to the other. So each generation reads the other's minutes,
 //! asks them about tokens that its own ring has not seen, and counts their users against X. It writes nothing there.
 //!
-//! Values that were written with another key cannot be read. Nor can those of other slots: they have other numbers, and
+//! Values that were written with another key are read if it is one of the fleet's earlier keys; others cannot be read. Nor can those of other slots: they have other numbers, and
 //! are not found.
 
 use super::{Entry, LookedBeside, OtherGeneration, Stored};
 use crate::bloom::Bloom;
+use crate::ring::Union;
 use crate::ring::codec::{Codec, Decoded};
 use crate::time::Slot;
 use std::collections::BTreeMap;
@@ -34,6 +35,8 @@ pub(super) struct Others {
 #[cfg_attr(test, derive(Clone))]
 struct Other {
     nodes: u64,
+    /// Which earlier key its values were written with.
+    earlier_key: Option<usize>,
     minutes: BTreeMap<Slot, Minute>,
 }
 
@@ -113,7 +116,11 @@ impl Others {
             let entry = Entry { stamp, bytes: value.len() };
             let decoded = codec.decode_beside(generation, slot, &value, MOST_BYTES_BESIDE);
             self.has_news |= decoded.is_ok();
-            other.note(slot, entry, decoded.ok());
+            let decoded = decoded.ok().map(|(decoded, earlier_key)| {
+                other.earlier_key = earlier_key;
+                decoded
+            });
+            other.note(slot, entry, decoded);
         }
     }
 
@@ -138,7 +145,7 @@ impl Others {
     }
 
     /// The union of each generation's minutes, if any has changed since it was last asked for.
-    pub(super) fn news(&mut self) -> Option<Vec<Bloom>> {
+    pub(super) fn news(&mut self) -> Option<Vec<Union>> {
         std::mem::take(&mut self.has_news).then(|| self.generations.values().filter_map(Other::union).collect())
     }
 
@@ -161,10 +168,10 @@ impl Other {
         self.minutes.insert(slot, Minute { entry, filter: filters.reduce(united), last });
     }
 
-    fn union(&self) -> Option<Bloom> {
+    fn union(&self) -> Option<Union> {
         let mut filters = self.minutes.values().filter_map(|minute| minute.filter.as_ref());
         let first = filters.next()?.clone();
-        Some(filters.fold(first, |union, filter| united(union, filter)))
+        Some(Union { filter: filters.fold(first, united), earlier_key: self.earlier_key })
     }
 }
 

@@ -28,6 +28,7 @@ const KEYS: [&str; 60] = [
     "token.from",
     "token.secret_file",
     "token.secret",
+    "token.earlier_secret_files",
     "token.jwt",
     "token.jwt.keys",
     "token.jwt.jwks_url",
@@ -36,7 +37,6 @@ const KEYS: [&str; 60] = [
     "token.jwt.audience",
     "token.jwt.unverified",
     "pass.carry",
-    "pass.earlier_secret_files",
     "limit.name",
     "limit.key",
     "limit.algorithm",
@@ -78,7 +78,7 @@ const LISTS: [&str; 7] = [
     "token.from",
     "token.jwt.keys",
     "token.jwt.audience",
-    "pass.earlier_secret_files",
+    "token.earlier_secret_files",
     "server.trusted_proxies",
     "admin.hosts",
 ];
@@ -298,9 +298,9 @@ mod tests {
         [token]
         from = ["bearer", "cookie:session", "header:X-Access-Token"]
         secret_file = "/etc/headcount/fingerprint.key"
+        earlier_secret_files = ["/etc/headcount/fingerprint.key.1"]
         [pass]
         carry = "header"
-        earlier_secret_files = ["/etc/headcount/fingerprint.key.1"]
         [token.jwt]
         keys     = ["/etc/headcount/jwt.pem"]
         jwks_url = "https://login.example/.well-known/jwks.json"

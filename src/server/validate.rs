@@ -4,9 +4,13 @@ use super::config::{LoadError, Loaded};
 use super::limits;
 use super::serve::check_admin;
 use crate::admin;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Settings};
 use crate::fingerprint::FingerprintKey;
 use crate::redis_link::RedisConnection;
+use crate::ring::codec::Codec;
+use crate::round::{Identity, MOST_BYTES_BESIDE, Reply, Request};
+use crate::sync::{FilterStore, RedisStore};
+use crate::time::{Slot, Timestamp};
 use redis::InfoDict;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -20,8 +24,7 @@ const CLOCK: Duration = Duration::from_secs(2);
 /// A configuration that can be used.
 pub struct Validated {
     config: Config,
-    /// Which servers it shares its users with.
-    generation: u64,
+    settings: Settings,
     /// What is legal, and may not do what it seems to.
     doubts: Vec<String>,
 }
@@ -33,9 +36,9 @@ impl Validated {
     /// [`LoadError`] names the file or variable, the key, what was found, and what would do.
     pub fn of(loaded: &Loaded) -> Result<Self, LoadError> {
         let config = loaded.config.clone();
-        let generation = check(&config).map_err(|error| loaded.locate(error))?;
+        let settings = check(&config).map_err(|error| loaded.locate(error))?;
         let doubts = doubts(&config);
-        Ok(Self { config, generation, doubts })
+        Ok(Self { config, settings, doubts })
     }
 
     /// What is legal, and may not do what it seems to.
@@ -53,12 +56,11 @@ impl Validated {
     /// # Errors
     /// [`ConfigError`] if the URL or a certificate cannot be used.
     pub fn look_at_redis(&self) -> Result<Option<Live>, ConfigError> {
-        self.config.redis.as_ref().map(|redis| Live::at(redis, self.generation)).transpose()
+        self.config.redis.as_ref().map(|redis| Live::at(redis, &self.settings)).transpose()
     }
 }
 
-/// Returns the generation that servers of this configuration form.
-fn check(config: &Config) -> Result<u64, ConfigError> {
+fn check(config: &Config) -> Result<Settings, ConfigError> {
     check_admin(config)?;
     admin::check_access(&config.admin, config.admin.listen.ip())?;
     let key = match config.fingerprint_key()? {
@@ -67,11 +69,11 @@ fn check(config: &Config) -> Result<u64, ConfigError> {
         // Made at the first start, and kept beside the snapshot.
         None => FingerprintKey::new(&[0; 16]).expect("sixteen bytes are a key"),
     };
-    let generation = config.check(key)?.generation;
+    let settings = config.check(key)?;
     // Reads the URL and the certificates, and connects to nothing.
     config.redis.as_ref().map(RedisConnection::configured).transpose()?;
     limits::check(config)?;
-    Ok(generation)
+    Ok(settings)
 }
 
 fn doubts(config: &Config) -> Vec<String> {
@@ -110,7 +112,7 @@ enum Finding {
 }
 
 impl Live {
-    fn at(redis: &crate::config::Redis, generation: u64) -> Result<Self, ConfigError> {
+    fn at(redis: &crate::config::Redis, settings: &Settings) -> Result<Self, ConfigError> {
         let connection = RedisConnection::configured(redis)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {
@@ -118,7 +120,7 @@ impl Live {
             Err(error) => return Ok(Self { findings: vec![Finding::Wrong(error.to_string())] }),
         };
         let mut live = Self { findings: Vec::new() };
-        runtime.block_on(live.look(&connection, &redis.namespace, generation));
+        runtime.block_on(live.look(&connection, &redis.namespace, settings));
         Ok(live)
     }
 
@@ -128,7 +130,7 @@ impl Live {
     }
 
     #[allow(clippy::disallowed_methods)] // How long the way takes is told, and decides nothing.
-    async fn look(&mut self, connection: &RedisConnection, namespace: &str, generation: u64) {
+    async fn look(&mut self, connection: &RedisConnection, namespace: &str, settings: &Settings) {
         let link = connection.link();
         let call = |name: &'static str| {
             link.call(PATIENCE, move |mut connection| async move {
@@ -160,19 +162,7 @@ impl Live {
                  +ping"
             ))),
         }
-        let key = format!("headcount:{{{namespace}}}:generations");
-        let generations = link.call(PATIENCE, move |mut connection| async move {
-            redis::cmd("ZRANGE").arg(key).arg(0).arg(-1).query_async::<Vec<String>>(&mut connection).await
-        });
-        let ours = format!("{generation:016x}");
-        self.findings.extend(match generations.await {
-            Ok(found) if found.iter().any(|other| *other != ours) => Some(Finding::Doubt(
-                "servers with another window, capacity or key have used this namespace within a window: servers of this \
-                 configuration do not know their users, and admit everybody until a window has passed"
-                    .into(),
-            )),
-            _ => None,
-        });
+        self.other_generations(connection, namespace, settings).await;
         let info = link.call(PATIENCE, |mut connection| async move {
             redis::cmd("INFO").query_async::<InfoDict>(&mut connection).await
         });
@@ -182,6 +172,36 @@ impl Live {
                 let said = format!("what it does when it is full cannot be asked: {error}");
                 self.findings.push(Finding::Doubt(said));
             }
+        }
+    }
+
+    /// Whose users may be inside, and whether servers of this configuration would know them.
+    async fn other_generations(&mut self, connection: &RedisConnection, namespace: &str, settings: &Settings) {
+        let key = format!("headcount:{{{namespace}}}:generations");
+        let generations = connection.link().call(PATIENCE, move |mut connection| async move {
+            redis::cmd("ZRANGE").arg(key).arg(0).arg(-1).query_async::<Vec<String>>(&mut connection).await
+        });
+        let Ok(generations) = generations.await else { return };
+        let store = RedisStore::on(connection, namespace);
+        for generation in generations {
+            let Ok(generation) = u64::from_str_radix(&generation, 16) else { continue };
+            if generation == settings.generation {
+                continue;
+            }
+            self.findings.push(if is_readable(&store, settings, generation).await {
+                Finding::Well(
+                    "servers with another capacity have used this namespace within a window: their users are known here, \
+                     and count against max_active_users"
+                        .into(),
+                )
+            } else {
+                Finding::Doubt(
+                    "servers with another window or key have used this namespace within a window, and servers of this \
+                     configuration do not know their users: for a window they let in up to max_active_users beside them; if \
+                     the key has changed, name the former one in token.earlier_secret_files"
+                        .into(),
+                )
+            });
         }
     }
 
@@ -214,6 +234,36 @@ impl Live {
                 most / 1_000_000
             )),
         });
+    }
+}
+
+/// Whether one of the newest values of another generation can be read.
+#[allow(clippy::disallowed_methods)] // Minutes are named by the clock, give or take one.
+async fn is_readable(store: &RedisStore, settings: &Settings, generation: u64) -> bool {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now = Timestamp::from_micros(u64::try_from(now.as_micros()).unwrap_or_default());
+    let newest = Slot::at(now, settings.slot_length).plus(1);
+    let slots: Vec<_> = (0..settings.slots as u64 + 2).map(|age| newest.minus(age)).collect();
+    let identity = Identity {
+        writer: "validate".into(),
+        node: "validate".into(),
+        generation: settings.generation,
+        filter_bytes: settings.shape.bytes(),
+        alive_for: settings.alive_for(),
+        keep_for: Duration::from_secs(60),
+    };
+    let codec = Codec::new(settings.shape, settings.generation, settings.key.clone())
+        .with_earlier_keys(settings.earlier_keys.clone());
+    let look = Request::LookBeside { generation, slots: slots.clone() };
+    let Ok(Reply::LookedBeside(looked)) = store.exchange(&identity, look, PATIENCE).await else { return false };
+    let mut found = slots.into_iter().zip(looked.minutes).filter_map(|(slot, entry)| entry.map(|_| slot));
+    let Some(slot) = found.next() else { return false };
+    let fetch = Request::FetchBeside { generation, slots: vec![slot] };
+    match store.exchange(&identity, fetch, PATIENCE).await {
+        Ok(Reply::Fetched(stored)) => {
+            stored.iter().any(|stored| codec.decode_beside(generation, slot, &stored.value, MOST_BYTES_BESIDE).is_ok())
+        }
+        _ => false,
     }
 }
 

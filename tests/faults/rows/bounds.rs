@@ -28,8 +28,10 @@ pub const FLUSH: f64 = 1.02;
 pub const FAILOVER: f64 = 1.02;
 /// A server joins a fleet.
 pub const JOINING: f64 = 1.02;
-/// Servers are replaced one after another.
+/// Servers are replaced one after another, by servers with another X, capacity, or key whose predecessor they name.
 pub const DEPLOY: f64 = 1.02;
+/// By servers with another key or window: they know nobody, and let in X beside those who are in.
+pub const DEPLOY_UNKNOWN_KEY: f64 = 2.04;
 
 /// The default filters' ratio of false positives, which decides their size.
 const FALSE_POSITIVE_RATE: f64 = 1e-3;

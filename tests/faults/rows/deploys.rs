@@ -2,7 +2,7 @@
 
 use super::{bounds, heard, in_play};
 use crate::Rig;
-use crate::bench::{Bench, CAPACITY, Spec, X};
+use crate::bench::{Bench, CAPACITY, SECRET, Spec, X};
 use crate::origin::Heard;
 use crate::report::Finding;
 use crate::support::{get, request};
@@ -11,6 +11,7 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 
 const KEY: &str = "HEADCOUNT__TOKEN__SECRET";
+const EARLIER_KEYS: &str = "HEADCOUNT__TOKEN__EARLIER_SECRET_FILES";
 
 fn foreign(bench: &Bench, place: usize) -> bool {
     bench.server(place).status()["sync"]["foreign_generation"] == true
@@ -24,49 +25,76 @@ fn deploy(bench: &mut Bench, place: usize, settings: &[(&'static str, String)]) 
     bench.wait_until("the server to be ready", |bench| bench.server(place).is_ready());
 }
 
-/// Row 9. A rolling deploy to other filter sizes, then to another key. The two releases share nothing; what one lets in
-/// the other learns from the players alone.
+/// What a deploy changes, and what the new servers know of the users of the old ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Changed {
+    /// Filters of another size: both generations read each other.
+    Capacity,
+    /// The key, and the new servers name the former one: they read the old ones' filters, and not the other way round.
+    KeyAfterAnother,
+    /// The key alone: each learns of the other's users from the players alone.
+    Key,
+}
+
+/// Row 9. A rolling deploy to other filter sizes, to a key whose predecessor is named, and to one whose is not.
 pub fn other_sizes_and_keys(rig: &Rig) -> Finding {
     let mut found = Finding::default();
-    for turn in 0..rig.times(20).max(2) {
+    let former = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(former.path(), SECRET).expect("a key");
+    for turn in 0..rig.times(21).max(3) {
+        let changed = [Changed::Capacity, Changed::KeyAfterAnother, Changed::Key][turn as usize % 3];
         let slots = if rig.full { 15 } else { 8 };
         let mut bench = Bench::start(rig.runtime.handle(), Spec { slots, ..Spec::default() });
         bench.fill();
         let crowd = bench.crowd(rig.rate(3000.0));
         bench.pass(bench.news());
-        let setting =
-            if turn % 2 == 0 { (CAPACITY, "65536".to_owned()) } else { (KEY, "another key of the fleet".to_owned()) };
+        let mut settings = vec![match changed {
+            Changed::Capacity => (CAPACITY, "65536".to_owned()),
+            _ => (KEY, "another key of the fleet".to_owned()),
+        }];
+        if changed == Changed::KeyAfterAnother {
+            settings.push((EARLIER_KEYS, former.path().display().to_string()));
+        }
         let began = bench.origin.now();
         let url = bench.url();
         for place in 0..5 {
-            // Who comes in on the new release is known to it alone.
-            bench.origin.cut_off(0..place + 1);
+            if changed != Changed::Capacity {
+                // Who comes in on the new release is known to it alone.
+                bench.origin.cut_off(0..place + 1);
+            }
             let _ = bench.stop(place);
-            bench.start_hidden(place, std::slice::from_ref(&setting), &url);
-            // From its third round on it admits the users of the other release, whom it does not know.
-            bench.wait_until("the third round", |bench| {
-                let sync = &bench.server(place).status()["sync"];
-                sync["ok"] == true && sync["rounds"].as_u64() > Some(4)
-            });
+            bench.start_hidden(place, &settings, &url);
+            if changed == Changed::Key {
+                // From its third round on it admits the users of the other release, whom it does not know.
+                bench.wait_until("the third round", |bench| {
+                    let sync = &bench.server(place).status()["sync"];
+                    sync["ok"] == true && sync["rounds"].as_u64() > Some(4)
+                });
+            } else {
+                bench.wait_until("the server to be ready", |bench| bench.server(place).is_ready());
+            }
             bench.show(place);
             if place == 0 {
                 // By hand, and on the new release alone.
                 bench.server(0).check(&format!("stranger-{turn}"));
                 bench.pass(bench.news());
                 let there = bench.server(4).decide(&format!("stranger-{turn}"));
-                found.check(there != "seen", || format!("{setting:?}: what came in there is seen here"));
+                let is_known = changed == Changed::Capacity;
+                found.check((there == "seen") == is_known, || {
+                    format!("{changed:?}: what came in there is {there} here")
+                });
             }
             if place < 4 {
                 let alarms = bench.wait_until("the alarm", |bench| foreign(bench, place) && foreign(bench, 4));
-                found.check(alarms < 3 * SECOND, || format!("{setting:?}: both know of each other after {alarms:.1?}"));
+                found.check(alarms < 3 * SECOND, || format!("{changed:?}: both know of each other after {alarms:.1?}"));
             }
         }
         bench.origin.reunited();
-        // For one window the new release rejects nobody whom the old one may have admitted.
+        // For one window the new release rejects nobody whom the old one has admitted.
         bench.pass((began + bench.window()).saturating_sub(bench.origin.now()));
         drop(crowd);
-        // Neither release can read the other's filters, and none names the earlier key: how many are inside is reported,
-        // and not checked.
+        let bound = if changed == Changed::Key { bounds::DEPLOY_UNKNOWN_KEY } else { bounds::DEPLOY };
+        bounds::check(&mut found, &bench, &format!("a deploy: {changed:?}"), bound);
         found = found.and(heard(&bench));
         found.repetitions += 1;
     }
@@ -122,10 +150,12 @@ pub fn neighbours(rig: &Rig) -> Finding {
                 found.check(alarms < 3 * SECOND, || format!("{setting:?}: both know of each other after {alarms:.1?}"));
             }
             bench.pass(bench.news());
+            // Servers of one key in one namespace are a deploy under way, and know each other's users.
+            let is_known = *same_namespace && setting.0 == CAPACITY;
             let here = bench.server(0).decide(&token);
-            found.check(here != "seen", || format!("{setting:?}: what came in there is seen here"));
+            found.check((here == "seen") == is_known, || format!("{setting:?}: what came in there is {here} here"));
             let there = bench.server(5).decide("token-0");
-            found.check(there != "seen", || format!("{setting:?}: who is in here is seen there"));
+            found.check((there == "seen") == is_known, || format!("{setting:?}: who is in here is {there} there"));
             found.check(get(bench.server(5).admin, "/livez", &[]).status == 200, || format!("{setting:?}: it stopped"));
             bench.kill(5);
             let value: String = bench.redis.ask(&["GET", "somebody:else"]);
