@@ -501,7 +501,8 @@ impl Round {
             figures.foreign_generation = foreign_generation;
             if foreign_generation {
                 tracing::error!(
-                    "servers with other filters or another key share this namespace: they do not know our users"
+                    "servers with another capacity, window or key share this namespace: a deploy, or a mistake; those with \
+                     another window or key do not know our users"
                 );
             } else {
                 tracing::info!("no other generation is alive in this namespace any more");

@@ -298,7 +298,7 @@ fn servers_with_another_key_raise_an_alarm_and_never_mix() {
     let theirs = serve(&state, &redis.url(), "10", &theirs);
     for server in [&ours, &theirs] {
         wait_for("the alarm", || (server.status()["sync"]["foreign_generation"] == true).then_some(()));
-        let told = "servers with other filters or another key share this namespace";
+        let told = "servers with another capacity, window or key share this namespace";
         wait_for("a line of the log", || (server.logged().matches(told).count() == 1).then_some(()));
     }
     assert_eq!(theirs.decide("A"), "warming");

@@ -149,7 +149,7 @@ fn a_live_look_finds_what_is_wrong_with_redis() {
     assert!(code == Some(0) && text.contains("ok     may run scripts"), "{text}");
     for command in ["hget", "hmget", "hset", "hstrlen", "pexpire", "type", "del", "time", "zadd", "zcount", "zrem"]
         .into_iter()
-        .chain(["zrange", "zrangebyscore", "zremrangebyscore", "evalsha"])
+        .chain(["zrange", "zrevrange", "zremrangebyscore", "evalsha"])
         .chain(["set", "rename", "mget", "get", "getrange", "strlen"])
     {
         let _: () = redis.ask(&["ACL", "SETUSER", "headcount", &format!("-{command}")]);

@@ -263,7 +263,7 @@ pub struct SyncStatus {
     /// Some of them by name, while somebody watches the page or the events.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub seen_nodes: Vec<SeenNode>,
-    /// Servers with another shape or key share the namespace, and no users.
+    /// Servers with another capacity, window or key share the namespace. Those with another window or key share no users.
     pub foreign_generation: bool,
     /// How far this machine's wall clock is ahead of the fleet's, in seconds; the fleet goes by the store's.
     pub clock_offset_seconds: f64,

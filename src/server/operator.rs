@@ -179,7 +179,7 @@ impl fmt::Display for Screen<'_> {
         };
         line("store", store)?;
         if is("/sync/foreign_generation") {
-            line("ALARM", "servers with other filters or another key share the namespace".into())?;
+            line("ALARM", "servers with another capacity, window or key share the namespace".into())?;
         }
         if let Some(refusal) = status.pointer("/sync/write_refused").and_then(Value::as_str) {
             line("ALARM", format!("the store answers and refuses writes: {}", plain(refusal)))?;

@@ -302,7 +302,7 @@ impl Redis {
     /// Adds the user `headcount`, with the password `password`, who may do what headcount needs, and nothing else.
     pub fn add_narrow_user(&self) {
         let needed = "evalsha script|load time type hget hmget hset hstrlen del pexpire zadd zcount zrem zrange \
-                      zrangebyscore zremrangebyscore select set mget get getrange strlen rename";
+                      zrevrange zremrangebyscore select set mget get getrange strlen rename";
         let may: Vec<_> = needed.split_whitespace().map(|command| format!("+{command}")).collect();
         let mut words = vec!["ACL", "SETUSER", "headcount", "on", ">password", "~headcount:*"];
         words.extend(may.iter().map(String::as_str));

@@ -216,7 +216,7 @@ function alarms() {
   const lastRead = Date.parse(status.now) - 1000 * status.active_users.stale_seconds;
   if (!sync.ok) found.push(`The store has been away since ${time(lastRead)}: ${sync.last_error?.text ?? 'no answer'}`);
   if (sync.write_refused) found.push(`The store refuses writes: ${sync.write_refused}`);
-  if (sync.foreign_generation) found.push('Servers with another shape or key use the same namespace, and share no users with these.');
+  if (sync.foreign_generation) found.push('Servers with another capacity, window or key use the same namespace: a deploy, or a mistake. Those with another window or key share no users with these.');
   if (ring.coverage < ring.slots + 1) found.push('Not every minute of the window is known: this server cannot tell newcomers from users who were in then.');
   if (status.active_users.saturated) found.push('The filters are full: nobody can tell how many more there are. Raise window.capacity.');
   if (ring.false_positive_ratio > 0.01) found.push(`One newcomer in ${Number((1 / ring.false_positive_ratio).toPrecision(1))} is taken for somebody who is in. Raise window.capacity.`);
