@@ -78,7 +78,10 @@ impl Metrics {
             "Asks of each limiter: allowed, limited, shadow_limited; store_error: among those, the store did not answer."
         );
         describe_gauge!("headcount_override_active", "1 while an operator's override is in force.");
-        describe_gauge!("headcount_foreign_generation", "1 while servers with another capacity, window or key are alive.");
+        describe_gauge!(
+            "headcount_foreign_generation",
+            "1 while servers with another capacity, window or key are alive."
+        );
         describe_gauge!("headcount_clock_offset_seconds", "How far this machine's wall clock is ahead of the fleet's.");
         describe_counter!("headcount_passes_total", "Signed passes of unseen tokens, by what they turned out to be.");
         describe_counter!("headcount_touches_total", "Tokens to be renewed without a check, by whether they were.");

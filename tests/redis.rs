@@ -306,6 +306,40 @@ fn servers_with_another_key_raise_an_alarm_and_never_mix() {
 }
 
 #[test]
+fn a_deploy_to_filters_of_another_layout_knows_who_is_in_on_both_sides() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    // Large filters are kept as strings, small ones as hashes.
+    let [small, large] =
+        ["16384", "400000"].map(|capacity| [USUAL[0], USUAL[1], ("HEADCOUNT__WINDOW__CAPACITY", capacity)]);
+    let old = serve(&state, &redis.url(), "10", &small);
+    covered(&old);
+    let_in(&old, "A");
+    let new = serve(&state, &redis.url(), "10", &large);
+    covered(&new);
+    assert_eq!(new.decide("A"), "seen");
+    let_in(&new, "B");
+    until_decided(&old, "B", "seen");
+    for server in [&old, &new] {
+        wait_for("two users", || (server.status()["active_users"]["estimate"] == 2).then_some(()));
+        assert_eq!(server.status()["sync"]["foreign_generation"], true);
+    }
+    // A value that is damaged, or gone, is nobody's end.
+    for key in redis.ask::<Vec<String>>(&["KEYS", "headcount:*:slot:*"]) {
+        if redis.ask::<String>(&["TYPE", &key]) == "string" {
+            let _: i64 = redis.ask(&["SETRANGE", &key, "60", "noise"]);
+        } else {
+            let _: i64 = redis.ask(&["DEL", &key]);
+        }
+    }
+    let rounds = || [&old, &new].map(|server| server.status()["sync"]["rounds"].as_u64().unwrap());
+    let before = rounds();
+    wait_for("rounds", || rounds().iter().zip(before).all(|(now, before)| *now > before + 10).then_some(()));
+    for (server, token) in [(&old, "A"), (&old, "B"), (&new, "A"), (&new, "B")] {
+        assert_eq!(server.decide(token), "seen", "{token}");
+    }
+}
+
+#[test]
 fn namespaces_and_foreign_keys_in_one_redis_do_not_touch_each_other() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
     let _: () = redis.ask(&["SET", "somebody:else", "value"]);

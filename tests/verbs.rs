@@ -6,7 +6,7 @@ mod support;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Output, Stdio};
-use support::{Process, Redis, Server, get, program};
+use support::{Process, Redis, Server, get, program, wait_for};
 use tempfile::tempdir;
 
 fn run(state: &Path, arguments: &[&str]) -> Output {
@@ -132,7 +132,21 @@ fn a_live_look_finds_what_is_wrong_with_redis() {
     assert!(text.contains("fleet.expected_nodes is 1"), "{text}");
     let _: i64 = redis.ask(&["ZADD", "headcount:{default}:generations", "1", "0123456789abcdef"]);
     let (code, text) = live(&url);
-    assert!(code == Some(0) && text.contains("doubt  servers with another window, capacity or key"), "{text}");
+    assert!(code == Some(0) && text.contains("doubt  servers with another window or key have used"), "{text}");
+    assert!(text.contains("token.earlier_secret_files"), "the way out: {text}");
+    let _: () = redis.ask(&["FLUSHALL"]);
+    let deployed = [
+        ("HEADCOUNT__TOKEN__SECRET", "the key of the fleet"),
+        ("HEADCOUNT__WINDOW__CAPACITY", "50000"),
+        ("HEADCOUNT__REDIS__SYNC_EVERY", "50ms"),
+    ];
+    let server = Server::start(state.path(), &["--redis", &url, "--max-active-users", "5"], &deployed);
+    wait_for("a published minute", || {
+        (!redis.ask::<Vec<String>>(&["KEYS", "headcount:*:slot:*"]).is_empty()).then_some(())
+    });
+    let (code, text) = live(&url);
+    assert!(code == Some(0) && text.contains("ok     servers with another capacity have used"), "{text}");
+    drop(server);
     let _: () = redis.ask(&["FLUSHALL"]);
     let _: () = redis.ask(&["CONFIG", "SET", "maxmemory", "100mb"]);
     let _: () = redis.ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);

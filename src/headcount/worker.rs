@@ -327,13 +327,15 @@ impl Worker {
         if !self.shared.ready.load(Relaxed) {
             return;
         }
+        // No more than can have waited: who comes meanwhile has the next tick.
+        let waiting: Vec<_> = visits.try_iter().take(VISITS).collect();
         let active_users = self.shared.state.read().active_users();
         if !std::mem::replace(&mut self.houses_have_begun, true) {
-            houses.begin(slot, active_users);
+            // Who has come since the start is about to come into these houses, too.
+            houses.begin(slot, active_users - waiting.len() as f64);
         }
         houses.turn(slot);
-        // No more than can have waited: who comes meanwhile has the next tick.
-        for (fingerprint, is_in) in visits.try_iter().take(VISITS) {
+        for (fingerprint, is_in) in waiting {
             houses.visit(fingerprint, is_in, slot, active_users);
         }
     }
