@@ -60,6 +60,26 @@ fn the_surge() {
 }
 
 #[test]
+fn who_was_seen_in_an_earlier_minute_is_seen_on_any_terms_in_a_full_house() {
+    let (headcount, mut worker, clock) = alone(1);
+    assert_eq!(decision(&headcount, "player"), Decision::Newcomer);
+    pass(1, &mut worker, &clock);
+    let (admission, seat) = headcount.hold("player");
+    assert_eq!((admission.decision(), seat.is_none()), (Decision::Seen, true));
+    assert_eq!(headcount.hold("newcomer").0.decision(), Decision::Rejected);
+    // Holding renews: the player is forgotten a window after this, and not before.
+    pass(30, &mut worker, &clock);
+    assert_eq!(headcount.hold("player").0.decision(), Decision::Seen);
+}
+
+#[test]
+fn a_server_alone_that_slept_has_its_room_as_before() {
+    let (headcount, _worker, clock) = alone(10);
+    clock.advance(10 * MINUTE);
+    assert_eq!(decision(&headcount, "player"), Decision::Newcomer, "no worker has run, and nobody else can have come");
+}
+
+#[test]
 fn fifty_thousand_tokens_from_eight_threads_fill_a_thousand_seats() {
     let headcount = Headcount::builder().max_active_users(1000).build().unwrap().0;
     let admitted: HashSet<u32> = thread::scope(|scope| {

@@ -183,3 +183,157 @@ fn united(mut union: Bloom, filter: impl std::borrow::Borrow<Bloom>) -> Bloom {
     }
     union
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bloom::Shape;
+    use crate::fingerprint::{Fingerprint, FingerprintKey};
+    use crate::round::Stamp;
+
+    const OTHER: u64 = 7;
+    const SLOTS: [Slot; 3] = [Slot(102), Slot(101), Slot(100)];
+
+    fn key(byte: u8) -> FingerprintKey {
+        FingerprintKey::new(&[byte; 16]).unwrap()
+    }
+
+    fn codec(capacity: u64, generation: u64, key_byte: u8) -> Codec {
+        Codec::new(Shape::for_capacity(capacity, 1e-3).unwrap(), generation, key(key_byte))
+    }
+
+    fn ours() -> Codec {
+        codec(2000, 1, 1)
+    }
+
+    fn alive(generations: &[u64]) -> Vec<OtherGeneration> {
+        generations.iter().map(|&generation| OtherGeneration { generation, is_alive: true }).collect()
+    }
+
+    /// A value of the other generation.
+    fn value(codec: &Codec, slot: Slot, version: &str, users: &[u64], covered: bool) -> Stored {
+        let mut filter = Bloom::new(codec.shape());
+        users.iter().for_each(|&user| _ = filter.insert(Fingerprint(user)));
+        Stored { slot, stamp: Stamp(version.into()), value: codec.encode(slot, covered, &filter) }
+    }
+
+    fn shown(values: &[Stored], slots: &[Slot]) -> LookedBeside {
+        let entry = |value: &Stored| Entry { stamp: value.stamp.clone(), bytes: value.value.len() };
+        let find = |slot: &Slot| values.iter().find(|value| value.slot == *slot).map(entry);
+        LookedBeside { minutes: slots.iter().map(find).collect(), nodes: 3 }
+    }
+
+    /// A round reads what is there of one generation. Returns how many values it fetched.
+    fn read(others: &mut Others, values: &[Stored], slots: &[Slot]) -> usize {
+        others.begin(&alive(&[OTHER]));
+        assert_eq!(others.next(), Some(OTHER));
+        let unread: Vec<_> =
+            others.look(OTHER, slots, shown(values, slots)).into_iter().map(|(slot, _)| slot).collect();
+        let stored = values.iter().filter(|value| unread.contains(&value.slot)).cloned().collect();
+        others.read(OTHER, &unread, stored, &ours());
+        assert_eq!(others.next(), None);
+        unread.len()
+    }
+
+    fn remembers(others: &mut Others, user: u64) -> bool {
+        others.tell_again();
+        others.news().unwrap().iter().any(|union| union.filter.contains(Fingerprint(user)))
+    }
+
+    #[test]
+    fn every_value_is_read_once_and_its_users_are_known_until_their_minute_leaves() {
+        let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
+        assert!(others.news().unwrap().is_empty(), "what a round before this one told is taken back");
+        let mut values =
+            vec![value(&theirs, SLOTS[0], "a-1", &[11], true), value(&theirs, SLOTS[2], "a-0", &[22], true)];
+        assert_eq!(read(&mut others, &values, &SLOTS), 2);
+        assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![OTHER], false, 3));
+        assert_eq!(others.news().map(|unions| unions.len()), Some(1));
+        assert_eq!(read(&mut others, &values, &SLOTS), 0, "nothing is new");
+        assert!(others.news().is_none());
+        assert!(remembers(&mut others, 11) && remembers(&mut others, 22) && !remembers(&mut others, 33));
+
+        values[0] = value(&theirs, SLOTS[0], "a-2", &[33], true);
+        assert_eq!(read(&mut others, &values, &SLOTS), 1);
+        assert!(remembers(&mut others, 11) && remembers(&mut others, 33), "who was in is in");
+        assert_eq!(read(&mut others, &values, &[Slot(103), SLOTS[0], SLOTS[1]]), 0);
+        assert!(others.news().is_some() && !remembers(&mut others, 22));
+    }
+
+    #[test]
+    fn a_value_that_is_lost_or_damaged_was_true() {
+        let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
+        let mut values = vec![value(&theirs, SLOTS[0], "a-1", &[11], true)];
+        read(&mut others, &values, &SLOTS);
+        assert_eq!(read(&mut others, &[], &SLOTS), 0);
+        assert!(remembers(&mut others, 11) && !others.has_unknown());
+        (values[0].stamp, values[0].value[50]) = (Stamp("noise".into()), 0);
+        assert_eq!(read(&mut others, &values, &SLOTS), 1);
+        assert!(remembers(&mut others, 11));
+        assert!(others.has_unknown(), "who was in the damaged value is not known");
+    }
+
+    #[test]
+    fn who_cannot_be_read_is_unknown_and_shares_no_room() {
+        for theirs in [codec(2000, OTHER, 2), codec(2000, OTHER + 1, 1)] {
+            let mut others = Others::new();
+            read(&mut others, &[value(&theirs, SLOTS[0], "a-1", &[11], true)], &SLOTS);
+            assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![], true, 0));
+            assert!(!remembers(&mut others, 11));
+        }
+    }
+
+    #[test]
+    fn who_does_not_cover_a_minute_shares_the_room_and_may_have_users_whom_nobody_knows() {
+        let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
+        let values = [value(&theirs, SLOTS[0], "a-1", &[11], true), value(&theirs, SLOTS[1], "a-0", &[22], false)];
+        read(&mut others, &values, &SLOTS);
+        assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![], true, 3));
+        assert!(remembers(&mut others, 22));
+    }
+
+    #[test]
+    fn servers_without_a_value_share_the_room_and_nothing_is_known_of_their_users() {
+        let mut others = Others::new();
+        assert_eq!(read(&mut others, &[], &SLOTS), 0);
+        assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![], true, 3));
+        others.begin(&[]);
+        assert_eq!((others.has_unknown(), others.nodes()), (false, 0));
+    }
+
+    #[test]
+    fn values_that_are_too_large_are_not_fetched_and_those_not_asked_for_are_not_taken() {
+        let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
+        others.begin(&alive(&[OTHER]));
+        let entry = |bytes| Some(Entry { stamp: Stamp("a-1".into()), bytes });
+        let minutes = vec![entry(MOST_BYTES_BESIDE + 1), entry(MOST_BYTES_BESIDE), None];
+        let unread = others.look(OTHER, &SLOTS, LookedBeside { minutes, nodes: 1 });
+        assert_eq!(unread, [(SLOTS[1], MOST_BYTES_BESIDE)]);
+        assert!(others.has_unknown());
+        others.read(OTHER, &[SLOTS[1]], vec![value(&theirs, SLOTS[2], "a-1", &[11], true)], &ours());
+        assert!(!remembers(&mut others, 11));
+    }
+
+    #[test]
+    fn two_generations_are_read_and_a_third_is_unknown() {
+        let mut others = Others::new();
+        others.begin(&alive(&[5, 6, 7]));
+        assert!([others.next(), others.next(), others.next()].iter().flatten().count() == 2);
+        assert!(others.has_more && others.has_unknown());
+        let before = others.generations.keys().copied().collect::<Vec<_>>();
+        others.begin(&alive(&[7, 6, 5]));
+        assert_eq!(others.generations.keys().copied().collect::<Vec<_>>(), before, "those that are read are kept");
+    }
+
+    #[test]
+    fn an_earlier_key_is_named_with_the_union() {
+        let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 2));
+        let values = [value(&theirs, SLOTS[0], "a-1", &[11], true)];
+        others.begin(&alive(&[OTHER]));
+        others.look(OTHER, &SLOTS, shown(&values, &SLOTS));
+        others.read(OTHER, &SLOTS, values.to_vec(), &ours().with_earlier_keys(vec![key(3), key(2)]));
+        let unions = others.news().unwrap();
+        assert_eq!(unions.iter().map(|union| union.earlier_key).collect::<Vec<_>>(), [Some(1)]);
+        assert_eq!(others.known(), [OTHER]);
+    }
+}
