@@ -1,17 +1,19 @@
 -- What is there of another generation. Writes nothing.
 --
 -- KEYS[1] nodes: sorted set, members by ms of their last look
--- KEYS[2…] slots, one per minute, hashes or strings: another generation's filters may be larger or smaller
+-- KEYS[2] wanting: sorted set, writer ids by ms of the last look before which they turned newcomers away
+-- KEYS[3…] slots, one per minute, hashes or strings: another generation's filters may be larger or smaller
 -- ARGV[1] ms after which a node is dead
 --
--- Returns { nodes, ts and size of each slot in the order of KEYS }; '' stands for nothing, '!' for what is no value of
--- ours. versions.lua stands before this script.
+-- Returns { nodes, nodes that turn newcomers away, ts and size of each slot in the order of KEYS }; '' stands for nothing,
+-- '!' for what is no value of ours. versions.lua stands before this script.
 --
 -- Atomic, so that the versions and the nodes belong to one moment.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local answer = { read('ZCOUNT', KEYS[1], string.format('(%.0f', now - ARGV[1]), '+inf') }
-for key = 2, #KEYS do
+local dead = string.format('(%.0f', now - ARGV[1])
+local answer = { read('ZCOUNT', KEYS[1], dead, '+inf'), read('ZCOUNT', KEYS[2], dead, '+inf') }
+for key = 3, #KEYS do
   local ts, size = version_of(KEYS[key], redis.call('TYPE', KEYS[key]).ok)
   answer[#answer + 1] = ts
   answer[#answer + 1] = size

@@ -23,7 +23,7 @@ use crate::fingerprint::Fingerprint;
 use crate::limiter_status::LimiterStatus;
 use crate::pass::{Pass, PassCheck};
 use crate::ring::codec::Codec;
-use crate::ring::{Beside, Present, Ring, Sight};
+use crate::ring::{Beside, Present, Ring, beside};
 use crate::room::{Link, Mode, Override, OverrideMode, Room, Seat, Version};
 use crate::sharded::{RawShardedLock, ShardedCounters, ShardedLock};
 use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -157,6 +157,8 @@ const SHUT: u8 = 1;
 const THROTTLING: u8 = 2;
 /// Some seats are held.
 const HOLDING: u8 = 4;
+/// Other generations remember somebody.
+const BESIDE: u8 = 8;
 
 /// What an operator asks for.
 ///
@@ -546,7 +548,8 @@ impl Shared {
         let shut = if state.seat() == Seat::Taken { SHUT } else { 0 };
         let throttling = if state.room.mode().0 == Mode::Throttling { THROTTLING } else { 0 };
         let holding = if state.room.holds_seats() { HOLDING } else { 0 };
-        let gate = shut | throttling | holding;
+        let beside = if state.beside.is_empty() { 0 } else { BESIDE };
+        let gate = shut | throttling | holding | beside;
         if self.gate.load(Relaxed) != gate {
             self.gate.store(gate, Relaxed);
         }
@@ -579,16 +582,34 @@ impl Shared {
         state.ring.slots().any(|slot| state.ring.is_dirty(slot))
     }
 
-    /// A copy of minute `slot`, a chunk at a time: it holds at least every bit that was set when this was called.
+    /// A copy of minute `slot`: it holds at least every bit that was set when this was called.
     pub(crate) fn copy(&self, slot: Slot) -> Option<Bloom> {
+        let copy = self.copy_of(|ring| ring.filter(slot));
+        failpoints::at("minute-copied");
+        copy
+    }
+
+    /// A copy of one of the ring's filters, a chunk at a time.
+    fn copy_of(&self, filter: impl Fn(&Ring) -> Option<&Bloom>) -> Option<Bloom> {
         let mut copy = Bloom::new(self.settings.shape);
         for at in (0..self.settings.shape.words()).step_by(CHUNK_WORDS) {
             let state = self.state.read();
-            let words = &state.ring.filter(slot)?.words()[at..];
+            let words = &filter(&state.ring)?.words()[at..];
             copy.fill_words(at, words.iter().take(CHUNK_WORDS).copied());
         }
-        failpoints::at("minute-copied");
         Some(copy)
+    }
+
+    /// Counts anew whom only other generations remember.
+    pub(crate) fn count_beside(&self) {
+        let unions = self.state.read().beside.unions();
+        if unions.is_empty() {
+            return;
+        }
+        if let Some(own) = self.copy_of(|ring| Some(ring.union())) {
+            let users = beside::estimate(&unions, &own);
+            self.change(|state| state.beside.set_users(&unions, users));
+        }
     }
 
     /// Fleet time now.
@@ -690,15 +711,6 @@ impl State {
     pub(crate) fn estimate(&self) -> Estimate {
         let (ours, beside) = (self.ring.union().estimate(), self.beside.users());
         Estimate { users: ours.users + beside, low: ours.low + beside, high: ours.high + beside, ..ours }
-    }
-
-    /// Whether a fingerprint is remembered, here or by another generation.
-    #[inline]
-    pub(crate) fn sight(&self, fingerprint: Fingerprint) -> Sight {
-        match self.ring.sight(fingerprint) {
-            Sight::Unseen if self.beside.has(fingerprint) => Sight::Older,
-            sight => sight,
-        }
     }
 
     /// Notes fleet time, from which the present mode counts when it changes.

@@ -11,7 +11,7 @@
 //! is built beforehand in small steps ([`Ring::begin_turn`], [`Ring::collect`], [`Ring::feed`]), while every way in
 //! sets its bits there too, and [`Ring::finish_turn`] exchanges the two.
 
-mod beside;
+pub(crate) mod beside;
 pub(crate) mod codec;
 mod present;
 
@@ -22,7 +22,7 @@ use crate::time::Slot;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-pub(crate) use beside::{Beside, Union};
+pub(crate) use beside::Beside;
 pub(crate) use present::Present;
 
 /// The filters of the window. Time is told to it; nothing here reads a clock, locks or waits.

@@ -179,7 +179,7 @@ pub(crate) struct Renewal {
     pub(crate) covered: bool,
     /// Whether users of another generation may be inside.
     pub(crate) foreign_users: bool,
-    /// Servers that looked lately, this one included, as the store counts them.
+    /// Servers that looked lately, this one and those of other generations that share the room included.
     pub(crate) nodes: u64,
     /// When they were counted, in monotonic time, and for how long a server counts after its last look.
     pub(crate) counted: Duration,
@@ -187,6 +187,8 @@ pub(crate) struct Renewal {
     /// Whether this server turned newcomers away before each of its last two looks, and how many servers did lately.
     pub(crate) wants: bool,
     pub(crate) wanting: u64,
+    /// Whether servers of an earlier key are alive: they hand out the room, and cannot know whom this one lets in.
+    pub(crate) has_predecessors: bool,
     /// Newcomers let in here that the store does not hold yet.
     pub(crate) unpublished: u64,
     /// Uniform in 0..1: rounds the share's fraction.
@@ -289,6 +291,10 @@ impl Room {
         self.newcomers_before_read = std::mem::take(&mut self.newcomers_since_read);
         self.budget.succeed(renewal.covered, renewal.foreign_users);
         if !self.budget.has_settled() {
+            return;
+        }
+        if renewal.has_predecessors {
+            self.share = self.held.seats();
             return;
         }
         // Every other node is taken to hold as many as this one.

@@ -37,8 +37,6 @@ pub use messages::{
     Entry, Gap, Identity, Looked, LookedBeside, Node, OtherGeneration, Outgoing, Publish, Published, Reply, Request,
     Since, Stamp, Stored,
 };
-#[cfg(feature = "redis")]
-pub(crate) use others::MOST_BYTES_BESIDE;
 use others::Others;
 pub use pace::Pace;
 
@@ -219,6 +217,10 @@ pub struct Round {
     under_way: bool,
     /// Minutes whose news the look has shown, until they are read.
     shown: BTreeSet<Slot>,
+    /// What kept this round from reading other generations.
+    others_failed: Option<StoreError>,
+    /// The same of a round before it, as it was told last.
+    others_told: Option<StoreError>,
     /// Those that are to be fetched, with the sizes of their values, while other generations are read.
     unread: Vec<(Slot, usize)>,
     started: Duration,
@@ -251,7 +253,7 @@ enum Phase {
     Looking { slots: Vec<Slot>, corrected: bool },
     Fetching { left: Vec<(Slot, usize)>, asked: Vec<Slot> },
     LookingBeside { generation: u64, slots: Vec<Slot> },
-    FetchingBeside { generation: u64, left: Vec<(Slot, usize)>, asked: Vec<Slot> },
+    FetchingBeside { generation: u64, left: Vec<(Slot, usize)>, asked: Vec<(Slot, usize)> },
     Publishing(Vec<InFlight>),
 }
 
@@ -312,6 +314,8 @@ impl Round {
             phase: Phase::Idle,
             under_way: false,
             shown: BTreeSet::new(),
+            others_failed: None,
+            others_told: None,
             unread: Vec::new(),
             started: Duration::ZERO,
             looked: Duration::ZERO,
@@ -342,6 +346,7 @@ impl Round {
         failpoints::at("round-look");
         self.started = now;
         self.conflict = false;
+        self.others_failed = None;
         self.shared.sync.lock().rounds += 1;
         self.look(now, false)
     }
@@ -357,7 +362,8 @@ impl Round {
                 self.fetch(left, now)
             }
             (Phase::LookingBeside { generation, slots }, Ok(Reply::LookedBeside(looked))) => {
-                let left = self.others.look(generation, &slots, looked);
+                let most_bytes = self.shared.codec.most_bytes_beside();
+                let left = self.others.look(generation, &slots, looked, most_bytes);
                 self.fetch_beside(generation, left, now)
             }
             (Phase::FetchingBeside { generation, left, asked }, Ok(Reply::Fetched(stored))) => {
@@ -382,6 +388,11 @@ impl Round {
             Request::Publish(news) if news.minutes.len() >= CATCH_UP_VALUES => CATCH_UP,
             _ => self.shared.settings.sync_every.mul_f64(0.8).max(LEAST_TIMEOUT),
         }
+    }
+
+    /// Whether filters of another generation are read, which may be larger than this server's.
+    pub(crate) fn reads_others(&self) -> bool {
+        !self.others.is_empty()
     }
 
     /// Whether this server has bits that are not known to be in the store.
@@ -419,7 +430,7 @@ impl Round {
             return Next::Ask(self.look(now, true));
         }
         self.demand.wanting = looked.wanting;
-        self.others.begin(&looked.other_generations);
+        self.others.begin(&looked.other_generations, slots);
         self.tell_figures(&looked, now);
         self.news = Publish { operator: self.heed(&looked), ..Publish::default() };
         let current = self.shared.state.read().ring.current();
@@ -465,6 +476,7 @@ impl Round {
                 if observed == Observed::JumpedBack {
                     state.ring.go_back_to(slot);
                     self.coverage.go_back(state, before, slot);
+                    self.others.go_back(before.since(slot));
                 } else if before != slot {
                     state.ring.renumber(slot);
                 }
@@ -575,27 +587,31 @@ impl Round {
         if left.is_empty() {
             return self.look_beside(now);
         }
-        let slots = take_some(&mut left);
-        self.phase = Phase::FetchingBeside { generation, left, asked: slots.clone() };
+        let asked = take_some(&mut left);
+        let slots = asked.iter().map(|&(slot, _)| slot).collect();
+        self.phase = Phase::FetchingBeside { generation, left, asked };
         Next::Ask(Request::FetchBeside { generation, slots })
     }
 
     /// Everything of other generations is read: decisions may know it.
     fn tell_others(&mut self) {
-        let news = self.others.news().map(Beside::new);
-        let users = {
-            let state = self.shared.state.read();
-            let beside = news.as_ref().unwrap_or(&state.beside);
-            if news.is_none() && beside.is_empty() {
-                return;
-            }
-            beside.estimate(state.ring.union())
-        };
-        let _old = self.shared.change(|state| {
-            let old = news.map(|news| std::mem::replace(&mut state.beside, news));
-            state.beside.set_users(users);
-            old
-        });
+        // Minutes may have turned since the look.
+        let oldest = self.shared.state.read().ring.slots().last();
+        oldest.inspect(|&oldest| self.others.forget_before(oldest));
+        let Some(news) = self.others.news().map(Beside::new) else { return };
+        let _old = self.shared.change(|state| std::mem::replace(&mut state.beside, news));
+    }
+
+    /// Own news goes both ways all the same; but the round does not succeed.
+    fn go_on_without_others(&mut self, error: &StoreError, now: Duration) -> Next {
+        self.others.give_up();
+        if self.others_told.as_ref() != Some(error) {
+            let class = error.class().as_str();
+            tracing::error!(class, reason = %error, "another generation was not read; the next round tries again");
+            self.others_told = Some(error.clone());
+        }
+        self.others_failed = Some(error.clone());
+        self.look_beside(now)
     }
 
     // --- fetch ---
@@ -604,7 +620,7 @@ impl Round {
         if left.is_empty() {
             return self.succeed(now);
         }
-        let slots = take_some(&mut left);
+        let slots: Vec<_> = take_some(&mut left).into_iter().map(|(slot, _)| slot).collect();
         self.phase = Phase::Fetching { left, asked: slots.clone() };
         Next::Ask(Request::Fetch { slots })
     }
@@ -667,8 +683,9 @@ impl Round {
             });
             return self.publish(now);
         }
-        if self.unasked.is_some() {
-            // What was asked for is read, and not what others have published in the minute that the clock has come to.
+        if self.unasked.is_some() || self.others_failed.is_some() {
+            // What was asked for is read, and not what others have published in the minute that the clock has come to, or
+            // what another generation has.
             let current = self.shared.state.read().ring.current();
             self.coverage.leave_unread(&self.shared, std::iter::once(current));
             self.shared.change(|state| state.room.misread());
@@ -687,24 +704,27 @@ impl Round {
             self.shared.change(|state| state.room.lose_writes());
             return self.end_unwritten(now);
         }
+        self.others_told = None;
+        self.shared.count_beside();
         self.renew_share();
         self.publish(now)
     }
 
     fn renew_share(&mut self) {
         let dice = self.dice.f64();
-        let nodes = self.shared.sync.lock().nodes;
+        let (nodes, (nodes_beside, wanting_beside)) = (self.shared.sync.lock().nodes, self.others.nodes());
         let recovered = self.shared.change(|state| {
             let recovered = state.room.link() == Link::Away;
             state.room.renew(Renewal {
                 active_users: state.active_users(),
                 covered: state.ring.is_covered(),
                 foreign_users: self.others.has_unknown(),
-                nodes: nodes.saturating_add(self.others.nodes()),
+                nodes: nodes.saturating_add(nodes_beside),
                 counted: self.looked,
                 alive_for: self.shared.settings.alive_for(),
                 wants: self.demand.lasts(),
-                wanting: self.demand.wanting,
+                wanting: self.demand.wanting.saturating_add(wanting_beside),
+                has_predecessors: self.others.has_predecessors(),
                 unpublished: state.ring.newcomers_unpublished(),
                 dice,
             });
@@ -814,6 +834,10 @@ impl Round {
     // --- the end ---
 
     fn done(&mut self, now: Duration) -> Next {
+        if let Some(error) = self.others_failed.take() {
+            self.count_failure(&error, now);
+            return self.finish(if error.is_timeout() { Outcome::Timeout } else { Outcome::Failure }, now);
+        }
         if self.conflict {
             self.count_conflict();
             return self.finish(Outcome::Conflict, now);
@@ -843,18 +867,23 @@ impl Round {
                 drop(state);
                 self.tell_unwritten(error);
             }
-            Phase::Fetching { .. } | Phase::LookingBeside { .. } | Phase::FetchingBeside { .. } => {
+            Phase::LookingBeside { .. } | Phase::FetchingBeside { .. } => {
+                return self.go_on_without_others(error, now);
+            }
+            Phase::Fetching { .. } => {
                 self.coverage.leave_unread(&self.shared, self.shown.iter().copied());
                 self.lose_store(error);
             }
             Phase::Looking { .. } | Phase::Idle => self.lose_store(error),
         }
-        {
-            let mut figures = self.shared.sync.lock();
-            figures.failures += 1;
-            figures.count_error(error, now);
-        }
+        self.count_failure(error, now);
         self.finish(if error.is_timeout() { Outcome::Timeout } else { Outcome::Failure }, now)
+    }
+
+    fn count_failure(&self, error: &StoreError, now: Duration) {
+        let mut figures = self.shared.sync.lock();
+        figures.failures += 1;
+        figures.count_error(error, now);
     }
 
     /// Ends as failed what has not come to its end. What is known of the store is learned anew: some of it may have been
@@ -914,14 +943,14 @@ impl Round {
 }
 
 /// The first minutes of a list of them with the sizes of their values: as many as are fetched at a time.
-fn take_some(left: &mut Vec<(Slot, usize)>) -> Vec<Slot> {
+fn take_some(left: &mut Vec<(Slot, usize)>) -> Vec<(Slot, usize)> {
     let mut bytes = 0;
     let mut fits = |&(_, size): &(Slot, usize)| {
         bytes += size;
         bytes <= FETCH_AT_MOST_BYTES
     };
     let some = left.iter().take_while(|value| fits(value)).count().max(1);
-    left.drain(..some.min(left.len())).map(|(slot, _)| slot).collect()
+    left.drain(..some.min(left.len())).collect()
 }
 
 #[cfg(test)]

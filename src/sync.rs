@@ -377,7 +377,8 @@ impl<S: FilterStore> Rounds<S> {
         let now = self.now();
         // After a look or a fetch filters are coded; what was published is only noted.
         let codes = !matches!(answer, Ok(Reply::Published(_)));
-        let heavy = codes && self.headcount.shared.settings.shape.bytes() > HEAVY_BYTES;
+        let is_large = self.headcount.shared.settings.shape.bytes() > HEAVY_BYTES || self.kept().reads_others();
+        let heavy = codes && is_large;
         if !heavy {
             return self.kept().answer(answer, now);
         }

@@ -610,6 +610,7 @@ impl FilterStore for Mad {
             (_, Request::LookBeside { slots, .. }) => Ok(Reply::LookedBeside(LookedBeside {
                 minutes: Self::entries(&mut script, slots.len()),
                 nodes: script.u64(),
+                wanting: script.u64(),
             })),
             (_, Request::Publish(news)) => Ok(Reply::Published(Published {
                 written: news.minutes.iter().map(|_| script.u8() < 128).collect(),

@@ -49,6 +49,7 @@ pub struct Server {
     /// The latest minute that a successful round has asked for, or should have by the store's clock.
     pub has_seen: Slot,
     pub looked_up_to: Slot,
+    pub paused_from: Duration,
     pub paused_until: Duration,
     /// Leaves when nothing is left to hand over, and at this time at the latest.
     pub leaving: Option<Duration>,
@@ -130,6 +131,7 @@ impl Server {
             first_success: None,
             has_seen: Slot(0),
             looked_up_to: Slot(0),
+            paused_from: Duration::ZERO,
             paused_until: Duration::ZERO,
             leaving: None,
             sleeps_until: None,

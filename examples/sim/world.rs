@@ -771,7 +771,14 @@ impl<'a> World<'a> {
         self.aftermath.retain(|&(_, until)| until > self.now);
         let lately = self.aftermath.iter().map(|&(number, _)| number);
         let faults = self.active.iter().copied().chain(lately).map(|number| &self.plan.faults[number]);
+        let faults: Vec<_> = faults.collect();
+        // What the store has lost, nobody else may know while a server sleeps.
+        let forgets = faults.iter().any(|fault| matches!(fault.kind, Kind::Flush | Kind::OlderCopy));
+        if forgets && faults.iter().any(|fault| matches!(fault.kind, Kind::Pause { .. })) {
+            return None;
+        }
         faults
+            .into_iter()
             .map(|fault| bounds::of(&fault.kind, fault.lasting, &self.plan.fleet))
             .try_fold(bounds::CALM, |most, part| Some(most.max(part?)))
     }
@@ -824,13 +831,17 @@ impl<'a> World<'a> {
             Kind::Pause { server } => {
                 let longest = (3 * self.fleet.sync_every).max(250 * MILLI);
                 if let Some(server) = &mut self.servers[server] {
+                    // One pause may begin in another.
+                    if server.paused_until <= self.now {
+                        server.paused_from = self.now;
+                    }
                     server.paused_until = server.paused_until.max(ends);
                     // The worker notices when it has not run for so long, and it may just have run, or have been late.
-                    let (lasts, rest) = (ends - self.now, 2 * self.plan.weather.rest);
+                    let (lasts, rest) = (server.paused_until - server.paused_from, 2 * self.plan.weather.rest);
                     if lasts + rest > longest {
                         server.pauses(lasts > longest + rest);
                     }
-                    if ends - self.now > longest + 2 * self.plan.weather.rest {
+                    if lasts > longest + rest {
                         server.sleeps_until = server.sleeps_until.max(Some(ends));
                     }
                 }

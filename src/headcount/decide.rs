@@ -1,6 +1,6 @@
 //! The decision: what is asked of ring and room, in which order, and what is written down.
 
-use super::{Admission, Admitted, Decision, HOLDING, HeldSeat, SHUT, Shared, State};
+use super::{Admission, Admitted, BESIDE, Decision, HOLDING, HeldSeat, SHUT, Shared, State};
 use crate::bloom::Probe;
 use crate::config::{Enforcement, MissingToken, RetryAfter};
 use crate::failpoints;
@@ -88,7 +88,7 @@ impl Shared {
     // Never inlined: the way that most requests take would keep in memory what only this one needs.
     #[inline(never)]
     fn admit_from_the_ring(&self, fingerprint: Fingerprint, token: &[u8]) -> Admission {
-        if self.refresh(fingerprint) || self.recalls(fingerprint, token) {
+        if self.refresh(fingerprint) || self.move_in(fingerprint, token) {
             self.admitted(Admitted::Seen)
         } else {
             self.newcomer(fingerprint, Terms::ADMIT)
@@ -119,10 +119,13 @@ impl Shared {
             return (self.granted(Admitted::Seen, terms), None);
         }
         let has_pass = terms.pass.is_some_and(|pass| self.accepts(pass, token));
-        if has_pass || self.is_recalled(token) {
-            if terms.renews {
-                self.write().ring.record(fingerprint);
-            }
+        if has_pass && terms.renews {
+            self.write().ring.record(fingerprint);
+        }
+        let knows = |here: &Self| {
+            if terms.renews { here.move_in(fingerprint, token) } else { here.is_beside(fingerprint, token) }
+        };
+        if has_pass || knows(self) {
             return (self.granted(Admitted::Seen, terms), None);
         }
         if terms.newcomers == Newcomers::Forgotten {
@@ -135,7 +138,11 @@ impl Shared {
     }
 
     fn sees(&self, fingerprint: Fingerprint, terms: Terms<'_>) -> bool {
-        if terms.renews { self.refresh(fingerprint) } else { self.state.read().sight(fingerprint) != Sight::Unseen }
+        if terms.renews {
+            self.refresh(fingerprint)
+        } else {
+            self.state.read().ring.sight(fingerprint) != Sight::Unseen
+        }
     }
 
     fn accepts(&self, pass: &[u8], token: &[u8]) -> bool {
@@ -160,7 +167,7 @@ impl Shared {
             let fingerprint = self.settings.key.fingerprint(token);
             let seen = self.present.has(Probe::new(fingerprint, self.settings.shape))
                 || self.refresh(fingerprint)
-                || self.recalls(fingerprint, token);
+                || self.move_in(fingerprint, token);
             if seen {
                 self.note_visit(fingerprint, true);
             }
@@ -173,7 +180,7 @@ impl Shared {
     /// Has a fingerprint that was seen recorded in the current minute. Returns whether it was seen.
     pub(super) fn refresh(&self, fingerprint: Fingerprint) -> bool {
         let state = self.state.read();
-        match state.sight(fingerprint) {
+        match state.ring.sight(fingerprint) {
             Sight::Current => true,
             Sight::Older => {
                 // Sent while the lock is held: a turn, which empties the channel under the write lock, cannot miss it.
@@ -187,19 +194,24 @@ impl Shared {
         }
     }
 
-    /// Whether another generation remembers a token by one of the fleet's earlier keys.
-    fn is_recalled(&self, token: &[u8]) -> bool {
+    /// Whether another generation remembers a token that is unseen here.
+    fn is_beside(&self, fingerprint: Fingerprint, token: &[u8]) -> bool {
         let keys = &self.settings.earlier_keys;
-        !keys.is_empty() && self.state.read().beside.recalls(|key| keys[key].fingerprint(token))
+        self.gate.load(Relaxed) & BESIDE != 0
+            && self.state.read().beside.has(fingerprint, |key| keys[key].fingerprint(token))
     }
 
-    /// Records under the fleet's key who is remembered by an earlier one. Returns whether it is.
-    fn recalls(&self, fingerprint: Fingerprint, token: &[u8]) -> bool {
-        let recalls = self.is_recalled(token);
-        if recalls {
-            self.write().ring.record(fingerprint);
+    /// Records a user whom another generation remembers. Returns whether one does.
+    fn move_in(&self, fingerprint: Fingerprint, token: &[u8]) -> bool {
+        let is_beside = self.is_beside(fingerprint, token);
+        if is_beside {
+            // In place: the other generation may be forgotten before the worker comes.
+            self.change(|state| {
+                state.ring.record(fingerprint);
+                state.beside.moved();
+            });
         }
-        recalls
+        is_beside
     }
 
     /// Sends a refresh to the worker. Returns false if the channel is full. The caller holds the lock.
@@ -229,7 +241,7 @@ impl Shared {
             return self.limited(retry_after);
         }
         let mut state = self.write();
-        if state.sight(fingerprint) != Sight::Unseen {
+        if state.ring.sight(fingerprint) != Sight::Unseen {
             state.ring.record(fingerprint);
             return self.granted(Admitted::Seen, terms);
         }

@@ -259,6 +259,13 @@ impl Worker {
         });
         failpoints::at("turned");
         self.shared.present.forget_the_last_minute();
+        let forgotten = self.shared.change(|state| {
+            let oldest = state.ring.slots().last();
+            oldest.and_then(|oldest| state.beside.forget_before(oldest))
+        });
+        drop(forgotten);
+        // Whoever has left the ring may still be remembered by another generation.
+        self.shared.count_beside();
         for mut filter in left {
             filter.clear();
             self.spares.push(filter);

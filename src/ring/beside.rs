@@ -2,11 +2,13 @@
 
 use crate::bloom::Bloom;
 use crate::fingerprint::Fingerprint;
+use crate::time::Slot;
+use std::sync::Arc;
 
-/// The unions of other generations with the same key, and how many users only they know.
+/// The unions of other generations, and how many users only they know.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
-    unions: Vec<Union>,
+    unions: Arc<[Union]>,
     users: f64,
 }
 
@@ -16,49 +18,129 @@ pub(crate) struct Union {
     pub(crate) filter: Bloom,
     /// Which of the fleet's earlier keys its fingerprints were made with; `None` for the key of now.
     pub(crate) earlier_key: Option<usize>,
+    /// The latest minute that is in it.
+    pub(crate) newest: Slot,
 }
 
 impl Beside {
     pub(crate) fn new(unions: Vec<Union>) -> Self {
-        Self { unions, users: 0.0 }
+        Self { unions: unions.into(), users: 0.0 }
     }
 
-    /// How many users they know whom the ring's own union does not. Fingerprints by another key cannot be told apart from
-    /// the ring's: their users count in full.
-    ///
-    /// # Cost
-    /// Every filter is read.
-    pub(crate) fn estimate(&self, own: &Bloom) -> f64 {
-        let unshared = |Union { filter, earlier_key }: &Union| {
-            let shared = if earlier_key.is_none() { filter.shared_with(own) } else { 0.0 };
-            filter.estimate().users - shared
-        };
-        self.unions.iter().map(unshared).sum()
+    /// To be counted without a lock.
+    pub(crate) fn unions(&self) -> Arc<[Union]> {
+        Arc::clone(&self.unions)
     }
 
-    /// Notes that estimate; it holds until the next one.
-    pub(crate) fn set_users(&mut self, users: f64) {
-        self.users = users;
+    /// Notes how many users these unions know whom the ring does not, unless others have come in their place.
+    pub(crate) fn set_users(&mut self, unions: &Arc<[Union]>, users: f64) {
+        if Arc::ptr_eq(&self.unions, unions) {
+            self.users = users;
+        }
     }
 
-    /// Whether one of them remembers a fingerprint.
-    #[inline]
-    pub(crate) fn has(&self, fingerprint: Fingerprint) -> bool {
-        self.unions.iter().any(|union| union.earlier_key.is_none() && union.filter.contains(fingerprint))
-    }
-
-    /// Whether one of them remembers a token by an earlier key; `fingerprint` makes its fingerprint by that key.
-    pub(crate) fn recalls(&self, fingerprint: impl Fn(usize) -> Fingerprint) -> bool {
-        let by = |union: &Union| union.earlier_key.is_some_and(|key| union.filter.contains(fingerprint(key)));
-        self.unions.iter().any(by)
-    }
-
-    /// Users whom the ring did not remember when they were last counted.
+    /// Users whom the ring did not remember when they were last counted, less those who were recorded since.
     pub(crate) fn users(&self) -> f64 {
         self.users
     }
 
+    /// A user who was found here is in the ring from now on.
+    pub(crate) fn moved(&mut self) {
+        self.users = (self.users - 1.0).max(0.0);
+    }
+
+    /// Drops a union when its latest minute has left the window. Returns it, to be freed without the lock.
+    pub(crate) fn forget_before(&mut self, oldest: Slot) -> Option<Arc<[Union]>> {
+        let is_over = !self.is_empty() && self.unions.iter().all(|union| union.newest < oldest);
+        is_over.then(|| std::mem::take(self).unions)
+    }
+
+    /// Whether one of them remembers a token; `fingerprint` makes its fingerprint by an earlier key.
+    pub(crate) fn has(&self, now: Fingerprint, fingerprint: impl Fn(usize) -> Fingerprint) -> bool {
+        self.unions.iter().any(|union| union.filter.contains(union.earlier_key.map_or(now, &fingerprint)))
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.unions.is_empty()
+    }
+}
+
+/// How many users these unions know whom the ring's own union does not. Each is counted once, but for those who are in a
+/// union of another key: their fingerprints cannot be compared.
+///
+/// # Cost
+/// Every filter is read.
+pub(crate) fn estimate(unions: &[Union], own: &Bloom) -> f64 {
+    let unshared = |(place, union): (usize, &Union)| {
+        let alike = unions[..place].iter().filter(|other| other.earlier_key == union.earlier_key);
+        let others = alike.map(|other| &other.filter).chain(union.earlier_key.is_none().then_some(own));
+        let shared = others.map(|other| union.filter.shared_with(other)).fold(0.0, f64::max);
+        union.filter.estimate().users - shared
+    };
+    unions.iter().enumerate().map(unshared).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bloom::Shape;
+
+    fn filter(capacity: u64, users: std::ops::Range<u64>) -> Bloom {
+        let mut filter = Bloom::new(Shape::for_capacity(capacity, 1e-3).unwrap());
+        users.for_each(|user| _ = filter.insert(fingerprint(user)));
+        filter
+    }
+
+    fn fingerprint(user: u64) -> Fingerprint {
+        Fingerprint(user.wrapping_mul(0xD6E8_FEB8_6659_FD93).rotate_left(31).wrapping_mul(0xA3EC_647A_5B17_39E5))
+    }
+
+    fn union(capacity: u64, users: std::ops::Range<u64>, earlier_key: Option<usize>, newest: u64) -> Union {
+        Union { filter: filter(capacity, users), earlier_key, newest: Slot(newest) }
+    }
+
+    #[test]
+    fn who_is_in_two_generations_and_in_the_ring_is_counted_once() {
+        let own = filter(4000, 0..300);
+        let unions = [union(9000, 100..1000, None, 1), union(5000, 200..1100, None, 1)];
+        let users = estimate(&unions, &own);
+        assert!((users - 800.0).abs() < 25.0, "{users}");
+        let after_another_key = [union(9000, 0..300, Some(0), 1)];
+        let users = estimate(&after_another_key, &own);
+        assert!((users - 300.0).abs() < 10.0, "{users}: nobody can tell that these are the same");
+    }
+
+    #[test]
+    fn a_token_is_looked_for_by_the_key_of_each_union() {
+        let beside = Beside::new(vec![union(2000, 0..10, None, 1), union(2000, 10..20, Some(1), 1)]);
+        let by = |user: u64, earlier: u64| {
+            beside.has(fingerprint(user), |key| {
+                assert_eq!(key, 1);
+                fingerprint(earlier)
+            })
+        };
+        assert!(by(3, 99) && by(99, 13) && !by(99, 99) && !by(13, 3));
+    }
+
+    #[test]
+    fn unions_are_dropped_when_their_last_minute_has_left() {
+        let mut beside = Beside::new(vec![union(2000, 0..10, None, 100), union(2000, 0..10, None, 103)]);
+        assert!(beside.forget_before(Slot(103)).is_none() && !beside.is_empty());
+        assert!(beside.forget_before(Slot(104)).is_some() && beside.is_empty());
+        assert!(beside.forget_before(Slot(105)).is_none());
+    }
+
+    #[test]
+    fn a_count_is_for_the_unions_that_were_counted() {
+        let mut beside = Beside::new(vec![union(2000, 0..10, None, 1)]);
+        let before = beside.unions();
+        beside.set_users(&before, 1.5);
+        beside.moved();
+        assert_eq!(beside.users(), 0.5);
+        beside.moved();
+        assert_eq!(beside.users(), 0.0);
+        beside = Beside::new(vec![union(2000, 0..10, None, 1)]);
+        beside.set_users(&before, 10.0);
+        assert_eq!(beside.users(), 0.0);
     }
 }

@@ -30,6 +30,10 @@ const GZIP_FLAGS: usize = 3;
 /// Above this share of set bits gzip saves nothing, and the bytes are only wrapped.
 const DENSE: f64 = 0.4;
 
+/// Values of another generation are read up to this size, or twice that of this generation's: filters of some four million
+/// users at the usual ratio of false positives.
+const MOST_BYTES_BESIDE: usize = 8 << 20;
+
 /// A filter so full can hold no news, and is the cheapest way to let everybody in.
 const IMPLAUSIBLE_FILL: f64 = 0.98;
 
@@ -161,6 +165,11 @@ impl Codec {
         HEADER_BYTES + self.shape.bytes() + self.shape.bytes() / 1000 + 64
     }
 
+    /// The largest value of another generation that is read.
+    pub(crate) fn most_bytes_beside(&self) -> usize {
+        most_bytes_beside(self.shape.bytes())
+    }
+
     /// The bytes of a minute's filter.
     ///
     /// # Panics
@@ -224,8 +233,8 @@ impl Codec {
         Ok(Decoded { filter, covered: number(24) & COVERED != 0 })
     }
 
-    /// The filter of minute `slot` from the bytes of another generation, whose filters may have any shape of up to `most`
-    /// bytes. Where a token's bits are in a line does not depend on the number of lines, and the checksum proves the key.
+    /// The filter of minute `slot` from the bytes of another generation, whose filters may have any shape up to that size.
+    /// Where a token's bits are in a line does not depend on the number of lines, and the checksum proves the key.
     /// Returns by which earlier key it was written; `None` means the fleet's own.
     ///
     /// # Cost
@@ -235,11 +244,11 @@ impl Codec {
         generation: u64,
         slot: Slot,
         bytes: &[u8],
-        most: usize,
     ) -> Result<(Decoded, Option<usize>), DecodeError> {
         let lines = bytes.get(4..8).and_then(|lines| lines.try_into().ok()).map_or(0, u32::from_le_bytes);
-        let shape = Shape::of_lines(lines).filter(|shape| shape.bytes() <= most);
-        let shape = shape.ok_or(DecodeError::Shape { found: lines, expected: self.shape.lines() })?;
+        let most = self.most_bytes_beside();
+        let length = DecodeError::Length { found: bytes.len(), most };
+        let shape = Shape::of_lines(lines).filter(|shape| shape.bytes() <= most).ok_or(length)?;
         let by = |key: &FingerprintKey| Self::new(shape, generation, key.clone()).decode(slot, bytes);
         let earlier = self.earlier_keys.iter().enumerate().map(|(place, key)| (Some(place), key));
         let mut found = Err(DecodeError::Checksum);
@@ -278,6 +287,11 @@ impl Codec {
         signed[32..].copy_from_slice(&self.key.hash(&bytes[HEADER_BYTES..]).to_le_bytes());
         self.key.hash(&signed)
     }
+}
+
+/// The largest value of another generation that servers with filters of this size read.
+pub(crate) fn most_bytes_beside(filter_bytes: usize) -> usize {
+    MOST_BYTES_BESIDE.max(2 * filter_bytes)
 }
 
 #[cfg(test)]
@@ -360,20 +374,21 @@ mod tests {
         let theirs = codec_of(9000, 8, 1);
         let filter = filter(&theirs, 500);
         let bytes = theirs.encode(SLOT, true, &filter);
-        let read = |codec: Codec, generation, slot, most| codec.decode_beside(generation, slot, &bytes, most);
-        let most = theirs.shape().bytes();
-        assert_eq!(read(codec(), 8, SLOT, most), Ok((Decoded { filter, covered: true }, None)));
+        let read = |codec: Codec, generation, slot| codec.decode_beside(generation, slot, &bytes);
+        assert_eq!(read(codec(), 8, SLOT), Ok((Decoded { filter, covered: true }, None)));
         let reason = |found: Result<_, DecodeError>| found.unwrap_err().reason();
-        assert_eq!(reason(read(codec(), 9, SLOT, most)), "generation");
-        assert_eq!(reason(read(codec(), 8, SLOT.plus(1), most)), "slot");
-        assert_eq!(reason(read(codec(), 8, SLOT, most - 1)), "shape", "larger than what is read here");
-        assert_eq!(reason(read(codec_of(2000, 7, 2), 8, SLOT, most)), "checksum", "another key");
+        assert_eq!(reason(read(codec(), 9, SLOT)), "generation");
+        assert_eq!(reason(read(codec(), 8, SLOT.plus(1))), "slot");
+        assert_eq!(reason(read(codec_of(2000, 7, 2), 8, SLOT)), "checksum", "another key");
+        let mut huge = bytes.clone();
+        huge[4..8].copy_from_slice(&(1_u32 << 20).to_le_bytes());
+        assert_eq!(reason(codec().decode_beside(8, SLOT, &huge)), "length", "64 MB");
         let [stranger, earlier] = [3, 1].map(|key| FingerprintKey::new(&[key; 16]).unwrap());
         let successor = codec_of(2000, 7, 2).with_earlier_keys(vec![stranger.clone(), earlier]);
-        assert_eq!(read(successor, 8, SLOT, most).unwrap().1, Some(1), "the key that wrote it is named");
-        assert_eq!(reason(read(codec_of(2000, 7, 2).with_earlier_keys(vec![stranger]), 8, SLOT, most)), "checksum");
+        assert_eq!(read(successor, 8, SLOT).unwrap().1, Some(1), "the key that wrote it is named");
+        assert_eq!(reason(read(codec_of(2000, 7, 2).with_earlier_keys(vec![stranger]), 8, SLOT)), "checksum");
         for length in 0..bytes.len() {
-            assert!(codec().decode_beside(8, SLOT, &bytes[..length], most).is_err(), "cut at {length}");
+            assert!(codec().decode_beside(8, SLOT, &bytes[..length]).is_err(), "cut at {length}");
         }
     }
 

@@ -38,6 +38,7 @@ fn renewal(active_users: f64, nodes: u64) -> Renewal {
         alive_for: Duration::from_secs(5),
         wants: false,
         wanting: 0,
+        has_predecessors: false,
         unpublished: 0,
         dice: 0.0,
     }

@@ -270,6 +270,7 @@ mod tests {
             alive_for: 5 * SECOND,
             wants: false,
             wanting: 0,
+            has_predecessors: false,
             unpublished: 0,
             dice: 0.5,
         }

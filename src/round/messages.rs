@@ -397,7 +397,7 @@ pub struct OtherGeneration {
 /// store.exchange(&theirs, Request::Publish(Publish { minutes, ..Publish::default() }), SECOND).await?;
 ///
 /// let look = Request::LookBeside { generation: 2, slots };
-/// let Reply::LookedBeside(LookedBeside { minutes, nodes }) = store.exchange(&ours, look, SECOND).await? else {
+/// let Reply::LookedBeside(LookedBeside { minutes, nodes, .. }) = store.exchange(&ours, look, SECOND).await? else {
 ///     unreachable!("a look is answered by what is there");
 /// };
 /// assert_eq!(minutes[0].as_ref().map(|entry| entry.bytes), Some(2));
@@ -410,6 +410,8 @@ pub struct LookedBeside {
     pub minutes: Vec<Option<Entry>>,
     /// How many of its nodes looked lately.
     pub nodes: u64,
+    /// How many of them have turned newcomers away lately.
+    pub wanting: u64,
 }
 
 /// A server that looked lately.

@@ -4,21 +4,18 @@
 //! both run, and for a window after, users of the one come to the other. So each generation reads the other's minutes,
 //! asks them about tokens that its own ring has not seen, and counts their users against X. It writes nothing there.
 //!
-//! Values that were written with another key are read if it is one of the fleet's earlier keys; others cannot be read. Nor can those of other slots: they have other numbers, and
-//! are not found.
+//! A value that was written with another key is read if that key is one of the fleet's earlier ones. Minutes of another
+//! length have other numbers, and are not found.
 
 use super::{Entry, LookedBeside, OtherGeneration, Stored};
 use crate::bloom::Bloom;
-use crate::ring::Union;
+use crate::ring::beside::Union;
 use crate::ring::codec::{Codec, Decoded};
 use crate::time::Slot;
 use std::collections::BTreeMap;
 
 /// Other generations that are read at a time: two deploys within a window.
 const MOST_GENERATIONS: usize = 2;
-
-/// The largest value of another generation that is read: of some four million users.
-pub(crate) const MOST_BYTES_BESIDE: usize = 8 << 20;
 
 /// What is known of other generations.
 #[cfg_attr(test, derive(Clone))]
@@ -34,7 +31,10 @@ pub(super) struct Others {
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone))]
 struct Other {
+    /// Whether the last look has shown it; what was read of it is kept for a window in any case.
+    is_shown: bool,
     nodes: u64,
+    wanting: u64,
     /// Which earlier key its values were written with.
     earlier_key: Option<usize>,
     minutes: BTreeMap<Slot, Minute>,
@@ -43,7 +43,7 @@ struct Other {
 /// A minute of another generation.
 #[cfg_attr(test, derive(Clone))]
 struct Minute {
-    /// The value that was read last.
+    /// The value that was looked at last.
     entry: Entry,
     /// Who was in any value of it that could be read.
     filter: Option<Bloom>,
@@ -67,18 +67,59 @@ impl Others {
         Self { generations: BTreeMap::new(), left: Vec::new(), has_more: false, has_news: true }
     }
 
-    /// A look has shown these.
-    pub(super) fn begin(&mut self, shown: &[OtherGeneration]) {
-        let before = self.generations.len();
-        self.generations.retain(|generation, _| shown.iter().any(|other| other.generation == *generation));
-        self.has_news |= self.generations.len() < before;
+    /// A look has shown these, in a window of minutes `slots`, the latest first.
+    ///
+    /// What a generation has shown is true even if the store has lost it: it is kept until it leaves the window.
+    pub(super) fn begin(&mut self, shown: &[OtherGeneration], slots: &[Slot]) {
+        for other in self.generations.values_mut() {
+            (other.is_shown, other.nodes, other.wanting) = (false, 0, 0);
+        }
+        slots.last().inspect(|&&oldest| self.forget_before(oldest));
+        let mut shown: Vec<_> = shown.iter().collect();
+        shown.sort_by_key(|other| !other.is_alive);
+        let is_shown = |generation: &u64| shown.iter().any(|other| other.generation == *generation);
+        self.generations.retain(|generation, other| is_shown(generation) || !other.minutes.is_empty());
+        self.has_more = false;
         for other in shown {
-            if self.generations.len() < MOST_GENERATIONS {
-                self.generations.entry(other.generation).or_default();
+            let is_read = self.generations.contains_key(&other.generation);
+            if is_read || self.generations.len() < MOST_GENERATIONS {
+                self.generations.entry(other.generation).or_default().is_shown = true;
+            } else {
+                self.has_more = true;
             }
         }
-        self.has_more = shown.len() > self.generations.len();
-        self.left = self.generations.keys().copied().collect();
+        self.left = self.shown().map(|(&generation, _)| generation).collect();
+    }
+
+    /// The window begins with minute `oldest`.
+    pub(super) fn forget_before(&mut self, oldest: Slot) {
+        for other in self.generations.values_mut() {
+            let staying = other.minutes.split_off(&oldest);
+            self.has_news |= !std::mem::replace(&mut other.minutes, staying).is_empty();
+        }
+    }
+
+    fn shown(&self) -> impl Iterator<Item = (&u64, &Other)> {
+        self.generations.iter().filter(|(_, other)| other.is_shown)
+    }
+
+    /// The store's clock has jumped back by so many minutes: everything has other numbers.
+    pub(super) fn go_back(&mut self, back: u64) {
+        for other in self.generations.values_mut() {
+            let minutes = std::mem::take(&mut other.minutes);
+            other.minutes = minutes.into_iter().map(|(slot, minute)| (slot.minus(back), minute)).collect();
+        }
+        self.has_news = true;
+    }
+
+    /// Whether any generation is read.
+    pub(super) fn is_empty(&self) -> bool {
+        self.generations.is_empty()
+    }
+
+    /// The round goes on without those that it has not looked at yet.
+    pub(super) fn give_up(&mut self) {
+        self.left.clear();
     }
 
     /// The next generation to look at.
@@ -87,34 +128,38 @@ impl Others {
     }
 
     /// Takes in what is there of a generation's minutes `slots`. Returns those whose value is to be read, with its size.
-    pub(super) fn look(&mut self, generation: u64, slots: &[Slot], looked: LookedBeside) -> Vec<(Slot, usize)> {
+    pub(super) fn look(
+        &mut self,
+        generation: u64,
+        slots: &[Slot],
+        looked: LookedBeside,
+        most_bytes: usize,
+    ) -> Vec<(Slot, usize)> {
         let Some(other) = self.generations.get_mut(&generation) else { return Vec::new() };
-        other.nodes = looked.nodes;
-        let mut before = std::mem::take(&mut other.minutes);
+        (other.nodes, other.wanting) = (looked.nodes, looked.wanting);
         let mut unread = Vec::new();
         for (&slot, entry) in slots.iter().zip(looked.minutes) {
-            // A value that is lost was true.
-            let known = before.remove(&slot);
-            let is_new = entry.as_ref().is_some_and(|entry| known.as_ref().is_none_or(|known| known.entry != *entry));
-            other.minutes.extend(known.map(|known| (slot, known)));
-            let Some(entry) = entry.filter(|_| is_new) else { continue };
-            if entry.bytes <= MOST_BYTES_BESIDE {
+            let Some(entry) = entry else { continue };
+            if other.minutes.get(&slot).is_some_and(|known| known.entry == entry) {
+                continue;
+            }
+            if entry.bytes <= most_bytes {
                 unread.push((slot, entry.bytes));
             } else {
                 other.note(slot, entry, None);
             }
         }
-        // What is left is older than the window.
-        self.has_news |= !before.is_empty();
         unread
     }
 
-    /// Takes in values of a generation, of the minutes that were asked for.
-    pub(super) fn read(&mut self, generation: u64, asked: &[Slot], stored: Vec<Stored>, codec: &Codec) {
+    /// Takes in values of a generation, of the minutes that were asked for with the sizes that were shown.
+    pub(super) fn read(&mut self, generation: u64, asked: &[(Slot, usize)], stored: Vec<Stored>, codec: &Codec) {
         let Some(other) = self.generations.get_mut(&generation) else { return };
-        for Stored { slot, stamp, value } in stored.into_iter().filter(|value| asked.contains(&value.slot)) {
-            let entry = Entry { stamp, bytes: value.len() };
-            let decoded = codec.decode_beside(generation, slot, &value, MOST_BYTES_BESIDE);
+        for Stored { slot, stamp, value } in stored {
+            let Some(&(_, bytes)) = asked.iter().find(|(asked, _)| *asked == slot) else { continue };
+            // As the next look will show it: of what is no value of ours, nothing is fetched.
+            let entry = Entry { stamp, bytes };
+            let decoded = codec.decode_beside(generation, slot, &value);
             self.has_news |= decoded.is_ok();
             let decoded = decoded.ok().map(|(decoded, earlier_key)| {
                 other.earlier_key = earlier_key;
@@ -130,18 +175,26 @@ impl Others {
             let mut minutes = other.minutes.values();
             !other.minutes.is_empty() && minutes.all(|minute| minute.last == Last::Covered)
         };
-        self.generations.iter().filter(|(_, other)| is_known(other)).map(|(&generation, _)| generation).collect()
+        self.shown().filter(|(_, other)| is_known(other)).map(|(&generation, _)| generation).collect()
     }
 
     /// Whether there are users inside of whom this server cannot know.
     pub(super) fn has_unknown(&self) -> bool {
-        self.has_more || self.known().len() < self.generations.len()
+        self.has_more || self.known().len() < self.shown().count()
     }
 
-    /// Servers of other generations that share the room: those who read each other.
-    pub(super) fn nodes(&self) -> u64 {
+    /// Servers of other generations that share the room, and how many of them turn newcomers away: those who read each
+    /// other.
+    pub(super) fn nodes(&self) -> (u64, u64) {
         let is_readable = |other: &&Other| other.minutes.values().all(|minute| minute.last != Last::Unreadable);
-        self.generations.values().filter(is_readable).fold(0, |nodes, other| nodes.saturating_add(other.nodes))
+        self.generations.values().filter(is_readable).fold((0, 0), |(nodes, wanting): (u64, u64), other| {
+            (nodes.saturating_add(other.nodes), wanting.saturating_add(other.wanting))
+        })
+    }
+
+    /// Whether servers of an earlier key are alive. They cannot read this generation, and hand out the room without it.
+    pub(super) fn has_predecessors(&self) -> bool {
+        self.generations.values().any(|other| other.earlier_key.is_some() && other.nodes > 0)
     }
 
     /// The union of each generation's minutes, if any has changed since it was last asked for.
@@ -169,9 +222,13 @@ impl Other {
     }
 
     fn union(&self) -> Option<Union> {
-        let mut filters = self.minutes.values().filter_map(|minute| minute.filter.as_ref());
-        let first = filters.next()?.clone();
-        Some(Union { filter: filters.fold(first, united), earlier_key: self.earlier_key })
+        let mut filters = self.minutes.iter().filter_map(|(slot, minute)| Some((*slot, minute.filter.as_ref()?)));
+        let (first, filter) = filters.next()?;
+        let (mut newest, mut union) = (first, filter.clone());
+        for (slot, filter) in filters {
+            (newest, union) = (slot, united(union, filter));
+        }
+        Some(Union { filter: union, earlier_key: self.earlier_key, newest })
     }
 }
 
@@ -220,17 +277,16 @@ mod tests {
     fn shown(values: &[Stored], slots: &[Slot]) -> LookedBeside {
         let entry = |value: &Stored| Entry { stamp: value.stamp.clone(), bytes: value.value.len() };
         let find = |slot: &Slot| values.iter().find(|value| value.slot == *slot).map(entry);
-        LookedBeside { minutes: slots.iter().map(find).collect(), nodes: 3 }
+        LookedBeside { minutes: slots.iter().map(find).collect(), nodes: 3, wanting: 2 }
     }
 
     /// A round reads what is there of one generation. Returns how many values it fetched.
     fn read(others: &mut Others, values: &[Stored], slots: &[Slot]) -> usize {
-        others.begin(&alive(&[OTHER]));
+        others.begin(&alive(&[OTHER]), slots);
         assert_eq!(others.next(), Some(OTHER));
-        let unread: Vec<_> =
-            others.look(OTHER, slots, shown(values, slots)).into_iter().map(|(slot, _)| slot).collect();
-        let stored = values.iter().filter(|value| unread.contains(&value.slot)).cloned().collect();
-        others.read(OTHER, &unread, stored, &ours());
+        let unread = others.look(OTHER, slots, shown(values, slots), ours().most_bytes_beside());
+        let is_unread = |value: &&Stored| unread.iter().any(|(slot, _)| *slot == value.slot);
+        others.read(OTHER, &unread, values.iter().filter(is_unread).cloned().collect(), &ours());
         assert_eq!(others.next(), None);
         unread.len()
     }
@@ -247,7 +303,7 @@ mod tests {
         let mut values =
             vec![value(&theirs, SLOTS[0], "a-1", &[11], true), value(&theirs, SLOTS[2], "a-0", &[22], true)];
         assert_eq!(read(&mut others, &values, &SLOTS), 2);
-        assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![OTHER], false, 3));
+        assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![OTHER], false, (3, 2)));
         assert_eq!(others.news().map(|unions| unions.len()), Some(1));
         assert_eq!(read(&mut others, &values, &SLOTS), 0, "nothing is new");
         assert!(others.news().is_none());
@@ -278,7 +334,7 @@ mod tests {
         for theirs in [codec(2000, OTHER, 2), codec(2000, OTHER + 1, 1)] {
             let mut others = Others::new();
             read(&mut others, &[value(&theirs, SLOTS[0], "a-1", &[11], true)], &SLOTS);
-            assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![], true, 0));
+            assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![], true, (0, 0)));
             assert!(!remembers(&mut others, 11));
         }
     }
@@ -288,7 +344,7 @@ mod tests {
         let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
         let values = [value(&theirs, SLOTS[0], "a-1", &[11], true), value(&theirs, SLOTS[1], "a-0", &[22], false)];
         read(&mut others, &values, &SLOTS);
-        assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![], true, 3));
+        assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![], true, (3, 2)));
         assert!(remembers(&mut others, 22));
     }
 
@@ -296,44 +352,94 @@ mod tests {
     fn servers_without_a_value_share_the_room_and_nothing_is_known_of_their_users() {
         let mut others = Others::new();
         assert_eq!(read(&mut others, &[], &SLOTS), 0);
-        assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![], true, 3));
-        others.begin(&[]);
-        assert_eq!((others.has_unknown(), others.nodes()), (false, 0));
+        assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![], true, (3, 2)));
+        others.begin(&[], &SLOTS);
+        assert_eq!((others.has_unknown(), others.nodes(), others.is_empty()), (false, (0, 0), true));
     }
 
     #[test]
     fn values_that_are_too_large_are_not_fetched_and_those_not_asked_for_are_not_taken() {
         let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
-        others.begin(&alive(&[OTHER]));
+        others.begin(&alive(&[OTHER]), &SLOTS);
         let entry = |bytes| Some(Entry { stamp: Stamp("a-1".into()), bytes });
-        let minutes = vec![entry(MOST_BYTES_BESIDE + 1), entry(MOST_BYTES_BESIDE), None];
-        let unread = others.look(OTHER, &SLOTS, LookedBeside { minutes, nodes: 1 });
-        assert_eq!(unread, [(SLOTS[1], MOST_BYTES_BESIDE)]);
+        let minutes = vec![entry(1001), entry(1000), None];
+        let unread = others.look(OTHER, &SLOTS, LookedBeside { minutes, nodes: 1, wanting: 0 }, 1000);
+        assert_eq!(unread, [(SLOTS[1], 1000)]);
         assert!(others.has_unknown());
-        others.read(OTHER, &[SLOTS[1]], vec![value(&theirs, SLOTS[2], "a-1", &[11], true)], &ours());
+        others.read(OTHER, &unread, vec![value(&theirs, SLOTS[2], "a-1", &[11], true)], &ours());
+        assert!(!remembers(&mut others, 11));
+    }
+
+    #[test]
+    fn what_is_no_value_of_ours_is_fetched_once() {
+        let mut others = Others::new();
+        others.begin(&alive(&[OTHER]), &SLOTS);
+        let look = |others: &mut Others| {
+            let minutes = vec![Some(Entry { stamp: Stamp("!".into()), bytes: 500 }), None, None];
+            others.look(OTHER, &SLOTS, LookedBeside { minutes, nodes: 1, wanting: 0 }, 1000)
+        };
+        let unread = look(&mut others);
+        let nothing = Stored { slot: SLOTS[0], stamp: Stamp("!".into()), value: Vec::new() };
+        others.read(OTHER, &unread, vec![nothing], &ours());
+        assert!(others.has_unknown() && look(&mut others).is_empty());
+    }
+
+    #[test]
+    fn a_generation_that_the_store_has_lost_is_kept_for_its_window_and_shares_nothing() {
+        let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
+        read(&mut others, &[value(&theirs, SLOTS[0], "a-1", &[11], true)], &SLOTS);
+        others.begin(&[], &SLOTS);
+        assert_eq!(
+            (others.next(), others.nodes(), others.known(), others.has_unknown()),
+            (None, (0, 0), vec![], false)
+        );
+        assert!(remembers(&mut others, 11));
+        others.begin(&[], &[Slot(103), SLOTS[0]]);
+        assert!(remembers(&mut others, 11));
+        others.begin(&[], &[Slot(104), Slot(103)]);
+        assert!(!remembers(&mut others, 11) && others.is_empty());
+    }
+
+    #[test]
+    fn after_a_jump_back_its_minutes_have_other_numbers() {
+        let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
+        read(&mut others, &[value(&theirs, SLOTS[0], "a-1", &[11], true)], &SLOTS);
+        others.go_back(10);
+        let earlier = SLOTS.map(|slot| slot.minus(10));
+        assert_eq!(read(&mut others, &[], &earlier), 0);
+        assert!(remembers(&mut others, 11));
+        assert_eq!(read(&mut others, &[], &[SLOTS[0].minus(9)]), 0);
         assert!(!remembers(&mut others, 11));
     }
 
     #[test]
     fn two_generations_are_read_and_a_third_is_unknown() {
         let mut others = Others::new();
-        others.begin(&alive(&[5, 6, 7]));
+        others.begin(&alive(&[5, 6, 7]), &SLOTS);
         assert!([others.next(), others.next(), others.next()].iter().flatten().count() == 2);
         assert!(others.has_more && others.has_unknown());
         let before = others.generations.keys().copied().collect::<Vec<_>>();
-        others.begin(&alive(&[7, 6, 5]));
+        others.begin(&alive(&[7, 6, 5]), &SLOTS);
         assert_eq!(others.generations.keys().copied().collect::<Vec<_>>(), before, "those that are read are kept");
+        let mut others = Others::new();
+        let shown = [(5, false), (6, true), (7, true)];
+        others.begin(&shown.map(|(generation, is_alive)| OtherGeneration { generation, is_alive }), &SLOTS);
+        assert_eq!(others.generations.keys().copied().collect::<Vec<_>>(), [6, 7], "the living first");
     }
 
     #[test]
     fn an_earlier_key_is_named_with_the_union() {
         let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 2));
         let values = [value(&theirs, SLOTS[0], "a-1", &[11], true)];
-        others.begin(&alive(&[OTHER]));
-        others.look(OTHER, &SLOTS, shown(&values, &SLOTS));
-        others.read(OTHER, &SLOTS, values.to_vec(), &ours().with_earlier_keys(vec![key(3), key(2)]));
+        others.begin(&alive(&[OTHER]), &SLOTS);
+        let unread = others.look(OTHER, &SLOTS, shown(&values, &SLOTS), ours().most_bytes_beside());
+        others.read(OTHER, &unread, values.to_vec(), &ours().with_earlier_keys(vec![key(3), key(2)]));
         let unions = others.news().unwrap();
         assert_eq!(unions.iter().map(|union| union.earlier_key).collect::<Vec<_>>(), [Some(1)]);
         assert_eq!(others.known(), [OTHER]);
+        assert!(others.has_predecessors(), "they hand out the room");
+        others.begin(&alive(&[OTHER]), &SLOTS);
+        others.look(OTHER, &SLOTS, LookedBeside { nodes: 0, ..shown(&values, &SLOTS) }, usize::MAX);
+        assert!(!others.has_predecessors());
     }
 }

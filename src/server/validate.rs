@@ -8,7 +8,7 @@ use crate::config::{Config, ConfigError, Settings};
 use crate::fingerprint::FingerprintKey;
 use crate::redis_link::RedisConnection;
 use crate::ring::codec::Codec;
-use crate::round::{Identity, MOST_BYTES_BESIDE, Reply, Request};
+use crate::round::{Identity, Reply, Request};
 use crate::sync::{FilterStore, RedisStore};
 use crate::time::{Slot, Timestamp};
 use redis::InfoDict;
@@ -179,7 +179,7 @@ impl Live {
     async fn other_generations(&mut self, connection: &RedisConnection, namespace: &str, settings: &Settings) {
         let key = format!("headcount:{{{namespace}}}:generations");
         let generations = connection.link().call(PATIENCE, move |mut connection| async move {
-            redis::cmd("ZRANGE").arg(key).arg(0).arg(-1).query_async::<Vec<String>>(&mut connection).await
+            redis::cmd("ZREVRANGE").arg(key).arg(0).arg(15).query_async::<Vec<String>>(&mut connection).await
         });
         let Ok(generations) = generations.await else { return };
         let store = RedisStore::on(connection, namespace);
@@ -188,19 +188,22 @@ impl Live {
             if generation == settings.generation {
                 continue;
             }
-            self.findings.push(if is_readable(&store, settings, generation).await {
-                Finding::Well(
+            self.findings.push(match read_beside(&store, settings, generation).await {
+                Ok(None) => Finding::Well(
                     "servers with another capacity have used this namespace within a window: their users are known here, \
                      and count against max_active_users"
                         .into(),
-                )
-            } else {
-                Finding::Doubt(
-                    "servers with another window or key have used this namespace within a window, and servers of this \
-                     configuration do not know their users: for a window they let in up to max_active_users beside them; if \
-                     the key has changed, name the former one in token.earlier_secret_files"
+                ),
+                Ok(Some(_)) => Finding::Well(
+                    "servers with an earlier key have used this namespace within a window: their users are known here, and \
+                     newcomers wait until those servers have stopped"
                         .into(),
-                )
+                ),
+                Err(reason) => Finding::Doubt(format!(
+                    "servers with another window or key have used this namespace within a window, and servers of this \
+                     configuration do not know their users ({reason}): for a window they let in up to max_active_users \
+                     beside them; if the key has changed, name the former one in token.earlier_secret_files"
+                )),
             });
         }
     }
@@ -237,9 +240,10 @@ impl Live {
     }
 }
 
-/// Whether one of the newest values of another generation can be read.
+/// Reads the newest value of another generation. Returns by which earlier key, if it was not by the key of now, or why it
+/// cannot be read.
 #[allow(clippy::disallowed_methods)] // Minutes are named by the clock, give or take one.
-async fn is_readable(store: &RedisStore, settings: &Settings, generation: u64) -> bool {
+async fn read_beside(store: &RedisStore, settings: &Settings, generation: u64) -> Result<Option<usize>, String> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let now = Timestamp::from_micros(u64::try_from(now.as_micros()).unwrap_or_default());
     let newest = Slot::at(now, settings.slot_length).plus(1);
@@ -254,17 +258,21 @@ async fn is_readable(store: &RedisStore, settings: &Settings, generation: u64) -
     };
     let codec = Codec::new(settings.shape, settings.generation, settings.key.clone())
         .with_earlier_keys(settings.earlier_keys.clone());
-    let look = Request::LookBeside { generation, slots: slots.clone() };
-    let Ok(Reply::LookedBeside(looked)) = store.exchange(&identity, look, PATIENCE).await else { return false };
-    let mut found = slots.into_iter().zip(looked.minutes).filter_map(|(slot, entry)| entry.map(|_| slot));
-    let Some(slot) = found.next() else { return false };
-    let fetch = Request::FetchBeside { generation, slots: vec![slot] };
-    match store.exchange(&identity, fetch, PATIENCE).await {
-        Ok(Reply::Fetched(stored)) => {
-            stored.iter().any(|stored| codec.decode_beside(generation, slot, &stored.value, MOST_BYTES_BESIDE).is_ok())
-        }
-        _ => false,
+    let ask = async |request| store.exchange(&identity, request, PATIENCE).await.map_err(|error| error.to_string());
+    let Reply::LookedBeside(looked) = ask(Request::LookBeside { generation, slots: slots.clone() }).await? else {
+        return Err("an answer to another question".into());
+    };
+    let mut found = slots.into_iter().zip(looked.minutes).filter_map(|(slot, entry)| Some((slot, entry?.bytes)));
+    let (slot, bytes) = found.next().ok_or("no minute of theirs is there")?;
+    if bytes > codec.most_bytes_beside() {
+        return Err(format!("their filters of {bytes} bytes are too large"));
     }
+    let Reply::Fetched(stored) = ask(Request::FetchBeside { generation, slots: vec![slot] }).await? else {
+        return Err("an answer to another question".into());
+    };
+    let value = stored.first().ok_or("no minute of theirs is there")?;
+    let decoded = codec.decode_beside(generation, slot, &value.value).map_err(|error| error.to_string())?;
+    Ok(decoded.1)
 }
 
 /// The commands of a round, on a key of its own that is gone at once, or within a second if one of them is refused.

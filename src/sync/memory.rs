@@ -183,8 +183,12 @@ impl Namespace {
     fn look_beside(&self, identity: &Identity, generation: u64, slots: &[Slot], now: Timestamp) -> LookedBeside {
         let is_alive = |at: Timestamp| now.since(at) < identity.alive_for;
         match self.generations.get(&generation) {
-            Some(other) => LookedBeside { minutes: other.entries(slots), nodes: other.nodes_alive(is_alive) },
-            None => LookedBeside { minutes: vec![None; slots.len()], nodes: 0 },
+            Some(other) => LookedBeside {
+                minutes: other.entries(slots),
+                nodes: other.nodes_alive(is_alive),
+                wanting: other.wanting.values().filter(|&&wanted| is_alive(wanted)).count() as u64,
+            },
+            None => LookedBeside { minutes: vec![None; slots.len()], nodes: 0, wanting: 0 },
         }
     }
 

@@ -11,10 +11,11 @@
 use super::FilterStore;
 use crate::config::ConfigError;
 use crate::redis_link::{RedisConnection, is_read_only, of_refused_write};
+use crate::ring::codec::most_bytes_beside;
 use crate::room::Override;
 use crate::round::{
-    Entry, Gap, Identity, Looked, LookedBeside, MOST_BYTES_BESIDE, Node, OtherGeneration, Outgoing, Publish, Published,
-    Reply, Request, Since, Stamp, Stored,
+    Entry, Gap, Identity, Looked, LookedBeside, Node, OtherGeneration, Outgoing, Publish, Published, Reply, Request,
+    Since, Stamp, Stored,
 };
 use crate::store_error::StoreError;
 use crate::time::{Slot, Timestamp};
@@ -225,7 +226,7 @@ impl RedisStore {
         slots: &[Slot],
     ) -> Result<Vec<Value>, RedisError> {
         let mut look = LOOK_BESIDE.prepare_invoke();
-        look.key(self.key_of(generation, "nodes"));
+        look.key(self.key_of(generation, "nodes")).key(self.key_of(generation, "wanting"));
         for slot in slots {
             look.key(self.key_of(generation, &format!("slot:{slot}")));
         }
@@ -250,6 +251,7 @@ impl RedisStore {
         let mut answers = answers.into_iter();
         for &slot in slots {
             let (Some(hash), Some(string)) = (answers.next(), answers.next()) else { break };
+            let string = unless_refused(string)?;
             let is_string = matches!(string, Value::BulkString(_));
             stored.extend(if is_string { read_stored_string(slot, string)? } else { read_stored_hash(slot, hash)? });
         }
@@ -430,7 +432,7 @@ impl FilterStore for RedisStore {
                 read_look_beside(answer, slots.len()).map(Reply::LookedBeside)
             }
             Request::FetchBeside { generation, slots } => {
-                link.expect_values_of(2 * MOST_BYTES_BESIDE);
+                link.expect_values_of(2 * most_bytes_beside(identity.filter_bytes));
                 let fetch = |connection| self.fetch_beside(connection, generation, &slots);
                 link.run(within, fetch).await.map(Reply::Fetched)
             }
@@ -499,7 +501,8 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
 fn read_look_beside(answer: Vec<Value>, slots: usize) -> Result<LookedBeside, StoreError> {
     let mut fields = Fields(answer.into_iter());
     let nodes = fields.next()?.parse().unwrap_or_default();
-    Ok(LookedBeside { nodes, minutes: fields.entries(slots)? })
+    let wanting = fields.next()?.parse().unwrap_or_default();
+    Ok(LookedBeside { nodes, wanting, minutes: fields.entries(slots)? })
 }
 
 /// What a look returns, read from the front.
