@@ -14,10 +14,10 @@ end
 local slot = tonumber(ARGV[1])
 if known and known <= slot then return string.format('%.0f', known) end
 if ARGV[2] == '1' then
-  local known = {}
-  for place = 4, #ARGV do known[ARGV[place]] = true end
+  local expected = {}
+  for place = 4, #ARGV do expected[ARGV[place]] = true end
   for _, generation in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
-    if not known[generation] then return '' end
+    if not expected[generation] then return '' end
   end
 end
 redis.call('HSET', KEYS[1], 'since', ARGV[1])

@@ -180,8 +180,8 @@ pub struct Token {
     pub secret_file: Option<PathBuf>,
     /// The fingerprint key itself; from the environment rather than from a file.
     pub secret: Option<Secret>,
-    /// Files of fingerprint keys that were the fleet's before this one. Who came in under one of them stays in, and passes
-    /// that it has signed hold, for a window after the key has changed.
+    /// Files of fingerprint keys that were the fleet's before this one. Whom the fleet's servers of before have let in stays in,
+    /// and passes that such a key has signed hold, for a window after the key has changed.
     pub earlier_secret_files: Vec<PathBuf>,
     /// Verified tokens; absent: a token is counted as it is.
     pub jwt: Option<Jwt>,

@@ -21,6 +21,7 @@ struct Weather {
     away: Arc<AtomicBool>,
     loses_replies: Arc<AtomicBool>,
     hides_values: Arc<AtomicBool>,
+    hides_others: Arc<AtomicBool>,
     refuses_writes: Arc<AtomicBool>,
 }
 
@@ -31,7 +32,9 @@ impl FilterStore for Weather {
 
     async fn exchange(&self, identity: &Identity, request: Request, within: Duration) -> Result<Reply, StoreError> {
         let fetches = matches!(request, Request::Fetch { .. });
-        if self.away.load(SeqCst) || (fetches && self.hides_values.load(SeqCst)) {
+        let is_beside = matches!(request, Request::LookBeside { .. } | Request::FetchBeside { .. });
+        let is_hidden = (fetches && self.hides_values.load(SeqCst)) || (is_beside && self.hides_others.load(SeqCst));
+        if self.away.load(SeqCst) || is_hidden {
             return Err(StoreError::unavailable("cut off"));
         }
         if let (Request::Look { slots, .. }, true) = (&request, self.refuses_writes.load(SeqCst)) {
@@ -108,6 +111,7 @@ impl Fleet {
             away: off(),
             loses_replies: off(),
             hides_values: off(),
+            hides_others: off(),
             refuses_writes: off(),
         };
         Server { rounds: headcount.sync_with(weather.clone()), headcount, worker, weather }
@@ -610,6 +614,94 @@ async fn a_whole_fleet_that_is_stopped_and_started_with_another_capacity_knows_w
     let strangers = (0..100).filter(|stranger| new.decide(&format!("stranger-{stranger}")) != Decision::Rejected);
     assert!(strangers.count() < 20);
     assert!((0..990).all(|user| new.decide(&format!("user-{user}")) == Decision::Seen));
+}
+
+#[tokio::test]
+async fn a_flush_during_a_deploy_forgets_nobody_and_brings_no_room() {
+    let mut fleet = Fleet::new();
+    let mut old = fleet.start();
+    fleet.pass(5, &mut [&mut old]).await;
+    fill(&fleet, &mut [&mut old], 1000).await;
+    let larger = |builder: Builder| builder.capacity(50_000);
+    let (mut one, mut other) = (fleet.start_as(larger), fleet.start_as(larger));
+    fleet.pass(6, &mut [&mut old, &mut one, &mut other]).await;
+    // The old server has stopped: only the memory of the new ones knows who is in.
+    drop(old);
+    fleet.store.flush();
+    let mut strangers = 0;
+    for second in 0..30 {
+        fleet.pass(1, &mut [&mut one, &mut other]).await;
+        for server in [&one, &other] {
+            strangers += (0..20).filter(|n| server.decide(&format!("{second}-{n}")) != Decision::Rejected).count();
+        }
+    }
+    assert!(strangers <= 20, "{strangers} came into a full house");
+    for server in [&one, &other] {
+        assert!((0..1000).all(|user| server.decide(&format!("user-{user}")) == Decision::Seen));
+    }
+}
+
+#[tokio::test]
+async fn after_another_key_the_servers_of_the_former_hand_out_the_room_until_they_have_stopped() {
+    let former = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(former.path(), "the key of the whole fleet").unwrap();
+    let mut fleet = Fleet::new();
+    let mut old = fleet.start();
+    fleet.pass(5, &mut [&mut old]).await;
+    fill(&fleet, &mut [&mut old], 200).await;
+    let after = |builder: Builder| builder.secret("the key that comes after").earlier_secret_files([former.path()]);
+    let mut new = fleet.start_as(after);
+    fleet.pass(6, &mut [&mut old, &mut new]).await;
+    let came = |server: &Server, place: &str, second: u32| {
+        (0..40).filter(|n| server.decide(&format!("{place}-{second}-{n}")) == Decision::Newcomer).count()
+    };
+    let (mut came_old, mut came_new) = (0, 0);
+    for second in 0..60 {
+        came_old += came(&old, "old", second);
+        came_new += came(&new, "new", second);
+        fleet.pass(1, &mut [&mut old, &mut new]).await;
+    }
+    assert_eq!(came_new, 0, "the old server could not know of them");
+    assert!((780..=820).contains(&came_old), "{came_old} came in beside 200");
+    drop(old);
+    // Half of them leave; when the old server counts no more, the new one fills their seats.
+    for _ in 0..31 {
+        fleet.pass(60, &mut [&mut new]).await;
+        assert!((0..100).all(|user| new.decide(&format!("user-{user}")) == Decision::Seen));
+    }
+    let (mut came_later, mut second) = (0, 0);
+    while second < 60 {
+        came_later += came(&new, "later", second);
+        fleet.pass(1, &mut [&mut new]).await;
+        second += 1;
+    }
+    assert!((880..=920).contains(&came_later), "{came_later} came in beside 100");
+}
+
+#[tokio::test]
+async fn trouble_with_another_generation_stops_no_news_and_no_round_succeeds() {
+    let mut fleet = Fleet::new();
+    let mut old = fleet.start();
+    fleet.pass(5, &mut [&mut old]).await;
+    let larger = |builder: Builder| builder.capacity(50_000);
+    let (mut one, mut other) = (fleet.start_as(larger), fleet.start_as(larger));
+    fleet.pass(6, &mut [&mut old, &mut one, &mut other]).await;
+    one.weather.hides_others.store(true, SeqCst);
+    assert_eq!((one.decide("alice"), other.decide("bob")), (Decision::Newcomer, Decision::Newcomer));
+    fleet.clock.advance(SECOND);
+    assert_eq!((one.round().await, other.round().await), (Outcome::Failure, Outcome::Success));
+    fleet.clock.advance(SECOND);
+    assert_eq!(one.round().await, Outcome::Failure);
+    assert_eq!((one.decide("bob"), other.decide("alice")), (Decision::Seen, Decision::Seen));
+    for _ in 0..5 {
+        fleet.clock.advance(SECOND);
+        assert_eq!(one.round().await, Outcome::Failure);
+    }
+    assert!(!one.headcount.status().sync.ok, "five seconds without a successful round are an outage");
+    one.weather.hides_others.store(false, SeqCst);
+    fleet.clock.advance(SECOND);
+    assert_eq!(one.round().await, Outcome::Success);
+    assert!(one.headcount.status().sync.ok);
 }
 
 #[tokio::test]

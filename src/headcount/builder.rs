@@ -183,8 +183,8 @@ impl Builder {
         self
     }
 
-    /// Files of fingerprint keys that were the fleet's before this one: who came in under one of them stays in, and passes
-    /// that it has signed hold.
+    /// Files of fingerprint keys that were the fleet's before this one: whom its servers of before have let in stays in, and
+    /// passes that such a key has signed hold.
     pub fn earlier_secret_files(mut self, files: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
         self.config.token.earlier_secret_files = files.into_iter().map(Into::into).collect();
         self
