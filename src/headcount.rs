@@ -22,8 +22,9 @@ use crate::failpoints;
 use crate::fingerprint::Fingerprint;
 use crate::limiter_status::LimiterStatus;
 use crate::pass::{Pass, PassCheck};
+use crate::ring::beside::{self, Union};
 use crate::ring::codec::Codec;
-use crate::ring::{Beside, Present, Ring, beside};
+use crate::ring::{Beside, Present, Ring};
 use crate::room::{Link, Mode, Override, OverrideMode, Room, Seat, Version};
 use crate::sharded::{RawShardedLock, ShardedCounters, ShardedLock};
 use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -603,13 +604,22 @@ impl Shared {
     /// Counts anew whom only other generations remember.
     pub(crate) fn count_beside(&self) {
         let unions = self.state.read().beside.unions();
-        if unions.is_empty() {
-            return;
-        }
-        if let Some(own) = self.copy_of(|ring| Some(ring.union())) {
-            let users = beside::estimate(&unions, &own);
+        if !unions.is_empty() {
+            let users = self.users_beside(&unions);
             self.change(|state| state.beside.set_users(&unions, users));
         }
+    }
+
+    /// Exchanges what other generations remember.
+    pub(crate) fn remember_beside(&self, unions: Vec<Union>) {
+        let beside = Beside::new(self.users_beside(&unions), unions);
+        // Freed without the lock.
+        let _old = self.change(|state| std::mem::replace(&mut state.beside, beside));
+    }
+
+    fn users_beside(&self, unions: &[Union]) -> f64 {
+        let own = self.copy_of(|ring| Some(ring.union()).filter(|_| !unions.is_empty()));
+        own.map_or(0.0, |own| beside::estimate(unions, &own))
     }
 
     /// Fleet time now.

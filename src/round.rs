@@ -21,7 +21,6 @@ mod pace;
 
 use crate::failpoints;
 use crate::headcount::{Headcount, Shared, State};
-use crate::ring::Beside;
 use crate::ring::codec::DecodeError;
 use crate::room::{Link, Renewal};
 use crate::store_error::StoreError;
@@ -598,8 +597,9 @@ impl Round {
         // Minutes may have turned since the look.
         let oldest = self.shared.state.read().ring.slots().last();
         oldest.inspect(|&oldest| self.others.forget_before(oldest));
-        let Some(news) = self.others.news().map(Beside::new) else { return };
-        let _old = self.shared.change(|state| std::mem::replace(&mut state.beside, news));
+        if let Some(unions) = self.others.news() {
+            self.shared.remember_beside(unions);
+        }
     }
 
     /// Own news goes both ways all the same; but the round does not succeed.
@@ -673,7 +673,8 @@ impl Round {
     // --- everything is read ---
 
     fn succeed(&mut self, now: Duration) -> Next {
-        let stale = self.distrusts != self.shared.distrusts.load(Relaxed);
+        // The worker may not have noticed a pause yet.
+        let stale = self.distrusts != self.shared.distrusts.load(Relaxed) || self.shared.has_slept();
         if self.doubted || stale {
             // What was read belongs to another time than now: good to have, and no reason to call anybody a newcomer.
             let current = self.shared.state.read().ring.current();

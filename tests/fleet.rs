@@ -642,6 +642,22 @@ async fn a_flush_during_a_deploy_forgets_nobody_and_brings_no_room() {
 }
 
 #[tokio::test]
+async fn writes_that_are_refused_during_a_deploy_hide_nobody() {
+    let mut fleet = Fleet::new();
+    let mut old = fleet.start();
+    fleet.pass(5, &mut [&mut old]).await;
+    fill(&fleet, &mut [&mut old], 1000).await;
+    let mut new = fleet.start_as(|builder| builder.capacity(50_000));
+    fleet.pass(6, &mut [&mut old, &mut new]).await;
+    new.weather.refuses_writes.store(true, SeqCst);
+    for _ in 0..130 {
+        fleet.pass(1, &mut [&mut old, &mut new]).await;
+        let estimate = new.headcount.status().active_users.estimate;
+        assert!((970..=1030).contains(&estimate), "{estimate}, where 1000 are in");
+    }
+}
+
+#[tokio::test]
 async fn after_another_key_the_servers_of_the_former_hand_out_the_room_until_they_have_stopped() {
     let former = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(former.path(), "the key of the whole fleet").unwrap();

@@ -278,6 +278,7 @@ impl Shared {
         if state.room.link() != Link::Alone && self.has_slept() {
             // Once: the worker does the rest.
             self.note_tick();
+            self.distrusts.fetch_add(1, Relaxed);
             let current = state.ring.current();
             state.ring.set_covered(current, false);
             state.room.wake();

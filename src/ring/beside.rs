@@ -23,8 +23,9 @@ pub(crate) struct Union {
 }
 
 impl Beside {
-    pub(crate) fn new(unions: Vec<Union>) -> Self {
-        Self { unions: unions.into(), users: 0.0 }
+    /// `users` is what [`estimate`] says of them.
+    pub(crate) fn new(users: f64, unions: Vec<Union>) -> Self {
+        Self { unions: unions.into(), users }
     }
 
     /// To be counted without a lock.
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_token_is_looked_for_by_the_key_of_each_union() {
-        let beside = Beside::new(vec![union(2000, 0..10, None, 1), union(2000, 10..20, Some(1), 1)]);
+        let beside = Beside::new(20.0, vec![union(2000, 0..10, None, 1), union(2000, 10..20, Some(1), 1)]);
         let by = |user: u64, earlier: u64| {
             beside.has(fingerprint(user), |key| {
                 assert_eq!(key, 1);
@@ -124,7 +125,7 @@ mod tests {
 
     #[test]
     fn unions_are_dropped_when_their_last_minute_has_left() {
-        let mut beside = Beside::new(vec![union(2000, 0..10, None, 100), union(2000, 0..10, None, 103)]);
+        let mut beside = Beside::new(10.0, vec![union(2000, 0..10, None, 100), union(2000, 0..10, None, 103)]);
         assert!(beside.forget_before(Slot(103)).is_none() && !beside.is_empty());
         assert!(beside.forget_before(Slot(104)).is_some() && beside.is_empty());
         assert!(beside.forget_before(Slot(105)).is_none());
@@ -132,15 +133,15 @@ mod tests {
 
     #[test]
     fn a_count_is_for_the_unions_that_were_counted() {
-        let mut beside = Beside::new(vec![union(2000, 0..10, None, 1)]);
+        let mut beside = Beside::new(10.0, vec![union(2000, 0..10, None, 1)]);
         let before = beside.unions();
         beside.set_users(&before, 1.5);
         beside.moved();
         assert_eq!(beside.users(), 0.5);
         beside.moved();
         assert_eq!(beside.users(), 0.0);
-        beside = Beside::new(vec![union(2000, 0..10, None, 1)]);
+        beside = Beside::new(9.0, vec![union(2000, 0..10, None, 1)]);
         beside.set_users(&before, 10.0);
-        assert_eq!(beside.users(), 0.0);
+        assert_eq!(beside.users(), 9.0);
     }
 }

@@ -98,6 +98,32 @@ fn versions_of_minutes_that_have_left_the_window_are_forgotten() {
 }
 
 #[test]
+fn a_round_that_ends_after_a_pause_before_the_worker_has_noticed_has_not_succeeded() {
+    let (clock, store, _) = server_of_minutes(1);
+    let (headcount, mut worker, mut exchange) = exchange_at(&clock);
+    worker.tick();
+    let successes = || headcount.shared.sync.lock().last_success;
+    play(&mut exchange, &store, |request| {
+        if matches!(request, Request::Fetch { .. }) {
+            clock.advance(4 * SECOND);
+        }
+    });
+    assert_eq!(successes(), None, "what it has read is old");
+    worker.tick();
+    play(&mut exchange, &store, |_| ());
+    assert!(successes().is_some());
+    // A request may come before the worker, too.
+    let before = successes();
+    play(&mut exchange, &store, |request| {
+        if matches!(request, Request::Look { .. }) {
+            clock.advance(4 * SECOND);
+            let _ = headcount.admit("early");
+        }
+    });
+    assert_eq!(successes(), before);
+}
+
+#[test]
 fn small_values_are_fetched_all_at_once() {
     let (clock, store, _) = server_of_minutes(5);
     let (_joiner, _worker, mut exchange) = exchange_at(&clock);
