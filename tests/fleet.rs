@@ -514,6 +514,9 @@ async fn a_deploy_of_another_capacity_keeps_everybody_in_and_the_house_full() {
     assert_eq!(first.decide("user-1"), Decision::Warming, "nothing is read yet");
     fleet.pass(1, &mut [&mut a, &mut b, &mut first]).await;
     assert_eq!(first.decide("user-2"), Decision::Seen, "the first round has read who is in");
+    assert!(first.headcount.touch("user-3"));
+    let (admission, seat) = first.headcount.hold("user-4");
+    assert_eq!((admission.decision(), seat.is_none()), (Decision::Seen, true));
     fleet.pass(5, &mut [&mut a, &mut b, &mut first]).await;
     assert_eq!(first.coverage(), 31, "no window has to be lived");
     assert!(first.headcount.is_ready());

@@ -115,17 +115,13 @@ impl Shared {
         token: &[u8],
         terms: Terms<'_>,
     ) -> (Admission, Option<HeldSeat>) {
-        if self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.sees(fingerprint, terms) {
+        if self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.sees(fingerprint, token, terms) {
             return (self.granted(Admitted::Seen, terms), None);
         }
-        let has_pass = terms.pass.is_some_and(|pass| self.accepts(pass, token));
-        if has_pass && terms.renews {
-            self.write().ring.record(fingerprint);
-        }
-        let knows = |here: &Self| {
-            if terms.renews { here.move_in(fingerprint, token) } else { here.is_beside(fingerprint, token) }
-        };
-        if has_pass || knows(self) {
+        if terms.pass.is_some_and(|pass| self.accepts(pass, token)) {
+            if terms.renews {
+                self.write().ring.record(fingerprint);
+            }
             return (self.granted(Admitted::Seen, terms), None);
         }
         if terms.newcomers == Newcomers::Forgotten {
@@ -137,11 +133,11 @@ impl Shared {
         (admission, holds.then(|| HeldSeat::new(Arc::clone(self), fingerprint)))
     }
 
-    fn sees(&self, fingerprint: Fingerprint, terms: Terms<'_>) -> bool {
+    fn sees(&self, fingerprint: Fingerprint, token: &[u8], terms: Terms<'_>) -> bool {
         if terms.renews {
-            self.refresh(fingerprint)
+            self.refresh(fingerprint) || self.move_in(fingerprint, token)
         } else {
-            self.state.read().ring.sight(fingerprint) != Sight::Unseen
+            self.state.read().ring.sight(fingerprint) != Sight::Unseen || self.is_beside(fingerprint, token)
         }
     }
 
