@@ -268,7 +268,7 @@ async function confirm(page) {
     // Others in the namespace, and a store that does not answer: both are said once, and no longer than they last.
     await until('nothing more to say', async () => (await aloud(page)).length === 0);
     process.kill(plan.stranger.pid, 'SIGCONT');
-    await until('the strangers', async () => /^Servers with another shape or key/.test(await alarms(page)));
+    await until('the strangers', async () => /^Servers with another capacity, window or key/.test(await alarms(page)));
     assert.equal(await fact(page, 'Other generation').innerText(), 'yes');
     assert.equal(await fact(page, 'Other generation').getAttribute('class'), 'bad');
     process.kill(plan.redis.pid, 'SIGSTOP');
