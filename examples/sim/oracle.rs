@@ -255,7 +255,8 @@ impl Oracle {
     /// Invariant 7, in play.
     fn news_is_everywhere_soon(&mut self, asked: &Asked<'_>, minute: Slot, fleet: &Fleet) {
         let Asked { server, place, token, decision, now, .. } = *asked;
-        let Some(calm_since) = asked.calm_since else { return };
+        // Before its first look, a server's numbers of minutes are a guess.
+        let Some(calm_since) = asked.calm_since.filter(|_| server.has_looked) else { return };
         if self.calm_admissions.len() <= token {
             self.calm_admissions.resize(token + 1, None);
         }

@@ -58,7 +58,7 @@ pub struct Server {
     /// The worker has run after such a pause, and turned to this minute; until a round that looked after it has succeeded.
     slept: Option<(Duration, Slot)>,
     /// Whether it has heard from the store's clock.
-    has_looked: bool,
+    pub has_looked: bool,
     /// Whether it reads another generation's values just now, and who was in those that it has read.
     pub reads_beside: bool,
     beside: BTreeMap<Slot, Tokens>,

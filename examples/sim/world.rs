@@ -704,7 +704,8 @@ impl<'a> World<'a> {
         let token = player.index();
         let (held, shape) = (server.holds(token), server.shape);
         let budget_left = budget_left(server, &self.fleet, self.lives);
-        let by_share = server.glance().share > 0;
+        // A share of before a sleep is taken back before anybody has it.
+        let by_share = server.glance().share > 0 && server.sleeps_until.is_none();
         let admission = server.headcount.admit(player.to_string());
         let decision = admission.decision();
         let asked = Asked { server, place, token, decision, held, now: self.now, calm_since, budget_left };
@@ -770,8 +771,15 @@ impl<'a> World<'a> {
     fn bound(&mut self) -> Option<f64> {
         self.aftermath.retain(|&(_, until)| until > self.now);
         let lately = self.aftermath.iter().map(|&(number, _)| number);
-        let faults = self.active.iter().copied().chain(lately).map(|number| &self.plan.faults[number]);
-        let faults: Vec<_> = faults.collect();
+        let mut faults: Vec<_> =
+            self.active.iter().copied().chain(lately).map(|number| &self.plan.faults[number]).collect();
+        // Who falls asleep with news that it could not tell keeps it.
+        let sleeping: Vec<_> =
+            faults.iter().filter(|fault| matches!(fault.kind, Kind::Pause { .. })).copied().collect();
+        let was_on = |at: Duration| {
+            self.plan.faults.iter().filter(move |fault| (fault.at..fault.at + fault.lasting).contains(&at))
+        };
+        faults.extend(sleeping.iter().flat_map(|pause| was_on(pause.at)));
         // What the store has lost, nobody else may know while a server sleeps.
         let forgets = faults.iter().any(|fault| matches!(fault.kind, Kind::Flush | Kind::OlderCopy));
         if forgets && faults.iter().any(|fault| matches!(fault.kind, Kind::Pause { .. })) {
