@@ -29,6 +29,8 @@ pub struct Server {
     pub current: Slot,
     /// Seen, and on their way into the current minute.
     refreshing: Vec<usize>,
+    /// How many refreshes its worker's queue holds.
+    queue: usize,
     /// The request it waits for.
     pub asked: u64,
     /// What it asks for now, and minutes that it knows to have news that it could not read.
@@ -119,6 +121,7 @@ impl Server {
             held: BTreeMap::new(),
             current,
             refreshing: Vec::new(),
+            queue: weather.refresh_queue,
             asked: 0,
             fetching: Vec::new(),
             unread: Vec::new(),
@@ -244,10 +247,15 @@ impl Server {
         self.held.entry(self.current).or_default().insert(token);
     }
 
-    /// It was seen: the worker puts it into the current minute at its next tick.
+    /// It was seen: the worker puts it into the current minute at its next tick, or the request does, if the queue is full.
     pub fn refresh(&mut self, token: usize) {
-        if !self.held.get(&self.current).is_some_and(|minute| minute.has(token)) {
+        if self.held.get(&self.current).is_some_and(|minute| minute.has(token)) {
+            return;
+        }
+        if self.refreshing.len() < self.queue {
             self.refreshing.push(token);
+        } else {
+            self.record(token);
         }
     }
 
