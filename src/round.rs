@@ -220,7 +220,7 @@ pub struct Round {
     others_failed: Option<StoreError>,
     /// The same of a round before it, as it was told last.
     others_told: Option<StoreError>,
-    /// Those that are to be fetched, with the sizes of their values, while other generations are read.
+    /// Minutes that are to be fetched, with the sizes of their values, once other generations are read.
     unread: Vec<(Slot, usize)>,
     started: Duration,
     looked: Duration,

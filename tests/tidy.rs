@@ -88,9 +88,11 @@ fn every_file_opens_with_what_it_is_for() {
     }
     for path in files(Path::new("lua"), ".lua") {
         let script = fs::read_to_string(&path).unwrap();
-        // What scripts begin with takes nothing and returns nothing.
-        let is_whole = script.contains("redis.call('TIME')") || script.contains("KEYS[1]");
-        for part in ["-- KEYS[1]", "-- ARGV[1]", "-- Returns", "-- Atomic"].into_iter().filter(|_| is_whole) {
+        // What two scripts begin with takes nothing and returns nothing.
+        if path.ends_with("versions.lua") {
+            continue;
+        }
+        for part in ["-- KEYS[1]", "-- ARGV[1]", "-- Returns", "-- Atomic"] {
             assert!(script.lines().any(|line| line.starts_with(part)), "{} lacks {part:?}", path.display());
         }
     }

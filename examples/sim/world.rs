@@ -780,9 +780,11 @@ impl<'a> World<'a> {
             self.plan.faults.iter().filter(move |fault| (fault.at..fault.at + fault.lasting).contains(&at))
         };
         faults.extend(sleeping.iter().flat_map(|pause| was_on(pause.at)));
-        // What the store has lost, nobody else may know while a server sleeps.
-        let forgets = faults.iter().any(|fault| matches!(fault.kind, Kind::Flush | Kind::OlderCopy));
-        if forgets && faults.iter().any(|fault| matches!(fault.kind, Kind::Pause { .. })) {
+        // What the store has lost, nobody else may know if the server that knew it sleeps so long that it counts no more.
+        let counts_for = (5 * self.fleet.sync_every).max(3000 * MILLI);
+        let mut forgets = faults.iter().filter(|fault| matches!(fault.kind, Kind::Flush | Kind::OlderCopy));
+        let sleeps = faults.iter().any(|fault| matches!(fault.kind, Kind::Pause { .. }) && fault.lasting > counts_for);
+        if sleeps && forgets.next().is_some() {
             return None;
         }
         faults
