@@ -8,7 +8,7 @@
 //! | 6 | A server that does not cover its window turns an unseen token away only when its budget is used up (unless `closed`). A server claims to cover its window only if it does: it has read something, was told of something or has lived a window, knows of no news that it could not read, and has read since it slept; after a successful round it holds everybody whom the values of its covered minutes held when it looked. |
 //! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store's. In play, who came in twenty calm rounds ago is rejected nowhere. |
 //! | 9 | The same seed gives the same run: every step of two runs is compared. |
-//! | 10 | Whenever a newcomer gets in, at most so many are in as `bounds` allows for what is wrong then or was lately, give or take the error of the estimate and a seat that each server rounds up. Servers that know nobody let in as many as their budget allows beside that, which counts for twenty rounds. |
+//! | 10 | Whenever a newcomer gets in, at most so many are in as `bounds` allows for what is wrong then or was lately, give or take the error of the estimate and a seat that each server rounds up. Beside that are those whom servers that know nobody let in by their budget, for twenty rounds, and those whom nobody could count: whom a server had let in and not yet told the others when it fell asleep, a share at most, and whom an older copy brought back. |
 //!
 //! *Published* means: the store holds a value that has it. If the store forgets it, it must be published again; if the
 //! value is damaged or replaced, too. A round reads the minutes that have begun by the server's clock, which is right by
@@ -99,6 +99,8 @@ pub struct Inside {
     pub part: f64,
     /// Whom servers that know nobody have let in lately, beside that.
     pub strangers: usize,
+    /// Whom nobody could count when the room was shared out, beside that.
+    pub untold: usize,
 }
 
 /// A decision and where it was made.
@@ -313,14 +315,14 @@ impl Oracle {
 
     /// Somebody was let in.
     pub fn room_is_kept(&mut self, place: usize, shape: Shape, crowd: Inside, fleet: &Fleet) {
-        let Inside { inside, x, part, strangers } = crowd;
+        let Inside { inside, x, part, strangers, untold } = crowd;
         self.checks.count(10);
         let x = x as f64;
         self.most_inside = self.most_inside.max(inside as f64 / x);
         let estimate = shape.estimate((shape.bits() as f64 * shape.fill_ratio(x)) as u64);
         // 1.96 standard deviations become 4; each server may round its share up, in two rounds before news of it comes.
         let error = 4.0 / 1.96 * (estimate.high - estimate.users);
-        let most = part * x + error + 2.0 * fleet.servers as f64 + 2.0 + strangers as f64;
+        let most = part * x + error + 2.0 * fleet.servers as f64 + 2.0 + (strangers + untold) as f64;
         if inside as f64 > most {
             let what =
                 format!("server {place} lets a newcomer in; {inside} are, of {x}, where at most {most:.0} may be");

@@ -61,6 +61,8 @@ pub struct World<'a> {
     highest_x: u64,
     /// When servers that know nobody let somebody in, while it counts.
     strangers: VecDeque<Duration>,
+    /// Users whom nobody could count when the room was shared out, and until when they may be in beside the bound.
+    untold: Vec<(usize, Duration)>,
     /// Faults that have ended, and until when their bounds hold.
     aftermath: Vec<(usize, Duration)>,
     backups: Vec<(usize, Backup)>,
@@ -190,6 +192,7 @@ impl<'a> World<'a> {
             trouble_until: Duration::ZERO,
             highest_x: plan.fleet.max_active_users,
             strangers: VecDeque::new(),
+            untold: Vec::new(),
             aftermath: Vec::new(),
             backups: Vec::new(),
             steps: 0,
@@ -757,14 +760,39 @@ impl<'a> World<'a> {
             // However full the house is.
             return self.strangers.push_back(self.now);
         }
+        self.untold.retain(|&(_, until)| until > self.now);
+        let untold: usize = self.untold.iter().map(|&(users, _)| users).sum();
         let strangers = self.strangers.len();
         let Some(part) = self.bound() else { return };
         // Whoever came in while X was larger is still in.
         let x = self.highest_x;
         let inside = self.inside(place);
-        note!(self, "{inside} are in, of {x}; {part:.2} times that and {strangers} strangers may be");
-        let crowd = Inside { inside, x, part, strangers };
+        note!(self, "{inside} are in, of {x}; {part:.2} times that, {strangers} strangers and {untold} untold may be");
+        let crowd = Inside { inside, x, part, strangers, untold };
         self.oracle.room_is_kept(place, shape, crowd, &self.fleet);
+    }
+
+    /// A server falls asleep: whom it has let in by its share, nobody knows before it wakes.
+    fn fall_asleep(&mut self, place: usize, until: Duration) {
+        let Some(server) = &self.servers[place] else { return };
+        let mut known = Tokens::default();
+        let others = self.servers.iter().flatten().filter(|other| other.life != server.life);
+        others.flat_map(Server::minutes).chain(self.store.minutes()).for_each(|(_, tokens)| known.unite(tokens));
+        let mut its = Tokens::default();
+        server.minutes().for_each(|(_, tokens)| its.unite(tokens));
+        let share = server.max_active_users.div_ceil(self.fleet.servers as u64) as usize;
+        self.untold.push((its.without(&known).count().min(share), until + self.plan.quiet));
+    }
+
+    /// An older copy brings users back: whoever nobody knew was not counted when the last shares were handed out.
+    fn come_back(&mut self, backup: &Backup) {
+        let mut known = Tokens::default();
+        let servers = self.servers.iter().flatten();
+        servers.flat_map(Server::minutes).chain(self.store.minutes()).for_each(|(_, tokens)| known.unite(tokens));
+        self.store.fall_back(backup, self.now);
+        let mut stored = Tokens::default();
+        self.store.minutes().for_each(|(_, tokens)| stored.unite(tokens));
+        self.untold.push((stored.without(&known).count(), self.now + self.plan.quiet));
     }
 
     /// The part of X that may be inside now; `None` while nothing is promised.
@@ -839,6 +867,7 @@ impl<'a> World<'a> {
         match fault.kind {
             Kind::Crash { server } => self.servers[server] = None,
             Kind::Pause { server } => {
+                self.fall_asleep(server, ends);
                 let longest = (3 * self.fleet.sync_every).max(250 * MILLI);
                 if let Some(server) = &mut self.servers[server] {
                     // One pause may begin in another.
@@ -905,7 +934,7 @@ impl<'a> World<'a> {
             Kind::OlderCopy => {
                 if let Some(place) = self.backups.iter().position(|(of, _)| *of == number) {
                     let (_, backup) = self.backups.swap_remove(place);
-                    self.store.fall_back(&backup, self.now);
+                    self.come_back(&backup);
                 }
             }
             Kind::StoreClock { forward, by } => {
