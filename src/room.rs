@@ -191,7 +191,7 @@ pub(crate) struct Renewal {
     pub(crate) has_predecessors: bool,
     /// Newcomers let in here that the store does not hold yet.
     pub(crate) unpublished: u64,
-    /// Uniform in 0..1: rounds the share's fraction.
+    /// Uniform in 0..1: rounds the fractions of the share and of the budget.
     pub(crate) dice: f64,
 }
 
@@ -289,7 +289,7 @@ impl Room {
         self.link = Link::Up;
         self.nodes = self.counted.read(renewal.nodes, renewal.counted, renewal.alive_for);
         self.newcomers_before_read = std::mem::take(&mut self.newcomers_since_read);
-        self.budget.succeed(renewal.covered, renewal.foreign_users);
+        self.budget.succeed(renewal.covered, renewal.foreign_users, renewal.dice);
         if !self.budget.has_settled() {
             return;
         }

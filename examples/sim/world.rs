@@ -1047,7 +1047,9 @@ fn budget_left(server: &mut Server, fleet: &Fleet, lives: u64) -> Option<f64> {
     let of_a_stranger = (x / 100).max(10) as f64 - server.let_in as f64;
     // After a pause it is a stranger, if it has noticed.
     let left = if server.has_known { of_the_room } else { of_a_stranger.min(of_the_room) };
-    (left >= 1.0).then_some(left)
+    // Each server rounds its part of the room down or up, as the dice fall.
+    let least = if server.has_known { lives as f64 } else { 1.0 };
+    (left >= least).then_some(left)
 }
 
 /// The next script of what is published, and who is in the values that it writes.

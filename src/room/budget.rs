@@ -5,7 +5,9 @@
 //!
 //! - *A server that knew everybody* and then lost sight of some minutes knows how much room there was. The other servers
 //!   obey the same rules, so that all of them together can have filled that room and no more. Each server takes its part:
-//!   it admits while `X − E − (nodes − 1) · own ≥ 1`, where `own` are its own newcomers whom others may not know.
+//!   it admits while `X − E − (nodes − 1) · own` is at least a number between 1 and `nodes` that it has drawn, where `own`
+//!   are its own newcomers whom others may not know. So a fraction of a seat is won or lost by the dice: if every server
+//!   rounded its part up, twenty of them would admit up to nineteen too many.
 //! - *A server that has known nobody* since it started, or since its process was paused, admits 1 % of X (at least 10).
 //!   If no store answers for the whole bootstrap, it admits X divided by the expected number of servers, if that is more.
 //!
@@ -31,6 +33,8 @@ pub(super) struct Budget {
     /// it. All zero once everybody is known.
     unheard_of: [u64; ROUNDS_TO_KNOW as usize],
     rounds_in_a_row: u32,
+    /// Which fractions of a seat are rounded down: those below it, from 0 to 1. Drawn with each successful round.
+    dice: f64,
     /// The bootstrap ended without a store.
     without_store: bool,
     /// Users of another generation may be inside.
@@ -47,9 +51,9 @@ impl Budget {
     }
 
     /// A round has succeeded; `covered` says whether this server covers its window, `foreign_users` whether users of
-    /// another generation may be inside.
-    pub(super) fn succeed(&mut self, covered: bool, foreign_users: bool) {
-        (self.without_store, self.foreign_users) = (false, foreign_users);
+    /// another generation may be inside, `dice` is a random number from 0 to 1.
+    pub(super) fn succeed(&mut self, covered: bool, foreign_users: bool, dice: f64) {
+        (self.without_store, self.foreign_users, self.dice) = (false, foreign_users, dice);
         self.rounds_in_a_row = self.rounds_in_a_row.saturating_add(1);
         self.unheard_of.rotate_right(1);
         self.unheard_of[0] = 0;
@@ -98,8 +102,9 @@ impl Budget {
     pub(super) fn is_left(&self, house: House) -> bool {
         if self.has_known || (self.foreign_users && self.has_settled()) {
             let own: u64 = self.unheard_of.iter().sum();
-            let elsewhere = house.nodes.saturating_sub(1) as f64 * own as f64;
-            return house.max_active_users as f64 - house.active_users - house.held as f64 - elsewhere >= 1.0;
+            let others = house.nodes.saturating_sub(1) as f64;
+            let left = house.max_active_users as f64 - house.active_users - house.held as f64 - others * own as f64;
+            return left >= 1.0 + others * self.dice;
         }
         let mut most = (house.max_active_users / ONE_PART_OF_X_FOR_A_STRANGER).max(LEAST_FOR_A_STRANGER);
         if self.without_store {
@@ -141,7 +146,7 @@ mod tests {
 
     fn known() -> Budget {
         let mut budget = Budget::default();
-        (0..3).for_each(|_| budget.succeed(true, false));
+        (0..3).for_each(|_| budget.succeed(true, false, 0.0));
         budget
     }
 
@@ -150,7 +155,7 @@ mod tests {
         let mut budget = Budget::default();
         assert_eq!(admitted(&mut budget, 0.0), 20);
         budget.fail();
-        budget.succeed(false, false);
+        budget.succeed(false, false, 0.0);
         assert_eq!(admitted(&mut budget, 0.0), 0, "rounds that do not complete what it knows bring nothing");
     }
 
@@ -170,7 +175,7 @@ mod tests {
         assert_eq!(admitted(&mut budget, 0.0), 20);
         budget.go_without_store();
         assert_eq!(admitted(&mut budget, 0.0), 380);
-        budget.succeed(false, false);
+        budget.succeed(false, false, 0.0);
         assert_eq!(admitted(&mut budget, 0.0), 0, "the store has come, and says who is in");
     }
 
@@ -182,16 +187,34 @@ mod tests {
     }
 
     #[test]
+    fn servers_that_share_a_room_round_their_parts_so_that_it_is_filled_and_no_more() {
+        for room in [1.0, 3.0, 13.0, 20.0, 123.0] {
+            let mut all = 0;
+            for server in 0..20 {
+                let mut budget = Budget::default();
+                (0..3).for_each(|_| budget.succeed(true, false, (f64::from(server) + 0.5) / 20.0));
+                let (mut own, here) = (0, House { nodes: 20, ..house(2000.0 - room) });
+                while budget.is_left(House { active_users: here.active_users + f64::from(own), ..here }) {
+                    budget.spend();
+                    own += 1;
+                }
+                all += own;
+            }
+            assert!((f64::from(all) - room).abs() <= 1.0, "{all} are admitted to a room of {room}");
+        }
+    }
+
+    #[test]
     fn its_part_is_used_up_until_three_rounds_have_succeeded_in_a_row() {
         let mut budget = known();
         budget.fail();
         assert_eq!(admitted(&mut budget, 1600.0), 100);
         for _ in 0..2 {
-            budget.succeed(true, false);
+            budget.succeed(true, false, 0.0);
             assert!(!budget.has_settled());
             assert_eq!(admitted(&mut budget, 1700.0), 0);
         }
-        budget.succeed(true, false);
+        budget.succeed(true, false, 0.0);
         assert!(budget.knows_everybody());
     }
 
@@ -201,7 +224,7 @@ mod tests {
         (0..50).for_each(|_| budget.spend());
         for left in [1800.0, 1800.0, 1800.0] {
             assert!(!budget.is_left(house(left + 50.0)));
-            budget.succeed(false, false);
+            budget.succeed(false, false, 0.0);
             budget.fail();
         }
         assert!(budget.is_left(house(1850.0)));
@@ -220,13 +243,13 @@ mod tests {
     #[test]
     fn beside_users_of_another_generation_it_admits_its_part_of_x_from_the_third_round_on() {
         let mut budget = Budget::default();
-        (0..2).for_each(|_| budget.succeed(false, true));
+        (0..2).for_each(|_| budget.succeed(false, true, 0.0));
         assert_eq!(admitted(&mut budget, 0.0), 20);
-        budget.succeed(false, true);
+        budget.succeed(false, true, 0.0);
         assert_eq!(admitted(&mut budget, 0.0), 485, "a fourth of X, less what came in before");
-        budget.succeed(false, false);
+        budget.succeed(false, false, 0.0);
         assert_eq!(admitted(&mut budget, 0.0), 0, "they are known now, and it is a stranger that has spent its budget");
-        budget.succeed(true, true);
+        budget.succeed(true, true, 0.0);
         assert!(budget.knows_everybody(), "a window has passed");
     }
 

@@ -396,7 +396,7 @@ fn seats_that_are_held_over_a_round_come_from_the_room_and_not_from_the_next_sha
 #[test]
 fn every_other_node_is_taken_to_hold_as_many_seats() {
     let mut room = in_fleet(100);
-    let renew = |room: &mut Room| room.renew(Renewal { dice: 0.5, ..renewal(60.0, 4) });
+    let renew = |room: &mut Room| room.renew(Renewal { dice: 0.6, ..renewal(60.0, 4) });
     renew(&mut room);
     assert_eq!(room.share(60.0), 3);
     [ALICE, BOB].into_iter().for_each(|newcomer| room.hold_seat(newcomer));
