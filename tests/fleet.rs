@@ -591,6 +591,7 @@ async fn during_a_deploy_newcomers_of_each_generation_are_seen_by_the_other() {
     fleet.pass(1, &mut [&mut old]).await;
     let mut new = fleet.start_as(|builder| builder.capacity(50_000));
     fleet.pass(10, &mut [&mut old, &mut new]).await;
+    assert!(new.headcount.status().sync.bytes_received > 0, "what is read of other generations counts, too");
     assert_eq!((old.decide("bob"), new.decide("carol")), (Decision::Newcomer, Decision::Newcomer));
     fleet.pass(2, &mut [&mut old, &mut new]).await;
     assert_eq!((new.decide("bob"), old.decide("carol")), (Decision::Seen, Decision::Seen));

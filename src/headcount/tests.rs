@@ -220,6 +220,18 @@ fn retry_after_is_whole_seconds_spread_over_its_range() {
 }
 
 #[test]
+fn retry_after_is_never_sooner_than_configured() {
+    let second_and_a_half = Duration::from_millis(1500);
+    let builder = Headcount::builder().max_active_users(1).retry_after(second_and_a_half, second_and_a_half);
+    let headcount = builder.build().unwrap().0;
+    let _ = headcount.admit("alice");
+    for _ in 0..20 {
+        let retry_after = Duration::from_secs(2);
+        assert_eq!(headcount.admit("bob"), Admission::Rejected { retry_after });
+    }
+}
+
+#[test]
 fn the_decisions_add_up_to_all_checks() {
     let (headcount, ..) = alone(2);
     for token in ["a", "b", "c", "a", "", "d"] {

@@ -156,7 +156,9 @@ mod tests {
         assert_eq!(admitted(&mut budget, 0.0), 20);
         budget.fail();
         budget.succeed(false, false, 0.0);
+        (0..3).for_each(|_| budget.succeed(false, false, 0.0));
         assert_eq!(admitted(&mut budget, 0.0), 0, "rounds that do not complete what it knows bring nothing");
+        assert!(budget.has_settled() && !budget.knows_everybody());
     }
 
     #[test]
@@ -211,7 +213,7 @@ mod tests {
         assert_eq!(admitted(&mut budget, 1600.0), 100);
         for _ in 0..2 {
             budget.succeed(true, false, 0.0);
-            assert!(!budget.has_settled());
+            assert!(!budget.has_settled() && !budget.knows_everybody());
             assert_eq!(admitted(&mut budget, 1700.0), 0);
         }
         budget.succeed(true, false, 0.0);

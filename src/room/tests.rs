@@ -202,14 +202,25 @@ fn a_share_comes_with_the_third_round_that_succeeds_in_a_row() {
         room.renew(renewal(0.0, 1));
         assert_eq!(room.seat(0.0, true), if round < 3 { Seat::Taken } else { Seat::Free });
     }
-    while room.seat(0.0, true) == Seat::Free {
-        room.take_seat();
+    let outage: (fn(&mut Room), _) = (Room::lose_store, "after an outage");
+    let refusal: (fn(&mut Room), _) = (Room::lose_writes, "after writes were refused");
+    for (happens, when) in [outage, refusal, (Room::misread, "after a round that read another time's minutes")] {
+        while room.seat(0.0, true) == Seat::Free {
+            room.take_seat();
+        }
+        happens(&mut room);
+        for round in [1, 2, 3] {
+            room.renew(renewal(300.0, 1));
+            assert_eq!(room.seat(300.0, true), if round < 3 { Seat::Taken } else { Seat::Free }, "{when}");
+        }
     }
-    room.lose_store();
-    for round in [1, 2, 3] {
-        room.renew(renewal(300.0, 1));
-        assert_eq!(room.seat(300.0, true), if round < 3 { Seat::Taken } else { Seat::Free }, "after an outage");
-    }
+}
+
+#[test]
+fn the_talks_servers_divide_the_whole_room() {
+    let mut room = with_sharing(1000, Sharing::None);
+    room.renew(renewal(600.0, 4));
+    assert_eq!(room.share(600.0), 100);
 }
 
 #[test]
@@ -432,6 +443,13 @@ fn a_server_that_is_cut_off_reckons_with_the_seats_it_holds() {
     assert_eq!(room.seat(2.0, true), Seat::Free);
     room.hold_seat(BOB);
     assert_eq!(room.seat(2.0, true), Seat::Taken);
+}
+
+#[test]
+fn an_override_ends_elsewhere_when_it_ends_here() {
+    let order = an_override(7, OverrideMode::Throttling, LATER);
+    let travelled: Override = serde_json::from_str(&serde_json::to_string(&order).unwrap()).unwrap();
+    assert_eq!(travelled, order);
 }
 
 #[test]
