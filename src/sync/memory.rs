@@ -255,33 +255,230 @@ impl FilterStore for MemoryStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round::Outgoing;
+    use crate::room::{OverrideMode, Version};
+    use crate::round::{Outgoing, Since};
     use crate::time::ManualClock;
 
-    const SECOND: Duration = Duration::from_secs(1);
+    const MILLISECOND: Duration = Duration::from_millis(1);
+    const ALIVE_FOR: Duration = Duration::from_secs(3);
+    const KEEP_FOR: Duration = Duration::from_secs(60);
+
+    struct Fleet {
+        clock: Arc<ManualClock>,
+        store: MemoryStore,
+    }
+
+    impl Fleet {
+        fn new() -> Self {
+            let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+            Self { store: MemoryStore::with_clock(Arc::clone(&clock)), clock }
+        }
+
+        fn asks(&self, writer: &str, wants: bool, names: usize) -> Looked {
+            match self.store.answer(&server(writer, 1), Request::Look { slots: vec![Slot(7)], names, wants }) {
+                Reply::Looked(looked) => looked,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn looks(&self, writer: &str) -> Looked {
+            self.asks(writer, false, 9)
+        }
+
+        fn looks_beside(&self) -> LookedBeside {
+            match self.store.answer(&server("b", 2), Request::LookBeside { generation: 1, slots: vec![Slot(7)] }) {
+                Reply::LookedBeside(looked) => looked,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn publishes(&self, identity: &Identity, publish: Publish) -> Published {
+            match self.store.answer(identity, Request::Publish(publish)) {
+                Reply::Published(published) => published,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn writes(&self, after: Option<&str>, stamp: &str) -> bool {
+            let (after, stamp) = (after.map(|after| Stamp(after.into())), Stamp(stamp.into()));
+            let minute = Outgoing { slot: Slot(7), after, stamp, value: vec![1, 2] };
+            self.publishes(&server("a", 1), Publish { minutes: vec![minute], ..Publish::default() }).written == [true]
+        }
+
+        fn fetched(&self) -> usize {
+            match self.store.answer(&server("a", 1), Request::Fetch { slots: vec![Slot(7)] }) {
+                Reply::Fetched(stored) => stored.len(),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn server(writer: &str, generation: u64) -> Identity {
+        let (node, alive_for, keep_for) = (format!("server {writer}"), ALIVE_FOR, KEEP_FOR);
+        Identity { node, writer: writer.into(), generation, filter_bytes: 64, alive_for, keep_for }
+    }
+
+    fn claim(slot: u64, claimed: bool, known_beside: &[u64]) -> Publish {
+        let since = Some(Since { slot: Slot(slot), claimed });
+        Publish { since, known_beside: known_beside.to_vec(), ..Publish::default() }
+    }
 
     #[test]
-    fn a_write_right_after_a_flush_stays() {
-        let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
-        let store = MemoryStore::with_clock(Arc::clone(&clock));
-        let identity = Identity {
-            node: "a server".into(),
-            writer: "a".into(),
-            generation: 1,
-            filter_bytes: 64,
-            alive_for: 3 * SECOND,
-            keep_for: 60 * SECOND,
+    fn a_write_right_after_a_flush_stays_for_its_time() {
+        let fleet = Fleet::new();
+        fleet.store.flush();
+        assert!(fleet.writes(None, "a-1"));
+        fleet.clock.advance(KEEP_FOR - MILLISECOND);
+        assert_eq!(fleet.fetched(), 1);
+        fleet.clock.advance(MILLISECOND);
+        assert_eq!(fleet.fetched(), 0);
+    }
+
+    #[test]
+    fn a_value_ends_by_itself_in_a_generation_that_lives() {
+        let fleet = Fleet::new();
+        assert!(fleet.writes(None, "a-1"));
+        fleet.clock.advance(KEEP_FOR - MILLISECOND);
+        assert_eq!(fleet.looks("a").minutes, [Some(Entry { stamp: Stamp("a-1".into()), bytes: 2 })]);
+        fleet.clock.advance(MILLISECOND);
+        assert_eq!(fleet.looks("a").minutes, [None]);
+        assert_eq!(fleet.looks_beside().minutes, [None]);
+    }
+
+    #[test]
+    fn a_value_is_replaced_by_whoever_has_read_it() {
+        let fleet = Fleet::new();
+        assert!(fleet.writes(None, "a-1"));
+        assert!(!fleet.writes(None, "b-1") && !fleet.writes(Some("c-1"), "b-1"));
+        assert!(fleet.writes(Some("a-1"), "b-1"));
+        assert_eq!(fleet.looks_beside().minutes, [Some(Entry { stamp: Stamp("b-1".into()), bytes: 2 })]);
+    }
+
+    #[test]
+    fn a_server_counts_until_its_heartbeat_is_too_old() {
+        let fleet = Fleet::new();
+        let own = |looked: Looked| (looked.nodes, looked.wanting);
+        let beside = |looked: LookedBeside| (looked.nodes, looked.wanting);
+        fleet.asks("b", true, 0);
+        fleet.clock.advance(ALIVE_FOR - MILLISECOND);
+        let refused =
+            || fleet.store.look_without_writes(&server("a", 1), &[Slot(7)], StoreError::read_only("a replica"));
+        assert_eq!(own(refused()), (1, 1));
+        assert!(refused().write_refused.is_some() && refused().minutes == [None]);
+        assert_eq!(beside(fleet.looks_beside()), (1, 1));
+        assert_eq!(own(fleet.looks("a")), (2, 1));
+        fleet.clock.advance(MILLISECOND);
+        assert_eq!(own(refused()), (1, 0), "a's own heartbeat is fresh");
+        assert_eq!(beside(fleet.looks_beside()), (1, 0));
+        assert_eq!(own(fleet.looks("a")), (1, 0));
+    }
+
+    #[test]
+    fn the_latest_servers_are_named_until_their_keys_end() {
+        let fleet = Fleet::new();
+        let names = |names| {
+            let named = fleet.asks("a", false, names).named;
+            named.into_iter().map(|node| node.name).collect::<Vec<_>>()
         };
-        store.flush();
-        let minute = Outgoing { slot: Slot(7), after: None, stamp: Stamp("a-1".into()), value: vec![1] };
-        store.answer(&identity, Request::Publish(Publish { minutes: vec![minute], ..Publish::default() }));
-        clock.advance(SECOND);
-        let fetched = |at: &str| match store.answer(&identity, Request::Fetch { slots: vec![Slot(7)] }) {
-            Reply::Fetched(stored) => stored.len(),
-            other => panic!("{at}: {other:?}"),
+        fleet.looks("b");
+        fleet.clock.advance(MILLISECOND);
+        assert_eq!(names(9), ["server a", "server b"]);
+        assert_eq!(names(1), ["server a"]);
+        fleet.clock.advance(KEEP_FOR - 2 * MILLISECOND);
+        assert_eq!(names(9), ["server a", "server b"]);
+        fleet.clock.advance(MILLISECOND);
+        assert_eq!(names(9), ["server a"]);
+        fleet.store.answer(&server("a", 1), Request::Leave);
+        assert_eq!(fleet.looks("c").named.len(), 1);
+    }
+
+    #[test]
+    fn whoever_leaves_counts_no_more() {
+        let fleet = Fleet::new();
+        fleet.asks("a", true, 0);
+        fleet.asks("b", true, 0);
+        fleet.store.answer(&server("a", 1), Request::Leave);
+        let looked = fleet.looks("b");
+        assert_eq!((looked.nodes, looked.wanting), (1, 1));
+    }
+
+    #[test]
+    fn a_gap_begins_when_no_heartbeat_counts() {
+        let fleet = Fleet::new();
+        let start = fleet.clock.wall();
+        let first = fleet.looks("a");
+        assert_eq!((first.last_heartbeat, first.gap), (None, None));
+        fleet.clock.advance(ALIVE_FOR - MILLISECOND);
+        let second = fleet.looks("b");
+        assert_eq!((second.last_heartbeat, second.gap), (Some(start), None));
+        let from = fleet.clock.wall();
+        fleet.clock.advance(ALIVE_FOR);
+        let gap = Some(Gap { from, to: from.plus(ALIVE_FOR), closed_by: "b".into() });
+        assert_eq!(fleet.looks("b").gap, gap);
+        fleet.clock.advance(MILLISECOND);
+        assert_eq!(fleet.looks("a").gap, gap, "until the next one");
+    }
+
+    #[test]
+    fn another_generation_is_alive_as_its_heartbeat_is() {
+        let fleet = Fleet::new();
+        fleet.looks("a");
+        let seen = || match fleet.store.answer(&server("b", 2), Request::Look { slots: vec![], names: 0, wants: false })
+        {
+            Reply::Looked(looked) => looked.other_generations,
+            other => panic!("{other:?}"),
         };
-        assert_eq!(fetched("a second later"), 1);
-        clock.advance(60 * SECOND);
-        assert_eq!(fetched("when its time is over"), 0);
+        fleet.clock.advance(ALIVE_FOR - MILLISECOND);
+        assert_eq!(seen(), [OtherGeneration { generation: 1, is_alive: true }]);
+        fleet.clock.advance(MILLISECOND);
+        assert_eq!(seen(), [OtherGeneration { generation: 1, is_alive: false }]);
+        fleet.clock.advance(KEEP_FOR - ALIVE_FOR);
+        assert_eq!(seen(), [], "its keys have ended");
+    }
+
+    #[test]
+    fn the_first_minute_is_claimed_once_and_beside_no_stranger() {
+        let fleet = Fleet::new();
+        let own = |publish| fleet.publishes(&server("a", 1), publish).since;
+        assert_eq!(own(claim(9, true, &[])), Some(Slot(9)));
+        assert_eq!(own(claim(8, true, &[])), Some(Slot(9)), "there is one");
+        assert_eq!(own(claim(8, false, &[])), Some(Slot(8)), "the lowest that anybody knows");
+        assert_eq!(own(claim(9, false, &[])), Some(Slot(8)));
+        let new = |publish| fleet.publishes(&server("b", 2), publish).since;
+        assert_eq!(new(claim(9, true, &[])), None, "beside a generation that is not known");
+        assert_eq!(new(claim(9, true, &[1])), Some(Slot(9)));
+    }
+
+    #[test]
+    fn the_latest_override_wins() {
+        let fleet = Fleet::new();
+        let order = |number: u64, by: &str| Override {
+            version: Version { number, writer: "a".into() },
+            mode: OverrideMode::Open,
+            max_active_users: None,
+            until: Timestamp::from_millis(1_800_000_100_000),
+            by: Some(by.into()),
+            reason: None,
+            withdrawn: false,
+        };
+        let tell = |operator| {
+            fleet.publishes(&server("a", 1), Publish { operator: Some(operator), ..Publish::default() });
+            fleet.looks("b").operator.map(|operator| (operator.version.number, operator.by.unwrap_or_default()))
+        };
+        assert_eq!(tell(order(2, "first")), Some((2, "first".into())));
+        assert_eq!(tell(order(1, "older")), Some((2, "first".into())));
+        assert_eq!(tell(order(2, "the same")), Some((2, "first".into())));
+        assert_eq!(tell(order(3, "later")), Some((3, "later".into())));
+    }
+
+    #[test]
+    fn a_backup_is_of_its_time() {
+        let fleet = Fleet::new();
+        assert!(fleet.writes(None, "a-1"));
+        let backup = fleet.store.backup();
+        assert!(fleet.writes(Some("a-1"), "a-2"));
+        fleet.store.become_as(&backup);
+        assert!(fleet.writes(Some("a-1"), "a-3"));
+        assert_eq!(fleet.store.name(), "memory");
     }
 }
