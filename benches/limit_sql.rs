@@ -1,11 +1,16 @@
-//! The limiters in PostgreSQL and MariaDB: decisions per second of 20 clients on one hot key and on 10k keys, and how many
-//! were let through where how many were due.
+//! The limiters in PostgreSQL and MariaDB, with 20 clients on one hot key and on 10k keys.
 //!
-//! - PostgreSQL: the published function (faithful) against the exact form, 10/s and at most 50 at once per key
-//! - MariaDB: the moving window, 50 in 5 s per key
+//! Granting and refusing are measured apart: a permit that is granted is a row that is locked and written, a refusal that
+//! holds is a read. Beside them, in the same run and through the same kind of pool, stand what a client gets at most
+//! (`SELECT 1`) and what a counter without a limit costs (an `UPDATE` of one row by its key).
 //!
-//! The servers are started on temporary directories, with Unix sockets, and do not wait for the disk (`fsync` off,
-//! `innodb_flush_log_at_trx_commit` 2): what is measured is the work, not the disk. It needs both on the machine.
+//! - PostgreSQL: the exact form and the published function (faithful)
+//! - MariaDB: the moving window, which keeps a row for each permit that it has granted
+//! - how many were let through where how many were due, with a limit of 50 that everybody hits
+//!
+//! The servers are started on temporary directories, with Unix sockets, and do not wait for the disk (PostgreSQL `fsync`
+//! off and `shared_buffers` 32 MB, MariaDB `innodb_flush_log_at_trx_commit` 2 and `innodb_buffer_pool_size` 32M): what is
+//! measured is the work, not the disk. Both must be on the machine, which also runs the clients.
 
 #![allow(clippy::disallowed_methods)] // A bench times itself.
 
@@ -15,8 +20,9 @@ mod support;
 mod databases;
 
 use databases::Server;
-use hdrhistogram::Histogram;
 use headcount::limit::{Answer, Ask, Mysql, Postgres, Rate, Rounding, SqlError};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Opts, OptsBuilder, PoolConstraints, PoolOpts};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use support::Table;
@@ -26,9 +32,16 @@ const CLIENTS: usize = 20;
 const KEYS: [usize; 2] = [1, 10_000];
 const HOW_LONG: Duration = Duration::from_secs(5);
 
+/// The limit that everybody hits.
 const PER_SECOND: u64 = 10;
 const WINDOW: Duration = Duration::from_secs(5);
 const AT_ONCE: u64 = PER_SECOND * WINDOW.as_secs();
+
+/// A limit that nobody hits within a run.
+const NEVER_HIT: u64 = 1_000_000;
+
+/// A window in which each key gets one permit, longer than a run.
+const AN_HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> Result<(), SqlError> {
@@ -36,99 +49,248 @@ async fn main() -> Result<(), SqlError> {
         return Ok(());
     }
     let mut table = Table::default();
-    let server = Server::postgres();
-    let store = Postgres::builder(server.url("postgres", "postgres")).max_connections(CLIENTS);
-    let store = store.within(Duration::from_secs(10)).open()?;
-    store.install().await?;
-    let token_bucket = |secs: f64| PER_SECOND as f64 * secs + AT_ONCE as f64;
-    for keys in KEYS {
-        let exact = store.yugabyte(Rate::per_second(PER_SECOND), WINDOW)?.named(&format!("exact {keys}"))?;
-        let faithful = exact.clone().faithful(Rounding::HalfAway)?.named(&format!("faithful {keys}"))?;
-        for (form, bucket) in [("exact", exact), ("faithful", faithful)] {
-            let ask = move |key: String| {
-                let bucket = bucket.clone();
-                async move { bucket.ask(key, Ask::ONE).await }
-            };
-            measure(&mut table, &format!("PostgreSQL {form}"), keys, token_bucket, ask).await;
-        }
-    }
-    drop(server);
-
-    let server = Server::mariadb();
-    let store = Mysql::builder(server.url("root", "mysql")).max_connections(CLIENTS);
-    let store = store.within(Duration::from_secs(10)).open()?;
-    store.install().await?;
-    // The window is closed and its times are whole seconds: so many in each window and a second.
-    let moving_window = |secs: f64| AT_ONCE as f64 * ((secs / (WINDOW.as_secs_f64() + 1.0)).floor() + 1.0);
-    for (zone, keys) in (1..).zip(KEYS) {
-        store.set_zone(zone, AT_ONCE as u32, WINDOW).await?;
-        let limiter = store.velocity(zone);
-        let ask = move |key: String| {
-            let limiter = limiter.clone();
-            async move { limiter.ask(key, Ask::ONE).await }
-        };
-        measure(&mut table, "MariaDB velocity", keys, moving_window, ask).await;
-    }
+    postgres(&mut table).await?;
+    mariadb(&mut table).await?;
     table.print();
     Ok(())
 }
 
-/// What one client saw.
-struct Seen {
-    /// By key: asked, let through.
-    keys: HashMap<usize, (u64, u64)>,
-    failed: u64,
-    micros: Histogram<u64>,
+async fn postgres(table: &mut Table) -> Result<(), SqlError> {
+    let server = Server::postgres();
+    let url = server.url("postgres", "postgres");
+    postgres_itself(table, &url).await;
+    let store = Postgres::builder(url).max_connections(CLIENTS).within(Duration::from_secs(10)).open()?;
+    store.install().await?;
+    let due = |secs: f64| PER_SECOND as f64 * secs + AT_ONCE as f64;
+    for keys in KEYS {
+        let limits = [
+            (Expected::Granted, Rate::per_second(NEVER_HIT), Duration::from_secs(1)),
+            (Expected::Refused, Rate::per_hour(1), AN_HOUR),
+            (Expected::Due(&due), Rate::per_second(PER_SECOND), WINDOW),
+        ];
+        for (expected, rate, window) in limits {
+            let exact = store.yugabyte(rate, window)?.named(&format!("exact {keys} {window:?}"))?;
+            let faithful = exact.clone().faithful(Rounding::HalfAway)?.named(&format!("faithful {keys} {window:?}"))?;
+            for (form, bucket) in [("exact", exact), ("as published", faithful)] {
+                let ask = move |key: usize| {
+                    let bucket = bucket.clone();
+                    async move { bucket.ask(format!("user {key}"), Ask::ONE).await }
+                };
+                decisions(table, &format!("PostgreSQL, {form}"), keys, expected, ask).await;
+            }
+        }
+    }
+    Ok(())
 }
 
-async fn measure<F: Future<Output = Result<Answer, SqlError>> + Send + 'static>(
+async fn mariadb(table: &mut Table) -> Result<(), SqlError> {
+    let server = Server::mariadb();
+    let url = server.url("root", "mysql");
+    mariadb_itself(table, &url).await;
+    let store = Mysql::builder(url).max_connections(CLIENTS).within(Duration::from_secs(10)).open()?;
+    store.install().await?;
+    // The window is closed and its times are whole seconds: so many in each window and a second.
+    let due = |secs: f64| AT_ONCE as f64 * ((secs / (WINDOW.as_secs_f64() + 1.0)).floor() + 1.0);
+    let mut zone = 0;
+    for keys in KEYS {
+        let limits = [
+            (Expected::Granted, NEVER_HIT, Duration::from_secs(1)),
+            (Expected::Refused, 1, AN_HOUR),
+            (Expected::Due(&due), AT_ONCE, WINDOW),
+        ];
+        for (expected, permits, window) in limits {
+            zone += 1;
+            store.set_zone(zone, permits as u32, window).await?;
+            let limiter = store.velocity(zone);
+            let ask = move |key: usize| {
+                let limiter = limiter.clone();
+                async move { limiter.ask(format!("user {key}"), Ask::ONE).await }
+            };
+            decisions(table, "MariaDB, moving window", keys, expected, ask).await;
+        }
+    }
+    Ok(())
+}
+
+// --- the limiters ---
+
+/// What a limit answers.
+#[derive(Clone, Copy)]
+enum Expected<'a> {
+    Granted,
+    /// All but the first for each key.
+    Refused,
+    /// So many per key after so many seconds.
+    Due(&'a dyn Fn(f64) -> f64),
+}
+
+/// What the clients saw.
+#[derive(Default)]
+struct Seen {
+    /// By key: answered, let through.
+    keys: HashMap<usize, (u64, u64)>,
+    failed: u64,
+}
+
+async fn decisions<F: Future<Output = Result<Answer, SqlError>> + Send + 'static>(
     table: &mut Table,
     name: &str,
     keys: usize,
-    due: impl Fn(f64) -> f64,
-    ask: impl Fn(String) -> F + Clone + Send + 'static,
+    expected: Expected<'_>,
+    ask: impl Fn(usize) -> F + Clone + Send + 'static,
 ) {
+    let asked = ask.clone();
+    if let Expected::Refused = expected {
+        // The one permit that each key has.
+        clients(keys, Asking::EachKeyOnce, move |key| {
+            let answer = asked(key);
+            async move { answer.await.is_ok().then_some(true) }
+        })
+        .await;
+    }
+    let (seen, secs) = clients(keys, Asking::AnyKeyAWhile, move |key| {
+        let answer = ask(key);
+        async move { answer.await.ok().map(|answer| answer.is_allowed()) }
+    })
+    .await;
+    let answered: u64 = seen.keys.values().map(|(answered, _)| answered).sum();
+    let through: u64 = seen.keys.values().map(|(_, through)| through).sum();
+    let failed = format!("{} without an answer", seen.failed);
+    let what = match expected {
+        Expected::Granted => {
+            assert_eq!(through, answered, "{name}: all are granted");
+            "granted"
+        }
+        Expected::Refused => {
+            assert_eq!(through, 0, "{name}: all are refused");
+            "refused"
+        }
+        Expected::Due(due) => {
+            let due: f64 = seen.keys.values().map(|(answered, _)| due(secs).min(*answered as f64)).sum();
+            let what = format!("{name}, {keys} key(s): let through / due");
+            return table.tell(what, format!("{through} / {due:.0}, {failed}"), through as f64 / due);
+        }
+    };
+    table.tell(format!("{name}, {keys} key(s): {what} a second"), failed, answered as f64 / secs);
+}
+
+/// For how long the clients ask, and for whom.
+#[derive(Clone, Copy)]
+enum Asking {
+    EachKeyOnce,
+    AnyKeyAWhile,
+}
+
+/// All clients ask, each one after another. An ask says whether it was let through; `None` if there was no answer.
+async fn clients<F: Future<Output = Option<bool>> + Send + 'static>(
+    keys: usize,
+    asking: Asking,
+    ask: impl Fn(usize) -> F + Clone + Send + 'static,
+) -> (Seen, f64) {
     let begun = Instant::now();
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {
         let ask = ask.clone();
         clients.spawn(async move {
             let mut dice = fastrand::Rng::with_seed(client as u64);
-            let micros = Histogram::new(3).expect("three digits are possible");
-            let mut seen = Seen { keys: HashMap::new(), failed: 0, micros };
-            while begun.elapsed() < HOW_LONG {
-                let (key, asked) = (dice.usize(..keys), Instant::now());
-                let answer = ask(format!("user {key}")).await;
-                let _ = seen.micros.record(asked.elapsed().as_micros() as u64);
-                let (asked, through) = seen.keys.entry(key).or_default();
-                match answer {
-                    Ok(answer) => {
-                        *asked += 1;
-                        *through += u64::from(answer.is_allowed());
+            let mut own = (client..keys).step_by(CLIENTS);
+            let mut seen = Seen::default();
+            loop {
+                let key = match asking {
+                    Asking::EachKeyOnce => own.next(),
+                    Asking::AnyKeyAWhile => (begun.elapsed() < HOW_LONG).then(|| dice.usize(..keys)),
+                };
+                let Some(key) = key else { return seen };
+                match ask(key).await {
+                    Some(is_allowed) => {
+                        let (answered, through) = seen.keys.entry(key).or_default();
+                        *answered += 1;
+                        *through += u64::from(is_allowed);
                     }
-                    Err(_) => seen.failed += 1,
+                    None => seen.failed += 1,
                 }
             }
-            seen
         });
     }
-    let mut all =
-        Seen { keys: HashMap::new(), failed: 0, micros: Histogram::new(3).expect("three digits are possible") };
+    let mut all = Seen::default();
     for seen in clients.join_all().await {
-        for (key, (asked, through)) in seen.keys {
+        for (key, (answered, through)) in seen.keys {
             let sum = all.keys.entry(key).or_default();
-            *sum = (sum.0 + asked, sum.1 + through);
+            *sum = (sum.0 + answered, sum.1 + through);
         }
         all.failed += seen.failed;
-        all.micros.add(seen.micros).expect("histograms of one kind");
     }
-    let secs = begun.elapsed().as_secs_f64();
-    let asked: u64 = all.keys.values().map(|(asked, _)| asked).sum();
-    let through: u64 = all.keys.values().map(|(_, through)| through).sum();
-    let due: f64 = all.keys.values().map(|(asked, _)| due(secs).min(*asked as f64)).sum();
-    let [half, most] = [0.5, 0.99].map(|quantile| all.micros.value_at_quantile(quantile) as f64 / 1000.0);
-    let what = format!("{name}, {keys} key(s)");
-    let detail = format!("p50 {half:.2} ms, p99 {most:.2} ms, {} without an answer", all.failed);
-    table.tell(format!("{what}: decisions per second"), detail, asked as f64 / secs);
-    table.tell(format!("{what}: let through / due"), format!("{through} / {due:.0}"), through as f64 / due);
+    (all, begun.elapsed().as_secs_f64())
+}
+
+// --- what they are held against ---
+
+/// What is asked of a database that has a row with a counter for each key; whether it writes.
+const SELECT: &str = "SELECT 1";
+const UPDATE: &str = "UPDATE of a row";
+
+async fn postgres_itself(table: &mut Table, url: &str) {
+    let manager = deadpool_postgres::Manager::new(url.parse().expect("a URL of a database"), tokio_postgres::NoTls);
+    let pool = deadpool_postgres::Pool::builder(manager).max_size(CLIENTS).build().expect("a pool");
+    let create = "create table counters (id int primary key, n bigint not null);
+                  insert into counters select id, 0 from generate_series(0, 9999) id";
+    pool.get().await.expect("a connection").batch_execute(create).await.expect("a table of counters");
+    for (keys, name, statement) in [
+        (1, SELECT, "select 1 where $1 = 0"),
+        (1, UPDATE, "update counters set n = n + 1 where id = $1"),
+        (10_000, UPDATE, "update counters set n = n + 1 where id = $1"),
+    ] {
+        let pool = pool.clone();
+        let ask = move |key: usize| {
+            let pool = pool.clone();
+            async move {
+                let client = pool.get().await.ok()?;
+                let statement = client.prepare_cached(statement).await.ok()?;
+                client.execute(&statement, &[&(key as i32)]).await.ok().map(|rows| rows == 1)
+            }
+        };
+        itself(table, &format!("PostgreSQL, {name}"), keys, ask).await;
+    }
+}
+
+async fn mariadb_itself(table: &mut Table, url: &str) {
+    let constraints = PoolConstraints::new(0, CLIENTS).expect("a size");
+    let options = PoolOpts::new().with_constraints(constraints).with_reset_connection(false);
+    let options = OptsBuilder::from_opts(Opts::from_url(url).expect("a URL of a database")).pool_opts(options);
+    let pool = mysql_async::Pool::new(options);
+    let mut conn = pool.get_conn().await.expect("a connection");
+    let create =
+        "CREATE TABLE counters (id INT PRIMARY KEY, n BIGINT NOT NULL) AS SELECT seq AS id, 0 AS n FROM seq_0_to_9999";
+    conn.query_drop(create).await.expect("a table of counters");
+    drop(conn);
+    for (keys, name, statement) in [
+        (1, SELECT, "SELECT 1 FROM DUAL WHERE ? = 0"),
+        (1, UPDATE, "UPDATE counters SET n = n + 1 WHERE id = ?"),
+        (10_000, UPDATE, "UPDATE counters SET n = n + 1 WHERE id = ?"),
+    ] {
+        let pool = pool.clone();
+        let ask = move |key: usize| {
+            let pool = pool.clone();
+            async move {
+                let mut conn = pool.get_conn().await.ok()?;
+                conn.exec_drop(statement, (key,)).await.ok().map(|()| true)
+            }
+        };
+        itself(table, &format!("MariaDB, {name}"), keys, ask).await;
+    }
+    pool.disconnect().await.expect("an end");
+}
+
+async fn itself<F: Future<Output = Option<bool>> + Send + 'static>(
+    table: &mut Table,
+    name: &str,
+    keys: usize,
+    ask: impl Fn(usize) -> F + Clone + Send + 'static,
+) {
+    let (seen, secs) = clients(keys, Asking::AnyKeyAWhile, ask).await;
+    let answered: u64 = seen.keys.values().map(|(answered, _)| answered).sum();
+    let done: u64 = seen.keys.values().map(|(_, done)| done).sum();
+    assert_eq!(done, answered, "{name}: each touches its row");
+    let failed = format!("{} without an answer", seen.failed);
+    table.tell(format!("{name}, {keys} key(s): a second"), failed, answered as f64 / secs);
 }

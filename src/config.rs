@@ -16,7 +16,7 @@ use crate::bloom::{Shape, ShapeError};
 use crate::fingerprint::{FingerprintKey, KeyError};
 use crate::pass::Passes;
 use crate::room::{Limits, OnOutage, Refill};
-use crate::token_source::TokenSource;
+use crate::token_source::{OnConflict, TokenSource};
 use serde::de::Unexpected;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub use limit::{
     Algorithm, AppliesTo, Database, Limit, LimitKey, LimitKeyError, LimitStore, OnStoreError, Quota, QuotaError,
 };
 pub use pass::{Pass, PassCarrier, PassCarrierError};
-pub(crate) use paths::PathPatterns;
+pub(crate) use paths::{A_PATH, PathPatterns};
 #[cfg(feature = "tower")]
 pub(crate) use proxies::TrustedProxies;
 pub(crate) use routes::Routes;
@@ -174,8 +174,11 @@ pub struct Window {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Token {
-    /// Where the token is looked for; the first source that is present wins. By default [`TokenSource::defaults`].
+    /// Where the token is looked for; by default [`TokenSource::defaults`]. List only what the backend authenticates by.
     pub from: Vec<TokenSource>,
+    /// What a request is whose sources hold tokens that differ.
+    #[serde(deserialize_with = "word")]
+    pub on_conflict: OnConflict,
     /// A file that holds the fingerprint key, at least 16 bytes; with `[redis]` all servers must share one.
     pub secret_file: Option<PathBuf>,
     /// The fingerprint key itself; from the environment rather than from a file.
@@ -422,6 +425,7 @@ impl Default for Token {
     fn default() -> Self {
         Self {
             from: TokenSource::defaults(),
+            on_conflict: OnConflict::default(),
             secret_file: None,
             secret: None,
             earlier_secret_files: Vec::new(),
@@ -534,6 +538,7 @@ pub(crate) struct Settings {
     pub(crate) capacity: u64,
     pub(crate) shape: Shape,
     pub(crate) sources: Vec<TokenSource>,
+    pub(crate) on_conflict: OnConflict,
     /// Who verifies tokens, and what one is that cannot be.
     #[cfg(feature = "jwt")]
     pub(crate) jwt: Option<(std::sync::Arc<crate::jwt::Verifier>, Unverified)>,
@@ -542,7 +547,7 @@ pub(crate) struct Settings {
     pub(crate) key: FingerprintKey,
     pub(crate) earlier_keys: Vec<FingerprintKey>,
     /// Who signs passes, and how they travel.
-    pub(crate) passes: Option<(Passes, PassCarrier)>,
+    pub(crate) passes: Option<(Passes, Pass)>,
     pub(crate) generation: u64,
     pub(crate) node: String,
     pub(crate) sync_every: Duration,
@@ -572,8 +577,8 @@ impl Config {
         let slots = self.window.slots as usize;
         let earlier_keys = self.token.earlier_keys()?;
         let passes = self.pass.as_ref().map(|pass| {
-            let passes = Passes::new(&key, &earlier_keys, slot_length, slots);
-            (passes, pass.carry.clone())
+            let passes = Passes::new(&key, &earlier_keys, &redis.namespace, slot_length, slots);
+            (passes, pass.clone())
         });
         Limit::check_all(self)?;
         #[cfg(feature = "jwt")]
@@ -603,6 +608,7 @@ impl Config {
             capacity,
             shape,
             sources: self.token.check()?,
+            on_conflict: self.token.on_conflict,
             #[cfg(feature = "jwt")]
             jwt,
             #[cfg(feature = "tower")]
@@ -699,6 +705,14 @@ impl Token {
         }
         Ok(self.from.clone())
     }
+
+    /// What is legal, and may not do what it seems to, in words.
+    pub(crate) fn doubt(&self) -> Option<&'static str> {
+        (self.from.len() > 1 && self.jwt.is_none()).then_some(
+            "token.from lists several sources, whose tokens nobody verifies: who shows a token of somebody who is in gets in, \
+             unless the backend authenticates by that very source; list only what it authenticates by",
+        )
+    }
 }
 
 impl Fleet {
@@ -762,9 +776,9 @@ pub enum ConfigError {
         humantime::format_duration(*min), humantime::format_duration(*max)
     )]
     RetryAfter { min: Duration, max: Duration },
-    #[error("admission.exempt_paths holds {found:?}; a path begins with / and is exact, or a prefix that ends in /*")]
+    #[error("admission.exempt_paths holds {found:?}; {A_PATH}")]
     ExemptPath { found: String },
-    #[error("route.path is {found:?}; a path begins with / and is exact, or a prefix that ends in /*")]
+    #[error("route.path is {found:?}; {A_PATH}")]
     RoutePath { found: String },
     #[error("window.slots is {found}; it must be between 1 and {MAX_SLOTS}")]
     Slots { found: u32 },

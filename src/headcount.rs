@@ -371,6 +371,12 @@ impl Headcount {
         self.shared.missing(terms)
     }
 
+    /// Decides about somebody whose token no key can verify yet; `counts` as [`Terms`] has it.
+    #[cfg(feature = "tower")]
+    pub(crate) fn decide_unverifiable(&self, counts: bool) -> Admission {
+        self.shared.unverifiable(Terms { counts, ..Terms::ADMIT })
+    }
+
     /// Counts what was decided by others.
     pub(crate) fn count(&self, decision: Decision) {
         self.shared.count(decision);

@@ -33,6 +33,8 @@ pub(crate) struct Expected {
     pub(crate) issuer: Option<String>,
     /// Empty: tokens for anybody.
     pub(crate) audience: Vec<String>,
+    /// Whether a token must have an end.
+    pub(crate) requires_exp: bool,
 }
 
 /// Verifies tokens with the keys it has.
@@ -114,8 +116,10 @@ impl Expected {
             None => Ok(None),
             Some(value) => value.as_f64().map(Some).ok_or(Unverifiable::NoJwt),
         };
-        if time("exp")?.is_some_and(|exp| exp + LEEWAY_SECONDS <= now) {
-            return Err(Unverifiable::Expired);
+        match time("exp")? {
+            Some(exp) if exp + LEEWAY_SECONDS <= now => return Err(Unverifiable::Expired),
+            None if self.requires_exp => return Err(Unverifiable::NoEnd),
+            _ => {}
         }
         if time("nbf")?.is_some_and(|nbf| nbf - LEEWAY_SECONDS > now) {
             return Err(Unverifiable::NotYet);

@@ -70,7 +70,7 @@ pub use store_error::{ErrorClass, StoreError};
 #[cfg(feature = "redis")]
 pub use sync::RedisStore;
 pub use sync::{FilterStore, MemoryStore, Rounds};
-pub use token_source::{InvalidToken, MAX_TOKEN_BYTES, TokenSource, TokenSourceError, Unverifiable};
+pub use token_source::{InvalidToken, MAX_TOKEN_BYTES, OnConflict, TokenSource, TokenSourceError, Unverifiable};
 pub use what_if::WhatIf;
 
 #[cfg(any(doc, doctest))]

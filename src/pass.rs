@@ -2,12 +2,12 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 1 | the format, 1 |
+//! | 1 | the format, 2 |
 //! | 7 | the slot in which it was handed out, big-endian |
-//! | 16 | the first half of HMAC-SHA256 (RFC 2104) over format, slot, the slot's length, and the token's fingerprint |
+//! | 16 | the first half of HMAC-SHA256 (RFC 2104) over format, slot, the slot's length, the token's fingerprint, and the fleet's namespace |
 //!
 //! All of it in the URL's base 64 (RFC 4648 §5), 32 characters. A pass says nothing about its token and is of no use with
-//! another one. It is valid for a window: as long as its user would be remembered had they been silent since.
+//! another one, nor in another namespace whose fleet has the same key. It is valid for a window: as long as its user would be remembered had they been silent since.
 
 use crate::fingerprint::{Fingerprint, FingerprintKey};
 use crate::time::Slot;
@@ -18,7 +18,7 @@ use sha2::Sha256;
 use std::fmt;
 use std::time::Duration;
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 const HEAD_BYTES: usize = 8;
 const MAC_BYTES: usize = 16;
 /// The length of a pass, in characters.
@@ -66,6 +66,7 @@ impl PassCheck {
 pub(crate) struct Passes {
     /// The first signs; all are accepted.
     keys: Vec<Key>,
+    namespace: String,
     slot_length: Duration,
     slots: u64,
 }
@@ -78,9 +79,15 @@ struct Key {
 
 impl Passes {
     /// Signs with the fleet's key, and accepts what the fleet's earlier keys have signed.
-    pub(crate) fn new(key: &FingerprintKey, earlier: &[FingerprintKey], slot_length: Duration, slots: usize) -> Self {
+    pub(crate) fn new(
+        key: &FingerprintKey,
+        earlier: &[FingerprintKey],
+        namespace: &str,
+        slot_length: Duration,
+        slots: usize,
+    ) -> Self {
         let keys = std::iter::once(key).chain(earlier).map(Key::new).collect();
-        Self { keys, slot_length, slots: slots as u64 }
+        Self { keys, namespace: namespace.to_owned(), slot_length, slots: slots as u64 }
     }
 
     /// A pass for the token of this fingerprint, handed out in slot `now`.
@@ -88,7 +95,7 @@ impl Passes {
         let mut bytes = [0; HEAD_BYTES + MAC_BYTES];
         bytes[..HEAD_BYTES].copy_from_slice(&now.0.to_be_bytes());
         bytes[0] = FORMAT;
-        let mac = self.keys[0].sign(&bytes[..HEAD_BYTES], self.slot_length, fingerprint).finalize().into_bytes();
+        let mac = self.sign(&self.keys[0], &bytes[..HEAD_BYTES], fingerprint).finalize().into_bytes();
         bytes[HEAD_BYTES..].copy_from_slice(&mac[..MAC_BYTES]);
         let mut pass = [0; CHARACTERS];
         BASE64.encode_slice(bytes, &mut pass).expect("24 bytes are 32 characters");
@@ -100,13 +107,27 @@ impl Passes {
         let mut bytes = [0; HEAD_BYTES + MAC_BYTES];
         let is_whole = pass.len() == CHARACTERS && BASE64.decode_slice(pass, &mut bytes).is_ok();
         let (head, mac) = bytes.split_at(HEAD_BYTES);
-        if !is_whole || head[0] != FORMAT || !self.keys.iter().any(|key| key.signed(head, mac, self.slot_length, token))
-        {
+        let signed = |key: &Key| {
+            let fingerprint = key.fingerprints.fingerprint(token);
+            // In constant time.
+            self.sign(key, head, fingerprint).verify_truncated_left(mac).is_ok()
+        };
+        if !is_whole || head[0] != FORMAT || !self.keys.iter().any(signed) {
             return PassCheck::Forged;
         }
         let issued = Slot(head[1..].iter().fold(0, |slot, &byte| slot << 8 | u64::from(byte)));
         // Another server's clock may be a little ahead.
         if issued <= now.plus(1) && now.since(issued) <= self.slots { PassCheck::Valid } else { PassCheck::Expired }
+    }
+
+    fn sign(&self, key: &Key, head: &[u8], fingerprint: Fingerprint) -> Hmac<Sha256> {
+        let mut mac = key.mac.clone();
+        mac.update(head);
+        mac.update(&self.slot_length.as_micros().to_be_bytes());
+        mac.update(&fingerprint.0.to_be_bytes());
+        // Last: all that comes before has a length of its own.
+        mac.update(self.namespace.as_bytes());
+        mac
     }
 }
 
@@ -114,20 +135,6 @@ impl Key {
     fn new(fingerprints: &FingerprintKey) -> Self {
         let mac = Hmac::new_from_slice(fingerprints.pass_key()).expect("HMAC takes a key of any length");
         Self { fingerprints: fingerprints.clone(), mac }
-    }
-
-    fn sign(&self, head: &[u8], slot_length: Duration, fingerprint: Fingerprint) -> Hmac<Sha256> {
-        let mut mac = self.mac.clone();
-        mac.update(head);
-        mac.update(&slot_length.as_micros().to_be_bytes());
-        mac.update(&fingerprint.0.to_be_bytes());
-        mac
-    }
-
-    fn signed(&self, head: &[u8], mac: &[u8], slot_length: Duration, token: &[u8]) -> bool {
-        let fingerprint = self.fingerprints.fingerprint(token);
-        // In constant time.
-        self.sign(head, slot_length, fingerprint).verify_truncated_left(mac).is_ok()
     }
 }
 
@@ -163,7 +170,12 @@ mod tests {
     }
 
     fn passes(secret: &str, earlier: &[&str]) -> Passes {
-        Passes::new(&key(secret), &earlier.iter().map(|secret| key(secret)).collect::<Vec<_>>(), MINUTE, 30)
+        passes_of("default", secret, earlier)
+    }
+
+    fn passes_of(namespace: &str, secret: &str, earlier: &[&str]) -> Passes {
+        let earlier: Vec<_> = earlier.iter().map(|secret| key(secret)).collect();
+        Passes::new(&key(secret), &earlier, namespace, MINUTE, 30)
     }
 
     fn check(passes: &Passes, pass: &str, token: &str, now: Slot) -> PassCheck {
@@ -222,8 +234,17 @@ mod tests {
     #[test]
     fn a_pass_of_slots_of_another_length_is_none() {
         let pass = issue("the key of the fleet", "alice");
-        let hours = Passes::new(&key("the key of the fleet"), &[], 60 * MINUTE, 30);
+        let hours = Passes::new(&key("the key of the fleet"), &[], "default", 60 * MINUTE, 30);
         assert_eq!(check(&hours, pass.as_str(), "alice", NOON), PassCheck::Forged);
+    }
+
+    #[test]
+    fn a_pass_of_another_namespace_with_the_same_key_is_none() {
+        let pass = issue("the key of the fleet", "alice");
+        let other = passes_of("other", "the key of the fleet", &[]);
+        assert_eq!(check(&other, pass.as_str(), "alice", NOON), PassCheck::Forged);
+        let rotated = passes_of("other", "the key of next year", &["the key of the fleet"]);
+        assert_eq!(check(&rotated, pass.as_str(), "alice", NOON), PassCheck::Forged);
     }
 
     #[test]

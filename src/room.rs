@@ -255,6 +255,12 @@ impl Room {
         }
     }
 
+    /// Whether somebody passes, and takes no seat, of whom nothing can be known while a server of keys is away.
+    #[cfg(feature = "tower")]
+    pub(crate) fn lets_unknown_pass(&self) -> bool {
+        self.forced().map_or(self.limits.on_outage != OnOutage::Closed, |mode| mode == Mode::Open)
+    }
+
     /// A newcomer was let in.
     pub(crate) fn take_seat(&mut self) {
         self.share = self.share.saturating_sub(1);

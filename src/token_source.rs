@@ -26,10 +26,36 @@ pub enum TokenSource {
 }
 
 impl TokenSource {
-    /// Where tokens are looked for unless told otherwise: bearer, the cookie `session`, the header `X-Access-Token`.
+    /// Where tokens are looked for unless told otherwise: `Authorization: Bearer …` alone. Whatever is listed beside what the
+    /// backend authenticates by lets people in by tokens that are not theirs.
     pub fn defaults() -> Vec<Self> {
-        vec![Self::Bearer, Self::Cookie("session".into()), Self::Header("X-Access-Token".into())]
+        vec![Self::Bearer]
     }
+}
+
+/// What a request is whose sources hold tokens that differ.
+///
+/// ```
+/// # #[cfg(feature = "tower")] {
+/// use axum::http::{HeaderMap, HeaderValue, header::{AUTHORIZATION, COOKIE}};
+/// use headcount::{InvalidToken, OnConflict, TokenSource};
+/// let mut headers = HeaderMap::new();
+/// headers.append(AUTHORIZATION, HeaderValue::from_static("Bearer borrowed"));
+/// headers.append(COOKIE, HeaderValue::from_static("sid=alice"));
+/// let sources = [TokenSource::Bearer, TokenSource::Cookie("sid".into())];
+/// let find = |on_conflict| TokenSource::find(&sources, on_conflict, &headers);
+/// assert_eq!(find(OnConflict::Refuse), Err(InvalidToken::Ambiguous));
+/// assert_eq!(find(OnConflict::First), Ok(Some("borrowed")));
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnConflict {
+    /// Refused with 400: one of the tokens may be somebody else's, who is in.
+    #[default]
+    Refuse,
+    /// The first source that holds a token counts, and the others are not looked at.
+    First,
 }
 
 /// A word that names no token source.
@@ -96,12 +122,14 @@ pub(crate) fn is_http_token(name: &str) -> bool {
 /// ```
 /// # #[cfg(feature = "tower")] {
 /// use axum::http::{HeaderMap, HeaderValue, header::COOKIE};
-/// use headcount::{InvalidToken, TokenSource};
+/// use headcount::{InvalidToken, OnConflict, TokenSource};
+/// let sources = [TokenSource::Cookie("sid".into())];
 /// let mut headers = HeaderMap::new();
-/// headers.append(COOKIE, HeaderValue::from_static("session=alice"));
-/// assert_eq!(TokenSource::find(&TokenSource::defaults(), &headers), Ok(Some("alice")));
-/// headers.append(COOKIE, HeaderValue::from_static("session=bob"));
-/// assert_eq!(TokenSource::find(&TokenSource::defaults(), &headers), Err(InvalidToken::Ambiguous));
+/// let find = |headers: &_| TokenSource::find(&sources, OnConflict::Refuse, headers).map(|token| token.map(str::to_owned));
+/// headers.append(COOKIE, HeaderValue::from_static("sid=alice"));
+/// assert_eq!(find(&headers), Ok(Some("alice".to_owned())));
+/// headers.append(COOKIE, HeaderValue::from_static("sid=bob"));
+/// assert_eq!(find(&headers), Err(InvalidToken::Ambiguous));
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -112,7 +140,7 @@ pub enum InvalidToken {
     /// Not UTF-8.
     #[error("the token is not valid UTF-8")]
     NotText,
-    /// One source holds several tokens that differ.
+    /// One source, or several, hold tokens that differ.
     #[error("the request carries several different tokens")]
     Ambiguous,
     /// It cannot be verified.
@@ -123,7 +151,8 @@ pub enum InvalidToken {
 /// Why a token cannot be verified.
 ///
 /// With `token.jwt.unverified = "reject"`, the rule, the request is answered 400 with these words; but for
-/// [`NoKeysYet`](Self::NoKeysYet), with which it is admitted and nobody is counted.
+/// [`NoKeysYet`](Self::NoKeysYet), with which nobody is counted: it is admitted, or with `redis.on_outage = "closed"` or under
+/// the override `throttling` rejected.
 ///
 /// ```
 /// use axum::http::{Request, StatusCode};
@@ -164,6 +193,9 @@ pub enum Unverifiable {
     /// Its `exp` is past.
     #[error("the token has expired")]
     Expired,
+    /// It has no `exp`, and `token.jwt.require_exp` is not `false`.
+    #[error("the token has no end (exp)")]
+    NoEnd,
     /// Its `nbf` is to come.
     #[error("the token is not valid yet")]
     NotYet,
@@ -180,22 +212,31 @@ pub(crate) use extract::cookies;
 
 #[cfg(feature = "tower")]
 mod extract {
-    use super::{InvalidToken, MAX_TOKEN_BYTES, TokenSource};
+    use super::{InvalidToken, MAX_TOKEN_BYTES, OnConflict, TokenSource};
     use http::HeaderMap;
     use http::header::{AUTHORIZATION, COOKIE};
 
     impl TokenSource {
-        /// The token of a request: the first source that holds one wins. Blank tokens are none.
+        /// The token of a request. Blank tokens are none.
         ///
         /// # Errors
         /// [`InvalidToken`].
-        pub fn find<'h>(sources: &[Self], headers: &'h HeaderMap) -> Result<Option<&'h str>, InvalidToken> {
+        pub fn find<'h>(
+            sources: &[Self],
+            on_conflict: OnConflict,
+            headers: &'h HeaderMap,
+        ) -> Result<Option<&'h str>, InvalidToken> {
+            let mut found = None;
             for source in sources {
-                if let Some(token) = source.token(headers)? {
+                let Some(token) = source.token(headers)? else { continue };
+                if on_conflict == OnConflict::First {
                     return Ok(Some(token));
                 }
+                if found.replace(token).is_some_and(|before| before != token) {
+                    return Err(InvalidToken::Ambiguous);
+                }
             }
-            Ok(None)
+            Ok(found)
         }
 
         fn token<'h>(&self, headers: &'h HeaderMap) -> Result<Option<&'h str>, InvalidToken> {
@@ -248,13 +289,17 @@ mod extract {
         use http::HeaderValue;
 
         fn find(headers: &[(&'static str, &[u8])]) -> Result<Option<String>, InvalidToken> {
+            find_or(OnConflict::Refuse, headers)
+        }
+
+        fn find_or(on_conflict: OnConflict, headers: &[(&'static str, &[u8])]) -> Result<Option<String>, InvalidToken> {
             let sources: Vec<TokenSource> =
                 ["bearer", "cookie:session", "header:X-Access-Token"].map(|source| source.parse().unwrap()).into();
             let mut map = HeaderMap::new();
             for (name, value) in headers {
                 map.append(*name, HeaderValue::from_bytes(value).unwrap());
             }
-            TokenSource::find(&sources, &map).map(|token| token.map(str::to_owned))
+            TokenSource::find(&sources, on_conflict, &map).map(|token| token.map(str::to_owned))
         }
 
         fn found(headers: &[(&'static str, &[u8])]) -> String {
@@ -270,8 +315,11 @@ mod extract {
         }
 
         #[test]
-        fn the_first_source_that_holds_a_token_wins() {
-            assert_eq!(found(&[("cookie", b"session=bob"), ("authorization", b"Bearer alice")]), "alice");
+        fn sources_that_disagree_are_refused_unless_the_first_counts() {
+            let differing = [("cookie", b"session=bob".as_slice()), ("authorization", b"Bearer alice".as_slice())];
+            assert_eq!(find(&differing), Err(InvalidToken::Ambiguous));
+            assert_eq!(find_or(OnConflict::First, &differing), Ok(Some("alice".into())));
+            assert_eq!(found(&[("cookie", b"session=bob"), ("x-access-token", b"bob")]), "bob");
             assert_eq!(found(&[("cookie", b"session=bob"), ("authorization", b"Basic YTpi")]), "bob");
             assert_eq!(found(&[("authorization", b"Bearer "), ("x-access-token", b"carol")]), "carol");
         }

@@ -45,7 +45,7 @@ impl Scene {
             format!("[[limit]]\nname = '{name}'\nkey = '{key}'\nrate = '3/1h'\nstore = 'redis'\n")
         });
         let text = format!(
-            "[admission]\nmax_active_users = 10\n[window]\nlength = '3s'\n[token]\nsecret = '{SECRET}'\n[pass]\n\
+            "[admission]\nmax_active_users = 10\n[window]\nlength = '3s'\n[token]\nfrom = ['bearer', 'cookie:session', 'header:X-Access-Token']\non_conflict = 'first'\nsecret = '{SECRET}'\n[pass]\n\
              [redis]\nurl = '{}'\nsync_every = '50ms'\n{}{more}",
             redis.url(),
             limits.concat()
@@ -134,7 +134,7 @@ fn an_opaque_token_goes_nowhere() {
 fn a_verified_token_and_its_user_go_nowhere() {
     let user = "canary-77ab12-tweets";
     let token = |secret: &str| {
-        let claims = json!({"sub": user, "aud": "somebody"});
+        let claims = json!({"sub": user, "aud": "somebody", "exp": 4_000_000_000_u64});
         encode(&Header::default(), &claims, &EncodingKey::from_secret(secret.as_bytes())).unwrap()
     };
     let scene = Scene::new("[token.jwt]\nkeys = ['JWT_KEY']\n");

@@ -17,10 +17,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use support::flood::flood;
-use support::{Server, get, request, wait_for};
+use support::{Redis, Server, get, request, wait_for};
 use tempfile::tempdir;
 
 const SECRET: &[u8] = b"thirty-two bytes or more, said RFC 7518";
+/// Seconds since 1970: in 2096.
+const EXP: u64 = 4_000_000_000;
 
 fn signed(claims: &Value) -> String {
     encode(&Header::default(), claims, &EncodingKey::from_secret(SECRET)).unwrap()
@@ -42,7 +44,7 @@ fn with_file(state: &Path, more: &str) -> String {
 fn a_refreshed_token_is_the_same_user() {
     let state = tempdir().unwrap();
     let server = start(state.path(), 1, &with_file(state.path(), ""));
-    let token = |user: &str, issued: u64| signed(&json!({"sub": user, "iat": issued}));
+    let token = |user: &str, issued: u64| signed(&json!({"sub": user, "iat": issued, "exp": EXP}));
     assert_eq!(server.decide(&token("alice", 1)), "newcomer");
     assert_eq!(server.decide(&token("alice", 2)), "seen");
     assert_eq!(server.decide(&token("bob", 3)), "rejected");
@@ -59,15 +61,28 @@ fn what_cannot_be_verified_is_refused_and_never_counted() {
     let state = tempdir().unwrap();
     let server = start(state.path(), 10, &with_file(state.path(), "issuer = \"us\""));
     let expired = signed(&json!({"sub": "alice", "iss": "us", "exp": 1}));
-    let foreign = signed(&json!({"sub": "alice", "iss": "them"}));
-    for (token, why) in [("alice", "no JSON Web Token"), (&expired, "has expired"), (&foreign, "not meant for this")] {
+    let foreign = signed(&json!({"sub": "alice", "iss": "them", "exp": EXP}));
+    let endless = signed(&json!({"sub": "alice", "iss": "us"}));
+    for (token, why) in [
+        ("alice", "no JSON Web Token"),
+        (&expired, "has expired"),
+        (&endless, "has no end (exp)"),
+        (&foreign, "not meant for this"),
+    ] {
         let answer = server.check(token);
         assert_eq!((answer.status, answer.header("x-headcount-decision")), (400, "invalid"));
         assert!(answer.json()["detail"].as_str().unwrap().contains(why), "{}", answer.body);
         assert!(!answer.body.contains(token), "the token is not sent back");
     }
     let status = server.status();
-    assert_eq!((&status["decisions"]["invalid"], &status["active_users"]["estimate"]), (&json!(3), &json!(0)));
+    assert_eq!((&status["decisions"]["invalid"], &status["active_users"]["estimate"]), (&json!(4), &json!(0)));
+}
+
+#[test]
+fn a_token_without_an_end_is_taken_if_the_configuration_says_so() {
+    let state = tempdir().unwrap();
+    let server = start(state.path(), 1, &with_file(state.path(), "require_exp = false"));
+    assert_eq!(server.decide(&signed(&json!({"sub": "alice"}))), "newcomer");
 }
 
 #[test]
@@ -75,7 +90,7 @@ fn unverified_tokens_may_be_none_at_all() {
     let state = tempdir().unwrap();
     let server = start(state.path(), 1, &with_file(state.path(), "unverified = \"missing-token\""));
     assert_eq!(server.decide("opaque"), "missing");
-    assert_eq!(server.decide(&signed(&json!({"sub": "alice"}))), "newcomer");
+    assert_eq!(server.decide(&signed(&json!({"sub": "alice", "exp": EXP}))), "newcomer");
     assert_eq!(server.decide("opaque"), "rejected");
     assert_eq!(server.status()["active_users"]["estimate"], 1);
 }
@@ -147,7 +162,7 @@ fn keys_are_fetched_in_the_background_and_never_for_a_token() {
     let server = start(state.path(), 10, &format!("jwks_url = {:?}", keys.url()));
     let token = |id: &str, user: &str| {
         let header = Header { kid: Some(id.into()), ..Header::new(Algorithm::ES256) };
-        encode(&header, &json!({ "sub": user }), &key).unwrap()
+        encode(&header, &json!({ "sub": user, "exp": EXP }), &key).unwrap()
     };
     // Until there are keys nobody can be told from a stranger: nobody is turned away or counted, and no load balancer
     // should send anybody.
@@ -169,6 +184,53 @@ fn keys_are_fetched_in_the_background_and_never_for_a_token() {
     let answers = flood(server.check, u64::MAX, &requests);
     assert_eq!(answers.into_iter().collect::<Vec<_>>(), [((400, "invalid".to_owned()), 1000)]);
     assert_eq!(keys.asked.load(Relaxed), asked, "unknown keys are not asked for");
+}
+
+/// Without keys, those who are in cannot be told from anybody: what forbids newcomers forbids them.
+#[test]
+fn without_keys_nobody_passes_where_newcomers_may_not() {
+    let (key, _) = published("one");
+    let keys = KeyServer::start(("503 Service Unavailable", String::new()));
+    let url = format!("jwks_url = {:?}", keys.url());
+    let header = Header { kid: Some("one".into()), ..Header::new(Algorithm::ES256) };
+    let token = encode(&header, &json!({ "sub": "alice", "exp": EXP }), &key).unwrap();
+    let state = tempdir().unwrap();
+    let server = start(state.path(), 10, &url);
+    let force = |mode: &str| {
+        let order = json!({ "mode": mode }).to_string();
+        request(server.admin, "PUT", "/api/v1/override", &[("Content-Type", "application/json")], &order).status
+    };
+    for (mode, decision) in [("throttling", "rejected"), ("open", "warming"), ("auto", "warming")] {
+        assert_eq!(force(mode), 200, "{mode}");
+        assert_eq!(server.decide(&token), decision, "{mode}");
+    }
+    // Redis answers: what is away is the server of keys.
+    let (redis, closed) = (Redis::start(), tempdir().unwrap());
+    let file = closed.path().join("headcount.toml");
+    let store =
+        format!("[redis]\nurl = '{}'\non_outage = 'closed'\n[token]\nsecret = 'the key of the fleet'\n", redis.url());
+    std::fs::write(&file, format!("{store}[token.jwt]\n{url}\n")).unwrap();
+    let server = Server::start(closed.path(), &["-c", file.to_str().unwrap(), "--max-active-users", "10"], &[]);
+    assert_eq!(server.decide(&token), "rejected");
+}
+
+#[test]
+fn a_secret_that_a_key_set_publishes_verifies_nothing() {
+    let (key, set) = published("one");
+    let mut set: Value = serde_json::from_str(&set).unwrap();
+    set["keys"].as_array_mut().unwrap().push(json!({"kty": "oct", "kid": "two", "k": URL_SAFE_NO_PAD.encode(SECRET)}));
+    let keys = KeyServer::start(("200 OK", set.to_string()));
+    let state = tempdir().unwrap();
+    let server = start(state.path(), 10, &format!("jwks_url = {:?}", keys.url()));
+    wait_for("the keys", || server.is_ready().then_some(()));
+    let token = |id: &str, algorithm, key: &EncodingKey| {
+        let header = Header { kid: Some(id.into()), ..Header::new(algorithm) };
+        encode(&header, &json!({ "sub": "alice", "exp": EXP }), key).unwrap()
+    };
+    let forged = server.check(&token("two", Algorithm::HS256, &EncodingKey::from_secret(SECRET)));
+    assert_eq!((forged.status, forged.header("x-headcount-decision")), (400, "invalid"));
+    assert!(server.logged().contains("publishes secrets"), "{}", server.logged());
+    assert_eq!(server.decide(&token("one", Algorithm::ES256, &key)), "newcomer");
 }
 
 #[test]
@@ -245,7 +307,7 @@ fn flood_with_random_tokens(algorithm: Algorithm) {
     std::fs::write(&file, &signer.file).unwrap();
     let server = start(state.path(), 20_000, &format!("keys = [{file:?}]"));
     let bearer = |token: String| vec![("Authorization".to_owned(), format!("Bearer {token}"))];
-    let user = |nth: usize| bearer(signer.sign(&json!({"sub": format!("user-{nth}"), "iat": nth})));
+    let user = |nth: usize| bearer(signer.sign(&json!({"sub": format!("user-{nth}"), "iat": nth, "exp": EXP})));
     let crowd: Vec<_> = (0..REAL).map(user).collect();
     let answers = flood(server.check, u64::MAX, &crowd);
     assert!(answers.keys().all(|(status, _)| *status == 200), "{algorithm:?}: {answers:?}");

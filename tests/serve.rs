@@ -45,7 +45,9 @@ fn every_method_and_appended_path_is_a_check() {
     for exempt in ["/v1/check/healthz", "/v1/check/healthz?x"] {
         assert_eq!(get(server.check, exempt, &[]).header("x-headcount-decision"), "exempt");
     }
-    assert_eq!(request(server.check, "OPTIONS", "/v1/check/game", &[], "").status, 200);
+    let preflight = [("Origin", "https://game.example"), ("Access-Control-Request-Method", "POST")];
+    assert_eq!(request(server.check, "OPTIONS", "/v1/check/game", &preflight, "").status, 200);
+    assert_eq!(request(server.check, "OPTIONS", "/v1/check/game", &[], "").status, 429);
     assert_eq!(get(server.check, "/elsewhere", &[]).status, 404);
 }
 
@@ -110,15 +112,52 @@ fn what_a_client_says_about_the_request_counts_from_trusted_proxies_alone() {
         assert_eq!(answer.status, 429, "{claim:?}");
     }
     for claim in claims {
-        let ask = |server: &Server| get(server.check, "/v1/check", &[claim, ("Authorization", "Bearer B")]).status;
+        let preflight = [("Origin", "https://game.example"), ("Access-Control-Request-Method", "POST")];
+        let headers = [claim, ("Authorization", "Bearer B"), preflight[0], preflight[1]];
+        let ask = |server: &Server| get(server.check, "/v1/check", &headers).status;
         assert_eq!((ask(&wary), ask(&trusting)), (429, 200), "{claim:?}");
     }
+}
+
+/// A server of so many seats that looks for tokens everywhere.
+fn with_sources(state: &tempfile::TempDir, seats: &str) -> Server {
+    let sources = [("HEADCOUNT__TOKEN__FROM", "bearer, cookie:session, header:X-Access-Token")];
+    Server::start(state.path(), &["--max-active-users", seats], &sources)
+}
+
+#[test]
+fn sources_that_disagree_are_refused_unless_the_first_counts() {
+    let (state, lax_state) = (tempdir().unwrap(), tempdir().unwrap());
+    let server = with_sources(&state, "1");
+    let first = [("HEADCOUNT__TOKEN__FROM", "bearer, cookie:session"), ("HEADCOUNT__TOKEN__ON_CONFLICT", "first")];
+    let lax = Server::start(lax_state.path(), &["--max-active-users", "1"], &first);
+    let borrowed = [("Authorization", "Bearer A"), ("Cookie", "session=B")];
+    for (server, status) in [(&server, 400), (&lax, 200)] {
+        assert_eq!(server.check("A").status, 200);
+        let answer = get(server.check, "/v1/check", &borrowed);
+        assert_eq!(answer.status, status, "{answer:?}");
+        assert_eq!(get(server.check, "/v1/check", &[borrowed[0], ("Cookie", "session=A")]).status, 200);
+        assert!(server.logged().contains("token.from lists several sources"), "{}", server.logged());
+    }
+}
+
+#[test]
+fn only_bearer_tokens_are_looked_for_unless_others_are_named() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    assert_eq!(server.decide("A"), "newcomer");
+    for elsewhere in [("Cookie", "session=A"), ("X-Access-Token", "A")] {
+        assert_eq!(get(server.check, "/v1/check", &[elsewhere]).header("x-headcount-decision"), "rejected");
+        let borrowed = get(server.check, "/v1/check", &[elsewhere, ("Authorization", "Bearer B")]);
+        assert_eq!(borrowed.header("x-headcount-decision"), "rejected", "{elsewhere:?}");
+    }
+    assert!(!server.logged().contains("token.from"), "{}", server.logged());
 }
 
 #[test]
 fn tokens_of_every_shape_get_a_documented_answer() {
     let state = tempdir().unwrap();
-    let server = alone(&state, &["--max-active-users", "1"]);
+    let server = with_sources(&state, "1");
     let ask = |headers: &[(&str, &str)]| get(server.check, "/v1/check", headers);
     assert_eq!(ask(&[]).header("x-headcount-decision"), "missing");
     assert_eq!(ask(&[("Cookie", "session=A")]).header("x-headcount-decision"), "newcomer");
@@ -292,7 +331,7 @@ fn touch(server: &Server, headers: &[(&str, &str)], body: &str) -> Answer {
 #[test]
 fn a_touch_renews_who_is_in_and_lets_nobody_in() {
     let state = tempdir().unwrap();
-    let server = alone(&state, &["--max-active-users", "2"]);
+    let server = with_sources(&state, "2");
     let bearer = |token: &str| touch(&server, &[("Authorization", &format!("Bearer {token}"))], "");
     let unseen = bearer("A");
     assert_eq!((unseen.status, unseen.header("content-type")), (409, "application/problem+json"));
@@ -317,7 +356,7 @@ fn a_touch_renews_who_is_in_and_lets_nobody_in() {
 #[test]
 fn a_touch_that_is_none_is_told_why() {
     let state = tempdir().unwrap();
-    let server = alone(&state, &["--max-active-users", "1"]);
+    let server = with_sources(&state, "1");
     assert_eq!(server.check("A").status, 200);
     let long = format!("[\"A\", \"{}\"]", "x".repeat(4097));
     let many = serde_json::json!(vec!["A"; 1001]).to_string();

@@ -348,7 +348,7 @@ fn a_handler_that_panics_takes_its_connection_along_and_nothing_else() {
     assert!(raw(server.check, b"GET /v1/check HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").is_none());
     // In the middle of a change of the ring, under the lock.
     set(&server, "record", "1*panic");
-    let ask = b"GET /v1/check HTTP/1.1\r\nHost: x\r\nX-Access-Token: A\r\nConnection: close\r\n\r\n";
+    let ask = b"GET /v1/check HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer A\r\nConnection: close\r\n\r\n";
     assert!(raw(server.check, ask).is_none());
     assert_eq!((server.decide("A").as_str(), server.decide("B").as_str()), ("seen", "rejected"));
     assert!(server.is_ready());

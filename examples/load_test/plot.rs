@@ -96,7 +96,7 @@ pub fn draw(reports: &[Report], options: &Options, path: &Path) -> Drawn {
     let scales = Scales::of(reports, options);
     for (place, report) in reports.iter().enumerate() {
         let left = MARGIN + place as u32 * column;
-        column_head(&root, report, left as i32)?;
+        column_head(&root, report, reports, left as i32)?;
         for (number, row) in ROWS.iter().enumerate() {
             let top = HEAD + number as u32 * ROW;
             let area = root.clone().shrink((left - MARGIN, top + 34), (MARGIN + column, ROW - 38));
@@ -137,15 +137,21 @@ fn head(root: &Area<'_>, options: &Options) -> Drawn {
     text(root, &what, (24, 56), 19, FAINT, HPos::Left)
 }
 
-fn column_head(root: &Area<'_>, report: &Report, left: i32) -> Drawn {
+/// What a design does wrong, and how many players it rejects in mid-session. Green is for a design that breaks no promise
+/// and rejects no more of them than any other.
+fn column_head(root: &Area<'_>, report: &Report, all: &[Report], left: i32) -> Drawn {
+    let wronged = report.wrongly_rejected();
+    let is_best = all.iter().all(|other| other.wrongly_rejected() >= wronged);
     let broken: Vec<_> = verdict::verdicts(report).iter().filter(|each| !each.kept).map(|each| each.fault).collect();
+    let players = format!("{wronged} players wrongly rejected");
     let (word, color) = match broken.as_slice() {
-        [] => ("keeps all promises".to_owned(), GREEN),
-        faults => (faults.join(" · "), RED),
+        [] if is_best => (players, GREEN),
+        [] => (players, ORANGE),
+        faults => (format!("{} · {players}", faults.join(" · ")), RED),
     };
     bold(root, report.strategy.name(), (left, 94), 28, INK)?;
     text(root, report.strategy.summary(), (left, 126), 18, FAINT, HPos::Left)?;
-    bold(root, &word, (left, 150), 20, color)
+    bold(root, &word, (left, 150), 18, color)
 }
 
 fn row_head(root: &Area<'_>, row: &Row, top: i32) -> Drawn {

@@ -77,6 +77,11 @@ pub struct Load {
 }
 
 impl Report {
+    /// Players who were in and were rejected, however long they had been in.
+    pub fn wrongly_rejected(&self) -> u64 {
+        self.wrongly_rejected_older + self.wrongly_rejected_younger
+    }
+
     pub fn of(run: Run, options: &Options) -> Self {
         let Run { strategy, samples, wronged, census, lost, most_active, latency, lateness, read_to_write } = run;
         let max_active_users = options.max_active_users;
@@ -182,7 +187,7 @@ pub fn table(reports: &[Report]) -> String {
     row("most active users (true)", &|report| report.most_active_users.to_string());
     row("  ÷ X (overshoot)", &|report| format!("{:.1} %", 100.0 * report.overshoot));
     row("estimate, furthest from the truth", &|report| format!("{:.1} %", 100.0 * report.estimate_error));
-    row("players in mid-session wrongly rejected", &|_| String::new());
+    row("players in mid-session wrongly rejected", &|report| report.wrongly_rejected().to_string());
     row("  in for more than 20 rounds", &|report| report.wrongly_rejected_older.to_string());
     row("  in for less", &|report| report.wrongly_rejected_younger.to_string());
     row("  went away because of it", &|report| report.players_locked_out.to_string());

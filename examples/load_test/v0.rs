@@ -1,7 +1,9 @@
 //! The talk's first design: every server asks Redis about every request.
 //!
-//! Two hashes of half a window each hold the tokens; a token that is seen moves into the current one, so that the sum
-//! of their lengths is the count. Whoever is silent for longer than the half of a window may be forgotten.
+//! One hash for each 30 minutes of the clock, kept for 60, holds the tokens and when each was last used; every request
+//! writes. Whoever is in this hash or in the one before is in: a token is remembered for 30 to 60 minutes after its last
+//! use. The count is the larger of both hashes' lengths, since one Redis command tells it: it leaves out who has not
+//! asked yet in a young half-hour, counts who left long ago, and counts nobody twice.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -15,13 +17,14 @@ use std::time::{Duration, SystemTime};
 
 static ASK: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
-        "-- KEYS[1] this half, KEYS[2] the half before · ARGV[1] token, ARGV[2] X, ARGV[3] ms to keep
-         local known = redis.call('HEXISTS', KEYS[1], ARGV[1]) + redis.call('HDEL', KEYS[2], ARGV[1]) > 0
-         local active = redis.call('HLEN', KEYS[1]) + redis.call('HLEN', KEYS[2])
+        "-- KEYS[1] this window, KEYS[2] the one before · ARGV[1] token, ARGV[2] X, ARGV[3] ms to keep, ARGV[4] now
+         local known = redis.call('HEXISTS', KEYS[1], ARGV[1]) + redis.call('HEXISTS', KEYS[2], ARGV[1]) > 0
+         local before = redis.call('HLEN', KEYS[2])
+         local active = math.max(redis.call('HLEN', KEYS[1]), before)
          if not known and active >= tonumber(ARGV[2]) then return { 0, active } end
-         redis.call('HSET', KEYS[1], ARGV[1], '')
+         redis.call('HSET', KEYS[1], ARGV[1], ARGV[4])
          redis.call('PEXPIRE', KEYS[1], ARGV[3])
-         return { 1, redis.call('HLEN', KEYS[1]) + redis.call('HLEN', KEYS[2]) }",
+         return { 1, math.max(redis.call('HLEN', KEYS[1]), before) }",
     )
 });
 
@@ -47,10 +50,11 @@ impl Door {
 
     async fn admits(&self, token: &str) -> redis::RedisResult<bool> {
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        let half = (now.as_micros() / (self.window / 2).as_micros()) as u64;
-        let key = |half: u64| format!("load-test:{{{}}}:half:{half}", self.namespace);
-        let mut ask = ASK.key(key(half));
-        ask.key(key(half - 1)).arg(token).arg(self.max_active_users).arg((self.window * 2).as_millis() as u64);
+        let window = (now.as_micros() / self.window.as_micros()) as u64;
+        let key = |window: u64| format!("load-test:{{{}}}:window:{window}", self.namespace);
+        let mut ask = ASK.key(key(window));
+        ask.key(key(window - 1)).arg(token).arg(self.max_active_users);
+        ask.arg((self.window * 2).as_millis() as u64).arg(now.as_millis() as u64);
         let (admitted, count): (bool, u64) = ask.invoke_async(&mut self.connection.clone()).await?;
         self.count.store(count, Relaxed);
         Ok(admitted)

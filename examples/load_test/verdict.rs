@@ -44,9 +44,12 @@ pub fn was_tested(report: &Report) -> bool {
 }
 
 fn who_is_in_stays_in(report: &Report) -> Verdict {
-    let wronged = report.wrongly_rejected_older;
-    let text = format!("{wronged} players in mid-session rejected more than 20 rounds after they came in (0 promised)");
-    Verdict { kept: wronged == 0, text, fault: "rejects players" }
+    let (wronged, young) = (report.wrongly_rejected_older, report.wrongly_rejected_younger);
+    let text = format!(
+        "{} players wrongly rejected in mid-session: {wronged} in for more than 20 rounds (0 promised), {young} for less",
+        report.wrongly_rejected()
+    );
+    Verdict { kept: wronged == 0, text, fault: "forgets players" }
 }
 
 fn room_is_kept(report: &Report) -> Verdict {

@@ -2,7 +2,9 @@
 -- (200; nothing if headcount does not answer), _decision, _mode, _pass and _cookie.
 
 local GATE = "abns@headcount"
-local FORWARDED = { "authorization", "cookie", "x-access-token", "x-headcount-pass", "accept" }
+local FORWARDED = {
+    "authorization", "cookie", "x-access-token", "x-headcount-pass", "accept", "origin", "access-control-request-method",
+}
 
 local HOPS = { connection = true, ["keep-alive"] = true, ["transfer-encoding"] = true, ["content-length"] = true }
 
@@ -21,6 +23,7 @@ core.register_action("headcount", { "http-req" }, function(txn)
     headers["x-original-method"] = { txn.sf:method() }
     headers["x-original-uri"] = { txn.sf:pathq() }
     headers["x-forwarded-for"] = { txn.sf:src() }
+    headers["x-forwarded-proto"] = { txn.sf:ssl_fc() == "1" and "https" or "http" }
 
     local ok, answer = pcall(function()
         return core.httpclient():get { url = "http://headcount/v1/check", dst = GATE, headers = headers, timeout = 100 }

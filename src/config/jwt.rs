@@ -26,8 +26,9 @@ pub struct Jwt {
     /// Files of keys: a PEM public key or certificate (RSA for RS256, P-256 for ES256, Ed25519 for EdDSA), a JWK or a JWK
     /// Set, or the bytes of a secret of at least 32 bytes (HS256), without a final newline. Read at the start.
     pub keys: Vec<PathBuf>,
-    /// A JWK Set, fetched at the start and every five minutes. A server that has not got it yet is not ready, and admits
-    /// whose token names a key that it does not know, without counting them.
+    /// A JWK Set, fetched at the start and every five minutes; secrets in it (`oct`) are left out. A server that has not got
+    /// it yet is not ready, and admits whose token names a key that it does not know, without counting them, unless
+    /// `redis.on_outage` is `closed` or an override says `throttling`.
     pub jwks_url: Option<String>,
     /// The claim that names the user; by default `sub`.
     pub claim: String,
@@ -36,6 +37,8 @@ pub struct Jwt {
     pub issuer: Option<String>,
     /// For whom a token must be (`aud`), one of these; empty: for anybody.
     pub audience: Vec<String>,
+    /// Whether a token must have an end (`exp`); by default it must. One without is good for ever, stolen ones too.
+    pub require_exp: bool,
     /// What a token is that cannot be verified.
     #[serde(deserialize_with = "word")]
     pub unverified: Unverified,
@@ -82,6 +85,7 @@ impl Default for Jwt {
             claim: "sub".into(),
             issuer: None,
             audience: Vec::new(),
+            require_exp: true,
             unverified: Unverified::default(),
         }
     }
@@ -121,8 +125,12 @@ impl Jwt {
             let expected = "of keys without a name (kid) only two of an algorithm can be tried for a token; name them in a JWK Set";
             return Err(value("token.jwt.keys", &found, expected));
         }
-        let expected =
-            Expected { claim: self.claim.clone(), issuer: self.issuer.clone(), audience: self.audience.clone() };
+        let expected = Expected {
+            claim: self.claim.clone(),
+            issuer: self.issuer.clone(),
+            audience: self.audience.clone(),
+            requires_exp: self.require_exp,
+        };
         Ok(Verifier::new(expected, keys, url))
     }
 

@@ -1,6 +1,6 @@
 //! `[[limit]]`: how much may be asked, of whom, and where it is counted.
 
-use super::{ConfigError, PathPatterns, Secret, whole, whole_if_any, word};
+use super::{A_PATH, ConfigError, PathPatterns, Secret, whole, whole_if_any, word};
 use crate::token_source::is_http_token;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -311,18 +311,36 @@ impl Default for Limit {
     }
 }
 
+/// How long the proxies of our recipes wait for an answer; then they admit. One constant in each recipe, too.
+const PROXIES_WAIT: Duration = Duration::from_millis(100);
+
 impl Limit {
     /// What is legal, and will not do what it seems to, in words.
-    pub(crate) fn doubt(&self, trusted_proxies: &[String]) -> Option<&'static str> {
-        if self.key == LimitKey::ClientIp && trusted_proxies.is_empty() {
-            Some("server.trusted_proxies is empty: behind a proxy, all requests come from its address")
-        } else if !self.routes.is_empty() && trusted_proxies.is_empty() {
-            Some("server.trusted_proxies is empty: of the paths that proxies tell, only Envoy's is known")
-        } else if self.max_wait >= Duration::from_millis(100) {
-            Some("max_wait is as long as the proxies of our recipes wait for an answer, or longer: then they admit")
-        } else {
-            None
-        }
+    pub(crate) fn doubts(&self, trusted_proxies: &[String]) -> Vec<&'static str> {
+        let asks_a_store = self.store != LimitStore::Memory;
+        let denies_late = asks_a_store && self.on_store_error == OnStoreError::Deny && self.within >= PROXIES_WAIT;
+        [
+            (
+                self.key == LimitKey::ClientIp && trusted_proxies.is_empty(),
+                "server.trusted_proxies is empty: behind a proxy, all requests come from its address",
+            ),
+            (
+                !self.routes.is_empty() && trusted_proxies.is_empty(),
+                "server.trusted_proxies is empty: of the paths that proxies tell, only Envoy's is known",
+            ),
+            (
+                self.max_wait >= PROXIES_WAIT,
+                "max_wait is as long as the proxies of our recipes wait for an answer, or longer: then they admit",
+            ),
+            (
+                denies_late,
+                "on_store_error is deny, but within is as long as the proxies of our recipes wait for an answer, or longer: \
+                 while the store hangs they admit; lower it below 100ms, or have them wait longer",
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(holds, doubt)| holds.then_some(doubt))
+        .collect()
     }
 
     /// Holds the limit to what its fields say of each other; `others` come before it.
@@ -337,8 +355,7 @@ impl Limit {
             return value("limit.name", name.clone(), "another limit has this name; give each its own");
         }
         if let Err(found) = PathPatterns::parse(&self.routes) {
-            let expected = "a path begins with / and is exact, or a prefix that ends in /*";
-            return value("limit.routes", found, expected);
+            return value("limit.routes", found, A_PATH);
         }
         if self.key == LimitKey::Subject && config.token.jwt.is_none() {
             let expected = "there is no subject without verified tokens; add [token.jwt], or use token";

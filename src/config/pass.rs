@@ -25,6 +25,9 @@ use std::str::FromStr;
 pub struct Pass {
     /// How passes travel.
     pub carry: PassCarrier,
+    /// Whether the cookie is `Secure`, so that browsers send it over TLS alone. Absent: where the request came over TLS, as
+    /// it says itself (HTTP/2) or as a trusted proxy says in `X-Forwarded-Proto`.
+    pub secure: Option<bool>,
 }
 
 /// How passes travel.

@@ -1,56 +1,94 @@
 //! Path rules: an exact path, or a prefix that ends in `/*`.
 
+use percent_encoding::percent_decode_str;
+
+/// What a rule must be, in words.
+pub(crate) const A_PATH: &str =
+    "a path begins with /, is exact or a prefix that ends in /*, and is plain ASCII without //, .., ; or #";
+
 /// A list of path rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct PathPatterns {
-    exact: Vec<String>,
-    /// Without the star, with the slash.
-    prefixes: Vec<String>,
+pub(crate) struct PathPatterns(Vec<Pattern>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Pattern {
+    /// Of a prefix: without the star, with the slash.
+    path: String,
+    lenient: String,
+    is_prefix: bool,
 }
 
 impl PathPatterns {
-    /// Reads rules; returns the first that means nothing.
+    /// Reads rules; returns the first that means nothing, or that no path could ever match.
     pub(crate) fn parse(patterns: &[String]) -> Result<Self, String> {
-        let mut parsed = Self::default();
-        for pattern in patterns {
-            let prefix = pattern.strip_suffix('*').filter(|prefix| prefix.ends_with('/'));
-            let path = prefix.unwrap_or(pattern);
-            if !path.starts_with('/') || path.contains(['*', '?', '#', ' ']) {
-                return Err(pattern.clone());
-            }
-            match prefix {
-                Some(prefix) => parsed.prefixes.push(prefix.to_owned()),
-                None => parsed.exact.push(pattern.clone()),
-            }
-        }
-        Ok(parsed)
+        patterns.iter().map(|pattern| Pattern::parse(pattern).ok_or_else(|| pattern.clone())).collect()
     }
 
-    /// Whether a rule covers the path (with or without a query).
-    ///
-    /// A path that a backend could read as another one (`/open/../secret`, `//`, escaped dots and slashes) matches
-    /// nothing: a rule must not open a door that it does not name.
-    pub(crate) fn matches(&self, path_and_query: &str) -> bool {
-        let path = path_and_query.split(['?', '#']).next().unwrap_or_default();
-        let matched = self.exact.iter().any(|exact| exact == path)
-            || self.prefixes.iter().any(|prefix| path.starts_with(prefix.as_str()));
-        matched && !is_ambiguous(path)
+    /// Whether a rule covers the path, taken by the letter.
+    pub(crate) fn cover(&self, path: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.covers(path))
     }
-}
 
-impl PathPatterns {
-    /// Whether a rule may cover the path: what a backend could read as another path may be any. For rules that restrict,
-    /// as [`matches`](Self::matches) is for those that allow.
+    /// Whether a rule covers what [`lenient`] made of a path.
+    pub(crate) fn cover_leniently(&self, lenient: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.covers_leniently(lenient))
+    }
+
+    /// Whether a rule may cover the path (with or without a query), however a backend reads it. For rules that restrict.
     #[cfg(feature = "tower")]
     pub(crate) fn may_match(&self, path_and_query: &str) -> bool {
-        let path = path_and_query.split(['?', '#']).next().unwrap_or_default();
-        self.matches(path) || is_ambiguous(path) || path.contains('%') || !path.is_ascii()
+        let path = without_query(path_and_query);
+        self.cover(path) || lenient(path).is_none_or(|lenient| self.cover_leniently(&lenient))
     }
 }
 
-fn is_ambiguous(path: &str) -> bool {
-    let folded = path.to_ascii_lowercase();
-    ["..", "//", "/./", "\\", "%2e", "%2f", "%5c", "%25", "%00", ";"].iter().any(|trick| folded.contains(trick))
+impl FromIterator<Pattern> for PathPatterns {
+    fn from_iter<I: IntoIterator<Item = Pattern>>(patterns: I) -> Self {
+        Self(patterns.into_iter().collect())
+    }
+}
+
+impl Pattern {
+    fn parse(pattern: &str) -> Option<Self> {
+        let prefix = pattern.strip_suffix('*').filter(|prefix| prefix.ends_with('/'));
+        let path = prefix.unwrap_or(pattern);
+        let lenient = lenient(path).filter(|_| path.starts_with('/') && !path.contains(['*', '?']))?;
+        Some(Self { path: path.to_owned(), lenient, is_prefix: prefix.is_some() })
+    }
+
+    fn covers(&self, path: &str) -> bool {
+        if self.is_prefix { path.starts_with(&self.path) } else { path == self.path }
+    }
+
+    fn covers_leniently(&self, lenient: &str) -> bool {
+        let below = lenient.strip_prefix(&self.lenient);
+        below.is_some_and(|below| below.is_empty() || self.is_prefix && below.starts_with('/'))
+    }
+}
+
+/// The path of a request's target.
+pub(crate) fn without_query(path_and_query: &str) -> &str {
+    path_and_query.split('?').next().unwrap_or_default()
+}
+
+/// A path as a lenient backend reads it, one that unescapes it, does not care for case and takes `/a/` for `/a`. `None` if a
+/// backend could read it as any other: what holds empty or dotted segments, parameters, a fragment, escaped separators, or
+/// anything but ASCII (which may be overlong, or be folded into dots and slashes).
+pub(crate) fn lenient(path: &str) -> Option<String> {
+    let is_clear = |byte: &u8| byte.is_ascii_graphic() && !b"\\;#".contains(byte);
+    let is_clear_when_escaped = |byte: u8| byte == b' ' || is_clear(&byte) && !b"./%?".contains(&byte);
+    let mut escapes = path.split('%').skip(1);
+    let escape = |text: &str| u8::from_str_radix(text.get(..2).filter(|digits| !digits.contains('+'))?, 16).ok();
+    if !path.bytes().all(|byte| is_clear(&byte)) || !escapes.all(|text| escape(text).is_some_and(is_clear_when_escaped))
+    {
+        return None;
+    }
+    let plain = percent_decode_str(path).decode_utf8().ok()?.to_ascii_lowercase();
+    let trimmed = plain.strip_suffix('/').unwrap_or(&plain);
+    let mut segments = trimmed.split('/').skip(1);
+    // Some file systems forget dots and blanks at a name's end.
+    let is_ambiguous = |name: &str| name.is_empty() || name.ends_with(['.', ' ']) || name.starts_with(' ');
+    (!segments.any(|name| is_ambiguous(name) || name.contains(".."))).then(|| trimmed.to_owned())
 }
 
 #[cfg(test)]
@@ -67,19 +105,26 @@ mod tests {
         for path in [
             "/login",
             "/login?x=/play",
+            "/login/",
+            "/LogIn",
+            "/login#x",
+            "/play#/login",
+            "/api/auth",
             "/api/auth/token",
             "/api/auth//token",
             "/api/auth/token;x",
             "/api/auth/x/../token",
             "/api//auth/token",
             "/%6cogin",
+            "/%4cogin%2f",
+            "/%c1%acogin",
             "/./login",
             "//",
             "/l\u{f6}gin",
         ] {
             assert!(rules.may_match(path), "{path}");
         }
-        for path in ["/play", "/", "/loginx", "/play?x=/login"] {
+        for path in ["/play", "/", "/loginx", "/play?x=/login", "/play?x=%2f..#", "/api/authority", "/%70lay"] {
             assert!(!rules.may_match(path), "{path}");
         }
     }
@@ -87,35 +132,75 @@ mod tests {
     #[test]
     fn an_exact_rule_covers_its_path_alone() {
         let rules = patterns(&["/healthz"]);
-        assert!(rules.matches("/healthz"));
-        assert!(rules.matches("/healthz?verbose=1"));
-        for other in ["/healthz/", "/healthz/x", "/Healthz", "/", "", "/x/healthz", "/x?/healthz"] {
-            assert!(!rules.matches(other), "{other}");
+        assert!(rules.cover("/healthz"));
+        assert_eq!(without_query("/healthz?verbose=1?"), "/healthz");
+        for other in ["/healthz/", "/healthz/x", "/Healthz", "/", "", "/x/healthz"] {
+            assert!(!rules.cover(other), "{other}");
         }
     }
 
     #[test]
     fn a_prefix_rule_covers_what_lies_below() {
         let rules = patterns(&["/static/*"]);
-        assert!(rules.matches("/static/app.js"));
-        assert!(rules.matches("/static/"));
-        assert!(!rules.matches("/static"));
-        assert!(!rules.matches("/statics/app.js"));
+        assert!(rules.cover("/static/app.js"));
+        assert!(rules.cover("/static/"));
+        assert!(!rules.cover("/static"));
+        assert!(!rules.cover("/statics/app.js"));
+        assert!(patterns(&["/*"]).cover_leniently("") && patterns(&["/*"]).cover_leniently("/a/b"));
     }
 
     #[test]
-    fn a_path_that_a_backend_may_read_differently_matches_nothing() {
-        let rules = patterns(&["/static/*", "/*"]);
-        for trick in
-            ["/static/../game", "/static/%2e%2E/game", "/static//game", "/static/%2fgame", "/static/..;/game", "/a\\b"]
-        {
-            assert!(!rules.matches(trick), "{trick}");
+    fn a_lenient_backend_unescapes_folds_case_and_forgets_a_last_slash() {
+        for (path, read) in [
+            ("/Static/App.JS", "/static/app.js"),
+            ("/%73tatic/a%20b", "/static/a b"),
+            ("/static/", "/static"),
+            ("/", ""),
+            ("/a/[id].js", "/a/[id].js"),
+            ("/.well-known/x", "/.well-known/x"),
+        ] {
+            assert_eq!(lenient(path).as_deref(), Some(read), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_a_backend_may_read_as_any_other_is_none() {
+        for trick in [
+            "/static/../game",
+            "/static/%2e%2E/game",
+            "/static//game",
+            "/static/%2fgame",
+            "/static/..;/game",
+            "/static/./game",
+            "/static/.",
+            "/static/game.",
+            "/static/game%20",
+            "/static/%20game",
+            "/static/%c0%ae%c0%ae/game",
+            "/static/%ef%bc%8e%ef%bc%8e/game",
+            "/static/\u{ff0e}\u{ff0e}/game",
+            "/static/%5c..%5cgame",
+            "/static/%252e%252e/game",
+            "/static#/../game",
+            "/static%23/../game",
+            "/static%3f/game",
+            "/static/%00/game",
+            "/static/%0d%0a/game",
+            "/static/%",
+            "/static/%4",
+            "/static/%zz",
+            "/static/%+1",
+            "/a\\b",
+            "/a b",
+            "//",
+        ] {
+            assert_eq!(lenient(trick), None, "{trick}");
         }
     }
 
     #[test]
     fn a_rule_that_means_nothing_is_refused() {
-        for rule in ["", "healthz", "*", "/a*", "/*/b", "/a?b"] {
+        for rule in ["", "healthz", "*", "/a*", "/*/b", "/a?b", "/a#b", "/a//b", "/../a", "/caf\u{e9}", "/a%2fb"] {
             assert!(PathPatterns::parse(&[rule.to_owned()]).is_err(), "{rule:?}");
         }
     }

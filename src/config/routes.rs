@@ -1,6 +1,6 @@
 //! `[[route]]`: what requests of some paths are to a controller.
 
-use super::{ConfigError, PathPatterns, word};
+use super::{ConfigError, PathPatterns, paths, word};
 use serde::{Deserialize, Serialize};
 
 /// One rule: the first that covers a path gives it its class.
@@ -82,14 +82,36 @@ impl Routes {
         })
     }
 
-    /// The class of a path (with or without a query); `None` is a path that is not known.
+    /// The class of a path (with or without a query): the strictest that any reading of it has. `None` is a path that is not
+    /// known.
     pub(crate) fn class(&self, path: Option<&str>) -> RouteClass {
-        let Some(path) = path else { return RouteClass::Admit };
-        if self.exempt.matches(path) {
+        let Some(path) = path.map(paths::without_query) else { return RouteClass::Admit };
+        let literal = self.first(|patterns| patterns.cover(path));
+        if literal == RouteClass::Admit {
+            return RouteClass::Admit;
+        }
+        paths::lenient(path).map_or(RouteClass::Admit, |lenient| {
+            literal.stricter(self.first(|patterns| patterns.cover_leniently(&lenient)))
+        })
+    }
+
+    fn first(&self, covers: impl Fn(&PathPatterns) -> bool) -> RouteClass {
+        if covers(&self.exempt) {
             return RouteClass::Exempt;
         }
-        let rule = self.rules.iter().find(|(pattern, _)| pattern.matches(path));
-        rule.map_or(RouteClass::Admit, |(_, class)| *class)
+        self.rules.iter().find(|(patterns, _)| covers(patterns)).map_or(RouteClass::Admit, |(_, class)| *class)
+    }
+}
+
+impl RouteClass {
+    fn stricter(self, other: Self) -> Self {
+        let strictness = |class: &Self| match class {
+            Self::Exempt => 0,
+            Self::Observe => 1,
+            Self::Confirm => 2,
+            Self::Admit => 3,
+        };
+        std::cmp::max_by_key(self, other, strictness)
     }
 }
 
@@ -116,11 +138,37 @@ mod tests {
             ("/login", RouteClass::Confirm),
             ("/healthz", RouteClass::Exempt),
             ("/play", RouteClass::Admit),
-            ("/api/presence/../play", RouteClass::Admit),
         ] {
             assert_eq!(routes.class(Some(path)), class, "{path}");
         }
         assert_eq!(routes.class(None), RouteClass::Admit);
+    }
+
+    #[test]
+    fn a_path_has_the_strictest_class_of_its_readings() {
+        let rules = [
+            route("/api/presence/me", RouteClass::Admit),
+            route("/api/presence/*", RouteClass::Observe),
+            route("/login", RouteClass::Confirm),
+            route("/login/*", RouteClass::Observe),
+        ];
+        let routes = Routes::parse(&["/healthz".into(), "/static/*".into()], &rules).unwrap();
+        for (path, class) in [
+            ("/static/a%20b.js", RouteClass::Exempt),
+            ("/api/presence/all", RouteClass::Observe),
+            ("/api/presence/../play", RouteClass::Admit),
+            ("/api/presence/%6de", RouteClass::Admit),
+            ("/api/presence/ME", RouteClass::Admit),
+            ("/api/presence/me/", RouteClass::Admit),
+            ("/login/", RouteClass::Confirm),
+            ("/HEALTHZ", RouteClass::Admit),
+            ("/healthz#", RouteClass::Admit),
+            ("/healthz#/../play", RouteClass::Admit),
+            ("/static/%c0%ae%c0%ae/play", RouteClass::Admit),
+            ("/static/\u{ff0e}\u{ff0e}/play", RouteClass::Admit),
+        ] {
+            assert_eq!(routes.class(Some(path)), class, "{path}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::snapshot::{Loaded, Snapshot, create};
 use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use crate::threads::{Mutex, Receiver, bounded};
 use crate::time::{Clock, FleetClock, Slot, SystemClock, Timestamp};
-use crate::token_source::TokenSource;
+use crate::token_source::{OnConflict, TokenSource};
 use crate::what_if::{Houses, VISITS};
 use crossbeam_utils::CachePadded;
 use std::fs;
@@ -165,9 +165,15 @@ impl Builder {
 
 /// `[token]`
 impl Builder {
-    /// Where the token is looked for; the first source that is present wins.
+    /// Where the token is looked for: list only what the service authenticates by.
     pub fn from(mut self, sources: impl IntoIterator<Item = TokenSource>) -> Self {
         self.config.token.from = sources.into_iter().collect();
+        self
+    }
+
+    /// What a request is whose sources hold tokens that differ.
+    pub fn on_conflict(mut self, on_conflict: OnConflict) -> Self {
+        self.config.token.on_conflict = on_conflict;
         self
     }
 
@@ -229,6 +235,12 @@ impl Builder {
         self
     }
 
+    /// Whether a token must have an end (`exp`); unless told, it must.
+    pub fn require_exp(mut self, required: bool) -> Self {
+        self.jwt().require_exp = required;
+        self
+    }
+
     fn jwt(&mut self) -> &mut config::Jwt {
         self.config.token.jwt.get_or_insert_default()
     }
@@ -239,6 +251,12 @@ impl Builder {
     /// Has every admission hand out a signed pass, which travels like this.
     pub fn carry(mut self, carrier: PassCarrier) -> Self {
         self.pass().carry = carrier;
+        self
+    }
+
+    /// Whether a cookie that carries a pass is `Secure`; unless told, where the request came over TLS.
+    pub fn secure(mut self, secure: bool) -> Self {
+        self.pass().secure = Some(secure);
         self
     }
 
@@ -382,6 +400,9 @@ impl Builder {
     pub fn build(self) -> Result<(Headcount, Worker), BuildError> {
         let Self { config, clock, seed, refresh_queue, sharing } = self;
         let settings = config.check(fingerprint_key(&config)?)?;
+        if let Some(doubt) = config.token.doubt() {
+            tracing::warn!("{doubt}");
+        }
         let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
         let codec = Codec::new(settings.shape, settings.generation, settings.key.clone())
             .with_earlier_keys(settings.earlier_keys.clone());

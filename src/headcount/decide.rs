@@ -325,6 +325,16 @@ impl Shared {
         }
     }
 
+    /// Of somebody whose token no key can verify yet: they may be in, or anybody.
+    #[cfg(feature = "tower")]
+    pub(super) fn unverifiable(&self, terms: Terms<'_>) -> Admission {
+        if self.state.read().room.lets_unknown_pass() {
+            self.granted(Admitted::Warming, terms)
+        } else {
+            self.rejected(0, terms)
+        }
+    }
+
     fn limited(&self, retry_after: Duration) -> Admission {
         self.count(Decision::Limited);
         Admission::Rejected { retry_after }

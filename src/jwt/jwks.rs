@@ -44,8 +44,8 @@ impl KeySetUrl {
         }
     }
 
-    /// The keys of the set. Blocks.
-    fn fetch(&self) -> Result<Vec<Key>, String> {
+    /// The keys of the set, and how many secrets were left out. Blocks.
+    fn fetch(&self) -> Result<(Vec<Key>, usize), String> {
         let roots = rustls_native_certs::load_native_certs().certs;
         let roots: Vec<_> = roots.iter().map(|root| Certificate::from_der(root).to_owned()).collect();
         let tls = TlsConfig::builder()
@@ -66,7 +66,7 @@ impl KeySetUrl {
         let mut answer = agent.get(self.0.clone()).call().map_err(|error| error.to_string())?;
         let json =
             answer.body_mut().with_config().limit(MOST_BYTES).read_to_vec().map_err(|error| error.to_string())?;
-        Key::in_set(&json).map_err(|why| format!("what it answered {why}"))
+        Key::in_fetched_set(&json).map_err(|why| format!("what it answered {why}"))
     }
 }
 
@@ -81,13 +81,18 @@ pub(crate) async fn keep_fresh(verifier: Arc<Verifier>, mut stop: watch::Receive
     let Some(url) = verifier.url().cloned() else { return };
     let mut retry = FIRST_RETRY;
     let mut was_well = true;
+    let mut secrets_before = 0;
     loop {
         let fetched = tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
             fetched = in_a_thread(url.clone()) => fetched,
         };
         let rest = match fetched {
-            Ok(keys) => {
+            Ok((keys, secrets)) => {
+                if secrets > secrets_before {
+                    tracing::warn!(%url, secrets, "the key set publishes secrets (kty \"oct\"); they verify nothing here");
+                }
+                secrets_before = secrets;
                 if !was_well || !verifier.has_all_keys() {
                     tracing::info!(%url, keys = keys.len(), "the key set was fetched");
                 }
@@ -119,7 +124,7 @@ pub(crate) async fn keep_fresh(verifier: Arc<Verifier>, mut stop: watch::Receive
 }
 
 /// Not among the runtime's blocking tasks, for which a program that stops would wait.
-async fn in_a_thread(url: KeySetUrl) -> Result<Vec<Key>, String> {
+async fn in_a_thread(url: KeySetUrl) -> Result<(Vec<Key>, usize), String> {
     let (done, fetched) = oneshot::channel();
     let thread = std::thread::Builder::new().name("headcount-jwks".into());
     let fetch = move || {

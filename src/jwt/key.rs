@@ -72,6 +72,16 @@ impl Key {
         Ok(keys)
     }
 
+    /// The keys of a set that was fetched, and how many secrets were left out of it: whoever can fetch a secret can sign.
+    pub(super) fn in_fetched_set(json: &[u8]) -> Result<(Vec<Self>, usize), String> {
+        let (secrets, keys): (Vec<_>, Vec<_>) =
+            Self::in_set(json)?.into_iter().partition(|key| key.algorithm == Algorithm::HS256);
+        if keys.is_empty() {
+            return Err("holds secrets alone (kty \"oct\"), with which whoever can fetch them could sign".into());
+        }
+        Ok((keys, secrets.len()))
+    }
+
     fn of_jwk(jwk: &Jwk) -> Result<Option<Self>, String> {
         let algorithm = match &jwk.algorithm {
             AlgorithmParameters::RSA(_) => Algorithm::RS256,

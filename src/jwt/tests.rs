@@ -119,6 +119,25 @@ fn keys_in_a_set_are_found_by_their_name_and_others_are_left_out() {
 }
 
 #[test]
+fn a_token_must_have_an_end_if_that_is_required() {
+    let strict = expecting(|expected| expected.requires_exp = true, &[SECRET]);
+    let said = |claims: &Value| strict.user(&sign(&hmac(), claims), now());
+    assert_eq!(said(&json!({"sub": "alice"})), Err(Unverifiable::NoEnd));
+    assert_eq!(said(&json!({"sub": "alice", "exp": NOW + 1})), Ok("alice".into()));
+    assert_eq!(said(&json!({"sub": "alice", "exp": null})), Err(Unverifiable::NoJwt));
+}
+
+#[test]
+fn secrets_are_left_out_of_a_fetched_set() {
+    let pairs = pairs();
+    let keys: Vec<Value> = pairs.iter().map(|pair| jwk(pair, None)).collect();
+    let (kept, left_out) = Key::in_fetched_set(json!({ "keys": keys }).to_string().as_bytes()).unwrap();
+    assert_eq!((kept.len(), left_out), (3, 1));
+    let alone = json!({ "keys": [jwk(&hmac(), None)] }).to_string();
+    assert!(Key::in_fetched_set(alone.as_bytes()).err().unwrap().contains("secrets alone"));
+}
+
+#[test]
 fn a_public_key_is_no_secret() {
     let token =
         encode(&Header::new(Algorithm::HS256), &json!({"sub": "mallory"}), &EncodingKey::from_secret(RSA.1.as_bytes()));

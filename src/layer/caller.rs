@@ -2,6 +2,7 @@
 
 use crate::headcount::Headcount;
 use crate::token_source::{InvalidToken, TokenSource};
+use axum::extract::ConnectInfo;
 use http::{Extensions, HeaderMap};
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -59,7 +60,7 @@ impl Headcount {
     /// Looks for a token where the configuration says, and verifies it if tokens are verified.
     pub(crate) fn caller<'r>(&self, headers: &'r HeaderMap) -> Result<Caller<'r>, InvalidToken> {
         let settings = &self.shared.settings;
-        let token = TokenSource::find(&settings.sources, headers)?;
+        let token = TokenSource::find(&settings.sources, settings.on_conflict, headers)?;
         #[cfg(feature = "jwt")]
         if let (Some((verifier, unverified)), Some(token)) = (&settings.jwt, token) {
             return match (verifier.user(token, self.shared.clock.wall()), unverified) {
@@ -74,9 +75,6 @@ impl Headcount {
 
 /// The other end of a request's connection: axum's `ConnectInfo<SocketAddr>`, or a `SocketAddr` in its extensions.
 pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
-    #[cfg(feature = "admin")]
-    if let Some(axum::extract::ConnectInfo(peer)) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
-        return Some(peer.ip());
-    }
-    extensions.get::<SocketAddr>().map(SocketAddr::ip)
+    let connection = extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer);
+    connection.or_else(|| extensions.get()).map(SocketAddr::ip)
 }

@@ -2,9 +2,9 @@
 
 use super::body::AdmissionBody;
 use super::judge::Entry;
+use super::pass::Handout;
 use crate::fingerprint::Fingerprint;
 use crate::headcount::{Headcount, HeldSeat};
-use crate::pass::Pass;
 use bytes::Bytes;
 use http::Response;
 use http_body::Body;
@@ -51,7 +51,7 @@ pin_project! {
 struct Guest {
     headcount: Headcount,
     seat: Option<HeldSeat>,
-    pass: Option<Pass>,
+    pass: Option<Handout>,
     /// Of who is renewed.
     fingerprint: Option<Fingerprint>,
 }

@@ -1,16 +1,18 @@
 //! From a request to a decision: the same rules for the layer and for the check endpoint.
 
-use super::caller::{Caller, Subject};
+use super::caller::{Caller, Subject, peer};
 use super::limit::{Concerned, Limited, Limits};
+use super::pass::Handout;
 use super::quota::Quotas;
 use super::refusal::Refusal;
 use crate::config::{Enforcement, RouteClass};
 use crate::fingerprint::Fingerprint;
 use crate::headcount::{Admission, Admitted, Decision, Door, Headcount, HeldSeat, Newcomers, Terms};
 use crate::limit::Ask;
-use crate::pass::Pass;
 use crate::token_source::{InvalidToken, Unverifiable};
-use http::{HeaderMap, Method};
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
+use http::uri::Scheme;
+use http::{Extensions, HeaderMap, Method, Uri};
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -26,6 +28,23 @@ pub(crate) struct Asked<'r> {
     pub(crate) headers: &'r HeaderMap,
     /// The other end of the connection, if it is known.
     pub(crate) peer: Option<IpAddr>,
+    /// Whether the request says by itself that it came over TLS.
+    pub(crate) is_https: bool,
+}
+
+impl<'r> Asked<'r> {
+    /// A request that arrives here.
+    pub(super) fn of(method: &'r Method, uri: &'r Uri, headers: &'r HeaderMap, extensions: &Extensions) -> Self {
+        let is_https = uri.scheme() == Some(&Scheme::HTTPS);
+        Self { method, path: Some(uri.path()), headers, peer: peer(extensions), is_https }
+    }
+
+    /// A browser's question before the request itself, which carries no token (Fetch §3.2.2).
+    fn is_preflight(&self) -> bool {
+        self.method == Method::OPTIONS
+            && self.headers.contains_key(ORIGIN)
+            && self.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+    }
 }
 
 /// The answer to a request.
@@ -41,7 +60,7 @@ pub(crate) struct Entry {
     /// Of a newcomer who is not yet in.
     pub(crate) seat: Option<HeldSeat>,
     /// For who is in, or will be once the seat is taken, and is renewed by the request.
-    pub(crate) pass: Option<Pass>,
+    pub(crate) pass: Option<Handout>,
     /// The same user's.
     pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) subject: Option<Subject>,
@@ -79,7 +98,7 @@ impl Headcount {
     /// Whether nothing is decided about a request.
     pub(crate) fn exempts(&self, asked: &Asked<'_>) -> bool {
         let settings = &self.shared.settings;
-        asked.method == Method::OPTIONS
+        asked.is_preflight()
             || settings.enforcement == Enforcement::Off
             || settings.routes.class(asked.path) == RouteClass::Exempt
     }
@@ -98,10 +117,17 @@ impl Headcount {
         }
         let caller = match caller() {
             Ok(caller) => caller,
-            // Who cannot be known yet is not turned away, and not counted as anybody.
+            // Who cannot be known yet is not counted as anybody.
             Err(InvalidToken::Unverifiable(Unverifiable::NoKeysYet)) => {
-                self.count(Decision::Warming);
-                return Verdict::Admitted(Entry::of(Decision::Warming));
+                let concerned = afterwards.concerned(self, asked, &Caller::default());
+                return match self.decide_unverifiable(concerned.is_empty()) {
+                    Admission::Admitted(admitted) => {
+                        Verdict::Admitted(Entry { concerned, ..Entry::of(admitted.decision()) })
+                    }
+                    Admission::Rejected { retry_after } => {
+                        Verdict::Refused(Refusal::rejected(retry_after, self.mode(), asked))
+                    }
+                };
             }
             Err(invalid) => {
                 self.count(Decision::Invalid);
@@ -150,7 +176,7 @@ impl Headcount {
                 Verdict::Admitted(Entry {
                     decision: admitted.decision(),
                     seat,
-                    pass: if renewed { self.pass(user) } else { None },
+                    pass: if renewed { self.handout(user, asked) } else { None },
                     fingerprint: renewed.then(|| self.fingerprint(user)),
                     subject: caller.to_subject(),
                     quotas,

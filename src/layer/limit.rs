@@ -3,7 +3,7 @@
 use super::caller::Caller;
 use super::judge::Asked;
 use super::quota::Quotas;
-use crate::config::{ConfigError, Enforcement, LimitKey, PathPatterns};
+use crate::config::{A_PATH, ConfigError, Enforcement, LimitKey, PathPatterns};
 use crate::headcount::Headcount;
 use crate::limit::{Answer, Ask, Granted, Joint, Limiter};
 use std::net::IpAddr;
@@ -64,7 +64,7 @@ impl Limit {
         let patterns = PathPatterns::parse(&routes).map_err(|found| ConfigError::Value {
             key: "limit.routes",
             found,
-            expected: "a path begins with / and is exact, or a prefix that ends in /*",
+            expected: A_PATH,
         })?;
         self.routes = Some(patterns);
         Ok(self)

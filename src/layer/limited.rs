@@ -1,7 +1,7 @@
 //! The middleware that limits, for requests that are in.
 
 use super::body::AdmissionBody;
-use super::caller::{Caller, Subject, peer};
+use super::caller::{Caller, Subject};
 use super::judge::Asked;
 use super::limit::{Concerned, Limit, Limited, Limits};
 use super::quota::Quotas;
@@ -137,12 +137,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let LimitLayer { headcount, limits, .. } = &self.layer;
-        let asked = Asked {
-            method: request.method(),
-            path: Some(request.uri().path()),
-            headers: request.headers(),
-            peer: peer(request.extensions()),
-        };
+        let asked = Asked::of(request.method(), request.uri(), request.headers(), request.extensions());
         let concerned = if headcount.exempts(&asked) {
             Concerned::new()
         } else {
@@ -176,7 +171,9 @@ where
 fn caller<'r, B>(headcount: &Headcount, request: &'r Request<B>) -> Caller<'r> {
     match request.extensions().get::<Subject>() {
         Some(Subject(subject)) => {
-            let token = TokenSource::find(&headcount.shared.settings.sources, request.headers()).unwrap_or_default();
+            let settings = &headcount.shared.settings;
+            let token =
+                TokenSource::find(&settings.sources, settings.on_conflict, request.headers()).unwrap_or_default();
             Caller { token, subject: Some(subject.as_str().into()) }
         }
         None => headcount.caller(request.headers()).unwrap_or_default(),

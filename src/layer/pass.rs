@@ -1,7 +1,7 @@
 //! Signed passes in headers and cookies.
 
 use super::judge::Asked;
-use crate::config::PassCarrier;
+use crate::config::{self, PassCarrier};
 use crate::headcount::Headcount;
 use crate::pass::Pass;
 use crate::token_source::cookies;
@@ -11,12 +11,38 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 /// Carries a pass, both ways.
 pub(crate) const PASS: HeaderName = HeaderName::from_static("x-headcount-pass");
 
+/// A pass for the answer to a request.
+#[derive(Debug)]
+pub(crate) struct Handout {
+    pass: Pass,
+    /// Whether a cookie with it is for TLS alone.
+    is_secure: bool,
+}
+
 impl Headcount {
+    /// What is handed out to a user who is in, if passes are.
+    pub(super) fn handout(&self, user: &str, asked: &Asked<'_>) -> Option<Handout> {
+        let (_, config::Pass { secure, .. }) = self.shared.settings.passes.as_ref()?;
+        Some(Handout { pass: self.pass(user)?, is_secure: secure.unwrap_or_else(|| self.is_https(asked)) })
+    }
+
+    /// Whether a request came over TLS: the last part of its way may not have.
+    fn is_https(&self, asked: &Asked<'_>) -> bool {
+        let is_trusted = |peer| self.shared.settings.trusted_proxies.include(peer);
+        let told = || asked.headers.get("x-forwarded-proto").filter(|_| asked.peer.is_some_and(is_trusted));
+        // Of several proxies, the first one saw the client.
+        let is_https = |protocols: &HeaderValue| {
+            let first = protocols.as_bytes().split(|&byte| byte == b',').next().unwrap_or_default();
+            first.trim_ascii().eq_ignore_ascii_case(b"https")
+        };
+        asked.is_https || told().is_some_and(is_https)
+    }
+
     /// The pass that a request shows, if passes are handed out at all; of several, the first.
     pub(super) fn shown_pass<'r>(&self, asked: &Asked<'r>) -> Option<&'r [u8]> {
-        let (_, carrier) = self.shared.settings.passes.as_ref()?;
+        let (_, config::Pass { carry, .. }) = self.shared.settings.passes.as_ref()?;
         let headers = asked.headers;
-        match carrier {
+        match carry {
             PassCarrier::Header => headers.get(PASS).map(HeaderValue::as_bytes),
             PassCarrier::Cookie(name) => {
                 headers.get_all(COOKIE).into_iter().find_map(|value| cookies(value.as_bytes(), name).next())
@@ -25,20 +51,20 @@ impl Headcount {
     }
 
     /// Gives a client its pass, unless a shared cache would give it to others.
-    pub(crate) fn hand_out(&self, pass: &Pass, headers: &mut HeaderMap) {
+    pub(crate) fn hand_out(&self, handout: &Handout, headers: &mut HeaderMap) {
         let settings = &self.shared.settings;
-        let Some((_, carrier)) = &settings.passes else { return };
+        let Some((_, config::Pass { carry, .. })) = &settings.passes else { return };
         if is_for_everybody(headers) {
             return;
         }
-        let (name, value) = match carrier {
-            PassCarrier::Header => (PASS, pass.as_str().to_owned()),
+        let pass = handout.pass.as_str();
+        let (name, value) = match carry {
+            PassCarrier::Header => (PASS, pass.to_owned()),
             PassCarrier::Cookie(name) => {
                 let seconds = settings.slot_length.as_secs_f64() * settings.slots as f64;
                 let age = seconds.ceil();
                 // Browsers take cookies of such names over TLS alone, and want to be told so.
-                let secure = if name.starts_with("__") { "; Secure" } else { "" };
-                let pass = pass.as_str();
+                let secure = if handout.is_secure || name.starts_with("__") { "; Secure" } else { "" };
                 (SET_COOKIE, format!("{name}={pass}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure}"))
             }
         };

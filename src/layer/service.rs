@@ -2,7 +2,7 @@
 
 use super::Rules;
 use super::body::AdmissionBody;
-use super::caller::{Caller, peer};
+use super::caller::Caller;
 use super::future::AdmissionFuture;
 use super::judge::{Asked, Verdict};
 use super::limit::Limits;
@@ -65,12 +65,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let headcount = &self.rules.headcount;
         let (mut parts, body) = request.into_parts();
-        let asked = Asked {
-            method: &parts.method,
-            path: Some(parts.uri.path()),
-            headers: &parts.headers,
-            peer: peer(&parts.extensions),
-        };
+        let asked = Asked::of(&parts.method, &parts.uri, &parts.headers, &parts.extensions);
         let caller = || match &self.rules.user {
             Some(user) => Ok(Caller::named(user(&parts))),
             None => headcount.caller(&parts.headers),

@@ -93,10 +93,28 @@ async fn head_gets_no_body() {
 #[tokio::test]
 async fn exempt_paths_and_preflights_pass() {
     let headcount = full();
-    for request in [Request::get("/healthz"), Request::options("/play")] {
+    for request in [Request::get("/healthz"), preflight("/play")] {
         assert_eq!(ask(&headcount, request).await.status, StatusCode::OK);
     }
     assert_eq!(headcount.status().decisions.exempt, 2);
+}
+
+fn preflight(path: &str) -> http::request::Builder {
+    Request::options(path).header("origin", "https://game.example").header("access-control-request-method", "POST")
+}
+
+#[tokio::test]
+async fn other_requests_with_options_are_like_any() {
+    let headcount = full();
+    let bare = || Request::options("/play");
+    for request in
+        [bare(), bare().header("origin", "null"), bare().header("access-control-request-method", "GET"), from("bob")]
+    {
+        assert_eq!(ask(&headcount, request).await.status, StatusCode::TOO_MANY_REQUESTS);
+    }
+    let post = preflight("/play").method("POST");
+    assert_eq!(ask(&headcount, post).await.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(ask(&headcount, bare().header("authorization", "Bearer alice")).await.status, StatusCode::OK);
 }
 
 #[tokio::test]
@@ -374,11 +392,41 @@ async fn who_shows_a_pass_is_seen_by_a_server_that_has_not_heard_of_them() {
 }
 
 #[tokio::test]
+async fn a_cookie_is_for_tls_alone_where_the_request_came_over_tls() {
+    let on = |secure: Option<bool>| {
+        let builder = Headcount::builder().max_active_users(9).carry(PassCarrier::Cookie("pass".into()));
+        let builder = builder.trusted_proxies(["10.0.0.0/8"]);
+        secure.map_or(builder.clone(), |secure| builder.secure(secure)).build().unwrap().0
+    };
+    let is_secure = async |headcount: &Headcount, uri: &str, peer: [u8; 4], protocol: &str| {
+        let mut request = from("alice").uri(uri).header("x-forwarded-proto", protocol).body(()).unwrap();
+        request.extensions_mut().insert(std::net::SocketAddr::from((peer, 1)));
+        let answer = through(&headcount.layer(), request).await;
+        let cookie = answer.header("set-cookie");
+        assert!(cookie.contains("; HttpOnly; SameSite=Lax"), "{cookie}");
+        cookie.ends_with("; Secure")
+    };
+    let (proxy, stranger) = ([10, 0, 0, 1], [1, 2, 3, 4]);
+    for (uri, peer, protocol, secure) in [
+        ("/", proxy, "http", false),
+        ("/", proxy, "https", true),
+        ("/", proxy, "HTTPS, http", true),
+        ("/", proxy, "http, https", false),
+        ("/", stranger, "https", false),
+        ("https://game.example/", stranger, "http", true),
+    ] {
+        assert_eq!(is_secure(&on(None), uri, peer, protocol).await, secure, "{uri} {peer:?} {protocol}");
+        assert!(is_secure(&on(Some(true)), uri, peer, protocol).await);
+        assert!(!is_secure(&on(Some(false)), uri, peer, protocol).await);
+    }
+}
+
+#[tokio::test]
 async fn a_pass_is_given_to_who_is_in_and_to_nobody_else() {
     let headcount = server_with_passes(PassCarrier::Header);
     let has_pass = |answer: &Answer| answer.headers.contains_key("x-headcount-pass");
     assert!(has_pass(&ask(&headcount, from("dora")).await));
-    for request in [from("bob"), Request::get("/"), Request::get("/healthz"), Request::options("/")] {
+    for request in [from("bob"), Request::get("/"), Request::get("/healthz"), preflight("/")] {
         assert!(!has_pass(&ask(&headcount, request).await));
     }
     // Whom the service refuses is not in.
@@ -506,6 +554,18 @@ async fn a_layer_may_refuse_with_503_and_a_body_of_its_own() {
 
 fn in_memory(name: &str, permits: u64) -> Limiter {
     Limiter::new(name, Memory::new(sliding_log(permits, Duration::from_secs(3600))).unwrap())
+}
+
+#[tokio::test]
+async fn a_limit_by_address_sees_the_connection_as_axum_tells_it() {
+    let headcount = Headcount::builder().max_active_users(9).build().unwrap().0;
+    let layer = headcount.layer().limit_newcomers(Limit::new(in_memory("address", 1), LimitKey::ClientIp));
+    for (token, status) in [("alice", StatusCode::OK), ("bob", StatusCode::TOO_MANY_REQUESTS)] {
+        let mut request = from(token).body(()).unwrap();
+        let peer = std::net::SocketAddr::from(([1, 2, 3, 4], 5));
+        request.extensions_mut().insert(axum::extract::ConnectInfo(peer));
+        assert_eq!(through(&layer, request).await.status, status, "{token}");
+    }
 }
 
 #[tokio::test]

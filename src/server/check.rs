@@ -38,7 +38,8 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
     let trusted = headcount.shared.settings.trusted_proxies.include(peer.ip());
     let original = Original::of(&request, trusted);
     let headers = request.headers();
-    let asked = Asked { method: &original.method, path: original.path, headers, peer: Some(peer.ip()) };
+    let asked =
+        Asked { method: &original.method, path: original.path, headers, peer: Some(peer.ip()), is_https: false };
     said(headcount, &asked, || headcount.caller(headers), &limits.newcomers, &limits.all).await
 }
 

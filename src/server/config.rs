@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const ENVIRONMENT: &str = "HEADCOUNT__";
 
 /// Every key there is.
-const KEYS: [&str; 60] = [
+const KEYS: [&str; 63] = [
     "admission.max_active_users",
     "admission.resume_ratio",
     "admission.refill",
@@ -26,6 +26,7 @@ const KEYS: [&str; 60] = [
     "window.capacity",
     "window.false_positive_rate",
     "token.from",
+    "token.on_conflict",
     "token.secret_file",
     "token.secret",
     "token.earlier_secret_files",
@@ -35,8 +36,10 @@ const KEYS: [&str; 60] = [
     "token.jwt.claim",
     "token.jwt.issuer",
     "token.jwt.audience",
+    "token.jwt.require_exp",
     "token.jwt.unverified",
     "pass.carry",
+    "pass.secure",
     "limit.name",
     "limit.key",
     "limit.algorithm",
@@ -297,14 +300,17 @@ mod tests {
         false_positive_rate = 1e-3
         [token]
         from = ["bearer", "cookie:session", "header:X-Access-Token"]
+        on_conflict = "first"
         secret_file = "/etc/headcount/fingerprint.key"
         earlier_secret_files = ["/etc/headcount/fingerprint.key.1"]
         [pass]
         carry = "header"
+        secure = true
         [token.jwt]
         keys     = ["/etc/headcount/jwt.pem"]
         jwks_url = "https://login.example/.well-known/jwks.json"
         claim    = "sub"
+        require_exp = false
         unverified = "missing-token"
         [[limit]]
         name      = "login"

@@ -25,7 +25,7 @@ async fn answer(State(headcount): State<Headcount>, headers: HeaderMap) -> Respo
     if caller.as_ref().is_ok_and(|caller| caller.user().is_none()) {
         return (StatusCode::BAD_REQUEST, "a confirmation needs the user's token\n").into_response();
     }
-    let asked = Asked { method: &Method::POST, path: None, headers: &headers, peer: None };
+    let asked = Asked { method: &Method::POST, path: None, headers: &headers, peer: None, is_https: false };
     // Limits were asked when the user's own request was checked.
     let none = Limits::default();
     check::said(&headcount, &asked, || caller, &none, &none).await

@@ -26,7 +26,7 @@ pub(super) fn open(config: &Config, headcount: &Headcount) -> Result<CheckLimits
     let stores = Stores::open(config)?;
     let mut limits = CheckLimits { newcomers: Limits::default(), all: Limits::default() };
     for limit in &config.limit {
-        if let Some(doubt) = limit.doubt(&config.server.trusted_proxies) {
+        for doubt in limit.doubts(&config.server.trusted_proxies) {
             tracing::warn!(limit = limit.name, "{doubt}");
         }
         let list = match limit.applies_to {

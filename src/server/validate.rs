@@ -93,9 +93,10 @@ fn doubts(config: &Config) -> Vec<String> {
                 .into(),
         );
     }
+    doubts.extend(config.token.doubt().map(str::to_owned));
     for limit in &config.limit {
-        doubts
-            .extend(limit.doubt(&config.server.trusted_proxies).map(|doubt| format!("limit {}: {doubt}", limit.name)));
+        let of_limit = limit.doubts(&config.server.trusted_proxies);
+        doubts.extend(of_limit.into_iter().map(|doubt| format!("limit {}: {doubt}", limit.name)));
     }
     doubts
 }

@@ -95,19 +95,19 @@ fn named() -> Vec<(&'static str, Vec<u8>, Vec<u16>)> {
         }
         [request, b"\r\n".to_vec()].concat()
     };
-    let long = |bytes: usize| [b"X-Access-Token: ".to_vec(), vec![b'x'; bytes]].concat();
+    let long = |bytes: usize| [b"Authorization: Bearer ".to_vec(), vec![b'x'; bytes]].concat();
     vec![
         ("missing", with(&[]), vec![200]),
         ("empty", with(&[b"Authorization: Bearer "]), vec![200]),
         ("4 KiB", with(&[&long(4096)]), vec![200]),
         ("4 KiB + 1", with(&[&long(4097)]), vec![431]),
         ("1 MB", with(&[&long(1 << 20)]), vec![431]),
-        ("not UTF-8", with(&[b"X-Access-Token: \xff\xfe"]), vec![400]),
-        ("NUL", with(&[b"X-Access-Token: a\0b"]), vec![400]),
-        ("a lone CR", with(&[b"X-Access-Token: a\rb"]), vec![400]),
-        ("a folded line", with(&[b"X-Access-Token: a", b" b"]), vec![400]),
-        ("twice", with(&[b"X-Access-Token: a", b"X-Access-Token: b"]), vec![400]),
-        ("twice the same", with(&[b"X-Access-Token: a", b"X-Access-Token: a"]), vec![200]),
+        ("not UTF-8", with(&[b"Authorization: Bearer \xff\xfe"]), vec![400]),
+        ("NUL", with(&[b"Authorization: Bearer a\0b"]), vec![400]),
+        ("a lone CR", with(&[b"Authorization: Bearer a\rb"]), vec![400]),
+        ("a folded line", with(&[b"Authorization: Bearer a", b" b"]), vec![400]),
+        ("twice", with(&[b"Authorization: Bearer a", b"Authorization: Bearer b"]), vec![400]),
+        ("twice the same", with(&[b"Authorization: Bearer a", b"Authorization: Bearer a"]), vec![200]),
     ]
 }
 
