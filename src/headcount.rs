@@ -106,6 +106,9 @@ pub(crate) struct Shared {
     decisions: ShardedCounters<{ Decision::ALL.len() }>,
     /// Of unseen tokens, and of seen ones.
     touches: ShardedCounters<2>,
+    /// Of the listeners for checks and for admins, which ended for want of room or of time.
+    #[cfg(feature = "server")]
+    pub(crate) closed_connections: [[AtomicU64; 2]; 2],
     passes: ShardedCounters<{ PassCheck::ALL.len() }>,
     pub(crate) presences: Mutex<Presences>,
     pub(crate) decision_times: Histogram,
@@ -375,6 +378,12 @@ impl Headcount {
     #[cfg(feature = "tower")]
     pub(crate) fn decide_unverifiable(&self, counts: bool) -> Admission {
         self.shared.unverifiable(Terms { counts, ..Terms::ADMIT })
+    }
+
+    /// Counts a connection that a listener has closed.
+    #[cfg(feature = "server")]
+    pub(crate) fn count_closed(&self, listener: usize, reason: usize) {
+        self.shared.closed_connections[listener][reason].fetch_add(1, Relaxed);
     }
 
     /// Counts what was decided by others.

@@ -85,6 +85,11 @@ impl Metrics {
         describe_gauge!("headcount_clock_offset_seconds", "How far this machine's wall clock is ahead of the fleet's.");
         describe_counter!("headcount_passes_total", "Signed passes of unseen tokens, by what they turned out to be.");
         describe_counter!("headcount_touches_total", "Tokens to be renewed without a check, by whether they were.");
+        #[cfg(feature = "server")]
+        describe_counter!(
+            "headcount_connections_closed_total",
+            "Connections that a listener closed: to make room for others, or because a request took too long to arrive."
+        );
         describe_counter!("headcount_restarts_total", "Panics after which background work began again, by part.");
         describe_gauge!("headcount_build_info", "1, with the version as a label.");
     }
@@ -133,12 +138,28 @@ impl Metrics {
             counter!("headcount_passes_total", "found" => found.as_str()).absolute(count);
         }
         status.limits.iter().for_each(LimiterStatus::publish);
+        #[cfg(feature = "server")]
+        self.publish_connections();
         counter!("headcount_restarts_total", "part" => "worker").absolute(status.restarts.worker);
         counter!("headcount_restarts_total", "part" => "rounds").absolute(status.restarts.rounds);
         gauge!("headcount_build_info", "version" => status.version).set(1.0);
         let shared = &self.headcount.shared;
         publish(&histogram!("headcount_decision_duration_seconds"), &shared.decision_times, &mut self.decision_times);
         publish(&histogram!("headcount_sync_round_duration_seconds"), &shared.round_times, &mut self.round_times);
+    }
+}
+
+#[cfg(feature = "server")]
+impl Metrics {
+    fn publish_connections(&self) {
+        let listeners = ["check", "admin"].into_iter().zip(&self.headcount.shared.closed_connections);
+        for (listener, counts) in listeners {
+            for (reason, count) in ["room", "time"].into_iter().zip(counts) {
+                let count = count.load(std::sync::atomic::Ordering::Relaxed);
+                counter!("headcount_connections_closed_total", "listener" => listener, "reason" => reason)
+                    .absolute(count);
+            }
+        }
     }
 }
 

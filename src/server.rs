@@ -3,8 +3,10 @@
 mod check;
 mod config;
 mod confirm;
+mod connection;
 mod demo;
 mod envelope;
+mod files;
 mod limits;
 mod listener;
 mod operator;

@@ -2,9 +2,7 @@
 -- (200; nothing if headcount does not answer), _decision, _mode, _pass and _cookie.
 
 local GATE = "abns@headcount"
-local FORWARDED = {
-    "authorization", "cookie", "x-access-token", "x-headcount-pass", "accept", "origin", "access-control-request-method",
-}
+local FORWARDED = { "authorization", "x-headcount-pass", "accept", "origin", "access-control-request-method" }
 
 local HOPS = { connection = true, ["keep-alive"] = true, ["transfer-encoding"] = true, ["content-length"] = true }
 

@@ -442,6 +442,8 @@ impl Builder {
             refreshes_in_place: AtomicU64::new(0),
             decisions: ShardedCounters::<{ Decision::ALL.len() }>::new(),
             touches: ShardedCounters::new(),
+            #[cfg(feature = "server")]
+            closed_connections: Default::default(),
             passes: ShardedCounters::<{ PassCheck::ALL.len() }>::new(),
             presences: Mutex::new(Presences::new()),
             decision_times: Histogram::new(),

@@ -3,7 +3,7 @@
 //! Three servers share a store in memory. Time runs sixty times as fast for the players: a window is half a minute, a rush
 //! fills the house within it, an ebb empties it, and another crowd comes.
 
-use super::listener::Listener;
+use super::listener::{Listener, MOST_ADMINS, Purpose};
 use super::serve::ServeError;
 use crate::headcount::{Admission, Headcount};
 use crate::players::{Answer, Arrivals, Habits, Players};
@@ -50,7 +50,7 @@ impl Demo {
         let router = fleet[0].admin_router_on(Some(admin.address().ip()));
         let router = router.map_err(|error| impossible("the page", error))?;
         let (stop, stops) = watch::channel(false);
-        let admin = tokio::spawn(admin.serve(router, stops));
+        let admin = tokio::spawn(admin.serve(router, fleet[0].clone(), stops));
         let begun = Instant::now();
         let over = async {
             match self.lasting {
@@ -87,12 +87,12 @@ impl Demo {
 
     /// Whoever tries headcount may have it running already.
     async fn listener(self) -> Result<Listener, ServeError> {
-        if let Ok(listener) = Listener::bind(self.admin).await {
+        if let Ok(listener) = Listener::bind(Purpose::Admin, self.admin, MOST_ADMINS).await {
             return Ok(listener);
         }
         let any_port = SocketAddr::new(self.admin.ip(), 0);
         let error = |source| ServeError::Listen { key: "--admin", address: self.admin, source };
-        Listener::bind(any_port).await.map_err(error)
+        Listener::bind(Purpose::Admin, any_port, MOST_ADMINS).await.map_err(error)
     }
 
     fn announce(self, page: SocketAddr) {

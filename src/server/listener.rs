@@ -1,28 +1,67 @@
 //! A listener that serves a router until it is told to stop.
 //!
-//! Each connection is a task of its own: a handler that panics ends its connection, without an answer, and nothing else.
+//! Each connection is a task of its own: a handler that panics ends its connection, without an answer, and nothing else. What
+//! clients can use up is bounded: connections, the head of a request, and the time that it takes to arrive. If there are too
+//! many connections, the one that was answered the longest time ago makes room for a new one.
 
+use super::connection::{Connection, Guarded};
+use crate::headcount::Headcount;
 use axum::Router;
-use axum::serve::ListenerExt;
+use axum::body::{Body, HttpBody};
+use axum::extract::ConnectInfo;
+use axum::http::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulShutdown;
+use parking_lot::Mutex;
+use slab::Slab;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
+use tower_service::Service;
 
 /// How long requests in flight may take once the server stops.
 const DRAIN: Duration = Duration::from_millis(250);
 
+/// The longest head of a request: a token of 4 KiB in each of several headers, and what proxies add.
+const MOST_HEAD_BYTES: u32 = 32 << 10;
+
+const MOST_STREAMS: u32 = 100;
+
+/// Connections of admins at a time: pages, scrapers, probes.
+pub(super) const MOST_ADMINS: usize = 128;
+
+/// How soon it is tried again when the operating system has no room for a connection.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// How often the log tells at most that there are too many connections.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+/// Which of a server's listeners.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Check,
+    Admin,
+}
+
 pub(super) struct Listener {
+    purpose: Purpose,
     listener: TcpListener,
     address: SocketAddr,
+    most: usize,
 }
 
 impl Listener {
-    pub(super) async fn bind(address: SocketAddr) -> io::Result<Self> {
+    /// Listens, for so many connections at a time.
+    pub(super) async fn bind(purpose: Purpose, address: SocketAddr, most: usize) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
-        Ok(Self { address: listener.local_addr()?, listener })
+        Ok(Self { purpose, address: listener.local_addr()?, listener, most })
     }
 
     /// Where it listens, also if the system chose the port.
@@ -31,22 +70,117 @@ impl Listener {
     }
 
     /// Serves until `stop` says so, then lets requests in flight finish for a moment.
-    pub(super) async fn serve(self, router: Router, stop: watch::Receiver<bool>) {
-        // Answers are small and waited for: they must not wait for an acknowledgement.
-        let listener = self.listener.tap_io(|connection| {
-            let _ = connection.set_nodelay(true);
-        });
-        let service = router.into_make_service_with_connect_info::<SocketAddr>();
-        let server = axum::serve(listener, service).with_graceful_shutdown(stopped(stop.clone()));
-        let deadline = async {
-            stopped(stop).await;
-            sleep(DRAIN).await;
-        };
+    pub(super) async fn serve(self, router: Router, headcount: Headcount, stop: watch::Receiver<bool>) {
+        let open = Arc::new(Open::default());
+        let graceful = GracefulShutdown::new();
+        let http = http();
+        let mut told = None;
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = stopped(stop.clone()) => break,
+            };
+            if accepted.is_err() || open.count() >= self.most {
+                // Without a free file descriptor none can be accepted until one is closed.
+                open.evict();
+                self.tell(&mut told, open.count());
+            }
+            let Ok((stream, peer)) = accepted else {
+                sleep(RETRY).await;
+                continue;
+            };
+            // Answers are small and waited for: they must not wait for an acknowledgement.
+            let _ = stream.set_nodelay(true);
+            let ticket = Ticket::of(&open);
+            let (connection, router) = (Arc::clone(&ticket.connection), router.clone());
+            let stream = TokioIo::new(Guarded::new(stream, Arc::clone(&connection)));
+            let service = service_fn(move |mut request: Request<Incoming>| {
+                connection.asked(request.body().is_end_stream());
+                request.extensions_mut().insert(ConnectInfo(peer));
+                let (connection, answer) = (Arc::clone(&connection), router.clone().call(request.map(Body::new)));
+                async move {
+                    let answer = answer.await;
+                    connection.answered();
+                    answer
+                }
+            });
+            let serving = graceful.watch(http.serve_connection(stream, service).into_owned());
+            let (headcount, purpose) = (headcount.clone(), self.purpose);
+            tokio::spawn(async move {
+                tokio::select! {
+                    // What else a client does wrong is no news.
+                    _ = serving => {}
+                    () = ticket.connection.evicted() => {}
+                }
+                if let Some(ending) = ticket.connection.ending() {
+                    headcount.count_closed(purpose as usize, ending as usize);
+                }
+            });
+        }
+        drop(self.listener);
         tokio::select! {
-            _ = server => {}
-            () = deadline => tracing::warn!(address = %self.address, "requests were still in flight"),
+            () = graceful.shutdown() => {}
+            () = sleep(DRAIN) => tracing::warn!(address = %self.address, "requests were still in flight"),
         }
     }
+
+    fn tell(&self, told: &mut Option<Instant>, open: usize) {
+        if told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
+            return;
+        }
+        *told = Some(Instant::now());
+        tracing::warn!(
+            listener = ?self.purpose, address = %self.address, open,
+            "too many connections: those that were answered the longest time ago are closed to make room"
+        );
+    }
+}
+
+/// The connections that are open.
+#[derive(Default)]
+struct Open(Mutex<Slab<Arc<Connection>>>);
+
+impl Open {
+    fn count(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    /// Ends the one that can be spared first.
+    fn evict(&self) {
+        let first = self.0.lock().iter().map(|(_, connection)| connection).min_by_key(|open| open.rank()).cloned();
+        if let Some(connection) = first {
+            connection.evict();
+        }
+    }
+}
+
+/// A place among those that are open, for as long as its connection's task lives.
+struct Ticket {
+    open: Arc<Open>,
+    place: usize,
+    connection: Arc<Connection>,
+}
+
+impl Ticket {
+    fn of(open: &Arc<Open>) -> Self {
+        let connection = Arc::new(Connection::accepted());
+        let place = open.0.lock().insert(Arc::clone(&connection));
+        Self { open: Arc::clone(open), place, connection }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.open.0.lock().remove(self.place);
+    }
+}
+
+fn http() -> Builder<TokioExecutor> {
+    let mut http = Builder::new(TokioExecutor::new());
+    // Its own limit of time would end connections that a proxy keeps for later.
+    http.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(MOST_HEAD_BYTES as usize);
+    http.http2().max_concurrent_streams(MOST_STREAMS).max_header_list_size(MOST_HEAD_BYTES);
+    http
 }
 
 async fn stopped(mut stop: watch::Receiver<bool>) {

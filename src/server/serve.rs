@@ -3,8 +3,9 @@
 use super::check;
 use super::config::{LoadError, Loaded};
 use super::confirm;
+use super::files;
 use super::limits;
-use super::listener::Listener;
+use super::listener::{Listener, MOST_ADMINS, Purpose};
 use super::supervisor;
 use super::touch;
 use crate::config::{Config, ConfigError};
@@ -59,8 +60,8 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     let admin_router =
         headcount.admin_router_on(Some(config.admin.listen.ip())).map_err(|error| loaded.locate(error))?;
     let limits = Arc::new(limits::open(&config, &headcount).map_err(|error| loaded.locate(error))?);
-    let check = listen("server.listen", config.server.listen).await?;
-    let admin = listen("admin.listen", config.admin.listen).await?;
+    let check = listen("server.listen", Purpose::Check, config.server.listen, files::most_checks()).await?;
+    let admin = listen("admin.listen", Purpose::Admin, config.admin.listen, MOST_ADMINS).await?;
     let signals = Signals::new().map_err(|source| ServeError::System { what: "cannot wait for signals", source })?;
     announce(&check, &admin);
     supervisor::ready();
@@ -71,8 +72,8 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     let checks = check::router(headcount.clone(), limits)
         .merge(confirm::router(headcount.clone()))
         .merge(touch::router(headcount.clone()));
-    let check = tokio::spawn(check.serve(checks, check_stops));
-    let admin = tokio::spawn(admin.serve(admin_router, admin_stops));
+    let check = tokio::spawn(check.serve(checks, headcount.clone(), check_stops));
+    let admin = tokio::spawn(admin.serve(admin_router, headcount.clone(), admin_stops));
     let signals = signals.first().await;
     tracing::info!("stopping");
     supervisor::stopping();
@@ -121,8 +122,8 @@ pub(super) fn check_admin(config: &Config) -> Result<(), ConfigError> {
     })
 }
 
-async fn listen(key: &'static str, address: SocketAddr) -> Result<Listener, ServeError> {
-    Listener::bind(address).await.map_err(|source| ServeError::Listen { key, address, source })
+async fn listen(key: &'static str, purpose: Purpose, address: SocketAddr, most: usize) -> Result<Listener, ServeError> {
+    Listener::bind(purpose, address, most).await.map_err(|source| ServeError::Listen { key, address, source })
 }
 
 fn announce(check: &Listener, admin: &Listener) {

@@ -18,17 +18,20 @@
 use crate::headcount::Headcount;
 use crate::token_source::{InvalidToken, MAX_TOKEN_BYTES};
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::body::{Bytes, HttpBody};
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::de::IgnoredAny;
 use serde_json::json;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 const MOST_BODY_BYTES: usize = 1 << 20;
+/// Bodies that are read at a time: until one is there whole, it takes memory.
+const MOST_READERS: usize = 16;
 const MOST_TOKENS: usize = 1000;
 
 /// Why not everything was renewed.
@@ -59,28 +62,43 @@ enum Refused {
     SomeUnseen { places: Vec<usize> },
 }
 
-pub(super) fn router(headcount: Headcount) -> Router {
-    let touch = post(answer).fallback(|| async { Refused::Method });
-    Router::new().route("/v1/touch", touch).layer(DefaultBodyLimit::max(MOST_BODY_BYTES)).with_state(headcount)
+#[derive(Clone)]
+struct Touch {
+    headcount: Headcount,
+    readers: Arc<Semaphore>,
 }
 
-async fn answer(
-    State(headcount): State<Headcount>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Response, Refused> {
+pub(super) fn router(headcount: Headcount) -> Router {
+    let touch = post(answer).fallback(|| async { Refused::Method });
+    let state = Touch { headcount, readers: Arc::new(Semaphore::new(MOST_READERS)) };
+    Router::new().route("/v1/touch", touch).layer(DefaultBodyLimit::max(MOST_BODY_BYTES)).with_state(state)
+}
+
+async fn answer(State(touch): State<Touch>, request: Request) -> Result<Response, Refused> {
+    let Touch { headcount, readers } = &touch;
+    let headers = request.headers().clone();
+    if request.body().is_end_stream() {
+        touch_one(headcount, &headers)?;
+        return Ok(renewed());
+    }
+    let _reader = readers.acquire().await;
+    let body = Bytes::from_request(request, &()).await;
     let body = body.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Refused::TooLarge,
         _ => Refused::Broken,
     })?;
     if body.is_empty() {
-        touch_one(&headcount, &headers)?;
+        touch_one(headcount, &headers)?;
     } else if is_json(&headers) {
-        touch_all(&headcount, &tokens(&body)?)?;
+        touch_all(headcount, &tokens(&body)?)?;
     } else {
         return Err(Refused::MediaType);
     }
-    Ok((StatusCode::OK, [(CACHE_CONTROL, "no-store")]).into_response())
+    Ok(renewed())
+}
+
+fn renewed() -> Response {
+    (StatusCode::OK, [(CACHE_CONTROL, "no-store")]).into_response()
 }
 
 fn touch_one(headcount: &Headcount, headers: &HeaderMap) -> Result<(), Refused> {

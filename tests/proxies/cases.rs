@@ -11,7 +11,7 @@ pub struct Case {
     pub play: fn(&Handle, Kind),
 }
 
-pub const CASES: [Case; 22] = [
+pub const CASES: [Case; 24] = [
     Case { name: "admitted", play: admitted },
     Case { name: "rejected", play: rejected },
     Case { name: "bodies_arrive_whole", play: bodies_arrive_whole },
@@ -19,6 +19,8 @@ pub const CASES: [Case; 22] = [
     Case { name: "preflights_pass", play: preflights_pass },
     Case { name: "the_applications_own_answers", play: the_applications_own_answers },
     Case { name: "tokens_that_cannot_be_used", play: tokens_that_cannot_be_used },
+    Case { name: "long_heads", play: long_heads },
+    Case { name: "many_headers", play: many_headers },
     Case { name: "web_sockets", play: web_sockets },
     Case { name: "no_other_protocol", play: no_other_protocol },
     Case { name: "a_pass_both_ways", play: a_pass_both_ways },
@@ -120,6 +122,41 @@ fn tokens_that_cannot_be_used(runtime: &Handle, kind: Kind) {
     // Some proxies refuse two of them by themselves.
     let two = [("Authorization", "Bearer alice"), ("Authorization", "Bearer bob")];
     assert_eq!(stack.ask("GET", "/play", "", &two, b"").status, 400);
+    assert!(stack.app.arrived().is_empty());
+}
+
+/// A head that is too long for somebody on the way is no way past a full house: a check that fails would admit.
+fn long_heads(runtime: &Handle, kind: Kind) {
+    let stack = full_and_bare(runtime, kind);
+    for bytes in [1_000, 9_000, 30_000, 60_000, 100_000, 500_000, 900_000, 2_000_000] {
+        for nth in 0..10 {
+            let long = "x".repeat(bytes);
+            let names = [["X-Long", "Cookie", "Authorization"][nth % 3], "Accept"];
+            let headers = [(names[0], long.as_str()), (names[1], "text/plain")];
+            // Some proxies close while the client still writes, and the operating system takes their answer back.
+            let status = stack.try_ask("GET", "/play", "bob", &headers, b"").map_or(0, |answer| answer.status);
+            assert!([0, 400, 413, 414, 429, 431, 494].contains(&status), "{} of {bytes} bytes: {status}", names[0]);
+        }
+    }
+    let arrived = stack.app.arrived();
+    assert!(arrived.is_empty(), "{} requests reached the application", arrived.len());
+    assert_eq!(stack.get("/play", "alice").status, 200);
+}
+
+/// The same of many short ones, and of a long path.
+fn many_headers(runtime: &Handle, kind: Kind) {
+    let stack = full_and_bare(runtime, kind);
+    for count in [50, 98, 99, 100, 101, 150, 1_000] {
+        let names: Vec<_> = (0..count).map(|nth| format!("X-Many-{nth}")).collect();
+        let headers: Vec<_> = names.iter().map(|name| (name.as_str(), "x")).collect();
+        let status = stack.try_ask("GET", "/play", "bob", &headers, b"").map_or(0, |answer| answer.status);
+        assert!([0, 400, 429, 431].contains(&status), "{count} headers: {status}");
+    }
+    for length in [1_000, 7_000, 9_000, 70_000] {
+        let path = format!("/play?{}", "x".repeat(length));
+        let status = stack.try_ask("GET", &path, "bob", &[], b"").map_or(0, |answer| answer.status);
+        assert!([0, 400, 414, 429, 431].contains(&status), "a path of {length} bytes: {status}");
+    }
     assert!(stack.app.arrived().is_empty());
 }
 
@@ -254,7 +291,9 @@ fn lies_about_the_request(runtime: &Handle, kind: Kind) {
         ("X-HTTP-Method-Override", "OPTIONS"),
     ] {
         for connection in ["close".to_owned(), format!("close, {}", lie.0)] {
-            let answer = stack.ask("GET", "/play", "bob", &[lie, ("Connection", &connection)], b"");
+            let origin = ("Origin", "https://game.example");
+            let headers = [lie, ("Connection", &connection), origin, ("Access-Control-Request-Method", "POST")];
+            let answer = stack.ask("GET", "/play", "bob", &headers, b"");
             assert_eq!(answer.status, 429, "{lie:?}, Connection: {connection}");
         }
     }
@@ -385,7 +424,15 @@ fn silent(runtime: &Handle, kind: Kind, when: WhenSilent, gone: bool) {
 
 /// One seat, and alice has it.
 fn full(runtime: &Handle, kind: Kind) -> Stack {
-    let stack = Stack::start(runtime, kind);
+    taken(Stack::start(runtime, kind))
+}
+
+/// With nothing between proxy and headcount.
+fn full_and_bare(runtime: &Handle, kind: Kind) -> Stack {
+    taken(Stack::start_bare(runtime, kind, WhenSilent::Patient))
+}
+
+fn taken(stack: Stack) -> Stack {
     assert_eq!(stack.get("/play", "alice").status, 200);
     stack.app.arrived();
     stack

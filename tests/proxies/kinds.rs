@@ -79,7 +79,9 @@ impl Kind {
                 let patient = [("100ms", "10s")];
                 let site = format!("http://{at} {{\n\tbind 127.0.0.1\n");
                 let text = put_in(&recipe, &[("\n:80 {\n", &format!("\n{site}"))], &usual, when, &closed, &patient);
-                fs::write(&file, format!("{{\n\tadmin off\n\tauto_https off\n}}\n{text}")).unwrap();
+                let global = "\n{\n\tservers {";
+                assert!(text.contains(global), "the recipe has no global options");
+                fs::write(&file, text.replace(global, "\n{\n\tadmin off\n\tauto_https off\n\tservers {")).unwrap();
                 let mut command = Command::new("caddy");
                 command.args(["run", "--adapter", "caddyfile", "--config"]).arg(&file);
                 command.env("XDG_DATA_HOME", directory).env("XDG_CONFIG_HOME", directory);

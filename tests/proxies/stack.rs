@@ -79,8 +79,20 @@ impl Stack {
 
     /// A request of `token`, and what the client gets.
     pub fn ask(&self, method: &str, path: &str, token: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        self.try_ask(method, path, token, headers, body).expect("an answer")
+    }
+
+    /// The same; `None` if the connection is closed without an answer.
+    pub fn try_ask(
+        &self,
+        method: &str,
+        path: &str,
+        token: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Option<Answer> {
         let request = self.request(method, path, token, headers, body);
-        unchunked(raw(self.at, &request).expect("an answer"))
+        raw(self.at, &request).map(unchunked)
     }
 
     /// A `GET` from another address of this machine.

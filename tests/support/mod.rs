@@ -76,7 +76,14 @@ pub static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
 /// The program, with a state directory of its own and no environment that configures it.
 pub fn program(state: &Path) -> Command {
-    let mut command = Command::new(PROGRAM.get_or_init(|| env!("CARGO_BIN_EXE_headcount").into()));
+    clean(Command::new(binary()), state)
+}
+
+fn binary() -> &'static Path {
+    PROGRAM.get_or_init(|| env!("CARGO_BIN_EXE_headcount").into())
+}
+
+fn clean(mut command: Command, state: &Path) -> Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("HEADCOUNT") {
             command.env_remove(name);
@@ -86,11 +93,22 @@ pub fn program(state: &Path) -> Command {
     command
 }
 
+/// The same, and it may not have more than so many files open.
+pub fn program_with_files(state: &Path, files: u32) -> Command {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(format!("ulimit -n {files} && exec \"$0\" \"$@\"")).arg(binary());
+    clean(shell, state)
+}
+
 impl Server {
     /// Starts on free ports, and waits until it listens.
     pub fn start(state: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::start_as(program(state), state, arguments, environment)
+    }
+
+    /// The same with a command of its own for the program.
+    pub fn start_as(mut command: Command, state: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let log = state.join(format!("log-{}", fastrand::u64(..)));
-        let mut command = program(state);
         command.arg("serve").args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(arguments);
         command.envs(environment.iter().copied()).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(std::fs::File::create(&log).unwrap());

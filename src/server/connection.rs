@@ -1,0 +1,202 @@
+//! A connection that holds its client to a time limit, and closes without cutting off an answer.
+//!
+//! From its first byte, a request has [`REQUEST_TIME`] to arrive, head and body. How long a client may be silent between
+//! requests is not limited: proxies keep connections for later.
+
+use parking_lot::Mutex;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// How long a request may take to arrive.
+const REQUEST_TIME: Duration = Duration::from_secs(10);
+
+/// After an answer to a request that was not read whole, its rest is read and thrown away: if it were not, the operating
+/// system would cut the connection, and the client might not see the answer.
+const MOST_DISCARDED: usize = 4 << 20;
+const DISCARD_TIME: Duration = Duration::from_secs(2);
+
+/// What a listener knows of a connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    state: Mutex<State>,
+    evicted: Notify,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct State {
+    phase: Phase,
+    /// When it was last answered; before its first answer, when it was accepted.
+    since: Instant,
+    has_been_answered: bool,
+    ending: Option<Ending>,
+}
+
+/// Why a connection was closed from here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// To make room for another one.
+    Evicted,
+    /// A request took too long to arrive.
+    TimedOut,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Between requests.
+    Idle,
+    /// A request has begun, and is not there whole.
+    Arriving,
+    /// A whole request waits for its answer.
+    Answering,
+}
+
+impl Connection {
+    pub(super) fn accepted() -> Self {
+        let state = State { phase: Phase::Idle, since: Instant::now(), has_been_answered: false, ending: None };
+        Self { state: Mutex::new(state), evicted: Notify::new() }
+    }
+
+    /// The least goes first if there are too many: of those that do not end yet, those that were never answered, by age, and
+    /// then those whose last answer is the longest ago.
+    pub(super) fn rank(&self) -> (bool, bool, Instant) {
+        let state = self.state.lock();
+        (state.ending.is_some(), state.has_been_answered, state.since)
+    }
+
+    /// Ends the connection.
+    pub(super) fn evict(&self) {
+        self.state.lock().ending = Some(Ending::Evicted);
+        self.evicted.notify_one();
+    }
+
+    pub(super) fn ending(&self) -> Option<Ending> {
+        self.state.lock().ending
+    }
+
+    /// Waits for the end that [`evict`](Self::evict) brings.
+    pub(super) async fn evicted(&self) {
+        self.evicted.notified().await;
+    }
+
+    /// A request's head has arrived.
+    pub(super) fn asked(&self, is_whole: bool) {
+        if is_whole {
+            self.state.lock().phase = Phase::Answering;
+        }
+    }
+
+    /// The answer to a request is made.
+    pub(super) fn answered(&self) {
+        let mut state = self.state.lock();
+        (state.phase, state.since, state.has_been_answered) = (Phase::Idle, Instant::now(), true);
+    }
+
+    /// Returns whether a request begins.
+    fn heard(&self) -> bool {
+        let mut state = self.state.lock();
+        let begins = state.phase == Phase::Idle;
+        if begins {
+            state.phase = Phase::Arriving;
+        }
+        begins
+    }
+
+    fn waits_for_client(&self) -> bool {
+        self.state.lock().phase == Phase::Arriving
+    }
+}
+
+/// The stream of a connection.
+pub(super) struct Guarded {
+    stream: TcpStream,
+    connection: Arc<Connection>,
+    /// When the request that arrives must be there, or what is discarded.
+    deadline: Pin<Box<Sleep>>,
+    is_closing: bool,
+    discarded: usize,
+}
+
+impl Guarded {
+    pub(super) fn new(stream: TcpStream, connection: Arc<Connection>) -> Self {
+        Self { stream, connection, deadline: Box::pin(sleep(REQUEST_TIME)), is_closing: false, discarded: 0 }
+    }
+
+    /// Reads on until the client closes, too, or for a bounded time and length.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut scratch = [0; 16 << 10];
+        while self.discarded < MOST_DISCARDED {
+            if self.deadline.as_mut().poll(cx).is_ready() {
+                break;
+            }
+            let mut buffer = ReadBuf::new(&mut scratch);
+            match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => self.discarded += buffer.filled().len(),
+                _ => break,
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl AsyncRead for Guarded {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut this.stream).poll_read(cx, buffer);
+        if read.is_ready() {
+            if buffer.filled().len() > before && this.connection.heard() {
+                this.deadline.as_mut().reset(Instant::now() + REQUEST_TIME);
+            }
+            return read;
+        }
+        if this.connection.waits_for_client() && this.deadline.as_mut().poll(cx).is_ready() {
+            this.connection.state.lock().ending = Some(Ending::TimedOut);
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Poll::Pending
+    }
+}
+
+impl AsyncWrite for Guarded {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if !this.is_closing {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+            this.is_closing = true;
+            if !this.connection.waits_for_client() {
+                // All that it sent was read.
+                return Poll::Ready(Ok(()));
+            }
+            this.deadline.as_mut().reset(Instant::now() + DISCARD_TIME);
+        }
+        this.poll_discard(cx).map(Ok)
+    }
+}

@@ -1,0 +1,50 @@
+//! File descriptors: each connection takes one, and a process may have so many.
+
+use super::listener::MOST_ADMINS;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Connections for checks at a time: a proxy keeps some dozens, an application as many as it has threads.
+const MOST_CHECKS: u64 = 4096;
+
+/// What a server has open beside its listeners' connections: stores, snapshot, log.
+const OTHERS: u64 = 128;
+
+/// How many connections for checks there may be at a time, so that neither they nor the admin's use up what all share.
+/// Raises this process's soft limit as far as the hard one allows.
+pub(super) fn most_checks() -> usize {
+    let wanted = MOST_CHECKS + MOST_ADMINS as u64 + OTHERS;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let mut allowed = current.unwrap_or(u64::MAX);
+    if allowed < wanted {
+        let raised = maximum.unwrap_or(u64::MAX).min(wanted);
+        if setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum }).is_ok() {
+            allowed = raised;
+        }
+    }
+    let most = share(allowed);
+    if most < MOST_CHECKS as usize {
+        tracing::warn!(
+            files = allowed,
+            connections = most,
+            "the limit of open files is low: more checks at a time find no connection; raise it (ulimit -n, LimitNOFILE)"
+        );
+    }
+    most
+}
+
+/// The checks' part of the files that a process may have open.
+fn share(allowed: u64) -> usize {
+    allowed.saturating_sub(MOST_ADMINS as u64 + OTHERS).max(allowed / 4).clamp(1, MOST_CHECKS) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_leave_something_to_the_others() {
+        for (allowed, checks) in [(1 << 20, 4096), (4352, 4096), (1024, 768), (300, 75), (0, 1)] {
+            assert_eq!(share(allowed), checks, "{allowed}");
+        }
+    }
+}
