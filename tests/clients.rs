@@ -5,10 +5,12 @@ mod support;
 
 use std::process::Command;
 use support::Server;
+use support::proxy::Proxy;
 use tempfile::tempdir;
 
-/// What a client says of each token, one after another: `in`, or the status to answer and whether it has a `Retry-After` and
-/// a body. It waits so many seconds at most.
+/// What a client says of each request, one after another: `in`, or the status to answer, whether it has a `Retry-After`, and
+/// how its body begins. It waits so many seconds at most. A request is the arguments of `check` as JSON: an array of the token
+/// and an object of the others; the token may be a number, of which so many bytes are made.
 type Ask = fn(&Server, f64, &[&str]) -> Vec<String>;
 
 /// What the clients wait unless told otherwise.
@@ -16,26 +18,29 @@ const USUAL: f64 = 0.05;
 /// Longer than any machine is busy.
 const PATIENT: f64 = 20.0;
 
-fn python(server: &Server, seconds: f64, tokens: &[&str]) -> Vec<String> {
+fn python(server: &Server, seconds: f64, requests: &[&str]) -> Vec<String> {
     let script = format!(
-        "import sys\nfrom headcount import check\n\
-         for token in sys.argv[1:]:\n answer = check(token, port={}, timeout={seconds})\n \
-         print('in' if answer is None else f\"{{answer[0]}} {{answer[1].get('retry-after', '').isdigit()}} {{len(answer[2]) > 0}}\")",
+        "import json, sys\nfrom headcount import check\n\
+         for request in sys.argv[1:]:\n token, more = json.loads(request)\n \
+         answer = check('x' * token if isinstance(token, int) else token, port={}, timeout={seconds}, **more)\n \
+         print('in' if answer is None else f\"{{answer[0]}} {{answer[1].get('retry-after', '').isdigit()}} {{answer[2][:1].decode()}}\")",
         server.check.port()
     );
     let mut command = Command::new("python3");
-    command.args(["-B", "-c", &script]).args(tokens).env("PYTHONPATH", "examples/clients");
+    command.args(["-B", "-c", &script]).args(requests).env("PYTHONPATH", "examples/clients");
     lines(command)
 }
 
-fn node(server: &Server, seconds: f64, tokens: &[&str]) -> Vec<String> {
+fn node(server: &Server, seconds: f64, requests: &[&str]) -> Vec<String> {
     let script = "import { check } from './examples/clients/headcount.mjs'\n\
-                  const [wait, ...tokens] = process.argv.slice(1)\n\
-                  for (const token of tokens) {\n\
-                  const answer = await check(token, Number(wait))\n\
-                  console.log(answer ? `${answer.status} ${/^\\d+$/.test(answer.headers['retry-after'])} ${answer.body.length > 0}`.replace(/true/g, 'True').replace(/false/g, 'False') : 'in')\n}";
+                  const [wait, ...requests] = process.argv.slice(1)\n\
+                  for (const request of requests) {\n\
+                  const [token, more] = JSON.parse(request)\n\
+                  const answer = await check(typeof token === 'number' ? 'x'.repeat(token) : token, { timeout: Number(wait), ...more })\n\
+                  const retries = answer && /^\\d+$/.test(answer.headers['retry-after']) ? 'True' : 'False'\n\
+                  console.log(answer ? `${answer.status} ${retries} ${answer.body[0]}` : 'in')\n}";
     let mut command = Command::new("node");
-    command.args(["--input-type=module", "-e", script, "--", &(1000.0 * seconds).to_string()]).args(tokens);
+    command.args(["--input-type=module", "-e", script, "--", &(1000.0 * seconds).to_string()]).args(requests);
     command.env("HEADCOUNT_URL", format!("http://{}/v1/check", server.check));
     lines(command)
 }
@@ -46,27 +51,55 @@ fn lines(mut command: Command) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
+const ALICE: &str = r#"["alice", {}]"#;
+const BOB: &str = r#"["bob", {}]"#;
+
 fn plays_along(ask: Ask) {
     let state = tempdir().unwrap();
-    let mut server = Server::start(state.path(), &["--max-active-users", "1"], &[]);
-    assert_eq!(ask(&server, PATIENT, &["alice", "bob", "alice"]), ["in", "429 True True", "in"]);
+    let trusting = [("HEADCOUNT__SERVER__TRUSTED_PROXIES", "127.0.0.1")];
+    let mut server = Server::start(state.path(), &["--max-active-users", "1"], &trusting);
+    assert_eq!(ask(&server, PATIENT, &[ALICE, BOB, ALICE]), ["in", "429 True {", "in"]);
     // A name that no header carries as it is, and one that none carries at all.
-    assert_eq!(ask(&server, PATIENT, &["çelik 大", "a\nb"]), ["429 True True", "400 False True"]);
+    assert_eq!(ask(&server, PATIENT, &[r#"["çelik 大", {}]"#, r#"["a\nb", {}]"#]), ["429 True {", "400 False T"]);
+    // As the server would answer, and not sent.
+    let long = ["[4096, {}]", "[4097, {}]", "[10000000, {}]"];
+    assert_eq!(ask(&server, PATIENT, &long), ["429 True {", "431 False T", "431 False T"]);
+    let about = [
+        r#"["bob", {"accept": "text/html"}]"#,
+        r#"["bob", {"path": "/healthz"}]"#,
+        r#"["bob", {"path": "/heal\nthz"}]"#,
+        r#"["bob", {"method": "POST", "path": "/spielzüge?x=1", "address": "192.0.2.1"}]"#,
+    ];
+    assert_eq!(ask(&server, PATIENT, &about), ["429 True <", "in", "400 False T", "429 True {"]);
     server.process.pause();
-    assert_eq!(ask(&server, USUAL, &["bob"]), ["in"], "headcount hangs");
+    assert_eq!(ask(&server, USUAL, &[BOB]), ["in"], "headcount hangs");
     server.process.signal("-CONT");
-    assert_eq!(ask(&server, PATIENT, &["bob"]), ["429 True True"]);
+    assert_eq!(ask(&server, PATIENT, &[BOB]), ["429 True {"]);
     server.process.signal("-KILL");
     server.process.wait();
-    assert_eq!(ask(&server, PATIENT, &["bob"]), ["in"], "headcount is gone");
+    assert_eq!(ask(&server, PATIENT, &[BOB]), ["in"], "headcount is gone");
+}
+
+/// A connection is kept, and one that was closed meanwhile is no reason to let anybody in.
+fn keeps_its_connection(ask: Ask) {
+    let state = tempdir().unwrap();
+    let mut server = Server::start(state.path(), &["--max-active-users", "1"], &[]);
+    assert_eq!(server.check("alice").status, 200);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let gate = Proxy::start(runtime.handle(), server.check);
+    server.check = gate.address;
+    assert!(ask(&server, PATIENT, &[BOB; 50]).iter().all(|said| said == "429 True {"));
+    assert!(gate.connections_made() <= 2, "{} connections for 50 requests", gate.connections_made());
 }
 
 #[test]
 fn the_client_for_python() {
     plays_along(python);
+    keeps_its_connection(python);
 }
 
 #[test]
 fn the_client_for_node() {
     plays_along(node);
+    keeps_its_connection(node);
 }

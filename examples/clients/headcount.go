@@ -4,6 +4,7 @@ package headcount
 
 import (
 	"io"
+	"net"
 	"net/http"
 	"time"
 )
@@ -14,6 +15,13 @@ var client = http.Client{Timeout: 50 * time.Millisecond}
 func Refused(w http.ResponseWriter, r *http.Request) bool {
 	ask, _ := http.NewRequest("GET", "http://127.0.0.1:7070/v1/check", nil)
 	ask.Header.Set("Authorization", r.Header.Get("Authorization"))
+	ask.Header.Set("Accept", r.Header.Get("Accept"))
+	// These count if headcount's server.trusted_proxies lists this program's address.
+	ask.Header.Set("X-Original-Method", r.Method)
+	ask.Header.Set("X-Original-URI", r.URL.RequestURI())
+	if address, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		ask.Header.Set("X-Forwarded-For", address)
+	}
 	answer, err := client.Do(ask)
 	if err != nil {
 		return false

@@ -1,12 +1,22 @@
-// Asks headcount about a user. Whoever is turned away gets the same answer; if headcount does not answer, all come in.
+// Asks headcount about a request. Who is turned away gets the same answer; if headcount does not answer, all come in.
+// What is told of method, path and address counts if headcount's server.trusted_proxies lists this program's address.
 const url = process.env.HEADCOUNT_URL ?? 'http://127.0.0.1:7070/v1/check'
+const longestToken = 4096
 
 /** Resolves to undefined to let the user in, or to { status, headers, body } to answer instead. */
-export async function check(token, timeout = 50) {
-  if (/[\0-\x1f\x7f]/.test(token)) return { status: 400, headers: {}, body: 'The token cannot be used.\n' }
+export async function check(token, { method = 'GET', path = '/', address, accept, timeout = 50 } = {}) {
+  if (Buffer.byteLength(token) > longestToken) return { status: 431, headers: {}, body: 'The token is too long.\n' }
+  const told = { authorization: `Bearer ${token}`, 'x-original-method': method, 'x-original-uri': path }
+  if (address) told['x-forwarded-for'] = address
+  if (accept) told.accept = accept
+  if (Object.values(told).some((value) => /[\0-\x1f\x7f]/.test(value))) {
+    return { status: 400, headers: {}, body: 'The request cannot be used.\n' }
+  }
+  // Headers are bytes: these are the text's in UTF-8.
+  const headers = Object.entries(told).map(([name, value]) => [name, Buffer.from(value).toString('latin1')])
   try {
-    const authorization = Buffer.from(`Bearer ${token}`).toString('latin1')
-    const answer = await fetch(url, { headers: { authorization }, signal: AbortSignal.timeout(timeout) })
+    // The runtime keeps its connections.
+    const answer = await fetch(url, { headers, signal: AbortSignal.timeout(timeout) })
     const body = await answer.text()
     if (![400, 429, 431].includes(answer.status)) return undefined
     return { status: answer.status, headers: Object.fromEntries(answer.headers), body }

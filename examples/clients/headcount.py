@@ -1,18 +1,49 @@
-"""Asks headcount about a user. Whoever is turned away gets the same answer; if headcount does not answer, all come in."""
+"""Asks headcount about a request. Who is turned away gets the same answer; if headcount does not answer, all come in.
+
+What is told of method, path and address counts if headcount's server.trusted_proxies lists this program's address.
+"""
 import http.client
+import socket
+import threading
+
+LONGEST_TOKEN = 4096
+
+_kept = threading.local()
 
 
-def check(token, host="127.0.0.1", port=7070, timeout=0.05):
+def check(token, method="GET", path="/", address=None, accept=None, host="127.0.0.1", port=7070, timeout=0.05):
     """Returns None to let the user in, or (status, headers, body) to answer instead."""
-    connection = http.client.HTTPConnection(host, port, timeout=timeout)
-    try:
-        connection.request("GET", "/v1/check", headers={"Authorization": b"Bearer " + token.encode()})
-        answer = connection.getresponse()
-        body = answer.read()
+    token = token.encode()
+    if len(token) > LONGEST_TOKEN:
+        return 431, {}, b"The token is too long.\n"
+    headers = {"Authorization": b"Bearer " + token, "X-Original-Method": method, "X-Original-URI": path.encode()}
+    headers |= {"X-Forwarded-For": address} if address else {}
+    headers |= {"Accept": accept} if accept else {}
+    # The kept connection may have been closed meanwhile; a new one has not.
+    for connection in (_take_kept(host, port, timeout), http.client.HTTPConnection(host, port, timeout=timeout)):
+        if connection is None:
+            continue
+        try:
+            connection.request("GET", "/v1/check", headers=headers)
+            answer = connection.getresponse()
+            body = answer.read()
+        except ValueError:
+            connection.close()
+            return 400, {}, b"The request cannot be used.\n"
+        except socket.timeout:
+            connection.close()
+            return None
+        except (OSError, http.client.HTTPException):
+            connection.close()
+            continue
+        _kept.connection = connection
         return None if answer.status not in (400, 429, 431) else (answer.status, dict(answer.headers), body)
-    except ValueError:
-        return 400, {}, b"The token cannot be used.\n"
-    except (OSError, http.client.HTTPException):
+    return None
+
+
+def _take_kept(host, port, timeout):
+    connection, _kept.connection = getattr(_kept, "connection", None), None
+    if connection is None or connection.sock is None or (connection.host, connection.port) != (host, port):
         return None
-    finally:
-        connection.close()
+    connection.sock.settimeout(timeout)
+    return connection

@@ -4,8 +4,9 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::ws::{Message, WebSocketUpgrade};
 use axum::extract::{Path, Request, State};
+use axum::http::header::{CACHE_CONTROL, SET_COOKIE};
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
@@ -41,6 +42,7 @@ impl App {
         let (at, log) = (listener.local_addr().unwrap(), Log::default());
         let router = Router::new()
             .route("/status/{code}", any(status))
+            .route("/cached/{how}", any(cached))
             .route("/echo", any(echo))
             .fallback(inside)
             .with_state(Arc::clone(&log));
@@ -64,6 +66,11 @@ async fn inside(State(log): State<Log>, request: Request<Body>) -> &'static str 
 
 async fn status(Path(code): Path<u16>) -> (StatusCode, &'static str) {
     (StatusCode::from_u16(code).unwrap(), "the application says so")
+}
+
+/// An answer that a shared cache may keep, with a cookie that is the application's own.
+async fn cached(Path(how): Path<String>) -> impl IntoResponse {
+    ([(CACHE_CONTROL, how), (SET_COOKIE, "theme=dark; Path=/".to_owned())], "for everybody")
 }
 
 async fn echo(upgrade: WebSocketUpgrade) -> Response {
