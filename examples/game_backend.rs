@@ -54,7 +54,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .merge(login)
         .merge(game)
         // From this machine alone, and to look at: it has no bearer token.
-        .nest("/admin", headcount.admin_router()?);
+        .nest_service("/admin", headcount.admin_router()?);
     let listener = tokio::net::TcpListener::bind(address).await?;
     println!("http://{}", listener.local_addr()?);
     let draining = headcount.clone();

@@ -10,7 +10,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let app = Router::new()
         .route("/", get(|| async { "you are in\n" }))
         .layer(headcount.layer())
-        .nest("/admin", headcount.admin_router()?);
+        .nest_service("/admin", headcount.admin_router()?);
     let address = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
     let listener = tokio::net::TcpListener::bind(address).await?;
     println!("http://{}", listener.local_addr()?);

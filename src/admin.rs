@@ -33,8 +33,8 @@ use crate::headcount::{Headcount, Histogram};
 use crate::metrics::Metrics;
 use access::Access;
 use axum::extract::{DefaultBodyLimit, State};
-use axum::http::StatusCode;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router, middleware};
@@ -42,6 +42,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::sync::Semaphore;
 
 /// What is wrong with a query.
@@ -63,10 +64,12 @@ struct Admin {
 struct LocalMetrics {
     recorder: PrometheusRecorder,
     metrics: Metrics,
+    wrong_tokens: Arc<AtomicU64>,
 }
 
 impl Headcount {
-    /// The admin pages and API, to be mounted into a service.
+    /// The admin pages and API, to be mounted into a service: by `nest_service`, and after the layer, which is for players.
+    /// (`nest` answers at `/admin` and not at `/admin/`.)
     ///
     /// With a bearer token (`token_file`) whoever shows it may do everything. Without one, this machine alone may look,
     /// and nobody may change anything; the listener must provide `ConnectInfo<SocketAddr>` then.
@@ -82,7 +85,7 @@ impl Headcount {
         let access = Arc::new(Access::new(&self.shared.config.admin, listen)?);
         let admin = Admin {
             headcount: self.clone(),
-            metrics: Arc::new(Mutex::new(LocalMetrics::new(self))),
+            metrics: Arc::new(Mutex::new(LocalMetrics::new(self, access.wrong_tokens()))),
             streams: Arc::new(Semaphore::new(events::STREAMS)),
         };
         let guarded = Router::new()
@@ -99,14 +102,17 @@ impl Headcount {
         let metrics = Router::new()
             .route("/metrics", get(metrics))
             .layer(middleware::from_fn_with_state(Arc::clone(&access), access::guard_metrics));
-        let page =
-            Router::new().route("/", get(page::show)).layer(middleware::from_fn_with_state(access, access::guard_page));
+        let page = Router::new()
+            .route("/", get(page::show))
+            .fallback(nowhere)
+            .layer(middleware::from_fn_with_state(access, access::guard_page));
         let open = Router::new().route("/livez", get(livez)).route("/readyz", get(readyz));
         Ok(guarded
             .merge(metrics)
             .merge(page)
             .merge(open)
             .layer(DefaultBodyLimit::max(MOST_BODY_BYTES))
+            .layer(middleware::map_response(close_off))
             .with_state(admin))
     }
 }
@@ -118,6 +124,18 @@ impl Headcount {
 #[cfg(feature = "server")]
 pub(crate) fn check_access(config: &crate::config::Admin, listen: IpAddr) -> Result<(), ConfigError> {
     Access::new(config, Some(listen)).map(drop)
+}
+
+/// What is answered is of the type that it says, and for pages of this listener alone.
+async fn close_off(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
+    response
+}
+
+async fn nowhere() -> Response {
+    problem(StatusCode::NOT_FOUND, "there is no such page; the admin API is described at api/v1/openapi.json")
 }
 
 async fn livez() -> &'static str {
@@ -157,18 +175,27 @@ async fn metrics(State(admin): State<Admin>) -> Response {
 }
 
 impl LocalMetrics {
-    fn new(headcount: &Headcount) -> Self {
+    fn new(headcount: &Headcount, wrong_tokens: Arc<AtomicU64>) -> Self {
         let ends: Vec<f64> = (0..Histogram::BUCKETS).map(|bucket| Histogram::upper_end(bucket).as_secs_f64()).collect();
         let recorder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix("_duration_seconds".into()), &ends)
             .expect("the list of buckets is not empty")
             .build_recorder();
-        metrics::with_local_recorder(&recorder, Metrics::describe);
-        Self { recorder, metrics: headcount.metrics() }
+        metrics::with_local_recorder(&recorder, || {
+            Metrics::describe();
+            metrics::describe_counter!(
+                "headcount_admin_wrong_tokens_total",
+                "Requests to the admin with a wrong token."
+            );
+        });
+        Self { recorder, metrics: headcount.metrics(), wrong_tokens }
     }
 
     fn render(&mut self) -> String {
-        metrics::with_local_recorder(&self.recorder, || self.metrics.publish());
+        metrics::with_local_recorder(&self.recorder, || {
+            self.metrics.publish();
+            metrics::counter!("headcount_admin_wrong_tokens_total").absolute(self.wrong_tokens.load(Relaxed));
+        });
         let handle = self.recorder.handle();
         handle.run_upkeep();
         handle.render()

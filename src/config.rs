@@ -10,7 +10,6 @@ mod paths;
 #[cfg(feature = "tower")]
 mod proxies;
 mod routes;
-mod secret;
 
 use crate::bloom::{Shape, ShapeError};
 use crate::fingerprint::{FingerprintKey, KeyError};
@@ -23,6 +22,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use crate::secret::Secret;
 pub use jwt::{Jwt, Unverified};
 pub use limit::{
     Algorithm, AppliesTo, Database, Limit, LimitKey, LimitKeyError, LimitStore, OnStoreError, Quota, QuotaError,
@@ -33,7 +33,6 @@ pub(crate) use paths::{A_PATH, PathPatterns};
 pub(crate) use proxies::TrustedProxies;
 pub(crate) use routes::Routes;
 pub use routes::{Route, RouteClass};
-pub use secret::Secret;
 
 /// Everything that can be configured.
 ///
@@ -325,6 +324,9 @@ pub struct Admin {
     pub hosts: Vec<String>,
     /// Whether `/metrics` answers without the bearer token.
     pub open_metrics: bool,
+    /// Whether requests that a proxy has marked as its own (`Forwarded`, `X-Forwarded-*`, `Via`) are answered without a bearer
+    /// token where one is not configured: whoever reaches the proxy is an operator then. By default not.
+    pub allow_proxied: bool,
 }
 
 /// Whether refusals are carried out.
@@ -463,7 +465,7 @@ impl Default for Server {
 impl Default for Admin {
     fn default() -> Self {
         let listen = SocketAddr::from(([127, 0, 0, 1], 7071));
-        Self { listen, token_file: None, hosts: Vec::new(), open_metrics: false }
+        Self { listen, token_file: None, hosts: Vec::new(), open_metrics: false, allow_proxied: false }
     }
 }
 
@@ -818,7 +820,7 @@ pub enum ConfigError {
     #[error("fleet.expected_nodes is {found}; it must be between 1 and {MAX_NODES}, such as 8")]
     ExpectedNodes { found: u64 },
     #[error("token.jwt.jwks_url is {found:?}: {why}. Such as https://login.example/.well-known/jwks.json")]
-    JwksUrl { found: String, why: &'static str },
+    JwksUrl { found: Secret, why: &'static str },
     #[error("redis.url is {found:?}: {why}. Such as redis://127.0.0.1:6379/0")]
     RedisUrl { found: String, why: String },
     #[error("{key} {why}")]

@@ -230,7 +230,9 @@ pub enum OverrideError {
         found: Duration,
     },
     /// A reason or name that no status line can show.
-    #[error("{key} has {found} characters; at most {most} are kept, and none that control a terminal")]
+    #[error(
+        "{key} has {found} characters; at most {most} are kept, and none that control a terminal or the direction of text"
+    )]
     Words {
         /// `reason` or `by`.
         key: &'static str,
@@ -239,6 +241,13 @@ pub enum OverrideError {
         /// How many there may be.
         most: usize,
     },
+}
+
+/// Whether a character controls a terminal, or the direction in which text is read (Unicode's Bidi_Control): words that hold
+/// one may look like others.
+pub(crate) fn misleads(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 impl Headcount {
@@ -483,7 +492,7 @@ impl Headcount {
         for (key, words, most) in [("reason", &order.reason, 500), ("by", &order.by, 100)] {
             let words = words.as_deref().unwrap_or_default();
             let found = words.chars().count();
-            if found > most || words.chars().any(char::is_control) {
+            if found > most || words.chars().any(misleads) {
                 return Err(OverrideError::Words { key, found, most });
             }
         }

@@ -39,6 +39,7 @@ mod redis_link;
 mod ring;
 mod room;
 pub mod round;
+mod secret;
 #[cfg(feature = "server")]
 #[doc(hidden)]
 pub mod server;

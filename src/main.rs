@@ -134,6 +134,9 @@ impl Validate {
         let loaded = load(self.config.as_deref(), Flags::new())?;
         let validated = Validated::of(&loaded)?;
         say(&validated.effective());
+        if let Some(note) = validated.note() {
+            eprintln!("note: {note}");
+        }
         for doubt in validated.doubts() {
             eprintln!("doubt: {doubt}");
         }

@@ -8,7 +8,8 @@ use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use support::{Redis, Server, get, program, request, wait_for};
+use std::time::{Duration, Instant};
+use support::{Redis, Server, get, program, raw, request, wait_for};
 use tempfile::tempdir;
 
 const PICTURE: &str = "/chart.svg?minutes=30&width=800&height=300";
@@ -116,6 +117,9 @@ fn nobody_but_the_operator_changes_anything() {
         ("Origin", "http://127.0.0.1"),
         ("X-Forwarded-For", "127.0.0.1"),
         ("Forwarded", "for=127.0.0.1"),
+        ("X-Forwarded-Host", "127.0.0.1"),
+        ("X-Real-IP", "127.0.0.1"),
+        ("Via", "1.1 proxy"),
     ] {
         for method in ["PUT", "DELETE", "GET"] {
             let answer = request(server.admin, method, path, &[stranger], open);
@@ -125,6 +129,18 @@ fn nobody_but_the_operator_changes_anything() {
             assert_eq!(get(server.admin, path, &[stranger]).status, 403, "{path} {stranger:?}");
         }
     }
+    // A form, a script of another page that asks no leave, and whoever leaves the header out.
+    for kind in ["application/json", "text/plain", "application/x-www-form-urlencoded"] {
+        let bare = format!(
+            "PUT {path} HTTP/1.1\r\nConnection: close\r\nHost: {}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{open}",
+            server.admin,
+            open.len()
+        );
+        let answer = raw(server.admin, bare.as_bytes()).unwrap();
+        assert_eq!(answer.status, 403, "{kind}");
+        assert!(answer.json()["detail"].as_str().unwrap().contains("X-Headcount-Change: 1"), "{answer:?}");
+    }
+    assert_eq!(server.status()["override"]["until"], serde_json::Value::Null);
     // Its own page may.
     let own = format!("http://{}", server.admin);
     let host = server.admin.to_string();
@@ -141,7 +157,7 @@ fn nobody_but_the_operator_changes_anything() {
     ] {
         for header in [("X-HTTP-Method-Override", "PUT"), ("X-Method-Override", "PUT"), ("Accept", "*/*")] {
             let status = request(server.admin, method, path, &[header], open).status;
-            assert!(matches!(status, 200 | 405), "{method} {path}: {status}");
+            assert!(matches!(status, 200 | 403 | 405), "{method} {path}: {status}");
         }
     }
     // Neither has what is over before it begins.
@@ -154,6 +170,94 @@ fn nobody_but_the_operator_changes_anything() {
     wait_for("the override to end", || server.status()["override"]["until"].is_null().then_some(()));
     assert_eq!(server.decide("A"), "newcomer");
     assert_eq!(server.decide("B"), "rejected");
+}
+
+/// A proxy lends its address to whoever reaches it.
+#[test]
+fn behind_a_proxy_the_admin_needs_a_token_unless_that_is_allowed() {
+    let state = tempdir().unwrap();
+    let server =
+        Server::start(state.path(), &["--max-active-users", "1"], &[("HEADCOUNT__ADMIN__ALLOW_PROXIED", "true")]);
+    let proxied = [("Via", "1.1 proxy"), ("X-Forwarded-For", "203.0.113.7")];
+    assert_eq!(get(server.admin, "/api/v1/status", &proxied).status, 200);
+    let change = request(server.admin, "PUT", "/api/v1/override", &proxied, r#"{"mode":"open"}"#);
+    assert_eq!(change.status, 200, "{change:?}");
+}
+
+#[test]
+#[allow(clippy::disallowed_methods)] // Sockets know no other time.
+fn wrong_tokens_are_counted_and_their_guessers_wait() {
+    let state = tempdir().unwrap();
+    let token = state.path().join("admin.token");
+    std::fs::write(&token, "sixteen bytes and more").unwrap();
+    let environment = [("HEADCOUNT__ADMIN__TOKEN_FILE", token.to_str().unwrap())];
+    let server = Server::start(state.path(), &["--max-active-users", "1"], &environment);
+    let right = [("Authorization", "Bearer sixteen bytes and more")];
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..12 {
+            let guess = [("Authorization", "Bearer sixteen bytes and less")];
+            let admin = server.admin;
+            scope.spawn(move || assert_eq!(get(admin, "/api/v1/status", &guess).status, 401));
+        }
+    });
+    // Four at a time wait for 0.2 s each.
+    assert!(begun.elapsed() >= Duration::from_millis(590), "{:?}", begun.elapsed());
+    let metrics = get(server.admin, "/metrics", &right).body;
+    assert!(metrics.lines().any(|line| line == "headcount_admin_wrong_tokens_total 12"), "{metrics}");
+}
+
+#[test]
+fn answers_are_of_the_type_they_say_and_for_this_listeners_pages_alone() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    for path in ["/", "/livez", "/metrics", "/api/v1/status", "/api/v1/openapi.json", PICTURE, "/nowhere"] {
+        let answer = get(server.admin, path, &[]);
+        assert_eq!(answer.header("x-content-type-options"), "nosniff", "{path}");
+        assert_eq!(answer.header("cross-origin-resource-policy"), "same-origin", "{path}");
+    }
+}
+
+/// As the README mounts it: outside of the layer, with and without the slash.
+#[test]
+fn a_page_that_is_nested_answers_with_and_without_the_slash() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let headcount = runtime.block_on(async { Headcount::builder().max_active_users(1).start().unwrap() });
+    let app = axum::Router::new()
+        .route("/", axum::routing::get(|| async { "inside" }))
+        .layer(headcount.layer())
+        .nest_service("/admin", headcount.admin_router().unwrap());
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let at = listener.local_addr().unwrap();
+    runtime.spawn(async move { axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await });
+    for _house in ["open", "full"] {
+        for path in ["/admin", "/admin/", "/admin/?x=1"] {
+            let page = get(at, path, &[]);
+            assert_eq!(page.status, 200, "{path}: {page:?}");
+            assert!(page.body.contains("<!doctype html>"), "{path}");
+        }
+        assert_eq!(get(at, "/admin/nowhere", &[]).status, 404);
+        assert!(headcount.admit("alice").is_admitted());
+    }
+    assert_eq!(headcount.status().decisions.missing, 0, "no admin is counted");
+}
+
+#[test]
+fn words_that_turn_around_are_refused() {
+    let state = tempdir().unwrap();
+    let server = alone(&state, &["--max-active-users", "1"]);
+    for turned in ["ann\u{202e}nna", "\u{2066}ann", "ann\u{200f}", "\u{61c}"] {
+        for key in ["by", "reason"] {
+            let order = serde_json::json!({"mode": "open", key: turned}).to_string();
+            let refused = request(server.admin, "PUT", "/api/v1/override", &[], &order);
+            assert_eq!(refused.status, 422, "{key} {turned:?}");
+        }
+        let by: String = turned.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let path = format!("/api/v1/override?by={by}");
+        assert_eq!(request(server.admin, "DELETE", &path, &[], "").status, 400, "{turned:?}");
+    }
+    let order = serde_json::json!({"mode": "open", "by": "ann", "reason": "שלום"}).to_string();
+    assert_eq!(request(server.admin, "PUT", "/api/v1/override", &[], &order).status, 200, "other scripts are words");
 }
 
 /// FAULTS 33: one whose end has passed, with the highest version there can be.
@@ -259,7 +363,7 @@ async fn a_service_that_mounts_it_is_steered_with_a_token_and_stops_while_somebo
     let address = listener.local_addr().unwrap();
     let stop = Arc::new(tokio::sync::Notify::new());
     let stopped = Arc::clone(&stop);
-    let service = axum::Router::new().nest("/admin", admin).into_make_service_with_connect_info::<SocketAddr>();
+    let service = axum::Router::new().nest_service("/admin", admin).into_make_service_with_connect_info::<SocketAddr>();
     let service = tokio::spawn(
         axum::serve(listener, service).with_graceful_shutdown(async move { stopped.notified().await }).into_future(),
     );

@@ -102,7 +102,11 @@ fn a_configuration_without_keys_says_what_would_do() {
         ("", "token.jwt.keys holds \"nothing\""),
         ("keys = [\"/nowhere/jwt.pem\"]", "token.jwt.keys names /nowhere/jwt.pem, which cannot be read"),
         ("jwks_url = \"http://login.example/jwks\"", "anybody on the way could change the keys"),
-        ("jwks_url = \"nonsense\"", "token.jwt.jwks_url is \"nonsense\""),
+        ("jwks_url = \"nonsense\"", "token.jwt.jwks_url is [redacted]"),
+        (
+            "jwks_url = \"https://me:canary@login.example/jwks\"",
+            "is https://[redacted]@login.example/jwks: it holds a user name",
+        ),
     ] {
         let file = state.path().join("headcount.toml");
         std::fs::write(&file, format!("[admission]\nmax_active_users = 1\n[token.jwt]\n{jwt}\n")).unwrap();

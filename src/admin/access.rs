@@ -3,16 +3,26 @@
 use super::problem;
 use crate::config::{Admin, ConfigError};
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::http::header::{AUTHORIZATION, FORWARDED, HOST, ORIGIN, VIA, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 use subtle::ConstantTimeEq;
+use tokio::sync::Semaphore;
 
 /// The shortest bearer token that is accepted, in bytes.
 const MIN_TOKEN_BYTES: usize = 16;
+
+/// Changes need it where there is no token.
+pub(crate) const CHANGE: HeaderName = HeaderName::from_static("x-headcount-change");
+
+/// How long the answer to a wrong token takes, and how many such answers are on their way at a time.
+const WRONG_TOKEN_TIME: Duration = Duration::from_millis(200);
+const MOST_SLOW: usize = 4;
 
 /// The rules of the admin listener.
 pub(super) struct Access {
@@ -21,6 +31,10 @@ pub(super) struct Access {
     /// The address of a listener of our own; none where a service mounts the router into its own.
     listen: Option<IpAddr>,
     open_metrics: bool,
+    allow_proxied: bool,
+    /// Who has shown a wrong token waits for the answer; so many may wait at a time.
+    slow: Semaphore,
+    wrong_tokens: Arc<AtomicU64>,
 }
 
 /// Why a request is not answered.
@@ -30,6 +44,8 @@ enum Denied {
     Origin,
     Token,
     Peer,
+    Proxy,
+    Form,
     Change,
 }
 
@@ -45,6 +61,15 @@ impl IntoResponse for Denied {
             ),
             Self::Token => (StatusCode::UNAUTHORIZED, "the bearer token of [admin] token_file is needed"),
             Self::Peer => (StatusCode::FORBIDDEN, "without [admin] token_file, only this machine may ask"),
+            Self::Proxy => (
+                StatusCode::FORBIDDEN,
+                "a proxy asks: without [admin] token_file, whoever reaches it would be an operator; set token_file, or \
+                 allow_proxied = true if that is meant",
+            ),
+            Self::Form => (
+                StatusCode::FORBIDDEN,
+                "without [admin] token_file, a change needs the header X-Headcount-Change: 1, which no form of another page can send",
+            ),
             Self::Change => {
                 (StatusCode::FORBIDDEN, "without a token_file, nothing can be changed through this listener")
             }
@@ -80,7 +105,22 @@ impl Access {
             hosts: config.hosts.iter().map(|host| host.to_ascii_lowercase()).collect(),
             listen,
             open_metrics: config.open_metrics,
+            allow_proxied: config.allow_proxied,
+            slow: Semaphore::new(MOST_SLOW),
+            wrong_tokens: Arc::default(),
         })
+    }
+
+    /// How many wrong tokens were shown.
+    pub(super) fn wrong_tokens(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.wrong_tokens)
+    }
+
+    /// Whoever guesses gets few tries a second; the right token never waits.
+    async fn slow_down(&self) {
+        self.wrong_tokens.fetch_add(1, Relaxed);
+        let Ok(_turn) = self.slow.acquire().await else { return };
+        tokio::time::sleep(WRONG_TOKEN_TIME).await;
     }
 
     fn check(&self, request: &Request) -> Result<(), Denied> {
@@ -124,16 +164,24 @@ impl Access {
     /// on this machine would lend its address to everybody.
     fn check_peer(&self, request: &Request) -> Result<(), Denied> {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-        let is_local = peer.is_some_and(|peer| peer.0.ip().to_canonical().is_loopback());
-        let forwarded =
-            request.headers().keys().any(|name| name == "forwarded" || name.as_str().starts_with("x-forwarded"));
-        if !is_local || forwarded {
+        if !peer.is_some_and(|peer| peer.0.ip().to_canonical().is_loopback()) {
             return Err(Denied::Peer);
         }
-        if self.listen.is_none() && !request.method().is_safe() {
-            return Err(Denied::Change);
+        let tells_of_proxy = |name: &HeaderName| {
+            name == FORWARDED || name == VIA || name == "x-real-ip" || name.as_str().starts_with("x-forwarded")
+        };
+        if !self.allow_proxied && request.headers().keys().any(tells_of_proxy) {
+            return Err(Denied::Proxy);
         }
-        Ok(())
+        if request.method().is_safe() {
+            Ok(())
+        } else if self.listen.is_none() {
+            Err(Denied::Change)
+        } else if !request.headers().contains_key(&CHANGE) {
+            Err(Denied::Form)
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether a `Host` is one of this listener's names. Addresses cannot be rebound to another server, names can.
@@ -162,7 +210,12 @@ impl Access {
 pub(super) async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     match access.check(&request) {
         Ok(()) => next.run(request).await,
-        Err(denied) => denied.into_response(),
+        Err(denied) => {
+            if denied == Denied::Token && request.headers().contains_key(AUTHORIZATION) {
+                access.slow_down().await;
+            }
+            denied.into_response()
+        }
     }
 }
 
@@ -194,7 +247,8 @@ mod tests {
 
     fn access(hosts: &[&str]) -> Access {
         let hosts = hosts.iter().map(|&host| host.to_owned()).collect();
-        Access { token: None, hosts, listen: "127.0.0.1".parse().ok(), open_metrics: false }
+        let config = Admin { hosts, ..Admin::default() };
+        Access::new(&config, "127.0.0.1".parse().ok()).unwrap()
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The operator's word over HTTP.
 
 use super::{Admin, BadQuery, problem};
-use crate::headcount::OverrideOrder;
+use crate::headcount::{OverrideOrder, misleads};
 use crate::room::OverrideMode;
 use axum::Extension;
 use axum::Json;
@@ -96,8 +96,9 @@ pub(super) async fn clear(
         Ok(Query(Withdrawal { by })) => by.or_else(|| from.clone()),
         Err(error) => return problem(StatusCode::BAD_REQUEST, format!("{}; such as ?by=ann", error.body_text())),
     };
-    if by.as_ref().is_some_and(|by| by.chars().count() > 100 || by.chars().any(char::is_control)) {
-        let why = "by has at most 100 characters, and none that control a terminal; such as ?by=ann";
+    if by.as_ref().is_some_and(|by| by.chars().count() > 100 || by.chars().any(misleads)) {
+        let why =
+            "by has at most 100 characters, and none that control a terminal or the direction of text; such as ?by=ann";
         return problem(StatusCode::BAD_REQUEST, why);
     }
     if admin.headcount.clear_override() {

@@ -1,6 +1,6 @@
 //! `[token.jwt]`: tokens that are verified, and counted as the user they name.
 
-use super::{ConfigError, word};
+use super::{ConfigError, Secret, word};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ pub struct Jwt {
     /// A JWK Set, fetched at the start and every five minutes; secrets in it (`oct`) are left out. A server that has not got
     /// it yet is not ready, and admits whose token names a key that it does not know, without counting them, unless
     /// `redis.on_outage` is `closed` or an override says `throttling`.
-    pub jwks_url: Option<String>,
+    pub jwks_url: Option<Secret>,
     /// The claim that names the user; by default `sub`.
     pub claim: String,
     /// Whose tokens are accepted (`iss`); absent: anybody's who has a key. There is one at most: a user's name is unique
@@ -103,13 +103,11 @@ impl Jwt {
             let expected = "no token could be verified; name files of keys here, or set token.jwt.jwks_url";
             return Err(value("token.jwt.keys", "nothing", expected));
         }
-        let url = match self.jwks_url.as_deref().map(KeySetUrl::parse) {
-            Some(Ok(url)) => Some(url),
-            Some(Err(why)) => {
-                return Err(ConfigError::JwksUrl { found: self.jwks_url.clone().unwrap_or_default(), why });
-            }
-            None => None,
+        let parse = |url: &Secret| {
+            let refused = |why| ConfigError::JwksUrl { found: url.clone(), why };
+            KeySetUrl::parse(url.expose()).map_err(refused)
         };
+        let url = self.jwks_url.as_ref().map(parse).transpose()?;
         let mut keys = Vec::new();
         for file in &self.keys {
             let unusable = |why| ConfigError::Pem {

@@ -207,7 +207,7 @@ impl Builder {
 
     /// A JWK Set, fetched at the start and every five minutes, if the controller is made by [`Builder::start`].
     pub fn jwks_url(mut self, url: impl Into<String>) -> Self {
-        self.jwt().jwks_url = Some(url.into());
+        self.jwt().jwks_url = Some(Secret::new(url));
         self
     }
 
@@ -348,6 +348,12 @@ impl Builder {
     /// Whether `/metrics` answers without the bearer token.
     pub fn open_metrics(mut self, open: bool) -> Self {
         self.config.admin.open_metrics = open;
+        self
+    }
+
+    /// Without a bearer token: whether whoever reaches a proxy in front of the admin listener is an operator.
+    pub fn allow_proxied(mut self, allowed: bool) -> Self {
+        self.config.admin.allow_proxied = allowed;
         self
     }
 

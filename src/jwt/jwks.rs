@@ -1,6 +1,7 @@
 //! Key sets from a URL: fetched at the start, and again and again in the background.
 
 use super::{Key, Verifier};
+use crate::secret::Secret;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
@@ -44,6 +45,11 @@ impl KeySetUrl {
         }
     }
 
+    /// Words that may quote the URL, without what it hides.
+    fn hide_in(&self, words: &str) -> String {
+        words.replace(&self.0.to_string(), &self.to_string())
+    }
+
     /// The keys of the set, and how many secrets were left out. Blocks.
     fn fetch(&self) -> Result<(Vec<Key>, usize), String> {
         let roots = rustls_native_certs::load_native_certs().certs;
@@ -72,7 +78,8 @@ impl KeySetUrl {
 
 impl std::fmt::Display for KeySetUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
+        // A query may hold a key.
+        f.write_str(&Secret::new(self.0.to_string()).redacted_url())
     }
 }
 
@@ -101,6 +108,7 @@ pub(crate) async fn keep_fresh(verifier: Arc<Verifier>, mut stop: watch::Receive
                 PERIOD
             }
             Err(why) => {
+                let why = url.hide_in(&why);
                 if was_well {
                     let kept = if verifier.has_all_keys() {
                         "the last one stays in force"

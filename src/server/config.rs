@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const ENVIRONMENT: &str = "HEADCOUNT__";
 
 /// Every key there is.
-const KEYS: [&str; 63] = [
+const KEYS: [&str; 64] = [
     "admission.max_active_users",
     "admission.resume_ratio",
     "admission.refill",
@@ -73,6 +73,7 @@ const KEYS: [&str; 63] = [
     "admin.token_file",
     "admin.hosts",
     "admin.open_metrics",
+    "admin.allow_proxied",
 ];
 
 /// Keys whose environment variable is a list, divided by commas.
@@ -185,12 +186,24 @@ impl Document {
     fn read(file: &Path) -> Result<Self, LoadError> {
         let name = file.display().to_string();
         let text = std::fs::read_to_string(file).map_err(Into::into);
-        let values = text.and_then(|text| FileFormat::Toml.parse(Some(&name), &text));
+        let values = text.and_then(|text| {
+            check_syntax(&text)?;
+            FileFormat::Toml.parse(Some(&name), &text)
+        });
         values.map(Self).map_err(|cause| LoadError::Source {
             origin: Some(name),
             error: Box::new(config::ConfigError::Foreign(cause)),
         })
     }
+}
+
+/// Says where a file is no TOML. The library's own words quote the line, which may hold a secret.
+fn check_syntax(text: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let Err(error) = toml::from_str::<toml::Table>(text) else { return Ok(()) };
+    let before = &text[..error.span().map_or(0, |span| span.start.min(text.len()))];
+    let (line, column) =
+        (before.matches('\n').count() + 1, before.chars().rev().take_while(|&c| c != '\n').count() + 1);
+    Err(format!("it is no TOML: line {line}, column {column}: {}", error.message()).into())
 }
 
 impl Source for Document {
@@ -224,7 +237,28 @@ fn mistyped(sources: &config::Config, error: config::ConfigError) -> LoadError {
         }
         _ => None,
     };
+    let error = without_secret(error);
     LoadError::Source { origin, error: Box::new(error) }
+}
+
+/// What was found where a secret belongs, or a section that holds one, is not shown.
+fn without_secret(error: config::ConfigError) -> config::ConfigError {
+    const HIDDEN: &str = "what is there is of another type, and is not shown";
+    match error {
+        config::ConfigError::Type { origin, key: Some(key), .. }
+        | config::ConfigError::At { origin, key: Some(key), .. }
+            if holds_secret(&key) =>
+        {
+            let error = Box::new(config::ConfigError::Message(HIDDEN.into()));
+            config::ConfigError::At { error, origin, key: Some(key) }
+        }
+        other => other,
+    }
+}
+
+fn holds_secret(key: &str) -> bool {
+    ["redis", "postgres", "mysql", "token", "token.secret", "token.jwt", "token.jwt.jwks_url"].contains(&key)
+        || key.ends_with(".url")
 }
 
 fn value(key: &str, origin: &String, text: &str) -> Value {
@@ -513,6 +547,26 @@ mod tests {
             for part in parts {
                 assert!(error.contains(part), "{text:?}: {error:?} lacks {part:?}");
             }
+        }
+    }
+
+    #[test]
+    fn no_message_holds_a_secret() {
+        for (text, says) in [
+            ("[redis]\nurl = \"redis://:canary@localhost\nnamespace = 'x'", "line 2, column"),
+            ("[token]\nsecret = canary-canary-canary", "line 2, column"),
+            ("[token]\nsecret = 'canary-canary-canary", "line 2, column"),
+            ("secret = 'a'\n[token\nsecret = 'canary'", "line 2, column"),
+            ("redis = 'redis://:canary@localhost'", "redis"),
+            ("postgres = 'postgres://me:canary@localhost'", "postgres"),
+            ("token = 'canary-canary-canary'", "token"),
+            ("token.jwt = 'https://me:canary@login.example'", "token.jwt"),
+            ("[redis]\nurl = ['redis://:canary@localhost']", "redis.url"),
+            ("[redis]\nurl = { canary = 'redis://:canary@localhost' }", "redis.url"),
+        ] {
+            let error =
+                load_text(text, &[], Flags::new()).err().unwrap_or_else(|| panic!("{text} is taken")).to_string();
+            assert!(error.contains(says) && !error.contains("canary"), "{text}: {error}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `headcount status` and `headcount override`: what an operator asks of a running server from a shell.
 
+use crate::headcount::misleads;
 use serde_json::Value;
 use std::fmt;
 use std::path::Path;
@@ -100,6 +101,9 @@ impl Operator {
         let url = format!("{}{path}", self.url);
         let unreachable = |why: String| OperatorError::Unreachable { url: self.url.clone(), why };
         let mut request = Request::builder().method(method).uri(&url);
+        if method != "GET" {
+            request = request.header("x-headcount-change", "1");
+        }
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
@@ -221,7 +225,7 @@ impl fmt::Display for Screen<'_> {
 
 /// Nothing that controls a terminal.
 fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if misleads(c) { '\u{fffd}' } else { c }).collect()
 }
 
 /// 20012 → 20 012.

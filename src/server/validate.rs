@@ -46,6 +46,14 @@ impl Validated {
         &self.doubts
     }
 
+    /// What everybody should know who runs it like this.
+    pub fn note(&self) -> Option<&'static str> {
+        self.config.admin.token_file.is_none().then_some(
+            "there is no admin.token_file: every user of this machine is an operator, and so is whoever reaches a proxy on it that \
+             leads to admin.listen and adds no Forwarded, X-Forwarded-* or Via",
+        )
+    }
+
     /// All keys with their values in force, as TOML; secrets are redacted.
     pub fn effective(&self) -> String {
         toml::to_string(&self.config).unwrap_or_else(|error| format!("# cannot be shown: {error}\n"))
@@ -90,6 +98,12 @@ fn doubts(config: &Config) -> Vec<String> {
         doubts.push(
             "fleet.expected_nodes is 1: a server that starts while Redis is away admits all of max_active_users by itself; set it to \
              the number of your servers"
+                .into(),
+        );
+    }
+    if config.admin.token_file.is_none() && config.admin.allow_proxied {
+        doubts.push(
+            "admin.allow_proxied is true, and there is no admin.token_file: whoever reaches the proxy is an operator"
                 .into(),
         );
     }

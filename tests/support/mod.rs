@@ -207,6 +207,10 @@ pub fn request(address: SocketAddr, method: &str, path: &str, headers: &[(&str, 
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         text += &format!("Host: {address}\r\n");
     }
+    // As the page and the program do it.
+    if matches!(method, "PUT" | "DELETE") && path.starts_with("/api/") {
+        text += "X-Headcount-Change: 1\r\n";
+    }
     for (name, value) in headers {
         text += &format!("{name}: {value}\r\n");
     }

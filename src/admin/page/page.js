@@ -56,7 +56,8 @@ function fill(table, rows) {
 // --- asking ---
 
 async function ask(path, options = {}) {
-  const headers = { ...options.headers };
+  // The header is one that no form of another page can send.
+  const headers = { ...options.headers, ...(options.method ? { 'x-headcount-change': '1' } : {}) };
   const token = sessionStorage.getItem(TOKEN);
   if (token) headers.authorization = `Bearer ${token}`;
   // Whoever does not answer is not waited for; the body of a stream may take its time.

@@ -32,7 +32,12 @@ impl Secret {
     pub(crate) fn redacted_url(&self) -> String {
         let Some((scheme, rest)) = self.0.split_once("://") else { return "[redacted]".into() };
         // A Unix socket's user and password stand in the query.
-        let (place, query) = rest.split_once('?').map_or((rest, ""), |(place, _)| (place, "?[redacted]"));
+        let (place, query) = match rest.split_once(['?', '#']) {
+            // Where the password ends is not clear: it may hold what should have been escaped.
+            Some((_, after)) if after.contains('@') => return format!("{scheme}://[redacted]"),
+            Some((place, _)) => (place, "?[redacted]"),
+            None => (rest, ""),
+        };
         match place.rsplit_once('@') {
             Some((_, host)) => format!("{scheme}://[redacted]@{host}{query}"),
             None => format!("{scheme}://{place}{query}"),
@@ -49,5 +54,30 @@ impl fmt::Debug for Secret {
 impl Serialize for Secret {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.redacted_url())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_url_nothing_is_shown_that_may_be_a_password() {
+        for (url, shown) in [
+            ("redis://localhost:6379/0", "redis://localhost:6379/0"),
+            ("redis://:canary@localhost/0", "redis://[redacted]@localhost/0"),
+            ("redis://app:can@ary@localhost/0", "redis://[redacted]@localhost/0"),
+            ("redis://app:can/ary@localhost/0", "redis://[redacted]@localhost/0"),
+            ("redis://app:can?ary@localhost/0", "redis://[redacted]"),
+            ("redis://app:?canary@localhost/0", "redis://[redacted]"),
+            ("redis://app:can#ary@localhost/0", "redis://[redacted]"),
+            ("redis+unix:///run/redis.sock?user=app&pass=canary", "redis+unix:///run/redis.sock?[redacted]"),
+            ("redis+unix:///run/redis.sock?pass=can@ary", "redis+unix://[redacted]"),
+            ("https://login.example/jwks?key=canary", "https://login.example/jwks?[redacted]"),
+            ("canary", "[redacted]"),
+        ] {
+            assert_eq!(format!("{:?}", Secret::new(url)), shown, "{url}");
+            assert_eq!(serde_json::to_value(Secret::new(url)).unwrap(), shown, "{url}");
+        }
     }
 }
