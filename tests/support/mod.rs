@@ -208,7 +208,7 @@ pub fn request(address: SocketAddr, method: &str, path: &str, headers: &[(&str, 
         text += &format!("Host: {address}\r\n");
     }
     // As the page and the program do it.
-    if matches!(method, "PUT" | "DELETE") && path.starts_with("/api/") {
+    if matches!(method, "PUT" | "DELETE") {
         text += "X-Headcount-Change: 1\r\n";
     }
     for (name, value) in headers {
