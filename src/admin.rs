@@ -18,7 +18,8 @@
 //!
 //! `livez` and `readyz` answer everybody. All else answers only under a known `Host` and `Origin`, so that no web page
 //! can reach it through an operator's browser, and asks for the bearer token if one is configured; without one, only
-//! this machine may ask, and only through a listener of our own may it change anything. The page itself, which holds no
+//! this machine may ask, and only through a listener of our own, and with the header `X-Headcount-Change`, may it change
+//! anything; what a proxy has marked as its own is refused then. The page itself, which holds no
 //! figures, is shown without the token: it asks for it.
 
 mod access;

@@ -80,7 +80,7 @@ fn plays_along(ask: Ask) {
     assert_eq!(ask(&server, PATIENT, &[BOB]), ["in"], "headcount is gone");
 }
 
-/// A connection is kept, and one that was closed meanwhile is no reason to let anybody in.
+/// One connection carries all requests of a client.
 fn keeps_its_connection(ask: Ask) {
     let state = tempdir().unwrap();
     let mut server = Server::start(state.path(), &["--max-active-users", "1"], &[]);

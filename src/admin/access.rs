@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 const MIN_TOKEN_BYTES: usize = 16;
 
 /// Changes need it where there is no token.
-pub(crate) const CHANGE: HeaderName = HeaderName::from_static("x-headcount-change");
+const CHANGE: HeaderName = HeaderName::from_static("x-headcount-change");
 
 /// How long the answer to a wrong token takes, and how many such answers are on their way at a time.
 const WRONG_TOKEN_TIME: Duration = Duration::from_millis(200);

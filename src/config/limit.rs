@@ -311,7 +311,7 @@ impl Default for Limit {
     }
 }
 
-/// How long the proxies of our recipes wait for an answer; then they admit. One constant in each recipe, too.
+/// How long the proxies of our recipes wait for an answer; then they admit.
 const PROXIES_WAIT: Duration = Duration::from_millis(100);
 
 impl Limit {

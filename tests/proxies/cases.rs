@@ -2,7 +2,7 @@
 
 use crate::kinds::{Kind, WhenSilent};
 use crate::stack::Stack;
-use crate::support::wait_for;
+use crate::support::{Answer, wait_for};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
@@ -125,6 +125,19 @@ fn tokens_that_cannot_be_used(runtime: &Handle, kind: Kind) {
     let status = stack.ask("GET", "/play", "", &two, b"").status;
     assert_eq!(status, if kind == Kind::Envoy { 429 } else { 400 });
     assert!(stack.app.arrived().is_empty());
+    let verifying = verifying(runtime, kind);
+    let opaque = verifying.get("/play", "alice");
+    assert_eq!((opaque.status, opaque.header("x-headcount-decision")), (400, "invalid"));
+    assert!(verifying.app.arrived().is_empty());
+}
+
+/// Tokens are verified, so that opaque ones are refused with 400.
+fn verifying(runtime: &Handle, kind: Kind) -> Stack {
+    let directory = tempfile::tempdir().unwrap();
+    let key = directory.path().join("jwt.key");
+    std::fs::write(&key, [b'k'; 32]).unwrap();
+    let rules = format!("{ONE_SEAT}[token.jwt]\nkeys = [{key:?}]\n");
+    Stack::start_ruled(runtime, kind, WhenSilent::Patient, &rules)
 }
 
 /// A head that is too long for somebody on the way is no way past a full house: a check that fails would admit.
@@ -366,12 +379,17 @@ fn limits_by_address(runtime: &Handle, kind: Kind) {
 fn a_cache_in_front(runtime: &Handle, kind: Kind) {
     let mut stack = full(runtime, kind);
     stack.put_a_cache_in_front();
-    let decision = |answer: &crate::support::Answer| (answer.status, answer.header("x-cache").to_owned());
+    let decision = |answer: &Answer| (answer.status, answer.header("x-cache").to_owned());
     for _ in 0..3 {
         assert_eq!(decision(&stack.get("/play", "bob")), (429, "MISS".into()));
         assert_eq!(decision(&stack.get("/play", &"x".repeat(4097))), (431, "MISS".into()));
     }
     assert_eq!(decision(&stack.get("/play", "alice")), (200, "MISS".into()), "no refusal was kept");
+    let mut verifying = verifying(runtime, kind);
+    verifying.put_a_cache_in_front();
+    for _ in 0..3 {
+        assert_eq!(decision(&verifying.get("/play", "alice")), (400, "MISS".into()));
+    }
     // It does keep what it may: what the application says nothing about, and that no pass came with.
     let own = "/status/404";
     assert_eq!(decision(&stack.get(own, "alice")), (404, "MISS".into()));
