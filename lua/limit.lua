@@ -4,9 +4,11 @@
 -- ARGV[1] 'ask', 'cancel' or 'refund' · ARGV[2] '' for the server's clock, or 'seconds nanoseconds' since the epoch: a time
 -- of a test's own, at which keys are kept an hour longer
 -- ARGV[1+2i] the policy of KEYS[i], in which all times are whole nanoseconds:
---   t INTERVAL SPAN LIMIT b|a f|e s|z|i h|r   Tat: paid before or after; full or empty at the start; some rate, zero or
---                                             infinite; hold or recount when the clock goes back
---   k TICK PER-TICK CAPACITY INITIAL 0|1      Ticks: 1 if more than the capacity may be asked for
+--   t INTERVAL SPAN LIMIT b|a f|e s|z|i h|r u|l   Tat: paid before or after; full or empty at the start; some rate, zero
+--                                             or infinite; hold or recount when the clock goes back; what a key has used
+--                                             stays, or what it has left, when the limit changes
+--   k TICK PER-TICK CAPACITY INITIAL 0|1 0|1  Ticks: 1 if more than the capacity may be asked for; 1 if a key keeps what it
+--                                             has left when the limit changes
 --   s WINDOW LIMIT                            TwoWindows
 --   l COUNTS-FOR GAP LIMIT GRAIN 0|1          Log: 1 if refusals are recorded
 --   w 0|1 STABLE THRESHOLD MAX SLOPE COOL-DOWN   WarmUp: 1 if the rate is infinite; floating point, in microseconds
@@ -152,13 +154,14 @@ local function make(letter)
     local P = {}
 
     function P.parse(text)
-      local interval, span, limit, paid, start, rate, back = match(text, '^t (%d+) (%d+) (%d+) (%a) (%a) (%a) (%a)$')
+      local interval, span, limit, paid, start, rate, back, kept =
+        match(text, '^t (%d+) (%d+) (%d+) (%a) (%a) (%a) (%a) (%a)$')
       interval, span, limit = number(interval), number(span), number(limit)
       local free = rate == 'i'
       if not limit or not span or not interval or (interval == 0 and not free) then return nil end
       return {
         interval = interval, span = span, limit = limit, after = paid == 'a', empty = start == 'e', zero = rate == 'z',
-        free = free, recount = back == 'r',
+        free = free, recount = back == 'r', keeps_left = kept == 'l',
       }
     end
 
@@ -282,17 +285,25 @@ local function make(letter)
       elseif not old.zero and since(s, n, as, an) > 0 then
         as, an = s, n
       end
-      if old.free and (not p.after or tat <= old.span) then
-        -- As after an endless pause, but that a debt is still to be waited for.
-        st.s, st.n = as, an
-      elseif p.after then
-        -- A debt stays what it was, and what was saved is time.
-        st.s, st.n = moved(s, n, tat + p.span - old.span)
+      if p.after then
+        if old.free and tat <= old.span then
+          -- As after an endless pause, but that a debt is still to be waited for.
+          st.s, st.n = as, an
+        else
+          -- A debt stays what it was, and what was saved is time.
+          st.s, st.n = moved(s, n, tat + p.span - old.span)
+        end
       else
-        -- Who had so many permits keeps so many.
-        local spent = muldiv_up(base(tat), p.interval, old.interval)
-        local had = div(old.span, old.interval) * p.interval
-        st.s, st.n = moved(as, an, max(spent + p.span - had, 0))
+        local _, _, of_new = at(old, P.fresh(old), s, n)
+        local used = old.free and 0 or max(base(tat) - base(of_new), 0)
+        if p.keeps_left and used > 0 then
+          local spent = muldiv_up(base(tat), p.interval, old.interval)
+          local had = div(old.span, old.interval) * p.interval
+          st.s, st.n = moved(as, an, max(spent + p.span - had, 0))
+        else
+          local _, _, from = at(p, P.fresh(p), as, an)
+          st.s, st.n = moved(as, an, base(from) + (used > 0 and muldiv_up(used, p.interval, old.interval) or 0))
+        end
       end
       st.as, st.an = as, an
     end
@@ -305,30 +316,30 @@ local function make(letter)
     function P.parse(text)
       local w = words(text)
       local p = { tick = number(w[2]), per = number(w[3]), capacity = number(w[4]), initial = number(w[5]) }
-      p.above = w[6] == '1'
+      p.above, p.keeps_left = w[6] == '1', w[7] == '1'
       return p.tick and p.tick > 0 and p.per and p.capacity and p.initial and p
     end
 
     function P.fresh(p)
-      return { as = 0, an = 0, permits = min(p.initial, p.capacity) }
+      return { as = 0, an = 0, permits = min(p.initial, p.capacity), over = 0 }
     end
 
     function P.read(text)
-      local as, an, permits = match(text, '^(%d+) (%d+) (%-?%d+)$')
-      as, an, permits = number(as), number(an), number(permits)
-      return as and an and permits and { as = as, an = an, permits = permits }
+      local as, an, permits, over = match(text, '^(%d+) (%d+) (%-?%d+) (%d+)$')
+      as, an, permits, over = number(as), number(an), number(permits), number(over)
+      return as and an and permits and over and { as = as, an = an, permits = permits, over = over }
     end
 
     function P.write(st)
-      return format('%d %d %.0f', st.as, st.an, st.permits)
+      return format('%d %d %.0f %d', st.as, st.an, st.permits, st.over)
     end
 
+    -- The instant that counts, the permits then, and what was used in this tick beyond a limit that was lowered since.
     local function at(p, st, s, n)
       if since(st.as, st.an, s, n) > 0 then s, n = st.as, st.an end
       local ticks = begun(s, n, st.as, st.an, p.tick)
-      -- A limit that was lowered since takes effect at the next tick.
-      if ticks == 0 then return s, n, st.permits end
-      return s, n, min(st.permits + ticks * p.per, p.capacity)
+      if ticks == 0 then return s, n, st.permits, st.over end
+      return s, n, min(st.permits + ticks * p.per, p.capacity), 0
     end
 
     local function wait(p, s, n, permits, wanted)
@@ -345,7 +356,7 @@ local function make(letter)
     end
 
     function P.ask(p, st, now_s, now_n, q)
-      local s, n, permits = at(p, st, now_s, now_n)
+      local s, n, permits, over = at(p, st, now_s, now_n)
       local cost = q.all and remaining(p, permits) or q.cost
       local answer
       if cost > p.capacity and not p.above then
@@ -357,7 +368,7 @@ local function make(letter)
           local act_s, act_n = moved(s, n, time)
           answer = grant(time, cost, act_s, act_n)
           permits = permits - cost
-          if q.take then st.as, st.an, st.permits, st.changed = s, n, permits, true end
+          if q.take then st.as, st.an, st.permits, st.over, st.changed = s, n, permits, over, true end
         else
           answer = too_long(time, q.max_wait)
           -- The wait gets shorter until the tick after the one that fills the bucket, whose permits are lost.
@@ -373,16 +384,16 @@ local function make(letter)
     end
 
     function P.is_fresh(p, st, now_s, now_n)
-      local _, _, permits = at(p, st, now_s, now_n)
+      local _, _, permits, over = at(p, st, now_s, now_n)
       local _, _, of_new = at(p, P.fresh(p), now_s, now_n)
-      return since(st.as, st.an, now_s, now_n) <= 0 and permits == of_new
+      return since(st.as, st.an, now_s, now_n) <= 0 and permits == of_new and over == 0
     end
 
     function P.due(p, st, now_s, now_n)
       local s, n, permits = at(p, st, now_s, now_n)
       local full = p.per > 0 and p.capacity or min(p.initial, p.capacity)
       local time
-      if permits == full then
+      if permits == full and st.over == 0 then
         time = 0
       elseif permits > p.capacity and full == p.capacity then
         time = p.tick - offset(s, n, p.tick)
@@ -401,12 +412,28 @@ local function make(letter)
     end
 
     function P.refund(p, st, now_s, now_n, permits)
-      st.as, st.an, st.permits = at(p, st, now_s, now_n)
-      st.permits, st.changed = min(st.permits + permits, max(p.capacity, st.permits)), true
+      st.as, st.an, st.permits, st.over = at(p, st, now_s, now_n)
+      -- What is promised first, then what is over the limit, which leaves the rest as it is.
+      local of_over = min(st.over, permits - min(max(-st.permits, 0), permits))
+      st.over = st.over - of_over
+      st.permits, st.changed = min(st.permits + permits - of_over, max(p.capacity, st.permits)), true
     end
 
-    function P.carry(_, old, st, now_s, now_n)
-      st.as, st.an, st.permits = at(old, st, now_s, now_n)
+    function P.carry(p, old, st, now_s, now_n)
+      local permits, over
+      st.as, st.an, permits, over = at(old, st, now_s, now_n)
+      local _, _, of_old = at(old, P.fresh(old), st.as, st.an)
+      local _, _, of_new = at(p, P.fresh(p), st.as, st.an)
+      local used = max(of_old - permits + over, 0)
+      local left = of_new - used
+      st.permits, st.over = left, 0
+      if p.keeps_left and used > 0 then
+        st.permits = min(permits, p.capacity)
+      elseif p.per >= p.capacity then
+        -- A tick fills it, whatever was used: what is more than the limit is no debt. What was promised is one.
+        st.permits = max(left, min(permits, 0))
+        st.over = min(st.permits - left, 4294967295)
+      end
     end
 
     return P
@@ -748,6 +775,7 @@ local function make(letter)
 
     function P.record(p, st, s, n, count)
       if count == 0 then return end
+      local before = st.held
       -- Refusals that count may come before reservations of a policy that was in force until now.
       local later = cut_off(st, function(one, there)
         return since(one.s, one.n, s, n) > 0 and there or nil
@@ -755,7 +783,9 @@ local function make(letter)
       st.more[#st.more + 1] = { s = s, n = n, count = count }
       append(st, later)
       st.held = st.held + count
-      P.trim(p, st)
+      -- Attempts beyond a limit that was lowered meanwhile count again if it is raised.
+      local most = max(p.most, before)
+      if p.records and st.held > most then drop(st, st.held - most) end
     end
 
     -- Records a refusal that a list has undone with everything else.
@@ -766,10 +796,6 @@ local function make(letter)
       P.record(p, st, s, n, q.all and max(p.limit - st.held, 0) or q.cost)
       if since(s, n, st.as, st.an) > 0 then st.as, st.an = s, n end
       st.changed = true
-    end
-
-    function P.trim(p, st)
-      if p.records and st.held > p.most then drop(st, st.held - p.most) end
     end
 
     function P.is_fresh(p, st, now_s, now_n)
@@ -1013,7 +1039,6 @@ local function state_for(step)
     st.changed = st.changed or not (step.q and not step.q.take)
   end
   st.key, st.home, st.kind, st.p, st.own = step.key, step.home, step.kind, step.home_p, step.p
-  if step.kind.trim then step.kind.trim(step.p, st) end
   states[step.key] = st
   return st
 end

@@ -4,14 +4,14 @@
 --                      alive: gap_from = ms of the last look before it, gap_to = ms and gap_by = writer of the first after }
 -- KEYS[2] nodes: sorted set, "writer id, space, name for people" by ms of their last look; the dead stay for a window, to be
 --                named
--- KEYS[3] override: hash { body }
+-- KEYS[3] override: hash { body }, bytes that this script does not read
 -- KEYS[4] generations: sorted set, generations by ms of their last look; the one key that all generations share
 -- KEYS[5] wanting: sorted set, writer ids by ms of the last look before which they turned newcomers away
 -- KEYS[6…] slots, one per minute: hashes { ts, value }, or strings "ts\nvalue" if ARGV[7] says so
 -- ARGV[1] writer id · ARGV[2] ms after which a node is dead · ARGV[3] ms to keep keys · ARGV[4] generation
 -- ARGV[5] name for people · ARGV[6] how many nodes, dead ones too, are to be named: 0 unless somebody watches
 -- ARGV[7] 'string' if slots are strings, as large values are; 'hash' otherwise
--- ARGV[8] 1 if this server has turned newcomers away since its last look
+-- ARGV[8] 1 if this server has turned newcomers away since its last look · ARGV[9] the longest override, in bytes
 --
 -- Returns { seconds, microseconds, since, beat before this look, gap_from, gap_to, gap_by, override, nodes,
 --           nodes that turn newcomers away, refusal, ts and size of each slot in the order of KEYS,
@@ -37,7 +37,7 @@ end
 
 local function field(name)
   local size = read('HSTRLEN', KEYS[1], name)
-  if size == '!' or size == 0 or size > 20 then return '' end
+  if size == '!' or size == 0 or size > 64 then return '' end
   return read('HGET', KEYS[1], name)
 end
 
@@ -46,7 +46,11 @@ local last = field('beat')
 local beat = tonumber(last)
 local override = ''
 local override_size = read('HSTRLEN', KEYS[3], 'body')
-if override_size ~= '!' and override_size > 0 and override_size <= 4096 then override = read('HGET', KEYS[3], 'body') end
+if override_size == '!' or override_size > tonumber(ARGV[9]) then
+  override = '!'
+elseif override_size > 0 then
+  override = read('HGET', KEYS[3], 'body')
+end
 
 local stamp = string.format('%.0f', now)
 local dead = string.format('(%.0f', now - ARGV[2])
@@ -59,6 +63,7 @@ write('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - ARGV[3]))
 write('ZREMRANGEBYSCORE', KEYS[2], '(' .. stamp, '+inf')
 write('ZADD', KEYS[4], stamp, ARGV[4])
 write('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now - ARGV[3]))
+write('ZREMRANGEBYSCORE', KEYS[4], '(' .. stamp, '+inf')
 if ARGV[8] == '1' then write('ZADD', KEYS[5], stamp, ARGV[1]) end
 write('ZREMRANGEBYSCORE', KEYS[5], '-inf', string.format('%.0f', now - ARGV[2]))
 write('ZREMRANGEBYSCORE', KEYS[5], '(' .. stamp, '+inf')
@@ -85,8 +90,8 @@ local named = {}
 if tonumber(ARGV[6]) > 0 then
   local members = read('ZRANGE', KEYS[2], -ARGV[6], -1, 'WITHSCORES')
   for at = 1, members == '!' and 0 or #members, 2 do
-    -- A name of ours is no longer than a writer id and 64 letters of up to four bytes.
-    if #members[at] <= 300 then
+    -- A name of ours is no longer than a writer id of 48 letters, a space, and 64 letters of up to four bytes.
+    if #members[at] <= 305 then
       named[#named + 1] = members[at]
       named[#named + 1] = members[at + 1]
     end

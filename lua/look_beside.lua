@@ -1,21 +1,26 @@
 -- What is there of another generation. Writes nothing.
 --
--- KEYS[1] nodes: sorted set, members by ms of their last look
+-- KEYS[1] nodes: sorted set, "writer id, space, name for people" by ms of their last look
 -- KEYS[2] wanting: sorted set, writer ids by ms of the last look before which they turned newcomers away
 -- KEYS[3…] slots, one per minute, hashes or strings: another generation's filters may be larger or smaller
 -- ARGV[1] ms after which a node is dead
 --
--- Returns { nodes, nodes that turn newcomers away, ts and size of each slot in the order of KEYS }; '' stands for nothing,
--- '!' for what is no value of ours. versions.lua stands before this script.
+-- Returns { nodes that turn newcomers away, ts and size of each slot in the order of KEYS, { writer id, … } }; '' stands for
+-- nothing, '!' for what is no value of ours. versions.lua stands before this script.
 --
 -- Atomic, so that the versions and the nodes belong to one moment.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local dead = string.format('(%.0f', now - ARGV[1])
-local answer = { read('ZCOUNT', KEYS[1], dead, '+inf'), read('ZCOUNT', KEYS[2], dead, '+inf') }
+local answer = { read('ZCOUNT', KEYS[2], dead, '+inf') }
 for key = 3, #KEYS do
   local ts, size = version_of(KEYS[key], redis.call('TYPE', KEYS[key]).ok)
   answer[#answer + 1] = ts
   answer[#answer + 1] = size
 end
+local writers, members = {}, read('ZREVRANGEBYSCORE', KEYS[1], '+inf', dead, 'LIMIT', 0, 4096)
+for at = 1, members == '!' and 0 or #members do
+  writers[at] = string.match(string.sub(members[at], 1, 64), '^[^ ]*')
+end
+answer[#answer + 1] = writers
 return answer

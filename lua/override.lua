@@ -1,19 +1,25 @@
--- Stores the operator's word if it is the latest.
+-- Stores the operator's override if nobody stored another one since it was read.
 --
--- KEYS[1] override: hash { body }, JSON that begins with its version: { number, writer }
--- ARGV[1] version's number · ARGV[2] its writer, who decides between equal numbers · ARGV[3] body · ARGV[4] ms to keep it
+-- KEYS[1] override: hash { body }
+-- ARGV[1] the body that was read: '' for none, '!' for one that is too long to be read · ARGV[2] the new body, '' for none
+-- ARGV[3] ms to keep it · ARGV[4] the longest body that is read, in bytes
 --
--- Returns 1 if it was stored, 0 if a later one is there.
+-- Returns 1 if it was stored, 0 if another server was first.
 --
--- Atomic, so that the latest word wins whichever server is slower. What no server can read stands for no word.
-local number, writer = nil, ''
-local body = redis.call('HSTRLEN', KEYS[1], 'body') <= 4096 and redis.call('HGET', KEYS[1], 'body')
-local readable, word = pcall(cjson.decode, body or '')
-if readable and type(word) == 'table' and type(word.version) == 'table' then
-  number, writer = tonumber(word.version.number), tostring(word.version.writer)
+-- Atomic, because between a comparison and a write of its own another server's override would be lost. What a body means,
+-- and who has written it, the servers find out.
+local size = redis.call('HSTRLEN', KEYS[1], 'body')
+local body = ''
+if size > tonumber(ARGV[4]) then
+  body = '!'
+elseif size > 0 then
+  body = redis.call('HGET', KEYS[1], 'body')
 end
-local ours = tonumber(ARGV[1])
-if number and (number > ours or (number == ours and writer >= ARGV[2])) then return 0 end
-redis.call('HSET', KEYS[1], 'body', ARGV[3])
-redis.call('PEXPIRE', KEYS[1], ARGV[4])
+if body ~= ARGV[1] then return 0 end
+if ARGV[2] == '' then
+  redis.call('DEL', KEYS[1])
+else
+  redis.call('HSET', KEYS[1], 'body', ARGV[2])
+  redis.call('PEXPIRE', KEYS[1], ARGV[3])
+end
 return 1

@@ -27,13 +27,14 @@ use crate::ring::codec::Codec;
 use crate::ring::{Beside, Present, Ring};
 use crate::room::{Link, Mode, Override, OverrideMode, Room, Seat, Version};
 use crate::sharded::{RawShardedLock, ShardedCounters, ShardedLock};
+use crate::text::misleads;
 use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use crate::threads::{Mutex, Sender};
 use crate::time::{Clock, FleetClock, Slot, Timestamp};
-use crate::what_if::WhatIf;
 use crossbeam_utils::CachePadded;
 use history::Chronicle;
 use lock_api::RwLockWriteGuard;
+use status::WhatIfs;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +43,9 @@ use visits::Visits;
 pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};
 pub(crate) use decide::{Door, Newcomers, Terms};
-pub(crate) use figures::{Histogram, SyncFigures};
+#[cfg(feature = "server")]
+pub(crate) use figures::LimitDatabase;
+pub(crate) use figures::{CORRUPT_OVERRIDE, CORRUPT_REASONS, Histogram, SyncFigures};
 pub(crate) use history::DAY;
 pub use history::{History, Sample};
 pub use presence::Presence;
@@ -102,13 +105,16 @@ pub(crate) struct Shared {
     /// While nothing is enforced.
     visits: Option<Visits>,
     /// What other Xs would have done, as of the worker's last look.
-    what_if: Mutex<Vec<WhatIf>>,
+    what_if: Mutex<WhatIfs>,
     decisions: ShardedCounters<{ Decision::ALL.len() }>,
     /// Of unseen tokens, and of seen ones.
     touches: ShardedCounters<2>,
     /// Of the listeners for checks and for admins, which ended for want of room or of time.
     #[cfg(feature = "server")]
     pub(crate) closed_connections: [[AtomicU64; 2]; 2],
+    /// Of the databases of limits: rows that were deleted, and purges that failed.
+    #[cfg(feature = "server")]
+    pub(crate) purges: [[AtomicU64; 2]; 2],
     passes: ShardedCounters<{ PassCheck::ALL.len() }>,
     pub(crate) presences: Mutex<Presences>,
     pub(crate) decision_times: Histogram,
@@ -179,7 +185,7 @@ const BESIDE: u8 = 8;
 /// })?;
 /// assert_eq!(operator.until, headcount.status().operator.until.unwrap());
 /// assert!(!headcount.admit("alice").is_admitted());
-/// assert!(headcount.clear_override());
+/// assert!(headcount.clear_override()?);
 /// assert!(headcount.admit("alice").is_admitted());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -241,13 +247,14 @@ pub enum OverrideError {
         /// How many there may be.
         most: usize,
     },
-}
-
-/// Whether a character controls a terminal, or the direction in which text is read (Unicode's Bidi_Control): words that hold
-/// one may look like others.
-pub(crate) fn misleads(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    /// One of a later version is in force, and stays.
+    #[error("an override of version {found} is in force, and none can be later; it ends at {until}")]
+    Superseded {
+        /// The version of the one in force.
+        found: u64,
+        /// When it ends by itself.
+        until: Timestamp,
+    },
 }
 
 impl Headcount {
@@ -395,6 +402,32 @@ impl Headcount {
         self.shared.closed_connections[listener][reason].fetch_add(1, Relaxed);
     }
 
+    /// Whether no newcomer would be admitted now.
+    #[cfg(feature = "tower")]
+    pub(crate) fn is_shut(&self) -> bool {
+        self.shared.gate.load(Relaxed) & SHUT != 0
+    }
+
+    /// Whether a pass is the user's, and valid; not counted.
+    #[cfg(feature = "tower")]
+    pub(crate) fn holds_pass(&self, pass: &[u8], user: &str) -> bool {
+        self.shared.check_pass(pass, user.as_bytes()) == Some(PassCheck::Valid)
+    }
+
+    /// After how long a user who is refused should come back.
+    #[cfg(feature = "tower")]
+    pub(crate) fn pause_of(&self, user: &str) -> Duration {
+        self.shared.retry_after(self.fingerprint(user).0, self.shared.decisions.totals()[Decision::Limited as usize])
+    }
+
+    /// Counts a purge of a database: the rows that it has deleted, or that it has failed.
+    #[cfg(all(feature = "server", any(feature = "postgres", feature = "mysql")))]
+    pub(crate) fn count_purge(&self, database: LimitDatabase, rows: Option<u64>) {
+        let [purged, failures] = &self.shared.purges[database as usize];
+        let (counter, count) = rows.map_or((failures, 1), |rows| (purged, rows));
+        counter.fetch_add(count, Relaxed);
+    }
+
     /// Counts what was decided by others.
     pub(crate) fn count(&self, decision: Decision) {
         self.shared.count(decision);
@@ -477,10 +510,11 @@ impl Headcount {
     }
 
     /// Puts the operator's word in force: here at once, elsewhere with each server's next round, which begins within two
-    /// periods. This server's begins now.
+    /// periods. This server's begins now. An X above half of the filters' capacity is logged and shown with a
+    /// [warning](OverrideStatus::warning).
     ///
     /// # Errors
-    /// [`OverrideError`] if a value is outside its bounds; nothing changes then.
+    /// [`OverrideError`] if a value is outside its bounds, or if a later override is in force; nothing changes then.
     pub fn set_override(&self, order: OverrideOrder) -> Result<Override, OverrideError> {
         let capacity = self.shared.settings.capacity;
         if let Some(found) = order.max_active_users.filter(|found| !(1..=capacity).contains(found)) {
@@ -496,34 +530,49 @@ impl Headcount {
                 return Err(OverrideError::Words { key, found, most });
             }
         }
+        if let Some(doubt) = order.max_active_users.and_then(|max| self.shared.settings.doubt_about_max(max)) {
+            tracing::warn!("an override sets a doubtful X: {doubt}");
+        }
         let now = self.shared.now();
         let operator = self.shared.change(|state| {
             let version = self.shared.next_version(state.room.operator(), now);
             let OverrideOrder { mode, max_active_users, lasting, by, reason } = order;
-            let until = now.plus(lasting);
-            let operator = Override { version, mode, max_active_users, until, by, reason, withdrawn: false };
-            state.room.heed(operator.clone(), now);
-            operator
-        });
+            // As exact as it travels.
+            let until = Timestamp::from_millis(now.plus(lasting).as_millis());
+            let remembered_until = until;
+            let operator =
+                Override { version, mode, max_active_users, until, remembered_until, by, reason, withdrawn: false };
+            put_in_force(state, operator, now)
+        })?;
         self.shared.urgent.notify_one();
         Ok(operator)
     }
 
     /// Takes the operator's word back. Returns whether one was in force.
-    pub fn clear_override(&self) -> bool {
+    ///
+    /// # Errors
+    /// [`OverrideError::Superseded`]: no version is later than that of the one in force.
+    pub fn clear_override(&self) -> Result<bool, OverrideError> {
         let now = self.shared.now();
         let cleared = self.shared.change(|state| {
             let Some(operator) = state.room.operator().filter(|operator| !operator.withdrawn).cloned() else {
-                return false;
+                return Ok(false);
             };
             let version = self.shared.next_version(Some(&operator), now);
-            state.room.heed(operator.withdraw(version), now)
-        });
+            put_in_force(state, operator.withdraw(version), now).map(|_| true)
+        })?;
         if cleared {
             self.shared.urgent.notify_one();
         }
-        cleared
+        Ok(cleared)
     }
+}
+
+/// Puts an override in force here, unless that of a later version is.
+fn put_in_force(state: &mut State, operator: Override, now: Timestamp) -> Result<Override, OverrideError> {
+    let heeded = state.room.heed(operator.clone(), now);
+    let known = state.room.operator().unwrap_or(&operator).clone();
+    if heeded { Ok(known) } else { Err(OverrideError::Superseded { found: known.version.number, until: known.until }) }
 }
 
 impl Shared {
@@ -705,13 +754,32 @@ impl Shared {
     /// Whether another server's override is one that could have been set here.
     pub(crate) fn is_plausible(&self, operator: &Override, now: Timestamp) -> bool {
         let fits = |x: u64| (1..=self.settings.capacity).contains(&x);
-        operator.max_active_users.is_none_or(fits) && operator.until <= now.plus(MAX_OVERRIDE + Duration::from_secs(60))
+        operator.max_active_users.is_none_or(fits)
+            && operator.until.max(operator.remembered_until) <= now.plus(MAX_OVERRIDE + Duration::from_secs(60))
+            && operator.version.number <= latest_version(now)
+    }
+
+    /// Gives the override that is in force a version that other servers take, if the fleet's clock was far ahead when it
+    /// was set.
+    pub(crate) fn renumber_override(&self, state: &mut State, now: Timestamp) {
+        let Some(operator) = state.room.operator().filter(|known| known.version.number > latest_version(now)) else {
+            return;
+        };
+        let latest = now.plus(MAX_OVERRIDE);
+        let (until, remembered_until) = (operator.until.min(latest), operator.remembered_until.min(latest));
+        let again = Override { version: self.next_version(None, now), until, remembered_until, ..operator.clone() };
+        state.room.replace_override(again);
     }
 
     fn next_version(&self, known: Option<&Override>, now: Timestamp) -> Version {
         let after = known.map_or(0, |known| known.version.number.saturating_add(1));
         Version { number: after.max(now.as_millis()), writer: self.writer.clone() }
     }
+}
+
+/// The latest version that an override can have: versions are times, and a server's clock may be ahead, but not by a day.
+fn latest_version(now: Timestamp) -> u64 {
+    now.plus(MAX_OVERRIDE).as_millis()
 }
 
 impl Deref for Writing<'_> {

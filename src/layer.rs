@@ -22,7 +22,9 @@ mod limited;
 mod pass;
 mod quota;
 mod refusal;
+mod refusals;
 mod service;
+mod verify;
 
 use crate::headcount::Headcount;
 use bytes::Bytes;
@@ -36,15 +38,17 @@ pub use body::AdmissionBody;
 pub(crate) use caller::Caller;
 pub use caller::Subject;
 pub use future::AdmissionFuture;
-pub(crate) use judge::{Asked, Verdict};
-pub use limit::Limit;
 #[cfg(feature = "server")]
-pub(crate) use limit::Limits;
+pub(crate) use judge::RequestLimits;
+pub(crate) use judge::{Asked, Verdict};
+pub use limit::{Limit, LimitRequest};
 pub use limited::{LimitFuture, LimitLayer, LimitService};
 pub use refusal::Refusal;
 #[cfg(feature = "server")]
 pub(crate) use refusal::mark;
 pub use service::AdmissionService;
+#[cfg(feature = "server")]
+pub(crate) use verify::Unknown;
 
 /// Puts a controller in front of a service: who is admitted reaches it, who is rejected gets 429.
 ///
@@ -74,7 +78,7 @@ pub struct AdmissionLayer {
 struct Rules {
     headcount: Headcount,
     user: Option<Arc<UserOf>>,
-    newcomers: limit::Limits,
+    limits: judge::RequestLimits,
     manner: refusal::Manner,
 }
 
@@ -84,9 +88,9 @@ impl Headcount {
     /// A layer in front of a tower service or an axum router. All layers of one controller share its state.
     pub fn layer(&self) -> AdmissionLayer {
         let headcount = self.clone();
-        let newcomers = limit::Limits::default();
+        let limits = judge::RequestLimits::default();
         let manner = refusal::Manner::default();
-        AdmissionLayer { rules: Arc::new(Rules { headcount, user: None, newcomers, manner }) }
+        AdmissionLayer { rules: Arc::new(Rules { headcount, user: None, limits, manner }) }
     }
 }
 
@@ -143,7 +147,41 @@ impl AdmissionLayer {
     #[must_use]
     pub fn limit_newcomers(self, limit: Limit) -> Self {
         assert!(limit.limiter().is_here(), "a limiter of newcomers must be in memory");
-        self.ruled(|rules| rules.newcomers.add(limit, &rules.headcount))
+        self.ruled(|rules| rules.limits.newcomers.add_to_admission(limit, &rules.headcount))
+    }
+
+    /// Limits how many tokens may be refused by key, so that nobody in a full house tries one after another until one is taken
+    /// for a user who is in. Every token that is refused is charged once; while a key has used its limit up, tokens that are new to it get 429 without
+    /// being looked up or verified, and those that were answered before carry on. Give it the key
+    /// [`ClientIp`](crate::config::LimitKey::ClientIp) or another that is not made of the token.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use axum::{Router, body::Body, http::Request, routing::get};
+    /// # use headcount::{Headcount, config::LimitKey, layer::Limit};
+    /// # use headcount::limit::{Limiter, Memory, Rate, token_bucket};
+    /// # use tower::ServiceExt;
+    /// # let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+    /// let guesses = Limiter::new("guesses", Memory::new(token_bucket(Rate::per_minute(2), 2))?);
+    /// let layer = headcount.layer().limit_refusals(Limit::new(guesses, LimitKey::Constant));
+    /// let app = Router::new().route("/", get(|| async {})).layer(layer);
+    /// let words = [("alice", ""), ("bob", "rejected"), ("carol", "rejected"), ("dave", "limited"), ("bob", "rejected"), ("alice", "")];
+    /// for (user, decision) in words {
+    ///     let request = Request::get("/").header("authorization", format!("Bearer {user}")).body(Body::empty())?;
+    ///     let response = app.clone().oneshot(request).await?;
+    ///     let said = response.headers().get("x-headcount-decision").map_or("", |value| value.to_str().unwrap());
+    ///     assert_eq!(said, decision, "{user}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Panics
+    /// If the limiter is not in memory: no decision waits for a store.
+    #[must_use]
+    pub fn limit_refusals(self, limit: Limit) -> Self {
+        assert!(limit.limiter().is_here(), "a limiter of refusals must be in memory");
+        self.ruled(|rules| rules.limits.refusals.add(limit, &rules.headcount))
     }
 
     /// Refuses with 503 and not with 429: for clients and load balancers that know what that means.

@@ -21,6 +21,7 @@ pub mod bloom;
 pub mod config;
 mod failpoints;
 pub mod fingerprint;
+mod fleet_mac;
 mod headcount;
 #[cfg(feature = "jwt")]
 mod jwt;
@@ -34,6 +35,8 @@ mod pass;
 #[cfg(any(feature = "testing", feature = "server"))]
 #[cfg_attr(not(feature = "testing"), doc(hidden))]
 pub mod players;
+#[cfg(feature = "tower")]
+mod recent;
 #[cfg(feature = "redis")]
 mod redis_link;
 mod ring;
@@ -47,6 +50,7 @@ mod sharded;
 mod snapshot;
 mod store_error;
 mod sync;
+mod text;
 mod threads;
 pub mod time;
 mod token_source;
@@ -85,6 +89,8 @@ pub mod guide {
     pub mod limiting {}
     #[doc = include_str!("../docs/guide/operating.md")]
     pub mod operating {}
+    #[doc = include_str!("../docs/guide/redis.md")]
+    pub mod redis {}
     #[cfg_attr(feature = "admin", doc = include_str!("../docs/guide/rust_service.md"))]
     #[cfg_attr(not(feature = "admin"), doc = "How to use it in a Rust service needs the feature `admin`.")]
     pub mod rust_service {}
@@ -114,7 +120,13 @@ pub mod internals {
     impl Values {
         /// For filters of this shape, of one generation.
         pub fn new(shape: Shape, generation: u64, key: &FingerprintKey) -> Self {
-            Self(Codec::new(shape, generation, key.clone()))
+            Self(Codec::new(shape, generation, key))
+        }
+
+        /// For values of this namespace.
+        #[must_use]
+        pub fn in_namespace(&self, namespace: &str) -> Self {
+            Self(self.0.in_namespace(namespace))
         }
 
         /// The longest value.
@@ -127,6 +139,11 @@ pub mod internals {
             self.0.encode(slot, covered, filter)
         }
 
+        /// Gives a value the proof that it should have.
+        pub fn prove(&self, bytes: &mut [u8]) {
+            self.0.prove(bytes);
+        }
+
         /// The filter in bytes that anybody may have written, and whether its writer covered the minute.
         ///
         /// # Errors
@@ -136,7 +153,18 @@ pub mod internals {
         }
     }
 
-    /// The keyed hash that signs stored values and snapshots.
+    /// An override as a server of the fleet stores it.
+    pub fn signed_override(
+        key: &FingerprintKey,
+        namespace: &str,
+        generation: u64,
+        operator: &crate::room::Override,
+    ) -> Vec<u8> {
+        let mac = crate::fleet_mac::FleetMac::new(key, generation).in_namespace(namespace);
+        crate::round::stored_override(operator, &mac)
+    }
+
+    /// The keyed hash that ends snapshots.
     pub fn keyed_hash(key: &FingerprintKey, bytes: &[u8]) -> u64 {
         key.hash(bytes)
     }
@@ -219,6 +247,6 @@ pub mod internals {
     }
 
     fn codec(shape: Shape) -> Codec {
-        Codec::new(shape, 0, FingerprintKey::new(&[0; 16]).expect("sixteen bytes are enough"))
+        Codec::new(shape, 0, &FingerprintKey::new(&[0; 16]).expect("sixteen bytes are enough"))
     }
 }

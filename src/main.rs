@@ -41,7 +41,8 @@ enum Verb {
     Serve(Serve),
     /// Try it: three servers and their players in one process, and a page to watch them.
     #[command(
-        after_help = "Needs no Redis and no files, and leaves nothing behind. The house is full within half a minute."
+        after_help = "Needs no Redis and no files, and leaves nothing behind. The house is full within half a minute, and another \
+                      crowd comes every 50 seconds."
     )]
     Demo(Play),
     /// Say what is wrong with a configuration, and show the one in force.
@@ -70,6 +71,12 @@ Each recipe says at its top what else has to be done, and what happens while hea
   headcount status --json | jq .active_users.estimate
   headcount status --admin http://10.0.0.5:7071 --token-file /etc/headcount/admin.token")]
     Status(Status),
+    /// Say by the exit status whether a server runs: for containers without a shell.
+    #[command(after_help = "Exit status: 0 if it runs, 1 if not.
+
+Example, in a Dockerfile:
+  HEALTHCHECK CMD [\"headcount\", \"healthcheck\"]")]
+    Healthcheck(Healthcheck),
     /// Let everybody in, nobody, or as many as another X: on the whole fleet, for a while.
     #[command(after_help = "Examples:
   headcount override throttling --for 10m --reason 'the database is slow' --by ann
@@ -103,7 +110,7 @@ struct Play {
 
 /// The demo's page has no password.
 fn loopback(address: &str) -> Result<SocketAddr, String> {
-    let address: SocketAddr = address.parse().map_err(|_| "an address is such as 127.0.0.1:7071".to_owned())?;
+    let address = server::resolve(address).map_err(|why| format!("it {why}; an address is such as 127.0.0.1:7071"))?;
     if address.ip().is_loopback() {
         Ok(address)
     } else {
@@ -133,24 +140,25 @@ impl Validate {
     fn run(&self) -> Result<bool, ServeError> {
         let loaded = load(self.config.as_deref(), Flags::new())?;
         let validated = Validated::of(&loaded)?;
-        say(&validated.effective());
+        // Whoever reads only the beginning gets the same exit status.
+        let _ = print(&validated.effective());
         if let Some(note) = validated.note() {
-            eprintln!("note: {note}");
+            complain(&format!("note: {note}"));
         }
-        for doubt in validated.doubts() {
-            eprintln!("doubt: {doubt}");
+        for warning in validated.warnings() {
+            complain(&format!("warning: {warning}"));
         }
         if !self.live {
-            eprintln!("The configuration can be used.");
+            complain("The configuration can be used.");
             return Ok(true);
         }
         match validated.look_at_redis().map_err(|error| loaded.locate(error))? {
             Some(live) => {
-                eprint!("Redis:\n{live}");
+                complain(format!("Redis:\n{live}").trim_end());
                 Ok(live.is_well())
             }
             None => {
-                eprintln!("There is no [redis] to look at: one server alone.");
+                complain("There is no [redis] to look at: one server alone.");
                 Ok(true)
             }
         }
@@ -201,7 +209,7 @@ impl Status {
             }
             match status {
                 Ok(status) => self.show(&status),
-                Err(error) if self.json => eprintln!("headcount: {error}"),
+                Err(error) if self.json => complain(&format!("headcount: {error}")),
                 Err(error) => say(&format!("{error}\n")),
             }
             std::thread::park_timeout(Duration::from_secs(1));
@@ -210,6 +218,28 @@ impl Status {
 
     fn show(&self, status: &serde_json::Value) {
         say(&if self.json { format!("{status}\n") } else { Screen(status).to_string() });
+    }
+}
+
+#[derive(Args)]
+struct Healthcheck {
+    /// The server's admin listener [default: as HEADCOUNT__ADMIN__LISTEN says, or 127.0.0.1:7071]
+    #[arg(long, value_name = "URL")]
+    admin: Option<String>,
+    /// Whether it should be sent requests, too: not while it starts, stops, or lacks keys
+    #[arg(long)]
+    ready: bool,
+}
+
+impl Healthcheck {
+    fn run(&self) -> Result<(), OperatorError> {
+        // What listens on all addresses is asked on this machine's own.
+        let configured = || std::env::var("HEADCOUNT__ADMIN__LISTEN").ok();
+        let here = |listen: String| listen.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:");
+        let admin = self.admin.clone().or_else(|| configured().map(here)).unwrap_or_else(|| "127.0.0.1:7071".into());
+        let said = Operator::of(&admin, None)?.health(self.ready)?;
+        say(&format!("{said}\n"));
+        Ok(())
     }
 }
 
@@ -248,6 +278,9 @@ impl Override {
             Some(until) => format!("{} until {until}\n", self.mode),
             None => "no override is in force\n".into(),
         });
+        if let Some(warning) = said["warning"].as_str() {
+            eprintln!("warning: {warning}");
+        }
         Ok(())
     }
 
@@ -337,7 +370,7 @@ impl Serve {
 fn load(file: Option<&std::path::Path>, flags: Flags) -> Result<Loaded, ServeError> {
     let environment =
         std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
-    Ok(server::load(file, environment, flags)?)
+    Ok(server::load(file, environment, flags, Validated::check)?)
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, ServeError> {
@@ -372,6 +405,7 @@ fn main() -> ExitCode {
             result => served(result.map(drop)),
         },
         Verb::Status(status) => operated(status.run()),
+        Verb::Healthcheck(check) => operated(check.run()),
         Verb::Override(order) => operated(order.run()),
         Verb::Completions { shell } => {
             let mut script = Vec::new();
@@ -390,16 +424,28 @@ fn main() -> ExitCode {
     }
 }
 
+fn print(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
 /// Prints; ends, if nobody reads any more.
 fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+    if print(text).is_err() {
         std::process::exit(0);
     }
 }
 
+/// Prints a line on standard error; nobody may be reading.
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
 /// Says why, and by the exit status whether something else has to be asked for.
 fn failed(error: &dyn std::error::Error, usage: bool) -> ExitCode {
-    eprintln!("headcount: {error}");
+    let text = error.to_string();
+    // Mistakes in a configuration say so themselves.
+    complain(&if text.starts_with("error: ") { text } else { format!("headcount: {text}") });
     if usage { ExitCode::from(2) } else { ExitCode::FAILURE }
 }

@@ -1,9 +1,11 @@
 //! The figures as metrics, through the `metrics` facade. A library installs no recorder: whoever has one publishes to it.
 
-use crate::headcount::{Headcount, Histogram, PassChecks};
+use crate::config::Enforcement;
+#[cfg(feature = "server")]
+use crate::headcount::LimitDatabase;
+use crate::headcount::{CORRUPT_REASONS, Headcount, Histogram, PassChecks};
 use crate::limiter_status::LimiterStatus;
 use crate::pass::PassCheck;
-use crate::ring::codec::DecodeError;
 use crate::room::Mode;
 use crate::round::Outcome;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
@@ -77,6 +79,8 @@ impl Metrics {
             "headcount_limiter_decisions_total",
             "Asks of each limiter: allowed, limited, shadow_limited; store_error: among those, the store did not answer."
         );
+        describe_gauge!("headcount_enforcing", "1 if refusals are carried out, 0 with enforcement shadow or off.");
+        describe_gauge!("headcount_simulated_users", "In shadow: how many of the active users X would have in.");
         describe_gauge!("headcount_override_active", "1 while an operator's override is in force.");
         describe_gauge!(
             "headcount_foreign_generation",
@@ -90,6 +94,16 @@ impl Metrics {
             "headcount_connections_closed_total",
             "Connections that a listener closed: to make room for others, or because a request took too long to arrive."
         );
+        #[cfg(feature = "server")]
+        describe_counter!(
+            "headcount_limiter_purged_rows_total",
+            "Rows of limits deleted from a database: keys that were as new, attempts that no longer counted."
+        );
+        #[cfg(feature = "server")]
+        describe_counter!(
+            "headcount_limiter_purge_failures_total",
+            "Purges of a database that failed: the tables of limits grow until one succeeds."
+        );
         describe_counter!("headcount_restarts_total", "Panics after which background work began again, by part.");
         describe_gauge!("headcount_build_info", "1, with the version as a label.");
     }
@@ -100,6 +114,10 @@ impl Metrics {
         gauge!("headcount_active_users").set(status.active_users.estimate as f64);
         gauge!("headcount_active_users_low").set(status.active_users.low as f64);
         gauge!("headcount_active_users_high").set(status.active_users.high as f64);
+        gauge!("headcount_enforcing").set(flag(status.enforcement == Enforcement::Enforce));
+        if let Some(simulated) = status.simulated_users {
+            gauge!("headcount_simulated_users").set(simulated as f64);
+        }
         gauge!("headcount_max_active_users").set(status.max_active_users as f64);
         gauge!("headcount_room").set(status.room as f64);
         gauge!("headcount_throttling").set(flag(status.mode == Mode::Throttling));
@@ -125,7 +143,7 @@ impl Metrics {
         gauge!("headcount_ring_memory_bytes").set(status.ring.memory_bytes as f64);
         gauge!("headcount_refresh_queue_length").set(status.ring.queue_length as f64);
         counter!("headcount_refresh_queue_full_total").absolute(status.ring.queue_full);
-        for (reason, count) in DecodeError::REASONS.into_iter().zip(status.sync.corrupt_by_reason) {
+        for (reason, count) in CORRUPT_REASONS.into_iter().zip(status.sync.corrupt_by_reason) {
             counter!("headcount_corrupt_values_total", "reason" => reason).absolute(count);
         }
         gauge!("headcount_override_active").set(flag(status.operator.until.is_some()));
@@ -140,6 +158,8 @@ impl Metrics {
         status.limits.iter().for_each(LimiterStatus::publish);
         #[cfg(feature = "server")]
         self.publish_connections();
+        #[cfg(feature = "server")]
+        self.publish_purges();
         counter!("headcount_restarts_total", "part" => "worker").absolute(status.restarts.worker);
         counter!("headcount_restarts_total", "part" => "rounds").absolute(status.restarts.rounds);
         gauge!("headcount_build_info", "version" => status.version).set(1.0);
@@ -151,6 +171,14 @@ impl Metrics {
 
 #[cfg(feature = "server")]
 impl Metrics {
+    fn publish_purges(&self) {
+        for (store, counts) in LimitDatabase::ALL.into_iter().zip(&self.headcount.shared.purges) {
+            let [rows, failures] = counts.each_ref().map(|count| count.load(std::sync::atomic::Ordering::Relaxed));
+            counter!("headcount_limiter_purged_rows_total", "store" => store.as_str()).absolute(rows);
+            counter!("headcount_limiter_purge_failures_total", "store" => store.as_str()).absolute(failures);
+        }
+    }
+
     fn publish_connections(&self) {
         let listeners = ["check", "admin"].into_iter().zip(&self.headcount.shared.closed_connections);
         for (listener, counts) in listeners {

@@ -428,25 +428,41 @@ impl Room {
         self.newcomers_before_read + self.newcomers_since_read
     }
 
-    /// The override in force or withdrawn, until its end.
+    /// The override that is in force or remembered.
     pub(crate) fn operator(&self) -> Option<&Override> {
         self.operator.as_ref()
     }
 
-    /// Puts an override in force unless a later one is known. Returns whether it was taken.
+    /// Puts an override in force unless a later one is known, which is remembered until this one ends then. Returns whether it
+    /// was taken.
     pub(crate) fn heed(&mut self, operator: Override, now: Timestamp) -> bool {
-        let newer = self.operator.as_ref().is_none_or(|known| operator.version > known.version);
-        let taken = newer && operator.until > now;
+        let remembered_until = operator.until.max(operator.remembered_until);
+        let known = self.operator.as_mut();
+        let known_until = known.as_ref().map_or(remembered_until, |known| known.remembered_until);
+        let remembered_until = remembered_until.max(known_until);
+        if let Some(known) = known.filter(|known| operator.version <= known.version) {
+            known.remembered_until = remembered_until;
+            return false;
+        }
+        let heeded = Override { remembered_until, ..operator }.at(now);
+        let taken = heeded.is_some();
         if taken {
-            self.operator = Some(operator);
+            self.operator = heeded;
         }
         taken
     }
 
-    /// Drops an override whose end has come. Returns whether one that was in force ended.
+    /// Puts another in the place of the override in force, whatever its version.
+    pub(crate) fn replace_override(&mut self, operator: Override) {
+        self.operator = Some(operator);
+    }
+
+    /// Remembers an override whose end has come, for as long as an older one might come back. Returns whether it was in force.
     pub(crate) fn expire(&mut self, now: Timestamp) -> bool {
-        let ended = self.operator.take_if(|operator| operator.until <= now);
-        ended.is_some_and(|operator| !operator.withdrawn)
+        let Some(ended) = self.operator.take_if(|operator| operator.until <= now) else { return false };
+        let was_in_force = !ended.withdrawn;
+        self.operator = ended.at(now);
+        was_in_force
     }
 
     fn forced(&self) -> Option<Mode> {

@@ -17,14 +17,16 @@ mod demand;
 mod lock;
 mod messages;
 mod others;
+mod overrides;
 mod pace;
+mod servers;
 
 use crate::failpoints;
-use crate::headcount::{Headcount, Shared, State};
-use crate::ring::codec::DecodeError;
-use crate::room::{Link, Renewal};
+use crate::headcount::{CORRUPT_OVERRIDE, Headcount, Shared, State};
+use crate::ring::codec::{Codec, DecodeError};
+use crate::room::{Link, Override, Renewal};
 use crate::store_error::StoreError;
-use crate::time::{Observed, Slot};
+use crate::time::{Observed, Slot, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -33,11 +35,13 @@ use std::time::Duration;
 use coverage::Coverage;
 use demand::Demand;
 pub use messages::{
-    Entry, Gap, Identity, Looked, LookedBeside, Node, OtherGeneration, Outgoing, Publish, Published, Reply, Request,
-    Since, Stamp, Stored,
+    Entry, Gap, Identity, Looked, LookedBeside, MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, Outgoing,
+    OutgoingOverride, Publish, Published, Reply, Request, Since, Stamp, Stored,
 };
 use others::Others;
+pub(crate) use overrides::encode as stored_override;
 pub use pace::Pace;
+use servers::Servers;
 
 /// Values fetched at a time: bounds the memory of a catch-up.
 const FETCH_AT_MOST_BYTES: usize = 8 << 20;
@@ -117,7 +121,7 @@ pub enum Stamps {
 /// use headcount::round::{Next, Outcome, Request};
 /// # use std::time::Duration;
 /// # let (headcount, _worker) = Headcount::builder().max_active_users(10).secret("the key of our fleet").build()?;
-/// # let Exchange { identity, mut round, .. } = headcount.exchange_by("memory", Protocol::HEADCOUNT);
+/// # let Exchange { identity, mut round, .. } = headcount.exchange_by("memory", "", Protocol::HEADCOUNT);
 /// # let now = Duration::ZERO;
 /// assert!(matches!(round.begin(now), Request::Look { .. }));
 /// let next = round.answer(Err(StoreError::timeout("nothing for 2.5 s")), now);
@@ -184,7 +188,7 @@ impl Outcome {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = MemoryStore::new();
 /// # let (headcount, _worker) = Headcount::builder().max_active_users(10).secret("the key of our fleet").build()?;
-/// # let Exchange { identity, mut round, .. } = headcount.exchange_by("memory", Protocol::HEADCOUNT);
+/// # let Exchange { identity, mut round, .. } = headcount.exchange_by("memory", "", Protocol::HEADCOUNT);
 /// let _ = headcount.admit("alice");
 /// let now = Duration::ZERO; // Of the controller's monotonic clock.
 /// let mut request = round.begin(now);
@@ -203,10 +207,15 @@ impl Outcome {
 #[cfg_attr(test, derive(Clone))]
 pub struct Round {
     shared: Arc<Shared>,
+    /// The name by which this server writes.
+    writer: String,
+    /// For values of the store's namespace.
+    codec: Codec,
     protocol: Protocol,
     dice: fastrand::Rng,
     has_looked: bool,
     demand: Demand,
+    servers: Servers,
     others: Others,
     /// What is known of each minute's value in the store.
     known: BTreeMap<Slot, Known>,
@@ -277,22 +286,22 @@ pub struct Exchange {
 }
 
 impl Headcount {
-    /// Joins the fleet behind a store of this name. Nothing is asked until [`Round::begin`].
+    /// Joins the fleet behind a store of this name, in this namespace. Nothing is asked until [`Round::begin`].
     #[doc(hidden)]
-    pub fn exchange_by(&self, store: &'static str, protocol: Protocol) -> Exchange {
+    pub fn exchange_by(&self, store: &'static str, namespace: &str, protocol: Protocol) -> Exchange {
         let settings = &self.shared.settings;
         let window = settings.slot_length * settings.slots as u32;
+        let mut dice = self.shared.dice("rounds");
+        let round = Round::new(self, namespace, protocol, dice.u64(..));
         let identity = Identity {
-            writer: self.shared.writer.clone(),
+            writer: round.writer.clone(),
             node: settings.node.chars().take(64).collect(),
             generation: settings.generation,
             filter_bytes: settings.shape.bytes(),
             alive_for: settings.alive_for(),
             keep_for: (window + 2 * settings.slot_length).max(Duration::from_secs(60)),
         };
-        let mut dice = self.shared.dice("rounds");
         self.shared.join_fleet(store);
-        let round = Round::new(self, protocol, dice.u64(..));
         let now = self.shared.clock.monotonic();
         let pace = Pace::starting(now, settings.sync_every, protocol.jitter, dice);
         Exchange { identity, pace, round }
@@ -300,13 +309,17 @@ impl Headcount {
 }
 
 impl Round {
-    pub(crate) fn new(headcount: &Headcount, protocol: Protocol, seed: u64) -> Self {
+    pub(crate) fn new(headcount: &Headcount, namespace: &str, protocol: Protocol, seed: u64) -> Self {
+        let codec = headcount.shared.codec.in_namespace(namespace);
         Self {
             shared: Arc::clone(&headcount.shared),
+            writer: servers::proven_name(&headcount.shared.writer, codec.mac()),
+            codec,
             protocol,
             dice: fastrand::Rng::with_seed(seed),
             has_looked: false,
             demand: Demand::default(),
+            servers: Servers::new(),
             others: Others::new(),
             known: BTreeMap::new(),
             coverage: Coverage::default(),
@@ -329,8 +342,8 @@ impl Round {
     }
 
     /// In the place of one that is lost, and with it what it knew.
-    pub(crate) fn anew(headcount: &Headcount, protocol: Protocol, seed: u64) -> Self {
-        let mut round = Self::new(headcount, protocol, seed);
+    pub(crate) fn anew(headcount: &Headcount, namespace: &str, protocol: Protocol, seed: u64) -> Self {
+        let mut round = Self::new(headcount, namespace, protocol, seed);
         round.shown = round.shared.state.read().ring.slots().collect();
         round.under_way = true;
         round.give_up();
@@ -361,14 +374,14 @@ impl Round {
                 self.fetch(left, now)
             }
             (Phase::LookingBeside { generation, slots }, Ok(Reply::LookedBeside(looked))) => {
-                let most_bytes = self.shared.codec.most_bytes_beside();
-                let left = self.others.look(generation, &slots, looked, most_bytes);
+                let most_bytes = self.codec.most_bytes_beside();
+                let left = self.others.look(generation, &slots, looked, most_bytes, &self.codec);
                 self.fetch_beside(generation, left, now)
             }
             (Phase::FetchingBeside { generation, left, asked }, Ok(Reply::Fetched(stored))) => {
                 self.shared.sync.lock().bytes_received +=
                     stored.iter().map(|value| value.value.len() as u64).sum::<u64>();
-                self.others.read(generation, &asked, stored, &self.shared.codec);
+                self.others.read(generation, &asked, stored, &self.codec);
                 self.fetch_beside(generation, left, now)
             }
             (Phase::Publishing(in_flight), Ok(Reply::Published(published))) => {
@@ -415,12 +428,12 @@ impl Round {
         // A worker that cannot turn keeps this server from asking for what others publish now.
         self.unasked = self.unasked.max(self.shared.overdue_turn(now));
         let wants = if corrected { self.demand.is_recent() } else { self.demand.look(self.shared.turned_away()) };
+        let names = self.servers.names(if self.shared.is_watched(now) { MOST_NAMES } else { 0 });
         self.phase = Phase::Looking { slots: slots.clone(), corrected };
-        let names = if self.shared.is_watched(now) { MOST_NAMES } else { 0 };
         Request::Look { slots, names, wants }
     }
 
-    fn read_look(&mut self, slots: &[Slot], looked: Looked, corrected: bool, now: Duration) -> Next {
+    fn read_look(&mut self, slots: &[Slot], mut looked: Looked, corrected: bool, now: Duration) -> Next {
         if !std::mem::replace(&mut self.has_looked, true) {
             self.coverage.read_first_look(&self.shared, &looked);
         }
@@ -428,7 +441,11 @@ impl Round {
             // The minutes that were asked for were this machine's guess.
             return Next::Ask(self.look(now, true));
         }
-        self.demand.wanting = looked.wanting;
+        let alive_for = self.shared.settings.alive_for();
+        let is_alive = |at: Timestamp| looked.time.since(at) < alive_for;
+        looked.nodes = self.servers.read(looked.nodes, &mut looked.named, self.codec.mac(), is_alive);
+        looked.named.truncate(MOST_NAMES);
+        self.demand.wanting = looked.wanting.min(looked.nodes);
         self.others.begin(&looked.other_generations, slots);
         self.tell_figures(&looked, now);
         self.news = Publish { operator: self.heed(&looked), ..Publish::default() };
@@ -449,8 +466,8 @@ impl Round {
         }
         let mut left = Vec::new();
         for (slot, entry) in unread {
-            if entry.bytes > self.shared.codec.most_bytes() {
-                let error = DecodeError::Length { found: entry.bytes, most: self.shared.codec.most_bytes() };
+            if entry.bytes > self.codec.most_bytes() {
+                let error = DecodeError::Length { found: entry.bytes, most: self.codec.most_bytes() };
                 self.refuse(slot, entry, &error);
             } else {
                 self.shown.insert(slot);
@@ -534,17 +551,31 @@ impl Round {
         }
     }
 
-    /// Takes the store's override, or returns ours if that is the later one.
-    fn heed(&self, looked: &Looked) -> Option<crate::room::Override> {
+    /// Takes the store's override, or returns what is to be stored instead: ours if that is the later one, and nothing in
+    /// the place of what no server of the fleet has written.
+    fn heed(&self, looked: &Looked) -> Option<OutgoingOverride> {
         let now = self.shared.now();
-        let stored = looked.operator.clone();
-        let stored_version = stored.as_ref().map(|stored| stored.version.clone());
+        let after = looked.operator.clone();
+        let read = after.as_deref().map(|bytes| overrides::decode(bytes, self.codec.mac()));
+        let is_foreign = matches!(read, Some(None));
+        if is_foreign {
+            self.shared.sync.lock().corrupt[CORRUPT_OVERRIDE] += 1;
+            tracing::warn!(
+                "the stored override was refused and will be removed: no server of this fleet has written it"
+            );
+        }
+        let is_plausible = |stored: &Override| self.shared.is_plausible(stored, now);
+        let stored = read.flatten();
+        // While two clocks disagree, nobody knows what is plausible, and nothing is written over.
+        let stored_memory = stored.as_ref().filter(|stored| self.doubted || is_plausible(stored)).map(Override::memory);
         let (taken, ours) = self.shared.change(|state| {
-            let stored = stored.filter(|stored| self.shared.is_plausible(stored, now));
-            let taken = stored.is_some_and(|stored| state.room.heed(*stored, now));
+            self.shared.renumber_override(state, now);
+            let stored = stored.filter(is_plausible);
+            let taken = stored.is_some_and(|stored| state.room.heed(stored, now));
             (taken, state.room.operator().cloned())
         });
-        let ours = ours?;
+        let remove = is_foreign.then(|| OutgoingOverride { after: after.clone(), value: None });
+        let Some(ours) = ours else { return remove };
         if taken && ours.withdrawn {
             tracing::info!("another server was told to take the override back");
         } else if taken {
@@ -555,8 +586,9 @@ impl Round {
                 "another server was told to set the override"
             );
         }
-        let later = stored_version.is_none_or(|stored| ours.version > stored);
-        (later && ours.until > now).then_some(ours)
+        let later = stored_memory.is_none_or(|stored| ours.memory() > stored) && ours.remembered_until > now;
+        let value = || Some(stored_override(&ours, self.codec.mac()));
+        if later { Some(OutgoingOverride { after, value: value() }) } else { remove }
     }
 
     /// The store has no value of this minute: it lacks whatever this server holds.
@@ -635,7 +667,7 @@ impl Round {
         for value in stored.into_iter().filter(|value| asked.contains(&value.slot)) {
             self.shared.sync.lock().bytes_received += value.value.len() as u64;
             let entry = Entry { stamp: value.stamp, bytes: value.value.len() };
-            match self.shared.codec.decode(value.slot, &value.value) {
+            match self.codec.decode(value.slot, &value.value) {
                 Ok(decoded) => self.merge(value.slot, entry, &decoded),
                 Err(error) => self.refuse(value.slot, entry, &error),
             }
@@ -790,7 +822,7 @@ impl Round {
         failpoints::at("round-publish");
         let covered = self.shared.state.read().ring.covers(slot);
         let filter = self.shared.copy(slot)?;
-        let value = self.shared.codec.encode(slot, covered, &filter);
+        let value = self.codec.encode(slot, covered, &filter);
         let after = self.known.get(&slot).map(|known| known.entry.stamp.clone());
         let stamp = self.next_stamp(after.as_ref());
         let known = Known { entry: Entry { stamp: stamp.clone(), bytes: value.len() }, covered };

@@ -40,9 +40,22 @@ impl Secret {
         };
         match place.rsplit_once('@') {
             Some((_, host)) => format!("{scheme}://[redacted]@{host}{query}"),
-            None => format!("{scheme}://{place}{query}"),
+            None if names_a_host(place) => format!("{scheme}://{place}{query}"),
+            // The host may have been forgotten, or the @ escaped.
+            None => format!("{scheme}://[redacted]"),
         }
     }
+}
+
+/// Whether a URL without user and password begins with a host, and perhaps a port.
+fn names_a_host(place: &str) -> bool {
+    let authority = place.split('/').next().unwrap_or_default();
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !authority.ends_with(']') => (host, port),
+        _ => (authority, ""),
+    };
+    let is_ipv6 = host.starts_with('[') && host.ends_with(']');
+    port.bytes().all(|digit| digit.is_ascii_digit()) && (is_ipv6 || !host.contains([':', '%']))
 }
 
 impl fmt::Debug for Secret {
@@ -74,6 +87,11 @@ mod tests {
             ("redis+unix:///run/redis.sock?user=app&pass=canary", "redis+unix:///run/redis.sock?[redacted]"),
             ("redis+unix:///run/redis.sock?pass=can@ary", "redis+unix://[redacted]"),
             ("https://login.example/jwks?key=canary", "https://login.example/jwks?[redacted]"),
+            ("redis://app:canary", "redis://[redacted]"),
+            ("redis://app:canary%40host:6379/0", "redis://[redacted]"),
+            ("redis://:canary#localhost", "redis://[redacted]"),
+            ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
+            ("redis://[::1]", "redis://[::1]"),
             ("canary", "[redacted]"),
         ] {
             assert_eq!(format!("{:?}", Secret::new(url)), shown, "{url}");

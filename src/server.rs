@@ -10,14 +10,17 @@ mod files;
 mod limits;
 mod listener;
 mod operator;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod purge;
 mod recipes;
 mod serve;
 mod size;
+mod state;
 mod supervisor;
 mod touch;
 mod validate;
 
-pub use config::{Flags, LoadError, Loaded, load};
+pub use config::{Flags, LoadError, Loaded, load, resolve};
 pub use demo::Demo;
 pub use operator::{Operator, OperatorError, Screen};
 pub use recipes::Recipe;

@@ -263,7 +263,7 @@ mod tests {
     }
 
     fn codec(generation: u64) -> Codec {
-        Codec::new(Shape::for_capacity(100, 1e-3).unwrap(), generation, key())
+        Codec::new(Shape::for_capacity(100, 1e-3).unwrap(), generation, &key())
     }
 
     fn saved(file: &Path) -> Codec {

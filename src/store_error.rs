@@ -1,5 +1,6 @@
 //! What went wrong between a server and a store.
 
+use crate::text::misleads;
 use serde::Serialize;
 use std::fmt;
 
@@ -13,8 +14,8 @@ const MOST_CHARS: usize = 500;
 /// let away = StoreError::unavailable("connection refused");
 /// assert_eq!(away.to_string(), "not reachable: connection refused");
 /// assert!(away.is_unavailable() && !away.is_timeout());
-/// let hostile = StoreError::corrupt("\u{1b}[2Jsurprise");
-/// assert_eq!(hostile.to_string(), "a senseless answer:  [2Jsurprise", "a log that shows it stays as it is");
+/// let hostile = StoreError::corrupt("\u{1b}[2J\u{202e}surprise");
+/// assert_eq!(hostile.to_string(), "a senseless answer:  [2J surprise", "a log that shows it stays as it is");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreError {
@@ -149,11 +150,10 @@ impl StoreError {
         self
     }
 
-    /// The words come from a store: they may be long, and hold what a terminal would obey.
+    /// The words come from a store: they may be long, and hold what a terminal would obey or a reader would misread.
     fn new(class: ErrorClass, message: impl fmt::Display) -> Self {
         let words = message.to_string();
-        let mut message: String =
-            words.chars().take(MOST_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let mut message: String = words.chars().take(MOST_CHARS).map(|c| if misleads(c) { ' ' } else { c }).collect();
         if words.chars().nth(MOST_CHARS).is_some() {
             message.push('…');
         }

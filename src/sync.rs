@@ -118,6 +118,12 @@ pub trait FilterStore: Send + Sync + 'static {
     /// What the store is called in status and metrics.
     fn name(&self) -> &'static str;
 
+    /// Where in the store its servers meet: what is written in one namespace is not read in another, even by servers with
+    /// the same key. Of a store that has none, nothing.
+    fn namespace(&self) -> &str {
+        ""
+    }
+
     /// Answers one request within the given time.
     ///
     /// # Errors
@@ -255,7 +261,7 @@ impl Headcount {
 
 impl<S: FilterStore> Rounds<S> {
     fn new(headcount: Headcount, store: S, protocol: Protocol) -> Self {
-        let Exchange { identity, pace, round } = headcount.exchange_by(store.name(), protocol);
+        let Exchange { identity, pace, round } = headcount.exchange_by(store.name(), store.namespace(), protocol);
         let dice = headcount.shared.dice("rounds anew");
         let round = Some(round);
         Self { headcount, store, identity, pace, round, protocol, dice }
@@ -281,7 +287,9 @@ impl<S: FilterStore> Rounds<S> {
 
     /// The round, kept where it is found again after it was broken off. One that was away then is lost, not its data.
     fn kept(&mut self) -> &mut Round {
-        self.round.get_or_insert_with(|| Round::anew(&self.headcount, self.protocol, self.dice.u64(..)))
+        self.round.get_or_insert_with(|| {
+            Round::anew(&self.headcount, self.store.namespace(), self.protocol, self.dice.u64(..))
+        })
     }
 
     /// Runs rounds, each at a fresh random offset in its period, until the controller is stopped; then one more, to hand

@@ -260,11 +260,16 @@ mod extract {
         (scheme.eq_ignore_ascii_case(b"bearer") && apart).then_some(token)
     }
 
-    /// The values of the cookies of one name in a `Cookie` header.
+    /// The values of the cookies of one name in a `Cookie` header. Cookies stand between semicolons. Proxies that join several
+    /// headers, and old parsers, part them by commas: what follows one as a cookie of this name is a value, too.
     pub(crate) fn cookies<'h>(value: &'h [u8], name: &str) -> impl Iterator<Item = &'h [u8]> {
-        value.split(|&byte| byte == b';').filter_map(move |pair| {
+        let named = move |pair: &'h [u8]| {
             let equals = pair.iter().position(|&byte| byte == b'=')?;
             (pair[..equals].trim_ascii() == name.as_bytes()).then(|| &pair[equals + 1..])
+        };
+        value.split(|&byte| byte == b';').flat_map(move |pair| {
+            let joined = pair.split(|&byte| byte == b',').skip(1);
+            named(pair).into_iter().chain(joined.filter_map(named))
         })
     }
 
@@ -345,6 +350,10 @@ mod extract {
             let differing = [("x-access-token", b"a".as_slice()), ("x-access-token", b"b".as_slice())];
             assert_eq!(find(&differing), Err(InvalidToken::Ambiguous));
             assert_eq!(find(&[("cookie", b"session=a; session=b")]), Err(InvalidToken::Ambiguous));
+            assert_eq!(find(&[("cookie", b"x=1,session=b; session=a")]), Err(InvalidToken::Ambiguous));
+            assert_eq!(find(&[("cookie", b"session=a, session=b")]), Err(InvalidToken::Ambiguous));
+            assert_eq!(found(&[("cookie", b"x=1, session=a,y=2")]), "a", "as proxies join two headers");
+            assert_eq!(found(&[("cookie", b"session=user=5,at=9")]), "user=5,at=9");
         }
 
         #[test]

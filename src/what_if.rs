@@ -17,12 +17,12 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 /// The Xs, as parts of the configured one.
-const PARTS: [f64; 6] = [0.50, 0.75, 0.90, 1.00, 1.10, 1.25];
+const PARTS: [f64; 10] = [0.50, 0.75, 0.90, 1.00, 1.10, 1.25, 1.50, 2.00, 3.00, 4.00];
 
 /// The sample is as small as leaves so many seats for X: one user in that many is about 2 % of what is told.
 const SEATS: u64 = 2048;
 
-/// Users of the sample that are remembered, at most: some 6 MiB, while nothing is enforced.
+/// Users of the sample that are remembered, at most: some 8 MiB, while nothing is enforced.
 const MOST_USERS: usize = 1 << 16;
 
 /// Visits of the sample that can wait for these houses.
@@ -52,7 +52,8 @@ const ENOUGH: f64 = 50.0;
 /// worker.tick();
 /// let told = headcount.status().what_if;
 /// let refused: Vec<_> = told.iter().map(|told| (told.max_active_users, told.refused)).collect();
-/// assert_eq!(refused, [(50, 70), (75, 45), (90, 30), (100, 20), (110, 10), (125, 0)]);
+/// assert_eq!(refused[..6], [(50, 70), (75, 45), (90, 30), (100, 20), (110, 10), (125, 0)]);
+/// assert_eq!(refused.last(), Some(&(400, 0)));
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -241,6 +242,13 @@ impl Houses {
         told.collect()
     }
 
+    /// How many users of the window the real house has not in, over the fleet; and twice the error of the sample.
+    pub(crate) fn outside(&self) -> (f64, f64) {
+        let (one_in, sampled) = (self.sample.one_in(), (self.users.len() as u64).saturating_sub(self.really_in) as f64);
+        let error = 2.0 * (sampled * one_in * (one_in - 1.0)).sqrt();
+        (sampled * one_in / self.part, error / self.part)
+    }
+
     fn minute(&self, slot: Slot) -> Minute {
         Minute::try_from(slot.since(self.origin)).unwrap_or(Minute::MAX).max(1)
     }
@@ -304,13 +312,13 @@ mod tests {
             houses.visit(user, true, Slot(100), 0.0);
         }
         for told in houses.told() {
-            let fits = told.max_active_users;
+            let fits = told.max_active_users.min(told.first_attempts);
             assert!(told.active_users.abs_diff(fits) <= 8, "{told:?}");
             assert!(told.first_attempts.abs_diff(40_000) < 1500, "{told:?}");
             assert_eq!(told.refused, told.first_attempts - told.active_users, "{told:?}");
         }
         let told: Vec<_> = houses.told().iter().map(|it| it.max_active_users).collect();
-        assert_eq!(told, [10_000, 15_000, 18_000, 20_000, 22_000, 25_000]);
+        assert_eq!(told, [10_000, 15_000, 18_000, 20_000, 22_000, 25_000, 30_000, 40_000, 60_000, 80_000]);
     }
 
     #[test]
@@ -352,11 +360,15 @@ mod tests {
                     fleet[server].visit(user, is_in, Slot(100), active_users);
                 }
             }
+            for houses in &fleet {
+                let (outside, _) = houses.outside();
+                assert!((outside - 900.0).abs() < 45.0, "sticky: {is_sticky}, {outside} of 900 are not in");
+            }
             for (nth, part) in PARTS.into_iter().enumerate() {
                 let told: Vec<_> = fleet.iter().map(|houses| houses.told()[nth]).collect();
                 let sum = |of: fn(&WhatIf) -> u64| told.iter().map(of).sum::<u64>() as f64;
                 let said = sum(|told| told.refused) / sum(|told| told.first_attempts);
-                let really = 1.0 - part * X as f64 / 1800.0;
+                let really = (1.0 - part * X as f64 / 1800.0).max(0.0);
                 assert!((said - really).abs() < 0.03, "sticky: {is_sticky}, {part}: {said} said, {really} really");
             }
         }
@@ -379,8 +391,24 @@ mod tests {
     }
 
     #[test]
+    fn who_is_not_in_is_counted_too_for_a_window() {
+        for x in [100, 20_000] {
+            let mut houses = houses(x);
+            let sample = houses.sample();
+            houses.begin(Slot(100), 0.0);
+            for (nth, user) in users(3 * x).enumerate().filter(|(_, user)| sample.holds(*user)) {
+                houses.visit(user, nth < x as usize, Slot(100), x as f64);
+            }
+            let (outside, error) = houses.outside();
+            assert!((outside - 2.0 * x as f64).abs() <= error.max(0.05 * x as f64), "{x}: {outside} ± {error}");
+            houses.turn(Slot(132));
+            assert_eq!(houses.outside(), (0.0, 0.0));
+        }
+    }
+
+    #[test]
     fn memory_has_a_bound() {
-        assert!(size_of::<(u64, User)>() <= 40);
+        assert!(size_of::<(u64, User)>() <= 56);
         let mut houses = houses(2000);
         houses.begin(Slot(1), 0.0);
         for user in users(MOST_USERS as u64 + 1000) {

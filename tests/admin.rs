@@ -74,6 +74,14 @@ fn an_override_is_put_shown_and_deleted() {
     assert_eq!(put(r#"{"mode":"auto","max_active_users":3}"#).status, 200);
     assert_eq!(server.status()["max_active_users"], 3);
     assert_eq!(server.decide("C"), "newcomer");
+    // Above half of the capacity, strangers are taken for users who are in.
+    let plain = put(r#"{"mode":"auto","max_active_users":8192}"#).json();
+    assert!(plain["warning"].is_null(), "{plain}");
+    let bold = put(r#"{"mode":"auto","max_active_users":16384}"#).json();
+    assert!(bold["warning"].as_str().unwrap().contains("false positive ratio"), "{bold}");
+    assert_eq!(server.status()["override"]["warning"], bold["warning"]);
+    assert!(server.logged().contains("above half of window.capacity"));
+    assert_eq!(put(r#"{"mode":"auto","max_active_users":3}"#).status, 200);
     for (body, says) in [
         ("", "such as"),
         ("{}", "missing field `mode`"),

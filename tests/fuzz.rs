@@ -1,19 +1,20 @@
 //! Bytes from outside: whatever they are, nothing panics, nothing allocates past its cap, and what was written is read.
 //!
 //! Each target runs its kept corpus (`tests/__fuzz__`) and some hundred new inputs; `./test fuzz --minutes 10` runs each
-//! for long. A failure prints a seed for `BOLERO_RANDOM_SEED`. Most bytes a checksum would turn away at once; so inputs
+//! for long. A failure prints a seed for `BOLERO_RANDOM_SEED`. Most bytes a proof would turn away at once; so inputs
 //! are scripts that edit a genuine value and may sign it again, as a server gone mad could.
 
 use axum::extract::connect_info::MockConnectInfo;
 use flate2::{Compress, Compression, FlushCompress, write::GzEncoder};
 use headcount::bloom::{Bloom, Shape};
 use headcount::fingerprint::FingerprintKey;
-use headcount::internals::{Values, keyed_hash};
+use headcount::internals::{Values, keyed_hash, signed_override};
 use headcount::round::{
-    Entry, Gap, Identity, Looked, LookedBeside, Node, OtherGeneration, Published, Reply, Request, Stamp, Stored,
+    Entry, Gap, Identity, Looked, LookedBeside, Node, OtherGeneration, Publish, Published, Reply, Request, Stamp,
+    Stored,
 };
 use headcount::time::{ManualClock, Slot, Timestamp};
-use headcount::{Builder, FilterStore, Headcount, OnConflict, Override, StoreError, TokenSource};
+use headcount::{Builder, FilterStore, Headcount, OnConflict, StoreError, TokenSource};
 use http_body_util::{BodyExt, Full};
 use std::convert::Infallible;
 use std::io::Write;
@@ -26,7 +27,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 const SLOT: Slot = Slot(29_000_000);
 const GENERATION: u64 = 7;
-const HEADER_BYTES: usize = 40;
+const HEADER_BYTES: usize = 48;
 /// Beside the filter: the decompressor's window, and a chunk.
 const DECODING_BYTES: u64 = 96 << 10;
 const ITERATIONS: usize = 500;
@@ -140,14 +141,11 @@ fn with_payload(value: &[u8], payload: &[u8]) -> Vec<u8> {
     forged
 }
 
-/// Gives a value the checksum that it should have.
+/// Gives a value the proof that it should have.
 fn sign(value: &mut [u8]) {
-    if value.len() < HEADER_BYTES {
-        return;
+    if value.len() >= HEADER_BYTES {
+        values(1000).prove(value);
     }
-    let mut signed = value[..32].to_vec();
-    signed.extend_from_slice(&keyed_hash(&key(), &value[HEADER_BYTES..]).to_le_bytes());
-    value[32..40].copy_from_slice(&keyed_hash(&key(), &signed).to_le_bytes());
 }
 
 /// Edits a genuine value as the script says.
@@ -252,7 +250,7 @@ fn no_hostile_value_allocates_past_its_cap() {
         ("another minute's value", of_another(LARGE, GENERATION, SLOT.plus(1)), "slot"),
         ("another shape's", of_another(2 * LARGE, GENERATION, SLOT), "shape"),
         ("another generation's", of_another(LARGE, GENERATION + 1, SLOT), "generation"),
-        ("an extended one", extended.clone(), "checksum"),
+        ("an extended one", extended.clone(), "mac"),
         ("an extended one, signed", with_payload(&genuine, &extended[HEADER_BYTES..]), "accepted"),
         ("a padded one", padded, "length"),
         ("nothing", Vec::new(), "length"),
@@ -269,7 +267,7 @@ fn no_hostile_value_allocates_past_its_cap() {
     for (name, bytes, reason) in hostile {
         assert_eq!(read(&bytes), reason, "{name}");
     }
-    // Signed at every length, so that the payload's end is met and not the checksum's.
+    // Signed at every length, so that the payload's end is met and not the proof's.
     let small = values(200);
     let genuine = small.encode(SLOT, true, &filter(200, 50));
     for length in 0..genuine.len() {
@@ -454,7 +452,7 @@ fn a_configuration_is_read_or_refused_with_a_reason() {
                 Some((format!("HEADCOUNT__{}", text(&variable[..equals])), text(&variable[equals + 1..])))
             })
             .collect();
-        match headcount::server::load(Some(&file), environment.into_iter(), vec![]) {
+        match headcount::server::load(Some(&file), environment.into_iter(), vec![], |_| Ok(())) {
             Err(error) => assert!(!error.to_string().is_empty()),
             Ok(loaded) => {
                 let config = loaded.config.clone();
@@ -534,11 +532,15 @@ fn an_override_is_set_or_refused_and_the_status_stays_readable() {
     });
 }
 
-/// A store whose every answer is what a script says.
-struct Mad(parking_lot::Mutex<Vec<u8>>);
+/// A store whose every answer is what a script says. It knows the fleet's key, and keeps what it was given, to give it back
+/// when the script says nothing else.
+struct Mad {
+    script: parking_lot::Mutex<Vec<u8>>,
+    kept: parking_lot::Mutex<Vec<Vec<u8>>>,
+}
 
 impl Mad {
-    fn looked(script: &mut Script<'_>, slots: usize) -> Looked {
+    fn looked(&self, script: &mut Script<'_>, slots: usize, generation: u64) -> Looked {
         let may = |script: &mut Script<'_>| (script.u8() < 128).then(|| script.u64());
         // Now and then a sane clock, so that what follows is not all refused.
         let time = may(script).unwrap_or(1_800_000_000_000_000);
@@ -549,7 +551,11 @@ impl Mad {
             to: Timestamp::from_micros(script.u64()),
             closed_by: "x".into(),
         });
-        let operator: Option<Box<Override>> = serde_json::from_slice(script.run()).ok();
+        let operator = script.run();
+        let operator = match serde_json::from_slice(operator) {
+            Ok(operator) => Some(signed_override(&key(), "", generation, &operator)),
+            Err(_) => Some(operator.to_vec()).filter(|bytes| !bytes.is_empty()),
+        };
         let minutes = Self::entries(script, slots);
         let nodes = script.u64();
         let others = script.u8() % 4;
@@ -565,6 +571,7 @@ impl Mad {
             nodes,
             wanting: nodes.rotate_left(17),
             named: vec![Node {
+                writer: String::from_utf8_lossy(script.run()).into_owned(),
                 name: String::from_utf8_lossy(script.run()).into_owned(),
                 looked: Timestamp::from_micros(script.u64()),
             }],
@@ -575,6 +582,19 @@ impl Mad {
 }
 
 impl Mad {
+    /// What the script says; nothing stands for something of before.
+    fn value(&self, script: &mut Script<'_>) -> Vec<u8> {
+        let (said, kept) = (script.run(), self.kept.lock());
+        match said {
+            [] if !kept.is_empty() => kept[usize::from(script.u8()) % kept.len()].clone(),
+            said => said.to_vec(),
+        }
+    }
+
+    fn keep(&self, news: &Publish) {
+        self.kept.lock().extend(news.minutes.iter().map(|minute| minute.value.clone()));
+    }
+
     fn entries(script: &mut Script<'_>, slots: usize) -> Vec<Option<Entry>> {
         let many = slots + usize::from(script.u8() % 3);
         let entry = |_| {
@@ -590,26 +610,31 @@ impl FilterStore for Mad {
         "mad"
     }
 
-    async fn exchange(&self, _: &Identity, request: Request, _: Duration) -> Result<Reply, StoreError> {
-        let mut bytes = self.0.lock();
+    async fn exchange(&self, identity: &Identity, request: Request, _: Duration) -> Result<Reply, StoreError> {
+        let mut bytes = self.script.lock();
         let mut script = Script(&bytes);
+        if let Request::Publish(news) = &request {
+            self.keep(news);
+        }
         let reply = match (script.u8() % 16, request) {
             (15, _) => Err(StoreError::timeout("late")),
             (14, _) => Ok(Reply::Left),
-            (_, Request::Look { slots, .. }) => Ok(Reply::Looked(Self::looked(&mut script, slots.len()))),
+            (_, Request::Look { slots, .. }) => {
+                Ok(Reply::Looked(self.looked(&mut script, slots.len(), identity.generation)))
+            }
             (_, Request::Fetch { slots } | Request::FetchBeside { slots, .. }) => Ok(Reply::Fetched(
                 slots
                     .into_iter()
                     .map(|slot| Stored {
                         slot: slot.plus(u64::from(script.u8() / 128)),
                         stamp: Stamp("1".into()),
-                        value: script.run().to_vec(),
+                        value: self.value(&mut script),
                     })
                     .collect(),
             )),
             (_, Request::LookBeside { slots, .. }) => Ok(Reply::LookedBeside(LookedBeside {
                 minutes: Self::entries(&mut script, slots.len()),
-                nodes: script.u64(),
+                writers: vec![String::from_utf8_lossy(script.run()).into_owned()],
                 wanting: script.u64(),
             })),
             (_, Request::Publish(news)) => Ok(Reply::Published(Published {
@@ -631,7 +656,8 @@ fn rounds_survive_whatever_the_store_says() {
         let builder = Headcount::builder().max_active_users(10).capacity(100).length(Duration::from_secs(4)).slots(4);
         let builder = builder.secret("the key of the whole fleet").clock(Arc::clone(&clock)).seed(1);
         let (headcount, mut worker) = builder.build().unwrap();
-        let mut rounds = headcount.sync_with(Mad(parking_lot::Mutex::new(input.to_vec())));
+        let mut rounds =
+            headcount.sync_with(Mad { script: parking_lot::Mutex::new(input.to_vec()), kept: Default::default() });
         for second in 0..12 {
             clock.advance(Duration::from_millis(700));
             let _ = headcount.admit(format!("player-{second}"));

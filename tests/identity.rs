@@ -12,11 +12,11 @@ use rsa::pkcs1::EncodeRsaPrivateKey;
 use rsa::pkcs8::EncodePublicKey;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use support::flood::flood;
+use support::flood::{flood, flood_until_answered};
 use support::{Redis, Server, get, request, wait_for};
 use tempfile::tempdir;
 
@@ -99,7 +99,7 @@ fn unverified_tokens_may_be_none_at_all() {
 fn a_configuration_without_keys_says_what_would_do() {
     let state = tempdir().unwrap();
     for (jwt, part) in [
-        ("", "token.jwt.keys holds \"nothing\""),
+        ("", "token.jwt.keys is missing: "),
         ("keys = [\"/nowhere/jwt.pem\"]", "token.jwt.keys names /nowhere/jwt.pem, which cannot be read"),
         ("jwks_url = \"http://login.example/jwks\"", "anybody on the way could change the keys"),
         ("jwks_url = \"nonsense\"", "token.jwt.jwks_url is [redacted]"),
@@ -313,7 +313,7 @@ fn flood_with_random_tokens(algorithm: Algorithm) {
     let bearer = |token: String| vec![("Authorization".to_owned(), format!("Bearer {token}"))];
     let user = |nth: usize| bearer(signer.sign(&json!({"sub": format!("user-{nth}"), "iat": nth, "exp": EXP})));
     let crowd: Vec<_> = (0..REAL).map(user).collect();
-    let answers = flood(server.check, u64::MAX, &crowd);
+    let answers = flood_until_answered(server.check, u64::MAX, &crowd);
     assert!(answers.keys().all(|(status, _)| *status == 200), "{algorithm:?}: {answers:?}");
     let estimate = || server.status()["active_users"]["estimate"].as_f64().unwrap();
     let before = estimate();
@@ -333,11 +333,179 @@ fn flood_with_random_tokens(algorithm: Algorithm) {
     // A newcomer among every hundred.
     let mix: Vec<_> =
         (0..20_000).map(|nth| if nth % 100 == 0 { user(REAL + nth) } else { bearer(random(nth)) }).collect();
-    let answers = flood(server.check, 5000, &mix);
+    let answers = flood_until_answered(server.check, 5000, &mix);
     let count = |status: u16, decision: &str| answers.get(&(status, decision.to_owned())).copied().unwrap_or_default();
     assert_eq!(count(400, "invalid"), 19_800, "{algorithm:?}: {answers:?}");
     let (newcomers, seen) = (count(200, "newcomer"), count(200, "seen"));
     assert!(newcomers >= 199 && newcomers + seen == 200, "{algorithm:?}: {answers:?}");
     let moved = (estimate() - 200.0 - before).abs() / before;
     assert!(moved < 0.01, "{algorithm:?}: the estimate moved by {:.2} %", 100.0 * moved);
+}
+
+/// A token of the signer's form with a signature of random bytes: as costly to refuse as a good one is to accept.
+fn forged(signer: &Signer, nth: usize) -> String {
+    let claims = json!({"sub": format!("user-{nth}-{:x}", fastrand::u64(..)), "exp": EXP}).to_string();
+    let bytes = if signer.algorithm == Algorithm::RS256 { 256 } else { 64 };
+    // Below any modulus.
+    let signature: Vec<u8> = (0..bytes).map(|place| if place == 0 { 0 } else { fastrand::u8(..) }).collect();
+    let header = json!({"typ": "JWT", "alg": signer.algorithm}).to_string();
+    [header.as_bytes(), claims.as_bytes(), &signature].map(|part| URL_SAFE_NO_PAD.encode(part)).join(".")
+}
+
+#[test]
+fn an_address_that_forges_tokens_is_limited_before_they_are_verified_and_its_neighbours_carry_on() {
+    let signer = Signer::new(Algorithm::ES256);
+    let state = tempdir().unwrap();
+    let key = state.path().join("the.key");
+    std::fs::write(&key, &signer.file).unwrap();
+    let file = state.path().join("headcount.toml");
+    let text = format!(
+        "[server]\ntrusted_proxies = [\"127.0.0.1\"]\n[token.jwt]\nkeys = [{key:?}]\n\
+         [[limit]]\nname = \"forgers\"\nkey = \"client_ip\"\nrate = \"5/1h\"\napplies_to = \"refused\"\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let server = Server::start(state.path(), &["-c", file.to_str().unwrap(), "--max-active-users", "100"], &[]);
+    let decide = |token: &str, address: &str| {
+        let bearer = format!("Bearer {token}");
+        let answer = get(server.check, "/v1/check", &[("Authorization", &bearer), ("X-Forwarded-For", address)]);
+        (answer.header("x-headcount-decision").to_owned(), answer.header("x-headcount-limit").to_owned())
+    };
+    let said = |decision: &str, limit: &str| (decision.to_owned(), limit.to_owned());
+    let good = |user: &str| signer.sign(&json!({"sub": user, "exp": EXP}));
+    let (alice, bad) = (good("alice"), forged(&signer, 0));
+    assert_eq!(decide(&alice, "203.0.113.1"), said("newcomer", ""));
+    for _ in 0..10 {
+        assert_eq!(decide(&bad, "203.0.113.1"), said("invalid", ""), "the same token costs its address once");
+    }
+    for nth in 1..5 {
+        assert_eq!(decide(&forged(&signer, nth), "203.0.113.1"), said("invalid", ""), "{nth}");
+    }
+    for nth in 5..20 {
+        assert_eq!(decide(&forged(&signer, nth), "203.0.113.1"), said("limited", "forgers"), "{nth}");
+    }
+    assert_eq!(decide(&alice, "203.0.113.1"), said("seen", ""), "her token was verified before");
+    assert_eq!(decide(&good("bob"), "203.0.113.1"), said("limited", "forgers"), "his was not");
+    assert_eq!(decide(&good("bob"), "203.0.113.2"), said("newcomer", ""));
+    assert_eq!(decide(&forged(&signer, 20), "203.0.113.2"), said("invalid", ""));
+    let decisions = &server.status()["decisions"];
+    assert_eq!((&decisions["limited"], &decisions["invalid"]), (&json!(16), &json!(15)));
+}
+
+/// A proxy gives up a check that is late, a browser one that it reloads: nobody has shown a wrong token then.
+#[test]
+fn valid_tokens_whose_clients_have_gone_are_not_charged_as_refusals() {
+    let signer = Signer::new(Algorithm::RS256);
+    let state = tempdir().unwrap();
+    let key = state.path().join("the.key");
+    std::fs::write(&key, &signer.file).unwrap();
+    let file = state.path().join("headcount.toml");
+    let text = format!(
+        "[token.jwt]\nkeys = [{key:?}]\n\
+         [[limit]]\nname = \"forgers\"\nkey = \"client_ip\"\nrate = \"20/1h\"\napplies_to = \"refused\"\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let server = Server::start(state.path(), &["-c", file.to_str().unwrap(), "--max-active-users", "1000"], &[]);
+    let good = |user: String| signer.sign(&json!({"sub": user, "exp": EXP}));
+    assert_eq!(server.decide(&good("alice".into())), "newcomer");
+    server.process.pause();
+    for nth in 0..200 {
+        let token = good(format!("hasty {nth}"));
+        let mut client = TcpStream::connect(server.check).unwrap();
+        write!(client, "GET /v1/check HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n").unwrap();
+    }
+    server.process.signal("-CONT");
+    let mut nth = 0;
+    wait_for("a valid token to be let in", || {
+        nth += 1;
+        (server.decide(&good(format!("patient {nth}"))) == "newcomer").then_some(())
+    });
+    for nth in 0..30 {
+        assert_eq!(server.decide(&good(format!("late {nth}"))), "newcomer", "{nth}: nothing is charged");
+    }
+}
+
+/// How long checks of valid users take while 7,300 forged RS256 tokens a second come from one address over 96 connections, or
+/// as many as are answered:
+/// `cargo test --features full --test identity p99_of_valid_users -- --ignored --nocapture`; `HEADCOUNT_PROGRAM` measures
+/// another build.
+#[test]
+#[ignore = "a measurement"]
+#[allow(clippy::disallowed_methods)] // In real time.
+fn the_p99_of_valid_users_under_a_flood_of_forged_tokens() {
+    if let Some(program) = std::env::var_os("HEADCOUNT_PROGRAM") {
+        support::PROGRAM.set(program.into()).unwrap();
+    }
+    let with_limit = std::env::var_os("HEADCOUNT_PROGRAM").is_none();
+    let signer = Signer::new(Algorithm::RS256);
+    let limit =
+        "[[limit]]\nname = \"forgers\"\nkey = \"client_ip\"\nrate = \"600/1m\"\napplies_to = \"refused\"\n".to_owned();
+    for (title, limit) in
+        [("no limit", String::new()), ("600/1m refused", limit)].into_iter().take(1 + usize::from(with_limit))
+    {
+        let state = tempdir().unwrap();
+        let key = state.path().join("the.key");
+        std::fs::write(&key, &signer.file).unwrap();
+        let file = state.path().join("headcount.toml");
+        let trust = "[server]\ntrusted_proxies = [\"127.0.0.1\"]";
+        std::fs::write(&file, format!("{trust}\n[token.jwt]\nkeys = [{key:?}]\n{limit}")).unwrap();
+        let server = Server::start(state.path(), &["-c", file.to_str().unwrap(), "--max-active-users", "20000"], &[]);
+        let headers = |token: &str, address: &str| {
+            vec![
+                ("Authorization".to_owned(), format!("Bearer {token}")),
+                ("X-Forwarded-For".to_owned(), address.to_owned()),
+            ]
+        };
+        let user = |nth: usize| signer.sign(&json!({"sub": format!("valid-{nth}"), "exp": EXP}));
+        let known = user(0);
+        flood(server.check, u64::MAX, &[headers(&known, "198.51.100.1")]);
+        let fresh: Vec<_> = (1..=400).map(user).collect();
+        let flooding: Vec<_> = (0..60_000).map(|nth| headers(&forged(&signer, nth), "203.0.113.1")).collect();
+        let ended = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let attack = scope.spawn(|| {
+                let (begun, all) = (std::time::Instant::now(), Mutex::new(std::collections::BTreeMap::new()));
+                // Four connections each: more are under way than may wait to be verified.
+                std::thread::scope(|scope| {
+                    let (all, server) = (&all, &server);
+                    for part in flooding.chunks(flooding.len() / 24) {
+                        scope.spawn(move || {
+                            for (answer, count) in flood(server.check, 7300 / 24, part) {
+                                *all.lock().entry(answer).or_insert(0) += count;
+                            }
+                        });
+                    }
+                });
+                ended.store(true, Relaxed);
+                let (answers, seconds) = (all.into_inner(), begun.elapsed().as_secs_f64());
+                println!("{title}: {:.0} forged a second: {answers:?}", answers.values().sum::<u64>() as f64 / seconds);
+            });
+            std::thread::sleep(std::time::Duration::from_secs(1));
+            let measure = |what: &str, tokens: &mut dyn Iterator<Item = &String>| {
+                let (mut times, mut refused) = (Vec::new(), 0);
+                for token in tokens {
+                    if ended.load(Relaxed) {
+                        break;
+                    }
+                    let begun = std::time::Instant::now();
+                    let answers = flood(server.check, u64::MAX, &[headers(token, "198.51.100.1")]);
+                    times.push(begun.elapsed().as_secs_f64() * 1000.0);
+                    refused += answers.into_iter().filter(|((status, _), _)| *status != 200).count();
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                }
+                assert!(!times.is_empty(), "the flood has ended before {what} were measured");
+                times.sort_by(f64::total_cmp);
+                let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
+                println!(
+                    "{title}: {what}: {} checks, {refused} refused, p50 {:.1} ms, p99 {:.1} ms, longest {:.1} ms",
+                    times.len(),
+                    at(0.5),
+                    at(0.99),
+                    at(1.0)
+                );
+            };
+            measure("tokens that come again", &mut std::iter::repeat_n(&known, 200));
+            measure("tokens that come first", &mut fresh.iter());
+            attack.join().unwrap();
+        });
+    }
 }

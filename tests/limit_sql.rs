@@ -440,7 +440,7 @@ async fn a_postgres_schema_is_installed_once_by_many_and_mended_and_never_downgr
 
     client.batch_execute("update headcount.schema_version set version = 7").await.unwrap();
     let newer = store.install().await.unwrap_err();
-    assert!(matches!(newer, SqlError::NewerSchema { found: 7, known: 2 }) && newer.to_string().contains("update"));
+    assert!(matches!(newer, SqlError::NewerSchema { found: 7, known: 3 }) && newer.to_string().contains("update"));
     assert!(bucket.ask("other", Ask::ONE).await.unwrap().is_allowed(), "a refused installation leaves all as it is");
 }
 
@@ -822,7 +822,7 @@ async fn a_mysql_schema_is_installed_once_by_many_and_mended_and_never_downgrade
 
     client.query_drop("UPDATE headcount_version SET version = 7").await.unwrap();
     let newer = store.install().await.unwrap_err();
-    assert!(matches!(newer, SqlError::NewerSchema { found: 7, known: 1 }) && newer.to_string().contains("update"));
+    assert!(matches!(newer, SqlError::NewerSchema { found: 7, known: 2 }) && newer.to_string().contains("update"));
 
     // As if the installation had been cut off before it noted its version.
     client.query_drop("DELETE FROM headcount_version").await.unwrap();
@@ -834,6 +834,44 @@ async fn a_mysql_schema_is_installed_once_by_many_and_mended_and_never_downgrade
                  WHERE table_schema = DATABASE() AND table_name = 'headcount_transactions' AND index_name = 'counted'";
     let columns: Option<String> = client.query_first(index).await.unwrap();
     assert!(columns.unwrap().starts_with("zone_id,bucket_key,blocked,created_at"));
+}
+
+#[tokio::test]
+async fn a_zone_says_what_it_is_for_also_in_a_schema_of_the_first_version() {
+    let url = mysql_database().await;
+    let mut client = mysql_client(&url).await;
+    let store = Mysql::open(&url).unwrap();
+    store.install().await.unwrap();
+    store.set_zone(7, 5, Duration::from_secs(60)).await.unwrap();
+    client.query_drop("ALTER TABLE headcount_zones DROP COLUMN description").await.unwrap();
+    client.query_drop("UPDATE headcount_version SET version = 1").await.unwrap();
+    store.install().await.unwrap();
+    store.describe_zone(7, "wrong passwords \u{1f511} of a user").await.unwrap();
+    store.set_zone(7, 6, Duration::from_secs(60)).await.unwrap();
+    store.describe_zone(8, &"long ".repeat(100)).await.unwrap();
+    let zones: Vec<(u32, u32, String)> =
+        client.query("SELECT id, rate, description FROM headcount_zones").await.unwrap();
+    assert_eq!(zones, [(7, 6, "wrong passwords \u{1f511} of a user".to_owned())]);
+    store.describe_zone(7, &"long ".repeat(100)).await.unwrap();
+}
+
+/// Whatever the server, or whoever calls the procedure, takes for its time zone.
+#[tokio::test]
+async fn times_are_stored_in_utc() {
+    let url = mysql_database().await;
+    let store = Mysql::open(&url).unwrap();
+    store.install().await.unwrap();
+    store.set_zone(7, 5, Duration::from_secs(60)).await.unwrap();
+    let mut client = mysql_client(&url).await;
+    for zone in ["+09:30", "-11:00"] {
+        client.query_drop(format!("SET time_zone = '{zone}', TIMESTAMP = 1763700000")).await.unwrap();
+        client.query_drop("CALL check_velocity(7, 'k')").await.unwrap();
+    }
+    let stored: Vec<String> =
+        client.query("SELECT CAST(created_at AS CHAR) FROM headcount_transactions").await.unwrap();
+    assert_eq!(stored, ["2025-11-21 04:40:00"; 2]);
+    let history = store.velocity(7).history("k", 1).await.unwrap();
+    assert_eq!(history[0].at, Duration::from_secs(1_763_700_000));
 }
 
 #[tokio::test]

@@ -93,17 +93,108 @@ fn who_is_rejected_is_not_charged_and_a_shadow_refuses_nobody() {
 }
 
 #[test]
-fn nothing_is_refused_while_nothing_is_enforced() {
+fn what_is_not_enforced_is_admission_and_limits_hold_all_the_same() {
     for enforcement in ["shadow", "off"] {
         let state = tempdir().unwrap();
-        let text = limit("all", "key = \"constant\"\nrate = \"1/1h\"")
+        let text = limit("all", "key = \"token\"\nrate = \"2/1h\"")
+            + &limit("look", "key = \"token\"\nrate = \"1/1h\"\nshadow = true")
             + &limit("new", "key = \"constant\"\nrate = \"1/1h\"\napplies_to = \"newcomers\"")
+            + &limit("guesses", "key = \"constant\"\nrate = \"1/1h\"\napplies_to = \"refused\"")
             + &format!("[admission]\nenforcement = \"{enforcement}\"\n");
-        let server = start(state.path(), 100, &text);
+        let server = start(state.path(), 1, &text);
         for token in 0..10 {
-            assert_eq!(ask(&server, "", &token.to_string(), &[]).status, 200, "{enforcement}");
+            assert_eq!(ask(&server, "", &token.to_string(), &[]).status, 200, "{enforcement}: nobody is turned away");
+        }
+        let again = [(); 3].map(|()| ask(&server, "", "0", &[]));
+        assert_eq!(again.each_ref().map(|answer| answer.status), [200, 429, 429], "{enforcement}");
+        assert_eq!(again[1].header("x-headcount-limit"), "all");
+        let limits = limits(&server);
+        assert_eq!((&limits[0]["limited"], &limits[1]["limited"]), (&json!(2), &json!(0)), "{enforcement}");
+        assert_eq!(server.status()["decisions"]["limited"], 2, "{enforcement}");
+    }
+}
+
+#[test]
+fn a_server_may_limit_and_admit_everybody() {
+    let state = tempdir().unwrap();
+    let file = state.path().join("headcount.toml");
+    let serve = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        Server::start(state.path(), &["-c", file.to_str().unwrap()], &[])
+    };
+    let server = serve(&limit("api", "key = \"token\"\nrate = \"2/1h\""));
+    let statuses = [(); 3].map(|()| ask(&server, "", "alice", &[]).status);
+    assert_eq!((statuses, ask(&server, "", "bob", &[]).header("x-headcount-decision")), ([200, 200, 429], "exempt"));
+    let status = server.status();
+    assert_eq!((&status["enforcement"], &status["active_users"]["estimate"]), (&json!("off"), &json!(0)));
+    assert!(server.logged().contains("there is no admission.max_active_users"));
+    drop(server);
+    for applies_to in ["newcomers", "refused"] {
+        let rule = limit("door", &format!("key = \"client_ip\"\nrate = \"2/1h\"\napplies_to = \"{applies_to}\""));
+        let both = rule.clone() + &limit("api", "key = \"token\"\nrate = \"2/1h\"");
+        for (text, key) in [(&rule, "admission.max_active_users"), (&both, "limit[0].applies_to")] {
+            std::fs::write(&file, text).unwrap();
+            let output = support::program(state.path()).args(["serve", "-c"]).arg(&file).output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.code() == Some(2) && error.contains(key), "{error}");
         }
     }
+}
+
+#[test]
+fn a_request_without_a_key_shares_a_limit_unless_the_limit_says_otherwise() {
+    let state = tempdir().unwrap();
+    let rule = |name: &str, more: &str| {
+        limit(name, &format!("key = \"header:X-Api-Key\"\nrate = \"2/1h\"\nroutes = [\"/{name}\"]\n{more}"))
+    };
+    let rules = rule("shared", "")
+        + &rule("allowed", "on_missing_key = \"allow\"")
+        + &rule("denied", "on_missing_key = \"deny\"")
+        + &rule("watched", "on_missing_key = \"deny\"\nshadow = true");
+    let server = start(state.path(), 100, &rules);
+    let statuses = |path: &str, more: &[(&str, &str)]| [(); 3].map(|()| ask(&server, path, "alice", more).status);
+    assert_eq!(statuses("/shared", &[]), [200, 200, 429], "leaving the header out is no way around it");
+    assert_eq!(ask(&server, "/shared", "bob", &[]).status, 429, "whoever it is");
+    assert_eq!(statuses("/shared", &[("X-Api-Key", "k")]), [200, 200, 429], "a key has its own");
+    assert_eq!(ask(&server, "/shared", "alice", &[("X-Api-Key", "missing")]).status, 200, "also one of that name");
+    assert_eq!(statuses("/allowed", &[]), [200; 3]);
+    assert_eq!(statuses("/denied", &[]), [429; 3]);
+    let denied = ask(&server, "/denied", "alice", &[]);
+    assert_eq!((denied.header("x-headcount-limit"), denied.header("retry-after")), ("denied", ""));
+    assert!(denied.body.contains("lacks what the limit counts it by"), "{}", denied.body);
+    assert_eq!(statuses("/denied", &[("X-Api-Key", "k")]), [200, 200, 429]);
+    assert_eq!(statuses("/watched", &[]), [200; 3], "a shadow refuses nobody");
+    assert_eq!(limits(&server)[2]["limited"], 5);
+}
+
+#[test]
+fn a_key_may_be_a_list() {
+    let state = tempdir().unwrap();
+    let rules = limit("form", "key = [\"client_ip\", \"path\", \"method\"]\nrate = \"1/1h\"") + TRUST;
+    let server = start(state.path(), 100, &rules);
+    let from = |method: &str, path: &str, address: &str| {
+        let headers = [("Authorization", "Bearer alice"), ("X-Forwarded-For", address)];
+        request(server.check, method, &format!("/v1/check{path}"), &headers, "").status
+    };
+    for (method, path, address) in [
+        ("GET", "/one", "1.1.1.1"),
+        ("GET", "/one", "2.2.2.2"),
+        ("GET", "/two", "1.1.1.1"),
+        ("POST", "/one", "1.1.1.1"),
+    ] {
+        assert_eq!(from(method, path, address), 200, "{method} {path} {address}");
+        assert_eq!(from(method, path, address), 429, "{method} {path} {address}");
+    }
+    for path in ["/ONE", "/one/", "/%6fne", "/one?x=1"] {
+        assert_eq!(from("GET", path, "1.1.1.1"), 429, "{path}: the same path to some backend");
+    }
+    let disguised = ["/x/../one", "//one", "/y;z"].map(|path| from("GET", path, "1.1.1.1"));
+    assert_eq!(disguised, [200, 429, 429], "what could be any path is counted together");
+    let file = state.path().join("validated.toml");
+    std::fs::write(&file, rules + "[admission]\nmax_active_users = 5\n").unwrap();
+    let output = support::program(state.path()).args(["validate", "-c"]).arg(&file).output().unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.contains("key = [\"client_ip\", \"path\", \"method\"]"), "{shown}");
 }
 
 #[test]
@@ -122,6 +213,12 @@ fn a_client_is_its_address_and_nothing_that_it_says_of_it() {
     // A customer has the lower half of an IPv6 address.
     assert_eq!((from(&trusting, "2001:db8::1"), from(&trusting, "2001:db8::2:3")), (200, 429));
     assert_eq!(from(&trusting, "2001:db8:0:1::1"), 200);
+    assert_eq!(
+        (from(&trusting, "64:ff9b::c000:201"), from(&trusting, "64:ff9b::c000:202")),
+        (200, 200),
+        "IPv4 behind NAT64"
+    );
+    assert_eq!((from(&trusting, "64:ff9b::c000:201"), from(&trusting, "192.0.2.1")), (429, 429));
 }
 
 #[test]
@@ -158,7 +255,7 @@ fn each_algorithm_limits_in_memory_and_in_redis() {
             let expected = if matches!(algorithm, "leaky_queue" | "nginx" | "warm_up") { 1 } else { 2 };
             assert_eq!(allowed, expected, "{algorithm} in {store}: {statuses:?}");
             assert_eq!(ask(&server, &format!("/{algorithm}"), "alice", &[("X-Key", "other")]).status, 200);
-            assert_eq!(ask(&server, &format!("/{algorithm}"), "alice", &[]).status, 200, "no key, no limit");
+            assert_eq!(ask(&server, &format!("/{algorithm}"), "alice", &[]).status, 200, "no key is another key");
         }
     }
 }
@@ -331,4 +428,104 @@ fn a_constant_limit_caps_the_newcomers_of_a_server() {
     let status = server.status();
     assert!((18..=22).contains(&status["active_users"]["estimate"].as_u64().unwrap()));
     assert_eq!(status["decisions"]["limited"], 960);
+}
+
+/// Filters that take one stranger in ten for somebody who is in show in thousands of guesses what good ones show in millions.
+#[test]
+fn guesses_at_a_full_house_are_bounded_and_those_who_are_in_or_wait_behind_the_same_address_carry_on() {
+    let state = tempdir().unwrap();
+    let rules = limit("guesses", "key = \"client_ip\"\nrate = \"20/1h\"\napplies_to = \"refused\"")
+        + TRUST
+        + "[window]\ncapacity = 2000\nfalse_positive_rate = 0.1\n[pass]\ncarry = \"header\"\n\
+           [token]\nsecret = \"sixteen bytes, at least\"\n";
+    let server = start(state.path(), 2000, &rules);
+    let shared = [("X-Forwarded-For", "203.0.113.1")];
+    let decide = |token: &str, more: &[(&str, &str)]| {
+        let answer = ask(&server, "", token, more);
+        (answer.status, answer.header("x-headcount-decision").to_owned())
+    };
+    assert_eq!(decide("alice", &shared), (200, "newcomer".into()));
+    let crowd: Vec<_> = (0..2600).map(|nth: u64| at(&format!("10.1.{}.{}", nth >> 8, nth & 255), token(nth))).collect();
+    let came = flood(server.check, u64::MAX, &crowd);
+    assert!(count(&came, 429, "rejected") > 100, "the house is full: {came:?}");
+    // Somebody who waits: of ten, nine are not taken for somebody else.
+    let waits: Vec<_> =
+        (0..10).map(|nth| format!("waits-{nth}")).filter(|token| decide(token, &shared).0 == 429).collect();
+    assert!((1..=10).contains(&waits.len()));
+
+    let guesses: Vec<_> = (0..10_000).map(|nth| at("203.0.113.1", token(nth))).collect();
+    let answers = flood(server.check, u64::MAX, &guesses);
+    let (hits, misses) = (count(&answers, 200, "seen"), count(&answers, 429, "rejected"));
+    // Each of several threads may answer one more.
+    assert!(misses <= 20 - waits.len() as u64 + 8, "{answers:?}");
+    assert!(hits <= 20 && count(&answers, 429, "limited") >= 9_950, "{answers:?}");
+
+    assert_eq!(decide("alice", &shared), (200, "seen".into()), "who is in carries on");
+    for token in &waits {
+        for _ in 0..30 {
+            assert_eq!(decide(token, &shared), (429, "rejected".into()), "who was told to come back is not limited");
+        }
+    }
+    // What an address loses while somebody there guesses: tokens that never were there, of users who are in, too; but for those
+    // with a pass.
+    let bob = crowd[0][0].1.trim_start_matches("Bearer ");
+    let limited = ask(&server, "", bob, &shared);
+    assert_eq!((limited.status, limited.header("x-headcount-limit")), (429, "guesses"));
+    assert!((15..=3600).contains(&limited.header("retry-after").parse::<u64>().unwrap()), "{}", limited.head);
+    let pass = ask(&server, "", bob, &[("X-Forwarded-For", "10.1.0.0")]).header("x-headcount-pass").to_owned();
+    assert_eq!(decide(bob, &[shared[0], ("X-Headcount-Pass", &pass)]), (200, "seen".into()));
+    assert_eq!(decide(bob, &shared), (200, "seen".into()), "now it was there");
+    let elsewhere: Vec<_> =
+        (0..5).map(|nth| decide(&format!("else-{nth}"), &[("X-Forwarded-For", "203.0.113.2")])).collect();
+    assert!(elsewhere.iter().all(|(_, decision)| decision != "limited"), "{elsewhere:?}");
+}
+
+/// In a house with room, whom the limit of newcomers keeps out would gain by a token that is taken for somebody who is in.
+#[test]
+fn whoever_may_not_come_in_may_not_guess_either() {
+    let state = tempdir().unwrap();
+    let rules = limit("newcomers", "key = \"client_ip\"\nrate = \"1/1h\"\napplies_to = \"newcomers\"")
+        + &limit("guesses", "key = \"client_ip\"\nrate = \"2/1h\"\napplies_to = \"refused\"")
+        + TRUST;
+    let server = start(state.path(), 1000, &rules);
+    let limited_by = |token: &str, from: &str| {
+        let answer = ask(&server, "", token, &[("X-Forwarded-For", from)]);
+        (answer.status, answer.header("x-headcount-limit").to_owned())
+    };
+    let (here, elsewhere) = ("203.0.113.1", "203.0.113.2");
+    assert_eq!([limited_by("alice", here).0, limited_by("eve", elsewhere).0], [200; 2]);
+    assert_eq!(
+        ["bob", "carol"].map(|token| limited_by(token, here)),
+        ["newcomers", "newcomers"].map(|l| (429, l.into()))
+    );
+    assert_eq!(["dave", "eve"].map(|token| limited_by(token, here)), ["guesses", "guesses"].map(|l| (429, l.into())));
+    assert_eq!([limited_by("alice", here).0, limited_by("eve", elsewhere).0], [200; 2], "who is in carries on");
+}
+
+#[test]
+fn waiting_users_cost_their_address_no_seat() {
+    let state = tempdir().unwrap();
+    let rule = limit("door", "key = \"client_ip\"\nrate = \"3/1h\"\napplies_to = \"newcomers\"");
+    let server = start(state.path(), 1, &rule);
+    let decide = |token: &str| ask(&server, "", token, &[]).header("x-headcount-decision").to_owned();
+    assert_eq!(decide("alice"), "newcomer");
+    for _ in 0..10 {
+        assert_eq!((decide("bob"), decide("carol")), ("rejected".into(), "rejected".into()));
+    }
+    let order = r#"{"mode":"auto","max_active_users":9}"#;
+    assert_eq!(request(server.admin, "PUT", "/api/v1/override", &[], order).status, 200);
+    assert_eq!(["bob", "carol", "dave"].map(decide), ["newcomer", "newcomer", "limited"]);
+}
+
+/// With room for everybody a guess gains nothing, and who was refused a moment ago comes in.
+#[test]
+fn refusals_are_limited_only_while_the_house_is_full() {
+    let state = tempdir().unwrap();
+    let server =
+        start(state.path(), 1, &limit("guesses", "key = \"constant\"\nrate = \"1/1h\"\napplies_to = \"refused\""));
+    let decide = |token: &str| ask(&server, "", token, &[]).header("x-headcount-decision").to_owned();
+    assert_eq!(["alice", "bob", "carol", "bob"].map(decide), ["newcomer", "rejected", "limited", "rejected"]);
+    let order = r#"{"mode":"auto","max_active_users":9}"#;
+    assert_eq!(request(server.admin, "PUT", "/api/v1/override", &[], order).status, 200);
+    assert_eq!(["carol", "dave", "bob"].map(decide), ["newcomer"; 3]);
 }

@@ -77,6 +77,68 @@ fn half_sent_checks_make_room_for_whole_ones() {
     assert!(closed_for(&server, "check", "room") > 200);
 }
 
+/// What a busy machine does for a moment, made certain: nobody accepts while they come.
+#[test]
+fn a_burst_of_connections_waits_and_none_is_turned_away() {
+    let state = tempdir().unwrap();
+    let server = Server::start(state.path(), &["--max-active-users", "1"], &[]);
+    server.process.pause();
+    let mut clients: Vec<_> = (0..1000)
+        .map(|nth| {
+            let stream = TcpStream::connect_timeout(&server.check, Duration::from_millis(900));
+            let mut stream = stream.unwrap_or_else(|error| panic!("connection {nth}: {error}"));
+            stream.write_all(b"GET /v1/check HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    server.process.signal("-CONT");
+    for client in &mut clients {
+        client.set_read_timeout(Some(support::DEADLINE)).unwrap();
+        let mut status = [0; 12];
+        client.read_exact(&mut status).unwrap();
+        assert_eq!(status.escape_ascii().to_string(), "HTTP/1.1 200");
+    }
+}
+
+/// As many as the server keeps, and twice as many whom it makes room for.
+#[test]
+fn ten_thousand_half_sent_heads_take_bounded_memory() {
+    let pid = std::process::id().to_string();
+    let raised = std::process::Command::new("prlimit").args(["--pid", &pid, "--nofile=12000:"]).status().unwrap();
+    assert!(raised.success(), "this test needs 12,000 files: raise the hard limit (ulimit -Hn)");
+    let state = tempdir().unwrap();
+    let server = Server::start(state.path(), &["--max-active-users", "1"], &[]);
+    assert_eq!(server.check("A").status, 200);
+    let before = server.peak_kib();
+    let most = [HALF_A_HEAD, &[b'x'; 31_000]].concat();
+    let mut clients = Vec::new();
+    for nth in 0..10_000 {
+        clients.push(half_sent(server.check, &most));
+        if nth % 500 == 499 {
+            assert_eq!((server.check("A").status, server.check("B").status), (200, 429), "after {nth}");
+        }
+    }
+    let grown = (server.peak_kib() - before) >> 10;
+    println!("{grown} MiB for {} connections", clients.len());
+    assert!(grown < 320, "{grown} MiB");
+}
+
+/// A proxy that loses a connection before the answer admits.
+#[test]
+fn a_burst_of_more_checks_than_fit_is_answered_to_the_last() {
+    let state = tempdir().unwrap();
+    let server = with_few_files(&state);
+    assert_eq!(server.check("A").status, 200);
+    let check = b"GET /v1/check HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer B\r\n\r\n";
+    let mut clients: Vec<_> = (0..700).map(|_| half_sent(server.check, check)).collect();
+    for (nth, client) in clients.iter_mut().enumerate() {
+        client.set_read_timeout(Some(support::DEADLINE)).unwrap();
+        let mut status = [0; 12];
+        let read = client.read_exact(&mut status);
+        assert!(read.is_ok() && &status == b"HTTP/1.1 429", "{nth}: {read:?} {}", status.escape_ascii());
+    }
+}
+
 /// No file is left: what the operating system refuses ends the connection that can be spared first.
 #[test]
 fn without_a_file_descriptor_another_connection_ends() {
@@ -140,6 +202,82 @@ fn an_answer_arrives_however_long_the_head_is() {
     }
 }
 
+/// Nobody behind the admin port is admitted for want of an answer, so that whoever asks too often is the one to go.
+#[test]
+#[allow(clippy::disallowed_methods)] // Sockets know no other time.
+fn nobody_keeps_others_from_the_admin() {
+    let state = tempdir().unwrap();
+    let token = state.path().join("admin.token");
+    std::fs::write(&token, "the token of the admin").unwrap();
+    let variables = [("HEADCOUNT__ADMIN__TOKEN_FILE", token.to_str().unwrap())];
+    let server = Server::start(state.path(), &["--max-active-users", "1"], &variables);
+    let answers = |what: &str| {
+        let begun = Instant::now();
+        assert_eq!(get(server.admin, "/livez", &[]).status, 200, "beside {what}");
+        assert!(begun.elapsed() < Duration::from_secs(2), "beside {what}: {:?}", begun.elapsed());
+    };
+    let wrong = b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer nonsense\r\n\r\n";
+    let guessing: Vec<_> = (0..300).map(|_| half_sent(server.admin, wrong)).collect();
+    answers("wrong tokens that wait for their answer");
+    drop(guessing);
+    let mut asking: Vec<_> = (0..300).map(|_| half_sent(server.admin, b"")).collect();
+    for _ in 0..3 {
+        for stream in &mut asking {
+            let _ = stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        }
+        answers("clients that ask all the time");
+    }
+}
+
+/// Of several requests at a time on one connection, those that a client gives up would take a server's memory and places.
+#[test]
+fn nobody_is_answered_in_http_2() {
+    let state = tempdir().unwrap();
+    let server = Server::start(state.path(), &["--max-active-users", "1"], &[]);
+    for address in [server.check, server.admin] {
+        let mut stream = half_sent(address, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+        stream.set_read_timeout(Some(support::DEADLINE)).unwrap();
+        let mut said = Vec::new();
+        let _ = stream.read_to_end(&mut said);
+        assert!(said.is_empty() || said.starts_with(b"HTTP/1.1 "), "{}", said.escape_ascii());
+    }
+}
+
+/// As a proxy might send it: the length of its client's body, without the body. The next check must not be read as the body,
+/// nor a part of it as a request.
+#[test]
+fn a_body_that_does_not_come_is_not_taken_from_the_next_request() {
+    let state = tempdir().unwrap();
+    let rules =
+        [("HEADCOUNT__ADMISSION__EXEMPT_PATHS", "/healthz"), ("HEADCOUNT__SERVER__TRUSTED_PROXIES", "127.0.0.1")];
+    let server = Server::start(state.path(), &["--max-active-users", "1"], &rules);
+    assert_eq!(server.check("A").status, 200);
+    let swallowed = "HEAD /v1/check HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer zzz";
+    let hidden = "HEAD /v1/check/healthz HTTP/1.1";
+    for pause in [false, true] {
+        let mut proxy = half_sent(server.check, b"");
+        proxy.set_read_timeout(Some(support::DEADLINE)).unwrap();
+        let head = format!(
+            "HEAD /v1/check HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer B\r\nContent-Length: {}\r\n\r\n",
+            swallowed.len()
+        );
+        let next = format!("{swallowed}{hidden}\r\n\r\n");
+        let mut said = String::new();
+        proxy.write_all(head.as_bytes()).unwrap();
+        if pause {
+            let mut first = [0; 12];
+            proxy.read_exact(&mut first).unwrap();
+            said += std::str::from_utf8(&first).unwrap();
+        }
+        let _ = proxy.write_all(next.as_bytes());
+        let mut rest = Vec::new();
+        let _ = proxy.read_to_end(&mut rest);
+        said += &String::from_utf8_lossy(&rest);
+        assert!(said.starts_with("HTTP/1.1 429") && said.contains("connection: close"), "{said}");
+        assert_eq!(said.matches("HTTP/1.1").count(), 1, "{said}");
+    }
+}
+
 #[test]
 fn unfinished_bodies_take_little_memory_and_no_check_waits_for_them() {
     let state = tempdir().unwrap();
@@ -161,5 +299,9 @@ fn unfinished_bodies_take_little_memory_and_no_check_waits_for_them() {
     let grown = server.resident_kib().saturating_sub(before);
     assert!(grown < 48 << 10, "{grown} KiB for {} bodies", clients.len());
     let json = [("Content-Type", "application/json")];
-    wait_for("a touch", || (request(server.check, "POST", "/v1/touch", &json, "[\"A\"]").status == 200).then_some(()));
+    wait_for("a touch", || {
+        let answer = request(server.check, "POST", "/v1/touch", &json, "[\"A\"]");
+        assert!(matches!(answer.status, 200 | 503), "{answer:?}");
+        (answer.status == 200).then_some(())
+    });
 }

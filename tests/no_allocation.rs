@@ -1,5 +1,6 @@
 //! A decision allocates nothing, whatever it is, nor does the layer for a request that it lets through.
 
+use headcount::limit::{Ask, Memory, Policy, Rate, fixed_window, token_bucket};
 use headcount::time::{ManualClock, Timestamp};
 use headcount::{Decision, Headcount};
 use http::{Request, Response};
@@ -37,8 +38,22 @@ fn no_decision_allocates() {
     assert_eq!(headcount.status().ring.queue_full, 1);
 }
 
+#[test]
+fn a_limiter_in_memory_allocates_nothing_for_a_known_key() {
+    let minute = Duration::from_secs(60);
+    for policy in [Policy::from(token_bucket(Rate::per_minute(1), 1)), fixed_window(1, minute).into()] {
+        let limiter = Memory::builder(policy).max_keys(4).build().unwrap();
+        for key in ["alice", "bob", "carol", "dave", "erin"] {
+            assert!(limiter.ask(key, Ask::ONE).unwrap().is_allowed());
+        }
+        let mut allowed = true;
+        let allocations = allocation_counter::measure(|| allowed = limiter.ask("erin", Ask::ONE).unwrap().is_allowed());
+        assert_eq!((allowed, allocations.count_total), (false, 0));
+    }
+}
+
 /// Answers at once, with what was made before.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Answers(Option<Response<Empty<bytes::Bytes>>>);
 
 impl<B> Service<Request<B>> for Answers {

@@ -76,7 +76,7 @@ fn every_metric_of_the_dashboard_and_the_rules_is_published() {
                  mode_changes_total decision_duration_seconds sync_rounds_total sync_round_duration_seconds \
                  sync_bytes_total sync_age_seconds sync_conflicts_in_a_row ring_fill_ratio ring_false_positive_ratio \
                  ring_coverage_slots ring_memory_bytes refresh_queue_length refresh_queue_full_total \
-                 corrupt_values_total override_active foreign_generation build_info"
+                 corrupt_values_total override_active enforcing foreign_generation build_info"
         .split_whitespace()
     {
         assert!(published.contains(&format!("headcount_{name}")), "{name}: {published:?}");

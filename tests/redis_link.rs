@@ -336,7 +336,7 @@ async fn whatever_redis_says_has_a_class_and_is_counted_there() {
         (Says::ThisAndEnds(b"*5\r\n$3\r\nab"), Unreachable, ""),
         (Says::ThisAndEnds(b""), Unreachable, "before it said anything"),
         (Says::ThisAndEnds(&[0x15, 3, 1, 0, 2, 2, 70]), Refused, "write rediss://"),
-        (Says::ThisAndEnds(b"HTTP/1.1 400 Bad Request\r\n\r\n"), Corrupt, ""),
+        (Says::ThisAndEnds(b"HTTP/1.1 400 Bad Request\r\n\r\n"), Refused, "this port speaks HTTP, not Redis"),
         (Says::Slowly(b"*73\r\n$10\r\n1800000000\r\n"), Timeout, ""),
         (Says::ThisAndZeros(b"$536870912\r\n"), Corrupt, "more than"),
         (Says::ThisAndZeros(b"+"), Corrupt, "more than"),

@@ -233,9 +233,10 @@ fn a_wrong_configuration_ends_with_2_and_says_what_would_do() {
     let max = "[admission]\nmax_active_users = 10\n";
     let complaints = [
         ("", "admission.max_active_users is missing"),
-        ("[admission]\nmax_active_users = 0", "headcount.toml: admission.max_active_users is 0"),
+        ("[admission]\nmax_active_users = 0", "headcount.toml:2:20\n"),
+        ("[admission]\nmax_active_users = 0", "error: admission.max_active_users is 0; it must be between 1 and"),
         ("[admission]\nmax_active_users = 'x'", "headcount.toml"),
-        ("[admission]\nmax_activ_users = 5", "the nearest is admission.max_active_users"),
+        ("[admission]\nmax_activ_users = 5", "did you mean admission.max_active_users?"),
         ("[admission", "headcount.toml"),
         (&format!("{max}[redis]\nurl = 'redis://127.0.0.1:1'"), "head -c 32 /dev/urandom"),
         (&format!("{max}[redis]\nurl = 'http://x'\n[token]\nsecret = '0123456789abcdef'"), "redis.url"),

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 /// Modules by floor, as ARCHITECTURE.md shows them. A file uses only its own module and floors below it.
 const FLOORS: [&[&str]; 9] = [
-    &["time", "threads", "fingerprint", "secret", "store_error", "token_source", "limiter_status", "failpoints"],
-    &["bloom", "jwt", "pass", "room", "sharded"],
+    &["time", "threads", "fingerprint", "secret", "token_source", "limiter_status", "failpoints", "recent", "text"],
+    &["store_error", "bloom", "jwt", "pass", "fleet_mac", "room", "sharded"],
     &["ring", "config", "what_if"],
     &["snapshot"],
     &["headcount"],
@@ -116,5 +116,37 @@ fn the_quickstart_is_short_and_stands_in_the_readme() {
     let readme = fs::read_to_string("README.md").unwrap();
     for line in ["headcount.layer()", ".nest_service(\"/admin\", headcount.admin_router()?)", "axum::serve("] {
         assert!(example.contains(line) && readme.contains(line), "{line}");
+    }
+}
+
+#[test]
+fn the_package_holds_what_the_sources_include_and_no_corpus() {
+    let mut list = std::process::Command::new(env!("CARGO"));
+    let listed = list.args(["package", "--list", "--allow-dirty", "--offline"]).output().unwrap();
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let packed: Vec<_> = listed.lines().collect();
+    assert!(!packed.iter().any(|file| file.contains("__fuzz__")), "the corpus of the fuzz targets is packed");
+    for (path, source) in sources() {
+        for included in source.split("include_str!(\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+            let mut file = path.parent().unwrap().to_owned();
+            for step in included.split('/') {
+                match step {
+                    ".." => assert!(file.pop()),
+                    step => file.push(step),
+                }
+            }
+            let name = file.to_string_lossy().into_owned();
+            assert!(packed.contains(&name.as_str()), "{} includes {name}, which is not packed", path.display());
+        }
+    }
+}
+
+#[test]
+fn dependencies_come_from_one_registry_and_advisories_are_heeded() {
+    let rules: toml::Table = toml::from_str(&fs::read_to_string("deny.toml").unwrap()).unwrap();
+    assert!(rules.contains_key("advisories"));
+    for unknown in ["unknown-registry", "unknown-git"] {
+        assert_eq!(rules["sources"][unknown].as_str(), Some("deny"), "{unknown}");
     }
 }

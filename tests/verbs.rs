@@ -44,6 +44,27 @@ fn the_demo_fills_within_half_a_minute_shows_a_page_and_ends_cleanly() {
 }
 
 #[test]
+fn a_second_crowd_comes_to_the_demo_within_a_minute() {
+    let state = tempdir().unwrap();
+    let mut demo = program(state.path());
+    demo.args(["demo", "--max-active-users", "200", "--admin", "127.0.0.1:0"]);
+    let mut demo = Process(demo.stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(demo.0.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let page = lines.find_map(|line| Some(line.split_once("http://")?.1.trim_end_matches('/').to_owned())).unwrap();
+    let status = said(&run(state.path(), &["status", "--admin", &page]));
+    assert!(status.contains(" of 31 seconds\n"), "the window is half a minute: {status}");
+    let mut second = |mode: &str| {
+        let line = lines.find(|line| line.contains(mode)).expect("a line a second");
+        line[..2].parse::<u64>().unwrap() * 60 + line[3..5].parse::<u64>().unwrap()
+    };
+    let (full, open, full_again) = (second("throttling"), second("open"), second("throttling"));
+    assert!(
+        full < 30 && open < 60 && full_again < 75,
+        "full after {full} s, open after {open}, full after {full_again}"
+    );
+}
+
+#[test]
 fn the_demo_takes_another_port_and_no_other_machine() {
     let state = tempdir().unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -72,9 +93,11 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
     assert_eq!(shown["admission"]["max_active_users"].as_integer(), Some(5));
     assert_eq!(shown["admission"]["resume_ratio"].as_float(), Some(0.9), "defaults are shown, too");
     assert!(!text.contains("canary") && text.contains("[redacted]"), "{text}");
-    assert!(text.contains("doubt: server.trusted_proxies is empty"), "{text}");
+    assert!(text.contains("warning: server.trusted_proxies is empty"), "{text}");
+    let full = said(&validate("[admission]\nmax_active_users = 50\n[window]\ncapacity = 60\n", &[]));
+    assert!(full.contains("warning: ") && full.contains("above half of window.capacity (60)"), "{full}");
     for (bad, key, way_out) in [
-        ("[admission]\nmax_active_user = 5\n", "max_active_user", "the nearest is admission.max_active_users"),
+        ("[admission]\nmax_active_user = 5\n", "max_active_user", "did you mean admission.max_active_users?"),
         ("[admission]\nmax_active_users = 0\n", "max_active_users", "between 1 and"),
         ("[window]\nlength = '30m'\n", "admission.max_active_users", "75 %"),
         (
@@ -99,7 +122,8 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
             "redis.ca_file",
             "/nowhere",
         ),
-        ("[admission\n", "headcount.toml", "TOML"),
+        ("[admission\n", "headcount.toml:1:", "TOML"),
+        (&"# much\n".repeat(20_000), "headcount.toml", "more than 128 KiB"),
     ] {
         let output = validate(bad, &[]);
         let text = said(&output);
@@ -107,6 +131,28 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
         assert!(text.contains(key) && text.contains(way_out), "{bad}: {text}");
     }
     assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 1, "it makes no key and no snapshot");
+}
+
+#[test]
+fn a_reader_that_leaves_changes_no_exit_status() {
+    let state = tempdir().unwrap();
+    let file = state.path().join("headcount.toml");
+    let gone = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        Stdio::from(writer)
+    };
+    let good = "[admission]\nmax_active_users = 5\n";
+    let bad = "[admission]\nmax_active_users = 0\n";
+    let away = format!("{good}[token]\nsecret = 'the key of the fleet'\n[redis]\nurl = 'redis://127.0.0.1:1'\n");
+    for (text, status) in [(good, 0), (bad, 2), (&away, 1)] {
+        std::fs::write(&file, text).unwrap();
+        for (out, error) in [(gone(), Stdio::null()), (Stdio::null(), gone()), (gone(), gone())] {
+            let mut validate = program(state.path());
+            validate.args(["validate", "--live", "-c", file.to_str().unwrap()]).stdout(out).stderr(error);
+            assert_eq!(validate.status().unwrap().code(), Some(status), "{text}");
+        }
+    }
 }
 
 #[test]
@@ -125,14 +171,14 @@ fn a_live_look_finds_what_is_wrong_with_redis() {
     let (code, text) = live(&url);
     assert_eq!(code, Some(0), "{text}");
     for well in ["reachable", "may run scripts", "its clock and this machine's", "version", "no limit of memory"] {
-        assert!(text.contains(&format!("ok     {well}")), "{well}: {text}");
+        assert!(text.contains(&format!("ok       {well}")), "{well}: {text}");
     }
     let left: Vec<String> = redis.ask(&["KEYS", "*"]);
     assert_eq!(left, Vec::<String>::new(), "it leaves nothing behind");
     assert!(text.contains("fleet.expected_nodes is 1"), "{text}");
     let _: i64 = redis.ask(&["ZADD", "headcount:{default}:generations", "1", "0123456789abcdef"]);
     let (code, text) = live(&url);
-    assert!(code == Some(0) && text.contains("doubt  servers with another window or key have used"), "{text}");
+    assert!(code == Some(0) && text.contains("warning  servers with another window or key have used"), "{text}");
     assert!(text.contains("token.earlier_secret_files"), "the way out: {text}");
     let _: () = redis.ask(&["FLUSHALL"]);
     let deployed = [
@@ -145,30 +191,29 @@ fn a_live_look_finds_what_is_wrong_with_redis() {
         (!redis.ask::<Vec<String>>(&["KEYS", "headcount:*:slot:*"]).is_empty()).then_some(())
     });
     let (code, text) = live(&url);
-    assert!(code == Some(0) && text.contains("ok     servers with another capacity have used"), "{text}");
+    assert!(code == Some(0) && text.contains("ok       servers with another capacity have used"), "{text}");
     drop(server);
     let _: () = redis.ask(&["FLUSHALL"]);
     let _: () = redis.ask(&["CONFIG", "SET", "maxmemory", "100mb"]);
     let _: () = redis.ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     let (code, text) = live(&url);
-    assert!(code == Some(0) && text.contains("doubt") && text.contains("allkeys-lru"), "{text}");
+    assert!(code == Some(0) && text.contains("warning") && text.contains("allkeys-lru"), "{text}");
     let _: () = redis.ask(&["ACL", "SETUSER", "reader", "on", ">pw", "~*", "+@read", "+ping", "+client", "+info"]);
     let (code, text) = live(&url.replace("redis://", "redis://reader:pw@"));
-    assert!(code == Some(1) && text.contains("WRONG  it may not") && text.contains("~headcount:*"), "{text}");
+    assert!(code == Some(1) && text.contains("error    it may not") && text.contains("~headcount:*"), "{text}");
     // Every single command that a round sends is needed, also those whose refusal a round would survive.
     redis.add_narrow_user();
-    let _: () = redis.ask(&["ACL", "SETUSER", "headcount", "+ping"]);
     let narrow = url.replace("redis://", "redis://headcount:password@");
     let (code, text) = live(&narrow);
-    assert!(code == Some(0) && text.contains("ok     may run scripts"), "{text}");
+    assert!(code == Some(0) && text.contains("ok       may run scripts"), "{text}");
     for command in ["hget", "hmget", "hset", "hstrlen", "pexpire", "type", "del", "time", "zadd", "zcount", "zrem"]
         .into_iter()
-        .chain(["zrange", "zrevrange", "zremrangebyscore", "evalsha"])
+        .chain(["zrange", "zrevrange", "zrevrangebyscore", "zremrangebyscore", "evalsha"])
         .chain(["set", "rename", "mget", "get", "getrange", "strlen"])
     {
         let _: () = redis.ask(&["ACL", "SETUSER", "headcount", &format!("-{command}")]);
         let (code, text) = live(&narrow);
-        assert!(code == Some(1) && text.contains("WRONG  it may not"), "without {command}: {text}");
+        assert!(code == Some(1) && text.contains("error    it may not"), "without {command}: {text}");
         let _: () = redis.ask(&["ACL", "SETUSER", "headcount", &format!("+{command}")]);
     }
     // By the rule that is printed, it may.
@@ -191,7 +236,7 @@ fn a_live_look_finds_what_is_wrong_with_redis() {
     let (code, text) = live(&url);
     assert!(code == Some(1) && text.contains("replica"), "{text}");
     let (code, text) = live("redis://127.0.0.1:1/0");
-    assert!(code == Some(1) && text.contains("WRONG  it cannot be reached"), "{text}");
+    assert!(code == Some(1) && text.contains("error    it cannot be reached"), "{text}");
 }
 
 #[test]
@@ -222,6 +267,8 @@ fn an_operator_looks_and_steers_from_a_shell() {
     assert!(server.logged().contains("ann") && server.logged().contains("an operator set the override"));
     let (code, text) = ask(&["override", "auto", "--max-active-users", "17000"]);
     assert!(code == Some(1) && text.contains("422") && text.contains("between 1 and 16384"), "{text}");
+    let (code, text) = ask(&["override", "auto", "--max-active-users", "9000"]);
+    assert!(code == Some(0) && text.contains("warning: ") && text.contains("false positive ratio"), "{text}");
     let (code, text) = ask(&["override", "auto", "--max-active-users", "3"]);
     assert!(code == Some(0) && text.starts_with("auto until "), "{text}");
     assert_eq!((ask(&["override", "auto"]).0, server.decide("C").as_str()), (Some(0), "rejected"));
@@ -269,14 +316,19 @@ fn the_screen_says_what_other_xs_would_have_done() {
         let screen = said(&run(state.path(), &["status", "--admin", &admin]));
         (screen.contains("with X = 50 ") && screen.contains("of 120")).then_some(screen)
     });
-    assert_eq!(screen.matches("refused first").count(), 6, "{screen}");
+    assert_eq!(screen.matches("refused first").count(), 10, "{screen}");
+    assert!(screen.starts_with("THROTTLING  120 of 100 active users, 120 %"), "{screen}");
+    assert!(screen.contains("X would have 100 of them in"), "{screen}");
+    let (status, history) = (server.status(), get(server.admin, "/api/v1/history?minutes=30", &[]).json());
+    assert_eq!((&status["active_users"]["estimate"], &status["simulated_users"]), (&120.into(), &100.into()));
+    assert_eq!(history["samples"].as_array().unwrap().last().unwrap()["active_users"], 120, "{history}");
 }
 
 #[test]
 fn every_verb_explains_itself_and_every_shell_completes_them() {
     let state = tempdir().unwrap();
     let help = said(&run(state.path(), &["--help"]));
-    for verb in ["serve", "demo", "validate", "size", "config", "status", "override", "completions"] {
+    for verb in ["serve", "demo", "validate", "size", "config", "status", "healthcheck", "override", "completions"] {
         assert!(help.contains(verb), "{help}");
         let output = run(state.path(), &[verb, "--help"]);
         assert!(output.status.success() && said(&output).contains("Usage: headcount"), "{verb}");

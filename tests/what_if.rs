@@ -63,7 +63,7 @@ fn shadow_and_what_if_refuse_whom_enforcement_refuses() {
     println!("X = {X}: of {came} who came, {enforced} were refused first, {shadowed} in shadow");
     assert!(enforced > came / 20 && enforced < came, "the trace tells nothing");
     assert!(enforced.abs_diff(shadowed) as f64 <= 0.02 * enforced as f64, "{enforced} enforced, {shadowed} in shadow");
-    assert_eq!(status.what_if.len(), 6);
+    assert_eq!(status.what_if.len(), 10);
     for told in &status.what_if {
         let (enforced, ..) = play(&trace, Enforcement::Enforce, told.max_active_users);
         let [really, said] = [enforced as f64 / came as f64, told.refused as f64 / told.first_attempts as f64];

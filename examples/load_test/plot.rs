@@ -143,7 +143,7 @@ fn column_head(root: &Area<'_>, report: &Report, all: &[Report], left: i32) -> D
     let wronged = report.wrongly_rejected();
     let is_best = all.iter().all(|other| other.wrongly_rejected() >= wronged);
     let broken: Vec<_> = verdict::verdicts(report).iter().filter(|each| !each.kept).map(|each| each.fault).collect();
-    let players = format!("{wronged} players wrongly rejected");
+    let players = format!("{wronged} wrongly rejected");
     let (word, color) = match broken.as_slice() {
         [] if is_best => (players, GREEN),
         [] => (players, ORANGE),

@@ -46,7 +46,7 @@ pub fn was_tested(report: &Report) -> bool {
 fn who_is_in_stays_in(report: &Report) -> Verdict {
     let (wronged, young) = (report.wrongly_rejected_older, report.wrongly_rejected_younger);
     let text = format!(
-        "{} players wrongly rejected in mid-session: {wronged} in for more than 20 rounds (0 promised), {young} for less",
+        "{wronged} players in for more than 20 rounds were wrongly rejected (0 promised), and {young} in for less: {} in all",
         report.wrongly_rejected()
     );
     Verdict { kept: wronged == 0, text, fault: "forgets players" }

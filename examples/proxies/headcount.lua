@@ -1,14 +1,34 @@
 -- Asks headcount about a request, and gives the client the answer if it is a refusal. Otherwise sets txn.headcount_status
 -- (200; nothing if headcount does not answer), _decision, _mode, _pass and _cookie.
+--
+-- If headcount does not answer in time, the gate says so with a status of 500 or more. An answer that is not the gate's, or a 503
+-- after the whole wait for a turn, means that HAProxy has no place for another check: that is no silence, and lets nobody in.
 
 local GATE = "abns@headcount"
 local FORWARDED = { "authorization", "x-headcount-pass", "accept", "origin", "access-control-request-method" }
 
-local HOPS = { connection = true, ["keep-alive"] = true, ["transfer-encoding"] = true, ["content-length"] = true }
+-- A request with more values of these is refused: HAProxy 2.6 cannot send many, and ends.
+local MOST_VALUES = 16
+
+-- How long the gate lets a check wait for its turn at most ("timeout queue"), in seconds.
+local LONGEST_WAIT = 5
+
+local HOPS = { connection = true, ["keep-alive"] = true, ["transfer-encoding"] = true, ["content-length"] = true,
+    ["x-headcount-gate"] = true }
+
+local function now()
+    local time = core.now()
+    return time.sec + time.usec / 1000000
+end
+
+local function no_place(txn)
+    txn:done(txn:reply { status = 503, headers = { ["retry-after"] = { "1" } } })
+end
 
 core.register_action("headcount", { "http-req" }, function(txn)
     local asked = txn.http:req_get_headers()
     local headers = { host = { "headcount" } }
+    local count = 0
     for _, name in ipairs(FORWARDED) do
         if asked[name] then
             local values = {}
@@ -16,17 +36,28 @@ core.register_action("headcount", { "http-req" }, function(txn)
                 values[place + 1] = asked[name][place]
             end
             headers[name] = values
+            count = count + #values
         end
+    end
+    if count > MOST_VALUES then
+        txn:done(txn:reply { status = 400 })
     end
     headers["x-original-method"] = { txn.sf:method() }
     headers["x-original-uri"] = { txn.sf:pathq() }
     headers["x-forwarded-for"] = { txn.sf:src() }
     headers["x-forwarded-proto"] = { txn.sf:ssl_fc() == "1" and "https" or "http" }
 
+    local since = now()
     local ok, answer = pcall(function()
-        return core.httpclient():get { url = "http://headcount/v1/check", dst = GATE, headers = headers, timeout = 100 }
+        return core.httpclient():get { url = "http://headcount/v1/check", dst = GATE, headers = headers, timeout = 6000 }
     end)
-    if not ok or not answer or not answer.status or answer.status == 0 or answer.status >= 500 then
+    if not ok or not answer or not answer.headers or not answer.headers["x-headcount-gate"] then
+        no_place(txn)
+    end
+    if answer.status == 503 and now() - since >= LONGEST_WAIT then
+        no_place(txn)
+    end
+    if answer.status >= 500 then
         return
     end
     if answer.status ~= 200 then

@@ -108,7 +108,7 @@ impl Server {
             .sharing(fleet.design.sharing)
             .seed(seed);
         let (headcount, worker) = builder.build().expect("a plan stays within the bounds of the configuration");
-        let exchange = headcount.exchange_by("simulated", fleet.design.protocol);
+        let exchange = headcount.exchange_by("simulated", "", fleet.design.protocol);
         let current = glance(&headcount).current;
         Self {
             life,

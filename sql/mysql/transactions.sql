@@ -1,5 +1,11 @@
--- The transactions: every attempt, let through or blocked, with its number and when it was. Times are UTC, whole seconds:
--- a DATETIME knows neither summer time nor the year 2038.
+-- The transactions: every attempt, let through or blocked.
+--
+-- id           its number; later ones of a key have higher ones
+-- zone_id      which zone, and bucket_key: which bucket of it. A key of 255 bytes ends in the SHA-256 of a longer one
+-- blocked      1 if it was refused: it is history, and does not count
+-- created_at   when it was, in UTC and whole seconds, whatever the server's time zone is: a DATETIME is stored as it is
+--              written, and knows neither summer time nor the year 2038
+-- permits      how many permits it was for
 --
 -- The index `counted` answers the one question of the hot path, how many were let through in the window, without reading
 -- the table; `oldest` is for the purge. The published table has neither.

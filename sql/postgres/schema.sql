@@ -1,4 +1,4 @@
--- The tables of the PostgreSQL store, in a schema of their own. Version 2.
+-- The tables of the PostgreSQL store, in a schema of their own. Version 3.
 --
 -- Takes nothing; times are nanoseconds since the Unix epoch unless said. Returns nothing.
 -- Atomic: install() runs it inside one transaction that holds an advisory lock, so that two installs follow each other.
@@ -22,6 +22,13 @@ create table if not exists headcount.buckets (
 ) with (fillfactor = 70);
 -- Version 1 did not say under which policy: its rows are taken to be told under that which asks first.
 alter table headcount.buckets add column if not exists span_ns bigint, add column if not exists interval_ns bigint;
+
+-- One row: the last bucket that the purge has looked at.
+create table if not exists headcount.purge_place (
+  one boolean primary key default true check (one),
+  up_to bytea not null default ''
+);
+insert into headcount.purge_place default values on conflict do nothing;
 
 -- The table of the published function: whole tokens, and when they were counted.
 create table if not exists headcount.rate_limiting_token_bucket (

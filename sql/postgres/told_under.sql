@@ -1,4 +1,4 @@
--- Tells a bucket's state under another policy: who had so many permits keeps so many, who is in debt stays so.
+-- Tells a bucket's state under another policy: what was used, and has not come back, stays used.
 --
 -- tat, as_of                  the state, as it was told under the old policy
 -- old_span, old_interval      the old policy, as in `ask`; null is the new one
@@ -14,8 +14,7 @@ create or replace function headcount.told_under(
 language plpgsql immutable as $$
 declare
   at_ns bigint;
-  spent numeric := 0;
-  had numeric := 0;
+  used numeric;
 begin
   if old_span is null or old_interval is null or (old_span = new_span and old_interval = new_interval) then
     return;
@@ -27,8 +26,7 @@ begin
     tat := as_of;
     return;
   end if;
-  spent := div(greatest(tat::numeric - at_ns, 0) * abs(new_interval) + abs(old_interval) - 1, abs(old_interval));
-  had := div(old_span::numeric, abs(old_interval)) * abs(new_interval);
-  tat := least(as_of + greatest(spent + new_span - had, 0), 9223372036854775807)::bigint;
+  used := div(greatest(tat::numeric - at_ns, 0) * abs(new_interval) + abs(old_interval) - 1, abs(old_interval));
+  tat := least(as_of + used, 9223372036854775807)::bigint;
 end
 $$;

@@ -20,9 +20,11 @@ const MIN_TOKEN_BYTES: usize = 16;
 /// Changes need it where there is no token.
 const CHANGE: HeaderName = HeaderName::from_static("x-headcount-change");
 
-/// How long the answer to a wrong token takes, and how many such answers are on their way at a time.
+/// How long the answer to a wrong token takes, how many such answers are on their way at a time, and how many connections wait
+/// for one: a quarter of those that a listener of ours has.
 const WRONG_TOKEN_TIME: Duration = Duration::from_millis(200);
 const MOST_SLOW: usize = 4;
+const MOST_WAITING: usize = 32;
 
 /// The rules of the admin listener.
 pub(super) struct Access {
@@ -32,7 +34,8 @@ pub(super) struct Access {
     listen: Option<IpAddr>,
     open_metrics: bool,
     allow_proxied: bool,
-    /// Who has shown a wrong token waits for the answer; so many may wait at a time.
+    /// Who has shown a wrong token waits for a place, and then for the answer.
+    waiting: Semaphore,
     slow: Semaphore,
     wrong_tokens: Arc<AtomicU64>,
 }
@@ -106,6 +109,7 @@ impl Access {
             listen,
             open_metrics: config.open_metrics,
             allow_proxied: config.allow_proxied,
+            waiting: Semaphore::new(MOST_WAITING),
             slow: Semaphore::new(MOST_SLOW),
             wrong_tokens: Arc::default(),
         })
@@ -116,9 +120,11 @@ impl Access {
         Arc::clone(&self.wrong_tokens)
     }
 
-    /// Whoever guesses gets few tries a second; the right token never waits.
+    /// Whoever guesses over few connections gets few tries a second. Over many, the places of those who wait would be everybody's:
+    /// the others are answered at once. The right token never waits.
     async fn slow_down(&self) {
         self.wrong_tokens.fetch_add(1, Relaxed);
+        let Ok(_place) = self.waiting.try_acquire() else { return };
         let Ok(_turn) = self.slow.acquire().await else { return };
         tokio::time::sleep(WRONG_TOKEN_TIME).await;
     }

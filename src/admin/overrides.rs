@@ -1,8 +1,9 @@
 //! The operator's word over HTTP.
 
 use super::{Admin, BadQuery, problem};
-use crate::headcount::{OverrideOrder, misleads};
+use crate::headcount::{OverrideError, OverrideOrder};
 use crate::room::OverrideMode;
+use crate::text::misleads;
 use axum::Extension;
 use axum::Json;
 use axum::body::Bytes;
@@ -75,8 +76,17 @@ pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: By
             );
             Json(admin.headcount.status().operator).into_response()
         }
-        Err(error) => problem(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
+        Err(error) => refused(&error),
     }
+}
+
+/// An order that has changed nothing.
+fn refused(error: &OverrideError) -> Response {
+    let status = match error {
+        OverrideError::Superseded { .. } => StatusCode::CONFLICT,
+        _ => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    problem(status, error.to_string())
 }
 
 /// The query of `DELETE /api/v1/override`.
@@ -101,9 +111,13 @@ pub(super) async fn clear(
             "by has at most 100 characters, and none that control a terminal or the direction of text; such as ?by=ann";
         return problem(StatusCode::BAD_REQUEST, why);
     }
-    if admin.headcount.clear_override() {
-        let [by, from] = [&by, &from].map(|who| who.as_deref().unwrap_or("unknown"));
-        tracing::info!(?by, from, "an operator took the override back");
+    match admin.headcount.clear_override() {
+        Ok(true) => {
+            let [by, from] = [&by, &from].map(|who| who.as_deref().unwrap_or("unknown"));
+            tracing::info!(?by, from, "an operator took the override back");
+        }
+        Ok(false) => {}
+        Err(error) => return refused(&error),
     }
     Json(admin.headcount.status().operator).into_response()
 }

@@ -100,8 +100,8 @@ impl Jwt {
             return Err(value("token.jwt.claim", &self.claim, "name the claim that holds the user, such as \"sub\""));
         }
         if self.keys.is_empty() && self.jwks_url.is_none() {
-            let expected = "no token could be verified; name files of keys here, or set token.jwt.jwks_url";
-            return Err(value("token.jwt.keys", "nothing", expected));
+            let why = "no token could be verified; name files of keys here, or set token.jwt.jwks_url";
+            return Err(ConfigError::Missing { key: "token.jwt.keys", why });
         }
         let parse = |url: &Secret| {
             let refused = |why| ConfigError::JwksUrl { found: url.clone(), why };

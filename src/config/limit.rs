@@ -2,7 +2,8 @@
 
 use super::{A_PATH, ConfigError, PathPatterns, Secret, whole, whole_if_any, word};
 use crate::token_source::is_http_token;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -29,8 +30,11 @@ use std::time::Duration;
 pub struct Limit {
     /// For headers, status and metrics: 1 to 64 of the characters `A-Z a-z 0-9 - _ .`, and no other limit's.
     pub name: String,
-    /// Whose requests are counted together.
+    /// Whose requests are counted together: one word, or a list of words that count together what they all agree in.
     pub key: LimitKey,
+    /// What becomes of a request that has no such key, or lacks a part of it.
+    #[serde(default, deserialize_with = "word")]
+    pub on_missing_key: OnMissingKey,
     /// How it counts.
     #[serde(default, deserialize_with = "word")]
     pub algorithm: Algorithm,
@@ -44,7 +48,7 @@ pub struct Limit {
     #[serde(default = "ten_seconds", with = "humantime_serde")]
     pub warm_up: Duration,
     /// How long an answer is held back at most until there are permits. A proxy that waits for less takes headcount for
-    /// silent, and admits: those of our recipes wait 100 ms.
+    /// silent, and admits: those of our recipes wait 100 ms; each says so where it begins.
     #[serde(default, with = "humantime_serde")]
     pub max_wait: Duration,
     /// Whom it concerns.
@@ -56,8 +60,8 @@ pub struct Limit {
     /// Where its keys are.
     #[serde(default, deserialize_with = "word")]
     pub store: LimitStore,
-    /// The most keys that are held in memory, some 100 bytes each and more with `sliding_log`; new ones are then answered as
-    /// `on_store_error` says.
+    /// The most keys that are held in memory, some 110 bytes each and more with `sliding_log`. Then a new key takes the place
+    /// of one that was not asked for in a while.
     #[serde(default = "a_million", deserialize_with = "whole")]
     pub max_keys: u64,
     /// How long its store may take to answer.
@@ -74,15 +78,17 @@ pub struct Limit {
     pub shadow: bool,
 }
 
-/// Whose requests are counted together. A request without such a key is not limited by it.
+/// Whose requests are counted together.
 ///
 /// ```
-/// use headcount::config::LimitKey;
+/// use headcount::config::{Limit, LimitKey};
 /// assert_eq!("header:X-Api-Key".parse(), Ok(LimitKey::Header("X-Api-Key".into())));
-/// assert!("path".parse::<LimitKey>().is_err());
+/// assert!("cookie".parse::<LimitKey>().is_err());
+/// let limit: Limit = toml::from_str("name = 'login'\nkey = ['client_ip', 'path']\nrate = '5/1m'")?;
+/// assert_eq!(limit.key, LimitKey::All(vec![LimitKey::ClientIp, LimitKey::Path]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LimitKey {
     /// The token as it was sent. Who gets another token gets another limit.
     Token,
@@ -92,19 +98,50 @@ pub enum LimitKey {
     ClientIp,
     /// The value of a header.
     Header(String),
+    /// The path without its query, as a lenient backend reads it; paths that it could read as any other are counted together.
+    /// A client can make paths up, so name those that you mean in `routes`.
+    Path,
+    /// The method.
+    Method,
     /// All requests together.
     Constant,
+    /// Several of them: requests that agree in all are counted together.
+    All(Vec<LimitKey>),
+}
+
+/// What becomes of a request without the key that a limit counts by.
+///
+/// ```
+/// use headcount::config::{Limit, OnMissingKey};
+/// let limit = |more: &str| {
+///     toml::from_str::<Limit>(&format!("name = 'api'\nkey = 'header:X-Api-Key'\nrate = '20/s'\n{more}"))
+/// };
+/// assert_eq!(limit("").unwrap().on_missing_key, OnMissingKey::Shared);
+/// assert_eq!(limit("on_missing_key = 'deny'").unwrap().on_missing_key, OnMissingKey::Deny);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnMissingKey {
+    /// It is not limited.
+    Allow,
+    /// It is refused.
+    Deny,
+    /// All such requests are counted together, so that leaving a header out is no way around a limit.
+    #[default]
+    Shared,
 }
 
 /// A word that names no key.
 ///
 /// ```
 /// use headcount::config::LimitKey;
-/// let error = "path".parse::<LimitKey>().unwrap_err();
-/// assert!(error.to_string().starts_with("\"path\" is no key of a limit; use \"token\", \"subject\""));
+/// let error = "cookie".parse::<LimitKey>().unwrap_err();
+/// assert!(error.to_string().starts_with("\"cookie\" is no key of a limit; use \"token\", \"subject\""));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} is no key of a limit; use \"token\", \"subject\", \"client_ip\", \"header:NAME\" or \"constant\"")]
+#[error(
+    "{found:?} is no key of a limit; use \"token\", \"subject\", \"client_ip\", \"header:NAME\", \"path\", \"method\" or \"constant\""
+)]
 pub struct LimitKeyError {
     found: String,
 }
@@ -162,8 +199,14 @@ pub enum AppliesTo {
     /// Every request that was admitted.
     #[default]
     All,
-    /// Newcomers, before they take a seat: whoever is refused takes none. In memory only.
+    /// Newcomers, before they take a seat: whoever is refused takes none, and only who takes one is charged. In memory only.
     Newcomers,
+    /// Tokens that are refused: by a house without room, by a limit of newcomers, or because their signature is wrong. Each is
+    /// charged once. While a
+    /// key has used its limit up, tokens that are new to it are refused without being looked up or verified: so nobody tries
+    /// one after another until one is taken for a user who is in. Tokens that were answered under the same key before carry
+    /// on, whether they are in or wait. In memory only, with a key that is not made of the token.
+    Refused,
 }
 
 /// Where a limiter's keys are.
@@ -294,6 +337,7 @@ impl Default for Limit {
         Self {
             name: String::new(),
             key: LimitKey::Constant,
+            on_missing_key: OnMissingKey::default(),
             algorithm: Algorithm::default(),
             rate: Quota { permits: 1, time: Duration::from_secs(1) },
             burst: None,
@@ -311,36 +355,55 @@ impl Default for Limit {
     }
 }
 
-/// How long the proxies of our recipes wait for an answer; then they admit.
-const PROXIES_WAIT: Duration = Duration::from_millis(100);
+/// How long each recipe's proxy waits for an answer; then it admits. Whoever changes one changes it here and in the recipe's file:
+/// a test holds them to each other.
+pub(crate) const RECIPES_WAIT: [(&str, Duration); 4] = [
+    ("nginx", Duration::from_millis(100)),
+    ("caddy", Duration::from_millis(100)),
+    ("envoy", Duration::from_millis(100)),
+    ("haproxy", Duration::from_millis(100)),
+];
+
+/// The recipes whose proxies do not wait for so long, in words; `None` if all do.
+fn too_long_for(time: Duration) -> Option<String> {
+    let impatient: Vec<_> = RECIPES_WAIT.iter().filter(|(_, waits)| *waits <= time).collect();
+    let shortest = impatient.iter().map(|(_, waits)| *waits).min()?;
+    let names: Vec<_> = impatient.iter().map(|(name, _)| *name).collect();
+    Some(format!("{} (recipes for {})", humantime::format_duration(shortest), names.join(", ")))
+}
 
 impl Limit {
     /// What is legal, and will not do what it seems to, in words.
-    pub(crate) fn doubts(&self, trusted_proxies: &[String]) -> Vec<&'static str> {
+    pub(crate) fn doubts(&self, trusted_proxies: &[String]) -> Vec<String> {
+        let mut doubts = Vec::new();
+        if trusted_proxies.is_empty() {
+            if self.key.has(&LimitKey::ClientIp) {
+                doubts.push(
+                    "server.trusted_proxies is empty: behind a proxy, all requests come from its address".to_owned(),
+                );
+            }
+            if !self.routes.is_empty() || self.key.has(&LimitKey::Path) {
+                doubts.push(
+                    "server.trusted_proxies is empty: of the paths that proxies tell, only Envoy's is known".to_owned(),
+                );
+            }
+        }
+        if let Some(waits) = too_long_for(self.max_wait) {
+            doubts.push(format!(
+                "max_wait is as long as proxies wait for an answer, or longer: after {waits} they admit"
+            ));
+        }
         let asks_a_store = self.store != LimitStore::Memory;
-        let denies_late = asks_a_store && self.on_store_error == OnStoreError::Deny && self.within >= PROXIES_WAIT;
-        [
-            (
-                self.key == LimitKey::ClientIp && trusted_proxies.is_empty(),
-                "server.trusted_proxies is empty: behind a proxy, all requests come from its address",
-            ),
-            (
-                !self.routes.is_empty() && trusted_proxies.is_empty(),
-                "server.trusted_proxies is empty: of the paths that proxies tell, only Envoy's is known",
-            ),
-            (
-                self.max_wait >= PROXIES_WAIT,
-                "max_wait is as long as the proxies of our recipes wait for an answer, or longer: then they admit",
-            ),
-            (
-                denies_late,
-                "on_store_error is deny, but within is as long as the proxies of our recipes wait for an answer, or longer: \
-                 while the store hangs they admit; lower it below 100ms, or have them wait longer",
-            ),
-        ]
-        .into_iter()
-        .filter_map(|(holds, doubt)| holds.then_some(doubt))
-        .collect()
+        if let Some(waits) = too_long_for(self.within)
+            && asks_a_store
+            && self.on_store_error == OnStoreError::Deny
+        {
+            doubts.push(format!(
+                "on_store_error is deny, but within is as long as proxies wait for an answer, or longer: while the store hangs, they \
+                 admit after {waits}; lower it below that, or have them wait longer"
+            ));
+        }
+        doubts
     }
 
     /// Holds the limit to what its fields say of each other; `others` come before it.
@@ -357,20 +420,29 @@ impl Limit {
         if let Err(found) = PathPatterns::parse(&self.routes) {
             return value("limit.routes", found, A_PATH);
         }
-        if self.key == LimitKey::Subject && config.token.jwt.is_none() {
+        if self.key.has(&LimitKey::Subject) && config.token.jwt.is_none() {
             let expected = "there is no subject without verified tokens; add [token.jwt], or use token";
             return value("limit.key", "subject".into(), expected);
         }
-        if self.applies_to == AppliesTo::Newcomers && *store != LimitStore::Memory {
-            let expected = "limits of newcomers are asked while a seat is taken, which waits for no store; use memory";
+        if self.applies_to != AppliesTo::All && *store != LimitStore::Memory {
+            let expected = "limits of newcomers and of refusals are asked while a request is decided, which waits for no store; use memory";
             return value("limit.store", format!("{store:?}").to_lowercase(), expected);
         }
-        if !self.max_wait.is_zero() && (self.applies_to == AppliesTo::Newcomers || *store == LimitStore::Mysql) {
+        if self.applies_to != AppliesTo::All && config.only_limits() {
+            let expected =
+                "without admission.max_active_users everybody is admitted, and nobody refused; set it, or limit all";
+            return value("limit.applies_to", format!("{:?}", self.applies_to).to_lowercase(), expected);
+        }
+        if self.applies_to == AppliesTo::Refused && self.key.is_of_caller() {
+            let expected = "whoever guesses shows another one each time; limit refusals by client_ip";
+            return value("limit.key", self.key.to_string(), expected);
+        }
+        if !self.max_wait.is_zero() && (self.applies_to != AppliesTo::All || *store == LimitStore::Mysql) {
             let found = humantime::format_duration(self.max_wait).to_string();
             return value(
                 "limit.max_wait",
                 found,
-                "limits of newcomers and those in mysql answer at once; leave it out",
+                "limits of newcomers and of refusals, and those in mysql, answer at once; leave it out",
             );
         }
         if self.within.is_zero() || self.max_keys == 0 {
@@ -397,13 +469,14 @@ impl Limit {
         }
         let in_database = matches!(store, LimitStore::Postgres | LimitStore::Mysql);
         if in_database && config.token.secret.is_none() && config.token.secret_file.is_none() {
-            let expected = "a database knows keys by the hash of this secret, which all servers must share; to make one: \
+            let why = "a database knows keys by the hash of this secret, which all servers must share; to make one: \
                             head -c 32 /dev/urandom | base64 > fingerprint.key";
-            return value("token.secret_file", "nothing".into(), expected);
+            return Err(ConfigError::Missing { key: "token.secret_file", why });
         }
         if *store == LimitStore::Mysql {
             let Some(zone) = self.zone else {
-                return value("limit.zone", "nothing".into(), "with mysql, give the limit a number of its own");
+                let why = "with mysql, give the limit a number of its own";
+                return Err(ConfigError::Missing { key: "limit.zone", why });
             };
             if others.iter().any(|other| other.store == LimitStore::Mysql && other.zone == Some(zone)) {
                 return value("limit.zone", zone.to_string(), "another limit has this zone; give each its own");
@@ -426,6 +499,8 @@ impl FromStr for LimitKey {
             None if text == "token" => Ok(Self::Token),
             None if text == "subject" => Ok(Self::Subject),
             None if text == "client_ip" => Ok(Self::ClientIp),
+            None if text == "path" => Ok(Self::Path),
+            None if text == "method" => Ok(Self::Method),
             None if text == "constant" => Ok(Self::Constant),
             Some(("header", name)) if is_http_token(name) => Ok(Self::Header(name.to_owned())),
             _ => Err(LimitKeyError { found: text.to_owned() }),
@@ -433,17 +508,57 @@ impl FromStr for LimitKey {
     }
 }
 
-impl TryFrom<String> for LimitKey {
-    type Error = LimitKeyError;
+impl LimitKey {
+    /// The words of a list, or the one.
+    pub(crate) fn parts(&self) -> &[Self] {
+        match self {
+            Self::All(parts) => parts,
+            one => std::slice::from_ref(one),
+        }
+    }
 
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
+    fn has(&self, part: &Self) -> bool {
+        self.parts().contains(part)
+    }
+
+    /// Whether it takes a token, or the user whom one names.
+    pub(crate) fn is_of_caller(&self) -> bool {
+        self.parts().iter().any(|part| matches!(part, Self::Token | Self::Subject))
     }
 }
 
-impl From<LimitKey> for String {
-    fn from(key: LimitKey) -> Self {
-        key.to_string()
+impl<'de> Deserialize<'de> for LimitKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl<'de> Visitor<'de> for Words {
+            type Value = LimitKey;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key of a limit, such as \"client_ip\", or a list of them")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<LimitKey, E> {
+                word.parse().map_err(E::custom)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<LimitKey, A::Error> {
+                let mut parts = Vec::new();
+                while let Some(word) = list.next_element::<String>()? {
+                    parts.push(word.parse().map_err(A::Error::custom)?);
+                }
+                if parts.is_empty() { Err(A::Error::invalid_length(0, &self)) } else { Ok(LimitKey::All(parts)) }
+            }
+        }
+        deserializer.deserialize_any(Words)
+    }
+}
+
+impl Serialize for LimitKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::All(parts) => serializer.collect_seq(parts.iter().map(ToString::to_string)),
+            one => serializer.collect_str(one),
+        }
     }
 }
 
@@ -454,7 +569,13 @@ impl fmt::Display for LimitKey {
             Self::Subject => f.write_str("subject"),
             Self::ClientIp => f.write_str("client_ip"),
             Self::Header(name) => write!(f, "header:{name}"),
+            Self::Path => f.write_str("path"),
+            Self::Method => f.write_str("method"),
             Self::Constant => f.write_str("constant"),
+            Self::All(parts) => {
+                let words: Vec<_> = parts.iter().map(ToString::to_string).collect();
+                f.write_str(&words.join(", "))
+            }
         }
     }
 }
@@ -548,11 +669,11 @@ mod tests {
         let mysql = Some(Database { url: Secret::new("mysql://host/limits") });
         let mut config = Config { mysql: mysql.clone(), limit: vec![zone("a", Some(1))], ..Config::default() };
         let error = Limit::check_all(&config).unwrap_err().to_string();
-        assert!(error.starts_with("token.secret_file holds \"nothing\"; a database"), "{error}");
+        assert!(error.starts_with("token.secret_file is missing: a database"), "{error}");
         config.token.secret = Some(Secret::new("sixteen bytes at least"));
         let check = |limits| Limit::check_all(&Config { limit: limits, ..config.clone() });
         assert!(check(vec![zone("a", Some(1)), zone("b", Some(2))]).is_ok());
-        assert!(check(vec![zone("a", None)]).unwrap_err().to_string().starts_with("limit.zone holds \"nothing\""));
+        assert!(check(vec![zone("a", None)]).unwrap_err().to_string().starts_with("limit.zone is missing: "));
         let shared = check(vec![zone("a", Some(1)), zone("b", Some(1))]).unwrap_err().to_string();
         assert!(shared.starts_with("limit.zone holds \"1\""), "{shared}");
     }

@@ -1,4 +1,7 @@
 use super::*;
+use crate::bloom::Shape;
+use crate::fingerprint::FingerprintKey;
+use std::time::Duration;
 
 fn config() -> Config {
     let mut config = Config::default();
@@ -89,11 +92,11 @@ fn a_secret_file_is_read_without_its_final_newline() {
     let file = directory.path().join("fingerprint.key");
     let mut config = config();
     config.token.secret_file = Some(file.clone());
-    assert!(config.fingerprint_key().unwrap_err().to_string().starts_with("token.secret_file names "));
+    assert!(config.token.fingerprint_key().unwrap_err().to_string().starts_with("token.secret_file names "));
     std::fs::write(&file, b"fifteen bytes!!\n").unwrap();
-    assert!(config.fingerprint_key().unwrap_err().to_string().contains("15 bytes"));
+    assert!(config.token.fingerprint_key().unwrap_err().to_string().contains("15 bytes"));
     std::fs::write(&file, b"sixteen bytes!!!\n").unwrap();
-    let key = config.fingerprint_key().unwrap().unwrap();
+    let key = config.token.fingerprint_key().unwrap().unwrap();
     assert_eq!(key.id(), FingerprintKey::new(b"sixteen bytes!!!").unwrap().id());
 }
 

@@ -410,8 +410,8 @@ impl Builder {
             tracing::warn!("{doubt}");
         }
         let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
-        let codec = Codec::new(settings.shape, settings.generation, settings.key.clone())
-            .with_earlier_keys(settings.earlier_keys.clone());
+        let codec =
+            Codec::new(settings.shape, settings.generation, &settings.key).with_earlier_keys(&settings.earlier_keys);
         let link = if config.redis.is_some() { Link::Joining } else { Link::Alone };
         let (snapshot, loaded) = match snapshot_file(&config) {
             Some(file) => open_snapshot(file, &codec, &settings)?,
@@ -450,6 +450,8 @@ impl Builder {
             touches: ShardedCounters::new(),
             #[cfg(feature = "server")]
             closed_connections: Default::default(),
+            #[cfg(feature = "server")]
+            purges: Default::default(),
             passes: ShardedCounters::<{ PassCheck::ALL.len() }>::new(),
             presences: Mutex::new(Presences::new()),
             decision_times: Histogram::new(),
@@ -547,7 +549,7 @@ fn open_snapshot(file: PathBuf, codec: &Codec, settings: &Settings) -> Result<(O
 
 /// The configured key. One server alone needs none: its key is made once and kept beside the snapshot.
 fn fingerprint_key(config: &Config) -> Result<FingerprintKey, ConfigError> {
-    if let Some(key) = config.fingerprint_key()? {
+    if let Some(key) = config.token.fingerprint_key()? {
         return Ok(key);
     }
     if config.redis.is_some() {

@@ -142,11 +142,17 @@ impl Shared {
     }
 
     fn accepts(&self, pass: &[u8], token: &[u8]) -> bool {
-        let Some((passes, _)) = &self.settings.passes else { return false };
+        let found = self.check_pass(pass, token);
+        if let Some(found) = found {
+            self.passes.count(found as usize);
+        }
+        found == Some(PassCheck::Valid)
+    }
+
+    pub(super) fn check_pass(&self, pass: &[u8], token: &[u8]) -> Option<PassCheck> {
+        let (passes, _) = self.settings.passes.as_ref()?;
         let now = self.state.read().ring.current();
-        let found = passes.check(pass, token, now);
-        self.passes.count(found as usize);
-        found == PassCheck::Valid
+        Some(passes.check(pass, token, now))
     }
 
     pub(super) fn pass(&self, token: &[u8]) -> Option<Pass> {
@@ -359,11 +365,15 @@ impl Shared {
             return self.granted(Admitted::ShadowRejected, terms);
         }
         let count = self.decisions.count(Decision::Rejected as usize);
+        Admission::Rejected { retry_after: self.retry_after(salt, count) }
+    }
+
+    /// How long somebody is asked to wait: spread, so that those who are refused together do not come back together.
+    pub(super) fn retry_after(&self, salt: u64, count: u64) -> Duration {
         let RetryAfter { min, max } = self.settings.retry_after;
         // Whole seconds, none of them too soon.
         let soonest = min.as_secs() + u64::from(min.subsec_nanos() > 0);
         let mut dice = fastrand::Rng::with_seed(self.seed ^ salt ^ count.rotate_left(32));
-        let seconds = dice.u64(soonest..=max.as_secs().max(soonest));
-        Admission::Rejected { retry_after: Duration::from_secs(seconds) }
+        Duration::from_secs(dice.u64(soonest..=max.as_secs().max(soonest)))
     }
 }

@@ -5,6 +5,15 @@ use crate::sharded::ShardedCounters;
 use crate::store_error::{ErrorClass, StoreError};
 use std::time::Duration;
 
+/// Why stored values are refused, as metrics say it: filters by [`DecodeError::REASONS`], and overrides.
+pub(crate) const CORRUPT_REASONS: [&str; CORRUPT_OVERRIDE + 1] = {
+    let [length, magic, shape, generation, slot, mac, payload, saturated] = DecodeError::REASONS;
+    [length, magic, shape, generation, slot, mac, payload, saturated, "override"]
+};
+
+/// The place of overrides among [`CORRUPT_REASONS`].
+pub(crate) const CORRUPT_OVERRIDE: usize = DecodeError::REASONS.len();
+
 /// How rounds went; written by rounds, read by status and metrics.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SyncFigures {
@@ -16,8 +25,8 @@ pub(crate) struct SyncFigures {
     pub(crate) failures: u64,
     /// By [`crate::round::Outcome`].
     pub(crate) outcomes: [u64; 4],
-    /// By [`DecodeError::REASONS`].
-    pub(crate) corrupt: [u64; DecodeError::REASONS.len()],
+    /// By [`CORRUPT_REASONS`].
+    pub(crate) corrupt: [u64; CORRUPT_REASONS.len()],
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
     pub(crate) nodes: u64,
@@ -43,6 +52,35 @@ impl SyncFigures {
     pub(crate) fn count_error(&mut self, error: &StoreError, now: Duration) {
         self.errors[error.class() as usize] += 1;
         self.last_error = Some((error.clone(), now));
+    }
+}
+
+/// A database that holds limits.
+#[cfg(feature = "server")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LimitDatabase {
+    Postgres,
+    Mysql,
+}
+
+#[cfg(feature = "server")]
+impl LimitDatabase {
+    /// In the order of their figures.
+    pub(crate) const ALL: [Self; 2] = [Self::Postgres, Self::Mysql];
+
+    /// Its section in the configuration, and its name in metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Mysql => "mysql",
+        }
+    }
+}
+
+#[cfg(feature = "server")]
+impl std::fmt::Display for LimitDatabase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 

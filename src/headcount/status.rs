@@ -1,10 +1,9 @@
 //! Everything a person asks of a running controller, at one moment.
 
 use super::history::{Counts, History, Moment};
-use super::{Decision, Headcount, Part, Shared, State, SyncFigures};
-use crate::config::Enforcement;
+use super::{CORRUPT_REASONS, Decision, Headcount, Part, Shared, State, SyncFigures};
+use crate::config::{Enforcement, Settings};
 use crate::limiter_status::LimiterStatus;
-use crate::ring::codec::DecodeError;
 use crate::room::{Link, Mode, OverrideMode};
 use crate::store_error::ErrorClass;
 use crate::time::Timestamp;
@@ -55,7 +54,10 @@ pub struct Status {
     /// Those of layers and of `[[limit]]`, and those that were [shown](Headcount::show_limiter).
     pub limits: Vec<LimiterStatus>,
     pub restarts: Restarts,
-    /// With `enforcement = "shadow"`: what 50, 75, 90, 100, 110 and 125 % of X would have refused, by a sample of users.
+    /// With `enforcement = "shadow"`: how many of the active users would be in if X were enforced. Everybody is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub simulated_users: Option<u64>,
+    /// With `enforcement = "shadow"`: what 50 to 400 % of X would have refused, by a sample of users.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub what_if: Vec<WhatIf>,
     pub sync: SyncStatus,
@@ -80,7 +82,8 @@ pub struct Status {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ActiveUsers {
-    /// Distinct tokens in the ring, estimated.
+    /// Distinct tokens in the ring, estimated. With `enforcement = "shadow"` also those that the ring would hold if everybody
+    /// was let in, as everybody is.
     pub estimate: u64,
     /// The lower end of the 95 % interval.
     pub low: u64,
@@ -123,6 +126,8 @@ pub struct OverrideStatus {
     /// Who set it, as they said or from where they asked.
     pub by: Option<String>,
     pub reason: Option<String>,
+    /// What is doubtful about it: an X above half of the filters' capacity, at which strangers are taken for users who are in.
+    pub warning: Option<String>,
 }
 
 /// All checks since the start, by what was decided.
@@ -250,9 +255,9 @@ pub struct SyncStatus {
     pub failures: u64,
     /// Stored values that were refused.
     pub corrupt: u64,
-    /// By [`DecodeError::reason`].
+    /// Filters by [`DecodeError::REASONS`](crate::DecodeError::REASONS); the last are overrides.
     #[serde(skip)]
-    pub corrupt_by_reason: [u64; DecodeError::REASONS.len()],
+    pub corrupt_by_reason: [u64; CORRUPT_REASONS.len()],
     #[serde(skip)]
     pub rounds_by_outcome: [u64; 4],
     /// Of filters, as those received.
@@ -477,7 +482,7 @@ impl Headcount {
             resume_below: state.room.resume_below().ceil() as u64,
             room: state.room.room(estimate.users),
             share: state.room.share(estimate.users),
-            operator: OverrideStatus::of(state.room.operator()),
+            operator: OverrideStatus::of(state.room.operator(), settings),
             decisions: Decisions {
                 seen,
                 newcomer,
@@ -493,7 +498,8 @@ impl Headcount {
             passes: PassChecks { valid, expired, forged },
             limits: shared.limiters.lock().iter().map(|(_, status)| status()).collect(),
             restarts,
-            what_if: shared.what_if.lock().clone(),
+            simulated_users: (settings.enforcement == Enforcement::Shadow).then(|| estimate.users.round() as u64),
+            what_if: shared.what_if.lock().told.clone(),
             sync: SyncStatus {
                 store: sync.store.unwrap_or("none"),
                 ok: alone || state.room.link() == Link::Up,
@@ -542,6 +548,14 @@ impl Headcount {
     }
 }
 
+/// What is told where nothing is enforced.
+#[derive(Debug, Clone, Default)]
+pub(super) struct WhatIfs {
+    pub(super) told: Vec<WhatIf>,
+    /// How many users X would not have in, over the fleet, and how far that may be off.
+    pub(super) outside: (f64, f64),
+}
+
 impl Shared {
     /// E, and how far to believe it.
     fn active_users(&self, state: &State, sync: &SyncFigures, now: Duration) -> ActiveUsers {
@@ -553,11 +567,12 @@ impl Shared {
             let (ours_lately, others) = (state.room.newcomers_lately(), state.room.nodes() - 1);
             unread(age, settings.sync_every, sync.foreign_newcomers_per_second, ours_lately, others)
         });
+        let (outside, error) = self.what_if.lock().outside;
         let stale = if alone { Duration::ZERO } else { age.unwrap_or(now.saturating_sub(self.started)) };
         ActiveUsers {
-            estimate: estimate.users.round() as u64,
-            low: estimate.low.floor() as u64,
-            high: (estimate.high + unread).ceil() as u64,
+            estimate: (estimate.users + outside).round() as u64,
+            low: (estimate.low + outside - error).max(0.0).floor() as u64,
+            high: (estimate.high + unread + outside + error).ceil() as u64,
             saturated: estimate.saturated,
             window_seconds: (settings.slot_length * settings.slots as u32).as_secs(),
             stale_seconds: stale.as_secs_f64(),
@@ -607,7 +622,7 @@ fn seconds_ahead(of: Timestamp, than: Timestamp) -> f64 {
 }
 
 impl OverrideStatus {
-    fn of(operator: Option<&crate::room::Override>) -> Self {
+    fn of(operator: Option<&crate::room::Override>, settings: &Settings) -> Self {
         match operator.filter(|operator| !operator.withdrawn) {
             Some(operator) => Self {
                 mode: operator.mode,
@@ -615,8 +630,16 @@ impl OverrideStatus {
                 until: Some(operator.until),
                 by: operator.by.clone(),
                 reason: operator.reason.clone(),
+                warning: operator.max_active_users.and_then(|max| settings.doubt_about_max(max)),
             },
-            None => Self { mode: OverrideMode::Auto, max_active_users: None, until: None, by: None, reason: None },
+            None => Self {
+                mode: OverrideMode::Auto,
+                max_active_users: None,
+                until: None,
+                by: None,
+                reason: None,
+                warning: None,
+            },
         }
     }
 }

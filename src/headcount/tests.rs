@@ -267,10 +267,10 @@ fn an_override_steers_and_ends_by_itself() {
 #[test]
 fn an_override_taken_back_is_gone_at_once() {
     let (headcount, ..) = alone(1);
-    assert!(!headcount.clear_override());
+    assert_eq!(headcount.clear_override(), Ok(false));
     headcount.set_override(order(OverrideMode::Throttling)).unwrap();
-    assert!(headcount.clear_override());
-    assert!(!headcount.clear_override());
+    assert_eq!(headcount.clear_override(), Ok(true));
+    assert_eq!(headcount.clear_override(), Ok(false));
     assert_eq!(decision(&headcount, "alice"), Decision::Newcomer);
 }
 
@@ -285,6 +285,21 @@ fn an_override_outside_its_bounds_changes_nothing() {
     assert_eq!(headcount.status().operator.mode, OverrideMode::Auto);
     headcount.set_override(x(16_384)).unwrap();
     assert_eq!(headcount.status().max_active_users, 16_384);
+}
+
+#[test]
+fn an_override_that_cannot_come_into_force_says_so() {
+    let (headcount, ..) = alone(1);
+    let set = headcount.set_override(order(OverrideMode::Throttling)).unwrap();
+    let version = Version { number: u64::MAX, ..set.version };
+    let latest = Override { version, ..set };
+    assert!(headcount.shared.change(|state| state.room.heed(latest.clone(), headcount.shared.now())));
+    let superseded = OverrideError::Superseded { found: u64::MAX, until: latest.until };
+    assert_eq!(headcount.set_override(order(OverrideMode::Open)), Err(superseded.clone()));
+    assert_eq!(headcount.clear_override(), Err(superseded));
+    assert_eq!(headcount.status().operator.mode, OverrideMode::Throttling);
+    headcount.shared.change(|state| headcount.shared.renumber_override(state, headcount.shared.now()));
+    assert_eq!(headcount.clear_override(), Ok(true), "a round gives it a version of now");
 }
 
 fn with_snapshot(file: &Path, clock: &Arc<ManualClock>) -> (Headcount, Worker) {

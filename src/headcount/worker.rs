@@ -1,5 +1,6 @@
 //! What happens beside the decisions: refreshes are applied, minutes turn, overrides end, the snapshot is written.
 
+use super::status::WhatIfs;
 use super::{CHUNK_WORDS, Part, REST_AFTER_PANIC, Shared};
 use crate::bloom::Bloom;
 use crate::failpoints;
@@ -320,10 +321,10 @@ impl Worker {
         let every = NOTE_EVERY.min(self.shared.settings.slot_length / 4);
         if self.last_note.is_none_or(|last| monotonic.saturating_sub(last) >= every) {
             self.last_note = Some(monotonic);
-            self.shared.note_history(now, monotonic);
             if let Some((houses, _)) = &self.houses {
-                *self.shared.what_if.lock() = houses.told();
+                *self.shared.what_if.lock() = WhatIfs { told: houses.told(), outside: houses.outside() };
             }
+            self.shared.note_history(now, monotonic);
         }
     }
 

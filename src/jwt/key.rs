@@ -4,6 +4,7 @@ use jsonwebtoken::crypto::rust_crypto::DEFAULT_PROVIDER;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Header};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 /// Of one file or set.
 const MOST_KEYS: usize = 100;
@@ -27,7 +28,11 @@ pub(crate) struct Key {
     id: Option<String>,
     algorithm: Algorithm,
     key: DecodingKey,
+    mark: Mark,
 }
+
+/// Tells keys apart, and nothing else of them.
+pub(super) type Mark = [u8; 32];
 
 impl Key {
     /// The keys in a file: a PEM public key or certificate, a JWK or a set of them, or the bytes of a shared secret.
@@ -137,7 +142,8 @@ impl Key {
             Algorithm::EdDSA if bytes != ED25519_BYTES => return Err("holds no key of Ed25519".into()),
             _ => {}
         }
-        Ok(Self { id, algorithm, key })
+        let mark = mark(id.as_deref(), algorithm, &key);
+        Ok(Self { id, algorithm, key, mark })
     }
 
     /// Keys that no token could ever be tried with, in words.
@@ -146,6 +152,11 @@ impl Key {
             |key: &Self| keys.iter().filter(|other| other.id.is_none() && other.algorithm == key.algorithm).count();
         let most = keys.iter().find(|key| key.id.is_none() && alike(key) > super::MOST_TRIED)?;
         Some(format!("{} keys for {:?} without a name", alike(most), most.algorithm))
+    }
+
+    /// The same for the same key under the same name, also in the next set.
+    pub(super) fn mark(&self) -> Mark {
+        self.mark
     }
 
     /// Whether a token with this header names this key.
@@ -181,6 +192,17 @@ fn is_der(bytes: &[u8]) -> bool {
         [0x30, length, rest @ ..] => rest.len() == usize::from(*length),
         _ => false,
     }
+}
+
+fn mark(id: Option<&str>, algorithm: Algorithm, key: &DecodingKey) -> Mark {
+    use jsonwebtoken::DecodingKeyKind::{RsaModulusExponent, SecretOrDer};
+    let hash = Sha256::new().chain_update(format!("{algorithm:?} {id:?} "));
+    match key.kind() {
+        RsaModulusExponent { n, e } => hash.chain_update(n.len().to_le_bytes()).chain_update(n).chain_update(e),
+        SecretOrDer(bytes) => hash.chain_update(bytes),
+    }
+    .finalize()
+    .into()
 }
 
 fn rsa_bits(key: &DecodingKey) -> Option<usize> {

@@ -347,3 +347,50 @@ async fn a_set_is_fetched_again_and_again_and_outages_leave_the_last_one_in_forc
     stop.send_replace(true);
     fetching.await.unwrap();
 }
+
+#[test]
+fn a_token_that_comes_again_is_not_verified_again_while_its_key_and_its_time_hold() {
+    let [_, rs256, es256, _] = pairs();
+    let url = KeySetUrl::parse("http://127.0.0.1:1/").unwrap();
+    let verifier = Verifier::new(Expected { claim: "sub".into(), ..Expected::default() }, Vec::new(), Some(url));
+    let keys = |pair: &Pair| Key::in_set(json!({ "keys": [jwk(pair, None)] }).to_string().as_bytes()).unwrap();
+    verifier.replace_set(keys(&rs256));
+    let tick = Duration::from_secs(5);
+    let at_once = |token: &str, now| verifier.at_once(token, now, tick).map(|user| user.map(|user| user.to_string()));
+
+    let good = sign(&rs256, &json!({"sub": "alice", "exp": NOW + 600}));
+    assert_eq!(at_once(&good, now()), None, "it takes a signature");
+    assert_eq!(verifier.verified_now(&good, now(), tick).as_deref(), Ok("alice"));
+    assert_eq!(at_once(&good, now()), Some(Ok("alice".into())));
+    let late = Timestamp::from_millis((NOW + 660) * 1000);
+    assert_eq!(at_once(&good, late), Some(Err(Unverifiable::Expired)), "what is remembered ends with the token");
+
+    let mut forged = good.clone();
+    forged.replace_range(forged.len() - 20..forged.len() - 10, "AAAAAAAAAA");
+    assert_eq!(at_once(&forged, now()), None);
+    assert_eq!(verifier.verified_now(&forged, now(), tick), Err(Unverifiable::Forged));
+    assert_eq!(at_once(&forged, now()), Some(Err(Unverifiable::Forged)));
+    let later = tick + 2 * REFUSED_FOR;
+    assert_eq!(verifier.at_once(&forged, now(), later), None, "for a moment");
+
+    // The same set again: what was verified holds, what was refused may be good by now.
+    verifier.replace_set(keys(&rs256));
+    assert_eq!((at_once(&good, now()), at_once(&forged, now())), (Some(Ok("alice".into())), None));
+    // A key that is taken back takes its tokens along.
+    verifier.replace_set(keys(&es256));
+    assert_eq!(at_once(&good, now()), Some(Err(Unverifiable::UnknownKey)));
+    verifier.replace_set([keys(&es256), keys(&rs256)].concat());
+    assert_eq!(at_once(&good, now()), Some(Ok("alice".into())));
+}
+
+#[test]
+fn what_costs_no_signature_by_a_public_key_is_said_at_once() {
+    let verifier = verifier(&[SECRET]);
+    let good = sign(&hmac(), &json!({"sub": "alice"}));
+    let tick = Duration::ZERO;
+    assert_eq!(verifier.at_once(&good, now(), tick).unwrap().as_deref(), Ok("alice"));
+    assert_eq!(verifier.at_once("no token", now(), tick), Some(Err(Unverifiable::NoJwt)));
+    let [_, rs256, ..] = pairs();
+    let foreign = sign(&rs256, &json!({"sub": "alice"}));
+    assert_eq!(verifier.at_once(&foreign, now(), tick), Some(Err(Unverifiable::UnknownKey)));
+}

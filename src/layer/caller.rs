@@ -57,19 +57,53 @@ impl<'r> Caller<'r> {
 }
 
 impl Headcount {
-    /// Looks for a token where the configuration says, and verifies it if tokens are verified.
-    pub(crate) fn caller<'r>(&self, headers: &'r HeaderMap) -> Result<Caller<'r>, InvalidToken> {
+    /// Looks for a token where the configuration says.
+    pub(super) fn shown_token<'r>(&self, headers: &'r HeaderMap) -> Result<Option<&'r str>, InvalidToken> {
         let settings = &self.shared.settings;
-        let token = TokenSource::find(&settings.sources, settings.on_conflict, headers)?;
+        TokenSource::find(&settings.sources, settings.on_conflict, headers)
+    }
+
+    /// Who asks, if that can be said without a signature by a public key; `None` if it takes one.
+    pub(crate) fn caller_at_once<'r>(&self, headers: &'r HeaderMap) -> Option<Result<Caller<'r>, InvalidToken>> {
+        let token = match self.shown_token(headers) {
+            Ok(token) => token,
+            Err(invalid) => return Some(Err(invalid)),
+        };
         #[cfg(feature = "jwt")]
-        if let (Some((verifier, unverified)), Some(token)) = (&settings.jwt, token) {
-            return match (verifier.user(token, self.shared.clock.wall()), unverified) {
-                (Ok(user), _) => Ok(Caller { token: Some(token), subject: Some(user.into()) }),
-                (Err(_), crate::config::Unverified::MissingToken) => Ok(Caller::default()),
-                (Err(why), crate::config::Unverified::Reject) => Err(InvalidToken::Unverifiable(why)),
-            };
+        if let (Some((verifier, _)), Some(token)) = (&self.shared.settings.jwt, token) {
+            let (now, tick) = (self.shared.clock.wall(), self.shared.clock.monotonic());
+            return verifier.at_once(token, now, tick).map(|user| self.verified(token, user));
         }
-        Ok(Caller { token, subject: None })
+        Some(Ok(Caller { token, subject: None }))
+    }
+
+    /// Who asks; a signature is verified here and now.
+    pub(crate) fn caller_here<'r>(&self, headers: &'r HeaderMap) -> Result<Caller<'r>, InvalidToken> {
+        if let Some(known) = self.caller_at_once(headers) {
+            return known;
+        }
+        #[cfg(feature = "jwt")]
+        if let (Some((verifier, _)), Some(token)) = (&self.shared.settings.jwt, self.shown_token(headers)?) {
+            let (now, tick) = (self.shared.clock.wall(), self.shared.clock.monotonic());
+            return self.verified(token, verifier.verified_now(token, now, tick));
+        }
+        Ok(Caller::default())
+    }
+
+    /// What becomes of a token that was verified, or could not be.
+    #[cfg(feature = "jwt")]
+    pub(super) fn verified<'r>(
+        &self,
+        token: &'r str,
+        user: Result<std::sync::Arc<str>, crate::Unverifiable>,
+    ) -> Result<Caller<'r>, InvalidToken> {
+        use crate::config::Unverified;
+        let unverified = self.shared.settings.jwt.as_ref().map(|(_, unverified)| *unverified).unwrap_or_default();
+        match (user, unverified) {
+            (Ok(user), _) => Ok(Caller { token: Some(token), subject: Some(user.as_ref().to_owned().into()) }),
+            (Err(_), Unverified::MissingToken) => Ok(Caller::default()),
+            (Err(why), Unverified::Reject) => Err(InvalidToken::Unverifiable(why)),
+        }
     }
 }
 

@@ -42,10 +42,14 @@ pin_project! {
 pin_project! {
     #[project = StateProjection]
     enum State<F> {
+        Verifying { decided: Verifying<F> },
         Admitted { #[pin] inner: F, guest: Guest },
         Refused { response: Option<Response<Bytes>> },
     }
 }
+
+/// Ends with what becomes of the request once its token is verified.
+type Verifying<F> = Pin<Box<dyn Future<Output = AdmissionFuture<F>> + Send>>;
 
 /// What is to be done for an admitted user when the service has answered.
 struct Guest {
@@ -57,6 +61,10 @@ struct Guest {
 }
 
 impl<F> AdmissionFuture<F> {
+    pub(super) fn verifying(decided: Verifying<F>) -> Self {
+        Self { state: State::Verifying { decided } }
+    }
+
     pub(super) fn admitted(inner: F, entry: Entry, headcount: &Headcount) -> Self {
         let Entry { seat, pass, fingerprint, .. } = entry;
         Self {
@@ -78,7 +86,13 @@ where
     type Output = Result<Response<AdmissionBody<B>>, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(match self.project().state.project() {
+        let mut state = self.project().state;
+        if let StateProjection::Verifying { decided } = state.as_mut().project() {
+            let decided = ready!(decided.as_mut().poll(context));
+            state.set(decided.state);
+        }
+        Poll::Ready(match state.project() {
+            StateProjection::Verifying { .. } => unreachable!("a token is verified once"),
             StateProjection::Admitted { inner, guest } => {
                 ready!(inner.poll(context)).map(|answer| guest.see_off(answer))
             }

@@ -5,6 +5,8 @@ use super::limit::{Concerned, Limited, Limits};
 use super::pass::Handout;
 use super::quota::Quotas;
 use super::refusal::Refusal;
+use super::refusals::Refusals;
+use super::verify::Unknown;
 use crate::config::{Enforcement, RouteClass};
 use crate::fingerprint::Fingerprint;
 use crate::headcount::{Admission, Admitted, Decision, Door, Headcount, HeldSeat, Newcomers, Terms};
@@ -30,13 +32,15 @@ pub(crate) struct Asked<'r> {
     pub(crate) peer: Option<IpAddr>,
     /// Whether the request says by itself that it came over TLS.
     pub(crate) is_https: bool,
+    /// What layers outside have found out.
+    pub(crate) extensions: Option<&'r Extensions>,
 }
 
 impl<'r> Asked<'r> {
     /// A request that arrives here.
-    pub(super) fn of(method: &'r Method, uri: &'r Uri, headers: &'r HeaderMap, extensions: &Extensions) -> Self {
+    pub(super) fn of(method: &'r Method, uri: &'r Uri, headers: &'r HeaderMap, extensions: &'r Extensions) -> Self {
         let is_https = uri.scheme() == Some(&Scheme::HTTPS);
-        Self { method, path: Some(uri.path()), headers, peer: peer(extensions), is_https }
+        Self { method, path: Some(uri.path()), headers, peer: peer(extensions), is_https, extensions: Some(extensions) }
     }
 
     /// A browser's question before the request itself, which carries no token (Fetch §3.2.2).
@@ -45,6 +49,17 @@ impl<'r> Asked<'r> {
             && self.headers.contains_key(ORIGIN)
             && self.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
     }
+}
+
+/// The limits that are asked about a request.
+#[derive(Clone, Default)]
+pub(crate) struct RequestLimits {
+    /// Before a newcomer takes a seat.
+    pub(crate) newcomers: Limits,
+    /// When a token is refused, and before new ones are looked at.
+    pub(crate) refusals: Refusals,
+    /// When it is admitted. Here it is only said which concern it: nobody waits here.
+    pub(crate) all: Limits,
 }
 
 /// The answer to a request.
@@ -73,53 +88,70 @@ pub(crate) struct Entry {
 impl Entry {
     fn of(decision: Decision) -> Self {
         let quotas = Quotas::default();
-        Self { decision, seat: None, pass: None, fingerprint: None, subject: None, quotas, concerned: Vec::new() }
+        Self {
+            decision,
+            seat: None,
+            pass: None,
+            fingerprint: None,
+            subject: None,
+            quotas,
+            concerned: Concerned::default(),
+        }
     }
 }
 
 impl Headcount {
     /// Decides about a request, and times the decision. `caller` is asked for if it matters; `newcomers` is what becomes of
-    /// those whose path says nothing else, and `at_the_door` is asked about them. Of those `afterwards` it is only said which
-    /// concern the request: nobody waits here.
+    /// those whose path says nothing else.
     pub(crate) fn judge<'r>(
         &self,
         asked: &Asked<'_>,
-        caller: impl FnOnce() -> Result<Caller<'r>, InvalidToken>,
+        caller: impl FnOnce() -> Result<Caller<'r>, Unknown>,
         newcomers: Newcomers,
-        at_the_door: &Limits,
-        afterwards: &Limits,
+        limits: &RequestLimits,
     ) -> Verdict {
         let begun = self.shared.clock.monotonic();
-        let verdict = self.judge_untimed(asked, caller, newcomers, at_the_door, afterwards);
+        let verdict = self.judge_untimed(asked, caller, newcomers, limits);
         self.shared.decision_times.record(self.shared.clock.monotonic().saturating_sub(begun));
         verdict
     }
 
-    /// Whether nothing is decided about a request.
+    /// Whether a request is neither decided about nor limited.
     pub(crate) fn exempts(&self, asked: &Asked<'_>) -> bool {
-        let settings = &self.shared.settings;
-        asked.is_preflight()
-            || settings.enforcement == Enforcement::Off
-            || settings.routes.class(asked.path) == RouteClass::Exempt
+        asked.is_preflight() || self.shared.settings.routes.class(asked.path) == RouteClass::Exempt
+    }
+
+    /// Whether it matters who asks.
+    pub(crate) fn needs_caller(&self, asked: &Asked<'_>, all: &Limits) -> bool {
+        let is_decided = self.shared.settings.enforcement != Enforcement::Off;
+        !self.exempts(asked) && (is_decided || all.need_caller(asked.path))
     }
 
     fn judge_untimed<'r>(
         &self,
         asked: &Asked<'_>,
-        caller: impl FnOnce() -> Result<Caller<'r>, InvalidToken>,
+        caller: impl FnOnce() -> Result<Caller<'r>, Unknown>,
         newcomers: Newcomers,
-        at_the_door: &Limits,
-        afterwards: &Limits,
+        limits: &RequestLimits,
     ) -> Verdict {
+        let RequestLimits { newcomers: at_the_door, refusals, all: afterwards } = limits;
         let settings = &self.shared.settings;
         if self.exempts(asked) {
             return Verdict::Admitted(Entry::of(self.admit_exempt().decision()));
         }
-        let caller = match caller() {
+        let is_off = settings.enforcement == Enforcement::Off;
+        let caller = match if self.needs_caller(asked, afterwards) { caller() } else { Ok(Caller::default()) } {
+            Ok(caller) if is_off => {
+                let concerned = afterwards.concerned(self, asked, Some(&caller));
+                return self.undecided(Decision::Exempt, concerned);
+            }
             Ok(caller) => caller,
             // Who cannot be known yet is not counted as anybody.
-            Err(InvalidToken::Unverifiable(Unverifiable::NoKeysYet)) => {
-                let concerned = afterwards.concerned(self, asked, &Caller::default());
+            Err(Unknown::Invalid(InvalidToken::Unverifiable(Unverifiable::NoKeysYet))) => {
+                let concerned = afterwards.concerned(self, asked, None);
+                if is_off {
+                    return self.undecided(Decision::Exempt, concerned);
+                }
                 return match self.decide_unverifiable(concerned.is_empty()) {
                     Admission::Admitted(admitted) => {
                         Verdict::Admitted(Entry { concerned, ..Entry::of(admitted.decision()) })
@@ -129,18 +161,27 @@ impl Headcount {
                     }
                 };
             }
-            Err(invalid) => {
-                self.count(Decision::Invalid);
-                // Nobody is refused while nothing is enforced, whatever is wrong with the request.
-                return match settings.enforcement {
-                    Enforcement::Shadow => Verdict::Admitted(Entry::of(Decision::Invalid)),
-                    _ => Verdict::Refused(Refusal::invalid(invalid, self.mode(), asked)),
+            Err(unknown) => {
+                let (decision, refusal) = match unknown {
+                    Unknown::Invalid(invalid) => (Decision::Invalid, Refusal::invalid(invalid, self.mode(), asked)),
+                    Unknown::Limited(limited) => (Decision::Limited, Refusal::limited(self.mode(), asked).by(limited)),
                 };
+                // Whom nobody knows no limit of users can limit.
+                let refuses = settings.enforcement == Enforcement::Enforce
+                    || decision == Decision::Limited && afterwards.need_caller(asked.path);
+                if refuses {
+                    self.count(decision);
+                    return Verdict::Refused(refusal);
+                }
+                // While nothing is enforced, admission refuses nobody, whatever is wrong with the request.
+                let decision = if is_off { Decision::Exempt } else { Decision::Invalid };
+                let concerned = afterwards.concerned(self, asked, Some(&Caller::default()));
+                return self.undecided(decision, concerned);
             }
         };
-        let concerned = afterwards.concerned(self, asked, &caller);
+        let concerned = afterwards.concerned(self, asked, Some(&caller));
         let class = settings.routes.class(asked.path);
-        let mut terms = terms(class, newcomers, self.shown_pass(asked));
+        let mut terms = terms(class, newcomers, self.shown_pass(asked, caller.user()));
         terms.counts = concerned.is_empty();
         let rejected = |retry_after| Verdict::Refused(Refusal::rejected(retry_after, self.mode(), asked));
         let Some(user) = caller.user() else {
@@ -151,12 +192,33 @@ impl Headcount {
                 Admission::Rejected { retry_after } => rejected(retry_after),
             };
         };
-        let door = LimitedDoor::new(|| at_the_door.concerned(self, asked, &caller), at_the_door);
+        let attempt = refusals.attempt(self, asked, caller.token.unwrap_or(user));
+        // While every newcomer gets in, to be taken for somebody who is in gains nothing.
+        let turns_newcomers_away = self.is_shut() || !at_the_door.is_empty();
+        if let Some(attempt) = attempt.as_ref().filter(|_| turns_newcomers_away)
+            && let Err(limited) = attempt.look()
+            && !terms.pass.is_some_and(|pass| self.holds_pass(pass, user))
+        {
+            self.count(Decision::Limited);
+            let limited = limited.not_before(self.pause_of(user));
+            return Verdict::Refused(Refusal::limited(self.mode(), asked).by(limited));
+        }
+        let door = LimitedDoor::new(|| at_the_door.concerned(self, asked, Some(&caller)), at_the_door);
         if !at_the_door.is_empty() && class != RouteClass::Observe {
             terms.at_the_door = Some(&door);
         }
         let Terms { renews, newcomers, .. } = terms;
         let (admission, seat) = self.decide(user, terms);
+        let is_in = match admission {
+            Admission::Admitted(Admitted::Seen) => true,
+            Admission::Admitted(Admitted::Newcomer | Admitted::Warming) => newcomers != Newcomers::Forgotten,
+            _ => false,
+        };
+        match &attempt {
+            Some(attempt) if is_in => attempt.admitted(),
+            Some(attempt) if !admission.is_admitted() => attempt.refused(),
+            _ => {}
+        }
         let quotas = match door.said() {
             Some(Err(limited)) if !admission.is_admitted() => {
                 return Verdict::Refused(Refusal::limited(self.mode(), asked).by(limited));
@@ -166,11 +228,6 @@ impl Headcount {
         };
         match admission {
             Admission::Admitted(admitted) => {
-                let is_in = match admitted {
-                    Admitted::Seen => true,
-                    Admitted::Newcomer | Admitted::Warming => newcomers != Newcomers::Forgotten,
-                    Admitted::Exempt | Admitted::Missing | Admitted::ShadowRejected => false,
-                };
                 // A pass renews, too: who is only watched gets none.
                 let renewed = is_in && renews;
                 Verdict::Admitted(Entry {
@@ -185,6 +242,16 @@ impl Headcount {
             }
             Admission::Rejected { retry_after } => rejected(retry_after),
         }
+    }
+}
+
+impl Headcount {
+    /// A request that admission does not decide about; those limits may.
+    fn undecided(&self, decision: Decision, concerned: Concerned) -> Verdict {
+        if concerned.is_empty() {
+            self.count(decision);
+        }
+        Verdict::Admitted(Entry { concerned, ..Entry::of(decision) })
     }
 }
 

@@ -3,10 +3,11 @@
 use super::caller::Caller;
 use super::judge::Asked;
 use super::quota::Quotas;
-use crate::config::{A_PATH, ConfigError, Enforcement, LimitKey, PathPatterns};
+use crate::config::{A_PATH, ConfigError, Enforcement, LimitKey, OnMissingKey, PathPatterns, lenient, without_query};
 use crate::headcount::Headcount;
 use crate::limit::{Answer, Ask, Granted, Joint, Limiter};
-use std::net::IpAddr;
+use http::{HeaderMap, Method};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -31,7 +32,8 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Limit {
     limiter: Limiter,
-    key: LimitKey,
+    key: Key,
+    on_missing_key: OnMissingKey,
     /// `None`: all.
     routes: Option<PathPatterns>,
     max_wait: Option<Duration>,
@@ -40,10 +42,105 @@ pub struct Limit {
     told: Arc<AtomicBool>,
 }
 
+/// Whose requests are counted together.
+#[derive(Clone)]
+enum Key {
+    Configured(LimitKey),
+    Told(Arc<KeyOf>),
+}
+
+type KeyOf = dyn Fn(&LimitRequest<'_>) -> Option<Vec<u8>> + Send + Sync;
+
+/// A request as a limit's key sees it.
+///
+/// ```
+/// use headcount::layer::{Limit, LimitRequest};
+/// use headcount::limit::{Limiter, Memory, Rate, token_bucket};
+/// let limiter = Limiter::new("reports", Memory::new(token_bucket(Rate::per_minute(5), 5))?);
+/// // A tenant's reports, each tenant by itself.
+/// let reports = Limit::by(limiter, |request: &LimitRequest<'_>| {
+///     let path = request.path().filter(|path| path.starts_with("/reports/"))?;
+///     Some([request.headers().get("x-tenant")?.as_bytes(), path.as_bytes()].concat())
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct LimitRequest<'r> {
+    asked: &'r Asked<'r>,
+    client_ip: Option<IpAddr>,
+}
+
+impl<'r> LimitRequest<'r> {
+    /// The method.
+    pub fn method(&self) -> &'r Method {
+        self.asked.method
+    }
+
+    /// The path, perhaps with a query; `None` if a proxy has not told it.
+    pub fn path(&self) -> Option<&'r str> {
+        self.asked.path
+    }
+
+    /// The headers.
+    pub fn headers(&self) -> &'r HeaderMap {
+        self.asked.headers
+    }
+
+    /// What layers outside have found out, such as who is logged in.
+    pub fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<&'r T> {
+        self.asked.extensions?.get()
+    }
+
+    /// The address that the request comes from, as `server.trusted_proxies` say; `None` if the connection's is not known.
+    pub fn client_ip(&self) -> Option<IpAddr> {
+        self.client_ip
+    }
+}
+
+/// A part of a request's key.
+enum Part {
+    Is(Vec<u8>),
+    /// The request has none.
+    Missing,
+    /// It is not known yet what the request has.
+    Unknown,
+}
+
+/// What a limit counts a request by.
+enum Found {
+    Key(Vec<u8>),
+    NotLimited,
+    Denied,
+}
+
+/// What stands for a part that is missing; no address, number or hash is like it.
+const MISSING: &[u8] = b"missing";
+/// What stands for one of which there are several, or that could be any.
+const ANY: &[u8] = b"any";
+
 impl Limit {
-    /// A limiter of all requests that show such a key.
+    /// A limiter of requests by such a key.
     pub fn new(limiter: Limiter, key: LimitKey) -> Self {
-        Self { limiter, key, routes: None, max_wait: None, period: None, told: Arc::default() }
+        Self::of(limiter, Key::Configured(key))
+    }
+
+    /// A limiter of requests by what a function finds in them; `None` is a missing key. It leaves this process as a keyed hash.
+    pub fn by<F>(limiter: Limiter, key: F) -> Self
+    where
+        F: Fn(&LimitRequest<'_>) -> Option<Vec<u8>> + Send + Sync + 'static,
+    {
+        Self::of(limiter, Key::Told(Arc::new(key)))
+    }
+
+    fn of(limiter: Limiter, key: Key) -> Self {
+        let on_missing_key = OnMissingKey::default();
+        Self { limiter, key, on_missing_key, routes: None, max_wait: None, period: None, told: Arc::default() }
+    }
+
+    /// What becomes of a request without the key; by default all such requests are counted together.
+    #[must_use]
+    pub fn on_missing_key(mut self, on_missing_key: OnMissingKey) -> Self {
+        self.on_missing_key = on_missing_key;
+        self
     }
 
     /// For these paths alone: exact, or a prefix that ends in `/*`. A path that a backend could read as another one
@@ -100,33 +197,67 @@ impl Limit {
 
     /// Whether its key is the caller's.
     pub(super) fn needs_caller(&self) -> bool {
-        matches!(self.key, LimitKey::Token | LimitKey::Subject)
+        matches!(&self.key, Key::Configured(key) if key.is_of_caller())
     }
 
     /// The request's key. Whatever a client has sent leaves this process only as a keyed hash.
-    fn key(&self, headcount: &Headcount, asked: &Asked<'_>, caller: &Caller<'_>) -> Option<Vec<u8>> {
-        let settings = &headcount.shared.settings;
-        let hashed = |bytes: &[u8]| format!("{:016x}", settings.key.hash(bytes)).into_bytes();
-        match &self.key {
-            LimitKey::Token => caller.token.or(caller.subject.as_deref()).map(|token| hashed(token.as_bytes())),
-            LimitKey::Subject => caller.subject.as_deref().map(|subject| hashed(subject.as_bytes())),
+    fn key(&self, headcount: &Headcount, asked: &Asked<'_>, caller: Option<&Caller<'_>>) -> Found {
+        let parts: Vec<Part> = match &self.key {
+            Key::Configured(key) => key.parts().iter().map(|part| self.part(part, headcount, asked, caller)).collect(),
+            Key::Told(key) => {
+                let client_ip = asked.peer.map(|peer| headcount.client(peer, asked.headers));
+                let found = key(&LimitRequest { asked, client_ip });
+                vec![found.map_or(Part::Missing, |found| Part::Is(headcount.hashed(&found)))]
+            }
+        };
+        let mut key = Vec::new();
+        for part in &parts {
+            let bytes = match (part, self.on_missing_key) {
+                (Part::Is(bytes), _) => bytes,
+                (Part::Unknown, _) | (Part::Missing, OnMissingKey::Allow) => return Found::NotLimited,
+                (Part::Missing, OnMissingKey::Deny) => return Found::Denied,
+                (Part::Missing, OnMissingKey::Shared) => MISSING,
+            };
+            if !key.is_empty() {
+                key.push(b' ');
+            }
+            key.extend_from_slice(bytes);
+        }
+        Found::Key(key)
+    }
+
+    fn part(&self, part: &LimitKey, headcount: &Headcount, asked: &Asked<'_>, caller: Option<&Caller<'_>>) -> Part {
+        let hashed = |bytes: &[u8]| Part::Is(headcount.hashed(bytes));
+        let of_caller = |find: fn(&Caller<'_>) -> Option<Vec<u8>>| match caller {
+            None => Part::Unknown,
+            Some(caller) => find(caller).map_or(Part::Missing, |found| hashed(&found)),
+        };
+        match part {
+            LimitKey::Token => of_caller(|caller| Some(caller.token.or(caller.subject.as_deref())?.into())),
+            LimitKey::Subject => of_caller(|caller| Some(caller.subject.as_deref()?.into())),
             LimitKey::ClientIp => {
                 let Some(peer) = asked.peer else {
                     self.tell_once(
                         "the address of its clients is not known: serve the router with \
                                     into_make_service_with_connect_info::<SocketAddr>()",
                     );
-                    return None;
+                    return Part::Missing;
                 };
-                Some(network(settings.trusted_proxies.client(peer, asked.headers)))
+                Part::Is(network(headcount.client(peer, asked.headers)))
             }
             LimitKey::Header(name) => {
                 let mut values = asked.headers.get_all(name).into_iter();
-                let first = values.next()?;
+                let Some(first) = values.next() else { return Part::Missing };
                 // Of several nobody knows which one the service reads: all such requests are counted together.
-                Some(if values.all(|value| value == first) { hashed(first.as_bytes()) } else { Vec::new() })
+                if values.all(|value| value == first) { hashed(first.as_bytes()) } else { Part::Is(ANY.into()) }
             }
-            LimitKey::Constant => Some(Vec::new()),
+            LimitKey::Path => match asked.path {
+                None => Part::Missing,
+                Some(path) => lenient(without_query(path)).map_or(Part::Is(ANY.into()), |path| hashed(path.as_bytes())),
+            },
+            LimitKey::Method => hashed(asked.method.as_str().as_bytes()),
+            // A list within a list cannot be written, and counts like any constant.
+            LimitKey::Constant | LimitKey::All(_) => Part::Is(Vec::new()),
         }
     }
 
@@ -142,6 +273,11 @@ impl Limit {
 fn network(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.to_string().into_bytes(),
+        // Clients of IPv4 alone, as a translator shows them (RFC 6052).
+        IpAddr::V6(address) if address.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {
+            let [.., a, b, c, d] = address.octets();
+            Ipv4Addr::new(a, b, c, d).to_string().into_bytes()
+        }
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();
             format!("{a:x}:{b:x}:{c:x}:{d:x}::/64").into_bytes()
@@ -159,23 +295,55 @@ pub(crate) struct Limited {
     pub(crate) quotas: Quotas,
 }
 
+impl Limited {
+    /// Where too many tokens wait to be verified.
+    #[cfg(feature = "jwt")]
+    pub(super) fn for_want_of_turns() -> Self {
+        Self { by: "verification".into(), retry: Some(Duration::from_secs(1)), quotas: Quotas::default() }
+    }
+
+    /// Nobody is asked to come back sooner.
+    pub(super) fn not_before(self, pause: Duration) -> Self {
+        Self { retry: self.retry.map(|retry| retry.max(pause)), ..self }
+    }
+}
+
 /// Limits in their order.
 #[derive(Clone, Default)]
 pub(crate) struct Limits(Vec<Limit>);
 
 /// The limits that concern a request, by their place, each with the request's key.
-pub(crate) type Concerned = Vec<(usize, Vec<u8>)>;
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Concerned {
+    keys: Vec<(usize, Vec<u8>)>,
+    /// One that refuses the request for want of a key.
+    denied: Option<usize>,
+}
+
+impl Concerned {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.denied.is_none()
+    }
+
+    pub(super) fn keys(&self) -> &[(usize, Vec<u8>)] {
+        &self.keys
+    }
+}
 
 impl Limits {
-    /// While admission is not enforced, nobody is refused by a limiter either.
+    /// Adds a limit, and shows it in the status.
     pub(crate) fn add(&mut self, limit: Limit, headcount: &Headcount) {
-        let Limit { limiter, .. } = &limit;
+        headcount.show_limiter(&limit.limiter);
+        self.0.push(limit);
+    }
+
+    /// Adds a limit that is a part of admission: while that is not enforced, it refuses nobody either.
+    pub(crate) fn add_to_admission(&mut self, limit: Limit, headcount: &Headcount) {
         let limiter = match headcount.shared.settings.enforcement {
-            Enforcement::Enforce => limiter.clone(),
-            Enforcement::Shadow | Enforcement::Off => limiter.clone().shadow(true),
+            Enforcement::Enforce => limit.limiter.clone(),
+            Enforcement::Shadow | Enforcement::Off => limit.limiter.clone().shadow(true),
         };
-        headcount.show_limiter(&limiter);
-        self.0.push(Limit { limiter, ..limit });
+        self.add(Limit { limiter, ..limit }, headcount);
     }
 
     /// Whether a limit of this path is kept by caller.
@@ -187,25 +355,53 @@ impl Limits {
         self.0.is_empty()
     }
 
-    pub(crate) fn concerned(&self, headcount: &Headcount, asked: &Asked<'_>, caller: &Caller<'_>) -> Concerned {
-        let limits = self.0.iter().enumerate().filter(|(_, limit)| limit.concerns(asked.path));
-        limits.filter_map(|(place, limit)| Some((place, limit.key(headcount, asked, caller)?))).collect()
+    /// The limits that concern a request; `caller` is `None` while nobody can say who it is.
+    pub(crate) fn concerned(&self, headcount: &Headcount, asked: &Asked<'_>, caller: Option<&Caller<'_>>) -> Concerned {
+        let mut concerned = Concerned::default();
+        for (place, limit) in self.0.iter().enumerate().filter(|(_, limit)| limit.concerns(asked.path)) {
+            match limit.key(headcount, asked, caller) {
+                Found::Key(key) => concerned.keys.push((place, key)),
+                Found::Denied if limit.limiter.refuses() => {
+                    concerned.denied.get_or_insert(place);
+                }
+                Found::Denied | Found::NotLimited => {}
+            }
+        }
+        concerned
     }
 
     /// Asks those in this process, all or nothing, and waits for nobody.
     pub(crate) fn ask_here(&self, concerned: &Concerned, ask: Ask) -> Result<Quotas, Limited> {
-        let asks: Vec<_> = concerned.iter().map(|(place, key)| (&self.0[*place].limiter, key, ask)).collect();
+        self.refuse_denied(concerned, ask)?;
+        let step = &concerned.keys;
+        let asks: Vec<_> = step.iter().map(|(place, key)| (&self.0[*place].limiter, key, ask)).collect();
         let joint = Limiter::ask_all_here(&asks);
         let mut quotas = Quotas::default();
-        self.note(concerned, &joint, &mut quotas)
+        self.note(step, &joint, &mut quotas)
+    }
+
+    fn refuse_denied(&self, concerned: &Concerned, ask: Ask) -> Result<(), Limited> {
+        let Some(place) = concerned.denied else { return Ok(()) };
+        let limiter = &self.0[place].limiter;
+        if ask != ask.peek() {
+            limiter.count_refused();
+        }
+        Err(Limited { by: limiter.name().to_owned(), retry: None, quotas: Quotas::default() })
+    }
+
+    /// Gives back what those in this process were asked for.
+    #[cfg(feature = "jwt")]
+    pub(super) fn give_back_here(&self, concerned: &Concerned) {
+        concerned.keys.iter().for_each(|(place, key)| self.0[*place].limiter.refund_here(key, 1));
     }
 
     /// Asks in order, and waits for the request's turn. If one refuses, nothing is charged anywhere: in one store that is one
     /// step, in several what the earlier ones have charged is given back.
     pub(crate) async fn ask(&self, concerned: &Concerned) -> Result<Quotas, Limited> {
+        self.refuse_denied(concerned, Ask::ONE)?;
         let mut quotas = Quotas::default();
         let mut granted = Vec::new();
-        for step in concerned.chunk_by(|one, next| self.is_one_step(one, next)) {
+        for step in concerned.keys.chunk_by(|one, next| self.is_one_step(one, next)) {
             let asks: Vec<_> =
                 step.iter().map(|(place, key)| (&self.0[*place].limiter, key, self.0[*place].ask())).collect();
             let joint = match Limiter::wait_all(&asks).await {
@@ -248,6 +444,14 @@ impl Limits {
 }
 
 impl Headcount {
+    fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        self.shared.settings.trusted_proxies.client(peer, headers)
+    }
+
+    fn hashed(&self, bytes: &[u8]) -> Vec<u8> {
+        format!("{:016x}", self.shared.settings.key.hash(bytes)).into_bytes()
+    }
+
     /// Shows a limiter's figures in the [status](Headcount::status) and the metrics, in the place of an earlier one of the
     /// same name. Those of a layer and of `[[limit]]` are shown by themselves.
     ///

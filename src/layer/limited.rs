@@ -6,6 +6,7 @@ use super::judge::Asked;
 use super::limit::{Concerned, Limit, Limited, Limits};
 use super::quota::Quotas;
 use super::refusal::{Manner, Refusal};
+use crate::config::Enforcement;
 use crate::headcount::Headcount;
 use crate::token_source::TokenSource;
 use bytes::Bytes;
@@ -67,6 +68,37 @@ impl Headcount {
 }
 
 impl LimitLayer {
+    /// A layer of limits by itself, for a service without admission control. It finds tokens in `Authorization: Bearer …`, takes
+    /// the connection's other end for the client, and exempts preflights alone; a limiter in a store shared by several processes counts
+    /// tokens, users and headers by each process, since their hashes have a key of its own. For anything else configure a controller, which
+    /// [`limit_layer`](Headcount::limit_layer) takes it from; with [`Enforcement::Off`](crate::Enforcement) it decides nothing about seats.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use axum::{Router, body::Body, http::Request, routing::get};
+    /// use headcount::{config::LimitKey, layer::{Limit, LimitLayer}};
+    /// use headcount::limit::{Limiter, Memory, sliding_log};
+    /// use std::time::Duration;
+    /// # use tower::ServiceExt;
+    /// let api = Limiter::new("api", Memory::new(sliding_log(1, Duration::from_secs(60)))?);
+    /// let app = Router::new()
+    ///     .route("/", get(|| async { "hello" }))
+    ///     .layer(LimitLayer::new([Limit::new(api, LimitKey::Token)]));
+    /// for (user, status) in [("alice", 200), ("alice", 429), ("bob", 200)] {
+    ///     let request = Request::get("/").header("authorization", format!("Bearer {user}")).body(Body::empty())?;
+    ///     assert_eq!(app.clone().oneshot(request).await?.status(), status);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
+        // Nobody is admitted by it, so that its filters are as small as they can be.
+        let builder = Headcount::builder().max_active_users(1).enforcement(Enforcement::Off);
+        let builder = builder.slots(1).capacity(1).exempt_paths([] as [&str; 0]);
+        let (headcount, _) = builder.build().expect("the values are within their bounds");
+        headcount.limit_layer(limits)
+    }
+
     /// Refuses with 503 and not with 429: for clients and load balancers that know what that means.
     #[must_use]
     pub fn refuse_with_503(mut self) -> Self {
@@ -139,11 +171,11 @@ where
         let LimitLayer { headcount, limits, .. } = &self.layer;
         let asked = Asked::of(request.method(), request.uri(), request.headers(), request.extensions());
         let concerned = if headcount.exempts(&asked) {
-            Concerned::new()
+            Concerned::default()
         } else {
             let needs_caller = limits.need_caller(asked.path);
             let caller = if needs_caller { caller(headcount, &request) } else { Caller::default() };
-            limits.concerned(headcount, &asked, &caller)
+            limits.concerned(headcount, &asked, Some(&caller))
         };
         if concerned.is_empty() {
             return LimitFuture {
@@ -176,7 +208,7 @@ fn caller<'r, B>(headcount: &Headcount, request: &'r Request<B>) -> Caller<'r> {
                 TokenSource::find(&settings.sources, settings.on_conflict, request.headers()).unwrap_or_default();
             Caller { token, subject: Some(subject.as_str().into()) }
         }
-        None => headcount.caller(request.headers()).unwrap_or_default(),
+        None => headcount.caller_here(request.headers()).unwrap_or_default(),
     }
 }
 

@@ -11,6 +11,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 /// Carries a pass, both ways.
 pub(crate) const PASS: HeaderName = HeaderName::from_static("x-headcount-pass");
 
+/// So many cookies of one name are looked at.
+const MOST_COOKIES: usize = 4;
+
 /// A pass for the answer to a request.
 #[derive(Debug)]
 pub(crate) struct Handout {
@@ -38,14 +41,22 @@ impl Headcount {
         asked.is_https || told().is_some_and(is_https)
     }
 
-    /// The pass that a request shows, if passes are handed out at all; of several, the first.
-    pub(super) fn shown_pass<'r>(&self, asked: &Asked<'r>) -> Option<&'r [u8]> {
+    /// The pass that a request shows, if passes are handed out at all. Another page of the site may have set a cookie of the
+    /// same name: of several, the user's own counts.
+    pub(super) fn shown_pass<'r>(&self, asked: &Asked<'r>, user: Option<&str>) -> Option<&'r [u8]> {
         let (_, config::Pass { carry, .. }) = self.shared.settings.passes.as_ref()?;
         let headers = asked.headers;
         match carry {
             PassCarrier::Header => headers.get(PASS).map(HeaderValue::as_bytes),
             PassCarrier::Cookie(name) => {
-                headers.get_all(COOKIE).into_iter().find_map(|value| cookies(value.as_bytes(), name).next())
+                let values = headers.get_all(COOKIE).into_iter();
+                let mut shown = values.flat_map(|value| cookies(value.as_bytes(), name)).take(MOST_COOKIES);
+                let first = shown.next()?;
+                let own = |pass: &&[u8]| user.is_some_and(|user| self.holds_pass(pass, user));
+                match shown.next() {
+                    Some(second) if !own(&first) => [second].into_iter().chain(shown).find(own).or(Some(first)),
+                    _ => Some(first),
+                }
             }
         }
     }

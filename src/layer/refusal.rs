@@ -196,6 +196,9 @@ impl Refusal {
             Reason::Limited(limited) => {
                 let detail = match retry {
                     Some(seconds) => format!("The limit is used up. Try again in {seconds} seconds."),
+                    None if limited.quotas == Quotas::default() => {
+                        "The request lacks what the limit counts it by.".into()
+                    }
                     None => "This is more than the limit will ever allow.".into(),
                 };
                 let more = format!(",\"violated-policies\":[{}]", quoted(&limited.by));

@@ -5,10 +5,11 @@ use super::body::AdmissionBody;
 use super::caller::Caller;
 use super::future::AdmissionFuture;
 use super::judge::{Asked, Verdict};
-use super::limit::Limits;
+use super::verify::Unknown;
 use crate::headcount::Newcomers;
 use bytes::Bytes;
 use http::header::UPGRADE;
+use http::request::Parts;
 use http::{Method, Request, Response};
 use http_body::Body;
 use std::sync::Arc;
@@ -50,7 +51,9 @@ impl<S> AdmissionService<S> {
 
 impl<S, B, R> Service<Request<B>> for AdmissionService<S>
 where
-    S: Service<Request<B>, Response = Response<R>>,
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    B: Send + 'static,
     R: Body,
     R::Data: From<Bytes>,
 {
@@ -62,31 +65,71 @@ where
         self.inner.poll_ready(context)
     }
 
+    #[allow(clippy::async_yields_async)] // What comes of the verified request is itself a future, which takes its place.
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let headcount = &self.rules.headcount;
-        let (mut parts, body) = request.into_parts();
-        let asked = Asked::of(&parts.method, &parts.uri, &parts.headers, &parts.extensions);
-        let caller = || match &self.rules.user {
-            Some(user) => Ok(Caller::named(user(&parts))),
-            None => headcount.caller(&parts.headers),
+        let (parts, body) = request.into_parts();
+        if let Some(verdict) = self.rules.judge_at_once(&parts) {
+            return self.rules.act(verdict, &mut self.inner, parts, body);
+        }
+        // The one that is ready goes along; the next request finds a clone, which is polled anew.
+        let clone = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, clone);
+        let rules = Arc::clone(&self.rules);
+        AdmissionFuture::verifying(Box::pin(async move {
+            let verdict = rules.judge_in_turn(&parts).await;
+            rules.act(verdict, &mut inner, parts, body)
+        }))
+    }
+}
+
+impl Rules {
+    /// Decides, unless a signature is to be verified first.
+    fn judge_at_once(&self, parts: &Parts) -> Option<Verdict> {
+        let asked = self.asked(parts);
+        if let Some(user) = &self.user {
+            return Some(self.judge(&asked, || Ok(Caller::named(user(parts)))));
+        }
+        let known = match self.headcount.caller_at_once(&parts.headers) {
+            Some(known) => known.map_err(Unknown::Invalid),
+            None if !self.headcount.needs_caller(&asked, &self.limits.all) => Ok(Caller::default()),
+            None => return None,
         };
-        match headcount.judge(&asked, caller, Newcomers::Held, &self.rules.newcomers, &Limits::default()) {
+        Some(self.judge(&asked, || known))
+    }
+
+    async fn judge_in_turn(&self, parts: &Parts) -> Verdict {
+        let asked = self.asked(parts);
+        let caller = self.headcount.caller_in_turn(&asked, &self.limits.refusals).await;
+        self.judge(&asked, || caller)
+    }
+
+    fn asked<'r>(&self, parts: &'r Parts) -> Asked<'r> {
+        Asked::of(&parts.method, &parts.uri, &parts.headers, &parts.extensions)
+    }
+
+    fn judge<'r>(&self, asked: &Asked<'_>, caller: impl FnOnce() -> Result<Caller<'r>, Unknown>) -> Verdict {
+        self.headcount.judge(asked, caller, Newcomers::Held, &self.limits)
+    }
+
+    fn act<S, B, R>(&self, verdict: Verdict, inner: &mut S, mut parts: Parts, body: B) -> AdmissionFuture<S::Future>
+    where
+        S: Service<Request<B>, Response = Response<R>>,
+    {
+        match verdict {
             Verdict::Admitted(mut entry) => {
                 if let Some(subject) = entry.subject.take() {
                     parts.extensions.insert(subject);
                 }
                 let request = Request::from_parts(parts, body);
                 let request = if asks_for_upgrade(&request) { self.with_presence(request, &entry) } else { request };
-                AdmissionFuture::admitted(self.inner.call(request), entry, &self.rules.headcount)
+                AdmissionFuture::admitted(inner.call(request), entry, &self.headcount)
             }
-            Verdict::Refused(refusal) => AdmissionFuture::refused(self.rules.manner.answer(refusal)),
+            Verdict::Refused(refusal) => AdmissionFuture::refused(self.manner.answer(refusal)),
         }
     }
-}
 
-impl<S> AdmissionService<S> {
     fn with_presence<B>(&self, mut request: Request<B>, entry: &super::judge::Entry) -> Request<B> {
-        let headcount = &self.rules.headcount;
+        let headcount = &self.headcount;
         let present = |fingerprint| headcount.present_as(fingerprint);
         let presence = entry.fingerprint.map_or_else(|| headcount.nobody_present(), present);
         request.extensions_mut().insert(Arc::new(presence));

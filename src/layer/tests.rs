@@ -1,9 +1,9 @@
-use super::Limit;
-use crate::config::{Enforcement, LimitKey, PassCarrier, RouteClass};
+use super::{Limit, LimitLayer, LimitRequest};
+use crate::config::{Enforcement, LimitKey, OnMissingKey, PassCarrier, RouteClass};
 use crate::headcount::{Builder, Headcount, Presence};
 use crate::limit::{Ask, Limiter, Memory, sliding_log};
 use crate::time::{ManualClock, Timestamp};
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -265,9 +265,10 @@ async fn who_only_polls_is_forgotten() {
 #[tokio::test]
 async fn who_has_a_stream_open_is_present_until_it_ends() {
     let (headcount, mut pass) = in_time(|builder| builder);
-    let (events, mut received) = events();
+    let (events, received) = events();
+    let received = Arc::new(parking_lot::Mutex::new(received));
     let inner = service_fn(move |_| {
-        let body = received.take().unwrap();
+        let body = received.lock().take().unwrap();
         async move { Ok::<_, Infallible>(Response::new(body)) }
     });
     let answer = headcount.layer().layer(inner).oneshot(from("alice").body(()).unwrap()).await.unwrap();
@@ -388,6 +389,22 @@ async fn who_shows_a_pass_is_seen_by_a_server_that_has_not_heard_of_them() {
         assert_eq!((status.decisions.newcomer, status.decisions.seen), (1, 2));
         assert_eq!(status.passes.valid, 1);
         assert!(status.passes.forged >= 2);
+    }
+}
+
+#[tokio::test]
+async fn of_several_cookies_with_passes_the_users_own_counts() {
+    let carrier = PassCarrier::Cookie("pass".into());
+    let pass = given_elsewhere(&carrier).await;
+    for (tossed, status) in [(1, StatusCode::OK), (3, StatusCode::OK), (4, StatusCode::TOO_MANY_REQUESTS)] {
+        let headcount = server_with_passes(carrier.clone());
+        let cookies = format!("{}{pass}", "pass=nonsense; ".repeat(tossed));
+        assert_eq!(
+            ask(&headcount, from("alice").header("cookie", &cookies)).await.status,
+            status,
+            "{tossed} before it"
+        );
+        assert_eq!(ask(&headcount, from("bob").header("cookie", &cookies)).await.status, StatusCode::TOO_MANY_REQUESTS);
     }
 }
 
@@ -650,6 +667,75 @@ async fn a_layer_of_limits_asks_about_who_is_in() {
     for _ in 0..3 {
         assert_eq!(ask("/healthz", "bob", Some("k")).await.unwrap().status(), StatusCode::OK, "an exempt path");
     }
+}
+
+#[tokio::test]
+async fn a_limits_key_may_be_whatever_a_function_finds() {
+    #[derive(Clone)]
+    struct Account(&'static str);
+    let limit = Limit::by(in_memory("account", 1), |request: &LimitRequest<'_>| {
+        let account = request.extension::<Account>()?;
+        Some(format!("{} {}", account.0, request.method()).into_bytes())
+    });
+    let inner =
+        service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from(""))) });
+    let service = LimitLayer::new([limit.on_missing_key(OnMissingKey::Deny)]).layer(inner);
+    let ask = |account: Option<Account>, method: Method| {
+        let mut request = Request::builder().method(method).uri("/healthz").body(()).unwrap();
+        request.extensions_mut().extend(
+            account
+                .map(|account| {
+                    let mut extensions = http::Extensions::new();
+                    extensions.insert(account);
+                    extensions
+                })
+                .unwrap_or_default(),
+        );
+        let service = service.clone();
+        async move { service.oneshot(request).await.unwrap().status().as_u16() }
+    };
+    let alice = || Some(Account("alice"));
+    assert_eq!((ask(alice(), Method::GET).await, ask(alice(), Method::GET).await), (200, 429));
+    assert_eq!((ask(alice(), Method::PUT).await, ask(Some(Account("bob")), Method::GET).await), (200, 200));
+    assert_eq!(ask(None, Method::GET).await, 429, "without a controller no path is exempt, and no key no way around");
+}
+
+/// A signature by a public key is verified on another thread, once; the service that was ready waits for it.
+#[cfg(feature = "jwt")]
+#[tokio::test]
+async fn a_layer_waits_for_a_signature_and_knows_it_the_next_time() {
+    use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("key.pem");
+    let keys = [(); 2].map(|()| rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap());
+    std::fs::write(&file, keys[0].public_key_pem()).unwrap();
+    let token = |key: &rcgen::KeyPair, user: &str| {
+        let key = EncodingKey::from_ec_pem(key.serialize_pem().as_bytes()).unwrap();
+        encode(&Header::new(Algorithm::ES256), &serde_json::json!({"sub": user, "exp": 4_000_000_000_u64}), &key)
+            .unwrap()
+    };
+    let headcount = Headcount::builder().max_active_users(9).keys([&file]).build().unwrap().0;
+    let layer = headcount.layer().limit_refusals(Limit::new(in_memory("forgers", 2), LimitKey::Constant));
+    let mut service = layer.layer(OnceReady::default());
+    let ask = async |service: &mut super::AdmissionService<OnceReady>, token: &str| {
+        let answer = service.ready().await.unwrap().call(from(token).body(()).unwrap()).await.unwrap();
+        let said = answer.headers().get("x-headcount-decision").map(|said| said.to_str().unwrap().to_owned());
+        (answer.status().as_u16(), said.unwrap_or_default())
+    };
+    let alice = token(&keys[0], "alice");
+    assert_eq!(ask(&mut service, &alice).await.0, 200);
+    let again = service.ready().await.unwrap().call(from(&alice).body(()).unwrap());
+    assert_eq!(futures_util::FutureExt::now_or_never(again).unwrap().unwrap().status(), StatusCode::OK, "at once");
+    for user in ["mallory", "mallet"] {
+        assert_eq!(ask(&mut service, &token(&keys[1], user)).await, (400, "invalid".into()));
+    }
+    assert_eq!(ask(&mut service, &token(&keys[1], "eve")).await, (429, "limited".into()));
+    assert_eq!(ask(&mut service, &alice).await.0, 200);
+    let exempt = Request::get("/healthz").header("authorization", format!("Bearer {}", token(&keys[0], "bob")));
+    let exempt = service.ready().await.unwrap().call(exempt.body(()).unwrap());
+    assert!(futures_util::FutureExt::now_or_never(exempt).is_some(), "where nothing is decided nothing is verified");
+    let status = headcount.status();
+    assert_eq!((status.active_users.estimate, status.decisions.invalid, status.decisions.limited), (1, 2, 1));
 }
 
 #[tokio::test]

@@ -106,22 +106,26 @@ impl From<Velocity> for Store {
 /// What a limiter answers when its store does not.
 ///
 /// ```
-/// use headcount::limit::{Ask, Limiter, Memory, OnStoreError, sliding_log};
-/// # use std::time::Duration;
+/// # #[cfg(feature = "redis")]
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let store = || Memory::builder(sliding_log(1, Duration::from_secs(60))).max_keys(1).build();
-/// let local = OnStoreError::Local(store()?);
+/// use headcount::RedisConnection;
+/// use headcount::limit::{Ask, Limiter, Memory, OnStoreError, Redis, sliding_log};
+/// # use std::time::Duration;
+/// let one_a_minute = sliding_log(1, Duration::from_secs(60));
+/// let nobody_there = RedisConnection::open("redis://127.0.0.1:1")?;
+/// let local = OnStoreError::Local(Memory::new(one_a_minute.clone())?);
 /// let words = [(OnStoreError::Allow, [true, true]), (OnStoreError::Deny, [false, false]), (local, [true, false])];
-/// for (word, bob) in words {
-///     let logins = Limiter::new("login", store()?).on_store_error(word);
-///     let _ = logins.ask("alice", Ask::ONE).await?;
-///     // The store is full: it cannot say anything about bob.
-///     let answers = [logins.ask("bob", Ask::ONE).await?, logins.ask("bob", Ask::ONE).await?];
-///     assert_eq!(answers.map(|answer| answer.is_allowed()), bob);
+/// for (word, alice) in words {
+///     let store = Redis::new(&nobody_there, "login", one_a_minute.clone())?;
+///     let logins = Limiter::new("login", store).on_store_error(word);
+///     let answers = [logins.ask("alice", Ask::ONE).await?, logins.ask("alice", Ask::ONE).await?];
+///     assert_eq!(answers.map(|answer| answer.is_allowed()), alice);
 ///     assert_eq!(logins.status().store_errors, 2);
 /// }
 /// # Ok(()) }
+/// # #[cfg(not(feature = "redis"))]
+/// # fn main() {}
 /// ```
 #[derive(Clone, Default)]
 pub enum OnStoreError {
@@ -505,6 +509,16 @@ impl Limiter {
         self.status().publish();
     }
 
+    /// Whether its refusals are carried out.
+    pub(crate) fn refuses(&self) -> bool {
+        !self.shared.shadow
+    }
+
+    /// Counts a refusal that nobody was asked about.
+    pub(crate) fn count_refused(&self) {
+        self.shared.limited.fetch_add(1, Relaxed);
+    }
+
     /// Whether its keys are in this process.
     pub(crate) fn is_here(&self) -> bool {
         self.shared.store.memory().is_some()
@@ -559,6 +573,13 @@ impl Limiter {
             answers[nth] = limiter.shown(answer);
         }
         Joint::of(answers, Vec::new())
+    }
+
+    /// As [`refund`](Self::refund) for a limiter in this process, at once.
+    pub(crate) fn refund_here(&self, key: &[u8], permits: u64) {
+        if let Some(memory) = self.shared.store.memory() {
+            memory.refund(key, permits);
+        }
     }
 
     /// Turns the store's answer, or its silence, into the limiter's.

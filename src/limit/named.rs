@@ -126,7 +126,8 @@ pub const fn governor(rate: Rate, burst: u64) -> Tat {
 /// Go's `golang.org/x/time/rate`: [`token_bucket`], but that a clock that goes back counts its time again.
 ///
 /// `AllowN` is [`Ask::permits`](super::Ask::permits), `ReserveN` and `WaitN` are the same with `max_wait`, `Tokens` is a
-/// peek at no permits, `CancelAt` is `cancel`, `SetLimit` and `SetBurst` are `change`.
+/// peek at no permits, `CancelAt` is `cancel`, `SetLimit` and `SetBurst` are `change`, which keeps the tokens that are left,
+/// at most the new burst. A bucket that is full stays full, while the original's fills up at the rate.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, x_time_rate};
@@ -140,7 +141,7 @@ pub const fn governor(rate: Rate, burst: u64) -> Tat {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub const fn x_time_rate(rate: Rate, burst: u64) -> Tat {
-    Tat::new(rate, burst).on_step_back(OnStepBack::Recount)
+    Tat::new(rate, burst).on_step_back(OnStepBack::Recount).keeping_left()
 }
 
 /// redis-cell's `CL.THROTTLE key max_burst count period`: [`token_bucket`] with a burst of `max_burst + 1`.
@@ -289,6 +290,20 @@ pub const fn guava_warming_up(rate: Rate, warm_up: Duration) -> WarmUp {
 /// uber-go's `ratelimit.New(rate)`: each `Take` waits for its slot, and at most `slack` unused slots (its default is 10)
 /// are made up for. The original counts unused slots from the first `Take` on, this from the store's beginning.
 ///
+/// The original rounds the time of a slot *down* to whole nanoseconds, and this rounds it up: never above the rate, and at
+/// most 10⁹ a second, where the original is without limit. At 3 a second, a slot of the original is 333,333,333 ns long,
+/// and one here 1 ns longer.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, Rate, uber};
+/// # use std::time::Duration;
+/// let thirds = Memory::new(uber(Rate::per_second(3), 0))?;
+/// let at = thirds.at(Duration::ZERO);
+/// assert!(at.ask("k", Ask::ONE)?.wait().is_zero());
+/// assert_eq!(at.ask("k", Ask::ONE)?.wait(), Duration::from_nanos(333_333_334));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, uber};
 /// use std::time::Duration;
@@ -319,8 +334,8 @@ pub const fn producer_consumer(capacity: u64, per_tick: u64, tick: Duration) -> 
 /// resilience4j's `SemaphoreBasedRateLimiter`: `limit` permits in each period, and who waits gets the next period's.
 ///
 /// The timeout of its configuration is [`Ticks::max_wait`] (5 s there). Other than the original it owns no timer, says at
-/// once when a wait would be in vain, and a limit that is lowered ([`Memory::change`](super::Memory::change)) does not end
-/// its refreshing. Its scheduler's `refresh` is [`Memory::reset`](super::Memory::reset).
+/// once when a wait would be in vain; a limit that changes ([`Memory::change`](super::Memory::change)) holds at once, not
+/// from the next period on, and one that is lowered does not end its refreshing. Its scheduler's `refresh` is [`Memory::reset`](super::Memory::reset).
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, resilience4j_semaphore};
@@ -338,7 +353,23 @@ pub const fn resilience4j_semaphore(limit: u64, period: Duration) -> Ticks {
 
 /// resilience4j's `AtomicRateLimiter`: permits of cycles to come can be reserved, as far as the timeout
 /// ([`Ticks::max_wait`]) reaches, in one request also more than a cycle has. `drainPermissions` is
-/// [`Ask::all`](super::Ask::all).
+/// [`Ask::all`](super::Ask::all), `changeLimitForPeriod` is [`Memory::change`](super::Memory::change): the permits that are
+/// left stay, at most as many as the new limit, where the original cuts them at the next cycle only.
+///
+/// `drainPermissions` of the original takes as many permits as were left after the last request, even if a new cycle has
+/// begun since: then the rest of the new cycle's permits stay, or all of them if none was left. [`Ask::all`](super::Ask::all)
+/// takes whatever is there now.
+///
+/// ```
+/// use headcount::limit::{Ask, Memory, resilience4j_atomic};
+/// # use std::time::Duration;
+/// let cycle = Duration::from_secs(1);
+/// let limiter = Memory::new(resilience4j_atomic(10, cycle))?;
+/// assert_eq!(limiter.at(Duration::ZERO).ask("backend", Ask::permits(4))?.remaining, 6);
+/// let drained = limiter.at(cycle).ask("backend", Ask::all())?;
+/// assert_eq!(drained.remaining, 0, "the original would take six of the new ten, and leave four");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, resilience4j_atomic};
@@ -351,7 +382,7 @@ pub const fn resilience4j_semaphore(limit: u64, period: Duration) -> Ticks {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub const fn resilience4j_atomic(limit: u64, period: Duration) -> Ticks {
-    Ticks::new(limit, period).above_capacity(true)
+    Ticks::new(limit, period).above_capacity(true).keeping_left()
 }
 
 /// ClassDojo's rolling rate limiter: a log whose refused attempts count too, so that who hammers stays out; with a

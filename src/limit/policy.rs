@@ -107,7 +107,8 @@ pub(crate) trait Arithmetic: Clone {
     /// Gives permits back, never above the limit.
     fn refund(&self, state: &mut Self::State, now: u64, permits: u64);
 
-    /// Turns a state of the policy `old` into one of this policy, at the moment at which it takes its place.
+    /// Turns a state of the policy `old` into one of this policy, at the moment at which it takes its place: what was used
+    /// stays used.
     fn carry(&self, old: &Self, state: &mut Self::State, now: u64);
 
     /// How long to wait if the caller does not say, in nanoseconds.
@@ -200,6 +201,19 @@ impl Policy {
             (Self::Log(new), Self::Log(old), State::Log(state)) => new.carry(old, state, now),
             (Self::WarmUp(new), Self::WarmUp(old), State::WarmUp(state)) => new.carry(old, state, now),
             _ => *state = self.fresh(),
+        }
+    }
+
+    /// The state of a key that was never asked for, once this policy has taken the place of `old`. Guava's limiters are
+    /// one state, which begins when they are created: it has had its permits under the old policy.
+    pub(crate) fn fresh_after(&self, old: &Self, fresh: &State, now: u64) -> State {
+        match self {
+            Self::WarmUp(_) | Self::Tat(Tat { paid: Paid::After, .. }) => {
+                let mut fresh = fresh.clone();
+                self.carry(old, &mut fresh, now);
+                fresh
+            }
+            _ => self.fresh(),
         }
     }
 
@@ -434,4 +448,14 @@ impl From<Finding> for Answer {
 
 fn duration(nanos: u64) -> Duration {
     if nanos == NEVER { Duration::MAX } else { Duration::from_nanos(nanos) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::State;
+
+    #[test]
+    fn no_policy_makes_the_states_of_the_others_larger_than_two_numbers_and_a_tag() {
+        assert_eq!(size_of::<State>(), 24);
+    }
 }

@@ -241,6 +241,10 @@ impl Guarded {
             Some(&TLS_ALERT) => {
                 Err(StoreError::refused("this port speaks TLS: write rediss:// instead of redis:// in redis.url"))
             }
+            // `HTTP/1.1 400 Bad Request`, or the page that says so.
+            Some(b'H' | b'<') => {
+                Err(StoreError::refused("this port speaks HTTP, not Redis: name Redis's own in redis.url"))
+            }
             Some(_) => Ok(()),
         }
     }

@@ -2,26 +2,30 @@
 //!
 //! ```text
 //! offset  bytes  field
-//!      0      4  magic "HCF1"
+//!      0      4  magic "HCF2"
 //!      4      4  lines of the filter, little endian, as all numbers
 //!      8      8  generation: format, shape, slot length, slots, key
 //!     16      8  slot
-//!     24      8  flags: bit 0 = the writer covered this minute
-//!     32      8  checksum: keyed xxh3 of bytes 0..32 and the payload's keyed xxh3
-//!     40      …  payload: the filter's words, gzipped
+//!     24      8  flags: bit 0 = the writer covered this minute; bits 1 to 63 are kept for what comes, and not read:
+//!                bit 1 for values that are covered together with a log of news, bits 8 to 63 for that log's epoch
+//!     32     16  proof: the fleet's MAC of bytes 0..32 and the payload
+//!     48      …  payload: the filter's words, gzipped
 //! ```
 //!
 //! Bytes from a store are input. Nothing is merged that does not pass every check, in this order: length, magic, shape,
-//! generation, slot, checksum, and a decompression that stops at the filter's exact length.
+//! generation, slot, proof, and a decompression that stops at the filter's exact length.
 
 use crate::bloom::{Bloom, Shape};
 use crate::fingerprint::FingerprintKey;
+use crate::fleet_mac::{FleetMac, MAC_BYTES, Purpose};
 use crate::time::Slot;
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use std::io::{Read, Write};
 
-const MAGIC: [u8; 4] = *b"HCF1";
-const HEADER_BYTES: usize = 40;
+const MAGIC: [u8; 4] = *b"HCF2";
+/// The fields before the proof.
+const FIELD_BYTES: usize = 32;
+const HEADER_BYTES: usize = FIELD_BYTES + MAC_BYTES;
 const COVERED: u64 = 1;
 
 /// Where gzip says which further fields its header has (RFC 1952, 2.3).
@@ -45,9 +49,9 @@ const CHUNK_WORDS: usize = 1024;
 pub(crate) struct Codec {
     shape: Shape,
     generation: u64,
-    key: FingerprintKey,
-    /// The fleet's keys of before: other generations may have written with them.
-    earlier_keys: Vec<FingerprintKey>,
+    mac: FleetMac,
+    /// By the fleet's keys of before: other generations may have written with them.
+    earlier: Vec<FleetMac>,
 }
 
 /// A minute's filter and what its writer knew about it.
@@ -110,9 +114,9 @@ pub enum DecodeError {
         /// The slot under whose name it was stored.
         expected: Slot,
     },
-    /// Damaged, or not written with this fleet's key.
-    #[error("the checksum does not match")]
-    Checksum,
+    /// Damaged, or not written with this fleet's key for this namespace.
+    #[error("it is damaged, or no server of this fleet and namespace has written it")]
+    Mac,
     /// The payload does not decompress to the filter's exact length.
     #[error("the payload is no gzipped filter of this shape")]
     Payload,
@@ -130,7 +134,7 @@ impl DecodeError {
             Self::Shape { .. } => "shape",
             Self::Generation { .. } => "generation",
             Self::Slot { .. } => "slot",
-            Self::Checksum => "checksum",
+            Self::Mac => "mac",
             Self::Payload => "payload",
             Self::Saturated => "saturated",
         }
@@ -138,17 +142,34 @@ impl DecodeError {
 
     /// Every word that [`DecodeError::reason`] can return.
     pub const REASONS: [&'static str; 8] =
-        ["length", "magic", "shape", "generation", "slot", "checksum", "payload", "saturated"];
+        ["length", "magic", "shape", "generation", "slot", "mac", "payload", "saturated"];
 }
 
 impl Codec {
-    pub(crate) fn new(shape: Shape, generation: u64, key: FingerprintKey) -> Self {
-        Self { shape, generation, key, earlier_keys: Vec::new() }
+    pub(crate) fn new(shape: Shape, generation: u64, key: &FingerprintKey) -> Self {
+        Self { shape, generation, mac: FleetMac::new(key, generation), earlier: Vec::new() }
     }
 
     /// One that reads other generations' values by these keys, too.
-    pub(crate) fn with_earlier_keys(self, earlier_keys: Vec<FingerprintKey>) -> Self {
-        Self { earlier_keys, ..self }
+    pub(crate) fn with_earlier_keys(self, earlier_keys: &[FingerprintKey]) -> Self {
+        let earlier = earlier_keys.iter().map(|key| FleetMac::new(key, self.generation)).collect();
+        Self { earlier, ..self }
+    }
+
+    /// One for values of a namespace.
+    pub(crate) fn in_namespace(&self, namespace: &str) -> Self {
+        let mac = |mac: &FleetMac| mac.clone().in_namespace(namespace);
+        Self { mac: mac(&self.mac), earlier: self.earlier.iter().map(mac).collect(), ..*self }
+    }
+
+    /// The proof of what is no filter.
+    pub(crate) fn mac(&self) -> &FleetMac {
+        &self.mac
+    }
+
+    /// The proofs of another generation, by the fleet's key and its earlier ones.
+    pub(crate) fn macs_of(&self, generation: u64) -> impl Iterator<Item = FleetMac> {
+        std::iter::once(&self.mac).chain(&self.earlier).map(move |mac| mac.of_generation(generation))
     }
 
     #[cfg(test)]
@@ -182,7 +203,7 @@ impl Codec {
         bytes.extend_from_slice(&self.generation.to_le_bytes());
         bytes.extend_from_slice(&slot.0.to_le_bytes());
         bytes.extend_from_slice(&(if covered { COVERED } else { 0 }).to_le_bytes());
-        bytes.extend_from_slice(&[0; 8]);
+        bytes.extend_from_slice(&[0; MAC_BYTES]);
         let level = if filter.fill_ratio() > DENSE { Compression::none() } else { Compression::fast() };
         let mut encoder = GzEncoder::new(bytes, level);
         let mut chunk = Vec::with_capacity(CHUNK_WORDS * 8);
@@ -192,9 +213,15 @@ impl Codec {
             encoder.write_all(&chunk).expect("writing to a Vec cannot fail");
         }
         let mut bytes = encoder.finish().expect("writing to a Vec cannot fail");
-        let checksum = self.checksum(&bytes);
-        bytes[32..40].copy_from_slice(&checksum.to_le_bytes());
+        self.prove(&mut bytes);
         bytes
+    }
+
+    /// Writes the proof of a value into it.
+    pub(crate) fn prove(&self, bytes: &mut [u8]) {
+        let (header, payload) = bytes.split_at_mut(HEADER_BYTES);
+        let (fields, proof) = header.split_at_mut(FIELD_BYTES);
+        proof.copy_from_slice(&self.mac.prove(Purpose::Filter, &[fields, payload]));
     }
 
     /// The filter of minute `slot` from bytes that anybody may have written.
@@ -223,8 +250,9 @@ impl Codec {
         if number(16) != slot.0 {
             return Err(DecodeError::Slot { found: Slot(number(16)), expected: slot });
         }
-        if number(32) != self.checksum(bytes) {
-            return Err(DecodeError::Checksum);
+        let (fields, proof) = header.split_at(FIELD_BYTES);
+        if !self.mac.is_proven(Purpose::Filter, &[fields, payload], proof) {
+            return Err(DecodeError::Mac);
         }
         let filter = self.inflate(payload)?;
         if filter.fill_ratio() > IMPLAUSIBLE_FILL {
@@ -234,7 +262,7 @@ impl Codec {
     }
 
     /// The filter of minute `slot` from the bytes of another generation, whose filters may have any shape up to that size.
-    /// Where a token's bits are in a line does not depend on the number of lines, and the checksum proves the key.
+    /// Where a token's bits are in a line does not depend on the number of lines, and the proof names the key.
     /// Returns by which earlier key it was written; `None` means the fleet's own.
     ///
     /// # Cost
@@ -249,12 +277,11 @@ impl Codec {
         let most = self.most_bytes_beside();
         let length = DecodeError::Length { found: bytes.len(), most };
         let shape = Shape::of_lines(lines).filter(|shape| shape.bytes() <= most).ok_or(length)?;
-        let by = |key: &FingerprintKey| Self::new(shape, generation, key.clone()).decode(slot, bytes);
-        let earlier = self.earlier_keys.iter().enumerate().map(|(place, key)| (Some(place), key));
-        let mut found = Err(DecodeError::Checksum);
-        for (place, key) in std::iter::once((None, &self.key)).chain(earlier) {
-            found = by(key).map(|decoded| (decoded, place));
-            if found != Err(DecodeError::Checksum) {
+        let mut found = Err(DecodeError::Mac);
+        for (place, mac) in self.macs_of(generation).enumerate() {
+            let theirs = Self { shape, generation, mac, earlier: Vec::new() };
+            found = theirs.decode(slot, bytes).map(|decoded| (decoded, place.checked_sub(1)));
+            if found != Err(DecodeError::Mac) {
                 break;
             }
         }
@@ -280,13 +307,6 @@ impl Codec {
             _ => Err(DecodeError::Payload),
         }
     }
-
-    fn checksum(&self, bytes: &[u8]) -> u64 {
-        let mut signed = [0; HEADER_BYTES];
-        signed[..32].copy_from_slice(&bytes[..32]);
-        signed[32..].copy_from_slice(&self.key.hash(&bytes[HEADER_BYTES..]).to_le_bytes());
-        self.key.hash(&signed)
-    }
 }
 
 /// The largest value of another generation that servers with filters of this size read.
@@ -308,7 +328,7 @@ mod tests {
 
     fn codec_of(capacity: u64, generation: u64, key: u8) -> Codec {
         let key = FingerprintKey::new(&[key; 16]).unwrap();
-        Codec::new(Shape::for_capacity(capacity, 1e-3).unwrap(), generation, key)
+        Codec::new(Shape::for_capacity(capacity, 1e-3).unwrap(), generation, &key)
     }
 
     fn filter(codec: &Codec, users: u64) -> Bloom {
@@ -353,7 +373,7 @@ mod tests {
             assert!(codec.decode(SLOT, &bytes[..length]).is_err(), "cut at {length}");
         }
         let extended = [bytes.as_slice(), b"!"].concat();
-        assert_eq!(codec.decode(SLOT, &extended), Err(DecodeError::Checksum));
+        assert_eq!(codec.decode(SLOT, &extended), Err(DecodeError::Mac));
     }
 
     #[test]
@@ -363,7 +383,8 @@ mod tests {
         let reason = |codec: Codec, slot| codec.decode(slot, &bytes).unwrap_err().reason();
         assert_eq!(reason(codec_of(9000, 7, 1), SLOT), "shape");
         assert_eq!(reason(codec_of(2000, 8, 1), SLOT), "generation");
-        assert_eq!(reason(codec_of(2000, 7, 2), SLOT), "checksum");
+        assert_eq!(reason(codec_of(2000, 7, 2), SLOT), "mac");
+        assert_eq!(reason(codec.in_namespace("another"), SLOT), "mac");
         assert_eq!(reason(codec.clone(), SLOT.plus(1)), "slot");
         let huge = vec![b'H'; codec.most_bytes() + 1];
         assert!(matches!(codec.decode(SLOT, &huge), Err(DecodeError::Length { .. })));
@@ -379,28 +400,27 @@ mod tests {
         let reason = |found: Result<_, DecodeError>| found.unwrap_err().reason();
         assert_eq!(reason(read(codec(), 9, SLOT)), "generation");
         assert_eq!(reason(read(codec(), 8, SLOT.plus(1))), "slot");
-        assert_eq!(reason(read(codec_of(2000, 7, 2), 8, SLOT)), "checksum", "another key");
+        assert_eq!(reason(read(codec_of(2000, 7, 2), 8, SLOT)), "mac", "another key");
         let mut huge = bytes.clone();
         huge[4..8].copy_from_slice(&(1_u32 << 20).to_le_bytes());
         assert_eq!(reason(codec().decode_beside(8, SLOT, &huge)), "length", "64 MB");
         let [stranger, earlier] = [3, 1].map(|key| FingerprintKey::new(&[key; 16]).unwrap());
-        let successor = codec_of(2000, 7, 2).with_earlier_keys(vec![stranger.clone(), earlier]);
+        let successor = codec_of(2000, 7, 2).with_earlier_keys(&[stranger.clone(), earlier]);
         assert_eq!(read(successor, 8, SLOT).unwrap().1, Some(1), "the key that wrote it is named");
-        assert_eq!(reason(read(codec_of(2000, 7, 2).with_earlier_keys(vec![stranger]), 8, SLOT)), "checksum");
+        assert_eq!(reason(read(codec_of(2000, 7, 2).with_earlier_keys(&[stranger]), 8, SLOT)), "mac");
         for length in 0..bytes.len() {
             assert!(codec().decode_beside(8, SLOT, &bytes[..length]).is_err(), "cut at {length}");
         }
     }
 
-    /// Writes a payload of its own with a correct header and checksum, as a server gone mad might.
+    /// Writes a payload of its own with a correct header and proof, as a server gone mad might.
     fn forged(codec: &Codec, raw: &[u8]) -> Vec<u8> {
         let mut bytes = codec.encode(SLOT, true, &filter(codec, 0));
         bytes.truncate(HEADER_BYTES);
         let mut encoder = GzEncoder::new(bytes, Compression::best());
         encoder.write_all(raw).unwrap();
         let mut bytes = encoder.finish().unwrap();
-        let checksum = codec.checksum(&bytes);
-        bytes[32..40].copy_from_slice(&checksum.to_le_bytes());
+        codec.prove(&mut bytes);
         bytes
     }
 
@@ -422,9 +442,22 @@ mod tests {
             .filename("n".repeat(500))
             .write(plain[..HEADER_BYTES].to_vec(), Compression::best());
         let mut named = named.finish().unwrap();
-        let checksum = codec.checksum(&named);
-        named[32..40].copy_from_slice(&checksum.to_le_bytes());
+        codec.prove(&mut named);
         assert_eq!(codec.decode(SLOT, &named), Err(DecodeError::Payload));
+    }
+
+    #[test]
+    fn flags_of_a_later_format_are_left_alone() {
+        let codec = codec();
+        let filter = filter(&codec, 20);
+        let with_flags = |flags: u64| {
+            let mut bytes = codec.encode(SLOT, true, &filter);
+            bytes[24..32].copy_from_slice(&flags.to_le_bytes());
+            codec.prove(&mut bytes);
+            codec.decode(SLOT, &bytes).unwrap()
+        };
+        assert_eq!(with_flags(!1), Decoded { filter: filter.clone(), covered: false }, "covered together with a log");
+        assert_eq!(with_flags(u64::MAX), Decoded { filter: filter.clone(), covered: true });
     }
 
     #[test]

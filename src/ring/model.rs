@@ -45,7 +45,7 @@ impl Fleet {
         let now = Slot(1000);
         Self {
             shape,
-            codec: Codec::new(shape, 7, FingerprintKey::new(&[7; 16]).unwrap()),
+            codec: Codec::new(shape, 7, &FingerprintKey::new(&[7; 16]).unwrap()),
             now,
             servers: std::array::from_fn(|_| Server::start(shape, now)),
             stored: HashMap::new(),

@@ -82,12 +82,15 @@ pub struct Override {
     /// When it ends by itself, on the fleet's clock.
     #[serde(with = "millis")]
     pub until: Timestamp,
+    /// Until when it is remembered, so that no older word comes back: the latest end of all that it has superseded.
+    #[serde(with = "millis")]
+    pub remembered_until: Timestamp,
     /// Who set it, as they said or from where they asked.
     #[serde(default)]
     pub by: Option<String>,
     /// Why, in the operator's words.
     pub reason: Option<String>,
-    /// Withdrawn before its end: kept until then, so that no older word comes back.
+    /// Withdrawn before its end, or ended: only remembered.
     #[serde(default)]
     pub withdrawn: bool,
 }
@@ -95,15 +98,31 @@ pub struct Override {
 impl Override {
     /// The word that takes this override back, a version later.
     pub(crate) fn withdraw(&self, version: Version) -> Self {
-        let until = self.until;
         Self {
             version,
             mode: OverrideMode::Auto,
             max_active_users: None,
-            until,
+            until: self.remembered_until,
+            remembered_until: self.remembered_until,
             by: None,
             reason: None,
             withdrawn: true,
+        }
+    }
+
+    /// Which override it is, and until when it is remembered: of two, servers keep the greater.
+    pub(crate) fn memory(&self) -> (Version, Timestamp) {
+        (self.version.clone(), self.remembered_until)
+    }
+
+    /// What is left of it at this time: itself, the memory of it, or nothing.
+    pub(crate) fn at(self, now: Timestamp) -> Option<Self> {
+        if self.remembered_until <= now {
+            None
+        } else if self.until <= now || self.withdrawn {
+            Some(self.withdraw(self.version.clone()))
+        } else {
+            Some(self)
         }
     }
 }

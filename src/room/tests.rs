@@ -46,7 +46,16 @@ fn renewal(active_users: f64, nodes: u64) -> Renewal {
 
 fn an_override(number: u64, mode: OverrideMode, until: Timestamp) -> Override {
     let version = Version { number, writer: "w".into() };
-    Override { version, mode, max_active_users: None, until, by: None, reason: None, withdrawn: false }
+    Override {
+        version,
+        mode,
+        max_active_users: None,
+        until,
+        remembered_until: until,
+        by: None,
+        reason: None,
+        withdrawn: false,
+    }
 }
 
 #[test]
@@ -283,6 +292,53 @@ fn the_latest_override_wins_and_a_withdrawn_one_does_not_come_back() {
     assert!(!room.heed(open, NOW));
     assert_eq!(room.seat(9.0, true), Seat::Taken);
     assert!(!room.expire(LATER));
+}
+
+/// Whoever holds the store can put an older override back.
+#[test]
+fn an_override_that_has_ended_is_remembered_for_as_long_as_those_it_superseded() {
+    let (mut room, much_later) = (alone(1), LATER.plus(Duration::from_secs(60)));
+    let open = an_override(5, OverrideMode::Open, much_later);
+    assert!(room.heed(open.clone(), NOW));
+    assert!(room.heed(an_override(6, OverrideMode::Throttling, LATER), NOW));
+    assert!(room.expire(LATER));
+    assert!(!room.heed(open.clone(), LATER), "it was superseded");
+    assert_eq!(room.seat(9.0, true), Seat::Taken);
+    assert!(room.heed(an_override(7, OverrideMode::Throttling, LATER.plus(Duration::from_secs(1))), LATER));
+    let third = room.operator().unwrap().clone();
+    assert!(room.heed(third.withdraw(Version { number: 8, writer: "w".into() }), LATER));
+    assert!(!room.heed(open, LATER));
+    assert!(!room.expire(much_later), "only remembered");
+    assert_eq!(room.operator(), None);
+}
+
+/// Its operator asked a server that had not heard of the older one.
+#[test]
+fn a_later_override_that_comes_first_is_remembered_until_the_older_one_ends() {
+    let (mut room, much_later) = (alone(1), LATER.plus(Duration::from_secs(60)));
+    let (open, shut) =
+        (an_override(5, OverrideMode::Open, much_later), an_override(6, OverrideMode::Throttling, LATER));
+    assert!(room.heed(shut.clone(), NOW));
+    assert!(!room.heed(open.clone(), NOW));
+    assert_eq!(room.operator().unwrap().until, LATER);
+    assert!(room.expire(LATER));
+    assert!(!room.heed(open, LATER), "it was superseded");
+    // Of one override, two servers may remember different ends.
+    let mut other = alone(1);
+    assert!(other.heed(shut, NOW));
+    assert!(!other.heed(room.operator().unwrap().clone(), NOW));
+    assert_eq!(other.operator().map(Override::memory), room.operator().map(Override::memory));
+}
+
+#[test]
+fn a_later_override_ends_an_older_one_even_if_it_has_ended_itself() {
+    let (mut room, much_later) = (alone(1), LATER.plus(Duration::from_secs(60)));
+    assert!(room.heed(an_override(5, OverrideMode::Open, much_later), NOW));
+    assert!(room.heed(an_override(6, OverrideMode::Throttling, LATER), LATER), "heard of too late");
+    assert_eq!((room.seat(9.0, true), room.seat(0.0, true)), (Seat::Taken, Seat::Free));
+    let operator = room.operator().unwrap();
+    assert!(operator.withdrawn && operator.version.number == 6 && operator.until == much_later);
+    assert!(!alone(1).heed(an_override(6, OverrideMode::Open, LATER), LATER), "nothing to remember");
 }
 
 #[test]

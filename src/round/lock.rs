@@ -147,7 +147,7 @@ impl Stage {
         let server = |place: usize| {
             let headcount = &self.controllers[place];
             Rc::new(Server {
-                round: Round::new(headcount, self.protocol, 1),
+                round: Round::new(headcount, "", self.protocol, 1),
                 clock: headcount.shared.fleet_clock.lock().clone(),
                 minutes: vec![(vec![0; headcount.shared.settings.shape.words()], false); FULL_MINUTES as usize + 1],
                 asks: None,
@@ -410,7 +410,7 @@ impl<'w> Key<'w> {
         for (&slot, (stamp, value)) in &store.0 {
             self.slot(slot);
             self.stamp(stamp);
-            // The payload's checksum and the flags stand for the payload.
+            // The flags and half of the proof stand for the payload.
             self.bytes.extend(&value[24..40]);
         }
     }

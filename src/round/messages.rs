@@ -1,6 +1,5 @@
 //! What a server and its store say to each other in a round.
 
-use crate::room::Override;
 use crate::store_error::StoreError;
 use crate::time::{Slot, Timestamp};
 use std::time::Duration;
@@ -64,7 +63,7 @@ pub struct Stamp(pub String);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// This start's random name.
+    /// This start's random name, and the proof that it is one of the fleet's.
     pub writer: String,
     /// The server's name for people.
     pub node: String,
@@ -172,7 +171,44 @@ pub struct Publish {
     /// Other generations whose users this server knows: their keys do not stand in the way of a claim.
     pub known_beside: Vec<u64>,
     /// The operator's word.
-    pub operator: Option<Override>,
+    pub operator: Option<OutgoingOverride>,
+}
+
+/// An operator's override to be stored, if what was read is still there.
+///
+/// ```
+/// use headcount::round::{OutgoingOverride, Publish, Reply, Request};
+/// # use headcount::round::Identity;
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::new();
+/// let tell = async |after: Option<&[u8]>, value: &[u8]| {
+///     let operator = OutgoingOverride { after: after.map(<[u8]>::to_vec), value: Some(value.to_vec()) };
+///     let news = Publish { operator: Some(operator), ..Publish::default() };
+///     store.exchange(&server("a"), Request::Publish(news), SECOND).await
+/// };
+/// tell(None, b"open").await?;
+/// tell(None, b"throttling").await?;
+/// let look = Request::Look { slots: vec![], names: 0, wants: false };
+/// let Reply::Looked(looked) = store.exchange(&server("b"), look, SECOND).await? else {
+///     unreachable!("a look is answered by what is there");
+/// };
+/// assert_eq!(looked.operator.as_deref(), Some(&b"open"[..]), "whoever writes must have read what is there");
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutgoingOverride {
+    /// The bytes that were read; `None` if there were none.
+    pub after: Option<Vec<u8>>,
+    /// The new bytes; `None` takes away what is there, because no server of the fleet has written it.
+    pub value: Option<Vec<u8>>,
 }
 
 /// A minute's filter to be written.
@@ -333,9 +369,9 @@ pub struct Looked {
     pub last_heartbeat: Option<Timestamp>,
     /// The last time that no node was alive.
     pub gap: Option<Gap>,
-    /// The operator's word.
-    pub operator: Option<Box<Override>>,
-    /// How many nodes looked lately, this one included.
+    /// The operator's word, as bytes that anybody may have written; [`NO_OVERRIDE`] if they are too many.
+    pub operator: Option<Vec<u8>>,
+    /// How many nodes looked lately, this one included. Anybody may have added to them; who counts them proves their names.
     pub nodes: u64,
     /// How many of them have turned newcomers away lately, this one included if it has.
     pub wanting: u64,
@@ -346,6 +382,12 @@ pub struct Looked {
     /// Why the store refuses writes, if it does.
     pub write_refused: Option<StoreError>,
 }
+
+/// Stands for an override that no server has written: one that is too long to be read.
+pub const NO_OVERRIDE: &[u8] = b"!";
+
+/// The longest override that is read, in bytes.
+pub const MOST_OVERRIDE_BYTES: usize = 4096;
 
 /// Another generation in the namespace: servers with another capacity, window or key.
 ///
@@ -397,19 +439,19 @@ pub struct OtherGeneration {
 /// store.exchange(&theirs, Request::Publish(Publish { minutes, ..Publish::default() }), SECOND).await?;
 ///
 /// let look = Request::LookBeside { generation: 2, slots };
-/// let Reply::LookedBeside(LookedBeside { minutes, nodes, .. }) = store.exchange(&ours, look, SECOND).await? else {
+/// let Reply::LookedBeside(LookedBeside { minutes, writers, .. }) = store.exchange(&ours, look, SECOND).await? else {
 ///     unreachable!("a look is answered by what is there");
 /// };
 /// assert_eq!(minutes[0].as_ref().map(|entry| entry.bytes), Some(2));
-/// assert_eq!((&minutes[1], nodes), (&None, 0), "it has published without a look");
+/// assert!(minutes[1].is_none() && writers.is_empty(), "it has published without a look");
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LookedBeside {
     /// For each minute that was asked for: the version and size of its value.
     pub minutes: Vec<Option<Entry>>,
-    /// How many of its nodes looked lately.
-    pub nodes: u64,
+    /// The names by which those of its nodes write that looked lately, 4,096 at most. Anybody may have added to them.
+    pub writers: Vec<String>,
     /// How many of them have turned newcomers away lately.
     pub wanting: u64,
 }
@@ -440,6 +482,8 @@ pub struct LookedBeside {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
+    /// The name by which it writes: [`Identity::writer`].
+    pub writer: String,
     /// Its name for people.
     pub name: String,
     /// When it looked last, by the store's clock.

@@ -7,12 +7,12 @@
 //! A value that was written with another key is read if that key is one of the fleet's earlier ones. Minutes of another
 //! length have other numbers, and are not found.
 
-use super::{Entry, LookedBeside, OtherGeneration, Stored};
+use super::{Entry, LookedBeside, OtherGeneration, Stored, servers};
 use crate::bloom::Bloom;
 use crate::ring::beside::Union;
 use crate::ring::codec::{Codec, Decoded};
 use crate::time::Slot;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// Other generations that are read at a time: two deploys within a window.
 const MOST_GENERATIONS: usize = 2;
@@ -134,9 +134,13 @@ impl Others {
         slots: &[Slot],
         looked: LookedBeside,
         most_bytes: usize,
+        codec: &Codec,
     ) -> Vec<(Slot, usize)> {
         let Some(other) = self.generations.get_mut(&generation) else { return Vec::new() };
-        (other.nodes, other.wanting) = (looked.nodes, looked.wanting);
+        let macs: Vec<_> = codec.macs_of(generation).collect();
+        let is_proven = |writer: &&String| macs.iter().any(|mac| servers::is_proven(writer, mac));
+        other.nodes = looked.writers.iter().filter(is_proven).collect::<HashSet<_>>().len() as u64;
+        other.wanting = looked.wanting.min(other.nodes);
         let mut unread = Vec::new();
         for (&slot, entry) in slots.iter().zip(looked.minutes) {
             let Some(entry) = entry else { continue };
@@ -256,7 +260,7 @@ mod tests {
     }
 
     fn codec(capacity: u64, generation: u64, key_byte: u8) -> Codec {
-        Codec::new(Shape::for_capacity(capacity, 1e-3).unwrap(), generation, key(key_byte))
+        Codec::new(Shape::for_capacity(capacity, 1e-3).unwrap(), generation, &key(key_byte))
     }
 
     fn ours() -> Codec {
@@ -274,17 +278,23 @@ mod tests {
         Stored { slot, stamp: Stamp(version.into()), value: codec.encode(slot, covered, &filter) }
     }
 
+    /// Three servers of the other generation, and one that nobody has proven.
+    fn writers(key_byte: u8) -> Vec<String> {
+        let mac = crate::fleet_mac::FleetMac::new(&key(key_byte), OTHER);
+        ["a", "b", "c"].map(|name| servers::proven_name(name, &mac)).into_iter().chain(["x7aa".into()]).collect()
+    }
+
     fn shown(values: &[Stored], slots: &[Slot]) -> LookedBeside {
         let entry = |value: &Stored| Entry { stamp: value.stamp.clone(), bytes: value.value.len() };
         let find = |slot: &Slot| values.iter().find(|value| value.slot == *slot).map(entry);
-        LookedBeside { minutes: slots.iter().map(find).collect(), nodes: 3, wanting: 2 }
+        LookedBeside { minutes: slots.iter().map(find).collect(), writers: writers(1), wanting: 2 }
     }
 
     /// A round reads what is there of one generation. Returns how many values it fetched.
     fn read(others: &mut Others, values: &[Stored], slots: &[Slot]) -> usize {
         others.begin(&alive(&[OTHER]), slots);
         assert_eq!(others.next(), Some(OTHER));
-        let unread = others.look(OTHER, slots, shown(values, slots), ours().most_bytes_beside());
+        let unread = others.look(OTHER, slots, shown(values, slots), ours().most_bytes_beside(), &ours());
         let is_unread = |value: &&Stored| unread.iter().any(|(slot, _)| *slot == value.slot);
         others.read(OTHER, &unread, values.iter().filter(is_unread).cloned().collect(), &ours());
         assert_eq!(others.next(), None);
@@ -363,7 +373,8 @@ mod tests {
         others.begin(&alive(&[OTHER]), &SLOTS);
         let entry = |bytes| Some(Entry { stamp: Stamp("a-1".into()), bytes });
         let minutes = vec![entry(1001), entry(1000), None];
-        let unread = others.look(OTHER, &SLOTS, LookedBeside { minutes, nodes: 1, wanting: 0 }, 1000);
+        let unread =
+            others.look(OTHER, &SLOTS, LookedBeside { minutes, writers: writers(1), wanting: 0 }, 1000, &ours());
         assert_eq!(unread, [(SLOTS[1], 1000)]);
         assert!(others.has_unknown());
         others.read(OTHER, &unread, vec![value(&theirs, SLOTS[2], "a-1", &[11], true)], &ours());
@@ -376,7 +387,7 @@ mod tests {
         others.begin(&alive(&[OTHER]), &SLOTS);
         let look = |others: &mut Others| {
             let minutes = vec![Some(Entry { stamp: Stamp("!".into()), bytes: 500 }), None, None];
-            others.look(OTHER, &SLOTS, LookedBeside { minutes, nodes: 1, wanting: 0 }, 1000)
+            others.look(OTHER, &SLOTS, LookedBeside { minutes, writers: writers(1), wanting: 0 }, 1000, &ours())
         };
         let unread = look(&mut others);
         let nothing = Stored { slot: SLOTS[0], stamp: Stamp("!".into()), value: Vec::new() };
@@ -432,14 +443,17 @@ mod tests {
         let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 2));
         let values = [value(&theirs, SLOTS[0], "a-1", &[11], true)];
         others.begin(&alive(&[OTHER]), &SLOTS);
-        let unread = others.look(OTHER, &SLOTS, shown(&values, &SLOTS), ours().most_bytes_beside());
-        others.read(OTHER, &unread, values.to_vec(), &ours().with_earlier_keys(vec![key(3), key(2)]));
+        let ours = ours().with_earlier_keys(&[key(3), key(2)]);
+        let looked = LookedBeside { writers: writers(2), ..shown(&values, &SLOTS) };
+        let unread = others.look(OTHER, &SLOTS, looked, ours.most_bytes_beside(), &ours);
+        others.read(OTHER, &unread, values.to_vec(), &ours);
+        assert_eq!(others.nodes(), (3, 2), "proven by the earlier key");
         let unions = others.news().unwrap();
         assert_eq!(unions.iter().map(|union| union.earlier_key).collect::<Vec<_>>(), [Some(1)]);
         assert_eq!(others.known(), [OTHER]);
         assert!(others.has_predecessors(), "they hand out the room");
         others.begin(&alive(&[OTHER]), &SLOTS);
-        others.look(OTHER, &SLOTS, LookedBeside { nodes: 0, ..shown(&values, &SLOTS) }, usize::MAX);
-        assert!(!others.has_predecessors());
+        others.look(OTHER, &SLOTS, LookedBeside { writers: writers(4), ..shown(&values, &SLOTS) }, usize::MAX, &ours);
+        assert!(!others.has_predecessors(), "of servers that nobody has proven, none is there");
     }
 }

@@ -1,15 +1,17 @@
 //! What a round asks, and how long it waits; what it learns is tested with whole fleets (`tests/fleet.rs`).
 
 use super::*;
+use crate::fleet_mac::FleetMac;
 use crate::headcount::Worker;
-use crate::time::{ManualClock, Timestamp};
+use crate::room::Version;
+use crate::time::{Clock, ManualClock, Timestamp};
 use crate::{MemoryStore, OverrideMode, OverrideOrder};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn exchange() -> (Headcount, Worker, Exchange) {
     let (headcount, worker) = Headcount::builder().max_active_users(1000).build().unwrap();
-    let exchange = headcount.exchange_by("test", Protocol::HEADCOUNT);
+    let exchange = headcount.exchange_by("test", "", Protocol::HEADCOUNT);
     (headcount, worker, exchange)
 }
 
@@ -86,7 +88,7 @@ fn exchange_at(clock: &Arc<ManualClock>) -> (Headcount, Worker, Exchange) {
     // So large that a server that is paused each minute, and so knows nobody, admits one player in each.
     let builder = Headcount::builder().max_active_users(5000).capacity(16_384).secret("the key of the whole fleet");
     let (headcount, worker) = builder.clock(Arc::clone(clock)).build().unwrap();
-    let exchange = headcount.exchange_by("test", Protocol::HEADCOUNT);
+    let exchange = headcount.exchange_by("test", "", Protocol::HEADCOUNT);
     (headcount, worker, exchange)
 }
 
@@ -263,7 +265,7 @@ fn the_current_minute_is_published_first_and_the_others_in_any_order() {
 #[test]
 fn the_talks_designs_publish_the_current_minute_and_no_other() {
     let (headcount, _worker, _) = exchange();
-    let mut exchange = headcount.exchange_by("test", Protocol::V1);
+    let mut exchange = headcount.exchange_by("test", "", Protocol::V1);
     let slots: Vec<_> = headcount.shared.state.read().ring.slots().collect();
     headcount.shared.change(|state| slots.iter().for_each(|&slot| state.ring.set_dirty(slot, true)));
     assert_eq!(exchange.round.choose_dirty(), slots[..1]);
@@ -322,6 +324,111 @@ fn a_store_that_refuses_writes_is_known_as_long_as_it_does() {
     }
 }
 
+/// What is in the store for an override, after a round that has found these bytes there.
+fn operator_after(headcount: &Headcount, exchange: &mut Exchange, bytes: &[u8]) -> Option<Vec<u8>> {
+    let store = MemoryStore::with_clock(Arc::clone(&headcount.shared.clock));
+    let operator = Some(OutgoingOverride { after: None, value: Some(bytes.to_vec()) });
+    store.answer(&exchange.identity, Request::Publish(Publish { operator, ..Publish::default() }));
+    play(exchange, &store, |_| ());
+    match store.answer(&exchange.identity, Request::Look { slots: Vec::new(), names: 0, wants: false }) {
+        Reply::Looked(looked) => looked.operator,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn opens(number: u64, until: Timestamp) -> Override {
+    let version = Version { number, writer: "zzz".into() };
+    let mode = OverrideMode::Open;
+    Override {
+        version,
+        mode,
+        max_active_users: None,
+        until,
+        remembered_until: until,
+        by: None,
+        reason: None,
+        withdrawn: false,
+    }
+}
+
+#[test]
+fn an_override_that_no_server_has_written_is_counted_and_removed() {
+    let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+    let (headcount, _worker, mut exchange) = exchange_at(&clock);
+    let forged = opens(u64::MAX, clock.wall().plus(60 * SECOND));
+    let stranger = FleetMac::new(&crate::fingerprint::FingerprintKey::new(b"a stranger's own key").unwrap(), 7);
+    let unproven = serde_json::to_vec(&forged).unwrap();
+    for bytes in [&unproven[..], &stored_override(&forged, &stranger), b"!", b"\xff", &vec![b'x'; 5000]] {
+        let counted = headcount.shared.sync.lock().corrupt[CORRUPT_OVERRIDE];
+        assert_eq!(operator_after(&headcount, &mut exchange, bytes), None, "{}", bytes.escape_ascii());
+        assert_eq!(headcount.shared.sync.lock().corrupt[CORRUPT_OVERRIDE], counted + 1);
+        assert_eq!(headcount.status().operator.mode, OverrideMode::Auto);
+    }
+    // What the operator says takes the place of what a stranger says.
+    let order = OverrideOrder {
+        mode: OverrideMode::Throttling,
+        max_active_users: None,
+        lasting: SECOND,
+        by: None,
+        reason: None,
+    };
+    let ours = headcount.set_override(order).unwrap();
+    let stored = operator_after(&headcount, &mut exchange, &unproven).unwrap();
+    assert_eq!(overrides::decode(&stored, exchange.round.codec.mac()), Some(ours));
+}
+
+#[test]
+fn an_override_of_a_version_that_no_clock_has_given_is_left_alone() {
+    let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+    let (headcount, _worker, mut exchange) = exchange_at(&clock);
+    let (until, day) = (clock.wall().plus(60 * SECOND), 24 * 3600 * 1000);
+    let now = clock.wall().as_millis();
+    for (number, mode) in [
+        (1 << 53, OverrideMode::Auto),
+        (1 << 63, OverrideMode::Auto),
+        (u64::MAX, OverrideMode::Auto),
+        (now + day + 1, OverrideMode::Auto),
+        (now + day, OverrideMode::Open),
+    ] {
+        let bytes = stored_override(&opens(number, until), exchange.round.codec.mac());
+        assert_eq!(operator_after(&headcount, &mut exchange, &bytes), Some(bytes), "it may be a clock that is wrong");
+        assert_eq!(headcount.status().operator.mode, mode, "{number}");
+    }
+    let closes = OverrideOrder {
+        mode: OverrideMode::Throttling,
+        max_active_users: None,
+        lasting: SECOND,
+        by: None,
+        reason: None,
+    };
+    headcount.set_override(closes).unwrap();
+    let impossible = stored_override(&opens(u64::MAX, until), exchange.round.codec.mac());
+    assert_ne!(operator_after(&headcount, &mut exchange, &impossible), Some(impossible), "the operator's word wins");
+    assert_eq!(headcount.status().operator.mode, OverrideMode::Throttling);
+}
+
+#[test]
+fn an_older_override_that_is_put_back_is_written_over_after_the_later_one_has_ended_too() {
+    let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+    let (headcount, mut worker, mut exchange) = exchange_at(&clock);
+    let order = |mode, lasting| OverrideOrder { mode, max_active_users: None, lasting, by: None, reason: None };
+    let open = headcount.set_override(order(OverrideMode::Open, 600 * SECOND)).unwrap();
+    let recorded = stored_override(&open, exchange.round.codec.mac());
+    headcount.set_override(order(OverrideMode::Throttling, 4 * SECOND)).unwrap();
+    clock.advance(5 * SECOND);
+    worker.tick();
+    let stored = operator_after(&headcount, &mut exchange, &recorded).unwrap();
+    assert_eq!(headcount.status().operator.mode, OverrideMode::Auto);
+    let stored = overrides::decode(&stored, exchange.round.codec.mac()).unwrap();
+    assert!(stored.withdrawn && stored.version > open.version && stored.until == open.until, "{stored:?}");
+    // So a server that starts now does not obey it either.
+    let (newcomer, _worker, mut exchange) = exchange_at(&clock);
+    let stored = stored_override(&stored, exchange.round.codec.mac());
+    operator_after(&newcomer, &mut exchange, &stored);
+    operator_after(&newcomer, &mut exchange, &recorded);
+    assert_eq!(newcomer.status().operator.mode, OverrideMode::Auto);
+}
+
 #[test]
 fn refused_values_are_counted_by_what_is_wrong_with_them() {
     let (headcount, _worker, mut exchange) = exchange();
@@ -330,7 +437,7 @@ fn refused_values_are_counted_by_what_is_wrong_with_them() {
     let stored = Stored { slot: current, stamp: Stamp("replayed".into()), value };
     exchange.round.read_values(&[current], vec![stored]);
     let slot = DecodeError::REASONS.iter().position(|&reason| reason == "slot").unwrap();
-    let mut corrupt = [0; DecodeError::REASONS.len()];
+    let mut corrupt = [0; crate::headcount::CORRUPT_REASONS.len()];
     corrupt[slot] = 1;
     assert_eq!(headcount.shared.sync.lock().corrupt, corrupt);
 }

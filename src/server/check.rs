@@ -1,10 +1,8 @@
 //! The check endpoint, for `auth_request`, `forward_auth`, ext_authz and any client: 200, or what to answer instead.
 
-use super::limits::CheckLimits;
 use crate::failpoints;
 use crate::headcount::{Decision, Headcount, Newcomers};
-use crate::layer::{Asked, Caller, Limits, Refusal, Verdict, mark};
-use crate::token_source::InvalidToken;
+use crate::layer::{Asked, Caller, Refusal, RequestLimits, Unknown, Verdict, mark};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -20,10 +18,10 @@ const ANY_PATH: &str = "//";
 #[derive(Clone)]
 struct Check {
     headcount: Headcount,
-    limits: Arc<CheckLimits>,
+    limits: Arc<RequestLimits>,
 }
 
-pub(super) fn router(headcount: Headcount, limits: Arc<CheckLimits>) -> Router {
+pub(super) fn router(headcount: Headcount, limits: Arc<RequestLimits>) -> Router {
     Router::new()
         .route(CHECK, any(answer))
         .route("/v1/check/", any(answer))
@@ -38,20 +36,30 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
     let trusted = headcount.shared.settings.trusted_proxies.include(peer.ip());
     let original = Original::of(&request, trusted);
     let headers = request.headers();
-    let asked =
-        Asked { method: &original.method, path: original.path, headers, peer: Some(peer.ip()), is_https: false };
-    said(headcount, &asked, || headcount.caller(headers), &limits.newcomers, &limits.all).await
+    let asked = Asked {
+        method: &original.method,
+        path: original.path,
+        headers,
+        peer: Some(peer.ip()),
+        is_https: false,
+        extensions: None,
+    };
+    let caller = if headcount.needs_caller(&asked, &limits.all) {
+        headcount.caller_in_turn(&asked, &limits.refusals).await
+    } else {
+        Ok(Caller::default())
+    };
+    said(headcount, &asked, caller, limits).await
 }
 
 /// The answer to a check. Nobody tells what the application answered then: whoever is admitted is in.
 pub(super) async fn said<'r>(
     headcount: &Headcount,
     asked: &Asked<'_>,
-    caller: impl FnOnce() -> Result<Caller<'r>, InvalidToken>,
-    newcomers: &Limits,
-    all: &Limits,
+    caller: Result<Caller<'r>, Unknown>,
+    limits: &RequestLimits,
 ) -> Response {
-    let entry = match headcount.judge(asked, caller, Newcomers::Recorded, newcomers, all) {
+    let entry = match headcount.judge(asked, || caller, Newcomers::Recorded, limits) {
         Verdict::Admitted(entry) => entry,
         Verdict::Refused(refusal) => return refusal.into_response().map(Body::from),
     };
@@ -64,7 +72,7 @@ pub(super) async fn said<'r>(
     }
     if !entry.concerned.is_empty() {
         let mut decision = Undecided { headcount, decision: entry.decision };
-        match all.ask(&entry.concerned).await {
+        match limits.all.ask(&entry.concerned).await {
             Ok(quotas) => quotas.tell(response.headers_mut()),
             Err(limited) => {
                 decision.decision = Decision::Limited;

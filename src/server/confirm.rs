@@ -7,7 +7,7 @@
 
 use super::check;
 use crate::headcount::Headcount;
-use crate::layer::{Asked, Limits};
+use crate::layer::{Asked, RequestLimits};
 use axum::Router;
 use axum::extract::State;
 use axum::http::header::ALLOW;
@@ -21,12 +21,13 @@ pub(super) fn router(headcount: Headcount) -> Router {
 }
 
 async fn answer(State(headcount): State<Headcount>, headers: HeaderMap) -> Response {
-    let caller = headcount.caller(&headers);
+    let asked =
+        Asked { method: &Method::POST, path: None, headers: &headers, peer: None, is_https: false, extensions: None };
+    // Limits were asked when the user's own request was checked.
+    let none = RequestLimits::default();
+    let caller = headcount.caller_in_turn(&asked, &none.refusals).await;
     if caller.as_ref().is_ok_and(|caller| caller.user().is_none()) {
         return (StatusCode::BAD_REQUEST, "a confirmation needs the user's token\n").into_response();
     }
-    let asked = Asked { method: &Method::POST, path: None, headers: &headers, peer: None, is_https: false };
-    // Limits were asked when the user's own request was checked.
-    let none = Limits::default();
-    check::said(&headcount, &asked, || caller, &none, &none).await
+    check::said(&headcount, &asked, caller, &none).await
 }

@@ -3,6 +3,7 @@
 //! From its first byte, a request has [`REQUEST_TIME`] to arrive, head and body. How long a client may be silent between
 //! requests is not limited: proxies keep connections for later.
 
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::io;
@@ -17,6 +18,9 @@ use tokio::time::{Instant, Sleep, sleep};
 
 /// How long a request may take to arrive.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
+
+/// For so long after it was accepted or answered, a connection is in use: longer than a proxy waits for the answer to a check.
+const IN_USE: Duration = Duration::from_millis(250);
 
 /// After an answer to a request that was not read whole, its rest is read and thrown away: if it were not, the operating
 /// system would cut the connection, and the client might not see the answer.
@@ -36,6 +40,8 @@ struct State {
     /// When it was last answered; before its first answer, when it was accepted.
     since: Instant,
     has_been_answered: bool,
+    /// Of the request that is answered, a part has not been read.
+    is_unread: bool,
     ending: Option<Ending>,
 }
 
@@ -50,25 +56,39 @@ pub(super) enum Ending {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
+    /// Accepted. Whether a request is there has not been looked at yet.
+    New,
     /// Between requests.
     Idle,
     /// A request has begun, and is not there whole.
     Arriving,
     /// A whole request waits for its answer.
     Answering,
+    /// Answered before all of the request was read: the connection ends.
+    Unread,
 }
 
 impl Connection {
     pub(super) fn accepted() -> Self {
-        let state = State { phase: Phase::Idle, since: Instant::now(), has_been_answered: false, ending: None };
+        let state = State {
+            phase: Phase::New,
+            since: Instant::now(),
+            has_been_answered: false,
+            is_unread: false,
+            ending: None,
+        };
         Self { state: Mutex::new(state), evicted: Notify::new() }
     }
 
-    /// The least goes first if there are too many: of those that do not end yet, those that were never answered, by age, and
-    /// then those whose last answer is the longest ago.
-    pub(super) fn rank(&self) -> (bool, bool, Instant) {
+    /// The least goes first if there are too many: those that were never answered, by age, and then those whose last answer
+    /// is the longest ago. `None` if it cannot be spared, for one that ends anyway. Where proxies ask, neither can one that
+    /// waits for an answer, since whose check ends without an answer is admitted, nor one whose next request may be on its way.
+    pub(super) fn rank(&self, now: Instant, proxies_ask: bool) -> Option<(bool, Instant)> {
         let state = self.state.lock();
-        (state.ending.is_some(), state.has_been_answered, state.since)
+        let is_asking = matches!(state.phase, Phase::New | Phase::Answering);
+        let is_in_use = is_asking || now.saturating_duration_since(state.since) < IN_USE;
+        let is_needed = (proxies_ask && is_in_use) || state.ending.is_some();
+        (!is_needed).then_some((state.has_been_answered, state.since))
     }
 
     /// Ends the connection.
@@ -88,21 +108,40 @@ impl Connection {
 
     /// A request's head has arrived.
     pub(super) fn asked(&self, is_whole: bool) {
+        let mut state = self.state.lock();
+        state.is_unread = !is_whole;
         if is_whole {
-            self.state.lock().phase = Phase::Answering;
+            state.phase = Phase::Answering;
         }
     }
 
-    /// The answer to a request is made.
-    pub(super) fn answered(&self) {
+    /// A request has arrived whole.
+    fn arrived(&self) {
+        self.asked(true);
+    }
+
+    /// The answer to a request is made. Returns whether the connection must end: what was not read of a request, such as a
+    /// body that was announced and never sent, would be taken for the next one, and that one's rest for a third, whose head
+    /// somebody may have put into a header of the second.
+    pub(super) fn answered(&self) -> bool {
         let mut state = self.state.lock();
-        (state.phase, state.since, state.has_been_answered) = (Phase::Idle, Instant::now(), true);
+        state.phase = if state.is_unread { Phase::Unread } else { Phase::Idle };
+        (state.since, state.has_been_answered) = (Instant::now(), true);
+        state.is_unread
+    }
+
+    /// Nothing is there to read.
+    fn heard_nothing(&self) {
+        let mut state = self.state.lock();
+        if state.phase == Phase::New {
+            state.phase = Phase::Idle;
+        }
     }
 
     /// Returns whether a request begins.
     fn heard(&self) -> bool {
         let mut state = self.state.lock();
-        let begins = state.phase == Phase::Idle;
+        let begins = matches!(state.phase, Phase::New | Phase::Idle);
         if begins {
             state.phase = Phase::Arriving;
         }
@@ -111,6 +150,39 @@ impl Connection {
 
     fn waits_for_client(&self) -> bool {
         self.state.lock().phase == Phase::Arriving
+    }
+
+    /// Whether it may have sent more than was read.
+    fn is_unread(&self) -> bool {
+        matches!(self.state.lock().phase, Phase::Arriving | Phase::Unread)
+    }
+}
+
+/// The body of a request, which tells its connection when it is there.
+pub(super) struct ArrivingBody {
+    pub(super) body: Incoming,
+    pub(super) connection: Arc<Connection>,
+}
+
+impl Body for ArrivingBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+        let this = self.get_mut();
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        if frame.is_none() || this.body.is_end_stream() {
+            this.connection.arrived();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -157,6 +229,7 @@ impl AsyncRead for Guarded {
             }
             return read;
         }
+        this.connection.heard_nothing();
         if this.connection.waits_for_client() && this.deadline.as_mut().poll(cx).is_ready() {
             this.connection.state.lock().ending = Some(Ending::TimedOut);
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
@@ -191,7 +264,7 @@ impl AsyncWrite for Guarded {
         if !this.is_closing {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
             this.is_closing = true;
-            if !this.connection.waits_for_client() {
+            if !this.connection.is_unread() {
                 // All that it sent was read.
                 return Poll::Ready(Ok(()));
             }

@@ -23,6 +23,9 @@ const SERVERS: usize = 3;
 const SLOTS: u32 = 30;
 const SYNC_EVERY: Duration = Duration::from_millis(200);
 
+/// Long enough for the house to empty in between: who came with a crowd is forgotten half a minute after the last request.
+const CROWD_EVERY: Duration = Duration::from_secs(50);
+
 /// What is asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Demo {
@@ -105,35 +108,57 @@ impl Demo {
     }
 }
 
-/// One crowd after another.
+/// One crowd after another; those of the crowd before who still play do so.
 async fn crowds(fleet: &[Headcount], max_active_users: u64, begun: Instant) {
     let mut lines = Lines::new(fleet, begun);
-    for crowd in 0_u64.. {
-        let mut players = Players::new(rush(max_active_users), Habits::default(), fleet.len(), crowd);
-        let came = Instant::now();
-        while let Some(due) = players.next_due() {
-            tokio::select! {
-                () = sleep_until(came + due / SPEED) => {}
-                () = lines.due() => lines.say(),
-            }
-            let now = came.elapsed() * SPEED;
-            while let Some(visit) = players.next(now) {
-                // The next crowd are other people.
-                let token = format!("{crowd}-{}", visit.player);
-                let answer = match fleet[visit.server].admit(token) {
-                    Admission::Admitted(_) => Answer::Admitted,
-                    Admission::Rejected { retry_after } => Answer::Rejected { retry_after: retry_after * SPEED },
-                };
-                players.answer(visit.player, answer);
-            }
+    let mut crowds = Vec::<Crowd>::new();
+    let (mut next, mut comes) = (0, begun);
+    loop {
+        let due = crowds.iter().filter_map(Crowd::next_due).fold(comes, Instant::min);
+        tokio::select! {
+            () = sleep_until(due) => {}
+            () = lines.due() => lines.say(),
+        }
+        if Instant::now() >= comes {
+            let players = Players::new(rush(max_active_users), Habits::default(), fleet.len(), next);
+            crowds.push(Crowd { nth: next, came: comes, players });
+            (next, comes) = (next + 1, comes + CROWD_EVERY);
+        }
+        crowds.iter_mut().for_each(|crowd| crowd.play(fleet));
+        crowds.retain(|crowd| crowd.next_due().is_some());
+    }
+}
+
+/// People who come together.
+struct Crowd {
+    nth: u64,
+    came: Instant,
+    players: Players,
+}
+
+impl Crowd {
+    fn next_due(&self) -> Option<Instant> {
+        self.players.next_due().map(|due| self.came + due / SPEED)
+    }
+
+    fn play(&mut self, fleet: &[Headcount]) {
+        let now = self.came.elapsed() * SPEED;
+        while let Some(visit) = self.players.next(now) {
+            // The next crowd are other people.
+            let token = format!("{}-{}", self.nth, visit.player);
+            let answer = match fleet[visit.server].admit(token) {
+                Admission::Admitted(_) => Answer::Admitted,
+                Admission::Rejected { retry_after } => Answer::Rejected { retry_after: retry_after * SPEED },
+            };
+            self.players.answer(visit.player, answer);
         }
     }
 }
 
-/// Twice as many as fit, within half an hour of theirs; then hardly any.
+/// Twice as many as fit, within twenty minutes of theirs; then hardly any, until the next crowd comes.
 fn rush(max_active_users: u64) -> Arrivals {
     let x = max_active_users as f64;
-    let corners = [(0, 0.08), (25, 0.08), (26, 0.01), (70, 0.01), (71, 0.0)];
+    let corners = [(0, 0.1), (20, 0.1), (21, 0.01), (49, 0.01), (50, 0.0)];
     Arrivals::through(corners.map(|(minute, of_x)| (minute * MINUTE, of_x * x)))
 }
 

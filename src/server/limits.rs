@@ -1,41 +1,41 @@
 //! The limiters of `[[limit]]`, in their stores.
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use super::purge::{self, Batch, keep_purging};
 use crate::config::{self, Algorithm, AppliesTo, Config, ConfigError, LimitStore};
 use crate::headcount::Headcount;
-use crate::layer::{Limit, Limits};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::headcount::LimitDatabase;
+use crate::layer::{Limit, RequestLimits};
 use crate::limit::{
     Limiter, Memory, OnStoreError, Policy, PolicyError, Rate, Redis, Store, fixed_window, guava_warming_up,
     leaky_bucket, leaky_queue, nginx, sliding_counter, sliding_log, token_bucket, velocity,
 };
 use crate::redis_link::RedisConnection;
-
-/// What is asked of a request.
-pub(super) struct CheckLimits {
-    /// Before a newcomer takes a seat.
-    pub(super) newcomers: Limits,
-    /// When it is admitted.
-    pub(super) all: Limits,
-}
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use std::time::Duration;
 
 /// Opens the stores that limits name, and makes the limiters. Schemas are installed in the background, again and again until
-/// it is done: a database that does not answer now may do so later, and until then `on_store_error` answers.
+/// it is done: a database that does not answer now may do so later, and until then `on_store_error` answers. From then on
+/// they are purged.
 ///
 /// # Errors
 /// [`ConfigError`] for a limit that makes no sense.
-pub(super) fn open(config: &Config, headcount: &Headcount) -> Result<CheckLimits, ConfigError> {
+pub(super) fn open(config: &Config, headcount: &Headcount) -> Result<RequestLimits, ConfigError> {
     let stores = Stores::open(config)?;
-    let mut limits = CheckLimits { newcomers: Limits::default(), all: Limits::default() };
+    let mut limits = RequestLimits::default();
     for limit in &config.limit {
         for doubt in limit.doubts(&config.server.trusted_proxies) {
             tracing::warn!(limit = limit.name, "{doubt}");
         }
-        let list = match limit.applies_to {
-            AppliesTo::All => &mut limits.all,
-            AppliesTo::Newcomers => &mut limits.newcomers,
-        };
-        list.add(stores.limit(limit)?, headcount);
+        let limiter = stores.limit(limit)?;
+        match limit.applies_to {
+            AppliesTo::All => limits.all.add(limiter, headcount),
+            AppliesTo::Newcomers => limits.newcomers.add_to_admission(limiter, headcount),
+            AppliesTo::Refused => limits.refusals.add(limiter, headcount),
+        }
     }
-    stores.install(config);
+    stores.install(config, headcount)?;
     Ok(limits)
 }
 
@@ -74,9 +74,7 @@ impl Stores {
         if let (true, Some(_database)) = (needs(LimitStore::Postgres), &config.postgres) {
             #[cfg(feature = "postgres")]
             {
-                let store =
-                    crate::limit::Postgres::builder(_database.url.expose()).within(within(LimitStore::Postgres)).open();
-                stores.postgres = Some(store.map_err(|error| database("postgres.url", &error))?);
+                stores.postgres = Some(open_postgres(_database, within(LimitStore::Postgres), CONNECTIONS)?);
             }
             #[cfg(not(feature = "postgres"))]
             return Err(ConfigError::Feature { key: "postgres.url", feature: "postgres" });
@@ -84,9 +82,7 @@ impl Stores {
         if let (true, Some(_database)) = (needs(LimitStore::Mysql), &config.mysql) {
             #[cfg(feature = "mysql")]
             {
-                let store =
-                    crate::limit::Mysql::builder(_database.url.expose()).within(within(LimitStore::Mysql)).open();
-                stores.mysql = Some(store.map_err(|error| database("mysql.url", &error))?);
+                stores.mysql = Some(open_mysql(_database, within(LimitStore::Mysql), CONNECTIONS)?);
             }
             #[cfg(not(feature = "mysql"))]
             return Err(ConfigError::Feature { key: "mysql.url", feature: "mysql" });
@@ -94,33 +90,62 @@ impl Stores {
         Ok(stores)
     }
 
-    /// Creates what is not there, and sets the zones.
-    fn install(&self, config: &Config) {
+    /// Creates what is not there, and sets the zones; then purges.
+    fn install(&self, config: &Config, headcount: &Headcount) -> Result<(), ConfigError> {
         #[cfg(feature = "postgres")]
-        if let Some(store) = self.postgres.clone() {
-            tokio::spawn(until_done("postgres", move || {
+        if let (Some(store), Some(settings)) = (self.postgres.clone(), &config.postgres) {
+            let (purged, headcount) = (open_postgres(settings, purge::WITHIN, 1)?, headcount.clone());
+            let install = move || {
                 let store = store.clone();
                 async move { store.install().await }
-            }));
+            };
+            let purge = move || {
+                let purged = purged.clone();
+                async move {
+                    let some = purged.purge_some(u32::MAX).await?;
+                    // While it is another server's turn, this one has nothing to do.
+                    let batch = some.map(|some| Batch { rows: some.forgotten, is_full: !some.was_last });
+                    Ok(batch.unwrap_or(Batch { rows: 0, is_full: false }))
+                }
+            };
+            tokio::spawn(async move {
+                until_done(LimitDatabase::Postgres, install).await;
+                keep_purging(headcount, LimitDatabase::Postgres, purge).await;
+            });
         }
         #[cfg(feature = "mysql")]
-        if let Some(store) = self.mysql.clone() {
+        if let (Some(store), Some(settings)) = (self.mysql.clone(), &config.mysql) {
+            let (purged, headcount) = (open_mysql(settings, purge::WITHIN, 1)?, headcount.clone());
             let in_mysql = config.limit.iter().filter(|limit| limit.store == LimitStore::Mysql);
-            let zones: Vec<_> = in_mysql.filter_map(|limit| Some((limit.zone?, limit.rate))).collect();
-            tokio::spawn(until_done("mysql", move || {
+            let zones: Vec<_> =
+                in_mysql.filter_map(|limit| Some((limit.zone?, limit.rate, limit.name.clone()))).collect();
+            let install = move || {
                 let (store, zones) = (store.clone(), zones.clone());
                 async move {
                     store.install().await?;
-                    for (zone, rate) in zones {
+                    for (zone, rate, name) in zones {
                         let permits = u32::try_from(rate.permits).unwrap_or(u32::MAX);
                         store.set_zone(zone, permits, rate.time).await?;
+                        store.describe_zone(zone, &name).await?;
                     }
                     Ok(())
                 }
-            }));
+            };
+            let purge = move || {
+                let purged = purged.clone();
+                async move {
+                    let rows = purged.purge(Duration::ZERO, PURGED_AT_ONCE).await?;
+                    Ok(Batch { rows, is_full: rows == u64::from(PURGED_AT_ONCE) })
+                }
+            };
+            tokio::spawn(async move {
+                until_done(LimitDatabase::Mysql, install).await;
+                keep_purging(headcount, LimitDatabase::Mysql, purge).await;
+            });
         }
-        #[cfg(not(feature = "mysql"))]
-        let _ = config;
+        #[cfg(not(any(feature = "mysql", feature = "postgres")))]
+        let _ = (config, headcount);
+        Ok(())
     }
 
     fn limit(&self, limit: &config::Limit) -> Result<Limit, ConfigError> {
@@ -133,7 +158,8 @@ impl Stores {
             config::OnStoreError::Deny => OnStoreError::Deny,
             config::OnStoreError::Local => OnStoreError::Local(here()?),
         });
-        let mut applied = Limit::new(limiter, limit.key.clone()).period(limit.rate.time);
+        let applied = Limit::new(limiter, limit.key.clone()).on_missing_key(limit.on_missing_key);
+        let mut applied = applied.period(limit.rate.time);
         if !limit.routes.is_empty() {
             applied = applied.routes(&limit.routes)?;
         }
@@ -177,7 +203,7 @@ fn in_memory(limit: &config::Limit, policy: &Policy) -> Result<Memory, PolicyErr
 
 /// Tries until it is done, and says once why it is not.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-async fn until_done<F>(section: &str, install: impl Fn() -> F)
+async fn until_done<F>(section: LimitDatabase, install: impl Fn() -> F)
 where
     F: Future<Output = Result<(), crate::limit::SqlError>>,
 {
@@ -194,7 +220,35 @@ where
 
 /// How soon a database is asked again.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-const INSTALL_AGAIN: std::time::Duration = std::time::Duration::from_secs(2);
+const INSTALL_AGAIN: Duration = Duration::from_secs(2);
+
+/// Connections to a database for the requests of a server; another one purges.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+const CONNECTIONS: usize = 10;
+
+/// Attempts that are deleted before the purge rests.
+#[cfg(feature = "mysql")]
+const PURGED_AT_ONCE: u32 = 500;
+
+#[cfg(feature = "postgres")]
+fn open_postgres(
+    settings: &config::Database,
+    within: Duration,
+    connections: usize,
+) -> Result<crate::limit::Postgres, ConfigError> {
+    let store = crate::limit::Postgres::builder(settings.url.expose()).within(within).max_connections(connections);
+    store.open().map_err(|error| database("postgres.url", &error))
+}
+
+#[cfg(feature = "mysql")]
+fn open_mysql(
+    settings: &config::Database,
+    within: Duration,
+    connections: usize,
+) -> Result<crate::limit::Mysql, ConfigError> {
+    let store = crate::limit::Mysql::builder(settings.url.expose()).within(within).max_connections(connections);
+    store.open().map_err(|error| database("mysql.url", &error))
+}
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 fn database(key: &'static str, error: &crate::limit::SqlError) -> ConfigError {

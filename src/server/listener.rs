@@ -1,27 +1,31 @@
 //! A listener that serves a router until it is told to stop.
 //!
-//! Each connection is a task of its own: a handler that panics ends its connection, without an answer, and nothing else. What
+//! It speaks HTTP/1.1, as proxies do with what they ask: with one request at a time, what a connection can use up is what a
+//! request can. Each connection is a task of its own: a handler that panics ends its connection, without an answer, and nothing else. What
 //! clients can use up is bounded: connections, the head of a request, and the time that it takes to arrive. If there are too
 //! many connections, the one that was answered the longest time ago makes room for a new one.
 
-use super::connection::{Connection, Guarded};
+use super::connection::{ArrivingBody, Connection, Guarded};
 use crate::headcount::Headcount;
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::ConnectInfo;
-use axum::http::Request;
+use axum::http::header::{CONNECTION, HeaderValue};
+use axum::http::{Request, StatusCode};
+use axum::response::IntoResponse;
 use hyper::body::Incoming;
+use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use parking_lot::Mutex;
 use slab::Slab;
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tower_service::Service;
@@ -30,15 +34,17 @@ use tower_service::Service;
 const DRAIN: Duration = Duration::from_millis(250);
 
 /// The longest head of a request: a token of 4 KiB in each of several headers, and what proxies add.
-const MOST_HEAD_BYTES: u32 = 32 << 10;
-
-const MOST_STREAMS: u32 = 100;
+const MOST_HEAD_BYTES: usize = 32 << 10;
 
 /// Connections of admins at a time: pages, scrapers, probes.
 pub(super) const MOST_ADMINS: usize = 128;
 
 /// How soon it is tried again when the operating system has no room for a connection.
 const RETRY: Duration = Duration::from_millis(10);
+
+/// Connections that wait to be accepted. Where they do not fit, the operating system lets a client ask again after a second:
+/// a proxy does not wait for so long, and admits. The system has a bound of its own (`net.core.somaxconn`).
+const BACKLOG: u32 = 4096;
 
 /// How often the log tells at most that there are too many connections.
 const TELL_EVERY: Duration = Duration::from_secs(60);
@@ -60,7 +66,11 @@ pub(super) struct Listener {
 impl Listener {
     /// Listens, for so many connections at a time.
     pub(super) async fn bind(purpose: Purpose, address: SocketAddr, most: usize) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // What waits to be closed of a server before must not keep this one from its port.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        let listener = socket.listen(BACKLOG)?;
         Ok(Self { purpose, address: listener.local_addr()?, listener, most })
     }
 
@@ -80,10 +90,18 @@ impl Listener {
                 accepted = self.listener.accept() => accepted,
                 () = stopped(stop.clone()) => break,
             };
-            if accepted.is_err() || open.count() >= self.most {
+            if accepted.is_err() {
                 // Without a free file descriptor none can be accepted until one is closed.
-                open.evict();
+                open.evict(self.purpose);
                 self.tell(&mut told, open.count());
+            }
+            while open.count() >= self.most {
+                self.tell(&mut told, open.count());
+                // Where none can be spared, the next ones wait with the operating system.
+                if open.evict(self.purpose) || *stop.borrow() {
+                    break;
+                }
+                sleep(RETRY).await;
             }
             let Ok((stream, peer)) = accepted else {
                 sleep(RETRY).await;
@@ -97,14 +115,23 @@ impl Listener {
             let service = service_fn(move |mut request: Request<Incoming>| {
                 connection.asked(request.body().is_end_stream());
                 request.extensions_mut().insert(ConnectInfo(peer));
-                let (connection, answer) = (Arc::clone(&connection), router.clone().call(request.map(Body::new)));
+                let (connection, arriving) = (Arc::clone(&connection), Arc::clone(&connection));
+                let request = request.map(|body| Body::new(ArrivingBody { body, connection: arriving }));
+                // hyper looks at the length between reads, and lets twice as much pass if it comes at once.
+                let is_too_long = head_bytes(&request) > MOST_HEAD_BYTES;
+                let answer = (!is_too_long).then(|| router.clone().call(request));
                 async move {
-                    let answer = answer.await;
-                    connection.answered();
-                    answer
+                    let mut answer = match answer {
+                        Some(answer) => answer.await?,
+                        None => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response(),
+                    };
+                    if connection.answered() || is_too_long {
+                        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                    }
+                    Ok::<_, Infallible>(answer)
                 }
             });
-            let serving = graceful.watch(http.serve_connection(stream, service).into_owned());
+            let serving = graceful.watch(http.serve_connection(stream, service));
             let (headcount, purpose) = (headcount.clone(), self.purpose);
             tokio::spawn(async move {
                 tokio::select! {
@@ -145,12 +172,13 @@ impl Open {
         self.0.lock().len()
     }
 
-    /// Ends the one that can be spared first.
-    fn evict(&self) {
-        let first = self.0.lock().iter().map(|(_, connection)| connection).min_by_key(|open| open.rank()).cloned();
-        if let Some(connection) = first {
-            connection.evict();
-        }
+    /// Ends the one that can be spared first. Returns whether there is one.
+    fn evict(&self, purpose: Purpose) -> bool {
+        let (now, proxies_ask) = (Instant::now(), purpose == Purpose::Check);
+        let open = self.0.lock();
+        let ranked = open.iter().filter_map(|(_, connection)| Some((connection.rank(now, proxies_ask)?, connection)));
+        let first = ranked.min_by_key(|(rank, _)| *rank).map(|(_, connection)| connection);
+        first.inspect(|connection| connection.evict()).is_some()
     }
 }
 
@@ -175,11 +203,17 @@ impl Drop for Ticket {
     }
 }
 
-fn http() -> Builder<TokioExecutor> {
-    let mut http = Builder::new(TokioExecutor::new());
+/// As it was sent, but for the method and the version.
+fn head_bytes<B>(request: &Request<B>) -> usize {
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    let lines = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len());
+    target + lines.sum::<usize>()
+}
+
+fn http() -> Builder {
+    let mut http = Builder::new();
     // Its own limit of time would end connections that a proxy keeps for later.
-    http.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(MOST_HEAD_BYTES as usize);
-    http.http2().max_concurrent_streams(MOST_STREAMS).max_header_list_size(MOST_HEAD_BYTES);
+    http.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(MOST_HEAD_BYTES);
     http
 }
 

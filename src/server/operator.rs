@@ -1,6 +1,6 @@
 //! `headcount status` and `headcount override`: what an operator asks of a running server from a shell.
 
-use crate::headcount::misleads;
+use crate::text::misleads;
 use serde_json::Value;
 use std::fmt;
 use std::path::Path;
@@ -97,6 +97,20 @@ impl Operator {
         self.ask("DELETE", &format!("/api/v1/override{query}"), None)
     }
 
+    /// Whether it runs, or with `ready` whether it should be sent requests. Needs no token.
+    ///
+    /// # Errors
+    /// [`OperatorError`], if not.
+    pub fn health(&self, ready: bool) -> Result<String, OperatorError> {
+        let url = format!("{}/{}", self.url, if ready { "readyz" } else { "livez" });
+        let unreachable = |error: ureq::Error| OperatorError::Unreachable { url: url.clone(), why: error.to_string() };
+        let mut answer = self.agent.get(&url).call().map_err(unreachable)?;
+        let status = answer.status().as_u16();
+        let text = answer.body_mut().with_config().limit(MOST_BYTES).read_to_string().map_err(unreachable)?;
+        let why = plain(text.trim());
+        if status == 200 { Ok(why) } else { Err(OperatorError::Refused { url: url.clone(), status, why }) }
+    }
+
     fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, OperatorError> {
         let url = format!("{}{path}", self.url);
         let unreachable = |why: String| OperatorError::Unreachable { url: self.url.clone(), why };
@@ -150,7 +164,13 @@ impl fmt::Display for Screen<'_> {
         writeln!(f, "[{bar:<30}]  {} to {} (95 %)\n", whole("/active_users/low"), whole("/active_users/high"))?;
         let mut line = |name: &str, what: String| writeln!(f, "  {name:<16}{what}");
         line("since", text("/mode_since"))?;
-        line("enforcement", text("/enforcement"))?;
+        line(
+            "enforcement",
+            match status.pointer("/simulated_users").and_then(Value::as_u64) {
+                Some(simulated) => format!("shadow: everybody gets in; X would have {} of them in", Grouped(simulated)),
+                None => text("/enforcement"),
+            },
+        )?;
         let ready = if is("/ready") { "ready" } else { "NOT READY" };
         let uptime = Duration::from_secs(number("/uptime_seconds") as u64);
         line("server", format!("{}, {ready}, up {}", text("/node"), humantime::format_duration(uptime)))?;
@@ -192,8 +212,13 @@ impl fmt::Display for Screen<'_> {
         if restarts > 0.0 {
             line("ALARM", format!("{restarts} restarts after a panic; the log says why"))?;
         }
-        let minutes = number("/ring/slots") as u64 + 1;
-        line("known", format!("{} of {minutes} minutes", whole("/ring/coverage")))?;
+        let slots = number("/ring/slots") as u64 + 1;
+        let unit = match number("/ring/slot_seconds") {
+            60.0 => "minutes".into(),
+            1.0 => "seconds".into(),
+            seconds => format!("slots of {seconds} s"),
+        };
+        line("known", format!("{} of {slots} {unit}", whole("/ring/coverage")))?;
         line("false positives", format!("{:.1e} of the unknown", number("/ring/false_positive_ratio")))?;
         let words = |path: &str| plain(status.pointer(path).and_then(Value::as_str).unwrap_or("not said"));
         line(
@@ -212,6 +237,9 @@ impl fmt::Display for Screen<'_> {
                 ),
             },
         )?;
+        if let Some(warning) = status.pointer("/override/warning").and_then(Value::as_str) {
+            line("warning", plain(warning))?;
+        }
         for other in status.pointer("/what_if").and_then(Value::as_array).into_iter().flatten() {
             let of = |key: &str| other.get(key).and_then(Value::as_u64).unwrap_or_default();
             let (refused, came) = (of("refused"), of("first_attempts"));

@@ -30,3 +30,93 @@ impl Recipe {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::RECIPES_WAIT;
+    use std::time::Duration;
+
+    /// The times that follow a word in a file, as the proxies write them: `100ms`, `0.1s`, `100`.
+    fn times_after(word: &str, text: &str) -> Vec<Duration> {
+        let lines = text.lines().filter(|line| !line.trim_start().starts_with(['#', '-']));
+        let rest = lines.flat_map(|line| line.match_indices(word).map(move |(at, _)| &line[at + word.len()..]));
+        let written = rest.map(|rest| {
+            let rest = rest.trim_start_matches([' ', ':', '=']);
+            rest.split([' ', ';', '}', ',', ')']).next().unwrap_or_default().to_owned()
+        });
+        let read = |time: String| match time.strip_suffix('s').and_then(|seconds| seconds.parse().ok()) {
+            Some(seconds) => Duration::from_secs_f64(seconds),
+            None => Duration::from_millis(time.trim_end_matches("ms").parse().expect("a time")),
+        };
+        written.map(read).collect()
+    }
+
+    /// A recipe, and the words in its files that a time follows, each with its text.
+    type Place = (&'static str, Recipe, Vec<(&'static str, &'static str)>);
+
+    #[test]
+    fn each_recipe_waits_as_long_as_it_says_and_as_its_constant() {
+        let gate = Recipe::Haproxy.text().split("\nbackend headcount\n").nth(1).unwrap();
+        let envoy = Recipe::Envoy.text();
+        let (_, cluster) = envoy.split_once("- name: headcount\n").unwrap();
+        let cluster = cluster.split("- name: ").next().unwrap();
+        let places: [Place; 4] = [
+            (
+                "nginx",
+                Recipe::Nginx,
+                ["proxy_connect_timeout", "proxy_send_timeout", "proxy_read_timeout"]
+                    .map(|word| (word, Recipe::Nginx.text()))
+                    .to_vec(),
+            ),
+            (
+                "caddy",
+                Recipe::Caddy,
+                vec![("dial_timeout", Recipe::Caddy.text()), ("response_header_timeout", Recipe::Caddy.text())],
+            ),
+            ("envoy", Recipe::Envoy, vec![("cluster: headcount, timeout", envoy), ("connect_timeout", cluster)]),
+            ("haproxy", Recipe::Haproxy, vec![("timeout connect", gate), ("timeout server", gate), ("inter", gate)]),
+        ];
+        for ((name, waits), (place, recipe, words)) in RECIPES_WAIT.into_iter().zip(places) {
+            assert_eq!(name, place);
+            let says = format!("does not answer within {} s", waits.as_secs_f64());
+            assert!(recipe.text().contains(&says), "{name} does not say: {says}");
+            for (word, text) in words {
+                assert_eq!(times_after(word, text), [waits], "{name}: {word}");
+            }
+        }
+    }
+
+    /// The number that follows a word in a part of a file.
+    fn number_after(word: &str, text: &str) -> u64 {
+        let (_, rest) = text.split_once(word).unwrap_or_else(|| panic!("no {word:?}"));
+        rest.split_whitespace().next().unwrap_or_default().parse().expect("a number")
+    }
+
+    /// In HAProxy each check is a connection, too: one that finds no place fails, and lets its request through.
+    #[test]
+    fn haproxy_has_room_for_a_check_of_each_client() {
+        let text = Recipe::Haproxy.text();
+        let part = |name: &str| {
+            let (_, rest) = text.split_once(&format!("\n{name}\n")).unwrap_or_else(|| panic!("no {name}"));
+            rest.split("\n\n").next().unwrap_or_default()
+        };
+        let (all, clients) =
+            (number_after(" maxconn ", part("global")), number_after(" maxconn ", part("frontend web")));
+        assert!(clients * 2 < all, "{clients} clients and their checks in {all} connections");
+        for word in ["timeout http-request ", "timeout http-keep-alive "] {
+            assert_eq!(times_after(word, part("defaults")), [Duration::from_secs(10)], "{word}");
+        }
+    }
+
+    /// A health check waits for an answer as long as it pauses between two.
+    #[test]
+    fn haproxy_takes_no_late_answer_for_silence_and_says_when_it_does() {
+        let text = Recipe::Haproxy.text();
+        let failures = number_after(" fall ", text);
+        assert!(failures >= 3, "{failures} late answers open the door");
+        let (every, failures) = (times_after(" inter", text)[0], u32::try_from(failures).unwrap());
+        let says = format!("know within {} s that headcount is gone", (every * 2 * failures).as_secs_f64());
+        assert!(text.contains(&says), "{says}");
+    }
+}

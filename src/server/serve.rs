@@ -6,13 +6,13 @@ use super::confirm;
 use super::files;
 use super::limits;
 use super::listener::{Listener, MOST_ADMINS, Purpose};
+use super::state;
 use super::supervisor;
 use super::touch;
 use crate::config::{Config, ConfigError};
 use crate::headcount::{BuildError, Builder};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -49,7 +49,9 @@ pub enum ServeError {
 /// # Errors
 /// [`ServeError`].
 pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
-    choose_snapshot(&mut loaded.config);
+    if let Err(warning) = state::choose(&mut loaded.config) {
+        tracing::warn!("{warning}");
+    }
     let config = loaded.config.clone();
     check_admin(&config).map_err(|error| loaded.locate(error))?;
     let builder: Builder = config.clone().into();
@@ -59,6 +61,9 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     })?;
     let admin_router =
         headcount.admin_router_on(Some(config.admin.listen.ip())).map_err(|error| loaded.locate(error))?;
+    if config.only_limits() {
+        tracing::warn!("there is no admission.max_active_users: requests are limited, and everybody is admitted");
+    }
     let limits = Arc::new(limits::open(&config, &headcount).map_err(|error| loaded.locate(error))?);
     let check = listen("server.listen", Purpose::Check, config.server.listen, files::most_checks()).await?;
     let admin = listen("admin.listen", Purpose::Admin, config.admin.listen, MOST_ADMINS).await?;
@@ -93,32 +98,14 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// One server alone keeps its snapshot in the user's state directory, unless told otherwise.
-fn choose_snapshot(config: &mut Config) {
-    if config.redis.is_none() && config.snapshot.file.is_none() {
-        config.snapshot.file = state_directory().map(|directory| directory.join("ring.snapshot"));
-        if config.snapshot.file.is_none() {
-            tracing::warn!("no state directory: a restart will forget who is in; set snapshot.file");
-        }
-    }
-}
-
-fn state_directory() -> Option<PathBuf> {
-    // systemd names the unit's own directory; several are divided by colons.
-    let unit = std::env::var("STATE_DIRECTORY").ok().and_then(|list| list.split(':').next().map(PathBuf::from));
-    let user = || dirs::state_dir().or_else(dirs::data_local_dir).map(|directory| directory.join("headcount"));
-    unit.filter(|directory| directory.is_absolute()).or_else(user)
-}
-
 pub(super) fn check_admin(config: &Config) -> Result<(), ConfigError> {
     if config.admin.listen.ip().is_loopback() || config.admin.token_file.is_some() {
         return Ok(());
     }
-    Err(ConfigError::Value {
+    Err(ConfigError::Missing {
         key: "admin.token_file",
-        found: "nothing".into(),
-        expected: "admin.listen is no loopback address, so a file with a bearer token is needed; \
-                   to make one: head -c 32 /dev/urandom | base64 > admin.token",
+        why: "admin.listen is no loopback address, so a file with a bearer token is needed; \
+              to make one: head -c 32 /dev/urandom | base64 > admin.token",
     })
 }
 

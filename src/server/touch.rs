@@ -10,28 +10,39 @@
 //! | 409 | some were not seen; those that were are renewed. Of an array, `unseen` tells the places, counted from 0: no token leaves this server, not even to whom it came from |
 //! | 400 | no token; one that is not UTF-8 or ambiguous; a body that is no array of 1 to 1,000 strings, each at most 4 KiB |
 //! | 405 | any method but POST |
+//! | 408 | the body took more than a second while others waited for its place |
 //! | 413, 415 | a body above 1 MiB; a body that is not `application/json` |
+//! | 429 | too many tokens wait to be verified; `Retry-After` says when to try again |
 //! | 431 | a token in the headers that is longer than 4 KiB |
+//! | 503 | too many bodies arrive; `Retry-After` says when to try again |
 //!
 //! A touch is the application's call and not a user's request, so what is wrong with it is said whatever is enforced.
 
 use crate::headcount::Headcount;
+use crate::layer::{Asked, RequestLimits, Unknown};
 use crate::token_source::{InvalidToken, MAX_TOKEN_BYTES};
 use axum::Router;
 use axum::body::{Bytes, HttpBody};
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
-use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::de::IgnoredAny;
 use serde_json::json;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{sleep, timeout};
 
 const MOST_BODY_BYTES: usize = 1 << 20;
 /// Bodies that are read at a time: until one is there whole, it takes memory.
 const MOST_READERS: usize = 16;
+/// For so long a body keeps its place while others wait for one.
+const READER_TIME: Duration = Duration::from_secs(1);
+/// How long a body waits for a place.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 const MOST_TOKENS: usize = 1000;
 
 /// Why not everything was renewed.
@@ -41,6 +52,10 @@ enum Refused {
     Method,
     #[error("the body could not be read")]
     Broken,
+    #[error("the body did not arrive within {} second, and others wait", READER_TIME.as_secs())]
+    Slow,
+    #[error("too many bodies arrive; try again in a second")]
+    Crowded,
     #[error("the body has more than {MOST_BODY_BYTES} bytes; send the tokens in several requests")]
     TooLarge,
     #[error("the body is not application/json")]
@@ -56,6 +71,8 @@ enum Refused {
     NoToken,
     #[error("{0}")]
     Token(InvalidToken),
+    #[error("too many tokens wait to be verified; try again in a second")]
+    Busy,
     #[error("the token was not seen in the window")]
     Unseen,
     #[error("tokens not seen in the window: {}; the others are renewed", places.len())]
@@ -65,12 +82,70 @@ enum Refused {
 #[derive(Clone)]
 struct Touch {
     headcount: Headcount,
-    readers: Arc<Semaphore>,
+    readers: Arc<Readers>,
+}
+
+/// The places for bodies that arrive. Whoever sends one slowly keeps nobody from a place for long.
+struct Readers {
+    places: Semaphore,
+    waiting: AtomicUsize,
+}
+
+impl Readers {
+    fn new() -> Self {
+        Self { places: Semaphore::new(MOST_READERS), waiting: AtomicUsize::new(0) }
+    }
+
+    async fn read(&self, request: Request) -> Result<Bytes, Refused> {
+        let _place = self.place().await.ok_or(Refused::Crowded)?;
+        let body = tokio::select! {
+            body = Bytes::from_request(request, &()) => body,
+            () = self.others_wait() => return Err(Refused::Slow),
+        };
+        body.map_err(|rejection| match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => Refused::TooLarge,
+            _ => Refused::Broken,
+        })
+    }
+
+    async fn place(&self) -> Option<SemaphorePermit<'_>> {
+        if let Ok(place) = self.places.try_acquire() {
+            return Some(place);
+        }
+        let _waiting = Waiting::count(&self.waiting);
+        timeout(LONGEST_WAIT, self.places.acquire()).await.ok()?.ok()
+    }
+
+    /// Ends when a body has had its time and another one waits.
+    async fn others_wait(&self) {
+        loop {
+            sleep(READER_TIME).await;
+            if self.waiting.load(Relaxed) > 0 {
+                return;
+            }
+        }
+    }
+}
+
+/// Counts itself, also when its request is given up.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn count(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 pub(super) fn router(headcount: Headcount) -> Router {
     let touch = post(answer).fallback(|| async { Refused::Method });
-    let state = Touch { headcount, readers: Arc::new(Semaphore::new(MOST_READERS)) };
+    let state = Touch { headcount, readers: Arc::new(Readers::new()) };
     Router::new().route("/v1/touch", touch).layer(DefaultBodyLimit::max(MOST_BODY_BYTES)).with_state(state)
 }
 
@@ -78,17 +153,12 @@ async fn answer(State(touch): State<Touch>, request: Request) -> Result<Response
     let Touch { headcount, readers } = &touch;
     let headers = request.headers().clone();
     if request.body().is_end_stream() {
-        touch_one(headcount, &headers)?;
+        touch_one(headcount, &headers).await?;
         return Ok(renewed());
     }
-    let _reader = readers.acquire().await;
-    let body = Bytes::from_request(request, &()).await;
-    let body = body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Refused::TooLarge,
-        _ => Refused::Broken,
-    })?;
+    let body = readers.read(request).await?;
     if body.is_empty() {
-        touch_one(headcount, &headers)?;
+        touch_one(headcount, &headers).await?;
     } else if is_json(&headers) {
         touch_all(headcount, &tokens(&body)?)?;
     } else {
@@ -101,8 +171,13 @@ fn renewed() -> Response {
     (StatusCode::OK, [(CACHE_CONTROL, "no-store")]).into_response()
 }
 
-fn touch_one(headcount: &Headcount, headers: &HeaderMap) -> Result<(), Refused> {
-    let caller = headcount.caller(headers).map_err(Refused::Token)?;
+async fn touch_one(headcount: &Headcount, headers: &HeaderMap) -> Result<(), Refused> {
+    let asked = Asked { method: &Method::POST, path: None, headers, peer: None, is_https: false, extensions: None };
+    let caller = headcount.caller_in_turn(&asked, &RequestLimits::default().refusals).await;
+    let caller = caller.map_err(|unknown| match unknown {
+        Unknown::Invalid(invalid) => Refused::Token(invalid),
+        Unknown::Limited(_) => Refused::Busy,
+    })?;
     if headcount.touch(caller.user().ok_or(Refused::NoToken)?) { Ok(()) } else { Err(Refused::Unseen) }
 }
 
@@ -141,6 +216,9 @@ impl Refused {
             Self::Token(InvalidToken::TooLong) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Broken | Self::NoList { .. } | Self::Count { .. } | Self::TooLong { .. } => StatusCode::BAD_REQUEST,
             Self::NoToken | Self::Token(_) => StatusCode::BAD_REQUEST,
+            Self::Slow => StatusCode::REQUEST_TIMEOUT,
+            Self::Busy => StatusCode::TOO_MANY_REQUESTS,
+            Self::Crowded => StatusCode::SERVICE_UNAVAILABLE,
             Self::Unseen | Self::SomeUnseen { .. } => StatusCode::CONFLICT,
         }
     }
@@ -161,9 +239,11 @@ impl IntoResponse for Refused {
         }
         let headers = [(CONTENT_TYPE, "application/problem+json"), (CACHE_CONTROL, "no-store")];
         let mut response = (status, headers, format!("{problem}\n")).into_response();
-        if self == Self::Method {
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
-        }
+        match self {
+            Self::Method => response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST")),
+            Self::Busy | Self::Crowded => response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1")),
+            _ => None,
+        };
         response
     }
 }
@@ -195,6 +275,44 @@ mod tests {
         for body in [r#""canary""#, r#"["canary", 5]"#, r#"{"canary": "canary"}"#, r#"["canary" "canary"]"#] {
             assert!(!tokens(body.as_bytes()).unwrap_err().to_string().contains("canary"), "{body}");
         }
+    }
+
+    /// A request whose body goes on as `rest` says.
+    fn arriving<S>(rest: S) -> Request
+    where
+        S: futures_util::Stream<Item = Result<Bytes, std::io::Error>> + Send + 'static,
+    {
+        Request::new(axum::body::Body::from_stream(rest))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_bodies_give_way_to_whole_ones_and_only_then() {
+        let readers = Arc::new(Readers::new());
+        let never = |readers: &Arc<Readers>| {
+            let readers = Arc::clone(readers);
+            tokio::spawn(async move { readers.read(arriving(futures_util::stream::pending())).await })
+        };
+        let whole = || arriving(futures_util::stream::iter([Ok(Bytes::from_static(b"[]"))]));
+        let slow: Vec<_> = (0..MOST_READERS).map(|_| never(&readers)).collect();
+        sleep(READER_TIME * 5).await;
+        assert!(slow.iter().all(|reading| !reading.is_finished()), "nobody waits");
+        let asked = tokio::time::Instant::now();
+        assert_eq!(readers.read(whole()).await, Ok(Bytes::from_static(b"[]")));
+        assert!(asked.elapsed() <= READER_TIME, "{:?}", asked.elapsed());
+        for reading in slow {
+            assert_eq!(reading.await.unwrap(), Err(Refused::Slow));
+        }
+        assert_eq!(readers.waiting.load(Relaxed), 0);
+
+        for _ in 0..MOST_READERS * 4 {
+            never(&readers);
+        }
+        tokio::task::yield_now().await;
+        let asked = tokio::time::Instant::now();
+        assert_eq!(readers.read(whole()).await, Err(Refused::Crowded));
+        assert_eq!(asked.elapsed(), LONGEST_WAIT);
+        sleep(READER_TIME * 2).await;
+        assert_eq!(readers.read(whole()).await, Ok(Bytes::from_static(b"[]")));
     }
 
     #[test]

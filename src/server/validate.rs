@@ -3,6 +3,7 @@
 use super::config::{LoadError, Loaded};
 use super::limits;
 use super::serve::check_admin;
+use super::state;
 use crate::admin;
 use crate::config::{Config, ConfigError, Settings};
 use crate::fingerprint::FingerprintKey;
@@ -26,24 +27,34 @@ pub struct Validated {
     config: Config,
     settings: Settings,
     /// What is legal, and may not do what it seems to.
-    doubts: Vec<String>,
+    warnings: Vec<String>,
 }
 
 impl Validated {
     /// Holds a configuration to everything that `serve` asks of it, and starts, writes and connects to nothing.
     ///
     /// # Errors
+    /// [`ConfigError`], the first of several.
+    pub fn check(config: &Config) -> Result<(), ConfigError> {
+        check(config).map(drop)
+    }
+
+    /// Looks at a configuration that [`Validated::check`] has nothing against.
+    ///
+    /// # Errors
     /// [`LoadError`] names the file or variable, the key, what was found, and what would do.
     pub fn of(loaded: &Loaded) -> Result<Self, LoadError> {
         let config = loaded.config.clone();
         let settings = check(&config).map_err(|error| loaded.locate(error))?;
-        let doubts = doubts(&config);
-        Ok(Self { config, settings, doubts })
+        let mut warnings = warnings(&config);
+        warnings.extend(config.admission.max_active_users.and_then(|max| settings.doubt_about_max(max)));
+        warnings.extend(state::choose(&mut config.clone()).err());
+        Ok(Self { config, settings, warnings })
     }
 
     /// What is legal, and may not do what it seems to.
-    pub fn doubts(&self) -> &[String] {
-        &self.doubts
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// What everybody should know who runs it like this.
@@ -71,7 +82,7 @@ impl Validated {
 fn check(config: &Config) -> Result<Settings, ConfigError> {
     check_admin(config)?;
     admin::check_access(&config.admin, config.admin.listen.ip())?;
-    let key = match config.fingerprint_key()? {
+    let key = match config.token.fingerprint_key()? {
         Some(key) => key,
         None if config.redis.is_some() => return Err(ConfigError::SecretMissing),
         // Made at the first start, and kept beside the snapshot.
@@ -84,35 +95,38 @@ fn check(config: &Config) -> Result<Settings, ConfigError> {
     Ok(settings)
 }
 
-fn doubts(config: &Config) -> Vec<String> {
-    let mut doubts = Vec::new();
+fn warnings(config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
     let knows_no_paths = config.server.trusted_proxies.is_empty();
     if knows_no_paths && !(config.route.is_empty() && config.admission.exempt_paths.is_empty()) {
-        doubts.push(
+        warnings.push(
             "server.trusted_proxies is empty: of the paths that proxies tell, only Envoy's is known, so [[route]] and \
              admission.exempt_paths hold for nobody else's; list the proxies' addresses"
                 .into(),
         );
     }
     if config.redis.is_some() && config.fleet.expected_nodes == 1 {
-        doubts.push(
+        warnings.push(
             "fleet.expected_nodes is 1: a server that starts while Redis is away admits all of max_active_users by itself; set it to \
              the number of your servers"
                 .into(),
         );
     }
     if config.admin.token_file.is_none() && config.admin.allow_proxied {
-        doubts.push(
+        warnings.push(
             "admin.allow_proxied is true, and there is no admin.token_file: whoever reaches the proxy is an operator"
                 .into(),
         );
     }
-    doubts.extend(config.token.doubt().map(str::to_owned));
+    warnings.extend(config.token.doubt().map(str::to_owned));
+    if config.only_limits() {
+        warnings.push("there is no admission.max_active_users: requests are limited, and everybody is admitted".into());
+    }
     for limit in &config.limit {
         let of_limit = limit.doubts(&config.server.trusted_proxies);
-        doubts.extend(of_limit.into_iter().map(|doubt| format!("limit {}: {doubt}", limit.name)));
+        warnings.extend(of_limit.into_iter().map(|doubt| format!("limit {}: {doubt}", limit.name)));
     }
-    doubts
+    warnings
 }
 
 /// What Redis says.
@@ -122,8 +136,8 @@ pub struct Live {
 
 enum Finding {
     Well(String),
-    Doubt(String),
-    Wrong(String),
+    Warning(String),
+    Error(String),
 }
 
 impl Live {
@@ -132,7 +146,7 @@ impl Live {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {
             Ok(runtime) => runtime,
-            Err(error) => return Ok(Self { findings: vec![Finding::Wrong(error.to_string())] }),
+            Err(error) => return Ok(Self { findings: vec![Finding::Error(error.to_string())] }),
         };
         let mut live = Self { findings: Vec::new() };
         runtime.block_on(live.look(&connection, &redis.namespace, settings));
@@ -141,7 +155,7 @@ impl Live {
 
     /// Whether a server could use it.
     pub fn is_well(&self) -> bool {
-        !self.findings.iter().any(|finding| matches!(finding, Finding::Wrong(_)))
+        !self.findings.iter().any(|finding| matches!(finding, Finding::Error(_)))
     }
 
     #[allow(clippy::disallowed_methods)] // How long the way takes is told, and decides nothing.
@@ -153,14 +167,14 @@ impl Live {
             })
         };
         if let Err(error) = call("PING").await {
-            return self.findings.push(Finding::Wrong(format!("it cannot be reached: {error}")));
+            return self.findings.push(Finding::Error(format!("it cannot be reached: {error}")));
         }
         let began = Instant::now();
         let answer = call("PING").await;
         let took = began.elapsed();
         self.findings.push(match answer {
             Ok(_) => Finding::Well(format!("reachable, {:.1} ms there and back", took.as_secs_f64() * 1000.0)),
-            Err(error) => Finding::Wrong(error.to_string()),
+            Err(error) => Finding::Error(error.to_string()),
         });
 
         let key = format!("headcount:{{{namespace}}}:validate");
@@ -172,7 +186,7 @@ impl Live {
                 self.findings.push(Finding::Well("may run scripts, and read and write keys of the namespace".into()));
                 self.clock(seconds, micros);
             }
-            Err(error) => self.findings.push(Finding::Wrong(format!(
+            Err(error) => self.findings.push(Finding::Error(format!(
                 "it may not do what rounds need: {error}; an ACL user for it: ~headcount:* +@read +@write +@scripting +time \
                  +ping"
             ))),
@@ -185,7 +199,7 @@ impl Live {
             Ok(info) => self.info(&info),
             Err(error) => {
                 let said = format!("what it does when it is full cannot be asked: {error}");
-                self.findings.push(Finding::Doubt(said));
+                self.findings.push(Finding::Warning(said));
             }
         }
     }
@@ -214,7 +228,7 @@ impl Live {
                      newcomers wait until those servers have stopped"
                         .into(),
                 ),
-                Err(reason) => Finding::Doubt(format!(
+                Err(reason) => Finding::Warning(format!(
                     "servers with another window or key have used this namespace within a window, and servers of this \
                      configuration do not know their users ({reason}): for a window they let in up to max_active_users \
                      beside them; if the key has changed, name the former one in token.earlier_secret_files"
@@ -232,7 +246,7 @@ impl Live {
         self.findings.push(if apart <= CLOCK {
             Finding::Well(said)
         } else {
-            Finding::Doubt(format!("{said}: the fleet goes by Redis's, but logs and tokens' ends do not"))
+            Finding::Warning(format!("{said}: the fleet goes by Redis's, but logs and tokens' ends do not"))
         });
     }
 
@@ -240,13 +254,13 @@ impl Live {
         let text = |key: &str| info.get::<String>(key).unwrap_or_default();
         self.findings.push(Finding::Well(format!("version {}", text("redis_version"))));
         if text("role") == "slave" {
-            self.findings.push(Finding::Wrong("it is a replica, and takes no writes: name the primary".into()));
+            self.findings.push(Finding::Error("it is a replica, and takes no writes: name the primary".into()));
         }
         let (policy, most) = (text("maxmemory_policy"), info.get::<u64>("maxmemory").unwrap_or_default());
         self.findings.push(match (policy.as_str(), most) {
             (_, 0) => Finding::Well("no limit of memory".into()),
             ("noeviction", most) => Finding::Well(format!("at most {} MB, and throws nothing away", most / 1_000_000)),
-            (policy, most) => Finding::Doubt(format!(
+            (policy, most) => Finding::Warning(format!(
                 "with {} MB full it throws keys away ({policy}): minutes may get lost, and are written back; maxmemory-policy \
                  noeviction keeps them",
                 most / 1_000_000
@@ -271,8 +285,9 @@ async fn read_beside(store: &RedisStore, settings: &Settings, generation: u64) -
         alive_for: settings.alive_for(),
         keep_for: Duration::from_secs(60),
     };
-    let codec = Codec::new(settings.shape, settings.generation, settings.key.clone())
-        .with_earlier_keys(settings.earlier_keys.clone());
+    let codec = Codec::new(settings.shape, settings.generation, &settings.key)
+        .with_earlier_keys(&settings.earlier_keys)
+        .in_namespace(store.namespace());
     let ask = async |request| store.exchange(&identity, request, PATIENCE).await.map_err(|error| error.to_string());
     let Reply::LookedBeside(looked) = ask(Request::LookBeside { generation, slots: slots.clone() }).await? else {
         return Err("an answer to another question".into());
@@ -301,7 +316,8 @@ static WRITE: std::sync::LazyLock<redis::Script> = std::sync::LazyLock::new(|| {
          redis.call('MGET', KEYS[1]) redis.call('GET', KEYS[1]) redis.call('GETRANGE', KEYS[1], 0, 1) \
          redis.call('STRLEN', KEYS[1]) redis.call('DEL', KEYS[1]) \
          redis.call('ZADD', KEYS[1], 1, 'a') redis.call('PEXPIRE', KEYS[1], 1000) redis.call('ZCOUNT', KEYS[1], 0, 1) \
-         redis.call('ZRANGE', KEYS[1], 0, 1) redis.call('ZREVRANGE', KEYS[1], 0, 1) redis.call('ZREM', KEYS[1], 'b') \
+         redis.call('ZRANGE', KEYS[1], 0, 1) redis.call('ZREVRANGE', KEYS[1], 0, 1) \
+         redis.call('ZREVRANGEBYSCORE', KEYS[1], 1, 0) redis.call('ZREM', KEYS[1], 'b') \
          redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, 1) redis.call('DEL', KEYS[1]) \
          return redis.call('TIME')",
     )
@@ -310,9 +326,9 @@ static WRITE: std::sync::LazyLock<redis::Script> = std::sync::LazyLock::new(|| {
 impl fmt::Display for Live {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.findings.iter().try_for_each(|finding| match finding {
-            Finding::Well(said) => writeln!(f, "  ok     {said}"),
-            Finding::Doubt(said) => writeln!(f, "  doubt  {said}"),
-            Finding::Wrong(said) => writeln!(f, "  WRONG  {said}"),
+            Finding::Well(said) => writeln!(f, "  ok       {said}"),
+            Finding::Warning(said) => writeln!(f, "  warning  {said}"),
+            Finding::Error(said) => writeln!(f, "  error    {said}"),
         })
     }
 }

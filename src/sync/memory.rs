@@ -1,10 +1,9 @@
 //! A store inside the process: for several servers of one program, for tests and for demos.
 
 use super::FilterStore;
-use crate::room::Override;
 use crate::round::{
-    Entry, Gap, Identity, Looked, LookedBeside, Node, OtherGeneration, Publish, Published, Reply, Request, Stamp,
-    Stored,
+    Entry, Gap, Identity, Looked, LookedBeside, MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, Publish,
+    Published, Reply, Request, Stamp, Stored,
 };
 use crate::store_error::StoreError;
 use crate::threads::Mutex;
@@ -42,7 +41,7 @@ struct Generation {
     gap: Option<Gap>,
     keys_until: Timestamp,
     since: Option<Slot>,
-    operator: Option<Override>,
+    operator: Option<Vec<u8>>,
     nodes: BTreeMap<String, Node>,
     /// When each server last said that it turns newcomers away.
     wanting: BTreeMap<String, Timestamp>,
@@ -146,7 +145,10 @@ impl Namespace {
         if let Some(from) = last_heartbeat.filter(|&last| !is_alive(last)) {
             own.gap = Some(Gap { from, to: now, closed_by: identity.writer.clone() });
         }
-        own.nodes.insert(identity.writer.clone(), Node { name: identity.node.clone(), looked: now });
+        own.nodes.insert(
+            identity.writer.clone(),
+            Node { writer: identity.writer.clone(), name: identity.node.clone(), looked: now },
+        );
         own.nodes.retain(|_, node| now.since(node.looked) < identity.keep_for);
         own.wanting.retain(|_, wanted| is_alive(*wanted));
         Looked { last_heartbeat, ..self.describe(identity, slots, names, now) }
@@ -171,8 +173,8 @@ impl Namespace {
             since: own.since,
             last_heartbeat: own.last_heartbeat,
             gap: own.gap.clone(),
-            operator: own.operator.clone().map(Box::new),
-            nodes: own.nodes_alive(is_alive),
+            operator: own.operator_read(),
+            nodes: own.nodes.values().filter(|node| is_alive(node.looked)).count() as u64,
             wanting: own.wanting.values().filter(|&&wanted| is_alive(wanted)).count() as u64,
             named,
             other_generations,
@@ -185,10 +187,10 @@ impl Namespace {
         match self.generations.get(&generation) {
             Some(other) => LookedBeside {
                 minutes: other.entries(slots),
-                nodes: other.nodes_alive(is_alive),
+                writers: other.writers_alive(is_alive),
                 wanting: other.wanting.values().filter(|&&wanted| is_alive(wanted)).count() as u64,
             },
-            None => LookedBeside { minutes: vec![None; slots.len()], nodes: 0, wanting: 0 },
+            None => LookedBeside { minutes: vec![None; slots.len()], writers: Vec::new(), wanting: 0 },
         }
     }
 
@@ -203,8 +205,8 @@ impl Namespace {
             own.since = Some(own.since.map_or(since.slot, |known| known.min(since.slot)));
         }
         if let Some(ours) = publish.operator {
-            let later = own.operator.as_ref().is_none_or(|known| ours.version > known.version);
-            own.operator = if later { Some(ours) } else { own.operator.take() };
+            let unchanged = own.operator_read() == ours.after;
+            own.operator = if unchanged { ours.value } else { own.operator.take() };
         }
         let mut write = |minute: crate::round::Outgoing| {
             let unchanged = own.minutes.get(&minute.slot).map(|value| &value.stamp) == minute.after.as_ref();
@@ -223,8 +225,13 @@ impl Generation {
         slots.iter().map(|slot| self.minutes.get(slot).map(entry)).collect()
     }
 
-    fn nodes_alive(&self, is_alive: impl Fn(Timestamp) -> bool) -> u64 {
-        self.nodes.values().filter(|node| is_alive(node.looked)).count() as u64
+    /// The override, if it is short enough to be one.
+    fn operator_read(&self) -> Option<Vec<u8>> {
+        self.operator.clone().map(|bytes| if bytes.len() > MOST_OVERRIDE_BYTES { NO_OVERRIDE.to_vec() } else { bytes })
+    }
+
+    fn writers_alive(&self, is_alive: impl Fn(Timestamp) -> bool) -> Vec<String> {
+        self.nodes.values().filter(|node| is_alive(node.looked)).map(|node| node.writer.clone()).collect()
     }
 
     fn fetch(&self, slots: &[Slot]) -> Vec<Stored> {
@@ -255,8 +262,7 @@ impl FilterStore for MemoryStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::room::{OverrideMode, Version};
-    use crate::round::{Outgoing, Since};
+    use crate::round::{Outgoing, OutgoingOverride, Since};
     use crate::time::ManualClock;
 
     const MILLISECOND: Duration = Duration::from_millis(1);
@@ -358,7 +364,7 @@ mod tests {
     fn a_server_counts_until_its_heartbeat_is_too_old() {
         let fleet = Fleet::new();
         let own = |looked: Looked| (looked.nodes, looked.wanting);
-        let beside = |looked: LookedBeside| (looked.nodes, looked.wanting);
+        let beside = |looked: LookedBeside| (looked.writers.len(), looked.wanting);
         fleet.asks("b", true, 0);
         fleet.clock.advance(ALIVE_FOR - MILLISECOND);
         let refused =
@@ -450,25 +456,22 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_override_wins() {
+    fn an_override_is_written_by_who_has_read_what_is_there() {
         let fleet = Fleet::new();
-        let order = |number: u64, by: &str| Override {
-            version: Version { number, writer: "a".into() },
-            mode: OverrideMode::Open,
-            max_active_users: None,
-            until: Timestamp::from_millis(1_800_000_100_000),
-            by: Some(by.into()),
-            reason: None,
-            withdrawn: false,
+        let tell = |after: Option<&[u8]>, value: Option<&[u8]>| {
+            let [after, value] = [after, value].map(|bytes| bytes.map(<[u8]>::to_vec));
+            let operator = Some(OutgoingOverride { after, value });
+            fleet.publishes(&server("a", 1), Publish { operator, ..Publish::default() });
+            fleet.looks("b").operator
         };
-        let tell = |operator| {
-            fleet.publishes(&server("a", 1), Publish { operator: Some(operator), ..Publish::default() });
-            fleet.looks("b").operator.map(|operator| (operator.version.number, operator.by.unwrap_or_default()))
-        };
-        assert_eq!(tell(order(2, "first")), Some((2, "first".into())));
-        assert_eq!(tell(order(1, "older")), Some((2, "first".into())));
-        assert_eq!(tell(order(2, "the same")), Some((2, "first".into())));
-        assert_eq!(tell(order(3, "later")), Some((3, "later".into())));
+        assert_eq!(tell(None, Some(b"first")), Some(b"first".to_vec()));
+        assert_eq!(tell(None, Some(b"unread")), Some(b"first".to_vec()));
+        assert_eq!(tell(Some(b"first"), Some(b"later")), Some(b"later".to_vec()));
+        assert_eq!(tell(Some(b"first"), None), Some(b"later".to_vec()));
+        let [longest, too_long] = [0, 1].map(|more| vec![b'x'; MOST_OVERRIDE_BYTES + more]);
+        assert_eq!(tell(Some(b"later"), Some(&longest)), Some(longest.clone()));
+        assert_eq!(tell(Some(&longest), Some(&too_long)), Some(NO_OVERRIDE.to_vec()));
+        assert_eq!(tell(Some(NO_OVERRIDE), None), None);
     }
 
     #[test]

@@ -12,15 +12,14 @@ use super::FilterStore;
 use crate::config::ConfigError;
 use crate::redis_link::{RedisConnection, is_read_only, of_refused_write};
 use crate::ring::codec::most_bytes_beside;
-use crate::room::Override;
 use crate::round::{
-    Entry, Gap, Identity, Looked, LookedBeside, Node, OtherGeneration, Outgoing, Publish, Published, Reply, Request,
-    Since, Stamp, Stored,
+    Entry, Gap, Identity, Looked, LookedBeside, MOST_OVERRIDE_BYTES, Node, OtherGeneration, Outgoing, OutgoingOverride,
+    Publish, Published, Reply, Request, Since, Stamp, Stored,
 };
 use crate::store_error::StoreError;
 use crate::time::{Slot, Timestamp};
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, ErrorKind, RedisError, RedisWrite, Script, Value};
+use redis::{Cmd, RedisError, RedisWrite, Script, Value};
 use std::io::Write;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -158,7 +157,7 @@ impl RedisStore {
         }
         look.arg(&identity.writer).arg(millis(identity.alive_for)).arg(millis(identity.keep_for));
         look.arg(format!("{:016x}", identity.generation)).arg(&identity.node).arg(names);
-        look.arg(Layout::of(identity).as_str()).arg(u8::from(wants));
+        look.arg(Layout::of(identity).as_str()).arg(u8::from(wants)).arg(MOST_OVERRIDE_BYTES);
         look.invoke_async(&mut connection).await
     }
 
@@ -391,12 +390,11 @@ impl RedisStore {
         &self,
         connection: &mut MultiplexedConnection,
         identity: &Identity,
-        operator: &Override,
+        operator: &OutgoingOverride,
     ) -> Result<(), RedisError> {
-        let body = serde_json::to_string(operator)
-            .map_err(|_| RedisError::from((ErrorKind::Client, "an override that cannot be written as JSON")))?;
         let mut store = OVERRIDE.key(self.key(identity, "override"));
-        store.arg(operator.version.number).arg(&operator.version.writer).arg(body).arg(millis(identity.keep_for));
+        store.arg(operator.after.as_deref().unwrap_or_default()).arg(operator.value.as_deref().unwrap_or_default());
+        store.arg(millis(identity.keep_for)).arg(MOST_OVERRIDE_BYTES);
         let _: bool = store.invoke_async(connection).await?;
         Ok(())
     }
@@ -405,6 +403,10 @@ impl RedisStore {
 impl FilterStore for RedisStore {
     fn name(&self) -> &'static str {
         "redis"
+    }
+
+    fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     async fn exchange(&self, identity: &Identity, request: Request, within: Duration) -> Result<Reply, StoreError> {
@@ -475,7 +477,7 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
     let gap_to = number(fields.next()?).map(Timestamp::from_millis);
     let closed_by = fields.next()?;
     let gap = gap_from.zip(gap_to).map(|(from, to)| Gap { from, to, closed_by });
-    let operator = serde_json::from_str(&fields.next()?).ok();
+    let operator = Some(fields.next_bytes()?).filter(|bytes| !bytes.is_empty());
     let nodes = number(fields.next()?).unwrap_or(1);
     let wanting = number(fields.next()?).unwrap_or_default();
     let write_refused =
@@ -498,11 +500,14 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
 }
 
 /// What `look_beside.lua` returns.
-fn read_look_beside(answer: Vec<Value>, slots: usize) -> Result<LookedBeside, StoreError> {
+fn read_look_beside(mut answer: Vec<Value>, slots: usize) -> Result<LookedBeside, StoreError> {
+    let writers = match answer.pop_if(|last| matches!(last, Value::Array(_))) {
+        Some(Value::Array(members)) => members.iter().filter_map(text).collect(),
+        _ => Vec::new(),
+    };
     let mut fields = Fields(answer.into_iter());
-    let nodes = fields.next()?.parse().unwrap_or_default();
     let wanting = fields.next()?.parse().unwrap_or_default();
-    Ok(LookedBeside { nodes, wanting, minutes: fields.entries(slots)? })
+    Ok(LookedBeside { writers, wanting, minutes: fields.entries(slots)? })
 }
 
 /// What a look returns, read from the front.
@@ -510,12 +515,16 @@ struct Fields(std::vec::IntoIter<Value>);
 
 impl Fields {
     fn next(&mut self) -> Result<String, StoreError> {
+        self.next_bytes().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn next_bytes(&mut self) -> Result<Vec<u8>, StoreError> {
         let field = self.0.next().ok_or_else(|| StoreError::corrupt("a look that ends too early"))?;
         Ok(match field {
-            Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Value::SimpleString(text) => text,
-            Value::Int(number) => number.to_string(),
-            _ => String::new(),
+            Value::BulkString(bytes) => bytes,
+            Value::SimpleString(text) => text.into_bytes(),
+            Value::Int(number) => number.to_string().into_bytes(),
+            _ => Vec::new(),
         })
     }
 
@@ -531,9 +540,12 @@ impl Fields {
     }
 }
 
+fn text(value: &Value) -> Option<String> {
+    redis::from_redis_value_ref(value).ok()
+}
+
 /// Generations and whether they are alive, by turns; what is none of ours is left out.
 fn read_other_generations(generations: &[Value]) -> Vec<OtherGeneration> {
-    let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
     let beside = |pair: &[Value]| {
         let generation = u64::from_str_radix(&text(pair.first()?)?, 16).ok()?;
         Some(OtherGeneration { generation, is_alive: text(pair.get(1)?)? == "1" })
@@ -543,11 +555,11 @@ fn read_other_generations(generations: &[Value]) -> Vec<OtherGeneration> {
 
 /// Members and their scores, by turns; what is none of ours is left out.
 fn read_nodes(members: Vec<Value>) -> Vec<Node> {
-    let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
     let node = |pair: &[Value]| {
         let (member, looked) = (text(pair.first()?)?, text(pair.get(1)?)?);
-        let (_, name) = member.split_once(' ')?;
-        Some(Node { name: name.to_owned(), looked: Timestamp::from_millis(looked.parse::<f64>().ok()? as u64) })
+        let (writer, name) = member.split_once(' ')?;
+        let (writer, name) = (writer.to_owned(), name.to_owned());
+        Some(Node { writer, name, looked: Timestamp::from_millis(looked.parse::<f64>().ok()? as u64) })
     };
     members.chunks(2).filter_map(node).collect()
 }

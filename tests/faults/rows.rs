@@ -14,6 +14,7 @@ mod redis_gone;
 mod room;
 mod rounds;
 mod snapshots;
+mod strangers;
 mod values;
 
 use crate::Rig;
@@ -79,6 +80,7 @@ pub const ROWS: &[Row] = &[
     row("row_43_nodes_are_undercounted", full_house::nodes_are_undercounted),
     row("row_44_overrides_without_end", rounds::overrides_without_end),
     row("row_45_rounds_stop_for_ever", rounds::rounds_stop_for_ever),
+    row("row_49_a_stranger_writes", strangers::a_stranger_writes),
     alone("row_14_redis_is_killed", redis_gone::killed),
     alone("row_15_redis_is_slow", redis_gone::slow),
     alone("row_24_redis_costs_the_same", costs::redis_costs_the_same),

@@ -155,7 +155,7 @@ async function confirm(page) {
     for (const [name, value] of [
       ['95 % interval', /^\d+ to \d+$/], ['Room', /^500; \d+ for this server/], ['This server', /admitted a second, .* of them new; .* rejected/],
       ['Since its start', /^0 admitted, 0 of them new; 0 rejected$/], ['Store', /^redis, read [\d.]+ s ago, 3 servers$/],
-      ['Rounds', /^\d+, \d+ lost the race, 0 failed$/], ['Known', /^31 of 31 minutes$/], ['False positives', /^fewer than one in a billion$/],
+      ['Rounds', /^\d+, \d+ lost the race, 0 failed$/], ['Known', /^31 of 31 slots of 1\.5 s$/], ['False positives', /^fewer than one in a billion$/],
       ['Other generation', /^none$/], ['Running', /^[\d.]+ s, version \d/],
     ]) await until(`${name}: ${value}`, async () => value.test(await fact(page, name).innerText()));
 
@@ -291,13 +291,15 @@ async function confirm(page) {
     await until('the page to ask', async () => /asked/.test(await text(page, 'connection')));
     await page.unroute('**/api/v1/events');
 
-    // Shadow: nobody is turned away, and the page says who would be, by six Xs.
+    // Shadow: nobody is turned away, and the page says who would be, by ten Xs.
     for (let nth = 0; nth < 300; nth++) assert.equal(await checkAt(plan.shadow.check, `player-${nth}`), 200);
     const shadow = await (await browser.newContext()).newPage();
     await shadow.goto(plan.shadow.admin);
-    await until('what other Xs would do', async () => await shadow.locator('#what-if-rows tr').count() === 6);
+    await until('what other Xs would do', async () => await shadow.locator('#what-if-rows tr').count() === 10);
     await until('everybody to be counted', async () => /of 300\)/.test(await text(shadow, 'what-if-rows')));
     assert.match(await text(shadow, 'mode'), /would be turned away/);
+    await until('all who play to be shown', async () => await text(shadow, 'estimate') === '300');
+    assert.match(await text(shadow, 'of'), /X is 100, and would have 100 of them in/);
     assert.match(await shadow.locator('#what-if-rows tr').nth(3).innerText(), /67 % \(200 of 300\)/);
     await inspect(shadow, 'what-if', told);
     await shadow.close();

@@ -6,7 +6,7 @@ use axum::extract::ws::{Message, WebSocketUpgrade};
 use axum::extract::{Path, Request, State};
 use axum::http::header::{CACHE_CONTROL, SET_COOKIE};
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::{AppendHeaders, IntoResponse, Response};
 use axum::routing::any;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ impl App {
         let (at, log) = (listener.local_addr().unwrap(), Log::default());
         let router = Router::new()
             .route("/status/{code}", any(status))
-            .route("/cached/{how}", any(cached))
+            .route("/cached/{*how}", any(cached))
             .route("/echo", any(echo))
             .fallback(inside)
             .with_state(Arc::clone(&log));
@@ -68,9 +68,10 @@ async fn status(Path(code): Path<u16>) -> (StatusCode, &'static str) {
     (StatusCode::from_u16(code).unwrap(), "the application says so")
 }
 
-/// An answer that a shared cache may keep, with a cookie that is the application's own.
+/// An answer that a shared cache may keep, with a cookie that is the application's own. Each segment of the path is a line.
 async fn cached(Path(how): Path<String>) -> impl IntoResponse {
-    ([(CACHE_CONTROL, how), (SET_COOKIE, "theme=dark; Path=/".to_owned())], "for everybody")
+    let lines: Vec<_> = how.split('/').map(|line| (CACHE_CONTROL, line.to_owned())).collect();
+    (AppendHeaders(lines), [(SET_COOKIE, "theme=dark; Path=/")], "for everybody")
 }
 
 async fn echo(upgrade: WebSocketUpgrade) -> Response {

@@ -63,7 +63,8 @@ impl Kind {
                 let text = put_in(&recipe, &[("listen 80;", &listen)], &usual, when, &closed, &patient);
                 let (here, temporary) = (directory.display(), temporary(directory));
                 let main = format!(
-                    "user root; daemon off; master_process off; pid {here}/nginx.pid; error_log stderr; events {{}}\n\
+                    "user root; daemon off; master_process off; pid {here}/nginx.pid; error_log stderr;\n\
+                     events {{ worker_connections 8192; }}\n\
                      http {{ access_log off;\n{temporary}{text}}}\n"
                 );
                 fs::write(&file, main).unwrap();
@@ -115,7 +116,7 @@ impl Kind {
                     [("bind :80", listen.as_str()), ("/etc/haproxy/headcount.lua", &script), ("abns@headcount", &gate)];
                 let mut lua = recipe_of("haproxy-lua").replace("abns@headcount", &gate);
                 if when == WhenSilent::Patient {
-                    lua = lua.replace("timeout = 100 ", "timeout = 10000 ");
+                    lua = lua.replace("timeout = 6000 ", "timeout = 20000 ");
                 }
                 fs::write(&script, lua).unwrap();
                 let jail = directory.join("jail");

@@ -12,16 +12,41 @@ const BATCH: usize = 25;
 /// How often each answer came: by its status and `X-Headcount-Decision`.
 pub type Answers = BTreeMap<(u16, String), u64>;
 
+/// As [`flood`]; who is told to come back, because too many wait to be verified, does so until there is another answer.
+pub fn flood_until_answered(check: SocketAddr, per_second: u64, requests: &[Vec<(String, String)>]) -> Answers {
+    let mut all = Answers::new();
+    let mut left = requests.to_vec();
+    while !left.is_empty() {
+        let (answers, busy) = send_all(check, per_second, &left);
+        for (answer, count) in answers {
+            *all.entry(answer).or_default() += count;
+        }
+        left = busy;
+    }
+    all
+}
+
 /// Sends a `HEAD` of the check endpoint for each list of headers, so many a second at most. Every one is answered.
-#[allow(clippy::disallowed_methods)] // A pace is in real time.
 pub fn flood(check: SocketAddr, per_second: u64, requests: &[Vec<(String, String)>]) -> Answers {
+    let (mut answers, busy) = send_all(check, per_second, requests);
+    if !busy.is_empty() {
+        *answers.entry((429, "limited".into())).or_default() += busy.len() as u64;
+    }
+    answers
+}
+
+type Requests = Vec<Vec<(String, String)>>;
+
+/// The answers, and the requests for whose verification there was no turn.
+#[allow(clippy::disallowed_methods)] // A pace is in real time.
+fn send_all(check: SocketAddr, per_second: u64, requests: &[Vec<(String, String)>]) -> (Answers, Requests) {
     let begun = Instant::now();
     let share = requests.len().div_ceil(CONNECTIONS).max(1);
     let send = |requests: &[Vec<(String, String)>]| {
         let mut stream = TcpStream::connect(check).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(super::DEADLINE)).unwrap();
-        let mut answers = Answers::new();
+        let (mut answers, mut busy) = (Answers::new(), Requests::new());
         for (nth, batch) in requests.chunks(BATCH).enumerate() {
             let due = Duration::from_secs_f64((nth * BATCH * CONNECTIONS) as f64 / per_second as f64);
             std::thread::sleep(due.saturating_sub(begun.elapsed()));
@@ -32,24 +57,30 @@ pub fn flood(check: SocketAddr, per_second: u64, requests: &[Vec<(String, String
                 text += "\r\n";
             }
             stream.write_all(text.as_bytes()).unwrap();
-            for head in heads(&mut stream, batch.len()) {
+            for (head, request) in heads(&mut stream, batch.len()).into_iter().zip(batch) {
+                if head.lines().any(|line| line == "x-headcount-limit: verification") {
+                    busy.push(request.clone());
+                    continue;
+                }
                 let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
                 let decision = head.lines().find_map(|line| line.strip_prefix("x-headcount-decision: "));
                 *answers.entry((status, decision.unwrap_or_default().to_owned())).or_default() += 1;
             }
         }
-        answers
+        (answers, busy)
     };
-    let mut all = Answers::new();
+    let (mut all, mut all_busy) = (Answers::new(), Requests::new());
     std::thread::scope(|scope| {
         let threads: Vec<_> = requests.chunks(share).map(|requests| scope.spawn(move || send(requests))).collect();
         for thread in threads {
-            for (answer, count) in thread.join().unwrap() {
+            let (answers, busy) = thread.join().unwrap();
+            all_busy.extend(busy);
+            for (answer, count) in answers {
                 *all.entry(answer).or_default() += count;
             }
         }
     });
-    all
+    (all, all_busy)
 }
 
 /// The heads of so many answers, which have no bodies.

@@ -321,13 +321,12 @@ impl Redis {
         }
     }
 
-    /// Adds the user `headcount`, with the password `password`, who may do what headcount needs, and nothing else.
+    /// Adds the user `headcount`, with the password `password`, by the guide's rules: who may do what a round does in the
+    /// namespace `default`, and nothing else.
     pub fn add_narrow_user(&self) {
-        let needed = "evalsha script|load time type hget hmget hset hstrlen del pexpire zadd zcount zrem zrange \
-                      zrevrange zremrangebyscore select set mget get getrange strlen rename";
-        let may: Vec<_> = needed.split_whitespace().map(|command| format!("+{command}")).collect();
-        let mut words = vec!["ACL", "SETUSER", "headcount", "on", ">password", "~headcount:*"];
-        words.extend(may.iter().map(String::as_str));
+        let guide = include_str!("../../docs/guide/redis.md");
+        let rules = guide.lines().find_map(|line| line.strip_prefix("user ")).expect("the guide's rules");
+        let words: Vec<_> = ["ACL", "SETUSER"].into_iter().chain(rules.split_whitespace()).collect();
         let _: () = self.ask(&words);
     }
 

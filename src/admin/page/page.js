@@ -184,7 +184,10 @@ function show(next) {
   set('turned-away', shadow ? 'newcomers who would be turned away' : 'newcomers turned away');
   set('mode-says', status.enforcement === 'off' ? '· nothing is decided: enforcement is off' : `· ${says}`);
   set('estimate', (users.saturated ? '> ' : '') + number(users.estimate));
-  set('of', `active users of ${number(status.max_active_users)}`);
+  // In shadow everybody is in: what X would have done stands beside what is.
+  set('of', status.simulated_users === undefined
+    ? `active users of ${number(status.max_active_users)}`
+    : `active users; X is ${number(status.max_active_users)}, and would have ${number(status.simulated_users)} of them in`);
   const part = users.estimate / status.max_active_users;
   el('gauge').setAttribute('aria-valuenow', Math.min(100, Math.round(100 * part)));
   el('gauge').setAttribute('aria-valuetext', `${percent(part)} of ${number(status.max_active_users)}`);
@@ -267,7 +270,7 @@ function facts() {
     ['Since its start', `${number(seen + newcomer + warming + missing + exempt)} admitted, ${number(newcomer + warming)} of them new; ${number(decisions.rejected + decisions.shadow_rejected)} ${rejected}`],
     ['Store', sync.store === 'none' ? 'none: one server alone' : `${sync.store}, ${sync.ok ? `read ${ago(users.stale_seconds)} ago` : 'away'}, ${number(sync.nodes)} ${sync.nodes === 1 ? 'server' : 'servers'}`, !sync.ok],
     ['Rounds', sync.store === 'none' ? 'none' : `${number(sync.rounds)}, ${number(sync.conflicts)} lost the race, ${number(sync.failures)} failed`],
-    ['Known', `${ring.coverage} of ${ring.slots + 1} minutes`, ring.coverage < ring.slots + 1],
+    ['Known', `${ring.coverage} of ${ring.slots + 1} ${{ 60: 'minutes', 1: 'seconds' }[ring.slot_seconds] ?? `slots of ${ring.slot_seconds} s`}`, ring.coverage < ring.slots + 1],
     ['False positives', ring.false_positive_ratio < 1e-9 ? 'fewer than one in a billion' : `1 in ${number(Math.round(1 / ring.false_positive_ratio))}`, ring.false_positive_ratio > 0.01],
     ['Other generation', sync.foreign_generation ? 'yes' : 'none', sync.foreign_generation],
     ['Running', `${ago(status.uptime_seconds)}, version ${status.version}`],
@@ -383,7 +386,7 @@ function override() {
   el('withdraw').hidden = !inForce;
   const x = now.max_active_users ? `, X is ${number(now.max_active_users)}` : '';
   set('override', inForce
-    ? `${forced}${x}, until ${time(now.until)}, by ${now.by ?? 'somebody'}: ${now.reason ?? 'no reason given'}`
+    ? `${forced}${x}, until ${time(now.until)}, by ${now.by ?? 'somebody'}: ${now.reason ?? 'no reason given'}${now.warning ? `. ${now.warning}` : ''}`
     : 'None: newcomers get in as room allows.');
 }
 

@@ -156,18 +156,16 @@ impl Log {
 
     fn record(&self, state: &mut State, at: u64, count: u64) {
         let count = usize::try_from(count.min(self.limit)).unwrap_or(usize::MAX);
+        let before = state.attempts.len();
         // Refusals that count may come before reservations of a policy that was in force until now.
         let mut later = state.attempts.split_off(state.attempts.partition_point(|&attempt| attempt <= at));
         state.attempts.extend(std::iter::repeat_n(at, count));
         state.attempts.append(&mut later);
-        self.trim(state);
-    }
-
-    /// Where refusals count, the newest attempts of a full window say all that matters. Elsewhere none is dropped before it
-    /// has left the window: a reservation may be canceled, and those that it made way for count again then.
-    fn trim(&self, state: &mut State) {
+        // Where refusals count, the newest attempts of a full window say all that matters; those beyond a limit that was
+        // lowered meanwhile count again if it is raised. Elsewhere none is dropped before it has left the window: a
+        // reservation may be canceled, and those that it made way for count again then.
         if self.records_refusals {
-            let most = usize::try_from(self.limit).unwrap_or(usize::MAX);
+            let most = usize::try_from(self.limit).unwrap_or(usize::MAX).max(before);
             state.attempts.drain(..state.attempts.len().saturating_sub(most));
         }
     }
@@ -268,9 +266,7 @@ impl Arithmetic for Log {
         state.attempts.drain(..gone);
     }
 
-    fn carry(&self, _old: &Self, state: &mut State, _now: u64) {
-        self.trim(state);
-    }
+    fn carry(&self, _old: &Self, _state: &mut State, _now: u64) {}
 
     fn max_wait(&self) -> u64 {
         nanos(self.max_wait)

@@ -47,6 +47,8 @@ pub struct Tat {
     /// Nanoseconds.
     pub(crate) max_wait: u64,
     pub(crate) on_step_back: OnStepBack,
+    /// Whether a changed limit leaves a key the permits it has left, and not what it has used.
+    pub(crate) keeps_left: bool,
 }
 
 /// When a request pays.
@@ -152,6 +154,7 @@ impl Tat {
             start: Start::Full,
             max_wait: 0,
             on_step_back: OnStepBack::Hold,
+            keeps_left: false,
         };
         tat.paid(Paid::Before)
     }
@@ -195,6 +198,12 @@ impl Tat {
     #[must_use]
     pub const fn on_step_back(mut self, on_step_back: OnStepBack) -> Self {
         self.on_step_back = on_step_back;
+        self
+    }
+
+    /// A changed limit leaves a key the permits it has left, as golang.org/x/time/rate does.
+    pub(crate) const fn keeping_left(mut self) -> Self {
+        self.keeps_left = true;
         self
     }
 
@@ -339,17 +348,26 @@ impl Arithmetic for Tat {
         let as_of = if self.rate.is_zero() { 0 } else { now.max(if old.rate.is_zero() { 0 } else { at.as_of }) };
         let tat = match self.paid {
             // As after an endless pause, but that a debt is still to be waited for.
-            Paid::Before if old.rate.is_infinite() => as_of,
             Paid::After if old.rate.is_infinite() && at.tat <= at.as_of.saturating_add(old.span) => as_of,
             // A debt stays what it was, and what was saved is time.
             Paid::After => at.tat.saturating_add(self.span).saturating_sub(old.span),
-            // Who had so many permits keeps so many.
             Paid::Before => {
-                let spent = u128::from(Self::base(&at) - at.as_of) * u128::from(self.interval);
-                let spent = i128::try_from(spent.div_ceil(u128::from(old.interval))).unwrap_or(i128::MAX);
-                let had = i128::from(old.span / old.interval) * i128::from(self.interval);
-                let ahead = spent.saturating_add(i128::from(self.span) - had).max(0);
-                as_of.saturating_add(u64::try_from(ahead).unwrap_or(NEVER))
+                let fresh = |policy: &Self, now| Self::base(&policy.at(&policy.fresh(), now));
+                let used = Self::base(&at).saturating_sub(fresh(old, at.as_of));
+                // At an infinite rate whatever was used has come back.
+                let used = if old.rate.is_infinite() { 0 } else { used };
+                let in_new = |time: u64| {
+                    let permits = u128::from(time) * u128::from(self.interval);
+                    i128::try_from(permits.div_ceil(u128::from(old.interval).max(1))).unwrap_or(i128::MAX)
+                };
+                let (from, ahead) = if self.keeps_left && used > 0 {
+                    let had = i128::from(old.span / old.interval) * i128::from(self.interval);
+                    let ahead = in_new(Self::base(&at) - at.as_of).saturating_add(i128::from(self.span) - had);
+                    (as_of, ahead.max(0))
+                } else {
+                    (fresh(self, as_of), in_new(used))
+                };
+                from.saturating_add(u64::try_from(ahead).unwrap_or(NEVER))
             }
         };
         *state = State { tat, as_of };

@@ -35,6 +35,8 @@ pub struct Ticks {
     pub(crate) initial: u64,
     pub(crate) above_capacity: bool,
     pub(crate) max_wait: Duration,
+    /// Whether a changed limit leaves a key the permits it has left, and not what it has used.
+    pub(crate) keeps_left: bool,
 }
 
 /// What is remembered of a key.
@@ -43,12 +45,23 @@ pub(crate) struct State {
     as_of: u64,
     /// As of `as_of`; below zero if permits of later ticks are promised.
     permits: i64,
+    /// What was used in this tick beyond a limit that was lowered since, so that a limit that is raised again knows of it.
+    // Its tag is also that of the enum of all states, which are no larger for it.
+    over: Option<u32>,
 }
 
 impl Ticks {
     /// So many permits at each tick, of which none is kept for the next one: a fixed window.
     pub const fn new(per_tick: u64, tick: Duration) -> Self {
-        Self { per_tick, capacity: per_tick, tick, initial: per_tick, above_capacity: false, max_wait: Duration::ZERO }
+        Self {
+            per_tick,
+            capacity: per_tick,
+            tick,
+            initial: per_tick,
+            above_capacity: false,
+            max_wait: Duration::ZERO,
+            keeps_left: false,
+        }
     }
 
     /// The most permits that are kept; those of one tick unless said.
@@ -79,6 +92,12 @@ impl Ticks {
         self
     }
 
+    /// A changed limit leaves a key the permits it has left, as resilience4j's atomic limiter does.
+    pub(crate) const fn keeping_left(mut self) -> Self {
+        self.keeps_left = true;
+        self
+    }
+
     pub(crate) fn tick_nanos(&self) -> u64 {
         nanos(self.tick).max(1)
     }
@@ -88,9 +107,10 @@ impl Ticks {
         let ticks = now / self.tick_nanos() - state.as_of / self.tick_nanos();
         let come = i64::try_from(ticks.saturating_mul(self.per_tick)).unwrap_or(i64::MAX);
         let most = i64::try_from(self.capacity).unwrap_or(i64::MAX);
-        // A limit that was lowered since takes effect at the next tick.
-        let permits = if ticks == 0 { state.permits } else { state.permits.saturating_add(come).min(most) };
-        State { as_of: now, permits }
+        if ticks == 0 {
+            return State { as_of: now, ..*state };
+        }
+        State { as_of: now, permits: state.permits.saturating_add(come).min(most), over: None }
     }
 
     /// How long until `wanted` permits are there.
@@ -124,7 +144,8 @@ impl Arithmetic for Ticks {
     type State = State;
 
     fn fresh(&self) -> State {
-        State { as_of: 0, permits: i64::try_from(self.initial.min(self.capacity)).unwrap_or(i64::MAX) }
+        let permits = i64::try_from(self.initial.min(self.capacity)).unwrap_or(i64::MAX);
+        State { as_of: 0, permits, over: None }
     }
 
     fn ask(&self, state: &mut State, now: u64, question: Question) -> Finding {
@@ -160,7 +181,8 @@ impl Arithmetic for Ticks {
     }
 
     fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {
-        state.as_of <= now && self.at(state, now).permits == self.at(fresh, now).permits
+        let [at, fresh] = [state, fresh].map(|state| self.at(state, now));
+        state.as_of <= now && at.permits == fresh.permits && at.over == fresh.over
     }
 
     fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
@@ -174,12 +196,29 @@ impl Arithmetic for Ticks {
 
     fn refund(&self, state: &mut State, now: u64, permits: u64) {
         *state = self.at(state, now);
+        // What is promised first, then what is over the limit, which leaves the rest as it is.
+        let promised = state.permits.min(0).unsigned_abs().min(permits);
+        let over = u64::from(state.over.unwrap_or(0));
+        let of_over = over.min(permits - promised);
+        state.over = u32::try_from(over - of_over).ok().filter(|&over| over > 0);
         let most = i64::try_from(self.capacity).unwrap_or(i64::MAX).max(state.permits);
-        state.permits = state.permits.saturating_add_unsigned(permits).min(most);
+        state.permits = state.permits.saturating_add_unsigned(permits - of_over).min(most);
     }
 
     fn carry(&self, old: &Self, state: &mut State, now: u64) {
-        *state = old.at(state, now);
+        let at = old.at(state, now);
+        let fresh = |policy: &Self| policy.at(&policy.fresh(), at.as_of).permits;
+        let used = fresh(old).saturating_sub(at.permits).saturating_add(i64::from(at.over.unwrap_or(0)));
+        let left = fresh(self).saturating_sub(used.max(0));
+        let permits = match () {
+            () if self.keeps_left && used > 0 => at.permits.min(i64::try_from(self.capacity).unwrap_or(i64::MAX)),
+            // A tick fills it, whatever was used: what is more than the limit is no debt. What was promised is one.
+            () if self.per_tick >= self.capacity => left.max(at.permits.min(0)),
+            () => left,
+        };
+        let over = if self.keeps_left { 0 } else { permits.saturating_sub(left) };
+        let over = (over > 0).then(|| u32::try_from(over).unwrap_or(u32::MAX));
+        *state = State { as_of: at.as_of, permits, over };
     }
 
     fn max_wait(&self) -> u64 {

@@ -2,8 +2,11 @@
 //!
 //! A key is remembered as 128 bits of a keyed hash, so that its length does not matter and nobody can aim at a shard. It
 //! is forgotten when it would be answered like a new one; each insertion looks at a few others for that, so the table
-//! follows what is in use. Beyond the hard cap no key that is limited is forgotten: it is the new one that is not
-//! served.
+//! follows what is in use.
+//!
+//! In a shard that is full, a new key takes the place of one that was not asked for in a while, limited or not: the clock
+//! algorithm, or second chance. A hand goes round the keys; a key that was asked for since the hand's last visit is passed
+//! over, and the first other one is forgotten.
 
 use crate::limit::answer::{Answer, Reservation};
 use crate::limit::ask::{Ask, Mode};
@@ -12,6 +15,7 @@ use crate::limit::policy::{Found, Policy, PolicyError, State};
 use crate::time::{Clock, SystemClock};
 use crossbeam_utils::CachePadded;
 use indexmap::IndexMap;
+use indexmap::map::MutableKeys;
 use parking_lot::{Mutex, MutexGuard};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -21,8 +25,8 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 /// Entries that an insertion looks at, for those that can be forgotten.
 const SAMPLE: usize = 4;
 
-/// Entries that are looked at before a new key is turned away.
-const LAST_LOOK: usize = 64;
+/// Entries that the hand of a full shard passes over at most; the next one is forgotten, whenever it was asked for.
+const PASSED_OVER: usize = 64;
 
 /// Keys that a store holds at most, unless said.
 const MAX_KEYS: usize = 10_000_000;
@@ -60,19 +64,30 @@ struct Shared {
 struct Shard {
     /// In each shard, so that a change is seen by a shard's keys at one moment.
     policy: Arc<Policy>,
-    /// What a key begins with. It changes with the policy: a key that was not asked for has had its permits as others.
+    /// What a key begins with.
     fresh: State,
     keys: IndexMap<Key, State, BuildHasherDefault<AlreadyHashed>>,
-    /// Where the next insertion looks.
+    /// Where the next insertion looks: the hand of the clock.
     cursor: usize,
 }
 
-/// A keyed hash of a key.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// A keyed hash of a key: 127 bits of it. The topmost bit of `shard` is not the key's: in the table it says whether the key
+/// was asked for again since the hand's last visit. In a field of its own it would cost eight bytes.
+#[derive(Clone, Copy)]
 struct Key {
     shard: u64,
     rest: u64,
 }
+
+const WAS_ASKED_FOR: u64 = 1 << 63;
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.rest == other.rest && (self.shard ^ other.shard) & !WAS_ASKED_FOR == 0
+    }
+}
+
+impl Eq for Key {}
 
 impl std::hash::Hash for Key {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
@@ -97,21 +112,20 @@ impl Hasher for AlreadyHashed {
     }
 }
 
-/// A key could not be remembered: the store holds as many limited keys as it may.
+/// A list names more keys of one store than the store may hold, so that it could not be charged as a whole.
 ///
 /// ```
-/// use headcount::limit::{Ask, Memory, TooManyKeys, sliding_log};
+/// use headcount::limit::{Ask, Memory, TooManyKeys, ask_all, sliding_log};
 /// use std::time::Duration;
 /// let limiter = Memory::builder(sliding_log(5, Duration::from_secs(60))).max_keys(1).build()?;
-/// let at = |secs| limiter.at(Duration::from_secs(secs));
-/// assert!(at(0).ask("alice", Ask::ONE)?.is_allowed());
-/// assert_eq!(at(1).ask("bob", Ask::ONE), Err(TooManyKeys));
-/// assert_eq!(at(1).ask("alice", Ask::ONE)?.remaining, 3, "who is limited is not forgotten for somebody new");
-/// assert!(at(61).ask("bob", Ask::ONE)?.is_allowed(), "alice is as if she had never asked");
+/// assert_eq!(ask_all(&[(&limiter, "alice", Ask::ONE), (&limiter, "bob", Ask::ONE)]), Err(TooManyKeys));
+/// assert_eq!(limiter.ask("alice", Ask::permits(0).peek())?.remaining, 5, "nothing was charged");
+/// // One after another there is no such error: bob takes the place of alice.
+/// assert!(limiter.ask("alice", Ask::ONE)?.is_allowed() && limiter.ask("bob", Ask::ONE)?.is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the store holds all the limited keys it may; raise max_keys, or limit by something with fewer values")]
+#[error("a list names more keys of one store than the store may hold; raise max_keys, or ask for them one by one")]
 pub struct TooManyKeys;
 
 /// Configures a [`Memory`].
@@ -135,8 +149,29 @@ pub struct MemoryBuilder {
 }
 
 impl MemoryBuilder {
-    /// The most keys that are held, at least one; 10 million unless said. The bound is kept shard by shard, so that with unlucky keys a
-    /// new one may be turned away a few percent before it.
+    /// The most keys that are held, at least one; 10 million unless said.
+    ///
+    /// When the store is full, a new key takes the place of one that was not asked for in a while, whatever that one has
+    /// left. So every key is limited, and no flood of keys locks anybody out. A key keeps its place if it is asked for again
+    /// before a third as many new keys have come as the store holds.
+    ///
+    /// An attacker can make the store forget a key that nobody asks for meanwhile, such as one of his own that is used up,
+    /// and then has its permits anew: one limit's worth for at least a third of `max_keys` requests, each with another key.
+    /// A key that costs nothing to make up, such as a header or an unverified token, limits nobody who makes keys up: put a
+    /// limit by address, or by a constant key, beside it.
+    ///
+    /// Each shard holds its part of the keys, so with unlucky keys one of them is full a few percent early.
+    ///
+    /// ```
+    /// use headcount::limit::{Ask, Memory, sliding_log};
+    /// use std::time::Duration;
+    /// let limiter = Memory::builder(sliding_log(5, Duration::from_secs(60))).max_keys(2).build()?;
+    /// for key in ["alice", "bob", "alice", "carol"] {
+    ///     assert!(limiter.ask(key, Ask::ONE)?.is_allowed());
+    /// }
+    /// assert!(limiter.remembers("alice") && limiter.remembers("carol"), "bob was asked for once, and made room");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         self.max_keys = max_keys.max(1);
@@ -200,10 +235,11 @@ impl Memory {
     /// Asks for a key.
     ///
     /// # Errors
-    /// [`TooManyKeys`] if the key is new and cannot be remembered.
+    /// None at present: a store that is full makes room, see [`MemoryBuilder::max_keys`]. [`TooManyKeys`] is for lists.
     ///
     /// # Cost
-    /// A clock's reading, a hash, one lock that few share, and some additions; nothing is allocated for a known key.
+    /// A clock's reading, a hash, one lock that few share, and some additions; nothing is allocated for a known key. A new
+    /// key in a full store looks at 66 others at most.
     pub fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, TooManyKeys> {
         self.now().ask(key, ask)
     }
@@ -301,7 +337,7 @@ impl Memory {
     #[inline]
     fn key(&self, bytes: &[u8]) -> Key {
         let hash = xxh3_128_with_seed(bytes, self.shared.seed);
-        Key { shard: (hash >> 64) as u64, rest: hash as u64 }
+        Key { shard: (hash >> 64) as u64 & !WAS_ASKED_FOR, rest: hash as u64 }
     }
 
     #[inline]
@@ -337,14 +373,14 @@ pub struct At<'a> {
 }
 
 impl At<'_> {
-    /// Asks for a key.
+    /// Asks for a key; see [`Memory::ask`].
     ///
     /// # Errors
-    /// [`TooManyKeys`].
+    /// None at present.
     pub fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, TooManyKeys> {
         let key = self.limiter.key(key.as_ref());
         let found = self.limiter.shard(key).lock().ask(key, ask, self);
-        found.map(|found| Answer::from(found).of(ask))
+        Ok(Answer::from(found).of(ask))
     }
 
     /// Takes a reservation back whose turn has not come. What was promised to later ones stays promised: as far as they
@@ -358,7 +394,8 @@ impl At<'_> {
         self.change_key(key, |policy, state, now| policy.refund(state, now, permits));
     }
 
-    /// Puts another policy in force: who had so many permits keeps so many, who is in debt stays so.
+    /// Puts another policy in force: what a key has used counts against the new limit at once. See [the
+    /// rule](crate::limit#when-a-limit-changes).
     ///
     /// ```
     /// use headcount::limit::{Ask, Memory, Rate, token_bucket};
@@ -368,7 +405,7 @@ impl At<'_> {
     /// assert_eq!(at.ask("alice", Ask::permits(8))?.remaining, 2);
     /// at.change(token_bucket(Rate::per_minute(1), 20))?;
     /// let look = at.ask("alice", Ask::permits(0).peek())?;
-    /// assert_eq!((look.remaining, look.limit), (2, 20));
+    /// assert_eq!((look.remaining, look.limit), (12, 20), "she has used eight");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -390,8 +427,8 @@ impl At<'_> {
         for shard in &self.limiter.shared.shards {
             let shard = &mut *shard.lock();
             let old = std::mem::replace(&mut shard.policy, Arc::clone(&policy));
-            let states = shard.keys.values_mut().chain([&mut shard.fresh]);
-            states.for_each(|state| policy.carry(&old, state, self.now));
+            shard.keys.values_mut().for_each(|state| policy.carry(&old, state, self.now));
+            shard.fresh = policy.fresh_after(&old, &shard.fresh, self.now);
         }
         Ok(())
     }
@@ -471,17 +508,23 @@ pub fn ask_all_at<K: AsRef<[u8]>>(asks: &[(At<'_>, K, Ask)]) -> Result<Vec<Answe
         .zip(&keys)
         .map(|((at, ..), &key)| held.partition_point(|(held, _)| *held < address(at, key)))
         .collect();
+    let bounded = |((at, ..), place): (&(At<'_>, K, Ask), _)| (place, at.limiter.shared.keys_per_shard);
+    let mut named: Vec<_> = asks.iter().zip(places.iter().copied()).map(bounded).zip(&keys).collect();
+    named.sort_unstable_by_key(|((place, _), key)| (*place, key.shard, key.rest));
+    named.dedup();
+    if named.chunk_by(|((one, _), _), ((other, _), _)| one == other).any(|keys| keys.len() > keys[0].0.1) {
+        return Err(TooManyKeys);
+    }
     let mut ask_one = |nth: usize| {
         let (at, _, ask) = &asks[nth];
         let shard = &mut *held[places[nth]].1;
         let before = shard.keys.get(&keys[nth]).cloned();
-        (before, shard.ask(keys[nth], *ask, at).map(|found| Answer::from(found).of(*ask)))
+        (before, Answer::from(shard.ask(keys[nth], *ask, at)).of(*ask))
     };
     // Charged one after another, since a list may name a key twice; undone if one does not grant.
-    let (before, answers): (Vec<_>, Vec<_>) = (0..asks.len()).map(&mut ask_one).unzip();
-    let all_granted = answers.iter().all(|answer| answer.is_ok_and(|answer| answer.is_allowed()));
-    if all_granted {
-        return answers.into_iter().collect();
+    let (before, mut answers): (Vec<_>, Vec<_>) = (0..asks.len()).map(&mut ask_one).unzip();
+    if answers.iter().all(Answer::is_allowed) {
+        return Ok(answers);
     }
     for (nth, state) in before.into_iter().enumerate().rev() {
         let kept = &mut held[places[nth]].1.keys;
@@ -490,13 +533,12 @@ pub fn ask_all_at<K: AsRef<[u8]>>(asks: &[(At<'_>, K, Ask)]) -> Result<Vec<Answe
             None => _ = kept.swap_remove(&keys[nth]),
         }
     }
-    let mut answers: Vec<Answer> = answers.into_iter().collect::<Result<_, _>>()?;
     for (nth, answer) in answers.iter_mut().enumerate() {
         if answer.is_allowed() {
             answer.reservation = Reservation::default();
         } else {
             let (at, _, ask) = &asks[nth];
-            held[places[nth]].1.record_refusal(keys[nth], *ask, at)?;
+            held[places[nth]].1.record_refusal(keys[nth], *ask, at);
         }
     }
     Ok(answers)
@@ -504,60 +546,68 @@ pub fn ask_all_at<K: AsRef<[u8]>>(asks: &[(At<'_>, K, Ask)]) -> Result<Vec<Answe
 
 impl Shard {
     #[inline(always)]
-    fn ask(&mut self, key: Key, ask: Ask, at: &At<'_>) -> Result<Found, TooManyKeys> {
+    fn ask(&mut self, key: Key, ask: Ask, at: &At<'_>) -> Found {
         let policy = at.limiter.own.as_deref().unwrap_or(&self.policy);
         let question = policy.question(ask);
-        if let Some(state) = self.keys.get_mut(&key) {
-            return Ok(policy.ask(state, at.now, question));
+        if let Some((_, key, state)) = self.keys.get_full_mut2(&key) {
+            key.shard |= WAS_ASKED_FOR;
+            return policy.ask(state, at.now, question);
         }
         let fresh = if at.limiter.own.is_some() { policy.fresh() } else { self.fresh.clone() };
         let mut state = fresh.clone();
         let found = policy.ask(&mut state, at.now, question);
         if question.mode == Mode::Take && !policy.is_fresh(&fresh, &state, at.now) {
-            self.insert(key, state, at.now, at.limiter.shared.keys_per_shard)?;
+            self.insert(key, state, at);
         }
-        Ok(found)
+        found
     }
 
     /// Records a refusal, where refusals count.
-    fn record_refusal(&mut self, key: Key, ask: Ask, at: &At<'_>) -> Result<(), TooManyKeys> {
+    fn record_refusal(&mut self, key: Key, ask: Ask, at: &At<'_>) {
         let policy = at.limiter.own.as_deref().unwrap_or(&self.policy);
         let question = policy.question(ask);
         if let Some(state) = self.keys.get_mut(&key) {
             policy.record_refusal(state, at.now, question);
-            return Ok(());
+            return;
         }
         let fresh = policy.fresh();
         let mut state = fresh.clone();
         policy.record_refusal(&mut state, at.now, question);
-        if policy.is_fresh(&fresh, &state, at.now) {
-            return Ok(());
+        if !policy.is_fresh(&fresh, &state, at.now) {
+            self.insert(key, state, at);
         }
-        self.insert(key, state, at.now, at.limiter.shared.keys_per_shard)
     }
 
-    fn insert(&mut self, key: Key, state: State, now: u64, most: usize) -> Result<(), TooManyKeys> {
-        self.forget_some(SAMPLE, now);
-        if self.keys.len() >= most {
-            self.forget_some(LAST_LOOK, now);
-            if self.keys.len() >= most {
-                return Err(TooManyKeys);
+    fn insert(&mut self, key: Key, state: State, at: &At<'_>) {
+        let most = at.limiter.shared.keys_per_shard;
+        // In a full shard one or none, by the hash's chance: or else all keys would be replaced in one round of the hand, and
+        // all passed over in the next.
+        let looks = if self.keys.len() < most { SAMPLE } else { (key.rest & 1) as usize };
+        for _ in 0..looks.min(self.keys.len()) {
+            self.visit(at.now, |_| false);
+        }
+        // More than one only where a refused list has put back what it had made room for.
+        while self.keys.len() >= most {
+            let passed_over =
+                (0..PASSED_OVER).take_while(|_| !self.visit(at.now, |key| key.shard & WAS_ASKED_FOR == 0)).count();
+            if passed_over == PASSED_OVER {
+                self.visit(at.now, |_| true);
             }
         }
         self.keys.insert(key, state);
-        Ok(())
     }
 
-    fn forget_some(&mut self, looks: usize, now: u64) {
-        for _ in 0..looks.min(self.keys.len()) {
-            self.cursor = if self.cursor < self.keys.len() { self.cursor } else { 0 };
-            match self.keys.get_index(self.cursor) {
-                Some((_, state)) if self.policy.is_fresh(&self.fresh, state, now) => {
-                    self.keys.swap_remove_index(self.cursor);
-                }
-                Some(_) => self.cursor += 1,
-                None => return,
-            }
+    /// Moves the hand over one key, and forgets it if it is as new or to go. Returns whether it did.
+    fn visit(&mut self, now: u64, is_to_go: impl Fn(&Key) -> bool) -> bool {
+        // Where one was forgotten stands the last one now, the newest, and the hand has passed it.
+        self.cursor = if self.cursor < self.keys.len() { self.cursor } else { 0 };
+        let Some((key, state)) = self.keys.get_index_mut2(self.cursor) else { return false };
+        let goes = is_to_go(key) || self.policy.is_fresh(&self.fresh, state, now);
+        key.shard &= !WAS_ASKED_FOR;
+        if goes {
+            self.keys.swap_remove_index(self.cursor);
         }
+        self.cursor += 1;
+        goes
     }
 }

@@ -12,8 +12,12 @@ use crate::limit::answer::{Answer, AnsweredBy, Because, Reservation, Verdict};
 use crate::limit::ask::{Ask, Cost, Mode};
 use crate::store_error::StoreError;
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, DriverError, Error, Opts, OptsBuilder, Params, Row, ServerError, Value};
+use mysql_async::{
+    Conn, DriverError, Error, IsolationLevel, Opts, OptsBuilder, Params, Row, ServerError, Transaction as Step, TxOpts,
+    Value,
+};
 use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,7 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 /// The schema that this program installs.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const TABLES: [&str; 4] = [
     include_str!("../../../sql/mysql/version.sql"),
@@ -71,9 +75,17 @@ type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>
 /// ```
 ///
 /// # What grows
-/// Each attempt is a row, blocked ones too, until [`purge`](Self::purge) deletes it: call it now and then, for instance
-/// each minute from one server. An attempt counts the rows of its key in the window: this store is for limits of some
-/// thousands in a window, not of millions.
+/// Each attempt is a row, blocked ones too, until [`purge`](Self::purge) deletes it: call it all the time, as `headcount
+/// serve` does. An attempt counts the rows of its key in the window: this store is for limits of some thousands in a
+/// window, not of millions.
+///
+/// # What the tables hold
+/// Times are UTC in whole seconds (`created_at`), windows are seconds (`window_s`), and neither depends on the time zone of
+/// the server or of the session. `headcount_zones.description` is for people: see [`describe_zone`](Self::describe_zone).
+/// `sql/mysql/` says it column by column.
+///
+/// # Servers
+/// MySQL from 8.0.1 on, or MariaDB from 10.6 on. It was run on MariaDB 10.11.
 ///
 /// # After a crash
 /// What the server has acknowledged is counted, as far as the server keeps what it acknowledges: with
@@ -151,7 +163,13 @@ impl MysqlBuilder {
             .tcp_keepalive(Some(Duration::from_secs(30)))
             .init(vec![session]);
         let free = Arc::new(Semaphore::new(self.connections));
-        let pool = Pool { opts: opts.into(), free, idle: Mutex::default(), open: Arc::default() };
+        let pool = Pool {
+            opts: opts.into(),
+            free,
+            idle: Mutex::default(),
+            open: Arc::default(),
+            purged_up_to: Mutex::default(),
+        };
         Ok(Mysql { pool: Arc::new(pool), within: self.within })
     }
 }
@@ -188,7 +206,7 @@ impl Mysql {
     }
 
     /// Creates a zone, or changes its limit: `rate` permits in any `window` of whole seconds. What was counted stays
-    /// counted.
+    /// counted, against the new limit, see [the rule](crate::limit#when-a-limit-changes).
     ///
     /// # Errors
     /// [`SqlError::Zone`] unless the rate is from 1 to 2,147,483,647 and the window from 1 s to 68 years in whole seconds;
@@ -214,6 +232,17 @@ impl Mysql {
         self.run(about, |conn, about| Box::pin(conn.exec_drop(SET, *about))).await
     }
 
+    /// Says in words what a zone is for, to whoever reads the table `headcount_zones`; what is longer than 255 characters
+    /// is cut. A zone that is not there is left alone.
+    ///
+    /// # Errors
+    /// [`SqlError::Store`].
+    pub async fn describe_zone(&self, zone: u32, description: &str) -> Result<(), SqlError> {
+        const DESCRIBE: &str = "UPDATE headcount_zones SET description = ? WHERE id = ?";
+        let about = (description.chars().take(255).collect::<String>(), zone);
+        self.run(about, |conn, about| Box::pin(conn.exec_drop(DESCRIBE, about.clone()))).await
+    }
+
     /// The limiter of a zone. Whether there is one is found out when it is asked.
     pub fn velocity(&self, zone: u32) -> Velocity {
         Velocity { store: self.clone(), zone }
@@ -234,11 +263,15 @@ impl Mysql {
     /// Deletes transactions that are older than `keep` and no longer count, at most so many, in batches of 500; and the
     /// bucket locks of keys that are left without any. Returns how many transactions were deleted.
     ///
+    /// Several may purge at once, and while others ask: nobody waits for a row that somebody else has locked.
+    ///
     /// # Errors
     /// [`SqlError::Store`]; batches before it stay deleted.
     pub async fn purge(&self, keep: Duration, at_most: u32) -> Result<u64, SqlError> {
-        const ZONES: &str = "SELECT id, window_s FROM headcount_zones ORDER BY id";
-        let zones: Vec<(u32, u32)> = self.run((), |conn, ()| Box::pin(conn.query(ZONES))).await?;
+        const ZONES: &str = "SELECT id, window_s FROM headcount_zones";
+        let mut zones: Vec<(u32, u32)> = self.run((), |conn, ()| Box::pin(conn.query(ZONES))).await?;
+        // A flood in one zone does not keep the others from their turn.
+        fastrand::shuffle(&mut zones);
         let mut left = at_most;
         for (zone, window) in zones {
             // One second more than the window, which is closed.
@@ -248,11 +281,22 @@ impl Mysql {
                 let deleted = self.run((zone, keep, wanted), |conn, batch| Box::pin(purge_batch(conn, *batch))).await?;
                 left -= deleted;
                 if deleted < wanted {
+                    self.purge_locks(zone).await?;
                     break;
                 }
             }
         }
         Ok(u64::from(at_most - left))
+    }
+
+    /// Deletes the bucket locks that nobody needs among the next ones: those of askers that went away before they had
+    /// recorded anything.
+    async fn purge_locks(&self, zone: u32) -> Result<(), SqlError> {
+        let after = self.pool.purged_up_to.lock().get(&zone).cloned().unwrap_or_default();
+        let next =
+            self.run((zone, after), |conn, (zone, after)| Box::pin(purge_some_locks(conn, *zone, after))).await?;
+        self.pool.purged_up_to.lock().insert(zone, next);
+        Ok(())
     }
 
     /// How many connections there are at the moment, in use or not.
@@ -310,6 +354,8 @@ struct Pool {
     idle: Mutex<Vec<Open>>,
     /// Held by each connection, and so their number.
     open: Arc<()>,
+    /// The last bucket lock of each zone that the purge has looked at.
+    purged_up_to: Mutex<HashMap<u32, Vec<u8>>>,
 }
 
 /// A connection, counted.
@@ -411,6 +457,13 @@ async fn install(conn: &mut Conn) -> Result<(), SqlError> {
     for table in TABLES {
         conn.query_drop(table).await.map_err(broken)?;
     }
+    let described = "SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = DATABASE() \
+                     AND table_name = 'headcount_zones' AND column_name = 'description'";
+    if conn.query_first(described).await.map_err(broken)? == Some(0) {
+        let describe = "ALTER TABLE headcount_zones \
+                        ADD COLUMN description VARCHAR(255) CHARACTER SET utf8mb4 NOT NULL DEFAULT ''";
+        conn.query_drop(describe).await.map_err(broken)?;
+    }
     for (name, procedure) in missing {
         conn.query_drop(format!("DROP PROCEDURE IF EXISTS {name}")).await.map_err(broken)?;
         conn.query_drop(procedure).await.map_err(broken)?;
@@ -434,25 +487,73 @@ async fn is_complete(conn: &mut Conn) -> Result<bool, Error> {
 }
 
 /// Deletes one batch; returns how many transactions that were.
+///
+/// Rows that somebody has locked are left for the next time: nobody waits, so there is no deadlock. What is read is
+/// committed, so that no gap between rows is locked.
 async fn purge_batch(conn: &mut Conn, (zone, keep, at_most): (u32, u64, u32)) -> Result<u32, Error> {
-    let find = "SELECT id, bucket_key FROM headcount_transactions \
-                WHERE zone_id = ? AND created_at < TIMESTAMPADD(SECOND, -?, UTC_TIMESTAMP()) ORDER BY created_at LIMIT ?";
-    let mut old: Vec<(u64, Vec<u8>)> = conn.exec(find, (zone, keep, at_most)).await?;
-    if old.is_empty() {
-        return Ok(0);
+    let mut step = purge_step(conn).await?;
+    let find = "SELECT id, bucket_key FROM headcount_transactions FORCE INDEX (oldest) \
+                WHERE zone_id = ? AND created_at < TIMESTAMPADD(SECOND, -?, UTC_TIMESTAMP()) \
+                ORDER BY created_at LIMIT ? FOR UPDATE SKIP LOCKED";
+    let old: Vec<(u64, Vec<u8>)> = step.exec(find, (zone, keep, at_most)).await?;
+    let (ids, mut keys): (Vec<_>, Vec<_>) = old.into_iter().map(|(id, key)| (id.to_string(), key)).unzip();
+    if !ids.is_empty() {
+        // In order, or else a small table is scanned, and the scan waits for rows that are not asked for.
+        let named = format!("id IN ({}) ORDER BY id LIMIT {}", ids.join(","), ids.len());
+        step.query_drop(format!("DELETE FROM headcount_transactions WHERE {named}")).await?;
     }
-    let ids: Vec<String> = old.iter().map(|(id, _)| id.to_string()).collect();
-    conn.query_drop(format!("DELETE FROM headcount_transactions WHERE id IN ({})", ids.join(","))).await?;
-    let deleted = old.len() as u32;
-    old.sort_unstable_by(|a, b| a.1.cmp(&b.1));
-    old.dedup_by(|a, b| a.1 == b.1);
-    // An asker that waits for a lock row which goes away makes a new one.
-    let unused = "DELETE FROM headcount_bucket_locks WHERE zone_id = ? AND bucket_key = ? AND NOT EXISTS \
-                  (SELECT 1 FROM headcount_transactions t WHERE t.zone_id = ? AND t.bucket_key = ?)";
-    for (_, key) in old {
-        conn.exec_drop(unused, (zone, &key, zone, &key)).await?;
+    keys.sort_unstable();
+    keys.dedup();
+    delete_unneeded_locks(&mut step, zone, &keys).await?;
+    step.commit().await?;
+    Ok(ids.len() as u32)
+}
+
+/// Looks at the bucket locks after this one. Returns the last one; none, if that was the end of them.
+async fn purge_some_locks(conn: &mut Conn, zone: u32, after: &[u8]) -> Result<Vec<u8>, Error> {
+    let mut step = purge_step(conn).await?;
+    let find = "SELECT bucket_key FROM headcount_bucket_locks WHERE zone_id = ? AND bucket_key > ? \
+                ORDER BY bucket_key LIMIT ?";
+    let mut keys: Vec<Vec<u8>> = step.exec(find, (zone, after, BATCH)).await?;
+    delete_unneeded_locks(&mut step, zone, &keys).await?;
+    step.commit().await?;
+    Ok(if keys.len() < BATCH as usize { Vec::new() } else { keys.pop().unwrap_or_default() })
+}
+
+async fn purge_step(conn: &mut Conn) -> Result<Step<'_>, Error> {
+    let mut options = TxOpts::default();
+    options.with_isolation_level(IsolationLevel::ReadCommitted);
+    conn.start_transaction(options).await
+}
+
+/// Of these keys, the locks of those without transactions. An asker that waits for a lock row which goes away makes a new
+/// one; who holds one has not recorded yet, and keeps it.
+async fn delete_unneeded_locks(step: &mut Step<'_>, zone: u32, keys: &[Vec<u8>]) -> Result<(), Error> {
+    let lock = "SELECT bucket_key FROM headcount_bucket_locks FORCE INDEX (PRIMARY)";
+    let mut free = of_keys(step, lock, zone, keys, "FOR UPDATE SKIP LOCKED").await?;
+    // Whoever has recorded anything had the lock before, so this sees it.
+    let count = "SELECT DISTINCT bucket_key FROM headcount_transactions";
+    let needed: HashSet<_> = of_keys(step, count, zone, &free, "").await?.into_iter().collect();
+    free.retain(|key| !needed.contains(key));
+    let in_order = format!("ORDER BY zone_id, bucket_key LIMIT {}", free.len());
+    of_keys(step, "DELETE FROM headcount_bucket_locks", zone, &free, &in_order).await.map(drop)
+}
+
+/// Runs a statement on the rows of these keys, if there are any.
+async fn of_keys(
+    step: &mut Step<'_>,
+    statement: &str,
+    zone: u32,
+    keys: &[Vec<u8>],
+    end: &str,
+) -> Result<Vec<Vec<u8>>, Error> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
     }
-    Ok(deleted)
+    let values = [Value::from(zone)].into_iter().chain(keys.iter().map(Value::from)).collect();
+    let marks = vec!["?"; keys.len()].join(",");
+    let statement = format!("{statement} WHERE zone_id = ? AND bucket_key IN ({marks}) {end}");
+    step.exec(statement, Params::Positional(values)).await
 }
 
 /// The moving window of a zone; clones are handles of one limiter. See [`Mysql::velocity`].

@@ -23,7 +23,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, NoTls, Row};
 
 /// The schema that this program installs.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 
 /// What installs it, and mends what is missing of it.
 const SCHEMA: [&str; 4] = [
@@ -36,6 +36,7 @@ const SCHEMA: [&str; 4] = [
 /// Whether all of it is there, so that whoever may not create anything may still call `install`.
 const IS_COMPLETE: &str = "select to_regclass('headcount.buckets') is not null \
     and to_regclass('headcount.rate_limiting_token_bucket') is not null \
+    and to_regclass('headcount.purge_place') is not null \
     and to_regprocedure('headcount.told_under(bigint, bigint, bigint, bigint, bigint, bigint, bigint)') is not null \
     and to_regprocedure('headcount.ask(bytea, bigint, bigint, bigint, bigint, boolean, bigint)') is not null \
     and to_regprocedure('headcount.rate_limiting_token_bucket_request(bytea, bigint, bigint, boolean, bigint)') is not null";
@@ -49,6 +50,17 @@ const SET_EXACT: &str = include_str!("../../../sql/postgres/set_exact.sql");
 const SET_FAITHFUL: &str = include_str!("../../../sql/postgres/set_faithful.sql");
 const LOCK: &str = include_str!("../../../sql/postgres/lock.sql");
 const PURGE: &str = include_str!("../../../sql/postgres/purge.sql");
+
+/// Rows that one statement of a purge looks at.
+const LOOKS: i64 = 1000;
+
+/// What one statement of a purge has done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Purged {
+    pub(crate) forgotten: u64,
+    /// Whether it came to the end of the table.
+    pub(crate) was_last: bool,
+}
 
 /// A burst and a wait last at most half of what a `bigint` of nanoseconds still has before it, each: 73 years.
 const MOST_NANOS: u64 = 1 << 61;
@@ -80,7 +92,7 @@ type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, tokio_postgres::Erro
 ///   microseconds from it, which double precision holds; the faithful form rounds a half to the even neighbour there:
 ///   [`Rounding::HalfEven`].
 /// - [`install`](Self::install) takes an advisory lock, which older releases lack: run the four files that define the
-///   schema, `sql/postgres/{schema,told_under,ask,rate_limiting_token_bucket_request}.sql`, and insert the version (2) by
+///   schema, `sql/postgres/{schema,told_under,ask,rate_limiting_token_bucket_request}.sql`, and insert the version (3) by
 ///   hand there.
 ///
 /// # Behind a pooler
@@ -213,8 +225,8 @@ impl Postgres {
     /// [`token_bucket`](crate::limit::token_bucket), [`leaky_bucket`](crate::limit::leaky_bucket),
     /// [`leaky_queue`](crate::limit::leaky_queue) and their like.
     ///
-    /// A row knows the policy that it was told under. Asked under another one, it is told anew: who had so many permits
-    /// keeps so many, who is in debt stays so, and from then on the new rate holds.
+    /// A row knows the policy that it was last asked under. Asked under another one, it is converted: what was used counts
+    /// against the new limit, see [the rule](crate::limit#when-a-limit-changes), and from then on the new rate holds.
     ///
     /// # Errors
     /// [`SqlError::NotHere`] for another policy, [`SqlError::Policy`] for one that makes no sense.
@@ -233,16 +245,38 @@ impl Postgres {
         Ok(Bucket { store: self.clone(), policy, window, form: Form::Exact, name: Arc::from("") })
     }
 
-    /// Forgets at most so many keys of the exact form that would be answered like new ones, and returns how many it found.
-    /// Without it the table keeps a row for every key there ever was. Reads the table until it has found that many.
+    /// Forgets at most so many keys of the exact form that would be answered like new ones, and returns how many it forgot.
+    /// Without it the table keeps a row for every key there ever was; `headcount serve` calls it all the time. Rows of the
+    /// faithful form stay: they do not say when they are full.
+    ///
+    /// Looks at 1,000 rows in a statement, from where the last purge ended to the end of the table, and then from its
+    /// beginning. Several may purge at once: they share the work, and one that meets another ends.
     ///
     /// # Errors
-    /// [`SqlError::Store`].
+    /// [`SqlError::Store`]; what was forgotten before stays forgotten.
     pub async fn purge(&self, at_most: u32) -> Result<u64, SqlError> {
-        self.run((PURGE, at_most), |client, (purge, at_most)| {
-            Box::pin(async move { client.execute(*purge, &[&i64::from(*at_most)]).await })
-        })
-        .await
+        let (mut forgotten, mut ends) = (0, 0);
+        // From the place to the end, and from the beginning.
+        while forgotten < u64::from(at_most) && ends < 2 {
+            let Some(purged) = self.purge_some(at_most - forgotten as u32).await? else { break };
+            forgotten += purged.forgotten;
+            ends += u32::from(purged.was_last);
+        }
+        Ok(forgotten)
+    }
+
+    /// One statement of a purge; `None` while somebody else purges.
+    pub(crate) async fn purge_some(&self, at_most: u32) -> Result<Option<Purged>, SqlError> {
+        let purged = self.run(at_most, |client, at_most| {
+            Box::pin(async move {
+                let statement = client.prepare_cached(PURGE).await?;
+                client.query_one(&statement, &[&LOOKS, &i64::from(*at_most)]).await
+            })
+        });
+        let row = purged.await?;
+        let [looks, forgotten] = [1, 2].map(|column| row.get::<_, i64>(column));
+        let purged = Purged { forgotten: forgotten.unsigned_abs(), was_last: looks < LOOKS };
+        Ok(row.get::<_, bool>(0).then_some(purged))
     }
 
     /// How many connections there are at the moment, in use or not.

@@ -246,9 +246,9 @@ impl Redis {
 
     /// Puts another policy in force on this handle and its clones; other processes are told by whoever configures them.
     ///
-    /// A key is converted when it is next asked for, at the terms that it was last asked under until then: who had so many
-    /// permits keeps so many, who is in debt stays so; with a policy of another kind it begins anew. To convert one at
-    /// once, [`refund`](Self::refund) it no permits.
+    /// A key is converted when it is next asked for, at the terms that it was last asked under until then: what it has used
+    /// counts against the new limit, see [the rule](crate::limit#when-a-limit-changes); with a policy of another kind it
+    /// begins anew. To convert one at once, [`refund`](Self::refund) it no permits.
     ///
     /// # Errors
     /// As [`RedisBuilder::build`]; the old policy stays in force then.

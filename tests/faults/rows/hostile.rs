@@ -43,12 +43,15 @@ pub fn requests_make_no_sense(rig: &Rig) -> Finding {
         while left > 0 {
             // Requests with a legal frame come by the dozen; of the others only the first can be answered.
             let legal = dice.u8(..10) > 0;
-            let batch = if legal { BATCH.min(left) } else { 1 };
+            let most = if legal { BATCH.min(left) } else { 1 };
+            let mut requests = Vec::<Vec<u8>>::new();
+            while requests.len() < most && !requests.last().is_some_and(|last| ends_connection(last)) {
+                requests.push(if legal { odd(&mut dice) } else { broken(&mut dice) });
+            }
+            let batch = requests.len();
             left -= batch;
-            let mut requests: Vec<_> =
-                (0..batch).map(|_| if legal { odd(&mut dice) } else { broken(&mut dice) }).collect();
             let ending = if legal { Ending::ByServer } else { Ending::ByClient };
-            if legal {
+            if legal && !requests.last().is_some_and(|last| ends_connection(last)) {
                 requests.push(LAST.to_vec());
             }
             let statuses = statuses(check, &requests, ending);
@@ -181,6 +184,12 @@ fn broken(dice: &mut fastrand::Rng) -> Vec<u8> {
 
 fn pick<'t, T: ?Sized>(dice: &mut fastrand::Rng, of: &[&'t T]) -> &'t T {
     of[dice.usize(..of.len())]
+}
+
+/// Whether it has a body that nobody reads.
+fn ends_connection(request: &[u8]) -> bool {
+    let has_body = request.windows(18).any(|bytes| bytes == b"\r\nContent-Length: ");
+    has_body && !request.starts_with(b"POST /v1/touch ")
 }
 
 /// The statuses of all answers that came before the connection ended.

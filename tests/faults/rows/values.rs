@@ -8,13 +8,16 @@ use crate::report::Finding;
 use crate::support::{Redis, get};
 use headcount::bloom::{Bloom, Shape};
 use headcount::fingerprint::FingerprintKey;
-use headcount::internals::{Values, keyed_hash};
+use headcount::internals::Values;
 use headcount::time::Slot;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// A value's bytes before its payload.
+const HEADER_BYTES: usize = 48;
 
 fn refusal(bench: &Bench, place: usize) -> String {
     bench.server(place).status()["sync"]["write_refused"].as_str().unwrap_or_default().to_owned()
@@ -168,7 +171,7 @@ fn lie(turn: u64, value: Vec<u8>, other: Vec<u8>, [bomb, ones]: [&[u8]; 2], dice
         // Signed, as if a server of the fleet had gone mad.
         3 | 4 => {
             let payload = if turn % 6 == 3 { bomb } else { ones };
-            lie.splice(40.., payload.iter().copied()).for_each(drop);
+            lie.splice(HEADER_BYTES.., payload.iter().copied()).for_each(drop);
             sign(&mut lie);
         }
         _ => lie = other,
@@ -199,11 +202,11 @@ fn key() -> FingerprintKey {
     FingerprintKey::new(SECRET.as_bytes()).expect("a key")
 }
 
-/// Gives a value the checksum that a server of the fleet would.
+/// Gives a value the proof that a server of the fleet would.
 fn sign(value: &mut [u8]) {
-    let mut signed = value[..32].to_vec();
-    signed.extend_from_slice(&keyed_hash(&key(), &value[40..]).to_le_bytes());
-    value[32..40].copy_from_slice(&keyed_hash(&key(), &signed).to_le_bytes());
+    let generation = u64::from_le_bytes(std::array::from_fn(|byte| value[8 + byte]));
+    let shape = Shape::for_capacity(2000, 1e-3).expect("a shape");
+    Values::new(shape, generation, &key()).in_namespace("default").prove(value);
 }
 
 /// So many times the same bytes.

@@ -3,7 +3,7 @@
 use crate::limit::answer::{Answer, Because, Reservation};
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
-use crate::limit::policy::{Finding, NEVER, OnStepBack, Paid, Policy, PolicyError, Question, Ruling, Start};
+use crate::limit::policy::{Finding, NEVER, OnStepBack, Paid, Policy, PolicyError, Question, Ruling, Start, Ticks};
 use crate::store_error::StoreError;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
@@ -82,11 +82,13 @@ pub(super) fn policy(policy: &Policy) -> String {
                 () => 's',
             };
             let back = if tat.on_step_back == OnStepBack::Hold { 'h' } else { 'r' };
-            format!("t {} {} {} {paid} {start} {rate} {back}", tat.interval, tat.span, tat.limit)
+            let kept = if tat.keeps_left { 'l' } else { 'u' };
+            format!("t {} {} {} {paid} {start} {rate} {back} {kept}", tat.interval, tat.span, tat.limit)
         }
         Policy::Ticks(ticks) => {
-            let above = u8::from(ticks.above_capacity);
-            format!("k {} {} {} {} {above}", ticks.tick_nanos(), ticks.per_tick, ticks.capacity, ticks.initial)
+            let (above, left) = (u8::from(ticks.above_capacity), u8::from(ticks.keeps_left));
+            let Ticks { per_tick, capacity, initial, .. } = ticks;
+            format!("k {} {per_tick} {capacity} {initial} {above} {left}", ticks.tick_nanos())
         }
         Policy::TwoWindows(windows) => format!("s {} {}", windows.window_nanos(), windows.limit),
         Policy::Log(log) => {

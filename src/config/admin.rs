@@ -1,0 +1,42 @@
+//! `[admin]`: the admin listener, and who may use it.
+
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// `[admin]`: the admin listener.
+///
+/// ```
+/// # use headcount::Config;
+/// let config: Config = toml::from_str(r#"
+///     [admin]
+///     listen = "0.0.0.0:7071"
+///     token_file = "/etc/headcount/admin.token"
+///     hosts = ["headcount.internal"]
+/// "#)?;
+/// assert!(!config.admin.listen.ip().is_loopback() && config.admin.token_file.is_some());
+/// assert!(!config.admin.open_metrics);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Admin {
+    /// Where operators are answered; by default `127.0.0.1:7071`.
+    pub listen: SocketAddr,
+    /// A file that holds the bearer token; needed on any other address than loopback.
+    pub token_file: Option<PathBuf>,
+    /// Further names under which the admin listener may be asked.
+    pub hosts: Vec<String>,
+    /// Whether `/metrics` answers without the bearer token.
+    pub open_metrics: bool,
+    /// Whether requests that a proxy has marked as its own (`Forwarded`, `X-Forwarded-*`, `Via`) are answered without a bearer
+    /// token where one is not configured: whoever reaches the proxy is an operator then. By default not.
+    pub allow_proxied: bool,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 7071));
+        Self { listen, token_file: None, hosts: Vec::new(), open_metrics: false, allow_proxied: false }
+    }
+}

@@ -1,0 +1,171 @@
+//! `[admission]`: who may come in.
+
+use super::ConfigError;
+use super::{whole_if_any, word};
+use crate::room::{Limits, OnOutage, Refill};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// `[admission]`: who may come in.
+///
+/// ```
+/// # use headcount::{Builder, Config};
+/// let config: Config = toml::from_str(r#"
+///     [admission]
+///     max_active_users = 20_000
+///     resume_ratio = 0.85
+///     refill = "after-resume"
+///     retry_after = { min = "30s", max = "2m" }
+/// "#)?;
+/// assert_eq!(config.admission.exempt_paths, ["/healthz"]);
+/// let builder: Builder = config.into();
+/// let (headcount, _worker) = builder.build()?;
+/// assert_eq!(headcount.status().resume_below, 17_000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Admission {
+    /// X: the most active users. There is no default: only a measurement of the backend can tell. A configuration with limits of
+    /// all requests may leave it out: then it limits, and admits everybody.
+    #[serde(deserialize_with = "whole_if_any")]
+    pub max_active_users: Option<u64>,
+    /// Throttling ends when fewer than this part of X is active; above 0, at most 1, and 0.9 by default.
+    pub resume_ratio: f64,
+    /// What happens to seats that become free while throttling.
+    #[serde(deserialize_with = "word")]
+    pub refill: Refill,
+    /// Whether refusals are carried out.
+    #[serde(deserialize_with = "word")]
+    pub enforcement: Enforcement,
+    /// When a rejected user is told to come back.
+    pub retry_after: RetryAfter,
+    /// What a request without a token is.
+    #[serde(deserialize_with = "word")]
+    pub missing_token: MissingToken,
+    /// Paths that are always admitted: exact, or a prefix that ends in `/*`; by default `/healthz`.
+    pub exempt_paths: Vec<String>,
+}
+
+/// Whether refusals for want of room are carried out. Limits of all requests hold whatever it is; each has a `shadow` of its own.
+///
+/// ```
+/// use headcount::{Admission, Admitted, Enforcement, Headcount};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(1).enforcement(Enforcement::Shadow).build()?;
+/// let _ = headcount.admit("alice");
+/// assert_eq!(headcount.admit("bob"), Admission::Admitted(Admitted::ShadowRejected));
+/// assert_eq!(headcount.status().decisions.shadow_rejected, 1);
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Enforcement {
+    /// Newcomers are rejected while there is no room.
+    #[default]
+    Enforce,
+    /// Everything is decided and counted; nobody is rejected.
+    Shadow,
+    /// Nothing is decided; it is what a configuration is that has limits and no `max_active_users`.
+    Off,
+}
+
+/// What a request without a token is.
+///
+/// ```
+/// use headcount::{Headcount, MissingToken};
+/// let house = |missing_token| Headcount::builder().max_active_users(1).missing_token(missing_token).build();
+/// let ((strict, _), (usual, _)) = (house(MissingToken::Reject)?, house(MissingToken::NewUser)?);
+/// assert!(!strict.admit_missing().is_admitted());
+/// assert!(usual.admit_missing().is_admitted());
+/// assert!(usual.admit("alice").is_admitted(), "who shows no token has taken no seat");
+/// assert!(!usual.admit_missing().is_admitted());
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MissingToken {
+    /// Admitted while a newcomer would be.
+    #[default]
+    NewUser,
+    /// Always admitted.
+    Admit,
+    /// Always rejected.
+    Reject,
+}
+
+/// When a rejected user is told to come back: whole seconds, uniformly between the two.
+///
+/// ```
+/// use headcount::{Admission, Config};
+/// # use headcount::Builder;
+/// let config: Config = toml::from_str(r#"
+///     [admission]
+///     max_active_users = 1
+///     retry_after = { min = "10s", max = "20s" }
+/// "#)?;
+/// # let builder: Builder = config.into();
+/// # let (headcount, _worker) = builder.build()?;
+/// let _ = headcount.admit("alice");
+/// let Admission::Rejected { retry_after } = headcount.admit("bob") else { panic!("there is one seat") };
+/// assert!((10..=20).contains(&retry_after.as_secs()) && retry_after.subsec_nanos() == 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RetryAfter {
+    /// The soonest, at least 1 s; 15 s by default.
+    #[serde(with = "humantime_serde")]
+    pub min: Duration,
+    /// The latest, at most 24 h; 45 s by default.
+    #[serde(with = "humantime_serde")]
+    pub max: Duration,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self {
+            max_active_users: None,
+            resume_ratio: 0.9,
+            refill: Refill::default(),
+            enforcement: Enforcement::default(),
+            retry_after: RetryAfter::default(),
+            missing_token: MissingToken::default(),
+            exempt_paths: vec!["/healthz".into()],
+        }
+    }
+}
+
+impl Default for RetryAfter {
+    fn default() -> Self {
+        Self { min: Duration::from_secs(15), max: Duration::from_secs(45) }
+    }
+}
+
+/// The latest retry that can be asked for.
+const MAX_RETRY: Duration = Duration::from_secs(24 * 3600);
+
+impl Admission {
+    pub(crate) fn checked_max_active_users(&self) -> Result<u64, ConfigError> {
+        match self.max_active_users {
+            None => Err(ConfigError::MaxActiveUsersMissing),
+            Some(0) => Err(ConfigError::MaxActiveUsers { found: 0 }),
+            Some(some) => Ok(some),
+        }
+    }
+
+    pub(super) fn check(
+        &self,
+        max_active_users: u64,
+        on_outage: OnOutage,
+        expected_nodes: u64,
+    ) -> Result<Limits, ConfigError> {
+        if !(self.resume_ratio > 0.0 && self.resume_ratio <= 1.0) {
+            return Err(ConfigError::ResumeRatio { found: self.resume_ratio });
+        }
+        let RetryAfter { min, max } = self.retry_after;
+        if min < Duration::from_secs(1) || max < min || max > MAX_RETRY {
+            return Err(ConfigError::RetryAfter { min, max });
+        }
+        Ok(Limits { max_active_users, resume_ratio: self.resume_ratio, refill: self.refill, on_outage, expected_nodes })
+    }
+}

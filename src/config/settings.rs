@@ -1,0 +1,137 @@
+//! A configuration that was held to its bounds.
+
+#[cfg(feature = "tower")]
+use super::TrustedProxies;
+use super::window::MIN_CAPACITY;
+use super::{AppliesTo, Config, ConfigError, Enforcement, Limit, MissingToken, Pass, RetryAfter, Routes, Unverified};
+use crate::bloom::Shape;
+use crate::fingerprint::FingerprintKey;
+use crate::pass::Passes;
+use crate::room::Limits;
+use crate::token_source::{OnConflict, TokenSource};
+use std::time::Duration;
+
+/// The format of stored values and of the protocol between servers; part of the generation.
+const FORMAT: u64 = 2;
+
+/// A configuration that was held to its bounds.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) limits: Limits,
+    pub(crate) enforcement: Enforcement,
+    pub(crate) retry_after: RetryAfter,
+    pub(crate) missing_token: MissingToken,
+    pub(crate) routes: Routes,
+    pub(crate) slot_length: Duration,
+    pub(crate) slots: usize,
+    pub(crate) capacity: u64,
+    pub(crate) shape: Shape,
+    pub(crate) sources: Vec<TokenSource>,
+    pub(crate) on_conflict: OnConflict,
+    /// Who verifies tokens, and what one is that cannot be.
+    #[cfg(feature = "jwt")]
+    pub(crate) jwt: Option<(std::sync::Arc<crate::jwt::Verifier>, Unverified)>,
+    #[cfg(feature = "tower")]
+    pub(crate) trusted_proxies: TrustedProxies,
+    pub(crate) key: FingerprintKey,
+    pub(crate) earlier_keys: Vec<FingerprintKey>,
+    /// Who signs passes, and how they travel.
+    pub(crate) passes: Option<(Passes, Pass)>,
+    pub(crate) generation: u64,
+    pub(crate) node: String,
+    pub(crate) sync_every: Duration,
+}
+
+impl Settings {
+    /// A server that has read no news for this long counts as a node no more.
+    pub(crate) fn alive_for(&self) -> Duration {
+        (5 * self.sync_every).max(Duration::from_secs(3))
+    }
+
+    /// What makes an X doubtful: above half of the capacity, false positives rise steeply.
+    pub(crate) fn doubt_about_max(&self, max_active_users: u64) -> Option<String> {
+        (max_active_users > self.capacity / 2).then(|| {
+            let ratio = self.shape.false_positive_ratio(max_active_users as f64);
+            format!(
+                "X of {max_active_users} is above half of window.capacity ({}): with so many users in, {:.2} of 100,000 unknown \
+                 tokens get past a full house (false positive ratio {ratio:.1e}); raise window.capacity to twice X",
+                self.capacity,
+                ratio * 100_000.0
+            )
+        })
+    }
+
+    /// Whether tokens are verified with keys that could not be fetched yet.
+    pub(crate) fn waits_for_keys(&self) -> bool {
+        #[cfg(feature = "jwt")]
+        if let Some((verifier, _)) = &self.jwt {
+            return !verifier.has_all_keys();
+        }
+        false
+    }
+}
+
+impl Config {
+    /// Holds every value to its bounds; `key` is the fingerprint key, wherever it came from.
+    pub(crate) fn check(&self, key: FingerprintKey) -> Result<Settings, ConfigError> {
+        let max_active_users = self.max_active_users()?;
+        let (slot_length, shape, capacity) = self.window.check(max_active_users)?;
+        let redis = self.redis.clone().unwrap_or_default();
+        let slots = self.window.slots as usize;
+        let earlier_keys = self.token.earlier_keys()?;
+        let passes = self.pass.as_ref().map(|pass| {
+            let passes = Passes::new(&key, &earlier_keys, &redis.namespace, slot_length, slots);
+            (passes, pass.clone())
+        });
+        Limit::check_all(self)?;
+        #[cfg(feature = "jwt")]
+        let jwt = match &self.token.jwt {
+            Some(jwt) => Some((std::sync::Arc::new(jwt.verifier()?), jwt.unverified)),
+            None => None,
+        };
+        #[cfg(not(feature = "jwt"))]
+        if let Some(jwt) = &self.token.jwt {
+            match jwt.verifier()? {}
+        }
+        let generation = [
+            FORMAT,
+            u64::from(shape.lines()),
+            u64::try_from(slot_length.as_micros()).unwrap_or(u64::MAX),
+            u64::from(self.window.slots),
+            key.id(),
+        ];
+        Ok(Settings {
+            limits: self.admission.check(max_active_users, redis.on_outage, self.fleet.check()?)?,
+            enforcement: if self.only_limits() { Enforcement::Off } else { self.admission.enforcement },
+            retry_after: self.admission.retry_after,
+            missing_token: self.admission.missing_token,
+            routes: Routes::parse(&self.admission.exempt_paths, &self.route)?,
+            slot_length,
+            slots,
+            capacity,
+            shape,
+            sources: self.token.check()?,
+            on_conflict: self.token.on_conflict,
+            #[cfg(feature = "jwt")]
+            jwt,
+            #[cfg(feature = "tower")]
+            trusted_proxies: TrustedProxies::parse(&self.server.trusted_proxies)?,
+            generation: xxhash_rust::xxh3::xxh3_64(generation.map(u64::to_le_bytes).as_flattened()),
+            key,
+            earlier_keys,
+            passes,
+            node: self.server.node_name(),
+            sync_every: redis.check(slot_length)?,
+        })
+    }
+    /// Whether it has limits, and admits everybody.
+    pub(crate) fn only_limits(&self) -> bool {
+        let limits_all = |limit: &Limit| limit.applies_to == AppliesTo::All;
+        self.admission.max_active_users.is_none() && self.limit.iter().any(limits_all)
+    }
+
+    /// X; of a configuration of limits alone, one that nobody is held to.
+    fn max_active_users(&self) -> Result<u64, ConfigError> {
+        if self.only_limits() { Ok(MIN_CAPACITY / 2) } else { self.admission.checked_max_active_users() }
+    }
+}

@@ -1,0 +1,32 @@
+//! `[snapshot]`: what one server alone keeps over a restart.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// `[snapshot]`: what one server alone keeps over a restart.
+///
+/// ```
+/// use headcount::{Builder, Config, Decision};
+/// # let directory = tempfile::tempdir()?;
+/// # let file = directory.path().join("state");
+/// let config: Config = toml::from_str(&format!(r#"
+///     admission.max_active_users = 1
+///
+///     [snapshot]
+///     file = {file:?}
+/// "#))?;
+/// let builder: Builder = config.into();
+/// let (headcount, mut worker) = builder.clone().build()?;
+/// assert!(headcount.admit("alice").is_admitted());
+/// worker.finish();
+/// drop((headcount, worker));
+/// let (headcount, _worker) = builder.build()?;
+/// assert_eq!(headcount.admit("alice").decision(), Decision::Seen);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Snapshot {
+    /// The file; the empty string turns it off.
+    pub file: Option<PathBuf>,
+}

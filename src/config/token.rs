@@ -1,0 +1,93 @@
+//! `[token]`: what a token is, and the key that hides it.
+
+use super::word;
+use super::{ConfigError, Jwt, Secret};
+use crate::fingerprint::FingerprintKey;
+use crate::token_source::{OnConflict, TokenSource};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// `[token]`: what a token is.
+///
+/// ```
+/// use headcount::{Config, TokenSource};
+/// let config: Config = toml::from_str(r#"
+///     [token]
+///     from = ["cookie:sid", "bearer"]
+///     secret_file = "/etc/headcount/fingerprint.key"
+/// "#)?;
+/// assert_eq!(config.token.from, [TokenSource::Cookie("sid".into()), TokenSource::Bearer]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Token {
+    /// Where the token is looked for; by default [`TokenSource::defaults`]. List only what the backend authenticates by.
+    pub from: Vec<TokenSource>,
+    /// What a request is whose sources hold tokens that differ.
+    #[serde(deserialize_with = "word")]
+    pub on_conflict: OnConflict,
+    /// A file that holds the fingerprint key, at least 16 bytes; with `[redis]` all servers must share one.
+    pub secret_file: Option<PathBuf>,
+    /// The fingerprint key itself; from the environment rather than from a file.
+    pub secret: Option<Secret>,
+    /// Files of fingerprint keys that were the fleet's before this one. Whom the fleet's servers of before have let in stays in,
+    /// and passes that such a key has signed hold, for a window after the key has changed.
+    pub earlier_secret_files: Vec<PathBuf>,
+    /// Verified tokens; absent: a token is counted as it is.
+    pub jwt: Option<Jwt>,
+}
+
+impl Default for Token {
+    fn default() -> Self {
+        Self {
+            from: TokenSource::defaults(),
+            on_conflict: OnConflict::default(),
+            secret_file: None,
+            secret: None,
+            earlier_secret_files: Vec::new(),
+            jwt: None,
+        }
+    }
+}
+
+impl Token {
+    /// The fingerprint key that the configuration names; `None` if it names none.
+    pub(crate) fn fingerprint_key(&self) -> Result<Option<FingerprintKey>, ConfigError> {
+        match (&self.secret, &self.secret_file) {
+            (Some(secret), _) => {
+                let key = FingerprintKey::new(secret.expose().as_bytes());
+                key.map(Some).map_err(|source| ConfigError::Secret { key: "token.secret", source })
+            }
+            (None, Some(file)) => read_key("token.secret_file", file).map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    pub(super) fn earlier_keys(&self) -> Result<Vec<FingerprintKey>, ConfigError> {
+        self.earlier_secret_files.iter().map(|file| read_key("token.earlier_secret_files", file)).collect()
+    }
+
+    pub(super) fn check(&self) -> Result<Vec<TokenSource>, ConfigError> {
+        if self.from.is_empty() {
+            return Err(ConfigError::NoTokenSource);
+        }
+        Ok(self.from.clone())
+    }
+
+    /// What is legal, and may not do what it seems to, in words.
+    pub(crate) fn doubt(&self) -> Option<&'static str> {
+        (self.from.len() > 1 && self.jwt.is_none()).then_some(
+            "token.from lists several sources, whose tokens nobody verifies: who shows a token of somebody who is in gets in, \
+             unless the backend authenticates by that very source; list only what it authenticates by",
+        )
+    }
+}
+
+/// A fingerprint key from its file: the bytes without a final newline.
+fn read_key(key: &'static str, file: &Path) -> Result<FingerprintKey, ConfigError> {
+    let unreadable = |source| ConfigError::Unreadable { key, file: file.to_owned(), source };
+    let bytes = std::fs::read(file).map_err(unreadable)?;
+    let bytes = bytes.strip_suffix(b"\r\n").or(bytes.strip_suffix(b"\n")).unwrap_or(&bytes);
+    FingerprintKey::new(bytes).map_err(|source| ConfigError::Secret { key, source })
+}

@@ -1,0 +1,78 @@
+//! `[window]`: how long a token is remembered, and how many users the filters are sized for.
+
+use super::ConfigError;
+use super::{whole, whole_if_any};
+use crate::bloom::Shape;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// `[window]`: how long a token is remembered, and how many users the filters are sized for.
+///
+/// ```
+/// # use headcount::{Builder, Config};
+/// let config: Config = toml::from_str(r#"
+///     admission.max_active_users = 20_000
+///
+///     [window]
+///     length = "10m"
+///     slots = 10
+/// "#)?;
+/// let builder: Builder = config.into();
+/// let (headcount, _worker) = builder.build()?;
+/// let ring = headcount.status().ring;
+/// assert_eq!((ring.slot_seconds, ring.capacity), (60.0, 65_536));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Window {
+    /// How long a token is remembered at least; at most 7 days, and 30 minutes by default.
+    #[serde(with = "humantime_serde")]
+    pub length: Duration,
+    /// How many slots the window has, each of at least 100 ms; 1 to 120, and 30 by default.
+    #[serde(deserialize_with = "whole")]
+    pub slots: u32,
+    /// Distinct users of the whole window that the filters are sized for; by default the next power of two at or above
+    /// 2·X, at least 16,384; at most [`Shape::MAX_CAPACITY`].
+    #[serde(deserialize_with = "whole_if_any")]
+    pub capacity: Option<u64>,
+    /// How likely an unknown token is taken for a known one at `capacity`: 1e-6 to 0.1, and 1e-3 by default.
+    pub false_positive_rate: f64,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { length: Duration::from_secs(30 * 60), slots: 30, capacity: None, false_positive_rate: 1e-3 }
+    }
+}
+
+/// The shortest slot.
+const MIN_SLOT: Duration = Duration::from_millis(100);
+/// The longest window.
+const MAX_LENGTH: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The most slots: each costs a filter and a line of every look.
+pub(super) const MAX_SLOTS: u32 = 120;
+/// The smallest default capacity.
+pub(super) const MIN_CAPACITY: u64 = 16_384;
+
+impl Window {
+    pub(crate) fn check(&self, max_active_users: u64) -> Result<(Duration, Shape, u64), ConfigError> {
+        if !(1..=MAX_SLOTS).contains(&self.slots) {
+            return Err(ConfigError::Slots { found: self.slots });
+        }
+        let slot_length = self.length / self.slots;
+        if slot_length < MIN_SLOT || self.length > MAX_LENGTH {
+            return Err(ConfigError::Length { found: self.length, slots: self.slots });
+        }
+        // An X that nothing can hold is X's mistake, not that of a capacity nobody wrote down.
+        if max_active_users > Shape::MAX_CAPACITY {
+            return Err(ConfigError::MaxActiveUsers { found: max_active_users });
+        }
+        let default = || (2 * max_active_users).next_power_of_two().clamp(MIN_CAPACITY, Shape::MAX_CAPACITY);
+        let capacity = self.capacity.unwrap_or_else(default);
+        if capacity < max_active_users {
+            return Err(ConfigError::CapacityBelowMax { found: capacity, max_active_users });
+        }
+        Ok((slot_length, Shape::for_capacity(capacity, self.false_positive_rate)?, capacity))
+    }
+}

@@ -1,0 +1,106 @@
+//! The proof that a server of the fleet wrote what is in the store.
+//!
+//! A store is outside the fleet: whoever can write into it can write anything. So filters, overrides and the names of
+//! servers carry a message authentication code: HMAC-SHA256 (RFC 2104), cut to 128 bits, under a key that is derived from
+//! the fleet's. It covers the purpose, the namespace, the generation and the bytes: what was written for one of them proves
+//! nothing in another. It does not say when: an older proof is as good as a new one.
+
+use crate::fingerprint::FingerprintKey;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use std::fmt;
+
+/// The length of a proof.
+pub(crate) const MAC_BYTES: usize = 16;
+
+/// What the proven bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A minute's filter.
+    Filter = 1,
+    /// An operator's override.
+    Override = 2,
+    /// The name by which a server writes.
+    Writer = 3,
+}
+
+/// Makes proofs, and knows its own.
+#[derive(Clone)]
+pub(crate) struct FleetMac {
+    keyed: Hmac<Sha256>,
+    namespace: String,
+    generation: u64,
+}
+
+impl FleetMac {
+    pub(crate) fn new(key: &FingerprintKey, generation: u64) -> Self {
+        let keyed = Hmac::new_from_slice(key.store_key()).expect("HMAC takes a key of any length");
+        Self { keyed, namespace: String::new(), generation }
+    }
+
+    pub(crate) fn in_namespace(self, namespace: &str) -> Self {
+        Self { namespace: namespace.to_owned(), ..self }
+    }
+
+    pub(crate) fn of_generation(&self, generation: u64) -> Self {
+        Self { generation, ..self.clone() }
+    }
+
+    /// The proof of bytes, which may come in parts.
+    pub(crate) fn prove(&self, purpose: Purpose, parts: &[&[u8]]) -> [u8; MAC_BYTES] {
+        let mac = self.over(purpose, parts).finalize().into_bytes();
+        std::array::from_fn(|byte| mac[byte])
+    }
+
+    /// Whether this is the proof of these bytes. Takes the same time whatever is wrong with it.
+    pub(crate) fn is_proven(&self, purpose: Purpose, parts: &[&[u8]], proof: &[u8]) -> bool {
+        proof.len() == MAC_BYTES && self.over(purpose, parts).verify_truncated_left(proof).is_ok()
+    }
+
+    fn over(&self, purpose: Purpose, parts: &[&[u8]]) -> Hmac<Sha256> {
+        let mut mac = self.keyed.clone();
+        mac.update(&[purpose as u8]);
+        mac.update(&(self.namespace.len() as u64).to_le_bytes());
+        mac.update(self.namespace.as_bytes());
+        mac.update(&self.generation.to_le_bytes());
+        // Last: all that comes before has a length that is known.
+        parts.iter().for_each(|part| mac.update(part));
+        mac
+    }
+}
+
+impl fmt::Debug for FleetMac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FleetMac({:?}, {:016x})", self.namespace, self.generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mac(key: u8, namespace: &str, generation: u64) -> FleetMac {
+        FleetMac::new(&FingerprintKey::new(&[key; 16]).unwrap(), generation).in_namespace(namespace)
+    }
+
+    #[test]
+    fn a_proof_holds_for_its_bytes_in_its_place_alone() {
+        let ours = mac(1, "shop", 7);
+        let proof = ours.prove(Purpose::Filter, &[b"head", b"body"]);
+        assert!(ours.is_proven(Purpose::Filter, &[b"headbody"], &proof), "parts are one text");
+        assert!(!ours.is_proven(Purpose::Filter, &[b"headbodz"], &proof));
+        assert!(!ours.is_proven(Purpose::Override, &[b"head", b"body"], &proof));
+        for other in [mac(2, "shop", 7), mac(1, "shop2", 7), mac(1, "", 7), ours.of_generation(8)] {
+            assert!(!other.is_proven(Purpose::Filter, &[b"head", b"body"], &proof), "{other:?}");
+        }
+        for length in 0..MAC_BYTES {
+            assert!(!ours.is_proven(Purpose::Filter, &[b"head", b"body"], &proof[..length]), "{length} bytes of it");
+        }
+    }
+
+    #[test]
+    fn the_namespace_takes_nothing_from_what_follows() {
+        let (one, other) = (mac(1, "a", 0), mac(1, "a\0", 0));
+        assert_ne!(one.prove(Purpose::Writer, &[b"\0x"]), other.prove(Purpose::Writer, &[b"x"]));
+    }
+}

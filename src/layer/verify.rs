@@ -1,0 +1,50 @@
+//! Who asks, where a signature says so: verified in its turn, and not at all for an address that has forged enough.
+
+use super::caller::Caller;
+use super::judge::Asked;
+use super::limit::Limited;
+use super::refusals::Refusals;
+use crate::headcount::Headcount;
+#[cfg(feature = "jwt")]
+use crate::jwt::Late;
+use crate::token_source::InvalidToken;
+
+/// Why it is not known who asks.
+#[derive(Debug)]
+pub(crate) enum Unknown {
+    Invalid(InvalidToken),
+    /// The token was not looked at: its address has used up the limit of refusals, or too many wait to be verified.
+    Limited(Limited),
+}
+
+impl Headcount {
+    /// Who asks; a signature is verified on another thread, when its turn has come.
+    ///
+    /// # Errors
+    /// [`Unknown`].
+    #[cfg_attr(not(feature = "jwt"), allow(clippy::unused_async, unused_variables))] // As with the feature.
+    pub(crate) async fn caller_in_turn<'r>(
+        &self,
+        asked: &Asked<'r>,
+        refusals: &Refusals,
+    ) -> Result<Caller<'r>, Unknown> {
+        if let Some(known) = self.caller_at_once(asked.headers) {
+            return known.map_err(Unknown::Invalid);
+        }
+        #[cfg(feature = "jwt")]
+        if let (Some((verifier, _)), Ok(Some(token))) = (&self.shared.settings.jwt, self.shown_token(asked.headers)) {
+            let charge = refusals.attempt(self, asked, token).map(super::refusals::Attempt::charge).transpose();
+            let charge =
+                charge.map_err(|limited| Unknown::Limited(limited.not_before(self.pause_of(token))))?.flatten();
+            let refused = move || charge.into_iter().for_each(super::refusals::Charge::keep);
+            let (now, tick) = (self.shared.clock.wall(), self.shared.clock.monotonic());
+            let user = match verifier.in_turn(token, now, tick, refused).await {
+                Ok(user) => Ok(user),
+                Err(Late::Refused(why)) => Err(why),
+                Err(Late::Busy) => return Err(Unknown::Limited(Limited::for_want_of_turns())),
+            };
+            return self.verified(token, user).map_err(Unknown::Invalid);
+        }
+        Ok(Caller::default())
+    }
+}

@@ -1,0 +1,147 @@
+//! Which servers the store's heartbeats stand for.
+//!
+//! A heartbeat is a name and a time, and whoever can write into the store can add thousands. Each would take its share of
+//! the room. So a server writes under a name that only the fleet's key can make, and counts the names that are proven. To
+//! prove them all in every round would cost a fleet of 250 servers 4 MB a second: they are asked for when there are more
+//! heartbeats than were proven.
+
+use super::Node;
+use crate::fleet_mac::{FleetMac, MAC_BYTES, Purpose};
+use crate::text::misleads;
+use crate::time::Timestamp;
+use std::cmp::Reverse;
+use std::collections::HashSet;
+
+/// The most names that are asked for, to prove them: more servers than any fleet has.
+const MOST_PROVEN: usize = 4096;
+
+/// The servers whose heartbeats were proven.
+#[derive(Debug, Clone)]
+pub(super) struct Servers {
+    proven: u64,
+    /// Whether there may be more heartbeats than were proven: before the first look, or because the last one has shown it.
+    has_more: bool,
+}
+
+impl Servers {
+    pub(super) fn new() -> Self {
+        Self { proven: 0, has_more: true }
+    }
+
+    /// How many names the next look asks for, if somebody wants to see so many.
+    pub(super) fn names(&self, watched: usize) -> usize {
+        if self.has_more { watched.max(MOST_PROVEN) } else { watched }
+    }
+
+    /// A look has shown so many heartbeats, and the latest of their names, as many as were asked for and could be one.
+    /// Returns how many servers they stand for, and drops the names that nobody has proven.
+    pub(super) fn read(
+        &mut self,
+        heartbeats: u64,
+        named: &mut Vec<Node>,
+        mac: &FleetMac,
+        is_alive: impl Fn(Timestamp) -> bool,
+    ) -> u64 {
+        let alive = |named: &[Node]| named.iter().filter(|node| is_alive(node.looked)).count() as u64;
+        let is_whole = alive(named) == heartbeats;
+        // A proven name may be there twice, beside other words of the same server: anybody can copy it.
+        let mut seen = HashSet::new();
+        named.sort_by_key(|node| Reverse(node.looked));
+        named.retain(|node| is_proven(&node.writer, mac) && seen.insert(node.writer.clone()));
+        for node in named.iter_mut() {
+            node.name = node.name.chars().map(|c| if misleads(c) { ' ' } else { c }).collect();
+        }
+        let proven = alive(named);
+        // Of a part of the names, those that were proven before may be missing.
+        self.proven = if is_whole { proven } else { self.proven.max(proven) };
+        self.has_more = heartbeats > self.proven;
+        // This server is one of them, even if its own heartbeat was not noted.
+        heartbeats.min(self.proven).max(1)
+    }
+}
+
+/// The name by which a server writes: a random one, and its proof.
+pub(super) fn proven_name(random: &str, mac: &FleetMac) -> String {
+    let proof = mac.prove(Purpose::Writer, &[random.as_bytes()]);
+    format!("{random}{:032x}", u128::from_be_bytes(proof))
+}
+
+/// Whether a server of the fleet has made this name.
+pub(super) fn is_proven(name: &str, mac: &FleetMac) -> bool {
+    let Some((random, proof)) = name.len().checked_sub(2 * MAC_BYTES).and_then(|at| name.split_at_checked(at)) else {
+        return false;
+    };
+    // As it was written: of one proof there is one spelling.
+    let is_hex = proof.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+    let Ok(proof) = u128::from_str_radix(proof, 16) else { return false };
+    is_hex && mac.is_proven(Purpose::Writer, &[random.as_bytes()], &proof.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fingerprint::FingerprintKey;
+
+    fn mac(generation: u64) -> FleetMac {
+        FleetMac::new(&FingerprintKey::new(&[1; 16]).unwrap(), generation)
+    }
+
+    fn node(writer: String, second: u64) -> Node {
+        Node { writer, name: "eu-1".into(), looked: Timestamp::from_millis(1000 * second) }
+    }
+
+    fn ours(number: u64) -> Node {
+        node(proven_name(&format!("{number:016x}"), &mac(7)), 100)
+    }
+
+    /// A look with so many heartbeats and these names. Returns how many servers there are.
+    fn read(servers: &mut Servers, heartbeats: u64, mut named: Vec<Node>) -> u64 {
+        servers.read(heartbeats, &mut named, &mac(7), |looked| looked >= Timestamp::from_millis(97_000))
+    }
+
+    #[test]
+    fn a_name_is_proven_by_who_has_the_key_in_its_generation() {
+        let name = proven_name("k3v9", &mac(7));
+        assert!(is_proven(&name, &mac(7)));
+        assert!(!is_proven(&name, &mac(8)));
+        let upper = name.to_uppercase().replace("K3V9", "k3v9");
+        for forged in ["", "k3v9", &name[1..], &format!("x{name}"), &upper, &"é".repeat(40), &"+".repeat(33)] {
+            assert!(!is_proven(forged, &mac(7)), "{forged:?}");
+        }
+    }
+
+    #[test]
+    fn servers_count_once_their_names_are_proven() {
+        let mut servers = Servers::new();
+        assert_eq!(servers.names(0), MOST_PROVEN, "of a first look");
+        assert_eq!(read(&mut servers, 1, vec![ours(0)]), 1);
+        assert_eq!(servers.names(0), 0);
+        assert_eq!(read(&mut servers, 3, vec![]), 1);
+        assert_eq!(servers.names(0), MOST_PROVEN, "there are more than are proven");
+        assert_eq!(read(&mut servers, 3, (0..3).map(ours).collect()), 3);
+        assert_eq!((servers.names(0), servers.names(200)), (0, 200));
+        assert_eq!(read(&mut servers, 2, vec![]), 2, "one has left");
+        assert_eq!(servers.names(0), 0);
+        assert_eq!(read(&mut servers, 3, vec![]), 3, "one has come: as many as were proven");
+        assert_eq!(read(&mut servers, 0, vec![]), 1, "this one is there in any case");
+    }
+
+    #[test]
+    fn forged_heartbeats_count_nothing_and_are_not_named() {
+        let mut servers = Servers::new();
+        let forged = |number: u64| node(format!("{number:048x}"), 100);
+        let mut named: Vec<_> = (0..3).map(ours).chain((0..500).map(forged)).collect();
+        let alive = |looked: Timestamp| looked >= Timestamp::from_millis(97_000);
+        assert_eq!(servers.read(503, &mut named, &mac(7), alive), 3);
+        assert_eq!(named.len(), 3);
+        assert_eq!(read(&mut servers, 20_003, (0..4095).map(forged).chain([ours(1)]).collect()), 3);
+        // Names that are none hide those that are: nobody is taken for gone.
+        assert_eq!(read(&mut servers, 4099, vec![]), 3);
+        let copies = (0..3000).map(|nth| Node { name: format!("evil {nth}"), ..ours(1) });
+        let mut named: Vec<_> = copies.chain([ours(1), ours(2)]).collect();
+        assert_eq!(Servers::new().read(3002, &mut named, &mac(7), alive), 2, "one server is one, under whatever name");
+        assert_eq!(named.len(), 2);
+        let dead = node(proven_name("a", &mac(7)), 90);
+        assert_eq!(read(&mut servers, 2, vec![ours(1), ours(2), dead]), 2, "who is dead was there, too");
+    }
+}

@@ -1,0 +1,54 @@
+//! Addresses to listen on: a number or a name, and a port.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+/// Reads `127.0.0.1:7070`, `[::1]:7070` or `localhost:7070`; asks the system for a name's address, and takes the IPv4 one of
+/// several, as the proxies' recipes do.
+///
+/// # Errors
+/// What is wrong with it, to be read after "the address".
+pub fn resolve(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let Some((host, port)) = text.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'))
+    else {
+        return Err("has no port".into());
+    };
+    if port.parse::<u16>().is_err() {
+        let is_large = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+        return Err(if is_large { "has a port above 65535" } else { "has no port that is a number" }.into());
+    }
+    if host.is_empty() {
+        return Err("has no host: for all addresses of this machine write 0.0.0.0".into());
+    }
+    let found = text.to_socket_addrs().map_err(|error| format!("has a host that is not known: {error}"))?;
+    let addresses: Vec<_> = found.collect();
+    let first = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first());
+    first.copied().ok_or_else(|| "has a host without an address".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_resolved_and_mistakes_named() {
+        for (text, address) in
+            [("127.0.0.1:1", "127.0.0.1:1"), ("[::1]:7070", "[::1]:7070"), ("localhost:7070", "127.0.0.1:7070")]
+        {
+            assert_eq!(resolve(text).unwrap().to_string(), address);
+        }
+        for (text, why) in [
+            ("localhost:70711", "has a port above 65535"),
+            ("localhost", "has no port"),
+            ("::1", "has no port"),
+            (":7070", "has no host"),
+            ("localhost:http", "has no port that is a number"),
+            ("here\u{e9}:1", "has a host that is not known"),
+        ] {
+            let error = resolve(text).unwrap_err();
+            assert!(error.starts_with(why), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What is wrong with a configuration, and where.
+
+use annotate_snippets::{Annotation, AnnotationKind, Level, Origin, Renderer, Snippet};
+use std::fmt;
+use std::ops::Range;
+
+/// One mistake.
+#[derive(Debug, Clone)]
+pub(super) struct Mistake {
+    /// The key, such as `limit[0].rate`; empty if it is no key's.
+    pub(super) path: String,
+    title: String,
+    help: Option<String>,
+    place: Place,
+}
+
+/// Where a value comes from.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// A place in a file.
+    Line { file: String, line: usize, column: usize, offset: usize, shown: Option<Excerpt> },
+    /// A file, and no place in it.
+    File(String),
+    /// An environment variable.
+    Variable(String),
+    /// A flag of the command line.
+    Flag(&'static str),
+    /// Neither file nor variable nor flag says anything.
+    Nowhere,
+}
+
+/// What is shown of a line.
+#[derive(Debug, Clone)]
+pub(super) struct Excerpt {
+    pub(super) text: String,
+    /// What is marked.
+    pub(super) span: Range<usize>,
+}
+
+impl Excerpt {
+    fn snippet(&self, line: usize) -> Snippet<'_, Annotation<'_>> {
+        let marked = AnnotationKind::Primary.span(self.span.clone());
+        Snippet::source(self.text.as_str()).line_start(line).annotation(marked)
+    }
+}
+
+impl Mistake {
+    pub(super) fn new(path: &str, title: impl Into<String>, place: Place) -> Self {
+        Self { path: path.to_owned(), title: title.into(), help: None, place }
+    }
+
+    pub(super) fn help(mut self, help: Option<String>) -> Self {
+        self.help = help;
+        self
+    }
+
+    pub(super) fn is_on_line(&self, number: usize) -> bool {
+        matches!(self.place, Place::Line { line, .. } if line == number)
+    }
+
+    /// By file, environment, command line; within the file from top to bottom.
+    fn order(&self) -> (usize, usize, &str) {
+        match &self.place {
+            Place::Line { offset, .. } => (0, *offset, ""),
+            Place::File(_) => (1, 0, ""),
+            Place::Variable(name) => (2, 0, name),
+            Place::Flag(name) => (3, 0, name),
+            Place::Nowhere => (4, 0, ""),
+        }
+    }
+}
+
+/// Why there is no configuration: every mistake, with its place, an excerpt, and an example of what would do.
+#[derive(Debug, Clone)]
+pub struct LoadError {
+    mistakes: Vec<Mistake>,
+}
+
+impl LoadError {
+    pub(super) fn new(mut mistakes: Vec<Mistake>) -> Self {
+        mistakes.sort_by(|one, other| one.order().cmp(&other.order()));
+        Self { mistakes }
+    }
+
+    /// How many mistakes were found.
+    pub fn count(&self) -> usize {
+        self.mistakes.len()
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut report = Level::ERROR.primary_title(self.title.as_str()).elements(Vec::<Origin<'_>>::new());
+        match &self.place {
+            Place::Line { file, line, column, shown, .. } => {
+                let origin = Origin::path(file.as_str()).line(*line).char_column(*column);
+                report = match shown {
+                    // Nothing is left out before it: the renderer counts the columns as they are.
+                    Some(shown) if shown.text[..shown.span.start].chars().count() + 1 == *column => {
+                        report.element(shown.snippet(*line).path(file.as_str()))
+                    }
+                    Some(shown) => report.element(origin).element(shown.snippet(*line)),
+                    None => report.element(origin),
+                };
+            }
+            Place::File(name) => report = report.element(Origin::path(name.as_str())),
+            Place::Variable(name) => report = report.element(Origin::path(format!("the environment variable {name}"))),
+            Place::Flag(name) => report = report.element(Origin::path(format!("the flag {name}"))),
+            Place::Nowhere => {}
+        }
+        if let Some(help) = &self.help {
+            report = report.element(Level::HELP.message(help.as_str()));
+        }
+        f.write_str(&Renderer::plain().render(&[report]))
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, mistake) in self.mistakes.iter().enumerate() {
+            write!(f, "{}{mistake}", if nth == 0 { "" } else { "\n\n" })?;
+        }
+        match self.count() {
+            0 | 1 => Ok(()),
+            count => write!(f, "\n\nerror: there are {count} mistakes in the configuration"),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}

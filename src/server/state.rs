@@ -1,0 +1,53 @@
+//! Where one server alone keeps its snapshot and its key, unless told otherwise: the unit's directory, or the user's.
+//!
+//! Nobody has asked for it, so a directory that cannot be used is a warning. One that is configured must be usable.
+
+use crate::config::Config;
+use rustix::fs::{Access, access};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Names the snapshot's file, if the configuration leaves that open and there is a place for one.
+///
+/// # Errors
+/// Why there is none, and what to do: a restart will forget who is in.
+pub(super) fn choose(config: &mut Config) -> Result<(), String> {
+    if config.redis.is_some() || config.snapshot.file.is_some() {
+        return Ok(());
+    }
+    const WAY_OUT: &str = "so a restart forgets who is in: set snapshot.file, or STATE_DIRECTORY to a directory that can be written \
+                           (in a container, a volume); snapshot.file = \"\" says that this is meant";
+    let Some(directory) = directory() else {
+        return Err(format!("there is no state directory, {WAY_OUT}"));
+    };
+    match usable(&directory) {
+        Ok(()) => {
+            config.snapshot.file = Some(directory.join("ring.snapshot"));
+            Ok(())
+        }
+        Err(error) => Err(format!("the state directory {} cannot be used ({error}), {WAY_OUT}", directory.display())),
+    }
+}
+
+fn directory() -> Option<PathBuf> {
+    // systemd names the unit's own directory; several are divided by colons.
+    let unit = std::env::var("STATE_DIRECTORY").ok().and_then(|list| list.split(':').next().map(PathBuf::from));
+    let user = || dirs::state_dir().or_else(dirs::data_local_dir).map(|directory| directory.join("headcount"));
+    unit.filter(|directory| directory.is_absolute()).or_else(user)
+}
+
+/// Whether a directory can be written, or made, and what an earlier server left there be used. Writes nothing.
+fn usable(directory: &Path) -> io::Result<()> {
+    for name in ["ring.snapshot", "ring.snapshot.lock", "fingerprint.key"] {
+        let file = directory.join(name);
+        match access(&file, Access::READ_OK | Access::WRITE_OK) {
+            Err(error) if file.exists() => return Err(io::Error::from(error)),
+            _ => {}
+        }
+    }
+    let there = directory.ancestors().find(|above| above.exists()).unwrap_or(directory);
+    if !there.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    Ok(access(there, Access::WRITE_OK | Access::EXEC_OK)?)
+}

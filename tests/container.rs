@@ -1,0 +1,311 @@
+//! The image and the files that start it, without an engine: its user, its home, its root and its environment are here.
+#![cfg(feature = "server")]
+
+mod support;
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use std::process::{Command, Output};
+use support::{Server, get, program};
+use tempfile::{TempDir, tempdir};
+
+const NOBODY: u32 = 65_532;
+
+fn ops(name: &str) -> String {
+    format!("{}/examples/ops/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+/// The program as in a container: a user without a name, whose home is the root; `before` is done by root.
+fn contained(before: &str) -> Command {
+    let mut command = Command::new("unshare");
+    let as_nobody = format!(
+        "exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups --no-new-privs --bounding-set -all \"$@\""
+    );
+    if is_root() {
+        command.args(["--mount", "sh", "-c", &format!("set -e; {before} {as_nobody}"), "sh"]);
+    } else {
+        command = Command::new("env");
+    }
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("HEADCOUNT") {
+            command.env_remove(name);
+        }
+    }
+    command.arg(env!("CARGO_BIN_EXE_headcount")).env("HOME", "/");
+    for name in ["STATE_DIRECTORY", "XDG_STATE_HOME", "XDG_DATA_HOME", "USER", "LOGNAME"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// A directory that the container's user owns.
+fn volume() -> TempDir {
+    let directory = tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o700)).unwrap();
+    if is_root() {
+        chown(directory.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    directory
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+const ONE_SEAT: [&str; 2] = ["--max-active-users", "1"];
+
+#[test]
+fn a_container_without_a_volume_serves_and_says_what_it_cannot_keep() {
+    let logs = tempdir().unwrap();
+    let server = Server::start_as(contained(""), logs.path(), &ONE_SEAT, &[]);
+    assert_eq!((server.decide("A").as_str(), server.decide("B").as_str()), ("newcomer", "rejected"));
+    let warning = "the state directory /.local/state/headcount cannot be used";
+    let log = server.logged();
+    assert!(log.contains("WARN") && log.contains(warning) && log.contains("a restart forgets who is in"), "{log}");
+    let mut validate = contained("");
+    let validated = validate.arg("validate").env("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS", "1").output().unwrap();
+    assert_eq!(validated.status.code(), Some(0), "{}", said(&validated));
+    assert!(said(&validated).contains(&format!("warning: {warning}")), "{}", said(&validated));
+    assert!(!Path::new("/.local/state/headcount").exists());
+    // It is meant: nothing to warn of.
+    let mut validate = contained("");
+    validate.env("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS", "1").env("HEADCOUNT__SNAPSHOT__FILE", "");
+    let validated = validate.arg("validate").output().unwrap();
+    assert!(validated.status.success() && !said(&validated).contains("state directory"), "{}", said(&validated));
+    // What somebody has asked for must be possible.
+    let configured = [("HEADCOUNT__SNAPSHOT__FILE", "/nowhere/ring.snapshot")];
+    let mut refused = contained("");
+    let refused = refused.args(["serve", "--max-active-users", "1"]).envs(configured).output().unwrap();
+    assert!(refused.status.code() == Some(2) && said(&refused).contains("snapshot.file"), "{}", said(&refused));
+}
+
+#[test]
+fn a_volume_keeps_who_is_in_over_a_restart() {
+    let (logs, volume) = (tempdir().unwrap(), volume());
+    // As systemd names it: several are divided by colons, the first counts.
+    let directories = format!("{}:/elsewhere", volume.path().display());
+    let environment = [("STATE_DIRECTORY", directories.as_str())];
+    let mut server = Server::start_as(contained(""), logs.path(), &ONE_SEAT, &environment);
+    assert_eq!(server.decide("A"), "newcomer");
+    assert!(!server.logged().contains("state directory"), "{}", server.logged());
+    server.process.signal("-TERM");
+    assert_eq!(server.process.wait(), Some(0));
+    assert!(volume.path().join("ring.snapshot").exists() && volume.path().join("fingerprint.key").exists());
+    let server = Server::start_as(contained(""), logs.path(), &ONE_SEAT, &environment);
+    assert_eq!((server.decide("A").as_str(), server.decide("B").as_str()), ("seen", "rejected"));
+}
+
+#[test]
+fn a_read_only_root_and_a_directory_of_others_are_warnings() {
+    let logs = tempdir().unwrap();
+    let read_only = volume();
+    let place = read_only.path().display();
+    // The same directory, as a file system that cannot be written.
+    let mount = format!("mount --bind {place} {place}; mount -o remount,bind,ro {place};");
+    std::fs::set_permissions(read_only.path(), PermissionsExt::from_mode(if is_root() { 0o700 } else { 0o500 }))
+        .unwrap();
+    let mine = tempdir().unwrap();
+    std::fs::set_permissions(mine.path(), PermissionsExt::from_mode(0o555)).unwrap();
+    // An earlier run as another user left its key.
+    let foreign = volume();
+    let key = foreign.path().join("fingerprint.key");
+    std::fs::write(&key, "the key of somebody else").unwrap();
+    std::fs::set_permissions(&key, PermissionsExt::from_mode(if is_root() { 0o600 } else { 0o000 })).unwrap();
+    for (before, directory) in [(mount.as_str(), read_only.path()), ("", mine.path()), ("", foreign.path())] {
+        let name = directory.to_str().unwrap();
+        let server = Server::start_as(contained(before), logs.path(), &ONE_SEAT, &[("STATE_DIRECTORY", name)]);
+        assert_eq!((server.decide("A").as_str(), server.decide("B").as_str()), ("newcomer", "rejected"));
+        let log = server.logged();
+        assert!(log.contains(&format!("the state directory {name} cannot be used")), "{log}");
+    }
+}
+
+/// The instructions of the last stage.
+fn image() -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(ops("Dockerfile")).unwrap().replace("\\\n", " ");
+    let last = &text[text.rfind("\nFROM ").unwrap()..];
+    let lines = last.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.filter_map(|line| line.split_once(' ')).map(|(one, rest)| (one.to_owned(), rest.to_owned())).collect()
+}
+
+#[test]
+fn the_image_listens_for_others_keeps_its_state_in_a_volume_and_checks_its_health() {
+    let image = image();
+    let of = |name: &str| {
+        let found = image.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str());
+        found.collect::<Vec<_>>()
+    };
+    let environment: BTreeMap<_, _> = of("ENV").into_iter().filter_map(|pair| pair.split_once('=')).collect();
+    assert_eq!(of("USER"), [format!("{NOBODY}:{NOBODY}")]);
+    assert_eq!(of("VOLUME"), [environment["STATE_DIRECTORY"]]);
+    assert_eq!(environment["HEADCOUNT__SERVER__LISTEN"], "0.0.0.0:7070");
+    // Of every base, the version is named.
+    let text = std::fs::read_to_string(ops("Dockerfile")).unwrap();
+    let bases: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("ARG ")?.split_once('=')).collect();
+    assert!(bases.len() == 2 && bases.iter().all(|(_, base)| base.matches('.').count() >= 1), "{bases:?}");
+    // Dependencies are built before the sources are there.
+    let (dependencies, sources) = (text.find("COPY Cargo.toml Cargo.lock"), text.find("COPY . ."));
+    assert!(dependencies.is_some() && dependencies < sources);
+
+    // It does what its HEALTHCHECK asks for, whether others can reach the admin listener or not.
+    let check = of("HEALTHCHECK")[0];
+    let check: Vec<String> = serde_json::from_str(check.split_once("CMD ").unwrap().1).unwrap();
+    assert_eq!(check[0], "headcount");
+    let state = tempdir().unwrap();
+    let mut server = Server::start(state.path(), &ONE_SEAT, &[]);
+    let listen = format!("0.0.0.0:{}", server.admin.port());
+    let healthy = |more: &[&str]| {
+        let mut verb = program(state.path());
+        verb.args(&check[1..]).args(more).env("HEADCOUNT__ADMIN__LISTEN", &listen);
+        let output = verb.output().unwrap();
+        (output.status.code(), said(&output))
+    };
+    support::wait_for("readiness", || server.is_ready().then_some(()));
+    for more in [&[][..], &["--ready"]] {
+        assert_eq!(healthy(more).0, Some(0), "{:?}", healthy(more));
+    }
+    assert_eq!(get(server.admin, "/livez", &[]).status, 200);
+    server.process.signal("-KILL");
+    server.process.wait();
+    let (code, text) = healthy(&[]);
+    assert!(code == Some(1) && text.contains("/livez"), "{code:?} {text}");
+}
+
+#[test]
+fn the_image_is_built_from_what_it_needs() {
+    let ignored = std::fs::read_to_string(".dockerignore").unwrap();
+    for name in ["target", ".git", "tests/__fuzz__"] {
+        assert!(ignored.lines().any(|line| line == name), "{name}");
+    }
+    // The layer of the dependencies: cargo reads the manifest without the files that it leaves out.
+    let text = std::fs::read_to_string(ops("Dockerfile")).unwrap();
+    let awk = text.split("awk '").nth(1).and_then(|rest| rest.split('\'').next()).unwrap();
+    let place = tempdir().unwrap();
+    let manifest = Command::new("awk").args([awk, "Cargo.toml"]).output().unwrap();
+    assert!(manifest.status.success(), "{}", said(&manifest));
+    std::fs::write(place.path().join("Cargo.toml"), manifest.stdout).unwrap();
+    std::fs::copy("Cargo.lock", place.path().join("Cargo.lock")).unwrap();
+    std::fs::write(place.path().join("README.md"), "").unwrap();
+    std::fs::create_dir(place.path().join("src")).unwrap();
+    std::fs::write(place.path().join("src/lib.rs"), "").unwrap();
+    std::fs::write(place.path().join("src/main.rs"), "fn main() {}").unwrap();
+    let mut metadata = Command::new(env!("CARGO"));
+    metadata.args(["metadata", "--locked", "--offline", "--no-deps", "--format-version", "1"]);
+    let metadata = metadata.current_dir(place.path()).output().unwrap();
+    assert!(metadata.status.success(), "{}", said(&metadata));
+}
+
+/// A file of YAML documents.
+fn documents(name: &str) -> Vec<Value> {
+    let tool = std::env::var("HEADCOUNT_SCHEMATHESIS").expect("HEADCOUNT_SCHEMATHESIS names it: ./test sets it");
+    // It brings a parser of YAML with it.
+    let python = Path::new(&tool).with_file_name("python");
+    let program = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
+    let output = Command::new(python).args(["-c", program, &ops(name)]).output().unwrap();
+    assert!(output.status.success(), "{name}: {}", said(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Holds a server's environment to `validate`, with files and secrets in the place of those that it names.
+fn validated(environment: &BTreeMap<String, String>) -> String {
+    let state = tempdir().unwrap();
+    let mut validate = program(state.path());
+    for (name, value) in environment {
+        let mut value = value.clone();
+        if name.ends_with("_FILE") {
+            let file = state.path().join(name);
+            std::fs::write(&file, "a secret of thirty-two bytes, say").unwrap();
+            value = file.display().to_string();
+        }
+        if value.starts_with("${") {
+            value = "a secret of thirty-two bytes, say".into();
+        }
+        validate.env(name, value);
+    }
+    let output = validate.arg("validate").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{environment:?}: {}", said(&output));
+    said(&output)
+}
+
+#[test]
+fn compose_starts_three_servers_and_nginx_with_the_printed_recipe() {
+    let [compose] = &documents("compose.yml")[..] else { panic!("one document") };
+    let services = compose["services"].as_object().unwrap();
+    let servers: Vec<_> = services.iter().filter(|(name, _)| name.starts_with("headcount")).collect();
+    assert_eq!(servers.len(), 3);
+    for (name, server) in servers {
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let own = server["environment"].as_object().unwrap().iter();
+        let mut environment: BTreeMap<_, _> = own.map(|(name, value)| (name.clone(), text(value))).collect();
+        assert_eq!(environment["HEADCOUNT__SERVER__NODE"], *name);
+        let command: Vec<_> = server["command"].as_array().unwrap().iter().map(text).collect();
+        assert_eq!(command[..2], ["serve", "--max-active-users"]);
+        environment.insert("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS".into(), command[2].clone());
+        let said = validated(&environment);
+        assert!(!said.contains("warning: "), "{said}");
+        assert_eq!((&server["read_only"], &server["cap_drop"][0]), (&true.into(), &"ALL".into()));
+        assert!(server["mem_limit"].is_string());
+    }
+    // What nginx is started with is the recipe, and nothing but the addresses is changed.
+    let command = services["nginx"]["command"][2].as_str().unwrap().replace("$$", "$");
+    let place = tempdir().unwrap();
+    let recipe = Command::new(env!("CARGO_BIN_EXE_headcount")).args(["config", "nginx"]).output().unwrap();
+    std::fs::write(place.path().join("nginx.conf"), &recipe.stdout).unwrap();
+    let sed = command.split("&&").next().unwrap();
+    let sed = sed.replace("/recipe/nginx.conf", "nginx.conf").replace("/etc/nginx/conf.d/default.conf", "changed.conf");
+    assert!(Command::new("sh").args(["-c", &sed]).current_dir(place.path()).status().unwrap().success());
+    let changed = std::fs::read_to_string(place.path().join("changed.conf")).unwrap();
+    let recipe = String::from_utf8(recipe.stdout).unwrap();
+    let differ: Vec<_> = recipe.lines().zip(changed.lines()).filter(|(one, other)| one != other).collect();
+    assert_eq!((differ.len(), recipe.lines().count()), (2, changed.lines().count()), "{differ:?}");
+    for name in ["headcount-1:7070", "headcount-2:7070", "headcount-3:7070", "app:80"] {
+        assert!(changed.contains(name) && services.contains_key(name.split(':').next().unwrap()), "{name}");
+    }
+    // nginx takes it, with addresses in the place of names that no network here knows.
+    let known = ["headcount-1", "headcount-2", "headcount-3", "app"]
+        .into_iter()
+        .fold(changed, |text, name| text.replace(&format!("server {name}:"), "server 127.0.0.1:"));
+    let whole = format!("pid nginx.pid; error_log stderr; events {{}} http {{ access_log off; {known} }}");
+    let whole = whole.replace("listen 80;", "listen 127.0.0.1:18080;");
+    std::fs::write(place.path().join("whole.conf"), whole).unwrap();
+    let mut nginx = Command::new("nginx");
+    let tested = nginx.args(["-t", "-p"]).arg(place.path()).args(["-c", "whole.conf"]).output().unwrap();
+    assert!(tested.status.success(), "{}", said(&tested));
+}
+
+#[test]
+fn a_pod_has_bounds_and_no_rights_that_it_does_not_need() {
+    let documents = documents("kubernetes.yml");
+    let kinds: Vec<_> = documents.iter().map(|document| document["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["Deployment", "NetworkPolicy", "NetworkPolicy"]);
+    let pod = &documents[0]["spec"]["template"];
+    let container = &pod["spec"]["containers"][1];
+    assert_eq!(container["name"], "headcount");
+    let rights = &container["securityContext"];
+    assert_eq!(rights["runAsUser"], NOBODY);
+    assert_eq!(rights["capabilities"]["drop"][0], "ALL");
+    assert_eq!(rights["seccompProfile"]["type"], "RuntimeDefault");
+    for (right, is_so) in
+        [("runAsNonRoot", true), ("readOnlyRootFilesystem", true), ("allowPrivilegeEscalation", false)]
+    {
+        assert_eq!(rights[right], is_so, "{right}");
+    }
+    assert!(container["resources"]["limits"]["memory"].is_string());
+    for policy in &documents[1..] {
+        let selected = &policy["spec"]["podSelector"]["matchLabels"]["app"];
+        assert!(selected == "redis" || *selected == pod["metadata"]["labels"]["app"], "{selected}");
+    }
+    let given = container["env"].as_array().unwrap();
+    let pairs = given.iter().map(|it| {
+        let value = it["value"].as_str().unwrap_or("game-0");
+        (it["name"].as_str().unwrap().to_owned(), value.to_owned())
+    });
+    let said = validated(&pairs.collect());
+    assert!(!said.contains("warning: "), "{said}");
+}
