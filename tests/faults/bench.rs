@@ -167,7 +167,15 @@ impl Bench {
         self.show(place);
     }
 
-    /// The same, and the crowd does not ask it.
+    /// Starts a server, which the crowd asks once it is ready: before that, it may turn away whom it does not know.
+    pub fn join(&mut self, place: usize, settings: &[(&str, String)]) {
+        let url = self.url();
+        self.start_hidden(place, settings, &url);
+        self.wait_until("the server to be ready", |bench| bench.server(place).is_ready());
+        self.show(place);
+    }
+
+    /// Starts a server, which the crowd does not ask.
     pub fn start_hidden(&mut self, place: usize, settings: &[(&str, String)], url: &str) {
         let window = humantime::format_duration(self.window()).to_string().replace(' ', "");
         let mut environment = vec![

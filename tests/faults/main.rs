@@ -69,9 +69,11 @@ impl Rig {
         found.unwrap_or_else(|| Bench::start(self.runtime.handle(), spec.clone()))
     }
 
-    /// Another row may have it, if it is like those that most rows want.
+    /// Another row may have it, if it is like those that most rows want. Who is in stays in over the rows: in a house that
+    /// an override has overfilled, the next row would find more than X inside.
     pub fn keep(&self, bench: Bench) {
-        if bench.spec == Spec::default() {
+        let is_overfull = bench.origin.inside() as f64 > 1.01 * bench.largest_x as f64;
+        if bench.spec == Spec::default() && !is_overfull {
             let bench = bench.renewed();
             self.standing.lock().push(bench);
         }

@@ -115,11 +115,11 @@ fn strike(bench: &mut Bench, fault: Fault, dice: &mut fastrand::Rng) {
         Fault::Cut => weather(Weather::Cut),
         Fault::Kill => {
             bench.kill(place);
-            bench.start_server(place);
+            bench.join(place, &[]);
         }
         Fault::Stop => {
             let _ = bench.stop(place);
-            bench.start_server(place);
+            bench.join(place, &[]);
         }
         Fault::Pause => {
             bench.origin.cut_off(place..place + 1);

@@ -20,11 +20,7 @@ fn foreign(bench: &Bench, place: usize) -> bool {
 /// Replaces a server by one with other settings, when that is ready.
 fn deploy(bench: &mut Bench, place: usize, settings: &[(&'static str, String)]) {
     let _ = bench.stop(place);
-    let url = bench.url();
-    bench.start_hidden(place, settings, &url);
-    // Before it is ready, it knows nobody, and no balancer asks it.
-    bench.wait_until("the server to be ready", |bench| bench.server(place).is_ready());
-    bench.show(place);
+    bench.join(place, settings);
 }
 
 /// What a deploy changes, and what the new servers know of the users of the old ones.

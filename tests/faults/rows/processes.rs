@@ -179,8 +179,7 @@ pub fn servers_are_killed(rig: &Rig) -> Finding {
             let place = dice.usize(..5);
             bench.kill(place);
             let began = bench.origin.now();
-            bench.start_server(place);
-            bench.wait_until("an answer", |bench| bench.ask(0, place) != Heard::Nothing);
+            bench.join(place, &[]);
             let took = bench.origin.now() - began;
             found.recovered(took);
             found.check(took <= 2 * SECOND, || format!("restarted after {took:.1?}"));
@@ -204,8 +203,7 @@ pub fn servers_are_stopped(rig: &Rig) -> Finding {
         let mut dice = fastrand::Rng::with_seed(5);
         for number in 0..rig.times(200) as usize {
             stop(bench, number % 5, "runs");
-            bench.start_server(number % 5);
-            bench.wait_until("the server to be ready", |bench| bench.server(number % 5).is_ready());
+            bench.join(number % 5, &[]);
             bench.pass(Duration::from_millis(dice.u64(0..400)));
         }
         let mut rolling = Finding::default();
@@ -220,7 +218,7 @@ pub fn servers_are_stopped(rig: &Rig) -> Finding {
         // They come back; what they could hand over to nobody promises nothing.
         bench.origin.excuse(Duration::MAX, |server| server < 4);
         for place in 0..4 {
-            bench.start_server(place);
+            bench.join(place, &[]);
         }
         bench.wait_until("all servers to be in step", Bench::all_in_step);
         bench.origin.reunited();
