@@ -50,6 +50,14 @@ impl Kind {
         start(self.name(), directory, command)
     }
 
+    /// Where a proxy that is at `at` speaks HTTP/2 without TLS.
+    pub fn http2_at(self, mut at: SocketAddr) -> SocketAddr {
+        if self == Self::Nginx {
+            at.set_ip([127, 0, 0, 2].into());
+        }
+        at
+    }
+
     fn command(self, directory: &Path, places: &Places, when: WhenSilent) -> Command {
         let (recipe, file) = (recipe_of(self.name()), directory.join(self.name()));
         let Places { at, checks, app } = places;
@@ -59,7 +67,8 @@ impl Kind {
             Self::Nginx => {
                 let closed = [("return 204;", "return 403;")];
                 let patient = [("100ms", "10s")];
-                let listen = format!("listen {at};");
+                // This version speaks one language an address.
+                let listen = format!("listen {at}; listen {} http2;", self.http2_at(*at));
                 let text = put_in(&recipe, &[("listen 80;", &listen)], &usual, when, &closed, &patient);
                 let (here, temporary) = (directory.display(), temporary(directory));
                 let main = format!(
@@ -82,7 +91,11 @@ impl Kind {
                 let text = put_in(&recipe, &[("\n:80 {\n", &format!("\n{site}"))], &usual, when, &closed, &patient);
                 let global = "\n{\n\tservers {";
                 assert!(text.contains(global), "the recipe has no global options");
-                fs::write(&file, text.replace(global, "\n{\n\tadmin off\n\tauto_https off\n\tservers {")).unwrap();
+                fs::write(
+                    &file,
+                    text.replace(global, "\n{\n\tadmin off\n\tauto_https off\n\tservers {\n\t\tprotocols h1 h2c"),
+                )
+                .unwrap();
                 let mut command = Command::new("caddy");
                 command.args(["run", "--adapter", "caddyfile", "--config"]).arg(&file);
                 command.env("XDG_DATA_HOME", directory).env("XDG_CONFIG_HOME", directory);
@@ -90,11 +103,19 @@ impl Kind {
             }
             Self::Envoy => {
                 let closed = [("failure_mode_allow: true", "failure_mode_allow: false")];
-                let patient = [("0.1s", "10s")];
+                let patient = [
+                    ("per_try_timeout: 0.1s", "per_try_timeout: 10s"),
+                    ("- timeout: 0.1s", "- timeout: 10s"),
+                    ("connect_timeout: 0.1s", "connect_timeout: 10s"),
+                    ("timeout: 5s", "timeout: 20s"),
+                    ("timeout: 6s", "timeout: 20s"),
+                ];
                 let port = |place: &SocketAddr| format!("port_value: {}", place.port());
+                let gate = format!("\"@headcount-{}\"", at.port());
                 let listen = format!("address: 127.0.0.1, {} }}", port(at));
                 let own = [
                     ("address: 0.0.0.0, port_value: 80 }", listen.as_str()),
+                    ("\"@headcount\"", &gate),
                     ("port_value: 7070", &port(checks)),
                     ("port_value: 8080", &port(app)),
                 ];

@@ -5,6 +5,7 @@ mod app;
 mod cases;
 mod kinds;
 mod stack;
+mod streams;
 #[path = "../support/mod.rs"]
 mod support;
 
