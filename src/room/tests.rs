@@ -270,6 +270,21 @@ fn an_outage_opens_or_closes_if_asked_to() {
 }
 
 #[test]
+#[cfg(feature = "tower")]
+fn who_cannot_be_verified_passes_unless_newcomers_may_not() {
+    let mut room = alone(1);
+    for (on_outage, passes) in [(OnOutage::Closed, false), (OnOutage::Local, true), (OnOutage::Open, true)] {
+        room.limits.on_outage = on_outage;
+        assert_eq!(room.lets_unknown_pass(), passes, "{on_outage:?}");
+    }
+    room.heed(an_override(1, OverrideMode::Throttling, LATER), NOW);
+    assert!(!room.lets_unknown_pass());
+    room.heed(an_override(2, OverrideMode::Open, LATER), NOW);
+    room.limits.on_outage = OnOutage::Closed;
+    assert!(room.lets_unknown_pass());
+}
+
+#[test]
 fn an_override_forces_the_mode_and_ends_by_itself() {
     let mut room = alone(1);
     assert!(room.heed(an_override(1, OverrideMode::Throttling, LATER), NOW));
