@@ -71,7 +71,7 @@ for key = 1, 5 do write('PEXPIRE', KEYS[key], ARGV[3]) end
 
 local nodes = read('ZCOUNT', KEYS[2], dead, '+inf')
 local wanting = read('ZCOUNT', KEYS[5], '-inf', '+inf')
-local beside, generations = {}, read('ZREVRANGE', KEYS[4], 0, 15, 'WITHSCORES')
+local beside, generations = {}, read('ZREVRANGE', KEYS[4], 0, 63, 'WITHSCORES')
 for at = 1, generations == '!' and 0 or #generations, 2 do
   if generations[at] ~= ARGV[4] and #generations[at] == 16 then
     beside[#beside + 1] = generations[at]

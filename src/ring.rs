@@ -45,6 +45,8 @@ struct Minute {
     filter: Bloom,
     covered: bool,
     dirty: bool,
+    /// Newcomers recorded here, and those of them that no published value holds.
+    newcomers: u64,
     newcomers_unpublished: u64,
 }
 
@@ -68,7 +70,7 @@ pub(crate) enum Sight {
 
 impl Minute {
     fn new(filter: Bloom, covered: bool) -> Self {
-        Self { filter, covered, dirty: false, newcomers_unpublished: 0 }
+        Self { filter, covered, dirty: false, newcomers: 0, newcomers_unpublished: 0 }
     }
 }
 
@@ -145,6 +147,7 @@ impl Ring {
     /// Records a user who was not in before; counted until the minute's value is published.
     pub(crate) fn record_newcomer(&mut self, fingerprint: Fingerprint) {
         self.record(fingerprint);
+        self.minutes[0].newcomers += 1;
         self.minutes[0].newcomers_unpublished += 1;
     }
 
@@ -233,6 +236,7 @@ impl Ring {
         let Some(mut before) = self.minutes.remove(1) else { return };
         let now = &mut self.minutes[0];
         now.filter.union_words(0, before.filter.words());
+        now.newcomers += before.newcomers;
         now.newcomers_unpublished += before.newcomers_unpublished;
         now.covered &= before.covered;
         now.dirty = true;
@@ -305,6 +309,13 @@ impl Ring {
         if let Some(age) = self.age(slot) {
             let unpublished = &mut self.minutes[age].newcomers_unpublished;
             *unpublished = unpublished.saturating_sub(count);
+        }
+    }
+
+    /// The store has lost what was published of minute `slot`: its newcomers are unpublished again.
+    pub(crate) fn newcomers_lost(&mut self, slot: Slot) {
+        if let Some(age) = self.age(slot) {
+            self.minutes[age].newcomers_unpublished = self.minutes[age].newcomers;
         }
     }
 

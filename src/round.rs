@@ -382,7 +382,7 @@ impl Round {
                 self.shared.sync.lock().bytes_received +=
                     stored.iter().map(|value| value.value.len() as u64).sum::<u64>();
                 self.others.read(generation, &asked, stored, &self.codec);
-                self.fetch_beside(generation, left, now)
+                self.go_on_beside(generation, left, now)
             }
             (Phase::Publishing(in_flight), Ok(Reply::Published(published))) => {
                 self.read_result(in_flight, &published, now)
@@ -597,7 +597,9 @@ impl Round {
         self.shown.remove(&slot);
         let holds_bits = |state: &State| state.ring.filter(slot).is_some_and(|filter| filter.ones() > 0);
         if holds_bits(&self.shared.state.read()) {
-            self.shared.write().ring.set_dirty(slot, true);
+            let mut state = self.shared.write();
+            state.ring.set_dirty(slot, true);
+            state.ring.newcomers_lost(slot);
         }
     }
 
@@ -618,10 +620,25 @@ impl Round {
         if left.is_empty() {
             return self.look_beside(now);
         }
-        let asked = take_some(&mut left);
+        let asked = if self.others.is_proven(generation) { take_some(&mut left) } else { left.drain(..1).collect() };
         let slots = asked.iter().map(|&(slot, _)| slot).collect();
         self.phase = Phase::FetchingBeside { generation, left, asked };
         Next::Ask(Request::FetchBeside { generation, slots })
+    }
+
+    /// Values of another generation were read, and these are left. Whoever writes into the store can show any number of
+    /// bytes there: own minutes do not wait for them.
+    fn go_on_beside(&mut self, generation: u64, left: Vec<(Slot, usize)>, now: Duration) -> Next {
+        if !self.others.is_proven(generation) {
+            self.others.leave_unread(generation, &left);
+            return self.look_beside(now);
+        }
+        if !left.is_empty() && now.saturating_sub(self.looked) > self.shared.settings.sync_every {
+            self.others.leave_unread(generation, &left);
+            let late = StoreError::timeout("reading another generation takes longer than a period");
+            return self.go_on_without_others(&late, now);
+        }
+        self.fetch_beside(generation, left, now)
     }
 
     /// Everything of other generations is read: decisions may know it.
@@ -678,10 +695,15 @@ impl Round {
 
     fn merge(&mut self, slot: Slot, entry: Entry, decoded: &crate::ring::codec::Decoded) {
         // Before the merge: whatever is inserted meanwhile makes the minute dirty again.
+        let was_published = !self.shared.state.read().ring.is_dirty(slot);
         let newcomers = self.shared.clean(slot);
         let Some(ours_only) = self.shared.merge(slot, &decoded.filter) else { return };
         let mut state = self.shared.write();
         if ours_only {
+            // Whoever was inserted during the merge has made it dirty; otherwise the store shows an older value.
+            if was_published && !state.ring.is_dirty(slot) {
+                state.ring.newcomers_lost(slot);
+            }
             state.ring.set_dirty(slot, true);
         } else {
             state.ring.newcomers_published(slot, newcomers);
@@ -697,7 +719,10 @@ impl Round {
         let reason = DecodeError::REASONS.iter().position(|&reason| reason == error.reason()).unwrap_or_default();
         self.shared.sync.lock().corrupt[reason] += 1;
         tracing::warn!(%slot, %error, "a stored value was refused and will be replaced");
-        self.shared.write().ring.set_dirty(slot, true);
+        let mut state = self.shared.write();
+        state.ring.set_dirty(slot, true);
+        state.ring.newcomers_lost(slot);
+        drop(state);
         self.shown.remove(&slot);
         self.known.insert(slot, Known { entry, covered: false });
     }

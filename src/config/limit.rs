@@ -48,7 +48,7 @@ pub struct Limit {
     #[serde(default = "ten_seconds", with = "humantime_serde")]
     pub warm_up: Duration,
     /// How long an answer is held back at most until there are permits. A proxy that waits for less takes headcount for
-    /// silent, and admits: those of our recipes wait 100 ms; each says so where it begins.
+    /// silent, and admits: those of our recipes wait 1 s; each says so where it begins.
     #[serde(default, with = "humantime_serde")]
     pub max_wait: Duration,
     /// Whom it concerns.
@@ -358,10 +358,10 @@ impl Default for Limit {
 /// How long each recipe's proxy waits for an answer; then it admits. Whoever changes one changes it here and in the recipe's file:
 /// a test holds them to each other.
 pub(crate) const RECIPES_WAIT: [(&str, Duration); 4] = [
-    ("nginx", Duration::from_millis(100)),
-    ("caddy", Duration::from_millis(100)),
-    ("envoy", Duration::from_millis(100)),
-    ("haproxy", Duration::from_millis(100)),
+    ("nginx", Duration::from_secs(1)),
+    ("caddy", Duration::from_secs(1)),
+    ("envoy", Duration::from_secs(1)),
+    ("haproxy", Duration::from_secs(1)),
 ];
 
 /// The recipes whose proxies do not wait for so long, in words; `None` if all do.

@@ -6,6 +6,10 @@
 //!
 //! A value that was written with another key is read if that key is one of the fleet's earlier ones. Minutes of another
 //! length have other numbers, and are not found.
+//!
+//! Whoever writes into the store can make up generations. Two are read at a time, and one that has proven nothing, by a
+//! server's name or by a value, makes room for the next: those that are made up cannot hide one of the fleet. Until it has
+//! proven something, one of its values is fetched a round, and after a value in vain none for a growing number of rounds.
 
 use super::{Entry, LookedBeside, OtherGeneration, Stored, servers};
 use crate::bloom::Bloom;
@@ -17,15 +21,31 @@ use std::collections::{BTreeMap, HashSet};
 /// Other generations that are read at a time: two deploys within a window.
 const MOST_GENERATIONS: usize = 2;
 
+/// After a value in vain, 2 rounds pass before another is fetched, then 4, and so on: at most 2 to the power of this.
+const LONGEST_PAUSE: u32 = 6;
+
 /// What is known of other generations.
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Others {
     generations: BTreeMap<u64, Other>,
     /// Generations that this round has still to ask about.
     left: Vec<u64>,
+    /// Of those that are shown and have proven nothing.
+    doubts: BTreeMap<u64, Doubt>,
     /// Whether the look has shown more of them than are read.
     has_more: bool,
     has_news: bool,
+}
+
+/// A generation that anybody may have made up.
+#[derive(Default)]
+#[cfg_attr(test, derive(Clone))]
+struct Doubt {
+    /// Whether it has made room for another.
+    passed_over: bool,
+    /// Values that were fetched and proved nothing, and the rounds until the next one.
+    in_vain: u32,
+    pause: u32,
 }
 
 #[derive(Default)]
@@ -33,6 +53,10 @@ pub(super) struct Others {
 struct Other {
     /// Whether the last look has shown it; what was read of it is kept for a window in any case.
     is_shown: bool,
+    /// Whether a server of the fleet has made it: one of its names or values was proven.
+    is_proven: bool,
+    /// Whether the last look has shown values that were not asked for.
+    has_unread: bool,
     nodes: u64,
     wanting: u64,
     /// Which earlier key its values were written with.
@@ -64,7 +88,13 @@ enum Last {
 impl Others {
     pub(super) fn new() -> Self {
         // Whatever was told by a round before this one is old.
-        Self { generations: BTreeMap::new(), left: Vec::new(), has_more: false, has_news: true }
+        Self {
+            generations: BTreeMap::new(),
+            left: Vec::new(),
+            doubts: BTreeMap::new(),
+            has_more: false,
+            has_news: true,
+        }
     }
 
     /// A look has shown these, in a window of minutes `slots`, the latest first.
@@ -75,10 +105,13 @@ impl Others {
             (other.is_shown, other.nodes, other.wanting) = (false, 0, 0);
         }
         slots.last().inspect(|&&oldest| self.forget_before(oldest));
-        let mut shown: Vec<_> = shown.iter().collect();
-        shown.sort_by_key(|other| !other.is_alive);
         let is_shown = |generation: &u64| shown.iter().any(|other| other.generation == *generation);
         self.generations.retain(|generation, other| is_shown(generation) || !other.minutes.is_empty());
+        self.doubts.retain(|generation, _| is_shown(generation));
+        self.doubts.values_mut().for_each(|doubt| doubt.pause = doubt.pause.saturating_sub(1));
+        self.make_room(shown);
+        let mut shown: Vec<_> = shown.iter().collect();
+        shown.sort_by_key(|other| (self.was_passed_over(other.generation), !other.is_alive));
         self.has_more = false;
         for other in shown {
             let is_read = self.generations.contains_key(&other.generation);
@@ -89,6 +122,26 @@ impl Others {
             }
         }
         self.left = self.shown().map(|(&generation, _)| generation).collect();
+    }
+
+    /// Those that have proven nothing make room for those that have not been asked yet. Once all were, it begins anew.
+    fn make_room(&mut self, shown: &[OtherGeneration]) {
+        let waits = |other: &&OtherGeneration| !self.generations.contains_key(&other.generation);
+        let mut waiting = shown.iter().filter(waits).map(|other| other.generation).peekable();
+        if waiting.peek().is_none() {
+            return;
+        }
+        if waiting.all(|generation| self.was_passed_over(generation)) {
+            self.doubts.values_mut().for_each(|doubt| doubt.passed_over = false);
+        }
+        for (&generation, _) in self.generations.iter().filter(|(_, other)| !other.is_proven) {
+            self.doubts.entry(generation).or_default().passed_over = true;
+        }
+        self.generations.retain(|_, other| other.is_proven);
+    }
+
+    fn was_passed_over(&self, generation: u64) -> bool {
+        self.doubts.get(&generation).is_some_and(|doubt| doubt.passed_over)
     }
 
     /// The window begins with minute `oldest`.
@@ -141,19 +194,36 @@ impl Others {
         let is_proven = |writer: &&String| macs.iter().any(|mac| servers::is_proven(writer, mac));
         other.nodes = looked.writers.iter().filter(is_proven).collect::<HashSet<_>>().len() as u64;
         other.wanting = looked.wanting.min(other.nodes);
+        other.is_proven |= other.nodes > 0;
+        let is_asked = other.is_proven || self.doubts.get(&generation).is_none_or(|doubt| doubt.pause == 0);
+        other.has_unread = false;
         let mut unread = Vec::new();
         for (&slot, entry) in slots.iter().zip(looked.minutes) {
             let Some(entry) = entry else { continue };
             if other.minutes.get(&slot).is_some_and(|known| known.entry == entry) {
                 continue;
             }
-            if entry.bytes <= most_bytes {
+            if entry.bytes > most_bytes {
+                other.note(slot, entry, None);
+            } else if is_asked {
                 unread.push((slot, entry.bytes));
             } else {
-                other.note(slot, entry, None);
+                other.has_unread = true;
             }
         }
         unread
+    }
+
+    /// Whether a server of the fleet has made this generation.
+    pub(super) fn is_proven(&self, generation: u64) -> bool {
+        self.generations.get(&generation).is_some_and(|other| other.is_proven)
+    }
+
+    /// The round ends without these values: it would last too long, or they are probably nobody's.
+    pub(super) fn leave_unread(&mut self, generation: u64, left: &[(Slot, usize)]) {
+        if let Some(other) = self.generations.get_mut(&generation) {
+            other.has_unread |= !left.is_empty();
+        }
     }
 
     /// Takes in values of a generation, of the minutes that were asked for with the sizes that were shown.
@@ -165,11 +235,19 @@ impl Others {
             let entry = Entry { stamp, bytes };
             let decoded = codec.decode_beside(generation, slot, &value);
             self.has_news |= decoded.is_ok();
+            other.is_proven |= decoded.is_ok();
             let decoded = decoded.ok().map(|(decoded, earlier_key)| {
                 other.earlier_key = earlier_key;
                 decoded
             });
             other.note(slot, entry, decoded);
+        }
+        if other.is_proven {
+            self.doubts.remove(&generation);
+        } else {
+            let doubt = self.doubts.entry(generation).or_default();
+            doubt.in_vain = (doubt.in_vain + 1).min(LONGEST_PAUSE);
+            doubt.pause = 1 << doubt.in_vain;
         }
     }
 
@@ -177,7 +255,7 @@ impl Others {
     pub(super) fn known(&self) -> Vec<u64> {
         let is_known = |other: &Other| {
             let mut minutes = other.minutes.values();
-            !other.minutes.is_empty() && minutes.all(|minute| minute.last == Last::Covered)
+            !other.has_unread && !other.minutes.is_empty() && minutes.all(|minute| minute.last == Last::Covered)
         };
         self.shown().filter(|(_, other)| is_known(other)).map(|(&generation, _)| generation).collect()
     }
@@ -429,13 +507,59 @@ mod tests {
         others.begin(&alive(&[5, 6, 7]), &SLOTS);
         assert!([others.next(), others.next(), others.next()].iter().flatten().count() == 2);
         assert!(others.has_more && others.has_unknown());
-        let before = others.generations.keys().copied().collect::<Vec<_>>();
+        let read = |others: &Others| others.generations.keys().copied().collect::<Vec<_>>();
+        others.generations.values_mut().for_each(|other| other.is_proven = true);
         others.begin(&alive(&[7, 6, 5]), &SLOTS);
-        assert_eq!(others.generations.keys().copied().collect::<Vec<_>>(), before, "those that are read are kept");
+        assert_eq!(read(&others), [5, 6], "those that have proven something are kept");
         let mut others = Others::new();
         let shown = [(5, false), (6, true), (7, true)];
         others.begin(&shown.map(|(generation, is_alive)| OtherGeneration { generation, is_alive }), &SLOTS);
-        assert_eq!(others.generations.keys().copied().collect::<Vec<_>>(), [6, 7], "the living first");
+        assert_eq!(read(&others), [6, 7], "the living first");
+    }
+
+    #[test]
+    fn generations_that_are_made_up_cannot_hide_one_of_the_fleet() {
+        let shown_ids: Vec<_> = (100..120).chain([OTHER]).collect();
+        let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
+        let values = [value(&theirs, SLOTS[0], "a-1", &[11], true)];
+        let mut rounds = 0;
+        while !remembers(&mut others, 11) {
+            rounds += 1;
+            assert!(rounds <= 11, "each has its turn");
+            others.begin(&alive(&shown_ids), &SLOTS);
+            while let Some(generation) = others.next() {
+                let looked = match generation {
+                    OTHER => shown(&values, &SLOTS),
+                    _ => LookedBeside { minutes: vec![None; 3], writers: writers(1), wanting: 2 },
+                };
+                let unread = others.look(generation, &SLOTS, looked, ours().most_bytes_beside(), &ours());
+                others.read(generation, &unread, values.to_vec(), &ours());
+            }
+        }
+        for _ in 0..10 {
+            others.begin(&alive(&shown_ids), &SLOTS);
+            assert!(others.generations[&OTHER].is_shown, "it has proven itself, and stays");
+        }
+    }
+
+    #[test]
+    fn of_a_generation_without_proof_values_are_asked_for_ever_more_rarely() {
+        let mut others = Others::new();
+        let mut fetched = Vec::new();
+        for round in 0..150 {
+            others.begin(&alive(&[9]), &SLOTS);
+            let entry = Entry { stamp: Stamp(format!("x-{round}")), bytes: 500 };
+            let looked = LookedBeside { minutes: vec![Some(entry); 3], writers: writers(1), wanting: 0 };
+            let unread = others.look(9, &SLOTS, looked, 1000, &ours());
+            assert!(others.has_unknown());
+            if !unread.is_empty() {
+                fetched.push(round);
+                let junk = Stored { slot: SLOTS[0], stamp: Stamp(format!("x-{round}")), value: vec![0; 500] };
+                others.read(9, &unread[..1], vec![junk], &ours());
+                others.leave_unread(9, &unread[1..]);
+            }
+        }
+        assert_eq!(fetched, [0, 2, 6, 14, 30, 62, 126]);
     }
 
     #[test]

@@ -201,6 +201,31 @@ fn a_minute_that_the_store_lacks_is_news_if_anybody_is_in_it() {
 }
 
 #[test]
+fn newcomers_whom_the_store_has_lost_count_against_the_share_until_it_has_them_again() {
+    let (clock, store, _) = server_of_minutes(0);
+    let (headcount, mut worker, mut exchange) = exchange_at(&clock);
+    worker.tick();
+    let unpublished = || headcount.shared.state.read().ring.newcomers_unpublished();
+    assert!(headcount.admit("alice").is_admitted());
+    play(&mut exchange, &store, |_| ());
+    let older = store.backup();
+    assert!(headcount.admit("bob").is_admitted());
+    assert_eq!(unpublished(), 1);
+    play(&mut exchange, &store, |_| ());
+    assert_eq!(unpublished(), 0);
+    for lose in [&|| store.flush(), &|| store.become_as(&older)] as [&dyn Fn(); 2] {
+        lose();
+        let mut counted = 0;
+        play(&mut exchange, &store, |request| {
+            if matches!(request, Request::Publish(_)) {
+                counted = counted.max(unpublished());
+            }
+        });
+        assert_eq!((counted, unpublished()), (2, 0));
+    }
+}
+
+#[test]
 fn a_minute_that_was_asked_for_and_not_answered_is_missed() {
     let (headcount, mut worker, mut exchange) = exchange();
     worker.tick();

@@ -81,14 +81,15 @@ impl Connection {
     }
 
     /// The least goes first if there are too many: those that were never answered, by age, and then those whose last answer
-    /// is the longest ago. `None` if it cannot be spared, for one that ends anyway. Where proxies ask, neither can one that
-    /// waits for an answer, since whose check ends without an answer is admitted, nor one whose next request may be on its way.
-    pub(super) fn rank(&self, now: Instant, proxies_ask: bool) -> Option<(bool, Instant)> {
+    /// is the longest ago; last of all those that have just come to ask. `None` if it cannot be spared, for one that ends
+    /// anyway. Where proxies ask, neither can one that waits for an answer, since whose check ends without an answer is
+    /// admitted, nor one whose next request may be on its way.
+    pub(super) fn rank(&self, now: Instant, proxies_ask: bool) -> Option<(bool, bool, Instant)> {
         let state = self.state.lock();
         let is_asking = matches!(state.phase, Phase::New | Phase::Answering);
-        let is_in_use = is_asking || now.saturating_duration_since(state.since) < IN_USE;
-        let is_needed = (proxies_ask && is_in_use) || state.ending.is_some();
-        (!is_needed).then_some((state.has_been_answered, state.since))
+        let is_recent = now.saturating_duration_since(state.since) < IN_USE;
+        let is_needed = (proxies_ask && (is_asking || is_recent)) || state.ending.is_some();
+        (!is_needed).then_some((is_asking && is_recent, state.has_been_answered, state.since))
     }
 
     /// Ends the connection.

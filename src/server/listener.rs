@@ -109,6 +109,7 @@ impl Listener {
             };
             // Answers are small and waited for: they must not wait for an acknowledgement.
             let _ = stream.set_nodelay(true);
+            let purpose = self.purpose;
             let ticket = Ticket::of(&open);
             let (connection, router) = (Arc::clone(&ticket.connection), router.clone());
             let stream = TokioIo::new(Guarded::new(stream, Arc::clone(&connection)));
@@ -125,14 +126,16 @@ impl Listener {
                         Some(answer) => answer.await?,
                         None => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response(),
                     };
-                    if connection.answered() || is_too_long {
+                    // Who guesses an admin's token comes again for each try, and takes up no place between two.
+                    let is_wrong = purpose == Purpose::Admin && answer.status() == StatusCode::UNAUTHORIZED;
+                    if connection.answered() || is_too_long || is_wrong {
                         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                     }
                     Ok::<_, Infallible>(answer)
                 }
             });
             let serving = graceful.watch(http.serve_connection(stream, service));
-            let (headcount, purpose) = (headcount.clone(), self.purpose);
+            let headcount = headcount.clone();
             tokio::spawn(async move {
                 tokio::select! {
                     // What else a client does wrong is no news.

@@ -74,8 +74,8 @@ mod tests {
                 Recipe::Caddy,
                 vec![("dial_timeout", Recipe::Caddy.text()), ("response_header_timeout", Recipe::Caddy.text())],
             ),
-            ("envoy", Recipe::Envoy, vec![("cluster: headcount, timeout", envoy), ("connect_timeout", cluster)]),
-            ("haproxy", Recipe::Haproxy, vec![("timeout connect", gate), ("timeout server", gate), ("inter", gate)]),
+            ("envoy", Recipe::Envoy, vec![("per_try_timeout", envoy), ("connect_timeout", cluster)]),
+            ("haproxy", Recipe::Haproxy, vec![("timeout connect", gate), ("timeout server", gate)]),
         ];
         for ((name, waits), (place, recipe, words)) in RECIPES_WAIT.into_iter().zip(places) {
             assert_eq!(name, place);

@@ -547,7 +547,9 @@ fn text(value: &Value) -> Option<String> {
 /// Generations and whether they are alive, by turns; what is none of ours is left out.
 fn read_other_generations(generations: &[Value]) -> Vec<OtherGeneration> {
     let beside = |pair: &[Value]| {
-        let generation = u64::from_str_radix(&text(pair.first()?)?, 16).ok()?;
+        let name = text(pair.first()?)?;
+        // As servers write it: in other letters, our own would look like another.
+        let generation = u64::from_str_radix(&name, 16).ok().filter(|it| format!("{it:016x}") == name)?;
         Some(OtherGeneration { generation, is_alive: text(pair.get(1)?)? == "1" })
     };
     generations.chunks(2).filter_map(beside).collect()

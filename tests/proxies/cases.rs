@@ -563,7 +563,8 @@ fn silent(runtime: &Handle, kind: Kind, when: WhenSilent, gone: bool) {
         stack.headcount.process.pause();
     }
     let mut waits: Vec<Duration> = Vec::new();
-    for round in 0..10 {
+    let (rounds, longest) = if gone { (10, Duration::from_millis(150)) } else { (4, Duration::from_millis(1150)) };
+    for round in 0..rounds {
         let began = Instant::now();
         let answer = stack.ask("POST", "/play", "bob", &[], b"a body");
         waits.push(began.elapsed());
@@ -578,7 +579,7 @@ fn silent(runtime: &Handle, kind: Kind, when: WhenSilent, gone: bool) {
     }
     // The machine may be busy; at its best the recipe waits no longer than this.
     waits.sort();
-    assert!(waits[0] < Duration::from_millis(150) && waits[5] < Duration::from_secs(1), "{waits:?}");
+    assert!(waits[0] < longest && waits[rounds / 2] < longest + Duration::from_secs(1), "{waits:?}");
     if !gone {
         nobody_queues(runtime, kind, &stack, if when == WhenSilent::Closed { 503 } else { 200 });
         stack.headcount.process.signal("-CONT");
@@ -586,8 +587,8 @@ fn silent(runtime: &Handle, kind: Kind, when: WhenSilent, gone: bool) {
     }
 }
 
-/// A crowd at once, while headcount hangs. Where checks wait for each other, they would take turns at waiting for it: 3 s
-/// for these. The first crowd may, until the proxy has noticed.
+/// A crowd at once, while headcount hangs. Where checks wait for each other, they would take turns at waiting for it: 20 s
+/// for these, a hundred at a time. The first crowd may, until the proxy has noticed.
 #[allow(clippy::disallowed_methods)] // How long clients wait is what is asked.
 fn nobody_queues(runtime: &Handle, kind: Kind, stack: &Stack, expected: u16) {
     const CROWD: usize = 2_000;
@@ -598,7 +599,7 @@ fn nobody_queues(runtime: &Handle, kind: Kind, stack: &Stack, expected: u16) {
         assert_eq!(answered, CROWD, "so many were answered {expected}");
         began.elapsed()
     });
-    assert!(crowds[1..].iter().any(|took| *took < Duration::from_secs(2)), "{crowds:?}");
+    assert!(crowds[1..].iter().any(|took| *took < Duration::from_secs(4)), "{crowds:?}");
     stack.app.arrived();
 }
 

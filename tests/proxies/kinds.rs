@@ -52,7 +52,7 @@ impl Kind {
 
     /// Where a proxy that is at `at` speaks HTTP/2 without TLS.
     pub fn http2_at(self, mut at: SocketAddr) -> SocketAddr {
-        if self == Self::Nginx {
+        if matches!(self, Self::Nginx | Self::Caddy) {
             at.set_ip([127, 0, 0, 2].into());
         }
         at
@@ -66,8 +66,8 @@ impl Kind {
         match self {
             Self::Nginx => {
                 let closed = [("return 204;", "return 403;")];
-                let patient = [("100ms", "10s")];
-                // This version speaks one language an address.
+                let patient = [("timeout 1s;", "timeout 10s;"), ("timeout    1s;", "timeout    10s;")];
+                // This version speaks one language at an address.
                 let listen = format!("listen {at}; listen {} http2;", self.http2_at(*at));
                 let text = put_in(&recipe, &[("listen 80;", &listen)], &usual, when, &closed, &patient);
                 let (here, temporary) = (directory.display(), temporary(directory));
@@ -86,16 +86,19 @@ impl Kind {
                     "# respond \"headcount does not answer\" 503\n\t\t\treverse_proxy 127.0.0.1:8080",
                     "respond \"headcount does not answer\" 503",
                 )];
-                let patient = [("100ms", "10s")];
-                let site = format!("http://{at} {{\n\tbind 127.0.0.1\n");
-                let text = put_in(&recipe, &[("\n:80 {\n", &format!("\n{site}"))], &usual, when, &closed, &patient);
+                let patient = [("timeout 1s\n", "timeout 10s\n")];
+                // Both languages at one address would be another case of upgrades.
+                let http2 = self.http2_at(*at);
+                let site = |at: &SocketAddr| format!("\nhttp://{at} {{\n\tbind {}\n", at.ip());
+                let text = put_in(&recipe, &[("\n:80 {\n", &site(at))], &usual, when, &closed, &patient);
+                let (_, rules) = text.split_once(&site(at)).expect("the site");
+                let text = format!("{text}{}{rules}", site(&http2));
                 let global = "\n{\n\tservers {";
                 assert!(text.contains(global), "the recipe has no global options");
-                fs::write(
-                    &file,
-                    text.replace(global, "\n{\n\tadmin off\n\tauto_https off\n\tservers {\n\t\tprotocols h1 h2c"),
-                )
-                .unwrap();
+                let options = format!(
+                    "\n{{\n\tadmin off\n\tauto_https off\n\tservers {http2} {{\n\t\tprotocols h1 h2c\n\t}}\n\tservers {{"
+                );
+                fs::write(&file, text.replacen(global, &options, 1)).unwrap();
                 let mut command = Command::new("caddy");
                 command.args(["run", "--adapter", "caddyfile", "--config"]).arg(&file);
                 command.env("XDG_DATA_HOME", directory).env("XDG_CONFIG_HOME", directory);
@@ -103,13 +106,8 @@ impl Kind {
             }
             Self::Envoy => {
                 let closed = [("failure_mode_allow: true", "failure_mode_allow: false")];
-                let patient = [
-                    ("per_try_timeout: 0.1s", "per_try_timeout: 10s"),
-                    ("- timeout: 0.1s", "- timeout: 10s"),
-                    ("connect_timeout: 0.1s", "connect_timeout: 10s"),
-                    ("timeout: 5s", "timeout: 20s"),
-                    ("timeout: 6s", "timeout: 20s"),
-                ];
+                let patient =
+                    [("timeout: 1s", "timeout: 10s"), ("timeout: 5s", "timeout: 20s"), ("timeout: 6s", "timeout: 20s")];
                 let port = |place: &SocketAddr| format!("port_value: {}", place.port());
                 let gate = format!("\"@headcount-{}\"", at.port());
                 let listen = format!("address: 127.0.0.1, {} }}", port(at));
@@ -129,7 +127,12 @@ impl Kind {
             Self::Haproxy => {
                 let closed = [("# http-request return status 503", "http-request return status 503")];
                 // Its health check, too.
-                let patient = [("100ms", "10s"), ("nbsrv(headcount) gt 0", "always_true")];
+                let patient = [
+                    ("timeout connect 1s", "timeout connect 10s"),
+                    ("timeout server  1s", "timeout server  10s"),
+                    ("inter 100ms", "inter 10s"),
+                    ("nbsrv(headcount) gt 0", "always_true"),
+                ];
                 let listen = format!("bind {at}");
                 let script = directory.join("headcount.lua").display().to_string();
                 let gate = format!("abns@headcount-{}", at.port());

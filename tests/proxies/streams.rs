@@ -5,7 +5,7 @@ use hyper::body::Bytes;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::net::SocketAddr;
-use tokio::net::TcpStream;
+use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
 /// Asks for `/play` so often on each of so many connections, without waiting for answers. Each token asks on a stream of
@@ -17,8 +17,11 @@ pub async fn ask(
     tokens: &'static [&str],
 ) -> Vec<(&'static str, u16)> {
     let mut answers = JoinSet::new();
-    for _ in 0..connections {
-        let socket = TcpStream::connect(at).await.expect("the proxy listens");
+    for nth in 0..connections {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        // A client each: a recipe may bound what one asks a second.
+        socket.bind(([127, 0, 1, nth as u8], 0).into()).expect("an address of this machine");
+        let socket = socket.connect(at).await.expect("the proxy listens");
         let (sender, connection) =
             handshake(TokioExecutor::new(), TokioIo::new(socket)).await.expect("the proxy speaks HTTP/2");
         tokio::spawn(connection);
