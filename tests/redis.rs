@@ -586,6 +586,28 @@ async fn a_write_after_an_outdated_version_changes_nothing() {
     }
 }
 
+/// Servers write generations as sixteen digits in small letters. In others, our own would look like another one's.
+#[tokio::test]
+async fn a_generation_in_other_letters_is_none() {
+    let redis = Redis::start();
+    let writer = Writer::new(&redis.url(), "one", SMALL);
+    let look = || async {
+        match writer.ask(Request::Look { slots: vec![MINUTE], names: 0, wants: false }).await.unwrap() {
+            Reply::Looked(looked) => looked.other_generations,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(look().await.is_empty());
+    let [key] = redis.ask::<Vec<String>>(&["KEYS", "*:generations"]).try_into().unwrap();
+    let own: Vec<String> = redis.ask(&["ZRANGE", &key, "0", "-1"]);
+    let now: f64 = redis.ask(&["ZSCORE", &key, &own[0]]);
+    for name in ["00000000000000AB", "+0000000000000ab", "0x000000000000ab", "00000000000000ab"] {
+        let _: i64 = redis.ask(&["ZADD", &key, &now.to_string(), name]);
+    }
+    let shown: Vec<_> = look().await.into_iter().map(|other| other.generation).collect();
+    assert_eq!(shown, [0xab]);
+}
+
 /// Both find the version unchanged and stage their values: the script decides, and not the question before it.
 #[tokio::test]
 async fn of_two_servers_that_write_at_once_one_wins() {

@@ -59,8 +59,8 @@ mod tests {
     fn each_recipe_waits_as_long_as_it_says_and_as_its_constant() {
         let gate = Recipe::Haproxy.text().split("\nbackend headcount\n").nth(1).unwrap();
         let envoy = Recipe::Envoy.text();
-        let (_, cluster) = envoy.split_once("- name: headcount\n").unwrap();
-        let cluster = cluster.split("- name: ").next().unwrap();
+        let (_, cluster) = envoy.split_once("\n    - name: headcount\n").unwrap();
+        let cluster = cluster.split("\n    - name: ").next().unwrap();
         let places: [Place; 4] = [
             (
                 "nginx",
