@@ -95,6 +95,23 @@ pub struct Override {
     pub withdrawn: bool,
 }
 
+#[cfg(test)]
+impl Override {
+    /// An order of one server with a number of the test's choice.
+    pub(crate) fn numbered(number: u64, mode: OverrideMode, until: Timestamp) -> Self {
+        Self {
+            version: Version { number, writer: "w".into() },
+            mode,
+            max_active_users: None,
+            until,
+            remembered_until: until,
+            by: None,
+            reason: None,
+            withdrawn: false,
+        }
+    }
+}
+
 impl Override {
     /// The word that takes this override back, a version later.
     pub(crate) fn withdraw(&self, version: Version) -> Self {

@@ -44,20 +44,6 @@ fn renewal(active_users: f64, nodes: u64) -> Renewal {
     }
 }
 
-fn an_override(number: u64, mode: OverrideMode, until: Timestamp) -> Override {
-    let version = Version { number, writer: "w".into() };
-    Override {
-        version,
-        mode,
-        max_active_users: None,
-        until,
-        remembered_until: until,
-        by: None,
-        reason: None,
-        withdrawn: false,
-    }
-}
-
 #[test]
 fn alone_the_room_is_what_the_estimate_leaves() {
     let room = alone(2);
@@ -277,9 +263,9 @@ fn who_cannot_be_verified_passes_unless_newcomers_may_not() {
         room.limits.on_outage = on_outage;
         assert_eq!(room.lets_unknown_pass(), passes, "{on_outage:?}");
     }
-    room.heed(an_override(1, OverrideMode::Throttling, LATER), NOW);
+    room.heed(Override::numbered(1, OverrideMode::Throttling, LATER), NOW);
     assert!(!room.lets_unknown_pass());
-    room.heed(an_override(2, OverrideMode::Open, LATER), NOW);
+    room.heed(Override::numbered(2, OverrideMode::Open, LATER), NOW);
     room.limits.on_outage = OnOutage::Closed;
     assert!(room.lets_unknown_pass());
 }
@@ -287,7 +273,7 @@ fn who_cannot_be_verified_passes_unless_newcomers_may_not() {
 #[test]
 fn an_override_forces_the_mode_and_ends_by_itself() {
     let mut room = alone(1);
-    assert!(room.heed(an_override(1, OverrideMode::Throttling, LATER), NOW));
+    assert!(room.heed(Override::numbered(1, OverrideMode::Throttling, LATER), NOW));
     assert_eq!(room.seat(0.0, true), Seat::Taken);
     assert_eq!(room.seat(0.0, false), Seat::Warming);
     assert_eq!(room.settle(0.0, NOW), Some(Mode::Throttling));
@@ -300,9 +286,9 @@ fn an_override_forces_the_mode_and_ends_by_itself() {
 #[test]
 fn the_latest_override_wins_and_a_withdrawn_one_does_not_come_back() {
     let mut room = alone(1);
-    let open = an_override(5, OverrideMode::Open, LATER);
+    let open = Override::numbered(5, OverrideMode::Open, LATER);
     assert!(room.heed(open.clone(), NOW));
-    assert!(!room.heed(an_override(4, OverrideMode::Throttling, LATER), NOW));
+    assert!(!room.heed(Override::numbered(4, OverrideMode::Throttling, LATER), NOW));
     assert!(room.heed(open.withdraw(Version { number: 6, writer: "w".into() }), NOW));
     assert!(!room.heed(open, NOW));
     assert_eq!(room.seat(9.0, true), Seat::Taken);
@@ -313,13 +299,13 @@ fn the_latest_override_wins_and_a_withdrawn_one_does_not_come_back() {
 #[test]
 fn an_override_that_has_ended_is_remembered_for_as_long_as_those_it_superseded() {
     let (mut room, much_later) = (alone(1), LATER.plus(Duration::from_secs(60)));
-    let open = an_override(5, OverrideMode::Open, much_later);
+    let open = Override::numbered(5, OverrideMode::Open, much_later);
     assert!(room.heed(open.clone(), NOW));
-    assert!(room.heed(an_override(6, OverrideMode::Throttling, LATER), NOW));
+    assert!(room.heed(Override::numbered(6, OverrideMode::Throttling, LATER), NOW));
     assert!(room.expire(LATER));
     assert!(!room.heed(open.clone(), LATER), "it was superseded");
     assert_eq!(room.seat(9.0, true), Seat::Taken);
-    assert!(room.heed(an_override(7, OverrideMode::Throttling, LATER.plus(Duration::from_secs(1))), LATER));
+    assert!(room.heed(Override::numbered(7, OverrideMode::Throttling, LATER.plus(Duration::from_secs(1))), LATER));
     let third = room.operator().unwrap().clone();
     assert!(room.heed(third.withdraw(Version { number: 8, writer: "w".into() }), LATER));
     assert!(!room.heed(open, LATER));
@@ -332,7 +318,7 @@ fn an_override_that_has_ended_is_remembered_for_as_long_as_those_it_superseded()
 fn a_later_override_that_comes_first_is_remembered_until_the_older_one_ends() {
     let (mut room, much_later) = (alone(1), LATER.plus(Duration::from_secs(60)));
     let (open, shut) =
-        (an_override(5, OverrideMode::Open, much_later), an_override(6, OverrideMode::Throttling, LATER));
+        (Override::numbered(5, OverrideMode::Open, much_later), Override::numbered(6, OverrideMode::Throttling, LATER));
     assert!(room.heed(shut.clone(), NOW));
     assert!(!room.heed(open.clone(), NOW));
     assert_eq!(room.operator().unwrap().until, LATER);
@@ -348,18 +334,18 @@ fn a_later_override_that_comes_first_is_remembered_until_the_older_one_ends() {
 #[test]
 fn a_later_override_ends_an_older_one_even_if_it_has_ended_itself() {
     let (mut room, much_later) = (alone(1), LATER.plus(Duration::from_secs(60)));
-    assert!(room.heed(an_override(5, OverrideMode::Open, much_later), NOW));
-    assert!(room.heed(an_override(6, OverrideMode::Throttling, LATER), LATER), "heard of too late");
+    assert!(room.heed(Override::numbered(5, OverrideMode::Open, much_later), NOW));
+    assert!(room.heed(Override::numbered(6, OverrideMode::Throttling, LATER), LATER), "heard of too late");
     assert_eq!((room.seat(9.0, true), room.seat(0.0, true)), (Seat::Taken, Seat::Free));
     let operator = room.operator().unwrap();
     assert!(operator.withdrawn && operator.version.number == 6 && operator.until == much_later);
-    assert!(!alone(1).heed(an_override(6, OverrideMode::Open, LATER), LATER), "nothing to remember");
+    assert!(!alone(1).heed(Override::numbered(6, OverrideMode::Open, LATER), LATER), "nothing to remember");
 }
 
 #[test]
 fn an_override_of_x_moves_the_room_and_nothing_else() {
     let mut room = alone(10);
-    let mut more = an_override(1, OverrideMode::Auto, LATER);
+    let mut more = Override::numbered(1, OverrideMode::Auto, LATER);
     more.max_active_users = Some(20);
     room.heed(more, NOW);
     assert_eq!(room.room(15.0), 5);
@@ -369,8 +355,8 @@ fn an_override_of_x_moves_the_room_and_nothing_else() {
 #[test]
 fn of_two_overrides_of_one_number_the_writer_decides_and_none_counts_twice() {
     let mut room = alone(1);
-    let mut open = an_override(5, OverrideMode::Open, LATER);
-    assert!(!room.heed(an_override(5, OverrideMode::Open, NOW), NOW), "its end has come");
+    let mut open = Override::numbered(5, OverrideMode::Open, LATER);
+    assert!(!room.heed(Override::numbered(5, OverrideMode::Open, NOW), NOW), "its end has come");
     assert!(room.heed(open.clone(), NOW));
     assert!(!room.heed(open.clone(), NOW));
     open.version.writer = "x".into();
@@ -518,7 +504,7 @@ fn a_server_that_is_cut_off_reckons_with_the_seats_it_holds() {
 
 #[test]
 fn an_override_ends_elsewhere_when_it_ends_here() {
-    let order = an_override(7, OverrideMode::Throttling, LATER);
+    let order = Override::numbered(7, OverrideMode::Throttling, LATER);
     let travelled: Override = serde_json::from_str(&serde_json::to_string(&order).unwrap()).unwrap();
     assert_eq!(travelled, order);
 }

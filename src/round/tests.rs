@@ -3,7 +3,6 @@
 use super::*;
 use crate::fleet_mac::FleetMac;
 use crate::headcount::Worker;
-use crate::room::Version;
 use crate::time::{Clock, ManualClock, Timestamp};
 use crate::{MemoryStore, OverrideMode, OverrideOrder};
 
@@ -361,26 +360,11 @@ fn operator_after(headcount: &Headcount, exchange: &mut Exchange, bytes: &[u8]) 
     }
 }
 
-fn opens(number: u64, until: Timestamp) -> Override {
-    let version = Version { number, writer: "zzz".into() };
-    let mode = OverrideMode::Open;
-    Override {
-        version,
-        mode,
-        max_active_users: None,
-        until,
-        remembered_until: until,
-        by: None,
-        reason: None,
-        withdrawn: false,
-    }
-}
-
 #[test]
 fn an_override_that_no_server_has_written_is_counted_and_removed() {
     let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
     let (headcount, _worker, mut exchange) = exchange_at(&clock);
-    let forged = opens(u64::MAX, clock.wall().plus(60 * SECOND));
+    let forged = Override::numbered(u64::MAX, OverrideMode::Open, clock.wall().plus(60 * SECOND));
     let stranger = FleetMac::new(&crate::fingerprint::FingerprintKey::new(b"a stranger's own key").unwrap(), 7);
     let unproven = serde_json::to_vec(&forged).unwrap();
     for bytes in [&unproven[..], &stored_override(&forged, &stranger), b"!", b"\xff", &vec![b'x'; 5000]] {
@@ -415,7 +399,7 @@ fn an_override_of_a_version_that_no_clock_has_given_is_left_alone() {
         (now + day + 1, OverrideMode::Auto),
         (now + day, OverrideMode::Open),
     ] {
-        let bytes = stored_override(&opens(number, until), exchange.round.codec.mac());
+        let bytes = stored_override(&Override::numbered(number, OverrideMode::Open, until), exchange.round.codec.mac());
         assert_eq!(operator_after(&headcount, &mut exchange, &bytes), Some(bytes), "it may be a clock that is wrong");
         assert_eq!(headcount.status().operator.mode, mode, "{number}");
     }
@@ -427,7 +411,8 @@ fn an_override_of_a_version_that_no_clock_has_given_is_left_alone() {
         reason: None,
     };
     headcount.set_override(closes).unwrap();
-    let impossible = stored_override(&opens(u64::MAX, until), exchange.round.codec.mac());
+    let impossible =
+        stored_override(&Override::numbered(u64::MAX, OverrideMode::Open, until), exchange.round.codec.mac());
     assert_ne!(operator_after(&headcount, &mut exchange, &impossible), Some(impossible), "the operator's word wins");
     assert_eq!(headcount.status().operator.mode, OverrideMode::Throttling);
 }
