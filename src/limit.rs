@@ -34,9 +34,9 @@ mod store;
 pub use crate::limiter_status::LimiterStatus;
 pub use answer::{Answer, AnsweredBy, Because, Reservation, Verdict};
 pub use ask::Ask;
-#[cfg(feature = "tower")]
-pub(crate) use limiter::Granted;
 pub use limiter::{AskError, Joint, Limiter, OnStoreError, Store};
+#[cfg(feature = "tower")]
+pub(crate) use limiter::{Granted, Silent};
 pub use named::{
     Nginx, classdojo, cloudflare, fixed_window, governor, guava_bursty, guava_warming_up, leaky_bucket, leaky_queue,
     next_free_ticket, nginx, producer_consumer, redis_cell, resilience4j_atomic, resilience4j_semaphore,

@@ -307,6 +307,37 @@ fn a_store_that_is_away_is_answered_as_the_limit_says() {
 }
 
 #[test]
+#[allow(clippy::disallowed_methods)] // It hangs in real time.
+fn a_redis_that_hangs_is_waited_for_once_however_many_limits_ask_it() {
+    let redis = Redis::start();
+    let rules = [(); 12].iter().enumerate().map(|(nth, ())| {
+        let more = "rate = \"9/1h\"\nstore = \"redis\"\nwithin = \"1s\"";
+        limit(&nth.to_string(), &format!("key = \"header:X-{nth}\"\nshadow = {}\n{more}", nth % 3 == 1))
+    });
+    let rules: String = rules.collect();
+    let text = rules + &format!("[redis]\nurl = {:?}\n[token]\nsecret = \"sixteen bytes, at least\"\n", redis.url());
+    let state = tempdir().unwrap();
+    let server = start(state.path(), 100, &text);
+    // Of another key each: a list of one key would be one step.
+    let keys: Vec<_> = (0..12).map(|nth| (format!("X-{nth}"), nth.to_string())).collect();
+    let keys: Vec<_> = keys.iter().map(|(name, key)| (name.as_str(), key.as_str())).collect();
+    let errors = || -> Vec<_> {
+        let limits = limits(&server);
+        limits.as_array().unwrap().iter().map(|limit| limit["store_errors"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(ask(&server, "/", "alice", &keys).status, 200);
+    let before = errors();
+    redis.process.signal("-STOP");
+    let begun = std::time::Instant::now();
+    let answer = ask(&server, "/", "alice", &keys);
+    let took = begun.elapsed();
+    redis.process.signal("-CONT");
+    assert_eq!(answer.status, 200);
+    assert!(took < std::time::Duration::from_secs(6), "{took:?} for twelve limits that wait a second");
+    assert!(errors().iter().zip(before).all(|(now, before)| *now == before + 1), "each counts it: {:?}", errors());
+}
+
+#[test]
 fn a_wait_holds_the_answer_back_and_no_longer_than_it_says() {
     let state = tempdir().unwrap();
     let server =

@@ -5,7 +5,7 @@ use super::judge::Asked;
 use super::quota::Quotas;
 use crate::config::{A_PATH, ConfigError, Enforcement, LimitKey, OnMissingKey, PathPatterns, lenient, without_query};
 use crate::headcount::Headcount;
-use crate::limit::{Answer, Ask, Granted, Joint, Limiter};
+use crate::limit::{Answer, Ask, Granted, Joint, Limiter, Silent};
 use http::{HeaderMap, Method};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -401,10 +401,11 @@ impl Limits {
         self.refuse_denied(concerned, Ask::ONE)?;
         let mut quotas = Quotas::default();
         let mut granted = Vec::new();
+        let mut silent = Silent::default();
         for step in concerned.keys.chunk_by(|one, next| self.is_one_step(one, next)) {
             let asks: Vec<_> =
                 step.iter().map(|(place, key)| (&self.0[*place].limiter, key, self.0[*place].ask())).collect();
-            let joint = match Limiter::wait_all(&asks).await {
+            let joint = match Limiter::wait_all_unless_silent(&asks, &mut silent).await {
                 Ok(joint) => joint,
                 Err(error) => {
                     self.0[step[0].0].tell_once(&error.to_string());

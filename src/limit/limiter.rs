@@ -318,10 +318,17 @@ impl Limiter {
     /// # Errors
     /// [`AskError::NoCommonStore`] unless all are in memory, or all on one Redis connection.
     pub async fn ask_all<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> Result<Joint, AskError> {
+        Self::ask_all_unless_silent(asks, &mut Silent::default()).await
+    }
+
+    async fn ask_all_unless_silent<K: AsRef<[u8]>>(
+        asks: &[(&Self, K, Ask)],
+        silent: &mut Silent,
+    ) -> Result<Joint, AskError> {
         let (looking, enforcing): (Vec<_>, Vec<_>) = (0..asks.len()).partition(|&nth| asks[nth].0.shared.shadow);
         let place = |nth: usize| (asks[nth].0, asks[nth].1.as_ref(), asks[nth].2);
         let step: Vec<_> = enforcing.iter().map(|&nth| place(nth)).collect();
-        let given = match Store::ask_all(&step).await? {
+        let given = match silent.ask_all(&step).await? {
             Ok(answers) => answers,
             Err(error) => Self::all_without_store(&step, &error),
         };
@@ -346,7 +353,13 @@ impl Limiter {
         let mut looked = Vec::new();
         for nth in looking {
             let (limiter, key, ask) = place(nth);
-            answers[nth] = limiter.ask(key, if granted { ask } else { ask.peek() }).await?;
+            let ask = if granted { ask } else { ask.peek() };
+            let answer = match silent.ask_all(&[(limiter, key, ask)]).await? {
+                Ok(mut answers) => answers.pop().expect("one answer to one question"),
+                Err(error) => limiter.resolve(key, ask, Err(error)),
+            };
+            limiter.count(ask, &answer);
+            answers[nth] = limiter.shown(answer);
             looked.push(Given::of(limiter, key, None, &answers[nth]));
         }
         Ok(Joint::of(answers, turn.keep().into_iter().chain(looked).collect()))
@@ -363,7 +376,15 @@ impl Limiter {
     /// # Panics
     /// Outside a tokio runtime with timers.
     pub async fn wait_all<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> Result<Joint, AskError> {
-        let mut joint = Self::ask_all(asks).await?;
+        Self::wait_all_unless_silent(asks, &mut Silent::default()).await
+    }
+
+    /// As [`wait_all`](Self::wait_all), for one of several lists of a request.
+    pub(crate) async fn wait_all_unless_silent<K: AsRef<[u8]>>(
+        asks: &[(&Self, K, Ask)],
+        silent: &mut Silent,
+    ) -> Result<Joint, AskError> {
+        let mut joint = Self::ask_all_unless_silent(asks, silent).await?;
         let takes = asks.iter().any(|(.., ask)| ask.mode == Mode::Take);
         if let (Verdict::After(_), true) = (joint.verdict, takes) {
             let last = joint.given.iter().map(|given| given.turn).max().unwrap_or_else(Instant::now);
@@ -688,6 +709,37 @@ enum Unanswered {
     TooManyKeys(#[from] TooManyKeys),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// The Redis that has not answered a request: the request's other limiters there do not wait for it again. A database may
+/// be late with one key alone, and is asked for the others.
+#[derive(Default)]
+pub(crate) struct Silent {
+    #[cfg(feature = "redis")]
+    redis: Option<(Redis, StoreError)>,
+}
+
+impl Silent {
+    /// The answers of a list whose limiters share a store.
+    async fn ask_all<K: AsRef<[u8]>>(
+        &mut self,
+        asks: &[(&Limiter, K, Ask)],
+    ) -> Result<Result<Vec<Answer>, Unanswered>, AskError> {
+        #[cfg(feature = "redis")]
+        if let Some(store) = asks.first().and_then(|(limiter, ..)| limiter.shared.store.redis()) {
+            if let Some((_, error)) = self.redis.as_ref().filter(|(silent, _)| silent.shares_connection(store)) {
+                return Ok(Err(error.clone().into()));
+            }
+            let answers = Store::ask_all(asks).await?;
+            if let Err(Unanswered::Store(error)) = &answers
+                && (error.is_timeout() || error.is_unavailable())
+            {
+                self.redis = Some((store.clone(), error.clone()));
+            }
+            return Ok(answers);
+        }
+        Store::ask_all(asks).await
+    }
 }
 
 /// What is given back to a limiter.
