@@ -1,6 +1,8 @@
 //! Verified tokens behind a real `headcount serve`: keys in files, keys from a URL, and what strangers get.
 #![cfg(feature = "server")]
 
+#[path = "support/signer.rs"]
+mod signer;
 mod support;
 
 use base64::Engine;
@@ -8,9 +10,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, encode};
 use parking_lot::Mutex;
-use rsa::pkcs1::EncodeRsaPrivateKey;
-use rsa::pkcs8::EncodePublicKey;
 use serde_json::{Value, json};
+use signer::{EXP, Signer};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -21,8 +22,6 @@ use support::{Redis, Server, get, request, wait_for};
 use tempfile::tempdir;
 
 const SECRET: &[u8] = b"thirty-two bytes or more, said RFC 7518";
-/// Seconds since 1970: in 2096.
-const EXP: u64 = 4_000_000_000;
 
 fn signed(claims: &Value) -> String {
     encode(&Header::default(), claims, &EncodingKey::from_secret(SECRET)).unwrap()
@@ -255,45 +254,6 @@ fn a_set_that_is_none_is_refused_and_a_stop_waits_for_no_fetch() {
     assert!(status.success() && !waiting.logged().contains("cannot be fetched"), "{}", waiting.logged());
 }
 
-/// Who signs, and the file by which it is verified.
-struct Signer {
-    algorithm: Algorithm,
-    key: EncodingKey,
-    file: String,
-}
-
-impl Signer {
-    /// With a key of its own.
-    fn new(algorithm: Algorithm) -> Self {
-        let pair = |kind| rcgen::KeyPair::generate_for(kind).unwrap();
-        let (key, file) = match algorithm {
-            Algorithm::RS256 => {
-                let key = rsa::RsaPrivateKey::new(&mut rsa::rand_core::OsRng, 2048).unwrap();
-                let private = key.to_pkcs1_pem(rsa::pkcs1::LineEnding::LF).unwrap();
-                let public = key.to_public_key().to_public_key_pem(rsa::pkcs8::LineEnding::LF).unwrap();
-                (EncodingKey::from_rsa_pem(private.as_bytes()).unwrap(), public)
-            }
-            Algorithm::ES256 => {
-                let pair = pair(&rcgen::PKCS_ECDSA_P256_SHA256);
-                (EncodingKey::from_ec_pem(pair.serialize_pem().as_bytes()).unwrap(), pair.public_key_pem())
-            }
-            Algorithm::EdDSA => {
-                let pair = pair(&rcgen::PKCS_ED25519);
-                (EncodingKey::from_ed_pem(pair.serialize_pem().as_bytes()).unwrap(), pair.public_key_pem())
-            }
-            _ => {
-                let secret = format!("{:064x}", fastrand::u128(..));
-                (EncodingKey::from_secret(secret.as_bytes()), secret)
-            }
-        };
-        Self { algorithm, key, file }
-    }
-
-    fn sign(&self, claims: &Value) -> String {
-        encode(&Header::new(self.algorithm), claims, &self.key).unwrap()
-    }
-}
-
 /// FAULTS 35.
 #[test]
 fn a_flood_of_random_tokens_moves_nothing() {
@@ -342,16 +302,6 @@ fn flood_with_random_tokens(algorithm: Algorithm) {
     assert!(moved < 0.01, "{algorithm:?}: the estimate moved by {:.2} %", 100.0 * moved);
 }
 
-/// A token of the signer's form with a signature of random bytes: as costly to refuse as a good one is to accept.
-fn forged(signer: &Signer, nth: usize) -> String {
-    let claims = json!({"sub": format!("user-{nth}-{:x}", fastrand::u64(..)), "exp": EXP}).to_string();
-    let bytes = if signer.algorithm == Algorithm::RS256 { 256 } else { 64 };
-    // Below any modulus.
-    let signature: Vec<u8> = (0..bytes).map(|place| if place == 0 { 0 } else { fastrand::u8(..) }).collect();
-    let header = json!({"typ": "JWT", "alg": signer.algorithm}).to_string();
-    [header.as_bytes(), claims.as_bytes(), &signature].map(|part| URL_SAFE_NO_PAD.encode(part)).join(".")
-}
-
 #[test]
 fn an_address_that_forges_tokens_is_limited_before_they_are_verified_and_its_neighbours_carry_on() {
     let signer = Signer::new(Algorithm::ES256);
@@ -372,21 +322,21 @@ fn an_address_that_forges_tokens_is_limited_before_they_are_verified_and_its_nei
     };
     let said = |decision: &str, limit: &str| (decision.to_owned(), limit.to_owned());
     let good = |user: &str| signer.sign(&json!({"sub": user, "exp": EXP}));
-    let (alice, bad) = (good("alice"), forged(&signer, 0));
+    let (alice, bad) = (good("alice"), signer.forged(0));
     assert_eq!(decide(&alice, "203.0.113.1"), said("newcomer", ""));
     for _ in 0..10 {
         assert_eq!(decide(&bad, "203.0.113.1"), said("invalid", ""), "the same token costs its address once");
     }
     for nth in 1..5 {
-        assert_eq!(decide(&forged(&signer, nth), "203.0.113.1"), said("invalid", ""), "{nth}");
+        assert_eq!(decide(&signer.forged(nth), "203.0.113.1"), said("invalid", ""), "{nth}");
     }
     for nth in 5..20 {
-        assert_eq!(decide(&forged(&signer, nth), "203.0.113.1"), said("limited", "forgers"), "{nth}");
+        assert_eq!(decide(&signer.forged(nth), "203.0.113.1"), said("limited", "forgers"), "{nth}");
     }
     assert_eq!(decide(&alice, "203.0.113.1"), said("seen", ""), "her token was verified before");
     assert_eq!(decide(&good("bob"), "203.0.113.1"), said("limited", "forgers"), "his was not");
     assert_eq!(decide(&good("bob"), "203.0.113.2"), said("newcomer", ""));
-    assert_eq!(decide(&forged(&signer, 20), "203.0.113.2"), said("invalid", ""));
+    assert_eq!(decide(&signer.forged(20), "203.0.113.2"), said("invalid", ""));
     let decisions = &server.status()["decisions"];
     assert_eq!((&decisions["limited"], &decisions["invalid"]), (&json!(16), &json!(15)));
 }
@@ -421,91 +371,5 @@ fn valid_tokens_whose_clients_have_gone_are_not_charged_as_refusals() {
     });
     for nth in 0..30 {
         assert_eq!(server.decide(&good(format!("late {nth}"))), "newcomer", "{nth}: nothing is charged");
-    }
-}
-
-/// How long checks of valid users take while 7,300 forged RS256 tokens a second come from one address over 96 connections, or
-/// as many as are answered:
-/// `cargo test --features full --test identity p99_of_valid_users -- --ignored --nocapture`; `HEADCOUNT_PROGRAM` measures
-/// another build.
-#[test]
-#[ignore = "a measurement"]
-#[allow(clippy::disallowed_methods)] // In real time.
-fn the_p99_of_valid_users_under_a_flood_of_forged_tokens() {
-    if let Some(program) = std::env::var_os("HEADCOUNT_PROGRAM") {
-        support::PROGRAM.set(program.into()).unwrap();
-    }
-    let with_limit = std::env::var_os("HEADCOUNT_PROGRAM").is_none();
-    let signer = Signer::new(Algorithm::RS256);
-    let limit =
-        "[[limit]]\nname = \"forgers\"\nkey = \"client_ip\"\nrate = \"600/1m\"\napplies_to = \"refused\"\n".to_owned();
-    for (title, limit) in
-        [("no limit", String::new()), ("600/1m refused", limit)].into_iter().take(1 + usize::from(with_limit))
-    {
-        let state = tempdir().unwrap();
-        let key = state.path().join("the.key");
-        std::fs::write(&key, &signer.file).unwrap();
-        let file = state.path().join("headcount.toml");
-        let trust = "[server]\ntrusted_proxies = [\"127.0.0.1\"]";
-        std::fs::write(&file, format!("{trust}\n[token.jwt]\nkeys = [{key:?}]\n{limit}")).unwrap();
-        let server = Server::start(state.path(), &["-c", file.to_str().unwrap(), "--max-active-users", "20000"], &[]);
-        let headers = |token: &str, address: &str| {
-            vec![
-                ("Authorization".to_owned(), format!("Bearer {token}")),
-                ("X-Forwarded-For".to_owned(), address.to_owned()),
-            ]
-        };
-        let user = |nth: usize| signer.sign(&json!({"sub": format!("valid-{nth}"), "exp": EXP}));
-        let known = user(0);
-        flood(server.check, u64::MAX, &[headers(&known, "198.51.100.1")]);
-        let fresh: Vec<_> = (1..=400).map(user).collect();
-        let flooding: Vec<_> = (0..60_000).map(|nth| headers(&forged(&signer, nth), "203.0.113.1")).collect();
-        let ended = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let attack = scope.spawn(|| {
-                let (begun, all) = (std::time::Instant::now(), Mutex::new(std::collections::BTreeMap::new()));
-                // Four connections each: more are under way than may wait to be verified.
-                std::thread::scope(|scope| {
-                    let (all, server) = (&all, &server);
-                    for part in flooding.chunks(flooding.len() / 24) {
-                        scope.spawn(move || {
-                            for (answer, count) in flood(server.check, 7300 / 24, part) {
-                                *all.lock().entry(answer).or_insert(0) += count;
-                            }
-                        });
-                    }
-                });
-                ended.store(true, Relaxed);
-                let (answers, seconds) = (all.into_inner(), begun.elapsed().as_secs_f64());
-                println!("{title}: {:.0} forged a second: {answers:?}", answers.values().sum::<u64>() as f64 / seconds);
-            });
-            std::thread::sleep(std::time::Duration::from_secs(1));
-            let measure = |what: &str, tokens: &mut dyn Iterator<Item = &String>| {
-                let (mut times, mut refused) = (Vec::new(), 0);
-                for token in tokens {
-                    if ended.load(Relaxed) {
-                        break;
-                    }
-                    let begun = std::time::Instant::now();
-                    let answers = flood(server.check, u64::MAX, &[headers(token, "198.51.100.1")]);
-                    times.push(begun.elapsed().as_secs_f64() * 1000.0);
-                    refused += answers.into_iter().filter(|((status, _), _)| *status != 200).count();
-                    std::thread::sleep(std::time::Duration::from_millis(5));
-                }
-                assert!(!times.is_empty(), "the flood has ended before {what} were measured");
-                times.sort_by(f64::total_cmp);
-                let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
-                println!(
-                    "{title}: {what}: {} checks, {refused} refused, p50 {:.1} ms, p99 {:.1} ms, longest {:.1} ms",
-                    times.len(),
-                    at(0.5),
-                    at(0.99),
-                    at(1.0)
-                );
-            };
-            measure("tokens that come again", &mut std::iter::repeat_n(&known, 200));
-            measure("tokens that come first", &mut fresh.iter());
-            attack.join().unwrap();
-        });
     }
 }
