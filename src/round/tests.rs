@@ -574,6 +574,41 @@ fn play(exchange: &mut Exchange, store: &MemoryStore, mut see: impl FnMut(&Reque
     }
 }
 
+/// What a round does so long after its look, when it has read values of another generation and so many are left.
+fn after_values_beside(left: usize, later: Duration) -> Next {
+    let (clock, store, _) = server_of_minutes(3);
+    let builder = Headcount::builder().max_active_users(5000).capacity(32_768).secret("the key of the whole fleet");
+    let (headcount, _worker) = builder.clock(Arc::clone(&clock)).build().unwrap();
+    let Exchange { identity, mut round, .. } = headcount.exchange_by("test", "", Protocol::HEADCOUNT);
+    let now = clock.monotonic();
+    let mut request = round.begin(now);
+    loop {
+        let reply = store.answer(&identity, request);
+        if let (Phase::FetchingBeside { left: waiting, .. }, Reply::Fetched(values)) = (&mut round.phase, &reply) {
+            *waiting = vec![(values[0].slot, 100); left];
+            let bytes: usize = values.iter().map(|value| value.value.len()).sum();
+            let next = round.answer(Ok(reply), now + later);
+            assert_eq!(headcount.status().sync.bytes_received, bytes as u64);
+            return next;
+        }
+        match round.answer(Ok(reply), now) {
+            Next::Ask(next) => request = next,
+            Next::Done(outcome) => panic!("{outcome:?} without a value of another generation"),
+        }
+    }
+}
+
+#[test]
+fn own_minutes_wait_for_those_of_another_generation_for_a_period_and_no_longer() {
+    let late = SECOND + Duration::from_millis(1);
+    let next = after_values_beside(1, SECOND);
+    assert!(matches!(next, Next::Ask(Request::FetchBeside { .. })), "{next:?}");
+    let next = after_values_beside(1, late);
+    assert!(matches!(next, Next::Done(Outcome::Timeout)), "there are no own ones: {next:?}");
+    let next = after_values_beside(0, late);
+    assert!(matches!(next, Next::Done(Outcome::Success)), "{next:?}");
+}
+
 /// Admits a newcomer at the place `name`.
 fn newcomer_at(name: &'static str, headcount: &Headcount) -> impl Drop + use<> {
     let headcount = headcount.clone();
