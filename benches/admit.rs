@@ -218,7 +218,7 @@ fn beside_a_writer(tokens: &Tokens, table: &mut Table) {
     let build = |seed| {
         let builder = Headcount::builder().max_active_users(tokens.len() as u64).secret("the key of two servers");
         let capacity = default_capacity(tokens.len());
-        builder.capacity(capacity).length(Duration::from_secs(60)).seed(seed).build().expect("a valid configuration")
+        builder.capacity(capacity).window(Duration::from_secs(60)).seed(seed).build().expect("a valid configuration")
     };
     let (ours, mut our_worker) = build(1);
     let (other, mut other_worker) = build(2);

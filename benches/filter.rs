@@ -34,8 +34,8 @@ fn main() {
 
 fn hashes(count: usize) -> Vec<(u64, Fingerprint)> {
     let key = FingerprintKey::new(&[7; 16]).expect("sixteen bytes are enough");
-    let mut dice = fastrand::Rng::with_seed(1);
-    let hashes = std::iter::repeat_with(|| dice.u64(..));
+    let mut rng = fastrand::Rng::with_seed(1);
+    let hashes = std::iter::repeat_with(|| rng.u64(..));
     hashes.map(|hash| (hash, key.fingerprint(&hash.to_le_bytes()))).take(count).collect()
 }
 

@@ -106,7 +106,7 @@ fn entrants(directory: &std::path::Path) -> Vec<Entrant> {
     let bare = || Router::new().route("/", get(|| async { "hello" }));
     let headcount = || Headcount::builder().max_active_users(20_000);
     let (plain, _worker) = headcount().build().expect("a good configuration");
-    let (verifying, _worker) = headcount().keys([&key]).build().expect("a good configuration");
+    let (verifying, _worker) = headcount().jwt_keys([&key]).build().expect("a good configuration");
     let limiter = Limiter::new("user", Memory::new(token_bucket(Rate::INFINITE, 1_000_000)).expect("a good policy"));
     let limits = plain.limit_layer([Limit::new(limiter, LimitKey::Token)]);
     // With so few seats everybody is in the sample.
@@ -148,7 +148,7 @@ fn signed_with_key_pairs(directory: &std::path::Path) -> Vec<Entrant> {
     let entrant = |(name, algorithm, private, public): (_, _, Result<EncodingKey, _>, String)| {
         let file = directory.join(format!("{algorithm:?}.pem"));
         std::fs::write(&file, public).expect("a file");
-        let builder = Headcount::builder().max_active_users(20_000).keys([&file]);
+        let builder = Headcount::builder().max_active_users(20_000).jwt_keys([&file]);
         let (headcount, _worker) = builder.build().expect("a good configuration");
         let claims = serde_json::json!({"sub": "alice", "exp": 4_000_000_000_u64, "iss": "https://login.example"});
         let token = encode(&Header::new(algorithm), &claims, &private.expect("a key")).expect("a token");

@@ -274,12 +274,12 @@ impl Wrong {
 }
 
 fn two_windows(table: &mut Table) {
-    let mut dice = fastrand::Rng::with_seed(7);
+    let mut rng = fastrand::Rng::with_seed(7);
     for (traffic, per_window) in
         [("uniform, half of the limit", 25.0), ("uniform, at the limit", 50.0), ("uniform, twice the limit", 100.0)]
     {
         let mut wrong = Wrong::default();
-        wrong.count(poisson(&mut dice, per_window).take(400_000));
+        wrong.count(poisson(&mut rng, per_window).take(400_000));
         wrong.tell(traffic, table);
     }
 
@@ -287,9 +287,9 @@ fn two_windows(table: &mut Table) {
     let mut wrong = Wrong::default();
     let mut counting_all = Wrong::default();
     for _ in 0..20_000 {
-        let per_window = (0.5 / (1.0 - dice.f64())).min(1_000.0);
+        let per_window = (0.5 / (1.0 - rng.f64())).min(1_000.0);
         let end = 30.0 * WINDOW.as_secs_f64();
-        let times: Vec<f64> = poisson(&mut dice, per_window).take_while(|time| *time < end).collect();
+        let times: Vec<f64> = poisson(&mut rng, per_window).take_while(|time| *time < end).collect();
         counting_all.count_all(&times);
         wrong.count(times.into_iter());
     }
@@ -297,7 +297,7 @@ fn two_windows(table: &mut Table) {
     counting_all.tell("the same, and the refused count too", table);
 
     let mut wrong = Wrong::default();
-    let bursts: Vec<f64> = poisson(&mut dice, 1.0).take(10_000).collect();
+    let bursts: Vec<f64> = poisson(&mut rng, 1.0).take(10_000).collect();
     let mut times: Vec<f64> =
         bursts.iter().flat_map(|begin| (0..40).map(move |nth| begin + f64::from(nth) * 0.05)).collect();
     times.sort_by(f64::total_cmp);
@@ -315,10 +315,10 @@ fn two_windows(table: &mut Table) {
 }
 
 /// Arrivals at random, so many a window.
-fn poisson(dice: &mut fastrand::Rng, per_window: f64) -> impl Iterator<Item = f64> {
+fn poisson(rng: &mut fastrand::Rng, per_window: f64) -> impl Iterator<Item = f64> {
     let mut at = 0.0;
     std::iter::from_fn(move || {
-        at -= (1.0 - dice.f64()).ln() * WINDOW.as_secs_f64() / per_window;
+        at -= (1.0 - rng.f64()).ln() * WINDOW.as_secs_f64() / per_window;
         Some(at)
     })
 }

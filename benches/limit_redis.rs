@@ -8,7 +8,7 @@ mod support;
 
 use criterion::Criterion;
 use headcount::RedisConnection;
-use headcount::limit::policy::{Log, Policy, Tat};
+use headcount::limit::policy::{Gcra, Policy, SlidingLog};
 use headcount::limit::{AnsweredBy, Ask, Rate, Redis};
 use std::time::{Duration, Instant};
 use support::{Contest, RedisServer, Table};
@@ -63,7 +63,7 @@ fn decisions(server: &RedisServer, runtime: &Runtime, at_once: u64, criterion: &
     });
     let minute = Duration::from_secs(60);
     let policies: [(&str, Policy); 2] =
-        [("Tat", Tat::new(Rate::per_second(10), 10).into()), ("Log", Log::new(100, minute).into())];
+        [("Gcra", Gcra::new(Rate::per_second(10), 10).into()), ("SlidingLog", SlidingLog::new(100, minute).into())];
     let limiters = policies.map(|(name, policy)| (name, limiter(server, name, policy, 0)));
     for (name, limiter) in limiters {
         contest.enter(name, move |iterations| {
@@ -76,7 +76,7 @@ fn decisions(server: &RedisServer, runtime: &Runtime, at_once: u64, criterion: &
         });
     }
     let medians = contest.run(criterion);
-    for name in ["INCR", "HSET", "Tat", "Log"] {
+    for name in ["INCR", "HSET", "Gcra", "SlidingLog"] {
         let nanos = medians.of(name);
         let detail = format!("a second; {:.1} µs each, {:.1} × INCR", nanos / 1000.0, nanos / medians.of("INCR"));
         table.tell(format!("{name}, {at_once} at once"), detail, 1e9 / nanos);
@@ -107,7 +107,7 @@ where
 }
 
 fn remembered(server: &RedisServer, runtime: &Runtime, criterion: &mut Criterion, table: &mut Table) {
-    let limiter = limiter(server, "remembered", Tat::new(Rate::per_hour(1), 1), 10_000);
+    let limiter = limiter(server, "remembered", Gcra::new(Rate::per_hour(1), 1), 10_000);
     runtime.block_on(async {
         for _ in 0..2 {
             let _ = limiter.ask("k", Ask::ONE).await.expect("an answer");

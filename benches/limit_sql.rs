@@ -4,7 +4,7 @@
 //! holds is a read. Beside them, in the same run and through the same kind of pool, stand what a client gets at most
 //! (`SELECT 1`) and what a counter without a limit costs (an `UPDATE` of one row by its key).
 //!
-//! - PostgreSQL: the exact form and the published function (faithful)
+//! - PostgreSQL: the exact form and the published function (as_published)
 //! - MariaDB: the moving window, which keeps a row for each permit that it has granted
 //! - how many were let through where how many were due, with a limit of 50 that everybody hits
 //!
@@ -79,7 +79,8 @@ async fn postgres(table: &mut Table) -> Result<(), SqlError> {
                 (Expected::Refused, _) => continue,
                 _ => (expected, exact),
             };
-            let published = published.faithful(Rounding::HalfAway)?.named(&format!("faithful {keys} {window:?}"))?;
+            let published =
+                published.as_published(Rounding::HalfAway)?.named(&format!("as_published {keys} {window:?}"))?;
             decide(table, "as published", keys, expected, published, Ask::ONE).await;
         }
     }
@@ -209,13 +210,13 @@ async fn clients<F: Future<Output = Option<bool>> + Send + 'static>(
     for client in 0..CLIENTS {
         let ask = ask.clone();
         clients.spawn(async move {
-            let mut dice = fastrand::Rng::with_seed(client as u64);
+            let mut rng = fastrand::Rng::with_seed(client as u64);
             let mut own = (client..keys).step_by(CLIENTS);
             let mut seen = Seen::default();
             loop {
                 let key = match asking {
                     Asking::EachKeyOnce => own.next(),
-                    Asking::AnyKeyAWhile => (begun.elapsed() < HOW_LONG).then(|| dice.usize(..keys)),
+                    Asking::AnyKeyAWhile => (begun.elapsed() < HOW_LONG).then(|| rng.usize(..keys)),
                 };
                 let Some(key) = key else { return seen };
                 match ask(key).await {

@@ -158,8 +158,8 @@ impl Tokens {
 
     /// `count` distinct tokens; those of different kinds are distinct too.
     pub fn new(kind: u32, count: usize) -> Self {
-        let mut dice = fastrand::Rng::with_seed(u64::from(kind));
-        let token = |at| format!("{kind:08x}-{at:010x}-{:016x}", dice.u64(..));
+        let mut rng = fastrand::Rng::with_seed(u64::from(kind));
+        let token = |at| format!("{kind:08x}-{at:010x}-{:016x}", rng.u64(..));
         let text: String = (0..count).map(token).collect();
         assert_eq!(text.len(), count * Self::BYTES);
         Self { text }

@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let window = more.first().map_or(Ok(Duration::from_secs(30 * 60)), |window| humantime::parse_duration(window))?;
     // Players are counted as the `sub` of their tokens, which only whoever has the key can sign.
     let headcount =
-        Headcount::builder().max_active_users(max_players.parse()?).length(window).keys([key_file]).start()?;
+        Headcount::builder().max_active_users(max_players.parse()?).window(window).jwt_keys([key_file]).start()?;
 
     // Guessing passwords: five attempts a minute from an address. A login is no player yet, so nobody needs a seat for it.
     let attempts = Limiter::new("login", Memory::new(sliding_log(5, Duration::from_secs(60)))?);

@@ -4,13 +4,13 @@
 -- ARGV[1] 'ask', 'cancel' or 'refund' · ARGV[2] '' for the server's clock, or 'seconds nanoseconds' since the epoch: a time
 -- of a test's own, at which keys are kept an hour longer
 -- ARGV[1+2i] the policy of KEYS[i], in which all times are whole nanoseconds:
---   t INTERVAL SPAN LIMIT b|a f|e s|z|i h|r u|l   Tat: paid before or after; full or empty at the start; some rate, zero
+--   t INTERVAL SPAN LIMIT b|a f|e s|z|i h|r u|l   Gcra: paid before or after; full or empty at the start; some rate, zero
 --                                             or infinite; hold or recount when the clock goes back; what a key has used
 --                                             stays, or what it has left, when the limit changes
---   k TICK PER-TICK CAPACITY INITIAL 0|1 0|1  Ticks: 1 if more than the capacity may be asked for; 1 if a key keeps what it
+--   k TICK PER-TICK CAPACITY INITIAL 0|1 0|1  PeriodicRefill: 1 if more than the capacity may be asked for; 1 if a key keeps what it
 --                                             has left when the limit changes
---   s WINDOW LIMIT                            TwoWindows
---   l COUNTS-FOR GAP LIMIT GRAIN 0|1          Log: 1 if refusals are recorded
+--   s WINDOW LIMIT                            SlidingCounter
+--   l COUNTS-FOR GAP LIMIT GRAIN 0|1          SlidingLog: 1 if refusals are recorded
 --   w 0|1 STABLE THRESHOLD MAX SLOPE COOL-DOWN   WarmUp: 1 if the rate is infinite; floating point, in microseconds
 --   or two of them, 'own/home': asked under the first, while the key is that of the second
 -- ARGV[2+2i] what is asked of it, or taken back:

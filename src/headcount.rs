@@ -5,6 +5,7 @@
 //! the write lock, before the answer leaves.
 
 mod admission;
+mod arrivals;
 mod builder;
 mod decide;
 mod figures;
@@ -13,7 +14,6 @@ mod presence;
 mod seat;
 mod status;
 mod supervision;
-mod visits;
 mod worker;
 
 use crate::bloom::{Bloom, Estimate};
@@ -24,25 +24,25 @@ use crate::limiter_status::LimiterStatus;
 use crate::pass::{Pass, PassCheck};
 use crate::ring::beside::{self, Union};
 use crate::ring::codec::Codec;
-use crate::ring::{Beside, Present, Ring};
-use crate::room::{Link, Mode, Override, OverrideMode, Room, Seat, Version};
+use crate::ring::{Beside, CurrentFilter, Ring};
+use crate::room::{FleetLink, Mode, Override, OverrideMode, OverrideVersion, Room, Seat};
 use crate::sharded::{RawShardedLock, ShardedCounters, ShardedLock};
 use crate::text::misleads;
 use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use crate::threads::{Mutex, Sender};
 use crate::time::{Clock, FleetClock, Slot, Timestamp};
+use arrivals::Arrivals;
 use crossbeam_utils::CachePadded;
-use history::Chronicle;
+use history::HistoryRecorder;
 use lock_api::RwLockWriteGuard;
 use status::WhatIfs;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
-use visits::Visits;
 
 pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};
-pub(crate) use decide::{Door, Newcomers, Terms};
+pub(crate) use decide::{AdmitOptions, NewcomerLimit, Record};
 #[cfg(feature = "server")]
 pub(crate) use figures::LimitDatabase;
 pub(crate) use figures::{CORRUPT_OVERRIDE, CORRUPT_REASONS, Histogram, SyncFigures};
@@ -88,22 +88,22 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) codec: Codec,
     /// This start's name: random, so that no two writers ever share a version.
-    pub(crate) writer: String,
+    pub(crate) instance_id: String,
     /// Values written so far: with the writer's name, a version that was never there before.
     pub(crate) writes: AtomicU64,
     /// How often this process was found to have paused.
-    pub(crate) distrusts: AtomicU64,
+    pub(crate) pauses: AtomicU64,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) fleet_clock: Mutex<FleetClock>,
     /// Who is in the current minute: what the ring in `state` says of it, without the lock.
-    present: Arc<Present>,
+    present: Arc<CurrentFilter>,
     pub(crate) state: ShardedLock<State>,
     /// What the state last said, for decisions that need not lock it.
     gate: CachePadded<AtomicU8>,
     refreshes: Sender<Fingerprint>,
     refreshes_in_place: AtomicU64,
     /// While nothing is enforced.
-    visits: Option<Visits>,
+    visits: Option<Arrivals>,
     /// What other Xs would have done, as of the worker's last look.
     what_if: Mutex<WhatIfs>,
     decisions: ShardedCounters<{ Decision::ALL.len() }>,
@@ -122,7 +122,7 @@ pub(crate) struct Shared {
     pub(crate) sync: Mutex<SyncFigures>,
     /// Until when somebody watches, in monotonic microseconds.
     watched_until: AtomicU64,
-    chronicle: Mutex<Chronicle>,
+    recorder: Mutex<HistoryRecorder>,
     supervision: Mutex<Supervision>,
     started: Duration,
     /// When the worker began its last tick, in monotonic microseconds.
@@ -321,15 +321,15 @@ impl Headcount {
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
     pub fn hold(&self, token: impl AsRef<[u8]>) -> (Admission, Option<HeldSeat>) {
-        let terms = Terms { newcomers: Newcomers::Held, ..Terms::ADMIT };
-        self.shared.decide(token.as_ref(), terms)
+        let options = AdmitOptions { record: Record::OnSuccess, ..AdmitOptions::ADMIT };
+        self.shared.decide(token.as_ref(), options)
     }
 
     /// Like [`admit`](Self::admit), but who shows the [pass](Self::pass) of an earlier admission is seen, whether this server
     /// has heard of it or not. A pass that is forged, expired or somebody else's has no effect but to be counted, and so has
     /// any while `[pass]` is not configured.
     pub fn admit_with_pass(&self, token: impl AsRef<[u8]>, pass: impl AsRef<[u8]>) -> Admission {
-        self.shared.decide(token.as_ref(), Terms { pass: Some(pass.as_ref()), ..Terms::ADMIT }).0
+        self.shared.decide(token.as_ref(), AdmitOptions { pass: Some(pass.as_ref()), ..AdmitOptions::ADMIT }).0
     }
 
     /// A signed pass for somebody who was admitted; `None` while `[pass]` is not configured. Valid for a window, on every
@@ -354,9 +354,9 @@ impl Headcount {
         self.shared.settings.key.fingerprint(token.as_bytes())
     }
 
-    /// Decides on the caller's terms.
-    pub(crate) fn decide(&self, token: &str, terms: Terms<'_>) -> (Admission, Option<HeldSeat>) {
-        self.shared.decide(token.as_bytes(), terms)
+    /// Decides on the caller's options.
+    pub(crate) fn decide(&self, token: &str, options: AdmitOptions<'_>) -> (Admission, Option<HeldSeat>) {
+        self.shared.decide(token.as_bytes(), options)
     }
 
     /// Decides about a request without a token.
@@ -369,7 +369,7 @@ impl Headcount {
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
     pub fn admit_missing(&self) -> Admission {
-        self.shared.missing(Terms::ADMIT)
+        self.shared.missing(AdmitOptions::ADMIT)
     }
 
     /// Counts a request that is admitted whatever the room: an exempt path, a preflight.
@@ -385,15 +385,15 @@ impl Headcount {
         self.shared.admitted(Admitted::Exempt)
     }
 
-    /// As [`admit_missing`](Self::admit_missing), on the caller's terms.
-    pub(crate) fn decide_missing(&self, terms: Terms<'_>) -> Admission {
-        self.shared.missing(terms)
+    /// As [`admit_missing`](Self::admit_missing), on the caller's options.
+    pub(crate) fn decide_missing(&self, options: AdmitOptions<'_>) -> Admission {
+        self.shared.missing(options)
     }
 
-    /// Decides about somebody whose token no key can verify yet; `counts` as [`Terms`] has it.
+    /// Decides about somebody whose token no key can verify yet; `counts` as [`AdmitOptions`] has it.
     #[cfg(feature = "tower")]
     pub(crate) fn decide_unverifiable(&self, counts: bool) -> Admission {
-        self.shared.unverifiable(Terms { counts, ..Terms::ADMIT })
+        self.shared.unverifiable(AdmitOptions { counts, ..AdmitOptions::ADMIT })
     }
 
     /// Counts a connection that a listener has closed.
@@ -570,7 +570,7 @@ impl Headcount {
 
 /// Puts an override in force here, unless that of a later version is.
 fn put_in_force(state: &mut State, operator: Override, now: Timestamp) -> Result<Override, OverrideError> {
-    let heeded = state.room.heed(operator.clone(), now);
+    let heeded = state.room.apply_if_newer(operator.clone(), now);
     let known = state.room.operator().unwrap_or(&operator).clone();
     if heeded { Ok(known) } else { Err(OverrideError::Superseded { found: known.version.number, until: known.until }) }
 }
@@ -581,7 +581,7 @@ impl Shared {
         u128::from(self.watched_until.load(Relaxed)) > now.as_micros()
     }
 
-    /// Newcomers turned away since the start.
+    /// Record turned away since the start.
     pub(crate) fn turned_away(&self) -> u64 {
         let totals = self.decisions.totals();
         totals[Decision::Rejected as usize] + totals[Decision::ShadowRejected as usize]
@@ -732,7 +732,7 @@ impl Shared {
     pub(crate) fn join_fleet(&self, store: &'static str) {
         self.sync.lock().store = Some(store);
         let joined = self.change(|state| {
-            if state.room.link() != Link::Alone {
+            if state.room.link() != FleetLink::Alone {
                 return false;
             }
             state.room.join();
@@ -747,7 +747,7 @@ impl Shared {
     }
 
     /// Dice of their own for one purpose, from the controller's seed.
-    pub(crate) fn dice(&self, purpose: &str) -> fastrand::Rng {
+    pub(crate) fn rng(&self, purpose: &str) -> fastrand::Rng {
         fastrand::Rng::with_seed(self.seed ^ self.settings.key.hash(purpose.as_bytes()))
     }
 
@@ -771,9 +771,9 @@ impl Shared {
         state.room.replace_override(again);
     }
 
-    fn next_version(&self, known: Option<&Override>, now: Timestamp) -> Version {
+    fn next_version(&self, known: Option<&Override>, now: Timestamp) -> OverrideVersion {
         let after = known.map_or(0, |known| known.version.number.saturating_add(1));
-        Version { number: after.max(now.as_millis()), writer: self.writer.clone() }
+        OverrideVersion { number: after.max(now.as_millis()), writer: self.instance_id.clone() }
     }
 }
 

@@ -40,7 +40,7 @@ pub use caller::Subject;
 pub use future::AdmissionFuture;
 #[cfg(feature = "server")]
 pub(crate) use judge::RequestLimits;
-pub(crate) use judge::{Asked, Verdict};
+pub(crate) use judge::{RequestInfo, Verdict};
 pub use limit::{Limit, LimitRequest};
 pub use limited::{LimitFuture, LimitLayer, LimitService};
 pub use refusal::Refusal;
@@ -79,7 +79,7 @@ struct Rules {
     headcount: Headcount,
     user: Option<Arc<UserOf>>,
     limits: judge::RequestLimits,
-    manner: refusal::Manner,
+    style: refusal::RefusalStyle,
 }
 
 type UserOf = dyn for<'p> Fn(&'p Parts) -> Option<Cow<'p, str>> + Send + Sync;
@@ -89,8 +89,8 @@ impl Headcount {
     pub fn layer(&self) -> AdmissionLayer {
         let headcount = self.clone();
         let limits = judge::RequestLimits::default();
-        let manner = refusal::Manner::default();
-        AdmissionLayer { rules: Arc::new(Rules { headcount, user: None, limits, manner }) }
+        let style = refusal::RefusalStyle::default();
+        AdmissionLayer { rules: Arc::new(Rules { headcount, user: None, limits, style }) }
     }
 }
 
@@ -201,7 +201,7 @@ impl AdmissionLayer {
     /// ```
     #[must_use]
     pub fn refuse_with_503(self) -> Self {
-        self.ruled(|rules| rules.manner.is_unavailable = true)
+        self.ruled(|rules| rules.style.is_unavailable = true)
     }
 
     /// Another body for refusals, by its content type; headers and status stay. It is not asked about `HEAD`.
@@ -222,7 +222,7 @@ impl AdmissionLayer {
     where
         F: Fn(&Refusal) -> (HeaderValue, Bytes) + Send + Sync + 'static,
     {
-        self.ruled(|rules| rules.manner.body = Some(Arc::new(body)))
+        self.ruled(|rules| rules.style.body = Some(Arc::new(body)))
     }
 
     fn ruled(self, change: impl FnOnce(&mut Rules)) -> Self {

@@ -70,7 +70,7 @@ pub use pass::Pass;
 #[cfg(feature = "redis")]
 pub use redis_link::RedisConnection;
 pub use ring::codec::DecodeError;
-pub use room::{Mode, OnOutage, Override, OverrideMode, Refill, Version};
+pub use room::{Mode, OnOutage, Override, OverrideMode, OverrideVersion, Refill};
 pub use store_error::{ErrorClass, StoreError};
 #[cfg(feature = "redis")]
 pub use sync::RedisStore;
@@ -102,7 +102,7 @@ pub mod guide {
 #[doc(hidden)]
 pub mod internals {
     pub use crate::room::Sharing;
-    pub use crate::round::{Protocol, Stamps};
+    pub use crate::round::{Protocol, Versions};
     #[cfg(feature = "shuttle")]
     pub use crate::sharded::ShardedLock;
 
@@ -110,7 +110,7 @@ pub mod internals {
     use crate::fingerprint::FingerprintKey;
     use crate::headcount::Headcount;
     use crate::ring::codec::{Codec, DecodeError};
-    use crate::room::Link;
+    use crate::room::FleetLink;
     use crate::time::{Slot, Timestamp};
     use std::time::Duration;
 
@@ -212,8 +212,8 @@ pub mod internals {
             current: state.ring.current(),
             coverage: state.ring.coverage(),
             last_success,
-            is_up: state.room.link() == Link::Up,
-            is_read_only: state.room.link() == Link::ReadOnly,
+            is_up: state.room.link() == FleetLink::Up,
+            is_read_only: state.room.link() == FleetLink::ReadOnly,
             active_users,
             share: state.room.share(active_users),
             filters: state.ring.len(),

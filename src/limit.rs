@@ -32,9 +32,9 @@ mod rate;
 mod store;
 
 pub use crate::limiter_status::LimiterStatus;
-pub use answer::{Answer, AnsweredBy, Because, Reservation, Verdict};
+pub use answer::{Answer, AnsweredBy, RefusalReason, Reservation, Verdict};
 pub use ask::Ask;
-pub use limiter::{AskError, Joint, Limiter, OnStoreError, Store};
+pub use limiter::{AskError, CombinedAnswer, Limiter, OnStoreError, Store};
 #[cfg(feature = "tower")]
 pub(crate) use limiter::{Granted, Silent};
 pub use named::{

@@ -58,7 +58,7 @@ pub struct Players {
     habits: Habits,
     servers: usize,
     seed: u64,
-    dice: fastrand::Rng,
+    rng: fastrand::Rng,
     next_arrival: Option<Duration>,
     agenda: BinaryHeap<Reverse<(Duration, PlayerId)>>,
     players: Vec<Player>,
@@ -181,10 +181,10 @@ impl Players {
     /// Without a server.
     pub fn new(arrivals: Arrivals, habits: Habits, servers: usize, seed: u64) -> Self {
         assert!(servers > 0, "players need a server to go to");
-        let mut dice = fastrand::Rng::with_seed(seed);
-        let next_arrival = arrivals.next(Duration::ZERO, &mut dice);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let next_arrival = arrivals.next(Duration::ZERO, &mut rng);
         let (agenda, players, census) = (BinaryHeap::new(), Vec::new(), Census::default());
-        Self { arrivals, habits, servers, seed, dice, next_arrival, agenda, players, census }
+        Self { arrivals, habits, servers, seed, rng, next_arrival, agenda, players, census }
     }
 
     /// When the next request is due; `None` while every player that is left waits for an answer.
@@ -216,18 +216,18 @@ impl Players {
     fn arrive(&mut self, at: Duration) -> PlayerId {
         let id = PlayerId(u32::try_from(self.players.len()).expect("fewer players than 2^32"));
         // Dice of its own: what one player is answered changes nothing about the others.
-        let dice =
+        let rng =
             fastrand::Rng::with_seed(self.seed ^ u64::from(id.0).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        self.players.push(Player::arriving(at, &self.habits, self.servers, dice));
-        self.next_arrival = self.arrivals.next(at, &mut self.dice);
+        self.players.push(Player::arriving(at, &self.habits, self.servers, rng));
+        self.next_arrival = self.arrivals.next(at, &mut self.rng);
         self.census.arrived += 1;
         id
     }
 }
 
 /// Exponentially distributed around a mean: the pauses of what happens at random, one thing independent of the next.
-fn exponential(mean: Duration, dice: &mut fastrand::Rng) -> Duration {
-    mean.mul_f64(-(1.0 - dice.f64()).ln())
+fn exponential(mean: Duration, rng: &mut fastrand::Rng) -> Duration {
+    mean.mul_f64(-(1.0 - rng.f64()).ln())
 }
 
 #[cfg(test)]

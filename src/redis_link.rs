@@ -7,14 +7,14 @@
 //! Many may use it at once: their commands share the connection, and who finds none waits for the attempt that is being
 //! made, and shares its outcome.
 
+mod classify;
 mod dial;
-mod meaning;
 #[cfg(feature = "tls")]
 mod tls;
 
 use crate::config::{self, ConfigError, Secret};
 use crate::store_error::StoreError;
-use dial::{Line, Target};
+use dial::{Connection, Target};
 use parking_lot::Mutex;
 use redis::RedisError;
 use redis::aio::MultiplexedConnection;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
-pub(crate) use meaning::{is_read_only, of_refused_write};
+pub(crate) use classify::{is_read_only, refused_write};
 
 /// The most bytes of an answer, unless filters are larger: a catch-up fetches half as many at a time.
 const MOST_BYTES: usize = 16 << 20;
@@ -97,7 +97,7 @@ pub(crate) struct RedisLink {
 
 #[derive(Default)]
 struct State {
-    line: Option<Line>,
+    line: Option<Connection>,
     /// How many connections were made: which one it is, so that what went wrong on an old one is not held against the
     /// new one.
     number: u64,
@@ -209,10 +209,10 @@ impl RedisLink {
             }
             Ok(Err(error)) => {
                 let trouble = line.trouble.get();
-                if is_current && (trouble.is_some() || meaning::is_final(&error)) {
+                if is_current && (trouble.is_some() || classify::is_final(&error)) {
                     state.drop_connection();
                 }
-                Err(self.redacted(trouble.cloned().unwrap_or_else(|| meaning::of(&error))))
+                Err(self.redacted(trouble.cloned().unwrap_or_else(|| classify::error(&error))))
             }
             Err(_) => {
                 // Calls that were under way together have timed out once, not one after another.

@@ -13,7 +13,7 @@
 
 pub(crate) mod beside;
 pub(crate) mod codec;
-mod present;
+mod current_filter;
 
 use crate::bloom::{Bloom, Difference, Probe, Shape};
 use crate::failpoints;
@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub(crate) use beside::Beside;
-pub(crate) use present::Present;
+pub(crate) use current_filter::CurrentFilter;
 
 /// The filters of the window. Time is told to it; nothing here reads a clock, locks or waits.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Ring {
     /// By age: the current minute first.
     minutes: VecDeque<Minute>,
     /// The current minute's filter once more, for readers without the lock.
-    present: present::Writer,
+    current_filter: current_filter::Writer,
     union: Bloom,
     turning: Option<Turning>,
     /// Minutes that are not covered, kept so that a decision need not count them.
@@ -59,7 +59,7 @@ struct Turning {
 
 /// Whether the ring remembers a fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sight {
+pub(crate) enum Membership {
     /// Seen, and the current minute has it.
     Current,
     /// Seen, and the current minute lacks it: a refresh is due.
@@ -78,8 +78,8 @@ impl Ring {
     /// An empty ring of the current minute and `slots` full ones, none of them covered.
     pub(crate) fn new(shape: Shape, slots: usize, current: Slot) -> Self {
         let minutes: VecDeque<_> = (0..=slots).map(|_| Minute::new(Bloom::new(shape), false)).collect();
-        let (present, union) = (present::Writer::new(shape), Bloom::new(shape));
-        Self { shape, current, uncovered: minutes.len(), minutes, present, union, turning: None }
+        let (current_filter, union) = (current_filter::Writer::new(shape), Bloom::new(shape));
+        Self { shape, current, uncovered: minutes.len(), minutes, current_filter, union, turning: None }
     }
 
     #[cfg(test)]
@@ -97,8 +97,8 @@ impl Ring {
     }
 
     /// Who is in the current minute, for readers without the lock.
-    pub(crate) fn present(&self) -> &Arc<Present> {
-        self.present.present()
+    pub(crate) fn current_filter(&self) -> &Arc<CurrentFilter> {
+        self.current_filter.filter()
     }
 
     /// Everything the ring remembers.
@@ -116,16 +116,16 @@ impl Ring {
     ///
     /// # Cost
     /// One cache line if the current minute has it: what the minute has, the union has. Otherwise two. Most are not asked
-    /// for here, since [`Present`] knows them.
+    /// for here, since [`CurrentFilter`] knows them.
     #[inline]
-    pub(crate) fn sight(&self, fingerprint: Fingerprint) -> Sight {
+    pub(crate) fn membership(&self, fingerprint: Fingerprint) -> Membership {
         let probe = Probe::new(fingerprint, self.shape);
         if self.minutes[0].filter.has(probe) {
-            Sight::Current
+            Membership::Current
         } else if self.union.has(probe) {
-            Sight::Older
+            Membership::Older
         } else {
-            Sight::Unseen
+            Membership::Unseen
         }
     }
 
@@ -137,7 +137,7 @@ impl Ring {
             minute.dirty = true;
         }
         failpoints::at("record");
-        self.present.set(probe);
+        self.current_filter.set(probe);
         self.union.set(probe);
         if let Some(next) = self.next_union(0) {
             next.set(probe);
@@ -178,7 +178,7 @@ impl Ring {
         }
     }
 
-    /// Makes the prepared turn, after which [`Present::forget_the_last_minute`] is due. `empty` becomes the current minute's filter; the minutes that begin are covered if
+    /// Makes the prepared turn, after which [`CurrentFilter::forget_the_last_minute`] is due. `empty` becomes the current minute's filter; the minutes that begin are covered if
     /// `covered`. Returns the filters that left, to be emptied and used again.
     pub(crate) fn finish_turn(&mut self, empty: Bloom, covered: bool) -> Vec<Bloom> {
         let Some(Turning { to, union }) = self.turning.take() else { return vec![empty] };
@@ -196,13 +196,13 @@ impl Ring {
             };
             self.minutes.push_front(Minute::new(filter, covered));
         }
-        self.present.turn();
+        self.current_filter.turn();
         self.current = to;
         self.count_uncovered();
         left
     }
 
-    /// Makes the ring whole after a panic has broken off a change of it: what a minute holds, the union and [`Present`]
+    /// Makes the ring whole after a panic has broken off a change of it: what a minute holds, the union and [`CurrentFilter`]
     /// hold again, and what is counted, counts. Every minute is dirty, since nobody knows whose mark was still to be set.
     /// A turn in the making is given up; it is made again.
     ///
@@ -216,7 +216,7 @@ impl Ring {
             self.union.union_words(0, minute.filter.words());
         }
         self.union.recount();
-        self.present.replace(self.minutes[0].filter.words());
+        self.current_filter.replace(self.minutes[0].filter.words());
         self.count_uncovered();
     }
 
@@ -240,7 +240,7 @@ impl Ring {
         now.newcomers_unpublished += before.newcomers_unpublished;
         now.covered &= before.covered;
         now.dirty = true;
-        self.present.union_words(0, before.filter.words());
+        self.current_filter.union_words(0, before.filter.words());
         before.filter.clear();
         self.minutes.push_back(Minute::new(before.filter, false));
         self.count_uncovered();
@@ -265,7 +265,7 @@ impl Ring {
         let difference = self.minutes[age].filter.union_words(at, words);
         if difference.gained > 0 {
             if age == 0 {
-                self.present.union_words(at, words);
+                self.current_filter.union_words(at, words);
             }
             self.union.union_words(at, words);
             if let Some(next) = self.next_union(age) {

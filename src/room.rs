@@ -1,5 +1,5 @@
 //! Who may come in: the room that is left, this server's share of it, the two modes, and the operator's override.
-//! Pure: time, dice and the estimate are arguments.
+//! Pure: time, rng and the estimate are arguments.
 
 mod budget;
 mod held;
@@ -14,7 +14,7 @@ use nodes::Nodes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-pub use overrides::{Override, OverrideMode, Version};
+pub use overrides::{Override, OverrideMode, OverrideVersion};
 
 /// α: the part of the room that the fleet hands out per round, all servers together. Below 1, because every server
 /// hands out its share before it sees what the others did with theirs. `./test sim --measure` shows the choice: 1 overshoots
@@ -98,7 +98,7 @@ pub enum Refill {
 /// use headcount::{Decision, Headcount, OnOutage};
 /// for (on_outage, decision) in [(OnOutage::Local, Decision::Warming), (OnOutage::Closed, Decision::Rejected)] {
 ///     let builder = Headcount::builder().max_active_users(10).secret("the key of our fleet");
-///     let (headcount, _worker) = builder.url("redis://127.0.0.1:6379/0").on_outage(on_outage).build()?;
+///     let (headcount, _worker) = builder.redis_url("redis://127.0.0.1:6379/0").on_outage(on_outage).build()?;
 ///     // Its store has not answered yet: this server cannot tell whether alice is a newcomer.
 ///     assert_eq!(headcount.admit("alice").decision(), decision);
 /// }
@@ -129,7 +129,7 @@ pub(crate) struct Limits {
 
 /// How this server stands to the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Link {
+pub(crate) enum FleetLink {
     /// No store: its own room is the room.
     Alone,
     /// No successful round yet.
@@ -192,7 +192,7 @@ pub(crate) struct Renewal {
     /// Newcomers let in here that the store does not hold yet.
     pub(crate) unpublished: u64,
     /// Uniform in 0..1: rounds the fractions of the share and of the budget.
-    pub(crate) dice: f64,
+    pub(crate) rng: f64,
 }
 
 /// X, what is left of it, and who gets it.
@@ -200,7 +200,7 @@ pub(crate) struct Renewal {
 pub(crate) struct Room {
     limits: Limits,
     sharing: Sharing,
-    link: Link,
+    link: FleetLink,
     /// The mode that the estimate calls for; the override is laid over it.
     mode: Mode,
     shown_mode: Mode,
@@ -220,7 +220,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    pub(crate) fn new(limits: Limits, link: Link, sharing: Sharing, now: Timestamp) -> Self {
+    pub(crate) fn new(limits: Limits, link: FleetLink, sharing: Sharing, now: Timestamp) -> Self {
         Self {
             limits,
             sharing,
@@ -292,10 +292,10 @@ impl Room {
     /// The first share comes with the third successful round in a row, when the number of nodes has settled and the
     /// others' newcomers are known. What this server let in and has not published counts against it.
     pub(crate) fn renew(&mut self, renewal: Renewal) {
-        self.link = Link::Up;
+        self.link = FleetLink::Up;
         self.nodes = self.counted.read(renewal.nodes, renewal.counted, renewal.alive_for);
         self.newcomers_before_read = std::mem::take(&mut self.newcomers_since_read);
-        self.budget.succeed(renewal.covered, renewal.foreign_users, renewal.dice);
+        self.budget.succeed(renewal.covered, renewal.foreign_users, renewal.rng);
         if !self.budget.has_settled() {
             return;
         }
@@ -315,7 +315,7 @@ impl Room {
             }
             Sharing::None => room / self.nodes as f64,
         };
-        let share = (part + renewal.dice).floor() as u64;
+        let share = (part + renewal.rng).floor() as u64;
         // Those of the last round are published in this one. Older ones the others still do not know of.
         self.share = share.saturating_sub(renewal.unpublished.saturating_sub(self.newcomers_before_read)) + held;
     }
@@ -332,15 +332,15 @@ impl Room {
 
     /// A server that was alone joins a fleet.
     pub(crate) fn join(&mut self) {
-        self.link = Link::Joining;
+        self.link = FleetLink::Joining;
         self.budget = Budget::default();
     }
 
     /// The last round did not succeed.
     pub(crate) fn lose_store(&mut self) {
         self.budget.fail();
-        if matches!(self.link, Link::Up | Link::ReadOnly) {
-            self.link = Link::Away;
+        if matches!(self.link, FleetLink::Up | FleetLink::ReadOnly) {
+            self.link = FleetLink::Away;
         }
     }
 
@@ -348,7 +348,7 @@ impl Room {
     /// takes writes again, and their heartbeats, too.
     pub(crate) fn lose_writes(&mut self) {
         self.budget.hear();
-        self.link = Link::ReadOnly;
+        self.link = FleetLink::ReadOnly;
     }
 
     /// The last round has read what belongs to another time.
@@ -402,7 +402,7 @@ impl Room {
     /// How many newcomers this server may let in before its next round.
     pub(crate) fn share(&self, active_users: f64) -> u64 {
         match self.link {
-            Link::Alone => self.room(active_users),
+            FleetLink::Alone => self.room(active_users),
             _ => self.share,
         }
         .saturating_sub(self.held.seats())
@@ -414,7 +414,7 @@ impl Room {
     }
 
     /// How this server stands to the fleet.
-    pub(crate) fn link(&self) -> Link {
+    pub(crate) fn link(&self) -> FleetLink {
         self.link
     }
 
@@ -435,7 +435,7 @@ impl Room {
 
     /// Puts an override in force unless a later one is known, which is remembered until this one ends then. Returns whether it
     /// was taken.
-    pub(crate) fn heed(&mut self, operator: Override, now: Timestamp) -> bool {
+    pub(crate) fn apply_if_newer(&mut self, operator: Override, now: Timestamp) -> bool {
         let remembered_until = operator.until.max(operator.remembered_until);
         let known = self.operator.as_mut();
         let known_until = known.as_ref().map_or(remembered_until, |known| known.remembered_until);
@@ -478,13 +478,13 @@ impl Room {
             return false;
         }
         match (self.link, self.limits.on_outage) {
-            (Link::Alone, _) => self.room(active_users) > self.held.seats(),
+            (FleetLink::Alone, _) => self.room(active_users) > self.held.seats(),
             _ if self.sharing == Sharing::None => self.room(active_users) > self.held.seats(),
-            (Link::Joining, _) => false,
-            (Link::Up, _) => self.share > self.held.seats(),
-            (Link::ReadOnly | Link::Away, OnOutage::Open) => true,
-            (Link::ReadOnly | Link::Away, OnOutage::Closed) => false,
-            (Link::ReadOnly | Link::Away, OnOutage::Local) => {
+            (FleetLink::Joining, _) => false,
+            (FleetLink::Up, _) => self.share > self.held.seats(),
+            (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Open) => true,
+            (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Closed) => false,
+            (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Local) => {
                 self.share > self.held.seats() || self.has_budget(active_users)
             }
         }
@@ -495,7 +495,7 @@ impl Room {
         match (self.link, self.limits.on_outage) {
             (_, OnOutage::Closed) => false,
             // Only this server can have admitted it, before it lost its memory.
-            (Link::Alone, _) => self.room(active_users) > self.held.seats(),
+            (FleetLink::Alone, _) => self.room(active_users) > self.held.seats(),
             // The others admitted everybody until this server knows of them.
             (_, OnOutage::Open) => !self.budget.has_settled(),
             (_, OnOutage::Local) => !self.budget.knows_everybody() && self.has_budget(active_users),

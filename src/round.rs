@@ -24,7 +24,7 @@ mod servers;
 use crate::failpoints;
 use crate::headcount::{CORRUPT_OVERRIDE, Headcount, Shared, State};
 use crate::ring::codec::{Codec, DecodeError};
-use crate::room::{Link, Override, Renewal};
+use crate::room::{FleetLink, Override, Renewal};
 use crate::store_error::StoreError;
 use crate::time::{Observed, Slot, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,8 +35,8 @@ use std::time::Duration;
 use coverage::Coverage;
 use demand::Demand;
 pub use messages::{
-    Entry, Gap, Identity, Looked, LookedBeside, MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, Outgoing,
-    OutgoingOverride, Publish, Published, Reply, Request, Since, Stamp, Stored,
+    Entry, EpochStart, Gap, Identity, Looked, LookedBeside, MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration,
+    Outgoing, OutgoingOverride, Publish, Published, Reply, Request, Stored, Version,
 };
 use others::Others;
 pub(crate) use overrides::encode as stored_override;
@@ -80,7 +80,7 @@ pub struct Protocol {
     /// Whether a lost race is run again at once, instead of in the next round.
     pub retry_on_conflict: bool,
     /// What a version is.
-    pub stamps: Stamps,
+    pub versions: Versions,
     /// Waited between reading and writing, to stand for larger filters and slower machines.
     pub write_delay: Duration,
 }
@@ -91,20 +91,25 @@ impl Protocol {
         jitter: true,
         newest_only: false,
         retry_on_conflict: false,
-        stamps: Stamps::Unique,
+        versions: Versions::Unique,
         write_delay: Duration::ZERO,
     };
     /// The talk's second design: retried until it succeeds.
-    pub const V1: Self =
-        Self { jitter: false, newest_only: true, retry_on_conflict: true, stamps: Stamps::Clock, ..Self::HEADCOUNT };
+    pub const V1: Self = Self {
+        jitter: false,
+        newest_only: true,
+        retry_on_conflict: true,
+        versions: Versions::Clock,
+        ..Self::HEADCOUNT
+    };
     /// The talk's third design: who loses the race skips the write until the next second.
     pub const V1_1: Self = Self { retry_on_conflict: false, ..Self::V1 };
 }
 
-/// Where the version of a write comes from. Only [`Stamps::Unique`] loses nothing; `round/lock.rs` shows how the others do.
+/// Where the version of a write comes from. Only [`Versions::Unique`] loses nothing; `round/lock.rs` shows how the others do.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stamps {
+pub enum Versions {
     /// The writer's random name and a count of its own: never there before.
     Unique,
     /// The store's clock in milliseconds.
@@ -208,11 +213,11 @@ impl Outcome {
 pub struct Round {
     shared: Arc<Shared>,
     /// The name by which this server writes.
-    writer: String,
+    instance_id: String,
     /// For values of the store's namespace.
     codec: Codec,
     protocol: Protocol,
-    dice: fastrand::Rng,
+    rng: fastrand::Rng,
     has_looked: bool,
     demand: Demand,
     servers: Servers,
@@ -228,7 +233,7 @@ pub struct Round {
     /// What kept this round from reading other generations.
     others_failed: Option<StoreError>,
     /// The same of a round before it, as it was told last.
-    others_told: Option<StoreError>,
+    others_logged: Option<StoreError>,
     /// Minutes that are to be fetched, with the sizes of their values, once other generations are read.
     unread: Vec<(Slot, usize)>,
     started: Duration,
@@ -238,11 +243,11 @@ pub struct Round {
     /// The minute that a step of the store's clock has led to, until a look has asked for it.
     unasked: Option<Slot>,
     /// How often this process was found to have paused, as of the look.
-    distrusts: u64,
+    pauses: u64,
     news: Publish,
     conflict: bool,
     /// Why the store is away, as it was told last.
-    told: Option<StoreError>,
+    last_logged: Option<StoreError>,
     /// Why it was read and not written to, as it was told last.
     unwritten: Option<StoreError>,
 }
@@ -291,10 +296,10 @@ impl Headcount {
     pub fn exchange_by(&self, store: &'static str, namespace: &str, protocol: Protocol) -> Exchange {
         let settings = &self.shared.settings;
         let window = settings.slot_length * settings.slots as u32;
-        let mut dice = self.shared.dice("rounds");
-        let round = Round::new(self, namespace, protocol, dice.u64(..));
+        let mut rng = self.shared.rng("rounds");
+        let round = Round::new(self, namespace, protocol, rng.u64(..));
         let identity = Identity {
-            writer: round.writer.clone(),
+            instance_id: round.instance_id.clone(),
             node: settings.node.chars().take(64).collect(),
             generation: settings.generation,
             filter_bytes: settings.shape.bytes(),
@@ -303,7 +308,7 @@ impl Headcount {
         };
         self.shared.join_fleet(store);
         let now = self.shared.clock.monotonic();
-        let pace = Pace::starting(now, settings.sync_every, protocol.jitter, dice);
+        let pace = Pace::starting(now, settings.sync_every, protocol.jitter, rng);
         Exchange { identity, pace, round }
     }
 }
@@ -313,10 +318,10 @@ impl Round {
         let codec = headcount.shared.codec.in_namespace(namespace);
         Self {
             shared: Arc::clone(&headcount.shared),
-            writer: servers::proven_name(&headcount.shared.writer, codec.mac()),
+            instance_id: servers::proven_name(&headcount.shared.instance_id, codec.mac()),
             codec,
             protocol,
-            dice: fastrand::Rng::with_seed(seed),
+            rng: fastrand::Rng::with_seed(seed),
             has_looked: false,
             demand: Demand::default(),
             servers: Servers::new(),
@@ -327,16 +332,16 @@ impl Round {
             under_way: false,
             shown: BTreeSet::new(),
             others_failed: None,
-            others_told: None,
+            others_logged: None,
             unread: Vec::new(),
             started: Duration::ZERO,
             looked: Duration::ZERO,
             doubted: false,
             unasked: None,
-            distrusts: 0,
+            pauses: 0,
             news: Publish::default(),
             conflict: false,
-            told: None,
+            last_logged: None,
             unwritten: None,
         }
     }
@@ -422,7 +427,7 @@ impl Round {
 
     fn look(&mut self, now: Duration, corrected: bool) -> Request {
         self.looked = now;
-        self.distrusts = self.shared.distrusts.load(Relaxed);
+        self.pauses = self.shared.pauses.load(Relaxed);
         let slots: Vec<_> = self.shared.state.read().ring.slots().collect();
         self.unasked = self.unasked.filter(|&unasked| slots.first().is_none_or(|&newest| newest < unasked));
         // A worker that cannot turn keeps this server from asking for what others publish now.
@@ -447,8 +452,8 @@ impl Round {
         looked.named.truncate(MOST_NAMES);
         self.demand.wanting = looked.wanting.min(looked.nodes);
         self.others.begin(&looked.other_generations, slots);
-        self.tell_figures(&looked, now);
-        self.news = Publish { operator: self.heed(&looked), ..Publish::default() };
+        self.record_figures(&looked, now);
+        self.news = Publish { operator: self.read_override(&looked), ..Publish::default() };
         let current = self.shared.state.read().ring.current();
         self.known.retain(|&slot, _| slot <= current && current.since(slot) <= self.shared.settings.slots as u64);
         self.news.since = self.coverage.read_look(&self.shared, &looked, now);
@@ -520,7 +525,7 @@ impl Round {
         renumbered
     }
 
-    fn tell_figures(&self, looked: &Looked, now: Duration) {
+    fn record_figures(&self, looked: &Looked, now: Duration) {
         let mut figures = self.shared.sync.lock();
         figures.nodes = looked.nodes;
         figures.named = looked.named.iter().map(|node| (node.name.clone(), looked.time.since(node.looked))).collect();
@@ -553,7 +558,7 @@ impl Round {
 
     /// Takes the store's override, or returns what is to be stored instead: ours if that is the later one, and nothing in
     /// the place of what no server of the fleet has written.
-    fn heed(&self, looked: &Looked) -> Option<OutgoingOverride> {
+    fn read_override(&self, looked: &Looked) -> Option<OutgoingOverride> {
         let now = self.shared.now();
         let after = looked.operator.clone();
         let read = after.as_deref().map(|bytes| overrides::decode(bytes, self.codec.mac()));
@@ -571,7 +576,7 @@ impl Round {
         let (taken, ours) = self.shared.change(|state| {
             self.shared.renumber_override(state, now);
             let stored = stored.filter(is_plausible);
-            let taken = stored.is_some_and(|stored| state.room.heed(stored, now));
+            let taken = stored.is_some_and(|stored| state.room.apply_if_newer(stored, now));
             (taken, state.room.operator().cloned())
         });
         let remove = is_foreign.then(|| OutgoingOverride { after: after.clone(), value: None });
@@ -607,7 +612,7 @@ impl Round {
 
     fn look_beside(&mut self, now: Duration) -> Next {
         let Some(generation) = self.others.next() else {
-            self.tell_others();
+            self.remember_others();
             let left = std::mem::take(&mut self.unread);
             return self.fetch(left, now);
         };
@@ -642,7 +647,7 @@ impl Round {
     }
 
     /// Everything of other generations is read: decisions may know it.
-    fn tell_others(&mut self) {
+    fn remember_others(&mut self) {
         // Minutes may have turned since the look.
         let oldest = self.shared.state.read().ring.slots().last();
         oldest.inspect(|&oldest| self.others.forget_before(oldest));
@@ -654,10 +659,10 @@ impl Round {
     /// Own news goes both ways all the same; but the round does not succeed.
     fn go_on_without_others(&mut self, error: &StoreError, now: Duration) -> Next {
         self.others.give_up();
-        if self.others_told.as_ref() != Some(error) {
+        if self.others_logged.as_ref() != Some(error) {
             let class = error.class().as_str();
             tracing::error!(class, reason = %error, "another generation was not read; the next round tries again");
-            self.others_told = Some(error.clone());
+            self.others_logged = Some(error.clone());
         }
         self.others_failed = Some(error.clone());
         self.look_beside(now)
@@ -683,7 +688,7 @@ impl Round {
         }
         for value in stored.into_iter().filter(|value| asked.contains(&value.slot)) {
             self.shared.sync.lock().bytes_received += value.value.len() as u64;
-            let entry = Entry { stamp: value.stamp, bytes: value.value.len() };
+            let entry = Entry { version: value.version, bytes: value.value.len() };
             match self.codec.decode(value.slot, &value.value) {
                 Ok(decoded) => self.merge(value.slot, entry, &decoded),
                 Err(error) => self.refuse(value.slot, entry, &error),
@@ -731,7 +736,7 @@ impl Round {
 
     fn succeed(&mut self, now: Duration) -> Next {
         // The worker may not have noticed a pause yet.
-        let stale = self.distrusts != self.shared.distrusts.load(Relaxed) || self.shared.has_slept();
+        let stale = self.pauses != self.shared.pauses.load(Relaxed) || self.shared.has_slept();
         if self.doubted || stale {
             // What was read belongs to another time than now: good to have, and no reason to call anybody a newcomer.
             let current = self.shared.state.read().ring.current();
@@ -755,24 +760,24 @@ impl Round {
             let mut figures = self.shared.sync.lock();
             let since_last = figures.last_success.map(|last| self.looked.saturating_sub(last));
             let period = self.shared.settings.sync_every;
-            self.coverage.tell_rate(&mut figures.foreign_newcomers_per_second, since_last, period);
+            self.coverage.record_rate(&mut figures.foreign_newcomers_per_second, since_last, period);
             figures.last_success = Some(self.looked);
         }
         if self.shared.sync.lock().write_refused.is_some() {
             self.shared.change(|state| state.room.lose_writes());
             return self.end_unwritten(now);
         }
-        self.others_told = None;
+        self.others_logged = None;
         self.shared.count_beside();
         self.renew_share();
         self.publish(now)
     }
 
     fn renew_share(&mut self) {
-        let dice = self.dice.f64();
+        let rng = self.rng.f64();
         let (nodes, (nodes_beside, wanting_beside)) = (self.shared.sync.lock().nodes, self.others.nodes());
         let recovered = self.shared.change(|state| {
-            let recovered = state.room.link() == Link::Away;
+            let recovered = state.room.link() == FleetLink::Away;
             state.room.renew(Renewal {
                 active_users: state.active_users(),
                 covered: state.ring.is_covered(),
@@ -784,7 +789,7 @@ impl Round {
                 wanting: self.demand.wanting.saturating_add(wanting_beside),
                 has_predecessors: self.others.has_predecessors(),
                 unpublished: state.ring.newcomers_unpublished(),
-                dice,
+                rng,
             });
             recovered
         });
@@ -835,7 +840,7 @@ impl Round {
             .collect();
         drop(state);
         let others = usize::from(dirty.first() == Some(&current));
-        self.dice.shuffle(&mut dirty[others..]);
+        self.rng.shuffle(&mut dirty[others..]);
         let most = if dirty.len() > PUBLISH { PUBLISH_WHILE_MANY } else { PUBLISH };
         dirty.truncate(most);
         dirty
@@ -848,17 +853,17 @@ impl Round {
         let covered = self.shared.state.read().ring.covers(slot);
         let filter = self.shared.copy(slot)?;
         let value = self.codec.encode(slot, covered, &filter);
-        let after = self.known.get(&slot).map(|known| known.entry.stamp.clone());
-        let stamp = self.next_stamp(after.as_ref());
-        let known = Known { entry: Entry { stamp: stamp.clone(), bytes: value.len() }, covered };
-        Some((Outgoing { slot, after, stamp, value }, InFlight { slot, known, newcomers }))
+        let after = self.known.get(&slot).map(|known| known.entry.version.clone());
+        let version = self.next_version(after.as_ref());
+        let known = Known { entry: Entry { version: version.clone(), bytes: value.len() }, covered };
+        Some((Outgoing { slot, after, version, value }, InFlight { slot, known, newcomers }))
     }
 
-    fn next_stamp(&self, after: Option<&Stamp>) -> Stamp {
-        Stamp(match self.protocol.stamps {
-            Stamps::Unique => format!("{}-{}", self.shared.writer, self.shared.writes.fetch_add(1, Relaxed)),
-            Stamps::Clock => self.shared.now().as_millis().to_string(),
-            Stamps::Counter => {
+    fn next_version(&self, after: Option<&Version>) -> Version {
+        Version(match self.protocol.versions {
+            Versions::Unique => format!("{}-{}", self.shared.instance_id, self.shared.writes.fetch_add(1, Relaxed)),
+            Versions::Clock => self.shared.now().as_millis().to_string(),
+            Versions::Counter => {
                 let read = after.and_then(|after| after.0.parse::<u64>().ok());
                 read.map_or(1, |read| read.saturating_add(1)).to_string()
             }
@@ -923,7 +928,7 @@ impl Round {
                 let mut state = self.shared.write();
                 in_flight.iter().for_each(|value| state.ring.set_dirty(value.slot, true));
                 drop(state);
-                self.tell_unwritten(error);
+                self.log_unwritten(error);
             }
             Phase::LookingBeside { .. } | Phase::FetchingBeside { .. } => {
                 return self.go_on_without_others(error, now);
@@ -952,7 +957,7 @@ impl Round {
         }
         self.phase = Phase::Idle;
         self.known.clear();
-        self.others.tell_again();
+        self.others.mark_changed();
         self.news = Publish::default();
         self.coverage.leave_unread(&self.shared, self.shown.iter().copied());
         self.shared.change(|state| state.room.lose_store());
@@ -970,20 +975,20 @@ impl Round {
             state.room.lose_store();
             before
         });
-        if before != Link::Up && self.told.as_ref() == Some(error) {
+        if before != FleetLink::Up && self.last_logged.as_ref() == Some(error) {
             return;
         }
         let (class, reason) = (error.class().as_str(), error);
         match before {
-            Link::Joining => {
+            FleetLink::Joining => {
                 tracing::error!(class, %reason, "the store has not answered yet, and this server does not know who is in");
             }
             _ => tracing::error!(class, %reason, "the store is away; decisions go on from what is known"),
         }
-        self.told = Some(error.clone());
+        self.last_logged = Some(error.clone());
     }
 
-    fn tell_unwritten(&mut self, error: &StoreError) {
+    fn log_unwritten(&mut self, error: &StoreError) {
         if self.unwritten.as_ref() != Some(error) {
             let class = error.class().as_str();
             tracing::error!(class, reason = %error, "the store was read and not written to; the next round tries again");

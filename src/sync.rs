@@ -42,7 +42,7 @@ const HEAVY_BYTES: usize = 128 << 10;
 /// operator's word. Whatever the store, a minute's version must be compared and its value written as one step.
 ///
 /// ```
-/// use headcount::round::{Entry, Identity, Looked, Outgoing, Published, Reply, Request, Stamp, Stored};
+/// use headcount::round::{Entry, Identity, Looked, Outgoing, Published, Reply, Request, Version, Stored};
 /// use headcount::time::{Clock, Slot, SystemClock};
 /// use headcount::{FilterStore, Headcount, StoreError};
 /// use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ const HEAVY_BYTES: usize = 128 << 10;
 ///
 /// /// Minutes, each with its version and its bytes.
 /// #[derive(Clone, Default)]
-/// struct Board(Arc<Mutex<BTreeMap<Slot, (Stamp, Vec<u8>)>>>);
+/// struct Board(Arc<Mutex<BTreeMap<Slot, (Version, Vec<u8>)>>>);
 ///
 /// impl FilterStore for Board {
 ///     fn name(&self) -> &'static str {
@@ -62,7 +62,7 @@ const HEAVY_BYTES: usize = 128 << 10;
 ///         let mut minutes = self.0.lock().map_err(StoreError::unavailable)?;
 ///         Ok(match request {
 ///             Request::Look { slots, .. } => {
-///                 let entry = |(stamp, value): &(Stamp, Vec<u8>)| Entry { stamp: stamp.clone(), bytes: value.len() };
+///                 let entry = |(version, value): &(Version, Vec<u8>)| Entry { version: version.clone(), bytes: value.len() };
 ///                 Reply::Looked(Looked {
 ///                     time: SystemClock::new().wall(),
 ///                     minutes: slots.iter().map(|slot| minutes.get(slot).map(entry)).collect(),
@@ -79,16 +79,16 @@ const HEAVY_BYTES: usize = 128 << 10;
 ///             }
 ///             Request::Fetch { slots } => {
 ///                 let stored = |slot: Slot| {
-///                     let (stamp, value) = minutes.get(&slot)?.clone();
-///                     Some(Stored { slot, stamp, value })
+///                     let (version, value) = minutes.get(&slot)?.clone();
+///                     Some(Stored { slot, version, value })
 ///                 };
 ///                 Reply::Fetched(slots.into_iter().filter_map(stored).collect())
 ///             }
 ///             Request::Publish(news) => {
 ///                 let write = |minute: Outgoing| {
-///                     let unchanged = minutes.get(&minute.slot).map(|(stamp, _)| stamp) == minute.after.as_ref();
+///                     let unchanged = minutes.get(&minute.slot).map(|(version, _)| version) == minute.after.as_ref();
 ///                     if unchanged {
-///                         minutes.insert(minute.slot, (minute.stamp, minute.value));
+///                         minutes.insert(minute.slot, (minute.version, minute.value));
 ///                     }
 ///                     unchanged
 ///                 };
@@ -169,7 +169,7 @@ pub struct Rounds<S> {
     round: Option<Round>,
     protocol: Protocol,
     /// For a round that begins anew because the last one is lost.
-    dice: fastrand::Rng,
+    rng: fastrand::Rng,
 }
 
 impl Headcount {
@@ -262,9 +262,9 @@ impl Headcount {
 impl<S: FilterStore> Rounds<S> {
     fn new(headcount: Headcount, store: S, protocol: Protocol) -> Self {
         let Exchange { identity, pace, round } = headcount.exchange_by(store.name(), store.namespace(), protocol);
-        let dice = headcount.shared.dice("rounds anew");
+        let rng = headcount.shared.rng("rounds anew");
         let round = Some(round);
-        Self { headcount, store, identity, pace, round, protocol, dice }
+        Self { headcount, store, identity, pace, round, protocol, rng }
     }
 
     /// Runs one round.
@@ -288,7 +288,7 @@ impl<S: FilterStore> Rounds<S> {
     /// The round, kept where it is found again after it was broken off. One that was away then is lost, not its data.
     fn kept(&mut self) -> &mut Round {
         self.round.get_or_insert_with(|| {
-            Round::anew(&self.headcount, self.store.namespace(), self.protocol, self.dice.u64(..))
+            Round::anew(&self.headcount, self.store.namespace(), self.protocol, self.rng.u64(..))
         })
     }
 

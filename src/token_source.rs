@@ -166,7 +166,7 @@ pub enum InvalidToken {
 /// # let secret = directory.path().join("jwt.secret");
 /// # std::fs::write(&secret, [b's'; 32])?;
 /// # let inner = service_fn(|_| async { Ok::<_, std::convert::Infallible>(Response::new(Body::from("inside"))) });
-/// let (headcount, _worker) = Headcount::builder().max_active_users(10).keys([secret]).build()?;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).jwt_keys([secret]).build()?;
 /// let request = Request::get("/").header("authorization", "Bearer alice").body(())?;
 /// let refused = headcount.layer().layer(inner).oneshot(request).await?;
 /// assert_eq!(refused.status(), StatusCode::BAD_REQUEST);

@@ -25,7 +25,7 @@ const SEATS: u64 = 2048;
 /// Users of the sample that are remembered, at most: some 8 MiB, while nothing is enforced.
 const MOST_USERS: usize = 1 << 16;
 
-/// Visits of the sample that can wait for these houses.
+/// Arrivals of the sample that can wait for these houses.
 pub(crate) const VISITS: usize = 8192;
 
 /// A house with fewer of X inside is as good as empty.
@@ -94,7 +94,7 @@ impl Sample {
 
 /// The houses, and who is in them.
 #[derive(Debug)]
-pub(crate) struct Houses {
+pub(crate) struct CapacitySim {
     sample: Sample,
     limits: Limits,
     slots: u64,
@@ -130,7 +130,7 @@ struct House {
     is_throttling: bool,
 }
 
-impl Houses {
+impl CapacitySim {
     /// Beside a real house with these limits. An override changes nothing here: its X is another question.
     pub(crate) fn new(limits: Limits, slots: usize) -> Self {
         Self {
@@ -281,13 +281,13 @@ mod tests {
     use crate::room::OnOutage;
 
     fn users(count: u64) -> impl Iterator<Item = Fingerprint> {
-        let mut dice = fastrand::Rng::with_seed(7);
-        (0..count).map(move |_| Fingerprint(dice.u64(..)))
+        let mut rng = fastrand::Rng::with_seed(7);
+        (0..count).map(move |_| Fingerprint(rng.u64(..)))
     }
 
-    fn houses(max_active_users: u64) -> Houses {
+    fn houses(max_active_users: u64) -> CapacitySim {
         let refill = Refill::Continuous;
-        Houses::new(
+        CapacitySim::new(
             Limits { max_active_users, resume_ratio: 0.9, refill, on_outage: OnOutage::Local, expected_nodes: 1 },
             30,
         )

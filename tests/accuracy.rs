@@ -226,7 +226,7 @@ struct Fleet {
     servers: Vec<(Headcount, Worker, Rounds<MemoryStore>)>,
     /// When each server's next round is due, in milliseconds.
     due: Vec<u64>,
-    dice: fastrand::Rng,
+    rng: fastrand::Rng,
     /// The last slot in which each token was admitted.
     admitted: HashMap<u64, Slot>,
     millis: u64,
@@ -241,8 +241,8 @@ impl Fleet {
     fn new(seed: u64) -> Self {
         let clock = noon();
         // Somewhere in a minute, so that the turn comes at another moment of each story.
-        let mut dice = fastrand::Rng::with_seed(seed);
-        clock.advance(Duration::from_millis(dice.u64(..60_000)));
+        let mut rng = fastrand::Rng::with_seed(seed);
+        clock.advance(Duration::from_millis(rng.u64(..60_000)));
         let store = MemoryStore::with_clock(Arc::clone(&clock));
         let join = |server| {
             let clock = &clock;
@@ -254,9 +254,9 @@ impl Fleet {
             (headcount, worker, rounds)
         };
         let servers: Vec<_> = (0..Self::SERVERS as u64).map(join).collect();
-        let due = (0..Self::SERVERS).map(|_| dice.u64(..1000)).collect();
+        let due = (0..Self::SERVERS).map(|_| rng.u64(..1000)).collect();
         let (admitted, coverage) = (HashMap::new(), Coverage::default());
-        Self { clock, servers, due, dice, admitted, millis: 0, coverage }
+        Self { clock, servers, due, rng, admitted, millis: 0, coverage }
     }
 
     fn second(&self) -> f64 {
@@ -273,19 +273,19 @@ impl Fleet {
                 worker.tick();
             }
             let expected = rate(self.second()) * Self::STEP_MILLIS as f64 / 1000.0;
-            for _ in 0..(expected + self.dice.f64()) as u64 {
+            for _ in 0..(expected + self.rng.f64()) as u64 {
                 self.admit_newcomer();
             }
             for server in 0..Self::SERVERS {
                 if self.due[server] <= self.millis {
                     let next_second = self.due[server] - self.due[server] % 1000 + 1000;
-                    self.due[server] = next_second + self.dice.u64(..1000);
+                    self.due[server] = next_second + self.rng.u64(..1000);
                     runtime.block_on(self.servers[server].2.round());
                 }
             }
-            if judged && self.dice.u64(..500) < Self::STEP_MILLIS {
+            if judged && self.rng.u64(..500) < Self::STEP_MILLIS {
                 let truth = self.truth();
-                let server = self.dice.usize(..Self::SERVERS);
+                let server = self.rng.usize(..Self::SERVERS);
                 self.coverage.sample(&self.servers[server].0, truth);
             }
         }
@@ -293,7 +293,7 @@ impl Fleet {
 
     fn admit_newcomer(&mut self) {
         let token_number = self.admitted.len() as u64;
-        let server = self.dice.usize(..Self::SERVERS);
+        let server = self.rng.usize(..Self::SERVERS);
         let decision = self.servers[server].0.admit(token(0, token_number)).decision();
         assert!(matches!(decision, Decision::Newcomer | Decision::Warming | Decision::Seen));
         self.admitted.insert(token_number, self.slot());

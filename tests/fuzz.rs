@@ -10,8 +10,8 @@ use headcount::bloom::{Bloom, Shape};
 use headcount::fingerprint::FingerprintKey;
 use headcount::internals::{Values, keyed_hash, signed_override};
 use headcount::round::{
-    Entry, Gap, Identity, Looked, LookedBeside, Node, OtherGeneration, Publish, Published, Reply, Request, Stamp,
-    Stored,
+    Entry, Gap, Identity, Looked, LookedBeside, Node, OtherGeneration, Publish, Published, Reply, Request, Stored,
+    Version,
 };
 use headcount::time::{ManualClock, Slot, Timestamp};
 use headcount::{Builder, FilterStore, Headcount, OnConflict, StoreError, TokenSource};
@@ -279,8 +279,8 @@ fn no_hostile_value_allocates_past_its_cap() {
 
 fn alone(file: &std::path::Path) -> Builder {
     let clock = ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000));
-    let builder = Headcount::builder().max_active_users(10).capacity(5000).length(Duration::from_secs(4)).slots(4);
-    builder.secret("the key of the whole fleet").clock(clock).file(file).refresh_queue(1)
+    let builder = Headcount::builder().max_active_users(10).capacity(5000).window(Duration::from_secs(4)).slots(4);
+    builder.secret("the key of the whole fleet").clock(clock).snapshot_file(file).refresh_queue(1)
 }
 
 /// The bytes of a snapshot: four minutes with people in them.
@@ -571,7 +571,7 @@ impl Mad {
             nodes,
             wanting: nodes.rotate_left(17),
             named: vec![Node {
-                writer: String::from_utf8_lossy(script.run()).into_owned(),
+                instance_id: String::from_utf8_lossy(script.run()).into_owned(),
                 name: String::from_utf8_lossy(script.run()).into_owned(),
                 looked: Timestamp::from_micros(script.u64()),
             }],
@@ -598,8 +598,8 @@ impl Mad {
     fn entries(script: &mut Script<'_>, slots: usize) -> Vec<Option<Entry>> {
         let many = slots + usize::from(script.u8() % 3);
         let entry = |_| {
-            let stamp = Stamp(String::from_utf8_lossy(script.run()).into_owned());
-            (!stamp.0.is_empty()).then(|| Entry { stamp, bytes: script.u64() as usize >> (script.u8() % 64) })
+            let version = Version(String::from_utf8_lossy(script.run()).into_owned());
+            (!version.0.is_empty()).then(|| Entry { version, bytes: script.u64() as usize >> (script.u8() % 64) })
         };
         (0..many).map(entry).collect()
     }
@@ -627,7 +627,7 @@ impl FilterStore for Mad {
                     .into_iter()
                     .map(|slot| Stored {
                         slot: slot.plus(u64::from(script.u8() / 128)),
-                        stamp: Stamp("1".into()),
+                        version: Version("1".into()),
                         value: self.value(&mut script),
                     })
                     .collect(),
@@ -653,7 +653,7 @@ impl FilterStore for Mad {
 fn rounds_survive_whatever_the_store_says() {
     fuzz!(|input: &[u8]| {
         let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
-        let builder = Headcount::builder().max_active_users(10).capacity(100).length(Duration::from_secs(4)).slots(4);
+        let builder = Headcount::builder().max_active_users(10).capacity(100).window(Duration::from_secs(4)).slots(4);
         let builder = builder.secret("the key of the whole fleet").clock(Arc::clone(&clock)).seed(1);
         let (headcount, mut worker) = builder.build().unwrap();
         let mut rounds =

@@ -34,7 +34,7 @@ fn noon() -> Arc<ManualClock> {
 
 fn builder(clock: &Arc<ManualClock>, max_active_users: u64) -> Builder {
     let builder = Headcount::builder().max_active_users(max_active_users).capacity(50).secret("the key of the fleet");
-    builder.length(SLOT * SLOTS).slots(SLOTS).clock(Arc::clone(clock)).seed(1)
+    builder.window(SLOT * SLOTS).slots(SLOTS).clock(Arc::clone(clock)).seed(1)
 }
 
 /// Minutes pass, each with a tick.

@@ -104,7 +104,7 @@ impl InPostgres {
 
 impl Store for InPostgres {
     async fn ask(&mut self, limit: u64, at: Duration, key: &str, ask: Ask) -> Answer {
-        let Policy::Tat(bucket) = (self.0)(limit) else { panic!("PostgreSQL has token buckets") };
+        let Policy::Gcra(bucket) = (self.0)(limit) else { panic!("PostgreSQL has token buckets") };
         self.1.bucket(bucket).unwrap().at(at).ask(key, ask).await.unwrap()
     }
 }

@@ -1,8 +1,8 @@
 //! The memory store: properties of every policy, and what a store owes its process.
 
-use headcount::limit::policy::{Log, Paid, Policy, Start, Tat, Ticks, TwoWindows, WarmUp};
+use headcount::limit::policy::{Gcra, Paid, PeriodicRefill, Policy, SlidingCounter, SlidingLog, Start, WarmUp};
 use headcount::limit::{
-    Answer, AnsweredBy, Ask, Because, Limiter, Memory, OnStoreError, PolicyError, Rate, Reservation, TooManyKeys,
+    Answer, AnsweredBy, Ask, Limiter, Memory, OnStoreError, PolicyError, Rate, RefusalReason, Reservation, TooManyKeys,
     Verdict, ask_all, leaky_queue, nginx, resilience4j_atomic, sliding_log, token_bucket, yugabyte,
 };
 use headcount::time::{ManualClock, Timestamp};
@@ -29,16 +29,16 @@ fn spans() -> impl Strategy<Value = Duration> {
 fn policies() -> impl Strategy<Value = Policy> {
     let tat = (rates(), 0_u64..8, any::<bool>(), any::<bool>()).prop_map(|(rate, burst, after, empty)| {
         let paid = if after { Paid::After } else { Paid::Before };
-        Policy::from(Tat::new(rate, burst).paid(paid).start(if empty { Start::Empty } else { Start::Full }))
+        Policy::from(Gcra::new(rate, burst).paid(paid).start(if empty { Start::Empty } else { Start::Full }))
     });
     let ticks =
         (0_u64..5, 1_u64..9, spans(), 0_u64..9, any::<bool>()).prop_map(|(per, capacity, tick, initial, above)| {
-            Ticks::new(per, tick).capacity(capacity).initial(initial).above_capacity(above).into()
+            PeriodicRefill::new(per, tick).capacity(capacity).initial(initial).above_capacity(above).into()
         });
-    let windows = (1_u64..9, spans()).prop_map(|(limit, window)| TwoWindows::new(limit, window).into());
+    let windows = (1_u64..9, spans()).prop_map(|(limit, window)| SlidingCounter::new(limit, window).into());
     let log = (1_u64..9, spans(), 0_u64..5, any::<bool>(), any::<bool>()).prop_map(
         |(limit, window, gap, records, closed)| {
-            Log::new(limit, window).min_gap(MILLI * gap as u32).records_refusals(records).closed(closed).into()
+            SlidingLog::new(limit, window).min_gap(MILLI * gap as u32).records_refusals(records).closed(closed).into()
         },
     );
     let warm_up = (1_u64..200_000_000, spans(), 1.0..9.0_f64).prop_map(|(nanos, warm_up, cold)| {
@@ -404,7 +404,7 @@ fn nothing_is_minted_by_giving_back() {
     assert!(!at.ask("k", Ask::ONE).unwrap().is_allowed());
 
     // An earlier reservation, while a later one waits for a later tick.
-    let ticks = Memory::new(Ticks::new(1, second)).unwrap();
+    let ticks = Memory::new(PeriodicRefill::new(1, second)).unwrap();
     let at = ticks.at(Duration::ZERO);
     let turns: Vec<_> = (0..3).map(|_| at.ask("k", Ask::ONE.max_wait(forever)).unwrap()).collect();
     at.cancel("k", &turns[1].reservation);
@@ -501,7 +501,7 @@ fn what_makes_no_sense_is_said_when_it_is_built() {
     assert!(matches!(refused(Ok(sliding_log(u64::MAX, second).into())), PolicyError::TooManyPermits { .. }));
     let limiter = Memory::new(token_bucket(Rate::per_second(1), 5)).unwrap();
     let answer = limiter.ask("k", Ask::permits(6)).unwrap();
-    assert_eq!(answer.verdict, Verdict::Refused { retry: None, because: Because::AboveCapacity });
+    assert_eq!(answer.verdict, Verdict::Refused { retry: None, because: RefusalReason::AboveCapacity });
     assert_eq!(limiter.under(sliding_log(1, second)).unwrap_err(), PolicyError::OtherKind);
 }
 

@@ -5,7 +5,9 @@ mod support;
 #[path = "support/vectors.rs"]
 mod vectors;
 
-use headcount::limit::policy::{Log, OnStepBack, Paid, Policy, Start, Tat, Ticks, TwoWindows, WarmUp};
+use headcount::limit::policy::{
+    Gcra, OnStepBack, Paid, PeriodicRefill, Policy, SlidingCounter, SlidingLog, Start, WarmUp,
+};
 use headcount::limit::{Answer, Ask, Memory, Rate, Redis, Reservation, ask_all_at};
 use headcount::round::Outcome;
 use headcount::{Headcount, RedisConnection, RedisStore};
@@ -137,35 +139,39 @@ fn what_the_reference_systems_answer_redis_answers() {
 // --- the same as in memory ---
 
 fn daily() -> Policy {
-    Tat::new(Rate::every(Duration::from_secs(86_400)), 90).into()
+    Gcra::new(Rate::every(Duration::from_secs(86_400)), 90).into()
 }
 
 fn policies() -> Vec<Policy> {
     let (secs, millis) = (Duration::from_secs, Duration::from_millis);
     vec![
-        Tat::new(Rate::per_second(10), 5).into(),
-        Tat::new(Rate::per_second(3), 7).max_wait(secs(1)).into(),
-        Tat::new(Rate::per_second(6000), 3).on_step_back(OnStepBack::Recount).into(),
-        Tat::new(Rate::per_second(2), 4).paid(Paid::After).into(),
-        Tat::new(Rate::per_second(2), 4).paid(Paid::After).start(Start::Empty).on_step_back(OnStepBack::Recount).into(),
-        Tat::new(Rate::per_second(5), 5).start(Start::Empty).into(),
-        Tat::new(Rate::ZERO, 5).into(),
-        Tat::new(Rate::INFINITE, 5).into(),
-        Tat::new(Rate::INFINITE, 5).paid(Paid::After).into(),
+        Gcra::new(Rate::per_second(10), 5).into(),
+        Gcra::new(Rate::per_second(3), 7).max_wait(secs(1)).into(),
+        Gcra::new(Rate::per_second(6000), 3).on_step_back(OnStepBack::Recount).into(),
+        Gcra::new(Rate::per_second(2), 4).paid(Paid::After).into(),
+        Gcra::new(Rate::per_second(2), 4)
+            .paid(Paid::After)
+            .start(Start::Empty)
+            .on_step_back(OnStepBack::Recount)
+            .into(),
+        Gcra::new(Rate::per_second(5), 5).start(Start::Empty).into(),
+        Gcra::new(Rate::ZERO, 5).into(),
+        Gcra::new(Rate::INFINITE, 5).into(),
+        Gcra::new(Rate::INFINITE, 5).paid(Paid::After).into(),
         daily(),
-        Ticks::new(5, secs(1)).into(),
-        Ticks::new(3, millis(700)).capacity(10).initial(0).max_wait(secs(3)).into(),
-        Ticks::new(2, Duration::from_nanos(333_333_333)).above_capacity(true).max_wait(secs(2)).into(),
-        Ticks::new(0, secs(1)).capacity(5).initial(4).into(),
-        TwoWindows::new(10, secs(1)).into(),
-        TwoWindows::new(4_000_000_000, Duration::from_nanos(1_234_567_891)).into(),
-        TwoWindows::new(3, secs(40 * 86_400)).into(),
-        Log::new(5, secs(1)).into(),
-        Log::new(5, secs(2)).min_gap(millis(150)).into(),
-        Log::new(4, secs(1)).records_refusals(true).min_gap(millis(100)).into(),
-        Log::new(40, secs(1)).max_wait(secs(1)).into(),
-        Log::new(5, secs(3)).closed(true).grain(secs(1)).into(),
-        Log::new(5, secs(3)).closed(true).grain(millis(700)).max_wait(secs(2)).into(),
+        PeriodicRefill::new(5, secs(1)).into(),
+        PeriodicRefill::new(3, millis(700)).capacity(10).initial(0).max_wait(secs(3)).into(),
+        PeriodicRefill::new(2, Duration::from_nanos(333_333_333)).above_capacity(true).max_wait(secs(2)).into(),
+        PeriodicRefill::new(0, secs(1)).capacity(5).initial(4).into(),
+        SlidingCounter::new(10, secs(1)).into(),
+        SlidingCounter::new(4_000_000_000, Duration::from_nanos(1_234_567_891)).into(),
+        SlidingCounter::new(3, secs(40 * 86_400)).into(),
+        SlidingLog::new(5, secs(1)).into(),
+        SlidingLog::new(5, secs(2)).min_gap(millis(150)).into(),
+        SlidingLog::new(4, secs(1)).records_refusals(true).min_gap(millis(100)).into(),
+        SlidingLog::new(40, secs(1)).max_wait(secs(1)).into(),
+        SlidingLog::new(5, secs(3)).closed(true).grain(secs(1)).into(),
+        SlidingLog::new(5, secs(3)).closed(true).grain(millis(700)).max_wait(secs(2)).into(),
         WarmUp::new(Rate::per_second(2), secs(4)).into(),
         WarmUp::new(Rate::per_second(7), secs(1)).cold_factor(1.0).max_wait(secs(2)).into(),
         WarmUp::new(Rate::per_second(1000), millis(10)).cold_factor(10.0).max_wait(millis(5)).into(),
@@ -184,21 +190,21 @@ fn assert_same(in_memory: Answer, in_redis: Answer, story: &str) {
     assert_eq!(in_memory, in_redis, "{story}");
 }
 
-fn random_ask(dice: &mut fastrand::Rng, limit: u64) -> Ask {
+fn random_ask(rng: &mut fastrand::Rng, limit: u64) -> Ask {
     let most = limit.min(50) + 2;
-    let ask = match dice.u8(..12) {
+    let ask = match rng.u8(..12) {
         0 => Ask::all(),
         1 => Ask::permits(0),
-        2 => Ask::permits(dice.u64(0..=most)),
-        3 if limit > 1000 => Ask::permits(dice.u64(0..=limit)),
+        2 => Ask::permits(rng.u64(0..=most)),
+        3 if limit > 1000 => Ask::permits(rng.u64(0..=limit)),
         _ => Ask::ONE,
     };
-    let ask = match dice.u8(..6) {
-        0 => ask.max_wait(Duration::from_millis(dice.u64(..3000))),
+    let ask = match rng.u8(..6) {
+        0 => ask.max_wait(Duration::from_millis(rng.u64(..3000))),
         1 => ask.max_wait(Duration::from_secs(30)),
         _ => ask,
     };
-    if dice.u8(..6) == 0 { ask.peek() } else { ask }
+    if rng.u8(..6) == 0 { ask.peek() } else { ask }
 }
 
 #[test]
@@ -207,35 +213,34 @@ fn random_stories_end_the_same_in_memory_and_in_redis() {
     let (runtime, connection) = (runtime(), connect(&server));
     let seed = std::env::var("SEED").ok().map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap());
     println!("SEED={seed}");
-    let mut dice = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(seed);
     for (nth, policy) in policies().into_iter().cycle().take(3 * policies().len()).enumerate() {
         let memory = Memory::new(policy.clone()).unwrap();
         let redis = limiter(&connection, &format!("story-{nth}"), policy.clone());
         // At the beginning of time, or now; a whole microsecond, or not.
-        let mut now =
-            if dice.bool() { Duration::ZERO } else { Duration::new(1_763_700_000, dice.u32(..1_000_000_000)) };
+        let mut now = if rng.bool() { Duration::ZERO } else { Duration::new(1_763_700_000, rng.u32(..1_000_000_000)) };
         let mut story = format!("SEED={seed} {policy:?}\n");
         let mut reservations: Vec<Reservation> = Vec::new();
         let (mut changed, mut in_force) = (false, policy);
         runtime.block_on(async {
             for _ in 0..60 {
-                match dice.u8(..10) {
-                    0 => now = now.saturating_sub(Duration::from_nanos(dice.u64(..2_000_000_000))),
-                    1 => now += Duration::from_secs(dice.u64(..20)),
-                    2 => now += Duration::from_nanos(dice.u64(..2_000_000_000)),
-                    3..7 => now += Duration::from_micros(dice.u64(..400_000)),
+                match rng.u8(..10) {
+                    0 => now = now.saturating_sub(Duration::from_nanos(rng.u64(..2_000_000_000))),
+                    1 => now += Duration::from_secs(rng.u64(..20)),
+                    2 => now += Duration::from_nanos(rng.u64(..2_000_000_000)),
+                    3..7 => now += Duration::from_micros(rng.u64(..400_000)),
                     _ => {}
                 }
                 story += &format!("{now:?} ");
-                match dice.u8(..20) {
+                match rng.u8(..20) {
                     0 => {
-                        let permits = dice.u64(..4);
+                        let permits = rng.u64(..4);
                         story += &format!("refund {permits}\n");
                         memory.at(now).refund("k", permits);
                         redis.at(now).refund("k", permits).await.unwrap();
                     }
                     1..4 if !reservations.is_empty() => {
-                        let reservation = reservations.swap_remove(dice.usize(..reservations.len()));
+                        let reservation = reservations.swap_remove(rng.usize(..reservations.len()));
                         story += &format!("cancel {reservation:?}\n");
                         memory.at(now).cancel("k", &reservation);
                         redis.at(now).cancel("k", &reservation).await.unwrap();
@@ -250,7 +255,7 @@ fn random_stories_end_the_same_in_memory_and_in_redis() {
                                 && std::mem::discriminant(other) == std::mem::discriminant(&in_force)
                         };
                         let kin: Vec<_> = policies().into_iter().filter(is_kin).collect();
-                        let new = kin[dice.usize(..kin.len())].clone();
+                        let new = kin[rng.usize(..kin.len())].clone();
                         story += &format!("change to {new:?}\n");
                         memory.at(now).change(new.clone()).unwrap();
                         memory.at(now).refund("k", 0);
@@ -259,14 +264,14 @@ fn random_stories_end_the_same_in_memory_and_in_redis() {
                         redis.at(now).refund("k", 0).await.unwrap();
                         changed = true;
                     }
-                    4 if dice.u8(..4) == 0 && !changed => {
+                    4 if rng.u8(..4) == 0 && !changed => {
                         story += "reset\n";
                         memory.reset("k");
                         redis.reset("k").await.unwrap();
                     }
                     _ => {
                         let limit = memory.at(now).ask("k", Ask::permits(0).peek()).unwrap().limit;
-                        let ask = random_ask(&mut dice, limit);
+                        let ask = random_ask(&mut rng, limit);
                         let in_memory = memory.at(now).ask("k", ask).unwrap();
                         story += &format!("{ask:?} -> {in_memory:?}\n");
                         let in_redis = redis.at(now).ask("k", ask).await.unwrap();
@@ -287,9 +292,9 @@ fn random_lists_end_the_same_in_memory_and_in_redis() {
     let (runtime, connection) = (runtime(), connect(&server));
     let seed = std::env::var("SEED").ok().map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap());
     println!("SEED={seed}");
-    let mut dice = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(seed);
     for nth in 0..30 {
-        let chosen: Vec<_> = (0..3).map(|_| policies()[dice.usize(..policies().len())].clone()).collect();
+        let chosen: Vec<_> = (0..3).map(|_| policies()[rng.usize(..policies().len())].clone()).collect();
         let memory: Vec<_> = chosen.iter().map(|policy| Memory::new(policy.clone()).unwrap()).collect();
         let name = |place: usize| format!("list-{nth}-{place}");
         let redis: Vec<_> = chosen
@@ -297,13 +302,13 @@ fn random_lists_end_the_same_in_memory_and_in_redis() {
             .enumerate()
             .map(|(place, policy)| limiter(&connection, &name(place), policy.clone()))
             .collect();
-        let mut now = Duration::new(1_763_700_000, dice.u32(..1_000_000_000));
+        let mut now = Duration::new(1_763_700_000, rng.u32(..1_000_000_000));
         let mut story = format!("SEED={seed} {chosen:?}\n");
         for _ in 0..25 {
-            now += Duration::from_micros(dice.u64(..400_000));
+            now += Duration::from_micros(rng.u64(..400_000));
             // One may be there twice.
-            let places: Vec<_> = (0..dice.usize(1..=4)).map(|_| dice.usize(..3)).collect();
-            let asks: Vec<_> = places.iter().map(|_| random_ask(&mut dice, 5)).collect();
+            let places: Vec<_> = (0..rng.usize(1..=4)).map(|_| rng.usize(..3)).collect();
+            let asks: Vec<_> = places.iter().map(|_| random_ask(&mut rng, 5)).collect();
             story += &format!("{now:?} {places:?} {asks:?}\n");
             let list: Vec<_> = places.iter().zip(&asks).map(|(&at, ask)| (memory[at].at(now), "k", *ask)).collect();
             let in_memory = ask_all_at(&list).unwrap();
@@ -340,10 +345,10 @@ where
 fn hourly(limit: u64) -> [Policy; 4] {
     let hour = Duration::from_secs(3600);
     [
-        Tat::new(Rate::per_hour(1), limit).into(),
-        Ticks::new(limit, Duration::from_secs(100 * 86_400)).into(),
-        TwoWindows::new(limit, Duration::from_secs(100 * 86_400)).into(),
-        Log::new(limit, hour).into(),
+        Gcra::new(Rate::per_hour(1), limit).into(),
+        PeriodicRefill::new(limit, Duration::from_secs(100 * 86_400)).into(),
+        SlidingCounter::new(limit, Duration::from_secs(100 * 86_400)).into(),
+        SlidingLog::new(limit, hour).into(),
     ]
 }
 
@@ -441,7 +446,7 @@ fn only_key(server: &Server) -> String {
 fn a_decision_is_one_round_trip_and_a_refusal_that_holds_is_none() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
-    let login = limiter(&connection, "login", Tat::new(Rate::per_hour(1), 3));
+    let login = limiter(&connection, "login", Gcra::new(Rate::per_hour(1), 3));
     runtime.block_on(async {
         assert!(login.ask("k", Ask::ONE).await.unwrap().is_allowed());
         let before = evalsha_calls(&server);
@@ -473,7 +478,7 @@ fn a_decision_is_one_round_trip_and_a_refusal_that_holds_is_none() {
         let taken = login.ask("k", Ask::permits(3)).await.unwrap();
         assert!(taken.is_allowed());
         assert!(!login.ask("k", Ask::ONE).await.unwrap().is_allowed());
-        login.change(Tat::new(Rate::per_hour(1), 4)).unwrap();
+        login.change(Gcra::new(Rate::per_hour(1), 4)).unwrap();
         let before = calls();
         assert!(login.ask("k", Ask::ONE).await.unwrap().is_allowed());
         assert_eq!(calls(), before + 1, "under another policy it is another question");
@@ -484,7 +489,8 @@ fn a_decision_is_one_round_trip_and_a_refusal_that_holds_is_none() {
 fn refusals_that_count_are_all_told_to_the_server() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
-    let hammered = limiter(&connection, "hammered", Log::new(1, Duration::from_secs(3600)).records_refusals(true));
+    let hammered =
+        limiter(&connection, "hammered", SlidingLog::new(1, Duration::from_secs(3600)).records_refusals(true));
     runtime.block_on(async {
         let _ = hammered.ask("k", Ask::ONE).await.unwrap();
         let before = evalsha_calls(&server);
@@ -501,16 +507,20 @@ fn a_key_lives_until_it_is_as_new_and_at_least_a_millisecond() {
     let (runtime, connection) = (runtime(), connect(&server));
     let day = Duration::from_secs(86_400);
     let cases: Vec<(Policy, u64, std::ops::RangeInclusive<i64>)> = vec![
-        (Tat::new(Rate::per_minute(1), 5).into(), 2, 110_000..=120_000),
-        (Tat::new(Rate::per_minute(1), 5).paid(Paid::After).into(), 7, 410_000..=420_000),
-        (Tat::new(Rate::ZERO, 5).into(), 1, -1..=-1),
+        (Gcra::new(Rate::per_minute(1), 5).into(), 2, 110_000..=120_000),
+        (Gcra::new(Rate::per_minute(1), 5).paid(Paid::After).into(), 7, 410_000..=420_000),
+        (Gcra::new(Rate::ZERO, 5).into(), 1, -1..=-1),
         // A window or tick that began long ago ends sooner.
-        (Ticks::new(3, day).into(), 1, 1..=86_400_000),
-        (Ticks::new(1, day).capacity(9).into(), 1, 1..=86_400_000),
-        (TwoWindows::new(3, day).into(), 1, 86_390_000..=172_800_000),
-        (Log::new(3, Duration::from_secs(60)).into(), 1, 50_000..=60_000),
-        (Log::new(3, Duration::from_secs(60)).min_gap(Duration::from_secs(90)).into(), 1, 80_000..=90_000),
-        (Log::new(3, Duration::from_secs(60)).closed(true).grain(Duration::from_secs(1)).into(), 1, 50_000..=61_000),
+        (PeriodicRefill::new(3, day).into(), 1, 1..=86_400_000),
+        (PeriodicRefill::new(1, day).capacity(9).into(), 1, 1..=86_400_000),
+        (SlidingCounter::new(3, day).into(), 1, 86_390_000..=172_800_000),
+        (SlidingLog::new(3, Duration::from_secs(60)).into(), 1, 50_000..=60_000),
+        (SlidingLog::new(3, Duration::from_secs(60)).min_gap(Duration::from_secs(90)).into(), 1, 80_000..=90_000),
+        (
+            SlidingLog::new(3, Duration::from_secs(60)).closed(true).grain(Duration::from_secs(1)).into(),
+            1,
+            50_000..=61_000,
+        ),
         (WarmUp::new(Rate::per_second(1), Duration::from_secs(60)).into(), 1, 1_000..=63_000),
     ];
     for (nth, (policy, cost, milliseconds)) in cases.into_iter().enumerate() {
@@ -523,7 +533,7 @@ fn a_key_lives_until_it_is_as_new_and_at_least_a_millisecond() {
 
     // 6,000 a second: a permit is back after 167 µs.
     let _: () = server.ask(&["FLUSHALL"]);
-    let fast = limiter(&connection, "fast", Tat::new(Rate::per_second(6000), 1));
+    let fast = limiter(&connection, "fast", Gcra::new(Rate::per_second(6000), 1));
     let allowed: u32 = runtime.block_on(async {
         let mut allowed = 0;
         for _ in 0..500 {
@@ -560,7 +570,7 @@ fn keys_of_a_list_share_a_slot_whatever_they_hold() {
     let long = "x".repeat(1 << 20);
     let odd: [&[u8]; 8] = [b"alice", b"a}b{c", b"{}", b"{", b"", b"nul\0", b"\xff\xfe\r\n", long.as_bytes()];
     let limiters: Vec<_> = ["by second", "by:hour", "{by} day"]
-        .map(|name| limiter(&connection, name, Tat::new(Rate::per_hour(1), 2)))
+        .map(|name| limiter(&connection, name, Gcra::new(Rate::per_hour(1), 2)))
         .into();
     for first in odd {
         let _: () = server.ask(&["FLUSHALL"]);
@@ -599,8 +609,8 @@ fn cluster() -> Server {
 fn what_a_list_was_granted_is_given_back_beside_its_first_key() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
-    let customer = limiter(&connection, "customer", Tat::new(Rate::per_hour(1), 5));
-    let user = limiter(&connection, "user", Tat::new(Rate::per_hour(1), 2).max_wait(Duration::MAX));
+    let customer = limiter(&connection, "customer", Gcra::new(Rate::per_hour(1), 5));
+    let user = limiter(&connection, "user", Gcra::new(Rate::per_hour(1), 2).max_wait(Duration::MAX));
     runtime.block_on(async {
         let list = [(&customer, "acme", Ask::ONE), (&user, "alice", Ask::ONE)];
         assert!(Redis::ask_all(&list).await.unwrap().iter().all(Answer::is_allowed));
@@ -614,7 +624,7 @@ fn what_a_list_was_granted_is_given_back_beside_its_first_key() {
         user.beside("acme").reset("alice").await.unwrap();
         assert_eq!(user.beside("acme").ask("alice", look).await.unwrap().remaining, 2);
         // Lists over several connections cannot be one step.
-        let elsewhere = limiter(&connect(&server), "user", Tat::new(Rate::per_hour(1), 2));
+        let elsewhere = limiter(&connect(&server), "user", Gcra::new(Rate::per_hour(1), 2));
         let list = [(&customer, "acme", Ask::ONE), (&elsewhere, "alice", Ask::ONE)];
         assert!(Redis::ask_all(&list).await.is_err_and(|error| error.is_refused()));
         assert_eq!(Redis::ask_all::<&str>(&[]).await.unwrap(), []);
@@ -626,7 +636,7 @@ fn what_a_list_was_granted_is_given_back_beside_its_first_key() {
 fn a_look_in_a_list_does_not_undo_what_the_list_takes() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
-    let [few, more] = [3, 4].map(|burst| limiter(&connection, "same", Tat::new(Rate::per_hour(1), burst)));
+    let [few, more] = [3, 4].map(|burst| limiter(&connection, "same", Gcra::new(Rate::per_hour(1), burst)));
     let list = [(&few, "k", Ask::ONE), (&more, "k", Ask::permits(0).peek())];
     let granted =
         (0..10).filter(|_| runtime.block_on(Redis::ask_all(&list)).unwrap().iter().all(Answer::is_allowed)).count();
@@ -698,7 +708,7 @@ fn what_is_none_of_ours_stands_for_a_new_key() {
             let answers = runtime.block_on(Redis::ask_all_at(begin, &list)).unwrap();
             assert_same(first, answers[0], &story);
             let ttl: i64 = server.ask(&["PTTL", &key]);
-            assert!(ttl > 0 || new.next_in == Duration::MAX || first.full_in == Duration::MAX, "{ttl} {story}");
+            assert!(ttl > 0 || new.next_in == Duration::MAX || first.reset_after == Duration::MAX, "{ttl} {story}");
         }
     }
 }
@@ -708,10 +718,10 @@ fn a_policy_of_another_kind_begins_anew_and_a_raised_rate_blocks_nobody() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
     let kinds: [Policy; 5] = [
-        Tat::new(Rate::per_hour(1), 3).into(),
-        Ticks::new(3, Duration::from_secs(100 * 86_400)).into(),
-        TwoWindows::new(3, Duration::from_secs(100 * 86_400)).into(),
-        Log::new(3, Duration::from_secs(3600)).into(),
+        Gcra::new(Rate::per_hour(1), 3).into(),
+        PeriodicRefill::new(3, Duration::from_secs(100 * 86_400)).into(),
+        SlidingCounter::new(3, Duration::from_secs(100 * 86_400)).into(),
+        SlidingLog::new(3, Duration::from_secs(3600)).into(),
         WarmUp::new(Rate::per_hour(1), Duration::from_secs(3600)).into(),
     ];
     runtime.block_on(async {
@@ -722,16 +732,16 @@ fn a_policy_of_another_kind_begins_anew_and_a_raised_rate_blocks_nobody() {
             let _ = limiter.ask("k", Ask::ONE).await.unwrap();
             assert!(look.limit >= 1);
         }
-        let slow = limiter(&connection, "rate", Tat::new(Rate::per_hour(1), 3));
+        let slow = limiter(&connection, "rate", Gcra::new(Rate::per_hour(1), 3));
         assert!(slow.ask("k", Ask::permits(3)).await.unwrap().is_allowed());
         assert!(!slow.ask("k", Ask::ONE).await.unwrap().is_allowed());
         // Another process, told of the new rate.
-        let fast = limiter(&connection, "rate", Tat::new(Rate::per_second(1000), 3));
+        let fast = limiter(&connection, "rate", Gcra::new(Rate::per_second(1000), 3));
         let answer = fast.ask("k", Ask::ONE.max_wait(Duration::from_secs(1))).await.unwrap();
         assert!(answer.wait() <= Duration::from_millis(1), "{answer:?}");
 
         // Also if it is refused at first, and looked at meanwhile.
-        let (slow, fast) = (Tat::new(Rate::per_hour(1), 3), Tat::new(Rate::per_second(1), 3));
+        let (slow, fast) = (Gcra::new(Rate::per_hour(1), 3), Gcra::new(Rate::per_second(1), 3));
         let (slow, fast) = (limiter(&connection, "refused", slow), limiter(&connection, "refused", fast));
         let at = |secs: u64| Duration::from_secs(1_700_000_000 + secs);
         assert!(slow.at(at(0)).ask("k", Ask::permits(3)).await.unwrap().is_allowed());
@@ -746,18 +756,18 @@ fn a_policy_that_redis_cannot_compute_is_refused_with_what_to_do() {
     let connection = RedisConnection::open("redis://127.0.0.1:1").unwrap();
     let day = Duration::from_secs(86_400);
     let too_long: [Policy; 5] = [
-        Tat::new(Rate::every(day), 105).into(),
-        Ticks::new(1, 105 * day).into(),
-        TwoWindows::new(1, 105 * day).into(),
-        Log::new(1, 105 * day).into(),
-        Log::new(1, day).min_gap(105 * day).into(),
+        Gcra::new(Rate::every(day), 105).into(),
+        PeriodicRefill::new(1, 105 * day).into(),
+        SlidingCounter::new(1, 105 * day).into(),
+        SlidingLog::new(1, 105 * day).into(),
+        SlidingLog::new(1, day).min_gap(105 * day).into(),
     ];
     for policy in too_long {
         let error = Redis::new(&connection, "x", policy).unwrap_err().to_string();
         assert!(error.contains("104 days") && error.contains("memory"), "{error}");
     }
-    assert!(Redis::new(&connection, "x", Ticks::new(1 << 60, day)).is_err());
-    assert!(Redis::new(&connection, "x", Tat::new(Rate::every(day), 104)).is_ok());
+    assert!(Redis::new(&connection, "x", PeriodicRefill::new(1 << 60, day)).is_err());
+    assert!(Redis::new(&connection, "x", Gcra::new(Rate::every(day), 104)).is_ok());
 }
 
 // --- servers that fail ---
@@ -766,7 +776,7 @@ fn a_policy_that_redis_cannot_compute_is_refused_with_what_to_do() {
 fn a_server_that_forgets_its_scripts_or_its_keys_is_asked_all_the_same() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
-    let login = limiter(&connection, "login", Tat::new(Rate::per_hour(1), 3));
+    let login = limiter(&connection, "login", Gcra::new(Rate::per_hour(1), 3));
     runtime.block_on(async {
         assert_eq!(login.ask("k", Ask::ONE).await.unwrap().remaining, 2);
         let _: () = server.ask(&["SCRIPT", "FLUSH"]);
@@ -801,7 +811,7 @@ fn a_full_server_charges_no_list_by_half() {
 fn a_server_that_became_a_replica_is_left_and_met_again() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
-    let login = limiter(&connection, "login", Tat::new(Rate::per_hour(1), 9));
+    let login = limiter(&connection, "login", Gcra::new(Rate::per_hour(1), 9));
     runtime.block_on(async {
         assert!(login.ask("k", Ask::ONE).await.unwrap().is_allowed());
         let _: () = server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
@@ -826,7 +836,7 @@ fn admission_and_limiters_share_one_connection() {
         Headcount::builder().max_active_users(9).secret("the key of the whole fleet").build().unwrap();
     let mut rounds = headcount.sync_with(RedisStore::on(&connection, "shop"));
     let limiters: Vec<_> =
-        (0..3).map(|nth| limiter(&connection, &format!("limiter-{nth}"), Tat::new(Rate::per_hour(1), 9))).collect();
+        (0..3).map(|nth| limiter(&connection, &format!("limiter-{nth}"), Gcra::new(Rate::per_hour(1), 9))).collect();
     runtime.block_on(async {
         worker.tick();
         let list = [(&limiters[0], "k", Ask::ONE), (&limiters[1], "k", Ask::ONE)];
@@ -868,7 +878,7 @@ fn no_failure_of_the_server_lets_more_through_or_holds_anybody() {
     let seen = Arc::new(Seen::default());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let build = |connection: &RedisConnection, name: &str, deny_cache: usize| {
-        let policy = Tat::new(Rate::per_second(PER_SECOND), BURST);
+        let policy = Gcra::new(Rate::per_second(PER_SECOND), BURST);
         Redis::builder(connection, name, policy).time_limit(TIME_LIMIT).deny_cache(deny_cache).build().unwrap()
     };
     // Some remember refusals, some do not.

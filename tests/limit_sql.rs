@@ -8,8 +8,8 @@ mod databases;
 
 use databases::Server;
 use headcount::limit::{
-    self, Answer, Ask, Because, Bucket, Form, Memory, Mysql, Postgres, Rate, Rounding, SqlError, Velocity, Verdict,
-    token_bucket,
+    self, Answer, Ask, Bucket, Form, Memory, Mysql, Postgres, Rate, RefusalReason, Rounding, SqlError, Velocity,
+    Verdict, token_bucket,
 };
 use mysql_async::prelude::Queryable;
 use serde_json::Value;
@@ -71,7 +71,7 @@ fn vectors(text: &str) -> Vec<Value> {
 
 /// All that an answer says but what to hand to `cancel`.
 fn said(answer: &Answer) -> (Verdict, u64, u64, f64, Duration, Duration) {
-    (answer.verdict, answer.limit, answer.remaining, answer.available, answer.next_in, answer.full_in)
+    (answer.verdict, answer.limit, answer.remaining, answer.available, answer.next_in, answer.reset_after)
 }
 
 // PostgreSQL
@@ -88,7 +88,7 @@ async fn the_faithful_form_replays_what_the_published_function_answered() {
         };
         let rate = Rate::per_second(number("refill_per_sec"));
         let bucket = store.yugabyte(rate, Duration::from_secs(number("window_seconds"))).unwrap();
-        let bucket = bucket.faithful(rounding).unwrap().named(&name[..name.len().min(60)]).unwrap();
+        let bucket = bucket.as_published(rounding).unwrap().named(&name[..name.len().min(60)]).unwrap();
         if let Some(tokens) = config["initial_tk"].as_i64() {
             bucket.at(Duration::ZERO).set("u", tokens).await.unwrap();
         }
@@ -109,7 +109,7 @@ async fn the_faithful_form_replays_what_the_published_function_answered() {
 async fn a_retry_from_the_faithful_form_is_granted_and_one_microsecond_sooner_is_not() {
     let store = postgres().await;
     for (refill, rounding) in [(1, Rounding::HalfAway), (1, Rounding::HalfEven), (7, Rounding::HalfAway)] {
-        let bucket = store.yugabyte(Rate::per_second(refill), 10 * SECOND).unwrap().faithful(rounding).unwrap();
+        let bucket = store.yugabyte(Rate::per_second(refill), 10 * SECOND).unwrap().as_published(rounding).unwrap();
         let bucket = bucket.named(&format!("{refill} {rounding:?}")).unwrap();
         bucket.at(SECOND).set("k", 0).await.unwrap();
         let refused = bucket.at(SECOND).ask("k", Ask::ONE).await.unwrap();
@@ -123,7 +123,7 @@ async fn a_retry_from_the_faithful_form_is_granted_and_one_microsecond_sooner_is
 #[tokio::test]
 async fn the_exact_form_answers_as_the_memory_store_to_the_nanosecond() {
     let store = postgres().await;
-    let mut dice = fastrand::Rng::with_seed(7);
+    let mut rng = fastrand::Rng::with_seed(7);
     let policies = [
         token_bucket(Rate::per_second(3), 5),
         token_bucket(Rate::per_minute(7), 1).max_wait(20 * SECOND),
@@ -142,36 +142,36 @@ async fn the_exact_form_answers_as_the_memory_store_to_the_nanosecond() {
         let mut reservations = [Vec::new(), Vec::new()];
         for _ in 0..150 {
             // Clocks go back now and then.
-            let step = Duration::from_nanos(dice.u64(0..900_000_000));
-            now = if dice.u8(0..10) == 0 { now - step } else { now + step };
-            let which = dice.usize(0..2);
+            let step = Duration::from_nanos(rng.u64(0..900_000_000));
+            now = if rng.u8(0..10) == 0 { now - step } else { now + step };
+            let which = rng.usize(0..2);
             let key = ["a", "b"][which];
             let (sql, local) = (bucket.at(now), memories[which].at(now));
-            if let (0, Some((theirs, ours))) = (dice.u8(0..6), reservations[which].pop()) {
+            if let (0, Some((theirs, ours))) = (rng.u8(0..6), reservations[which].pop()) {
                 sql.cancel(key, &theirs).await.unwrap();
                 local.cancel(key, &ours);
             }
-            if dice.u8(0..8) == 0 {
-                let permits = dice.u64(0..4);
+            if rng.u8(0..8) == 0 {
+                let permits = rng.u64(0..4);
                 sql.refund(key, permits).await.unwrap();
                 local.refund(key, permits);
             }
-            let mut ask = match dice.u8(0..10) {
+            let mut ask = match rng.u8(0..10) {
                 0 => Ask::all(),
                 1 => Ask::permits(u64::MAX),
-                _ => Ask::permits(dice.u64(0..7)),
+                _ => Ask::permits(rng.u64(0..7)),
             };
-            match dice.u8(0..8) {
+            match rng.u8(0..8) {
                 0 => ask = ask.max_wait(3 * SECOND),
                 1 => ask = ask.max_wait(Duration::ZERO),
                 _ => {}
             }
-            if dice.u8(0..4) == 0 {
+            if rng.u8(0..4) == 0 {
                 ask = ask.peek();
             }
             let (theirs, ours) = (sql.ask(key, ask).await.unwrap(), local.ask(key, ask).unwrap());
             assert_eq!(said(&theirs), said(&ours), "{policy:?} at {now:?}: {ask:?} for {key}");
-            if ask != ask.peek() && dice.bool() {
+            if ask != ask.peek() && rng.bool() {
                 reservations[which].push((theirs.reservation, ours.reservation));
             }
         }
@@ -181,7 +181,7 @@ async fn the_exact_form_answers_as_the_memory_store_to_the_nanosecond() {
 #[tokio::test]
 async fn a_key_that_meets_another_policy_is_told_under_it_as_in_memory() {
     let store = postgres().await;
-    let mut dice = fastrand::Rng::with_seed(11);
+    let mut rng = fastrand::Rng::with_seed(11);
     let policies = [
         token_bucket(Rate::per_second(3), 5),
         token_bucket(Rate::per_hour(1), 5),
@@ -191,7 +191,7 @@ async fn a_key_that_meets_another_policy_is_told_under_it_as_in_memory() {
         token_bucket(Rate::per_second(1_000_000), 1000),
     ];
     for story in 0..60 {
-        let mut policy = dice.choice(&policies).unwrap().clone();
+        let mut policy = rng.choice(&policies).unwrap().clone();
         let memory = Memory::new(policy.clone()).unwrap();
         let mut now = Duration::from_nanos(1_700_000_000_123_456_789);
         // A key that is not stored has no past: not in the table, or, if it is as new, not in memory.
@@ -199,19 +199,19 @@ async fn a_key_that_meets_another_policy_is_told_under_it_as_in_memory() {
         assert!(first.at(now).ask("k", Ask::ONE).await.unwrap().is_allowed());
         assert!(memory.at(now).ask("k", Ask::ONE).unwrap().is_allowed());
         for _ in 0..25 {
-            let step = Duration::from_nanos(dice.u64(0..3_000_000_000));
-            now = if dice.u8(0..10) == 0 { now - step } else { now + step };
-            let bucket = |policy: &limit::policy::Tat| {
+            let step = Duration::from_nanos(rng.u64(0..3_000_000_000));
+            now = if rng.u8(0..10) == 0 { now - step } else { now + step };
+            let bucket = |policy: &limit::policy::Gcra| {
                 store.bucket(policy.clone()).unwrap().named(&format!("told-{story}")).unwrap()
             };
             let asks = [Ask::ONE, Ask::permits(2), Ask::all(), Ask::permits(0).peek()];
-            let ask = *dice.choice(&asks).unwrap();
-            let other = dice.choice(&policies).unwrap();
-            if dice.u8(0..4) == 0 && *other != policy && memory.remembers("k") {
+            let ask = *rng.choice(&asks).unwrap();
+            let other = rng.choice(&policies).unwrap();
+            if rng.u8(0..4) == 0 && *other != policy && memory.remembers("k") {
                 policy = other.clone();
                 memory.at(now).change(policy.clone()).unwrap();
                 // Told anew by whoever comes first: who is granted something, who is refused, or who gives nothing back.
-                if dice.bool() || ask == ask.peek() {
+                if rng.bool() || ask == ask.peek() {
                     bucket(&policy).at(now).refund("k", 0).await.unwrap();
                     memory.at(now).refund("k", 0);
                 }
@@ -249,8 +249,8 @@ async fn a_postgres_schema_of_the_first_version_is_migrated_and_keeps_its_rows()
     let bucket = store.bucket(token_bucket(Rate::per_second(1), 5)).unwrap();
     let answer = bucket.at(Duration::from_secs(1_700_000_001)).ask("k", Ask::ONE).await.unwrap();
     assert_eq!((answer.is_allowed(), answer.remaining), (true, 2));
-    let told_under = "select span_ns, interval_ns from headcount.buckets";
-    let row = client.query_one(told_under, &[]).await.unwrap();
+    let convert_state = "select span_ns, interval_ns from headcount.buckets";
+    let row = client.query_one(convert_state, &[]).await.unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (5_000_000_000, 1_000_000_000));
 }
 
@@ -303,7 +303,7 @@ async fn allowed_to_fifty<F: Future<Output = bool> + Send + 'static>(
 #[tokio::test]
 async fn the_faithful_form_gets_an_answer_for_each_of_many_at_once() {
     let store = postgres().await;
-    let bucket = store.yugabyte(Rate::per_second(1), 5 * SECOND).unwrap().faithful(Rounding::HalfAway).unwrap();
+    let bucket = store.yugabyte(Rate::per_second(1), 5 * SECOND).unwrap().as_published(Rounding::HalfAway).unwrap();
     assert_eq!(bucket.form(), Form::Faithful(Rounding::HalfAway));
     let at = Duration::from_secs(1000);
     let mut clients = JoinSet::new();
@@ -348,7 +348,7 @@ trait Forms {
 impl Forms for Bucket {
     /// The published function needs whole tokens per second, which a bucket of one permit a minute has not.
     fn faithful_or_exact(self) -> Self {
-        assert!(matches!(self.clone().faithful(Rounding::HalfAway), Err(SqlError::NotWhole { .. })));
+        assert!(matches!(self.clone().as_published(Rounding::HalfAway), Err(SqlError::NotWhole { .. })));
         self.named("another").unwrap()
     }
 }
@@ -401,20 +401,20 @@ async fn what_a_postgres_limiter_cannot_do_is_said_in_the_callers_words() {
     assert!(store.bucket(token_bucket(Rate::per_hour(1), u64::MAX)).is_err());
     let exact = store.yugabyte(Rate::per_second(1), 5 * SECOND).unwrap();
     let huge = exact.ask("k", Ask::permits(u64::MAX)).await.unwrap();
-    assert_eq!(huge.because(), Some(Because::AboveCapacity));
+    assert_eq!(huge.because(), Some(RefusalReason::AboveCapacity));
     assert_eq!((huge.retry(), huge.remaining), (None, 5));
     let endless = exact.ask("k", Ask::permits(5).max_wait(Duration::MAX)).await.unwrap();
     assert_eq!(endless.verdict, Verdict::Now);
     let endless = exact.ask("k", Ask::permits(5).max_wait(Duration::MAX)).await.unwrap();
     assert!(endless.wait() > 4 * SECOND);
 
-    let faithful = exact.clone().faithful(Rounding::HalfAway).unwrap();
-    assert!(matches!(faithful.ask("k", Ask::permits(2)).await, Err(SqlError::OnlyOne { .. })));
-    assert!(matches!(faithful.ask("k", Ask::all()).await, Err(SqlError::OnlyOne { .. })));
-    assert!(matches!(faithful.ask("k", Ask::ONE.max_wait(SECOND)).await, Err(SqlError::NoWaiting(_))));
-    assert!(matches!(faithful.refund("k", 1).await, Err(SqlError::OnlyOne { .. })));
+    let as_published = exact.clone().as_published(Rounding::HalfAway).unwrap();
+    assert!(matches!(as_published.ask("k", Ask::permits(2)).await, Err(SqlError::OnlyOne { .. })));
+    assert!(matches!(as_published.ask("k", Ask::all()).await, Err(SqlError::OnlyOne { .. })));
+    assert!(matches!(as_published.ask("k", Ask::ONE.max_wait(SECOND)).await, Err(SqlError::NoWaiting(_))));
+    assert!(matches!(as_published.refund("k", 1).await, Err(SqlError::OnlyOne { .. })));
     let fraction = store.yugabyte(Rate::per_minute(5), 5 * SECOND).unwrap();
-    assert!(matches!(fraction.faithful(Rounding::HalfAway), Err(SqlError::NotWhole { .. })));
+    assert!(matches!(fraction.as_published(Rounding::HalfAway), Err(SqlError::NotWhole { .. })));
 }
 
 #[tokio::test]
@@ -649,7 +649,7 @@ async fn at_once(limiter: &Velocity, key: &str, clients: u64, at: Duration) -> (
 #[tokio::test]
 async fn velocity_answers_as_the_memory_store() {
     let store = mysql().await;
-    let mut dice = fastrand::Rng::with_seed(11);
+    let mut rng = fastrand::Rng::with_seed(11);
     for (zone, (rate, window)) in [(1, 1), (5, 7), (3, 60), (20, 4)].into_iter().enumerate() {
         let zone = zone as u32;
         store.set_zone(zone, rate, Duration::from_secs(window)).await.unwrap();
@@ -660,13 +660,13 @@ async fn velocity_answers_as_the_memory_store() {
         // Taking all of nothing leaves no row to remember the clock by, so that is not asked of one that goes back.
         let goes_back = zone.is_multiple_of(2);
         for _ in 0..120 {
-            let step = Duration::from_millis(dice.u64(0..2500));
-            now = if goes_back && dice.u8(0..10) == 0 { now - step } else { now + step };
-            let which = dice.usize(0..2);
+            let step = Duration::from_millis(rng.u64(0..2500));
+            now = if goes_back && rng.u8(0..10) == 0 { now - step } else { now + step };
+            let which = rng.usize(0..2);
             let key = ["a", "b"][which];
-            let permits = if dice.bool() { 1 } else { dice.u64(1..=u64::from(rate) + 1) };
-            let mut ask = if !goes_back && dice.u8(0..12) == 0 { Ask::all() } else { Ask::permits(permits) };
-            if dice.u8(0..4) == 0 {
+            let permits = if rng.bool() { 1 } else { rng.u64(1..=u64::from(rate) + 1) };
+            let mut ask = if !goes_back && rng.u8(0..12) == 0 { Ask::all() } else { Ask::permits(permits) };
+            if rng.u8(0..4) == 0 {
                 ask = ask.peek();
             }
             let theirs = limiter.at(now).ask(key, ask).await.unwrap();
@@ -762,11 +762,11 @@ async fn what_a_mysql_limiter_cannot_do_is_said_in_the_callers_words() {
     assert!(matches!(store.set_zone(1, u32::MAX, SECOND).await, Err(SqlError::Zone { .. })));
     store.set_zone(1, i32::MAX as u32, Duration::from_secs(i32::MAX as u64)).await.unwrap();
     let huge = store.velocity(1).ask("k", Ask::permits(u64::MAX)).await.unwrap();
-    assert_eq!((huge.because(), huge.retry()), (Some(Because::AboveCapacity), None));
+    assert_eq!((huge.because(), huge.retry()), (Some(RefusalReason::AboveCapacity), None));
     assert!(store.velocity(1).ask("k", Ask::permits(i32::MAX as u64)).await.unwrap().is_allowed());
     store.set_zone(1, 2, SECOND).await.unwrap();
     let above = store.velocity(1).ask("other", Ask::permits(3)).await.unwrap();
-    assert_eq!((above.because(), above.retry()), (Some(Because::AboveCapacity), None));
+    assert_eq!((above.because(), above.retry()), (Some(RefusalReason::AboveCapacity), None));
     assert!(matches!(store.velocity(1).ask("k", Ask::ONE.max_wait(SECOND)).await, Err(SqlError::NoWaiting(_))));
     let nothing = store.velocity(1).ask("other", Ask::permits(0)).await.unwrap();
     assert_eq!((nothing.verdict, nothing.remaining, nothing.transaction), (Verdict::Now, 2, None));

@@ -7,7 +7,7 @@ mod support;
 use databases::Server;
 use headcount::RedisConnection;
 use headcount::limit::{
-    self, AnsweredBy, Ask, AskError, Because, Limiter, Memory, Mysql, OnStoreError, Postgres, Rate, Redis, Store,
+    self, AnsweredBy, Ask, AskError, Limiter, Memory, Mysql, OnStoreError, Postgres, Rate, Redis, RefusalReason, Store,
     Verdict, sliding_log, token_bucket,
 };
 use std::process::Command;
@@ -41,7 +41,7 @@ async fn serves_and_answers_without(store: Store, go_away: impl FnOnce()) {
             let answer = limiter.ask("bob", Ask::ONE).await.unwrap();
             assert_eq!((answer.is_allowed(), answer.answered_by), (allowed, AnsweredBy::OnStoreError), "{answer:?}");
             assert!(begun.elapsed() < Duration::from_secs(10), "an answer took {:?}", begun.elapsed());
-            if answer.because() == Some(Because::StoreError) {
+            if answer.because() == Some(RefusalReason::StoreError) {
                 assert!(answer.retry().is_some());
             }
         }
@@ -256,8 +256,8 @@ fn queue(hours: u32) -> Memory {
     Memory::new(limit::leaky_queue(Rate::every(HOUR * hours), 9).unwrap()).unwrap()
 }
 
-fn full_in(memory: &Memory) -> Duration {
-    memory.ask("k", Ask::permits(0).peek()).unwrap().full_in
+fn reset_after(memory: &Memory) -> Duration {
+    memory.ask("k", Ask::permits(0).peek()).unwrap().reset_after
 }
 
 fn next_in(memory: &Memory) -> Duration {
@@ -274,7 +274,7 @@ async fn a_list_whose_looking_member_cannot_be_asked_is_given_back() {
         store
             .yugabyte(Rate::per_second(2), Duration::from_secs(60))
             .unwrap()
-            .faithful(limit::Rounding::HalfAway)
+            .as_published(limit::Rounding::HalfAway)
             .unwrap(),
     )
     .shadow(true);
@@ -300,13 +300,13 @@ async fn a_list_that_is_dropped_while_its_looking_member_is_asked_is_given_back(
     .shadow(true);
     let list = [(&enforcing, "k", MAX), (&looking, "k", Ask::ONE)];
     let _ = enforcing.ask("k", Ask::ONE).await.unwrap();
-    let before = full_in(&memory);
+    let before = reset_after(&memory);
     tokio::select! {
         biased;
         joint = Limiter::wait_all(&list) => panic!("nobody answers: {joint:?}"),
         asked = listener.accept() => drop(asked.unwrap()),
     }
-    let after = full_in(&memory);
+    let after = reset_after(&memory);
     assert!(after <= before, "{before:?} {after:?}");
 }
 
@@ -341,14 +341,14 @@ async fn a_canceled_list_takes_its_own_attempt_out_of_a_log() {
 
 #[tokio::test]
 async fn a_list_that_names_a_key_twice_is_given_back_whole() {
-    let memory = Memory::new(limit::policy::Tat::new(Rate::per_hour(1), 0).paid(limit::policy::Paid::After)).unwrap();
+    let memory = Memory::new(limit::policy::Gcra::new(Rate::per_hour(1), 0).paid(limit::policy::Paid::After)).unwrap();
     let limiter = Limiter::new("l", memory.clone());
     let _ = limiter.ask("k", Ask::ONE).await.unwrap();
-    let before = full_in(&memory);
+    let before = reset_after(&memory);
     let list = [(&limiter, "k", MAX), (&limiter, "k", MAX)];
     let joint = Limiter::ask_all(&list).await.unwrap();
     Limiter::cancel_all(joint).await.unwrap();
-    let after = full_in(&memory);
+    let after = reset_after(&memory);
     assert!(after <= before, "{before:?} {after:?}");
 }
 
@@ -386,14 +386,14 @@ async fn a_turn_that_this_process_gave_is_given_back_to_it() {
     let local = queue(1);
     let limiter = Limiter::new("l", redis).on_store_error(OnStoreError::Local(local.clone()));
     let _ = limiter.ask("k", Ask::ONE).await.unwrap();
-    let before = full_in(&local);
+    let before = reset_after(&local);
     let list = [(&limiter, "k", MAX)];
     let mut waiting = Box::pin(Limiter::wait_all(&list));
     while limiter.status().allowed != 2 {
         tokio::select! { biased; _ = &mut waiting => panic!("its turn is in an hour"), () = tokio::task::yield_now() => {} }
     }
     drop(waiting);
-    let after = full_in(&local);
+    let after = reset_after(&local);
     assert!(after <= before, "{before:?} {after:?}");
 }
 

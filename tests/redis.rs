@@ -3,7 +3,7 @@
 
 mod support;
 
-use headcount::round::{Identity, Outcome, Outgoing, Publish, Reply, Request, Stamp};
+use headcount::round::{Identity, Outcome, Outgoing, Publish, Reply, Request, Version};
 use headcount::time::Slot;
 use headcount::{Builder, Decision, FilterStore, Headcount, RedisStore, Rounds, StoreError, Worker};
 use std::time::Duration;
@@ -538,7 +538,7 @@ impl Writer {
         let second = Duration::from_secs(1);
         let (writer, node) = (name.to_owned(), name.to_owned());
         let (alive_for, keep_for) = (5 * second, 1920 * second);
-        let identity = Identity { writer, node, generation: 1, filter_bytes, alive_for, keep_for };
+        let identity = Identity { instance_id: writer, node, generation: 1, filter_bytes, alive_for, keep_for };
         Self { store: RedisStore::open(url, "default").unwrap(), identity }
     }
 
@@ -552,12 +552,12 @@ impl Writer {
         let Reply::Fetched(mut stored) = self.ask(Request::Fetch { slots: vec![MINUTE] }).await.unwrap() else {
             panic!("a fetch is answered by values")
         };
-        stored.pop().map(|stored| (stored.stamp.0, stored.value))
+        stored.pop().map(|stored| (stored.version.0, stored.value))
     }
 
-    async fn publish(&self, after: Option<&str>, stamp: &str, value: &[u8]) -> Result<bool, StoreError> {
-        let (after, stamp) = (after.map(|after| Stamp(after.into())), Stamp(stamp.into()));
-        let minutes = vec![Outgoing { slot: MINUTE, after, stamp, value: value.to_vec() }];
+    async fn publish(&self, after: Option<&str>, version: &str, value: &[u8]) -> Result<bool, StoreError> {
+        let (after, version) = (after.map(|after| Version(after.into())), Version(version.into()));
+        let minutes = vec![Outgoing { slot: MINUTE, after, version, value: value.to_vec() }];
         match self.ask(Request::Publish(Publish { minutes, ..Publish::default() })).await? {
             Reply::Published(published) => Ok(published.written == [true]),
             other => panic!("{other:?}"),
@@ -619,18 +619,18 @@ async fn of_two_servers_that_write_at_once_one_wins() {
     let (mut after, mut both_staged) = (None::<String>, false);
     for round in 0..30 {
         let mut monitor = Monitor::start(&redis);
-        let stamps = [0, 1].map(|place| format!("{}-{round}", writers[place].identity.writer));
+        let versions = [0, 1].map(|place| format!("{}-{round}", writers[place].identity.instance_id));
         let (one, other) = tokio::join!(
-            writers[0].publish(after.as_deref(), &stamps[0], &[1; LARGE]),
-            writers[1].publish(after.as_deref(), &stamps[1], &[2; LARGE]),
+            writers[0].publish(after.as_deref(), &versions[0], &[1; LARGE]),
+            writers[1].publish(after.as_deref(), &versions[1], &[2; LARGE]),
         );
         let (one, other) = (one.unwrap(), other.unwrap());
         assert!(one != other, "round {round}: {one} and {other}");
         let winner = usize::from(other);
         let value = vec![winner as u8 + 1; LARGE];
-        assert_eq!(writers[0].read().await, Some((stamps[winner].clone(), value)), "round {round}");
+        assert_eq!(writers[0].read().await, Some((versions[winner].clone(), value)), "round {round}");
         both_staged |= monitor.commands_until(&redis, "the round's end").get("SET") == Some(&2);
-        after = Some(stamps[winner].clone());
+        after = Some(versions[winner].clone());
     }
     assert!(both_staged, "no two writes met");
     assert_eq!(staged_keys(&redis), Vec::<String>::new(), "who loses leaves nothing");
@@ -665,8 +665,8 @@ async fn a_round_at_a_minutes_turn_takes_six_commands_at_most() {
         let news = |name: &str, after: Option<&str>| {
             let minute = |&slot: &Slot| Outgoing {
                 slot,
-                after: after.map(|after| Stamp(format!("{after}-{slot}"))),
-                stamp: Stamp(format!("{name}-{slot}")),
+                after: after.map(|after| Version(format!("{after}-{slot}"))),
+                version: Version(format!("{name}-{slot}")),
                 value: vec![1; filter_bytes],
             };
             Request::Publish(Publish { minutes: slots.iter().map(minute).collect(), ..Publish::default() })
@@ -739,9 +739,9 @@ async fn a_large_write_costs_redis_about_a_plain_one_and_a_lost_race_next_to_not
         plain = plain.min(millis(before));
         let before = cpu();
         for number in 0..WRITES {
-            let stamp = format!("one-{repetition}-{number}");
-            assert!(writer.publish(after.as_deref(), &stamp, &value).await.unwrap());
-            after = Some(stamp);
+            let version = format!("one-{repetition}-{number}");
+            assert!(writer.publish(after.as_deref(), &version, &value).await.unwrap());
+            after = Some(version);
         }
         won = won.min(millis(before));
         let before = cpu();

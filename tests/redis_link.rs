@@ -298,7 +298,7 @@ async fn whatever_redis_says_has_a_class_and_is_counted_there() {
     for (says, class, words) in [
         (line("-LOADING Redis is loading the dataset in memory"), Unreachable, "LOADING"),
         (
-            line("-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
+            line("-MASTERDOWN FleetLink with MASTER is down and replica-serve-stale-data is set to 'no'."),
             Unreachable,
             "MASTERDOWN",
         ),

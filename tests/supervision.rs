@@ -238,7 +238,8 @@ fn running() -> [Headcount; 2] {
     let store = MemoryStore::new();
     [(); 2].map(|()| {
         let builder = Headcount::builder().max_active_users(1000).secret(SECRET);
-        let (headcount, worker) = builder.sync_every(Duration::from_millis(50)).url("redis://nobody").build().unwrap();
+        let (headcount, worker) =
+            builder.sync_every(Duration::from_millis(50)).redis_url("redis://nobody").build().unwrap();
         tokio::spawn(headcount.sync_with(store.clone()).run());
         std::thread::spawn(|| worker.run());
         headcount

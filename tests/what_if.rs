@@ -14,8 +14,8 @@ const X: u64 = 16_384;
 /// Who asks when: a rush of an hour and a half, with an ebb in its middle; users ask every minute for twenty minutes, both in
 /// the mean, and go on asking whatever they are answered.
 fn trace() -> Vec<(Duration, u32)> {
-    let mut dice = fastrand::Rng::with_seed(7);
-    let mut exponential = move |mean: f64| -mean * (1.0 - dice.f64()).ln();
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut exponential = move |mean: f64| -mean * (1.0 - rng.f64()).ln();
     let mut trace = Vec::new();
     let (mut now, mut user) = (0.0, 0);
     while now < 5400.0 {

@@ -71,9 +71,9 @@ impl Fleet {
     pub async fn start(strategy: Strategy, options: &Options, redis: Option<&RedisServer>) -> Result<Self, FleetError> {
         let memory = MemoryStore::new();
         let stopwatch = Arc::new(Stopwatch::default());
-        let mut dice = fastrand::Rng::with_seed(options.seed);
+        let mut rng = fastrand::Rng::with_seed(options.seed);
         // Processes that start one after another: fixed phases differ, and stay.
-        let mut phases: Vec<_> = (0..options.servers).map(|_| options.scale().round().mul_f64(dice.f64())).collect();
+        let mut phases: Vec<_> = (0..options.servers).map(|_| options.scale().round().mul_f64(rng.f64())).collect();
         phases.sort();
         let namespace = format!("load-test-{}-{}", std::process::id(), strategy.name());
         let mut servers = Vec::new();
@@ -85,7 +85,7 @@ impl Fleet {
                         None => Backend::Memory(memory.clone()),
                     };
                     let store = TimedStore::new(backend, Arc::clone(&stopwatch));
-                    Door::Headcount(start_headcount(strategy, options, store, protocol, phase, dice.u64(..))?)
+                    Door::Headcount(start_headcount(strategy, options, store, protocol, phase, rng.u64(..))?)
                 }
                 (None, Some(redis)) => {
                     let (window, x) = (options.scale().window(), options.max_active_users);
@@ -188,7 +188,7 @@ fn start_headcount(
 ) -> Result<Headcount, FleetError> {
     let builder = Headcount::builder()
         .max_active_users(options.max_active_users)
-        .length(options.scale().window())
+        .window(options.scale().window())
         .slots(SLOTS)
         .sync_every(options.scale().round())
         .secret("a key for the time of a load test")

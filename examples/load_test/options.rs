@@ -62,7 +62,7 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = RoamingChoice::Mixed)]
     pub roaming: RoamingChoice,
 
-    /// Where all dice begin. Same seed, same players.
+    /// Where all rng begin. Same seed, same players.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 

@@ -211,15 +211,15 @@ impl Kind {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Self {
-        let mut dice = Rng::with_seed(seed ^ 0x5ca1_ab1e_0000_0001);
-        let fleet = draw_fleet(&mut dice);
+        let mut rng = Rng::with_seed(seed ^ 0x5ca1_ab1e_0000_0001);
+        let fleet = draw_fleet(&mut rng);
         let window = fleet.slot * fleet.slots;
         // A large fleet is there for its size, and need not live long.
-        let play = if fleet.servers > 24 { 20 * SECOND } else { window.mul_f64(1.2 + 1.3 * dice.f64()) + 10 * SECOND };
-        let weather = draw_weather(&fleet, &mut dice);
-        let crowd = draw_crowd(&fleet, play, &mut dice);
-        let count = if dice.u8(..8) == 0 { 0 } else { dice.usize(1..=6) };
-        let mut faults: Vec<_> = (0..count).map(|_| draw_fault(&fleet, play, &mut dice)).collect();
+        let play = if fleet.servers > 24 { 20 * SECOND } else { window.mul_f64(1.2 + 1.3 * rng.f64()) + 10 * SECOND };
+        let weather = draw_weather(&fleet, &mut rng);
+        let crowd = draw_crowd(&fleet, play, &mut rng);
+        let count = if rng.u8(..8) == 0 { 0 } else { rng.usize(1..=6) };
+        let mut faults: Vec<_> = (0..count).map(|_| draw_fault(&fleet, play, &mut rng)).collect();
         faults.sort_by_key(|fault| fault.at);
         // Invariant 7: twenty rounds; three seconds and forty rounds after a flush, a failover or a long outage.
         let is_grave = |fault: &Fault| fault.kind.is_grave() || fault.lasting > fleet.slot;
@@ -229,27 +229,27 @@ impl Plan {
     }
 }
 
-fn draw_fleet(dice: &mut Rng) -> Fleet {
-    let servers = match dice.u16(..1000) {
-        0 => dice.usize(100..=200),
-        1..10 => dice.usize(13..=40),
-        10..150 => dice.usize(5..=12),
+fn draw_fleet(rng: &mut Rng) -> Fleet {
+    let servers = match rng.u16(..1000) {
+        0 => rng.usize(100..=200),
+        1..10 => rng.usize(13..=40),
+        10..150 => rng.usize(5..=12),
         150..250 => 1,
-        _ => dice.usize(2..=4),
+        _ => rng.usize(2..=4),
     };
-    let slots = dice.u32(3..=6);
+    let slots = rng.u32(3..=6);
     // Some windows are longer than the time in which all servers must agree, or there would be nothing to compare.
-    let longest = if dice.u8(..4) == 0 { 28 } else { 16 };
-    let slot = dice.u32(4..=longest) * 500 * MILLI;
-    let most = if dice.u8(..10) == 0 { 1000 } else { 80 };
-    let max_active_users = dice.u64(10..=most);
-    let capacity = max_active_users * dice.u64(2..=4);
-    let on_outage = match dice.u8(..10) {
+    let longest = if rng.u8(..4) == 0 { 28 } else { 16 };
+    let slot = rng.u32(4..=longest) * 500 * MILLI;
+    let most = if rng.u8(..10) == 0 { 1000 } else { 80 };
+    let max_active_users = rng.u64(10..=most);
+    let capacity = max_active_users * rng.u64(2..=4);
+    let on_outage = match rng.u8(..10) {
         0 => OnOutage::Open,
         1 => OnOutage::Closed,
         _ => OnOutage::Local,
     };
-    let refill = if dice.u8(..5) == 0 { Refill::AfterResume } else { Refill::Continuous };
+    let refill = if rng.u8(..5) == 0 { Refill::AfterResume } else { Refill::Continuous };
     Fleet {
         servers,
         slots,
@@ -257,26 +257,26 @@ fn draw_fleet(dice: &mut Rng) -> Fleet {
         sync_every: SECOND,
         max_active_users,
         capacity,
-        false_positive_rate: if dice.u8(..4) == 0 { 1e-2 } else { 1e-3 },
+        false_positive_rate: if rng.u8(..4) == 0 { 1e-2 } else { 1e-3 },
         refill,
         on_outage,
         design: Design::HEADCOUNT,
     }
 }
 
-fn draw_weather(fleet: &Fleet, dice: &mut Rng) -> Weather {
-    let delay = Duration::from_micros(dice.u64(50..=2000));
-    let mean_delay = delay + Duration::from_micros(dice.u64(50..=20_000));
+fn draw_weather(fleet: &Fleet, rng: &mut Rng) -> Weather {
+    let delay = Duration::from_micros(rng.u64(50..=2000));
+    let mean_delay = delay + Duration::from_micros(rng.u64(50..=20_000));
     // N·w up to one.
     let most = (1_000_000 / fleet.servers as u64).min(200_000);
     Weather {
         delay,
         mean_delay,
-        work: Duration::from_micros(dice.u64(200..=most.max(400))),
-        rest: dice.u32(20..=250) * MILLI,
-        drift: dice.u32(0..=200),
-        wall_offset: if dice.bool() { Duration::ZERO } else { dice.u32(0..=100) * SECOND },
-        refresh_queue: if dice.u8(..5) == 0 { 2 } else { 64 },
+        work: Duration::from_micros(rng.u64(200..=most.max(400))),
+        rest: rng.u32(20..=250) * MILLI,
+        drift: rng.u32(0..=200),
+        wall_offset: if rng.bool() { Duration::ZERO } else { rng.u32(0..=100) * SECOND },
+        refresh_queue: if rng.u8(..5) == 0 { 2 } else { 64 },
     }
 }
 
@@ -284,14 +284,14 @@ fn draw_weather(fleet: &Fleet, dice: &mut Rng) -> Weather {
 const MOST_PER_SECOND: f64 = 50_000.0;
 const MOST_IN_A_FLOOD: f64 = 2_000.0;
 
-fn draw_crowd(fleet: &Fleet, play: Duration, dice: &mut Rng) -> Crowd {
+fn draw_crowd(fleet: &Fleet, play: Duration, rng: &mut Rng) -> Crowd {
     let window = fleet.slot * fleet.slots;
     // From half of what fits in the long run to ten times as many.
-    let per_minute = fleet.max_active_users as f64 * 60.0 / window.as_secs_f64() * (0.5 + dice.f64().powi(2) * 8.0);
+    let per_minute = fleet.max_active_users as f64 * 60.0 / window.as_secs_f64() * (0.5 + rng.f64().powi(2) * 8.0);
     let per_minute = per_minute.min(400.0 * 60.0 / play.as_secs_f64());
     // Where everybody is let in, a flood would only fill the filters.
-    let shapes = if dice.u8(..8) == 0 && fleet.on_outage != OnOutage::Open { 4 } else { 3 };
-    let arrivals = match dice.u8(..shapes) {
+    let shapes = if rng.u8(..8) == 0 && fleet.on_outage != OnOutage::Open { 4 } else { 3 };
+    let arrivals = match rng.u8(..shapes) {
         0 => Arrivals::steady(per_minute, play),
         1 => Arrivals::through([(Duration::ZERO, 0.0), (play, 2.0 * per_minute)]),
         2 => Arrivals::through([
@@ -300,29 +300,29 @@ fn draw_crowd(fleet: &Fleet, play: Duration, dice: &mut Rng) -> Crowd {
             (play / 2 + SECOND, 3.0 * per_minute),
             (play, per_minute),
         ]),
-        _ => draw_flood(per_minute, play, dice),
+        _ => draw_flood(per_minute, play, rng),
     };
-    let roaming = [Roaming::Mixed, Roaming::Random, Roaming::Sticky, Roaming::Skewed][dice.usize(..4)];
-    let think = window.mul_f64(0.02 + 0.2 * dice.f64());
+    let roaming = [Roaming::Mixed, Roaming::Random, Roaming::Sticky, Roaming::Skewed][rng.usize(..4)];
+    let think = window.mul_f64(0.02 + 0.2 * rng.f64());
     let habits = Habits {
         think,
-        session: window.mul_f64(0.2 + 1.5 * dice.f64()),
-        silence_probability: 0.15 * dice.f64(),
+        session: window.mul_f64(0.2 + 1.5 * rng.f64()),
+        silence_probability: 0.15 * rng.f64(),
         // Up to the very end of the promise.
         silence: fleet.slot..=window,
-        return_probability: 0.5 * dice.f64(),
+        return_probability: 0.5 * rng.f64(),
         absence: fleet.slot..=window * 2,
-        retries: dice.u32(0..=12),
+        retries: rng.u32(0..=12),
         roaming,
     };
-    Crowd { arrivals, habits, retry_after: (SECOND, dice.u32(1..=5) * SECOND) }
+    Crowd { arrivals, habits, retry_after: (SECOND, rng.u32(1..=5) * SECOND) }
 }
 
 /// A crowd that comes within seconds: up to 50,000 newcomers a second.
-fn draw_flood(per_minute: f64, play: Duration, dice: &mut Rng) -> Arrivals {
-    let per_second = 10.0_f64.powf(1.5 + dice.f64() * 3.2).min(MOST_PER_SECOND);
-    let newcomers = dice.f64() * MOST_IN_A_FLOOD;
-    let (from, lasting) = (play.mul_f64(0.1 + 0.7 * dice.f64()), Duration::from_secs_f64(newcomers / per_second));
+fn draw_flood(per_minute: f64, play: Duration, rng: &mut Rng) -> Arrivals {
+    let per_second = 10.0_f64.powf(1.5 + rng.f64() * 3.2).min(MOST_PER_SECOND);
+    let newcomers = rng.f64() * MOST_IN_A_FLOOD;
+    let (from, lasting) = (play.mul_f64(0.1 + 0.7 * rng.f64()), Duration::from_secs_f64(newcomers / per_second));
     let (before, flood) = (0.5 * per_minute, 60.0 * per_second);
     let rise = MILLI;
     Arrivals::through([
@@ -335,36 +335,36 @@ fn draw_flood(per_minute: f64, play: Duration, dice: &mut Rng) -> Arrivals {
     ])
 }
 
-fn draw_fault(fleet: &Fleet, play: Duration, dice: &mut Rng) -> Fault {
-    let at = play.mul_f64(dice.f64());
-    let server = dice.usize(..fleet.servers);
+fn draw_fault(fleet: &Fleet, play: Duration, rng: &mut Rng) -> Fault {
+    let at = play.mul_f64(rng.f64());
+    let server = rng.usize(..fleet.servers);
     // From a moment to longer than the window.
     let longest = (fleet.slot * (fleet.slots + 2)).as_secs_f64();
-    let lasting = Duration::from_secs_f64(0.05 + longest * dice.f64().powi(3));
-    let kind = match dice.usize(..Kind::NAMES.len()) {
+    let lasting = Duration::from_secs_f64(0.05 + longest * rng.f64().powi(3));
+    let kind = match rng.usize(..Kind::NAMES.len()) {
         0 => Kind::Crash { server },
         1 => Kind::Pause { server },
         2 => Kind::Leave { server },
         3 => Kind::Join,
-        4 => Kind::Partition { servers: u128::from(dice.u64(..)) << 64 | u128::from(dice.u64(..)) },
-        5 => Kind::StoreAway { silently: dice.bool() },
+        4 => Kind::Partition { servers: u128::from(rng.u64(..)) << 64 | u128::from(rng.u64(..)) },
+        5 => Kind::StoreAway { silently: rng.bool() },
         6 => Kind::ReadOnly,
-        7 => Kind::Slow { factor: dice.u32(2..=100) },
-        8 => Kind::LostReplies { percent: dice.u8(5..=90) },
+        7 => Kind::Slow { factor: rng.u32(2..=100) },
+        8 => Kind::LostReplies { percent: rng.u8(5..=90) },
         9 => Kind::Flush,
         10 => Kind::OlderCopy,
         11 => {
-            let most = if dice.bool() { fleet.slot.mul_f64(0.5) } else { fleet.slot * (fleet.slots + 3) };
-            Kind::StoreClock { forward: dice.bool(), by: most.mul_f64(dice.f64()) }
+            let most = if rng.bool() { fleet.slot.mul_f64(0.5) } else { fleet.slot * (fleet.slots + 3) };
+            Kind::StoreClock { forward: rng.bool(), by: most.mul_f64(rng.f64()) }
         }
         12 => {
             use Damage::{Cut, Empty, Extended, Flipped, Huge, Noise, Replayed, Unseen};
-            let how = [Flipped, Cut, Extended, Noise, Huge, Replayed, Empty, Unseen][dice.usize(..8)];
-            Kind::Corrupt { age: if dice.bool() { 0 } else { dice.u64(0..=u64::from(fleet.slots)) }, how }
+            let how = [Flipped, Cut, Extended, Noise, Huge, Replayed, Empty, Unseen][rng.usize(..8)];
+            Kind::Corrupt { age: if rng.bool() { 0 } else { rng.u64(0..=u64::from(fleet.slots)) }, how }
         }
         _ => {
-            let other_shape = dice.bool();
-            let max_active_users = if other_shape { fleet.max_active_users } else { dice.u64(10..=fleet.capacity) };
+            let other_shape = rng.bool();
+            let max_active_users = if other_shape { fleet.max_active_users } else { rng.u64(10..=fleet.capacity) };
             let capacity = if other_shape { fleet.capacity * 2 + 64 } else { fleet.capacity };
             Kind::Rolling { max_active_users, capacity }
         }

@@ -5,7 +5,7 @@ use crate::plan::Damage;
 use crate::server::Server;
 use crate::tokens::Tokens;
 use headcount::internals::Values;
-use headcount::round::{Identity, Looked, Outgoing, Publish, Published, Reply, Request, Stamp, Stored};
+use headcount::round::{Identity, Looked, Outgoing, Publish, Published, Reply, Request, Stored, Version};
 use headcount::time::{Clock, Slot, Timestamp};
 use headcount::{MemoryStore, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ pub struct Store {
     stepped_micros: i64,
     damages: u64,
     /// Versions whose bytes were damaged: who read those takes the value for nothing, even when it is back.
-    damaged: BTreeSet<(u64, Slot, Stamp)>,
+    damaged: BTreeSet<(u64, Slot, Version)>,
     /// What reads the values of each generation, and from how many tokens on a filter may be so full that it is refused.
     readers: BTreeMap<u64, (Values, usize)>,
 }
@@ -203,7 +203,7 @@ impl Store {
         for (key, value) in &backup.values {
             let (generation, slot) = *key;
             let stored = self.identities.get(&generation).and_then(|identity| self.stored(identity, slot));
-            if stored.is_some_and(|stored| self.damaged.contains(&(generation, slot, stored.stamp))) {
+            if stored.is_some_and(|stored| self.damaged.contains(&(generation, slot, stored.version))) {
                 continue;
             }
             let value = Value::holding(value.tokens.clone(), before.get(key), now);
@@ -230,20 +230,20 @@ impl Store {
     }
 
     /// Damages the value of the minute so many before the current, in every generation.
-    pub fn damage(&mut self, age: u64, slot_length: Duration, how: Damage, dice: &mut fastrand::Rng) {
+    pub fn damage(&mut self, age: u64, slot_length: Duration, how: Damage, rng: &mut fastrand::Rng) {
         let slot = Slot::at(self.clock.wall(), slot_length).minus(age);
         for identity in self.identities.clone().values() {
             let Some(found) = self.stored(identity, slot) else { continue };
             let mut value = found.value;
             match how {
                 Damage::Flipped | Damage::Unseen => {
-                    if let Some(byte) = value.len().checked_sub(1).map(|last| dice.usize(..=last)) {
-                        value[byte] ^= 1 << dice.u8(..8);
+                    if let Some(byte) = value.len().checked_sub(1).map(|last| rng.usize(..=last)) {
+                        value[byte] ^= 1 << rng.u8(..8);
                     }
                 }
-                Damage::Cut => value.truncate(dice.usize(..=value.len().saturating_sub(1))),
-                Damage::Extended => value.push(dice.u8(..)),
-                Damage::Noise => value.iter_mut().for_each(|byte| *byte = dice.u8(..)),
+                Damage::Cut => value.truncate(rng.usize(..=value.len().saturating_sub(1))),
+                Damage::Extended => value.push(rng.u8(..)),
+                Damage::Noise => value.iter_mut().for_each(|byte| *byte = rng.u8(..)),
                 Damage::Huge => value.resize(1 << 20, 7),
                 Damage::Empty => value.clear(),
                 Damage::Replayed => {
@@ -253,11 +253,14 @@ impl Store {
             }
             self.damages += 1;
             if how == Damage::Unseen {
-                self.damaged.insert((identity.generation, slot, found.stamp.clone()));
+                self.damaged.insert((identity.generation, slot, found.version.clone()));
             }
-            let stamp =
-                if how == Damage::Unseen { found.stamp.clone() } else { Stamp(format!("damaged-{}", self.damages)) };
-            let minute = Outgoing { slot, after: Some(found.stamp), stamp, value };
+            let version = if how == Damage::Unseen {
+                found.version.clone()
+            } else {
+                Version(format!("damaged-{}", self.damages))
+            };
+            let minute = Outgoing { slot, after: Some(found.version), version, value };
             self.memory.answer(identity, Request::Publish(Publish { minutes: vec![minute], ..Publish::default() }));
             self.values.remove(&(identity.generation, slot));
         }

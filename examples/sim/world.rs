@@ -13,7 +13,7 @@ use fastrand::Rng;
 use headcount::bloom::{Bloom, Shape};
 use headcount::internals::{Sharing, minutes};
 use headcount::players::{Answer, PlayerId, Players, Visit};
-use headcount::round::{Identity, Next, Outcome, Publish, Published, Reply, Request, Stamp};
+use headcount::round::{Identity, Next, Outcome, Publish, Published, Reply, Request, Version};
 use headcount::time::{Clock, Slot, Timestamp};
 use headcount::{Admission, Decision, OnOutage, StoreError};
 use std::cmp::{Ordering, Reverse};
@@ -531,7 +531,7 @@ impl<'a> World<'a> {
         if let (Request::Publish(news), Some(Sabotage::CounterAsStamp)) = (&mut request, self.plan.sabotage) {
             for minute in &mut news.minutes {
                 let writes = minute.after.as_ref().map_or(0, |after| after.0.parse::<u64>().unwrap_or_default());
-                minute.stamp = Stamp((writes + 1).to_string());
+                minute.version = Version((writes + 1).to_string());
             }
         }
         if self.log.is_some() {
@@ -544,7 +544,7 @@ impl<'a> World<'a> {
                     let minutes: Vec<_> = news
                         .minutes
                         .iter()
-                        .map(|m| format!("{} ({:?} after {:?})", m.slot, m.stamp.0, m.after.as_ref().map(|a| &a.0)))
+                        .map(|m| format!("{} ({:?} after {:?})", m.slot, m.version.0, m.after.as_ref().map(|a| &a.0)))
                         .collect();
                     format!("publishes {minutes:?}, since {:?}", news.since)
                 }
@@ -1025,7 +1025,7 @@ impl<'a> World<'a> {
 fn sabotaged(plan: &Plan) -> Fleet {
     let mut fleet = plan.fleet.clone();
     match plan.sabotage {
-        Some(Sabotage::ClockAsStamp) => fleet.design.protocol.stamps = headcount::internals::Stamps::Clock,
+        Some(Sabotage::ClockAsStamp) => fleet.design.protocol.versions = headcount::internals::Versions::Clock,
         Some(Sabotage::NoShares) => fleet.design.sharing = Sharing::None,
         _ => {}
     }
@@ -1047,7 +1047,7 @@ fn budget_left(server: &mut Server, fleet: &Fleet, lives: u64) -> Option<f64> {
     let of_a_stranger = (x / 100).max(10) as f64 - server.let_in as f64;
     // After a pause it is a stranger, if it has noticed.
     let left = if server.has_known { of_the_room } else { of_a_stranger.min(of_the_room) };
-    // Each server rounds its part of the room down or up, as the dice fall.
+    // Each server rounds its part of the room down or up, as the rng fall.
     let least = if server.has_known { lives as f64 } else { 1.0 };
     (left >= least).then_some(left)
 }

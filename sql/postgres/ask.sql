@@ -56,7 +56,7 @@ begin
     is_told_anew := was_span is distinct from span_ns or was_interval is distinct from interval_ns;
     if is_told_anew then
       select t.tat, t.as_of into was_tat, was_as_of
-        from headcount.told_under(was_tat, was_as_of, was_span, was_interval, span_ns, interval_ns, now_ns) t;
+        from headcount.convert_state(was_tat, was_as_of, was_span, was_interval, span_ns, interval_ns, now_ns) t;
     end if;
     if interval_ns < 0 then
       now_ns := 0;

@@ -11,4 +11,4 @@ with locked as (
   select tat, as_of, span_ns, interval_ns,
     coalesce($4::bigint, (extract(epoch from clock_timestamp()) * 1000000)::bigint * 1000) as now_ns
   from headcount.buckets where id = $1 for update)
-select (headcount.told_under(tat, as_of, span_ns, interval_ns, $2, $3, now_ns)).*, now_ns from locked
+select (headcount.convert_state(tat, as_of, span_ns, interval_ns, $2, $3, now_ns)).*, now_ns from locked

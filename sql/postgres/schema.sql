@@ -11,7 +11,7 @@ create table if not exists headcount.schema_version (
   version integer not null
 );
 
--- One row per key that was granted something: the state of the policy `Tat`, and the policy that it was told under, as
+-- One row per key that was granted something: the state of the policy `Gcra`, and the policy that it was told under, as
 -- in `ask`. The room in each page lets an update stay in its page, and no index is on what changes.
 create table if not exists headcount.buckets (
   id bytea primary key,

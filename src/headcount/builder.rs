@@ -1,7 +1,7 @@
 //! How to make a controller. Every key of the configuration file has a method of the same name here.
 
-use super::history::Chronicle;
-use super::visits::Visits;
+use super::arrivals::Arrivals;
+use super::history::HistoryRecorder;
 use super::{Decision, Headcount, Histogram, Presences, Shared, State, Supervision, SyncFigures, Worker};
 use crate::config::{
     self, Config, ConfigError, Enforcement, MissingToken, PassCarrier, RetryAfter, Route, RouteClass, Secret, Settings,
@@ -10,14 +10,14 @@ use crate::fingerprint::{Fingerprint, FingerprintKey, MIN_KEY_BYTES};
 use crate::pass::PassCheck;
 use crate::ring::codec::Codec;
 use crate::ring::{Beside, Ring};
-use crate::room::{Link, OnOutage, Refill, Room, Sharing};
+use crate::room::{FleetLink, OnOutage, Refill, Room, Sharing};
 use crate::sharded::{ShardedCounters, ShardedLock};
 use crate::snapshot::{Loaded, Snapshot, create};
 use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use crate::threads::{Mutex, Receiver, bounded};
 use crate::time::{Clock, FleetClock, Slot, SystemClock, Timestamp};
 use crate::token_source::{OnConflict, TokenSource};
-use crate::what_if::{Houses, VISITS};
+use crate::what_if::{CapacitySim, VISITS};
 use crossbeam_utils::CachePadded;
 use std::fs;
 use std::io;
@@ -37,7 +37,7 @@ const REFRESH_QUEUE: usize = 65_536;
 ///     .max_active_users(20_000)
 ///     .resume_ratio(0.85)
 ///     .enforcement(Enforcement::Shadow)
-///     .length(Duration::from_secs(3600))
+///     .window(Duration::from_secs(3600))
 ///     .build()?;
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
@@ -139,7 +139,7 @@ impl Builder {
 /// `[window]`
 impl Builder {
     /// How long a token is remembered at least.
-    pub fn length(mut self, length: Duration) -> Self {
+    pub fn window(mut self, length: Duration) -> Self {
         self.config.window.length = length;
         self
     }
@@ -166,7 +166,7 @@ impl Builder {
 /// `[token]`
 impl Builder {
     /// Where the token is looked for: list only what the service authenticates by.
-    pub fn from(mut self, sources: impl IntoIterator<Item = TokenSource>) -> Self {
+    pub fn token_sources(mut self, sources: impl IntoIterator<Item = TokenSource>) -> Self {
         self.config.token.from = sources.into_iter().collect();
         self
     }
@@ -200,7 +200,7 @@ impl Builder {
 /// `[token.jwt]`: tokens are verified, and counted as the user whom they name. Each needs the feature `jwt`.
 impl Builder {
     /// Files of keys: PEM public keys, JWKs and sets of them, secrets of at least 32 bytes.
-    pub fn keys(mut self, files: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
+    pub fn jwt_keys(mut self, files: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
         self.jwt().keys = files.into_iter().map(Into::into).collect();
         self
     }
@@ -268,7 +268,7 @@ impl Builder {
 /// `[redis]`, `[snapshot]`, `[server]`, `[admin]`
 impl Builder {
     /// Where Redis is; without it, or another store given to `sync_with`, one server is alone.
-    pub fn url(mut self, url: impl Into<String>) -> Self {
+    pub fn redis_url(mut self, url: impl Into<String>) -> Self {
         self.redis().url = Secret::new(url);
         self
     }
@@ -316,7 +316,7 @@ impl Builder {
     }
 
     /// The snapshot's file, for one server alone; none by default.
-    pub fn file(mut self, file: impl Into<PathBuf>) -> Self {
+    pub fn snapshot_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.config.snapshot.file = Some(file.into());
         self
     }
@@ -370,7 +370,7 @@ impl Builder {
         self
     }
 
-    /// Where all dice begin; by default they are random. With the same seed, clock and calls, a controller does the
+    /// Where all rng begin; by default they are random. With the same seed, clock and calls, a controller does the
     /// same.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
@@ -412,7 +412,7 @@ impl Builder {
         let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
         let codec =
             Codec::new(settings.shape, settings.generation, &settings.key).with_earlier_keys(&settings.earlier_keys);
-        let link = if config.redis.is_some() { Link::Joining } else { Link::Alone };
+        let link = if config.redis.is_some() { FleetLink::Joining } else { FleetLink::Alone };
         let (snapshot, loaded) = match snapshot_file(&config) {
             Some(file) => open_snapshot(file, &codec, &settings)?,
             None => (None, Memory::Fresh),
@@ -422,7 +422,7 @@ impl Builder {
         let current = Slot::at(now, settings.slot_length);
         let ring = remembering(Ring::new(settings.shape, settings.slots, current), link, loaded);
         let room = Room::new(settings.limits, link, sharing, now);
-        let mut dice = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        let mut rng = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         let (refreshes, due) = bounded(refresh_queue.unwrap_or(REFRESH_QUEUE).max(1));
         let (visits, houses) = match settings.enforcement {
             Enforcement::Shadow => {
@@ -434,14 +434,14 @@ impl Builder {
         let shared = Arc::new(Shared {
             visits,
             what_if: Mutex::default(),
-            writer: format!("{:016x}", dice.u64(..)),
+            instance_id: format!("{:016x}", rng.u64(..)),
             writes: AtomicU64::new(0),
-            distrusts: AtomicU64::new(0),
-            seed: dice.u64(..),
+            pauses: AtomicU64::new(0),
+            seed: rng.u64(..),
             started: clock.monotonic(),
             ticked: AtomicU64::new(u64::try_from(clock.monotonic().as_micros()).unwrap_or(u64::MAX)),
             fleet_clock: Mutex::new(fleet_clock),
-            present: Arc::clone(ring.present()),
+            present: Arc::clone(ring.current_filter()),
             state: ShardedLock::new(State { ring, beside: Beside::default(), room, now, mode_changes: [0; 2] }),
             gate: CachePadded::new(AtomicU8::new(0)),
             refreshes,
@@ -459,9 +459,9 @@ impl Builder {
             sync: Mutex::new(SyncFigures::default()),
             saving: AtomicBool::new(false),
             watched_until: AtomicU64::new(0),
-            chronicle: Mutex::new(Chronicle::new(settings.slots, settings.slot_length)),
+            recorder: Mutex::new(HistoryRecorder::new(settings.slots, settings.slot_length)),
             supervision: Mutex::new(Supervision::default()),
-            ready: AtomicBool::new(link == Link::Alone),
+            ready: AtomicBool::new(link == FleetLink::Alone),
             draining: AtomicBool::new(false),
             limiters: Mutex::default(),
             stop: tokio::sync::watch::Sender::new(false),
@@ -479,11 +479,11 @@ impl Builder {
 }
 
 /// What other Xs would do is told while nothing is enforced.
-fn what_ifs(settings: &Settings) -> (Visits, (Houses, Receiver<(Fingerprint, bool)>)) {
+fn what_ifs(settings: &Settings) -> (Arrivals, (CapacitySim, Receiver<(Fingerprint, bool)>)) {
     let (sender, visits) = bounded(VISITS);
-    let houses = Houses::new(settings.limits, settings.slots);
+    let houses = CapacitySim::new(settings.limits, settings.slots);
     let sample = houses.sample();
-    (Visits { sample, sender }, (houses, visits))
+    (Arrivals { sample, sender }, (houses, visits))
 }
 
 /// What a server alone knows when it starts.
@@ -507,8 +507,8 @@ impl Memory {
     }
 }
 
-fn remembering(mut ring: Ring, link: Link, memory: Memory) -> Ring {
-    if link != Link::Alone {
+fn remembering(mut ring: Ring, link: FleetLink, memory: Memory) -> Ring {
+    if link != FleetLink::Alone {
         return ring;
     }
     let known = !matches!(memory, Memory::Lost);

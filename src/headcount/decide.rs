@@ -6,49 +6,49 @@ use crate::config::{Enforcement, MissingToken, RetryAfter};
 use crate::failpoints;
 use crate::fingerprint::Fingerprint;
 use crate::pass::{Pass, PassCheck};
-use crate::ring::Sight;
-use crate::room::{Link, Seat};
+use crate::ring::Membership;
+use crate::room::{FleetLink, Seat};
 use crate::threads::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What a decision leaves behind, and who is asked.
 #[derive(Clone, Copy)]
-pub(crate) struct Terms<'r> {
+pub(crate) struct AdmitOptions<'r> {
     /// Who is in is renewed.
     pub(crate) renews: bool,
-    pub(crate) newcomers: Newcomers,
+    pub(crate) record: Record,
     /// What is shown for a pass.
     pub(crate) pass: Option<&'r [u8]>,
     /// Asked about a newcomer before a seat is taken.
-    pub(crate) at_the_door: Option<&'r dyn Door>,
+    pub(crate) newcomer_limit: Option<&'r dyn NewcomerLimit>,
     /// An admission is counted. If not, whoever asks counts what becomes of it.
     pub(crate) counts: bool,
 }
 
 /// Who is asked about newcomers; who is refused hears after how long to come back.
-pub(crate) trait Door {
+pub(crate) trait NewcomerLimit {
     /// Before the lock is taken: a crowd that would be refused must not queue for it.
-    fn knock(&self) -> Result<(), Duration>;
+    fn precheck(&self) -> Result<(), Duration>;
     /// When there is a seat, under the lock: must not wait.
-    fn enter(&self) -> Result<(), Duration>;
+    fn charge(&self) -> Result<(), Duration>;
 }
 
 /// What becomes of a newcomer who is admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Newcomers {
+pub(crate) enum Record {
     /// In, before the answer leaves.
-    Recorded,
+    Now,
     /// A seat is held until it is known whether they stay.
-    Held,
+    OnSuccess,
     /// Answered, and forgotten.
-    Forgotten,
+    Never,
 }
 
-impl Terms<'_> {
+impl AdmitOptions<'_> {
     /// Those of [`Headcount::admit`](super::Headcount::admit).
     pub(crate) const ADMIT: Self =
-        Self { renews: true, newcomers: Newcomers::Recorded, pass: None, at_the_door: None, counts: true };
+        Self { renews: true, record: Record::Now, pass: None, newcomer_limit: None, counts: true };
 }
 
 impl Shared {
@@ -58,7 +58,7 @@ impl Shared {
             return self.admit_unenforced(token);
         }
         if token.iter().all(u8::is_ascii_whitespace) {
-            return self.missing(Terms::ADMIT);
+            return self.missing(AdmitOptions::ADMIT);
         }
         let fingerprint = self.settings.key.fingerprint(token);
         if self.present.has(Probe::new(fingerprint, self.settings.shape)) {
@@ -73,7 +73,7 @@ impl Shared {
             return self.admitted(Admitted::Exempt);
         }
         if token.iter().all(u8::is_ascii_whitespace) {
-            return self.missing(Terms::ADMIT);
+            return self.missing(AdmitOptions::ADMIT);
         }
         let fingerprint = self.settings.key.fingerprint(token);
         let admission = if self.present.has(Probe::new(fingerprint, self.settings.shape)) {
@@ -81,7 +81,7 @@ impl Shared {
         } else {
             self.admit_from_the_ring(fingerprint, token)
         };
-        self.note_decision(fingerprint, admission, Terms::ADMIT);
+        self.note_decision(fingerprint, admission, AdmitOptions::ADMIT);
         admission
     }
 
@@ -91,21 +91,21 @@ impl Shared {
         if self.refresh(fingerprint) || self.move_in(fingerprint, token) {
             self.admitted(Admitted::Seen)
         } else {
-            self.newcomer(fingerprint, Terms::ADMIT)
+            self.newcomer(fingerprint, AdmitOptions::ADMIT)
         }
     }
 
-    /// Decides on other terms than [`admit`](Self::admit). Returns the newcomer's seat, if one is held.
-    pub(super) fn decide(self: &Arc<Self>, token: &[u8], terms: Terms<'_>) -> (Admission, Option<HeldSeat>) {
+    /// Decides on other options than [`admit`](Self::admit). Returns the newcomer's seat, if one is held.
+    pub(super) fn decide(self: &Arc<Self>, token: &[u8], options: AdmitOptions<'_>) -> (Admission, Option<HeldSeat>) {
         if self.settings.enforcement == Enforcement::Off {
-            return (self.granted(Admitted::Exempt, terms), None);
+            return (self.granted(Admitted::Exempt, options), None);
         }
         if token.iter().all(u8::is_ascii_whitespace) {
-            return (self.missing(terms), None);
+            return (self.missing(options), None);
         }
         let fingerprint = self.settings.key.fingerprint(token);
-        let (admission, seat) = self.decide_about(fingerprint, token, terms);
-        self.note_decision(fingerprint, admission, terms);
+        let (admission, seat) = self.decide_about(fingerprint, token, options);
+        self.note_decision(fingerprint, admission, options);
         (admission, seat)
     }
 
@@ -113,31 +113,31 @@ impl Shared {
         self: &Arc<Self>,
         fingerprint: Fingerprint,
         token: &[u8],
-        terms: Terms<'_>,
+        options: AdmitOptions<'_>,
     ) -> (Admission, Option<HeldSeat>) {
-        if self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.sees(fingerprint, token, terms) {
-            return (self.granted(Admitted::Seen, terms), None);
+        if self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.sees(fingerprint, token, options) {
+            return (self.granted(Admitted::Seen, options), None);
         }
-        if terms.pass.is_some_and(|pass| self.accepts(pass, token)) {
-            if terms.renews {
+        if options.pass.is_some_and(|pass| self.accepts(pass, token)) {
+            if options.renews {
                 self.write().ring.record(fingerprint);
             }
-            return (self.granted(Admitted::Seen, terms), None);
+            return (self.granted(Admitted::Seen, options), None);
         }
-        if terms.newcomers == Newcomers::Forgotten {
-            return (self.look(fingerprint, terms), None);
+        if options.record == Record::Never {
+            return (self.look(fingerprint, options), None);
         }
-        let admission = self.newcomer(fingerprint, terms);
+        let admission = self.newcomer(fingerprint, options);
         let came_in = matches!(admission, Admission::Admitted(Admitted::Newcomer | Admitted::Warming));
-        let holds = came_in && terms.newcomers == Newcomers::Held;
+        let holds = came_in && options.record == Record::OnSuccess;
         (admission, holds.then(|| HeldSeat::new(Arc::clone(self), fingerprint)))
     }
 
-    fn sees(&self, fingerprint: Fingerprint, token: &[u8], terms: Terms<'_>) -> bool {
-        if terms.renews {
+    fn sees(&self, fingerprint: Fingerprint, token: &[u8], options: AdmitOptions<'_>) -> bool {
+        if options.renews {
             self.refresh(fingerprint) || self.move_in(fingerprint, token)
         } else {
-            self.state.read().ring.sight(fingerprint) != Sight::Unseen || self.is_beside(fingerprint, token)
+            self.state.read().ring.membership(fingerprint) != Membership::Unseen || self.is_beside(fingerprint, token)
         }
     }
 
@@ -182,9 +182,9 @@ impl Shared {
     /// Has a fingerprint that was seen recorded in the current minute. Returns whether it was seen.
     pub(super) fn refresh(&self, fingerprint: Fingerprint) -> bool {
         let state = self.state.read();
-        match state.ring.sight(fingerprint) {
-            Sight::Current => true,
-            Sight::Older => {
+        match state.ring.membership(fingerprint) {
+            Membership::Current => true,
+            Membership::Older => {
                 // Sent while the lock is held: a turn, which empties the channel under the write lock, cannot miss it.
                 if !self.send_refresh(fingerprint) {
                     drop(state);
@@ -192,7 +192,7 @@ impl Shared {
                 }
                 true
             }
-            Sight::Unseen => false,
+            Membership::Unseen => false,
         }
     }
 
@@ -230,22 +230,22 @@ impl Shared {
     }
 
     /// Whoever is admitted is recorded, or has a seat held.
-    fn newcomer(&self, fingerprint: Fingerprint, terms: Terms<'_>) -> Admission {
+    fn newcomer(&self, fingerprint: Fingerprint, options: AdmitOptions<'_>) -> Admission {
         // A crowd outside a full house must not queue for the write lock.
         if self.is_shut_for(fingerprint) {
-            return self.rejected(fingerprint.0, terms);
+            return self.rejected(fingerprint.0, options);
         }
         // Whose seat is held was asked about before.
-        if let Some(door) = terms.at_the_door
+        if let Some(limit) = options.newcomer_limit
             && !self.holds_seat_of(fingerprint)
-            && let Err(retry_after) = door.knock()
+            && let Err(retry_after) = limit.precheck()
         {
             return self.limited(retry_after);
         }
         let mut state = self.write();
-        if state.ring.sight(fingerprint) != Sight::Unseen {
+        if state.ring.membership(fingerprint) != Membership::Unseen {
             state.ring.record(fingerprint);
-            return self.granted(Admitted::Seen, terms);
+            return self.granted(Admitted::Seen, options);
         }
         let has_seat = state.room.holds_seat_of(fingerprint);
         let seat = if has_seat { Seat::Free } else { self.seat_now(&mut state) };
@@ -255,15 +255,15 @@ impl Shared {
             Seat::Taken => {
                 self.publish(&mut state);
                 drop(state);
-                return self.rejected(fingerprint.0, terms);
+                return self.rejected(fingerprint.0, options);
             }
         };
-        if let (false, Some(door)) = (has_seat, terms.at_the_door)
-            && let Err(retry_after) = door.enter()
+        if let (false, Some(limit)) = (has_seat, options.newcomer_limit)
+            && let Err(retry_after) = limit.charge()
         {
             return self.limited(retry_after);
         }
-        if terms.newcomers == Newcomers::Held {
+        if options.record == Record::OnSuccess {
             state.room.hold_seat(fingerprint);
         } else {
             state.room.take_seat();
@@ -271,16 +271,16 @@ impl Shared {
         }
         self.publish(&mut state);
         drop(state);
-        self.granted(admitted, terms)
+        self.granted(admitted, options)
     }
 
     /// The room's answer to a newcomer. After a pause the first request may come before the worker's first tick, and seats
     /// that this server held have gone to others.
     fn seat_now(&self, state: &mut State) -> Seat {
-        if state.room.link() != Link::Alone && self.has_slept() {
+        if state.room.link() != FleetLink::Alone && self.has_slept() {
             // Once: the worker does the rest.
             self.note_tick();
-            self.distrusts.fetch_add(1, Relaxed);
+            self.pauses.fetch_add(1, Relaxed);
             let current = state.ring.current();
             state.ring.set_covered(current, false);
             state.room.wake();
@@ -298,24 +298,24 @@ impl Shared {
     }
 
     /// A newcomer of whom nothing is kept.
-    fn look(&self, fingerprint: Fingerprint, terms: Terms<'_>) -> Admission {
+    fn look(&self, fingerprint: Fingerprint, options: AdmitOptions<'_>) -> Admission {
         let state = self.state.read();
         let has_seat = state.room.holds_seat_of(fingerprint);
         let seat = if has_seat { Seat::Free } else { state.seat() };
         drop(state);
-        if let (false, Seat::Free | Seat::Warming, Some(door)) = (has_seat, seat, terms.at_the_door)
-            && let Err(retry_after) = door.knock().and_then(|()| door.enter())
+        if let (false, Seat::Free | Seat::Warming, Some(limit)) = (has_seat, seat, options.newcomer_limit)
+            && let Err(retry_after) = limit.precheck().and_then(|()| limit.charge())
         {
             return self.limited(retry_after);
         }
         match seat {
-            Seat::Free => self.granted(Admitted::Newcomer, terms),
-            Seat::Warming => self.granted(Admitted::Warming, terms),
-            Seat::Taken => self.rejected(fingerprint.0, terms),
+            Seat::Free => self.granted(Admitted::Newcomer, options),
+            Seat::Warming => self.granted(Admitted::Warming, options),
+            Seat::Taken => self.rejected(fingerprint.0, options),
         }
     }
 
-    pub(super) fn missing(&self, terms: Terms<'_>) -> Admission {
+    pub(super) fn missing(&self, options: AdmitOptions<'_>) -> Admission {
         let shut = self.gate.load(Relaxed) & SHUT != 0;
         let rejected = match self.settings.missing_token {
             MissingToken::NewUser => shut,
@@ -323,21 +323,21 @@ impl Shared {
             MissingToken::Reject => true,
         };
         if self.settings.enforcement == Enforcement::Off {
-            self.granted(Admitted::Exempt, terms)
+            self.granted(Admitted::Exempt, options)
         } else if rejected {
-            self.rejected(0, terms)
+            self.rejected(0, options)
         } else {
-            self.granted(Admitted::Missing, terms)
+            self.granted(Admitted::Missing, options)
         }
     }
 
     /// Of somebody whose token no key can verify yet: they may be in, or anybody.
     #[cfg(feature = "tower")]
-    pub(super) fn unverifiable(&self, terms: Terms<'_>) -> Admission {
+    pub(super) fn unverifiable(&self, options: AdmitOptions<'_>) -> Admission {
         if self.state.read().room.lets_unknown_pass() {
-            self.granted(Admitted::Warming, terms)
+            self.granted(Admitted::Warming, options)
         } else {
-            self.rejected(0, terms)
+            self.rejected(0, options)
         }
     }
 
@@ -350,8 +350,8 @@ impl Shared {
         self.decisions.count(decision as usize);
     }
 
-    fn granted(&self, admitted: Admitted, terms: Terms<'_>) -> Admission {
-        if terms.counts { self.admitted(admitted) } else { Admission::Admitted(admitted) }
+    fn granted(&self, admitted: Admitted, options: AdmitOptions<'_>) -> Admission {
+        if options.counts { self.admitted(admitted) } else { Admission::Admitted(admitted) }
     }
 
     #[inline]
@@ -360,9 +360,9 @@ impl Shared {
         Admission::Admitted(admitted)
     }
 
-    fn rejected(&self, salt: u64, terms: Terms<'_>) -> Admission {
+    fn rejected(&self, salt: u64, options: AdmitOptions<'_>) -> Admission {
         if self.settings.enforcement == Enforcement::Shadow {
-            return self.granted(Admitted::ShadowRejected, terms);
+            return self.granted(Admitted::ShadowRejected, options);
         }
         let count = self.decisions.count(Decision::Rejected as usize);
         Admission::Rejected { retry_after: self.retry_after(salt, count) }
@@ -373,7 +373,7 @@ impl Shared {
         let RetryAfter { min, max } = self.settings.retry_after;
         // Whole seconds, none of them too soon.
         let soonest = min.as_secs() + u64::from(min.subsec_nanos() > 0);
-        let mut dice = fastrand::Rng::with_seed(self.seed ^ salt ^ count.rotate_left(32));
-        Duration::from_secs(dice.u64(soonest..=max.as_secs().max(soonest)))
+        let mut rng = fastrand::Rng::with_seed(self.seed ^ salt ^ count.rotate_left(32));
+        Duration::from_secs(rng.u64(soonest..=max.as_secs().max(soonest)))
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct SyncFigures {
     pub(crate) connections: u64,
     /// Monotonic time of the last successful look.
     pub(crate) last_success: Option<Duration>,
-    /// Newcomers per second that arrive from elsewhere, lately.
+    /// Record per second that arrive from elsewhere, lately.
     pub(crate) foreign_newcomers_per_second: f64,
 }
 

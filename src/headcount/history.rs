@@ -74,7 +74,7 @@ pub struct Sample {
     pub throttling: f64,
     /// Checks of this server that were admitted, newcomers included.
     pub admitted: u64,
-    /// Newcomers whom this server let in.
+    /// Record whom this server let in.
     pub newcomers: u64,
     /// Checks that this server rejected, or would have.
     pub rejected: u64,
@@ -103,7 +103,7 @@ pub(crate) struct Counts {
 
 /// Both grains.
 #[derive(Debug)]
-pub(crate) struct Chronicle {
+pub(crate) struct HistoryRecorder {
     window: Duration,
     fine: Track,
     coarse: Track,
@@ -121,7 +121,7 @@ struct Track {
     open: Option<(Slot, Sample, [u32; 2])>,
 }
 
-impl Chronicle {
+impl HistoryRecorder {
     /// For a window of so many slots.
     pub(crate) fn new(slots: usize, slot_length: Duration) -> Self {
         let coarse = COARSE.max(slot_length);
@@ -233,11 +233,11 @@ mod tests {
 
     #[test]
     fn counts_belong_to_the_stretch_in_which_they_were_noted() {
-        let mut chronicle = Chronicle::new(30, MINUTE);
+        let mut recorder = HistoryRecorder::new(30, MINUTE);
         for (second, admitted) in [(0, 10), (30, 20), (60, 50), (119, 60), (120, 60)] {
-            chronicle.note(moment(second, admitted, second >= 60));
+            recorder.note(moment(second, admitted, second >= 60));
         }
-        let history = chronicle.history(moment(121, 0, true).at, 30 * MINUTE);
+        let history = recorder.history(moment(121, 0, true).at, 30 * MINUTE);
         let told = |sample: &Sample| (sample.active_users, sample.admitted, sample.throttling);
         assert_eq!(
             history.samples.iter().map(told).collect::<Vec<_>>(),
@@ -249,39 +249,39 @@ mod tests {
 
     #[test]
     fn the_first_sample_lasts_from_its_first_moment() {
-        let mut chronicle = Chronicle::new(30, MINUTE);
+        let mut recorder = HistoryRecorder::new(30, MINUTE);
         for second in [55, 59, 61] {
-            chronicle.note(moment(second, 0, false));
+            recorder.note(moment(second, 0, false));
         }
-        let samples = chronicle.history(moment(61, 0, false).at, 30 * MINUTE).samples;
+        let samples = recorder.history(moment(61, 0, false).at, 30 * MINUTE).samples;
         assert_eq!(samples.iter().map(|sample| sample.seconds).collect::<Vec<_>>(), [4.0, 1.0]);
     }
 
     #[test]
     fn a_day_is_told_at_a_coarser_grain_and_memory_does_not_grow() {
-        let mut chronicle = Chronicle::new(30, MINUTE);
+        let mut recorder = HistoryRecorder::new(30, MINUTE);
         for minute in 0..5000 {
-            chronicle.note(moment(60 * minute, minute, false));
+            recorder.note(moment(60 * minute, minute, false));
         }
         let now = moment(60 * 4999 + 30, 0, false).at;
-        let day = chronicle.history(now, DAY);
+        let day = recorder.history(now, DAY);
         assert!((day.grain_seconds - 300.0).abs() < 1e-9);
         assert!((288..=289).contains(&day.samples.len()), "{}", day.samples.len());
         assert!(day.samples[..288].iter().all(|sample| sample.admitted == 5), "nothing is lost between samples");
-        assert_eq!(chronicle.history(now, 30 * MINUTE).samples.len(), 31);
-        assert!(chronicle.fine.over.len() <= 30 && chronicle.coarse.over.len() <= 288);
+        assert_eq!(recorder.history(now, 30 * MINUTE).samples.len(), 31);
+        assert!(recorder.fine.over.len() <= 30 && recorder.coarse.over.len() <= 288);
     }
 
     #[test]
     fn where_nothing_ran_there_is_nothing_and_a_clock_that_was_ahead_is_forgotten() {
-        let mut chronicle = Chronicle::new(30, MINUTE);
+        let mut recorder = HistoryRecorder::new(30, MINUTE);
         for second in [7200, 600, 900, 910] {
-            chronicle.note(moment(second, 0, false));
+            recorder.note(moment(second, 0, false));
         }
-        let from: Vec<_> = chronicle.history(moment(910, 0, false).at, 30 * MINUTE).samples;
+        let from: Vec<_> = recorder.history(moment(910, 0, false).at, 30 * MINUTE).samples;
         assert_eq!(from.len(), 2);
         assert_eq!(from[1].from, moment(900, 0, false).at);
         // A minute later only what is younger than that is asked for.
-        assert_eq!(chronicle.history(moment(960, 0, false).at, MINUTE).samples.len(), 1);
+        assert_eq!(recorder.history(moment(960, 0, false).at, MINUTE).samples.len(), 1);
     }
 }

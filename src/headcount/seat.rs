@@ -2,7 +2,7 @@
 
 use super::Shared;
 use crate::fingerprint::Fingerprint;
-use crate::ring::Sight;
+use crate::ring::Membership;
 use std::sync::Arc;
 
 /// The seat of a newcomer who is on the way in: counted against the room, and recorded nowhere. Dropping it gives it back.
@@ -37,7 +37,7 @@ impl HeldSeat {
         self.is_taken = true;
         self.shared.change(|state| {
             state.room.release_seat(self.fingerprint);
-            if state.ring.sight(self.fingerprint) == Sight::Unseen {
+            if state.ring.membership(self.fingerprint) == Membership::Unseen {
                 state.room.take_seat();
                 state.ring.record_newcomer(self.fingerprint);
             } else {

@@ -4,7 +4,7 @@ use super::history::{Counts, History, Moment};
 use super::{CORRUPT_REASONS, Decision, Headcount, Part, Shared, State, SyncFigures};
 use crate::config::{Enforcement, Settings};
 use crate::limiter_status::LimiterStatus;
-use crate::room::{Link, Mode, OverrideMode};
+use crate::room::{FleetLink, Mode, OverrideMode};
 use crate::store_error::ErrorClass;
 use crate::time::Timestamp;
 use crate::what_if::WhatIf;
@@ -440,7 +440,7 @@ impl Headcount {
     /// ```
     pub fn history(&self, lasting: Duration) -> History {
         let now = self.shared.now();
-        self.shared.chronicle.lock().history(now, lasting)
+        self.shared.recorder.lock().history(now, lasting)
     }
 
     /// A moment of this controller.
@@ -467,7 +467,7 @@ impl Headcount {
         let state = shared.state.read();
         let (mode, mode_since) = state.room.mode();
         let estimate = state.estimate();
-        let alone = state.room.link() == Link::Alone;
+        let alone = state.room.link() == FleetLink::Alone;
         Status {
             version: env!("CARGO_PKG_VERSION"),
             node: settings.node.clone(),
@@ -502,7 +502,7 @@ impl Headcount {
             what_if: shared.what_if.lock().told.clone(),
             sync: SyncStatus {
                 store: sync.store.unwrap_or("none"),
-                ok: alone || state.room.link() == Link::Up,
+                ok: alone || state.room.link() == FleetLink::Up,
                 last_success_seconds: age.map(|age| age.as_secs_f64()),
                 rounds: sync.rounds,
                 conflicts: sync.conflicts,
@@ -562,7 +562,7 @@ impl Shared {
         let settings = &self.settings;
         let estimate = state.estimate();
         let age = sync.last_success.map(|at| now.saturating_sub(at));
-        let alone = state.room.link() == Link::Alone;
+        let alone = state.room.link() == FleetLink::Alone;
         let unread = age.filter(|_| !alone).map_or(0.0, |age| {
             let (ours_lately, others) = (state.room.newcomers_lately(), state.room.nodes() - 1);
             unread(age, settings.sync_every, sync.foreign_newcomers_per_second, ours_lately, others)
@@ -600,7 +600,7 @@ impl Shared {
                 },
             }
         };
-        self.chronicle.lock().note(moment);
+        self.recorder.lock().note(moment);
     }
 }
 

@@ -64,7 +64,7 @@ fn who_was_seen_in_an_earlier_minute_is_seen_on_any_terms_in_a_full_house() {
     let (headcount, mut worker, clock) = alone(1);
     assert_eq!(decision(&headcount, "player"), Decision::Newcomer);
     pass(1, &mut worker, &clock);
-    let watched = Terms { renews: false, newcomers: Newcomers::Forgotten, ..Terms::ADMIT };
+    let watched = AdmitOptions { renews: false, record: Record::Never, ..AdmitOptions::ADMIT };
     assert_eq!(headcount.shared.decide(b"player", watched).0.decision(), Decision::Seen);
     let (admission, seat) = headcount.hold("player");
     assert_eq!((admission.decision(), seat.is_none()), (Decision::Seen, true));
@@ -291,9 +291,9 @@ fn an_override_outside_its_bounds_changes_nothing() {
 fn an_override_that_cannot_come_into_force_says_so() {
     let (headcount, ..) = alone(1);
     let set = headcount.set_override(order(OverrideMode::Throttling)).unwrap();
-    let version = Version { number: u64::MAX, ..set.version };
+    let version = OverrideVersion { number: u64::MAX, ..set.version };
     let latest = Override { version, ..set };
-    assert!(headcount.shared.change(|state| state.room.heed(latest.clone(), headcount.shared.now())));
+    assert!(headcount.shared.change(|state| state.room.apply_if_newer(latest.clone(), headcount.shared.now())));
     let superseded = OverrideError::Superseded { found: u64::MAX, until: latest.until };
     assert_eq!(headcount.set_override(order(OverrideMode::Open)), Err(superseded.clone()));
     assert_eq!(headcount.clear_override(), Err(superseded));
@@ -303,7 +303,7 @@ fn an_override_that_cannot_come_into_force_says_so() {
 }
 
 fn with_snapshot(file: &Path, clock: &Arc<ManualClock>) -> (Headcount, Worker) {
-    Headcount::builder().max_active_users(2).clock(Arc::clone(clock)).file(file).build().unwrap()
+    Headcount::builder().max_active_users(2).clock(Arc::clone(clock)).snapshot_file(file).build().unwrap()
 }
 
 #[test]
@@ -408,7 +408,7 @@ fn a_server_that_joins_a_fleet_leaves_its_news_to_the_rounds() {
 #[test]
 fn a_token_that_is_touched_stays_in_for_windows_and_one_that_is_not_is_forgotten() {
     let clock = noon();
-    let builder = Headcount::builder().max_active_users(2).length(Duration::from_secs(2)).slots(2);
+    let builder = Headcount::builder().max_active_users(2).window(Duration::from_secs(2)).slots(2);
     let (headcount, mut worker) = builder.clock(Arc::clone(&clock)).build().unwrap();
     assert_eq!((decision(&headcount, "plays"), decision(&headcount, "left")), (Decision::Newcomer, Decision::Newcomer));
     // Three windows, in which nobody sends a request; the worker is a little late each time.

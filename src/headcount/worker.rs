@@ -5,11 +5,11 @@ use super::{CHUNK_WORDS, Part, REST_AFTER_PANIC, Shared};
 use crate::bloom::Bloom;
 use crate::failpoints;
 use crate::fingerprint::Fingerprint;
-use crate::room::{Link, Mode};
+use crate::room::{FleetLink, Mode};
 use crate::snapshot::Snapshot;
 use crate::threads::Receiver;
 use crate::time::{Slot, Timestamp};
-use crate::what_if::{Houses, VISITS};
+use crate::what_if::{CapacitySim, VISITS};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -60,7 +60,7 @@ pub struct Worker {
     taken: Vec<Fingerprint>,
     spares: Vec<Bloom>,
     /// What other Xs would do, and who comes to them.
-    houses: Option<(Houses, Receiver<(Fingerprint, bool)>)>,
+    houses: Option<(CapacitySim, Receiver<(Fingerprint, bool)>)>,
     houses_have_begun: bool,
     snapshot: Option<Snapshot>,
     /// When the last tick began that came to its end.
@@ -70,7 +70,7 @@ pub struct Worker {
     last_snapshot: Duration,
     last_note: Option<Duration>,
     shown_mode: Mode,
-    told_too_many: bool,
+    logged_too_many: bool,
     /// Told once, not every two seconds.
     snapshot_failing: bool,
 }
@@ -79,7 +79,7 @@ impl Worker {
     pub(super) fn new(
         shared: Arc<Shared>,
         refreshes: Receiver<Fingerprint>,
-        houses: Option<(Houses, Receiver<(Fingerprint, bool)>)>,
+        houses: Option<(CapacitySim, Receiver<(Fingerprint, bool)>)>,
         snapshot: Option<Snapshot>,
     ) -> Self {
         let now = shared.clock.monotonic();
@@ -95,7 +95,7 @@ impl Worker {
             last_snapshot: now,
             last_note: None,
             shown_mode: Mode::Open,
-            told_too_many: false,
+            logged_too_many: false,
             snapshot_failing: false,
             shared,
         }
@@ -128,16 +128,20 @@ impl Worker {
         }
         let from = *self.unfinished.get_or_insert(current);
         if slot > current {
-            self.turn(slot, monotonic, link == Link::Alone || (link != Link::Joining && slot == current.plus(1)));
+            self.turn(
+                slot,
+                monotonic,
+                link == FleetLink::Alone || (link != FleetLink::Joining && slot == current.plus(1)),
+            );
             let shared = Arc::clone(&self.shared);
             shared.renew_presences(|| self.drain());
         }
         if paused {
             match link {
-                Link::Up | Link::ReadOnly | Link::Away => self.distrust(from.min(current), slot),
+                FleetLink::Up | FleetLink::ReadOnly | FleetLink::Away => self.distrust(from.min(current), slot),
                 // Nothing is known yet; but what the first round has been told is old.
-                Link::Joining => _ = self.shared.distrusts.fetch_add(1, Relaxed),
-                Link::Alone => {}
+                FleetLink::Joining => _ = self.shared.pauses.fetch_add(1, Relaxed),
+                FleetLink::Alone => {}
             }
         }
         self.age_link(monotonic);
@@ -149,10 +153,10 @@ impl Worker {
         if ended {
             tracing::info!("the override has ended");
         }
-        self.tell_mode();
+        self.log_mode();
         self.play_what_if(slot);
         self.note_history(now, monotonic);
-        self.tell_restarts();
+        self.log_restarts();
         self.tell_ready(monotonic);
         if monotonic.saturating_sub(self.last_snapshot) >= SNAPSHOT_EVERY {
             self.shared.saving.store(true, Relaxed);
@@ -279,7 +283,7 @@ impl Worker {
 
     /// The process did not run for a while: what the fleet did meanwhile is unknown until the next successful round.
     fn distrust(&self, from: Slot, to: Slot) {
-        self.shared.distrusts.fetch_add(1, Relaxed);
+        self.shared.pauses.fetch_add(1, Relaxed);
         self.shared.change(|state| {
             for slot in state.ring.slots().filter(|slot| (from..=to).contains(slot)) {
                 state.ring.set_covered(slot, false);
@@ -297,7 +301,7 @@ impl Worker {
         let last = self.shared.sync.lock().last_success;
         let alive_for = self.shared.settings.alive_for();
         let is_old = last.is_some_and(|last| monotonic.saturating_sub(last) > alive_for);
-        if is_old && matches!(self.shared.state.read().room.link(), Link::Up | Link::ReadOnly) {
+        if is_old && matches!(self.shared.state.read().room.link(), FleetLink::Up | FleetLink::ReadOnly) {
             self.shared.change(|state| state.room.lose_store());
             tracing::error!(
                 ?alive_for,
@@ -306,7 +310,7 @@ impl Worker {
         }
     }
 
-    fn tell_mode(&mut self) {
+    fn log_mode(&mut self) {
         let (mode, estimate, max) = {
             let state = self.shared.state.read();
             (state.room.mode().0, state.active_users().round(), state.room.max_active_users())
@@ -348,9 +352,9 @@ impl Worker {
         }
     }
 
-    fn tell_restarts(&mut self) {
+    fn log_restarts(&mut self) {
         let too_many = self.shared.restarts_are_too_many();
-        if std::mem::replace(&mut self.told_too_many, too_many) && !too_many {
+        if std::mem::replace(&mut self.logged_too_many, too_many) && !too_many {
             tracing::info!("a minute has passed with fewer restarts: they count against being ready no more");
         }
     }
@@ -365,13 +369,13 @@ impl Worker {
             (state.room.link(), state.ring.coverage(), state.ring.is_covered())
         };
         let ready = match link {
-            Link::Alone => true,
+            FleetLink::Alone => true,
             _ if covered => true,
-            Link::Joining => running >= NO_STORE_FOR,
-            Link::Up | Link::ReadOnly | Link::Away => running >= BOOTSTRAP_AT_MOST,
+            FleetLink::Joining => running >= NO_STORE_FOR,
+            FleetLink::Up | FleetLink::ReadOnly | FleetLink::Away => running >= BOOTSTRAP_AT_MOST,
         };
         if ready {
-            if link == Link::Joining && !covered {
+            if link == FleetLink::Joining && !covered {
                 self.shared.change(|state| state.room.go_without_store());
             }
             self.shared.ready.store(true, Relaxed);
@@ -387,7 +391,7 @@ impl Worker {
             (state.ring.slots().collect(), state.room.link())
         };
         // In a fleet the marks of dirty minutes belong to the rounds, and the store remembers.
-        if link != Link::Alone {
+        if link != FleetLink::Alone {
             return;
         }
         for &slot in &slots {

@@ -1,7 +1,7 @@
 //! From a request to a decision: the same rules for the layer and for the check endpoint.
 
 use super::caller::{Caller, Subject, peer};
-use super::limit::{Concerned, Limited, Limits};
+use super::limit::{ApplicableLimits, Limited, Limits};
 use super::pass::Handout;
 use super::quota::Quotas;
 use super::refusal::Refusal;
@@ -9,7 +9,7 @@ use super::refusals::Refusals;
 use super::verify::Unknown;
 use crate::config::{Enforcement, RouteClass};
 use crate::fingerprint::Fingerprint;
-use crate::headcount::{Admission, Admitted, Decision, Door, Headcount, HeldSeat, Newcomers, Terms};
+use crate::headcount::{Admission, AdmitOptions, Admitted, Decision, Headcount, HeldSeat, NewcomerLimit, Record};
 use crate::limit::Ask;
 use crate::token_source::{InvalidToken, Unverifiable};
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
@@ -23,7 +23,7 @@ use std::time::Duration;
 const NEVER: Duration = Duration::ZERO;
 
 /// What is asked about: a request, or what a proxy says of one.
-pub(crate) struct Asked<'r> {
+pub(crate) struct RequestInfo<'r> {
     pub(crate) method: &'r Method,
     /// With or without a query; `None` if it is not known.
     pub(crate) path: Option<&'r str>,
@@ -36,7 +36,7 @@ pub(crate) struct Asked<'r> {
     pub(crate) extensions: Option<&'r Extensions>,
 }
 
-impl<'r> Asked<'r> {
+impl<'r> RequestInfo<'r> {
     /// A request that arrives here.
     pub(super) fn of(method: &'r Method, uri: &'r Uri, headers: &'r HeaderMap, extensions: &'r Extensions) -> Self {
         let is_https = uri.scheme() == Some(&Scheme::HTTPS);
@@ -82,7 +82,7 @@ pub(crate) struct Entry {
     /// What the limiters of newcomers say.
     pub(crate) quotas: Quotas,
     /// Those that are to be asked now; unless there is none, the decision is not counted yet.
-    pub(crate) concerned: Concerned,
+    pub(crate) applicable: ApplicableLimits,
 }
 
 impl Entry {
@@ -95,123 +95,123 @@ impl Entry {
             fingerprint: None,
             subject: None,
             quotas,
-            concerned: Concerned::default(),
+            applicable: ApplicableLimits::default(),
         }
     }
 }
 
 impl Headcount {
-    /// Decides about a request, and times the decision. `caller` is asked for if it matters; `newcomers` is what becomes of
+    /// Decides about a request, and times the decision. `caller` is asked for if it matters; `record` is what becomes of
     /// those whose path says nothing else.
     pub(crate) fn judge<'r>(
         &self,
-        asked: &Asked<'_>,
+        info: &RequestInfo<'_>,
         caller: impl FnOnce() -> Result<Caller<'r>, Unknown>,
-        newcomers: Newcomers,
+        record: Record,
         limits: &RequestLimits,
     ) -> Verdict {
         let begun = self.shared.clock.monotonic();
-        let verdict = self.judge_untimed(asked, caller, newcomers, limits);
+        let verdict = self.judge_untimed(info, caller, record, limits);
         self.shared.decision_times.record(self.shared.clock.monotonic().saturating_sub(begun));
         verdict
     }
 
     /// Whether a request is neither decided about nor limited.
-    pub(crate) fn exempts(&self, asked: &Asked<'_>) -> bool {
-        asked.is_preflight() || self.shared.settings.routes.class(asked.path) == RouteClass::Exempt
+    pub(crate) fn exempts(&self, info: &RequestInfo<'_>) -> bool {
+        info.is_preflight() || self.shared.settings.routes.class(info.path) == RouteClass::Exempt
     }
 
     /// Whether it matters who asks.
-    pub(crate) fn needs_caller(&self, asked: &Asked<'_>, all: &Limits) -> bool {
+    pub(crate) fn needs_caller(&self, info: &RequestInfo<'_>, all: &Limits) -> bool {
         let is_decided = self.shared.settings.enforcement != Enforcement::Off;
-        !self.exempts(asked) && (is_decided || all.need_caller(asked.path))
+        !self.exempts(info) && (is_decided || all.need_caller(info.path))
     }
 
     fn judge_untimed<'r>(
         &self,
-        asked: &Asked<'_>,
+        info: &RequestInfo<'_>,
         caller: impl FnOnce() -> Result<Caller<'r>, Unknown>,
-        newcomers: Newcomers,
+        record: Record,
         limits: &RequestLimits,
     ) -> Verdict {
-        let RequestLimits { newcomers: at_the_door, refusals, all: afterwards } = limits;
+        let RequestLimits { newcomers: newcomer_limit, refusals, all: afterwards } = limits;
         let settings = &self.shared.settings;
-        if self.exempts(asked) {
+        if self.exempts(info) {
             return Verdict::Admitted(Entry::of(self.admit_exempt().decision()));
         }
         let is_off = settings.enforcement == Enforcement::Off;
-        let caller = match if self.needs_caller(asked, afterwards) { caller() } else { Ok(Caller::default()) } {
+        let caller = match if self.needs_caller(info, afterwards) { caller() } else { Ok(Caller::default()) } {
             Ok(caller) if is_off => {
-                let concerned = afterwards.concerned(self, asked, Some(&caller));
-                return self.undecided(Decision::Exempt, concerned);
+                let applicable = afterwards.applicable(self, info, Some(&caller));
+                return self.undecided(Decision::Exempt, applicable);
             }
             Ok(caller) => caller,
             // Who cannot be known yet is not counted as anybody.
             Err(Unknown::Invalid(InvalidToken::Unverifiable(Unverifiable::NoKeysYet))) => {
-                let concerned = afterwards.concerned(self, asked, None);
+                let applicable = afterwards.applicable(self, info, None);
                 if is_off {
-                    return self.undecided(Decision::Exempt, concerned);
+                    return self.undecided(Decision::Exempt, applicable);
                 }
-                return match self.decide_unverifiable(concerned.is_empty()) {
+                return match self.decide_unverifiable(applicable.is_empty()) {
                     Admission::Admitted(admitted) => {
-                        Verdict::Admitted(Entry { concerned, ..Entry::of(admitted.decision()) })
+                        Verdict::Admitted(Entry { applicable, ..Entry::of(admitted.decision()) })
                     }
                     Admission::Rejected { retry_after } => {
-                        Verdict::Refused(Refusal::rejected(retry_after, self.mode(), asked))
+                        Verdict::Refused(Refusal::rejected(retry_after, self.mode(), info))
                     }
                 };
             }
             Err(unknown) => {
                 let (decision, refusal) = match unknown {
-                    Unknown::Invalid(invalid) => (Decision::Invalid, Refusal::invalid(invalid, self.mode(), asked)),
-                    Unknown::Limited(limited) => (Decision::Limited, Refusal::limited(self.mode(), asked).by(limited)),
+                    Unknown::Invalid(invalid) => (Decision::Invalid, Refusal::invalid(invalid, self.mode(), info)),
+                    Unknown::Limited(limited) => (Decision::Limited, Refusal::limited(self.mode(), info).by(limited)),
                 };
                 // Whom nobody knows no limit of users can limit.
                 let refuses = settings.enforcement == Enforcement::Enforce
-                    || decision == Decision::Limited && afterwards.need_caller(asked.path);
+                    || decision == Decision::Limited && afterwards.need_caller(info.path);
                 if refuses {
                     self.count(decision);
                     return Verdict::Refused(refusal);
                 }
                 // While nothing is enforced, admission refuses nobody, whatever is wrong with the request.
                 let decision = if is_off { Decision::Exempt } else { Decision::Invalid };
-                let concerned = afterwards.concerned(self, asked, Some(&Caller::default()));
-                return self.undecided(decision, concerned);
+                let applicable = afterwards.applicable(self, info, Some(&Caller::default()));
+                return self.undecided(decision, applicable);
             }
         };
-        let concerned = afterwards.concerned(self, asked, Some(&caller));
-        let class = settings.routes.class(asked.path);
-        let mut terms = terms(class, newcomers, self.shown_pass(asked, caller.user()));
-        terms.counts = concerned.is_empty();
-        let rejected = |retry_after| Verdict::Refused(Refusal::rejected(retry_after, self.mode(), asked));
+        let applicable = afterwards.applicable(self, info, Some(&caller));
+        let class = settings.routes.class(info.path);
+        let mut options = options(class, record, self.shown_pass(info, caller.user()));
+        options.counts = applicable.is_empty();
+        let rejected = |retry_after| Verdict::Refused(Refusal::rejected(retry_after, self.mode(), info));
         let Some(user) = caller.user() else {
-            return match self.decide_missing(terms) {
+            return match self.decide_missing(options) {
                 Admission::Admitted(admitted) => {
-                    Verdict::Admitted(Entry { concerned, ..Entry::of(admitted.decision()) })
+                    Verdict::Admitted(Entry { applicable, ..Entry::of(admitted.decision()) })
                 }
                 Admission::Rejected { retry_after } => rejected(retry_after),
             };
         };
-        let attempt = refusals.attempt(self, asked, caller.token.unwrap_or(user));
+        let attempt = refusals.attempt(self, info, caller.token.unwrap_or(user));
         // While every newcomer gets in, to be taken for somebody who is in gains nothing.
-        let turns_newcomers_away = self.is_shut() || !at_the_door.is_empty();
+        let turns_newcomers_away = self.is_shut() || !newcomer_limit.is_empty();
         if let Some(attempt) = attempt.as_ref().filter(|_| turns_newcomers_away)
             && let Err(limited) = attempt.look()
-            && !terms.pass.is_some_and(|pass| self.holds_pass(pass, user))
+            && !options.pass.is_some_and(|pass| self.holds_pass(pass, user))
         {
             self.count(Decision::Limited);
             let limited = limited.not_before(self.pause_of(user));
-            return Verdict::Refused(Refusal::limited(self.mode(), asked).by(limited));
+            return Verdict::Refused(Refusal::limited(self.mode(), info).by(limited));
         }
-        let door = LimitedDoor::new(|| at_the_door.concerned(self, asked, Some(&caller)), at_the_door);
-        if !at_the_door.is_empty() && class != RouteClass::Observe {
-            terms.at_the_door = Some(&door);
+        let door = KeyedNewcomerLimit::new(|| newcomer_limit.applicable(self, info, Some(&caller)), newcomer_limit);
+        if !newcomer_limit.is_empty() && class != RouteClass::Observe {
+            options.newcomer_limit = Some(&door);
         }
-        let Terms { renews, newcomers, .. } = terms;
-        let (admission, seat) = self.decide(user, terms);
+        let AdmitOptions { renews, record, .. } = options;
+        let (admission, seat) = self.decide(user, options);
         let is_in = match admission {
             Admission::Admitted(Admitted::Seen) => true,
-            Admission::Admitted(Admitted::Newcomer | Admitted::Warming) => newcomers != Newcomers::Forgotten,
+            Admission::Admitted(Admitted::Newcomer | Admitted::Warming) => record != Record::Never,
             _ => false,
         };
         match &attempt {
@@ -221,7 +221,7 @@ impl Headcount {
         }
         let quotas = match door.said() {
             Some(Err(limited)) if !admission.is_admitted() => {
-                return Verdict::Refused(Refusal::limited(self.mode(), asked).by(limited));
+                return Verdict::Refused(Refusal::limited(self.mode(), info).by(limited));
             }
             Some(Ok(quotas)) => quotas,
             _ => Quotas::default(),
@@ -233,11 +233,11 @@ impl Headcount {
                 Verdict::Admitted(Entry {
                     decision: admitted.decision(),
                     seat,
-                    pass: if renewed { self.handout(user, asked) } else { None },
+                    pass: if renewed { self.handout(user, info) } else { None },
                     fingerprint: renewed.then(|| self.fingerprint(user)),
                     subject: caller.to_subject(),
                     quotas,
-                    concerned,
+                    applicable,
                 })
             }
             Admission::Rejected { retry_after } => rejected(retry_after),
@@ -247,26 +247,26 @@ impl Headcount {
 
 impl Headcount {
     /// A request that admission does not decide about; those limits may.
-    fn undecided(&self, decision: Decision, concerned: Concerned) -> Verdict {
-        if concerned.is_empty() {
+    fn undecided(&self, decision: Decision, applicable: ApplicableLimits) -> Verdict {
+        if applicable.is_empty() {
             self.count(decision);
         }
-        Verdict::Admitted(Entry { concerned, ..Entry::of(decision) })
+        Verdict::Admitted(Entry { applicable, ..Entry::of(decision) })
     }
 }
 
 /// The limits of newcomers. Their keys are made once it is clear that they are needed, and not under the lock.
-struct LimitedDoor<'l, K> {
+struct KeyedNewcomerLimit<'l, K> {
     keys: K,
     limits: &'l Limits,
-    concerned: RefCell<Option<Concerned>>,
+    applicable: RefCell<Option<ApplicableLimits>>,
     said: RefCell<Option<Result<Quotas, Limited>>>,
-    has_entered: Cell<bool>,
+    is_charged: Cell<bool>,
 }
 
-impl<'l, K: Fn() -> Concerned> LimitedDoor<'l, K> {
+impl<'l, K: Fn() -> ApplicableLimits> KeyedNewcomerLimit<'l, K> {
     fn new(keys: K, limits: &'l Limits) -> Self {
-        Self { keys, limits, concerned: RefCell::default(), said: RefCell::default(), has_entered: Cell::new(false) }
+        Self { keys, limits, applicable: RefCell::default(), said: RefCell::default(), is_charged: Cell::new(false) }
     }
 
     fn said(self) -> Option<Result<Quotas, Limited>> {
@@ -274,35 +274,35 @@ impl<'l, K: Fn() -> Concerned> LimitedDoor<'l, K> {
     }
 
     fn ask(&self, ask: Ask) -> Result<(), Duration> {
-        let mut concerned = self.concerned.borrow_mut();
-        let said = self.limits.ask_here(concerned.get_or_insert_with(&self.keys), ask);
+        let mut applicable = self.applicable.borrow_mut();
+        let said = self.limits.ask_here(applicable.get_or_insert_with(&self.keys), ask);
         let answer = said.as_ref().map(|_| ()).map_err(|limited| limited.retry.unwrap_or(NEVER));
         *self.said.borrow_mut() = Some(said);
         answer
     }
 }
 
-impl<K: Fn() -> Concerned> Door for LimitedDoor<'_, K> {
-    fn knock(&self) -> Result<(), Duration> {
+impl<K: Fn() -> ApplicableLimits> NewcomerLimit for KeyedNewcomerLimit<'_, K> {
+    fn precheck(&self) -> Result<(), Duration> {
         // A look costs the limiters nothing; that somebody was refused is theirs to know.
-        self.ask(Ask::ONE.peek()).or_else(|_| self.enter())
+        self.ask(Ask::ONE.peek()).or_else(|_| self.charge())
     }
 
-    fn enter(&self) -> Result<(), Duration> {
+    fn charge(&self) -> Result<(), Duration> {
         // Whoever was let in on second thoughts has paid.
-        if !self.has_entered.get() {
+        if !self.is_charged.get() {
             self.ask(Ask::ONE)?;
-            self.has_entered.set(true);
+            self.is_charged.set(true);
         }
         Ok(())
     }
 }
 
-fn terms(class: RouteClass, newcomers: Newcomers, pass: Option<&[u8]>) -> Terms<'_> {
-    let terms = Terms { newcomers, pass, ..Terms::ADMIT };
+fn options(class: RouteClass, record: Record, pass: Option<&[u8]>) -> AdmitOptions<'_> {
+    let options = AdmitOptions { record, pass, ..AdmitOptions::ADMIT };
     match class {
-        RouteClass::Admit | RouteClass::Exempt => terms,
-        RouteClass::Observe => Terms { renews: false, newcomers: Newcomers::Forgotten, ..terms },
-        RouteClass::Confirm => Terms { newcomers: Newcomers::Forgotten, ..terms },
+        RouteClass::Admit | RouteClass::Exempt => options,
+        RouteClass::Observe => AdmitOptions { renews: false, record: Record::Never, ..options },
+        RouteClass::Confirm => AdmitOptions { record: Record::Never, ..options },
     }
 }

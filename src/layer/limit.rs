@@ -1,11 +1,11 @@
 //! Limiters as they are applied to requests: by which key, on which paths, and what a client is told of them.
 
 use super::caller::Caller;
-use super::judge::Asked;
+use super::judge::RequestInfo;
 use super::quota::Quotas;
 use crate::config::{A_PATH, ConfigError, Enforcement, LimitKey, OnMissingKey, PathPatterns, lenient, without_query};
 use crate::headcount::Headcount;
-use crate::limit::{Answer, Ask, Granted, Joint, Limiter, Silent};
+use crate::limit::{Answer, Ask, CombinedAnswer, Granted, Limiter, Silent};
 use http::{HeaderMap, Method};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub struct Limit {
     max_wait: Option<Duration>,
     period: Option<Duration>,
     /// A mistake in the limiter's configuration was logged.
-    told: Arc<AtomicBool>,
+    logged: Arc<AtomicBool>,
 }
 
 /// Whose requests are counted together.
@@ -65,29 +65,29 @@ type KeyOf = dyn Fn(&LimitRequest<'_>) -> Option<Vec<u8>> + Send + Sync;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct LimitRequest<'r> {
-    asked: &'r Asked<'r>,
+    info: &'r RequestInfo<'r>,
     client_ip: Option<IpAddr>,
 }
 
 impl<'r> LimitRequest<'r> {
     /// The method.
     pub fn method(&self) -> &'r Method {
-        self.asked.method
+        self.info.method
     }
 
     /// The path, perhaps with a query; `None` if a proxy has not told it.
     pub fn path(&self) -> Option<&'r str> {
-        self.asked.path
+        self.info.path
     }
 
     /// The headers.
     pub fn headers(&self) -> &'r HeaderMap {
-        self.asked.headers
+        self.info.headers
     }
 
     /// What layers outside have found out, such as who is logged in.
     pub fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<&'r T> {
-        self.asked.extensions?.get()
+        self.info.extensions?.get()
     }
 
     /// The address that the request comes from, as `server.trusted_proxies` say; `None` if the connection's is not known.
@@ -133,7 +133,7 @@ impl Limit {
 
     fn of(limiter: Limiter, key: Key) -> Self {
         let on_missing_key = OnMissingKey::default();
-        Self { limiter, key, on_missing_key, routes: None, max_wait: None, period: None, told: Arc::default() }
+        Self { limiter, key, on_missing_key, routes: None, max_wait: None, period: None, logged: Arc::default() }
     }
 
     /// What becomes of a request without the key; by default all such requests are counted together.
@@ -201,12 +201,12 @@ impl Limit {
     }
 
     /// The request's key. Whatever a client has sent leaves this process only as a keyed hash.
-    fn key(&self, headcount: &Headcount, asked: &Asked<'_>, caller: Option<&Caller<'_>>) -> Found {
+    fn key(&self, headcount: &Headcount, info: &RequestInfo<'_>, caller: Option<&Caller<'_>>) -> Found {
         let parts: Vec<Part> = match &self.key {
-            Key::Configured(key) => key.parts().iter().map(|part| self.part(part, headcount, asked, caller)).collect(),
+            Key::Configured(key) => key.parts().iter().map(|part| self.part(part, headcount, info, caller)).collect(),
             Key::Told(key) => {
-                let client_ip = asked.peer.map(|peer| headcount.client(peer, asked.headers));
-                let found = key(&LimitRequest { asked, client_ip });
+                let client_ip = info.peer.map(|peer| headcount.client(peer, info.headers));
+                let found = key(&LimitRequest { info, client_ip });
                 vec![found.map_or(Part::Missing, |found| Part::Is(headcount.hashed(&found)))]
             }
         };
@@ -226,7 +226,13 @@ impl Limit {
         Found::Key(key)
     }
 
-    fn part(&self, part: &LimitKey, headcount: &Headcount, asked: &Asked<'_>, caller: Option<&Caller<'_>>) -> Part {
+    fn part(
+        &self,
+        part: &LimitKey,
+        headcount: &Headcount,
+        info: &RequestInfo<'_>,
+        caller: Option<&Caller<'_>>,
+    ) -> Part {
         let hashed = |bytes: &[u8]| Part::Is(headcount.hashed(bytes));
         let of_caller = |find: fn(&Caller<'_>) -> Option<Vec<u8>>| match caller {
             None => Part::Unknown,
@@ -236,34 +242,34 @@ impl Limit {
             LimitKey::Token => of_caller(|caller| Some(caller.token.or(caller.subject.as_deref())?.into())),
             LimitKey::Subject => of_caller(|caller| Some(caller.subject.as_deref()?.into())),
             LimitKey::ClientIp => {
-                let Some(peer) = asked.peer else {
-                    self.tell_once(
+                let Some(peer) = info.peer else {
+                    self.log_once(
                         "the address of its clients is not known: serve the router with \
                                     into_make_service_with_connect_info::<SocketAddr>()",
                     );
                     return Part::Missing;
                 };
-                Part::Is(network(headcount.client(peer, asked.headers)))
+                Part::Is(network(headcount.client(peer, info.headers)))
             }
             LimitKey::Header(name) => {
-                let mut values = asked.headers.get_all(name).into_iter();
+                let mut values = info.headers.get_all(name).into_iter();
                 let Some(first) = values.next() else { return Part::Missing };
                 // Of several nobody knows which one the service reads: all such requests are counted together.
                 if values.all(|value| value == first) { hashed(first.as_bytes()) } else { Part::Is(ANY.into()) }
             }
-            LimitKey::Path => match asked.path {
+            LimitKey::Path => match info.path {
                 None => Part::Missing,
                 Some(path) => lenient(without_query(path)).map_or(Part::Is(ANY.into()), |path| hashed(path.as_bytes())),
             },
-            LimitKey::Method => hashed(asked.method.as_str().as_bytes()),
+            LimitKey::Method => hashed(info.method.as_str().as_bytes()),
             // A list within a list cannot be written, and counts like any constant.
             LimitKey::Constant | LimitKey::All(_) => Part::Is(Vec::new()),
         }
     }
 
     /// What somebody has to mend, once: requests come by the thousand.
-    fn tell_once(&self, why: &str) {
-        if !self.told.swap(true, Relaxed) {
+    fn log_once(&self, why: &str) {
+        if !self.logged.swap(true, Relaxed) {
             tracing::error!(limiter = self.limiter.name(), "this limiter cannot do its work: {why}");
         }
     }
@@ -314,13 +320,13 @@ pub(crate) struct Limits(Vec<Limit>);
 
 /// The limits that concern a request, by their place, each with the request's key.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Concerned {
+pub(crate) struct ApplicableLimits {
     keys: Vec<(usize, Vec<u8>)>,
     /// One that refuses the request for want of a key.
     denied: Option<usize>,
 }
 
-impl Concerned {
+impl ApplicableLimits {
     pub(crate) fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.denied.is_none()
     }
@@ -356,32 +362,37 @@ impl Limits {
     }
 
     /// The limits that concern a request; `caller` is `None` while nobody can say who it is.
-    pub(crate) fn concerned(&self, headcount: &Headcount, asked: &Asked<'_>, caller: Option<&Caller<'_>>) -> Concerned {
-        let mut concerned = Concerned::default();
-        for (place, limit) in self.0.iter().enumerate().filter(|(_, limit)| limit.concerns(asked.path)) {
-            match limit.key(headcount, asked, caller) {
-                Found::Key(key) => concerned.keys.push((place, key)),
+    pub(crate) fn applicable(
+        &self,
+        headcount: &Headcount,
+        info: &RequestInfo<'_>,
+        caller: Option<&Caller<'_>>,
+    ) -> ApplicableLimits {
+        let mut applicable = ApplicableLimits::default();
+        for (place, limit) in self.0.iter().enumerate().filter(|(_, limit)| limit.concerns(info.path)) {
+            match limit.key(headcount, info, caller) {
+                Found::Key(key) => applicable.keys.push((place, key)),
                 Found::Denied if limit.limiter.refuses() => {
-                    concerned.denied.get_or_insert(place);
+                    applicable.denied.get_or_insert(place);
                 }
                 Found::Denied | Found::NotLimited => {}
             }
         }
-        concerned
+        applicable
     }
 
     /// Asks those in this process, all or nothing, and waits for nobody.
-    pub(crate) fn ask_here(&self, concerned: &Concerned, ask: Ask) -> Result<Quotas, Limited> {
-        self.refuse_denied(concerned, ask)?;
-        let step = &concerned.keys;
+    pub(crate) fn ask_here(&self, applicable: &ApplicableLimits, ask: Ask) -> Result<Quotas, Limited> {
+        self.refuse_denied(applicable, ask)?;
+        let step = &applicable.keys;
         let asks: Vec<_> = step.iter().map(|(place, key)| (&self.0[*place].limiter, key, ask)).collect();
         let joint = Limiter::ask_all_here(&asks);
         let mut quotas = Quotas::default();
         self.note(step, &joint, &mut quotas)
     }
 
-    fn refuse_denied(&self, concerned: &Concerned, ask: Ask) -> Result<(), Limited> {
-        let Some(place) = concerned.denied else { return Ok(()) };
+    fn refuse_denied(&self, applicable: &ApplicableLimits, ask: Ask) -> Result<(), Limited> {
+        let Some(place) = applicable.denied else { return Ok(()) };
         let limiter = &self.0[place].limiter;
         if ask != ask.peek() {
             limiter.count_refused();
@@ -391,24 +402,24 @@ impl Limits {
 
     /// Gives back what those in this process were asked for.
     #[cfg(feature = "jwt")]
-    pub(super) fn give_back_here(&self, concerned: &Concerned) {
-        concerned.keys.iter().for_each(|(place, key)| self.0[*place].limiter.refund_here(key, 1));
+    pub(super) fn give_back_here(&self, applicable: &ApplicableLimits) {
+        applicable.keys.iter().for_each(|(place, key)| self.0[*place].limiter.refund_here(key, 1));
     }
 
     /// Asks in order, and waits for the request's turn. If one refuses, nothing is charged anywhere: in one store that is one
     /// step, in several what the earlier ones have charged is given back.
-    pub(crate) async fn ask(&self, concerned: &Concerned) -> Result<Quotas, Limited> {
-        self.refuse_denied(concerned, Ask::ONE)?;
+    pub(crate) async fn ask(&self, applicable: &ApplicableLimits) -> Result<Quotas, Limited> {
+        self.refuse_denied(applicable, Ask::ONE)?;
         let mut quotas = Quotas::default();
         let mut granted = Vec::new();
         let mut silent = Silent::default();
-        for step in concerned.keys.chunk_by(|one, next| self.is_one_step(one, next)) {
+        for step in applicable.keys.chunk_by(|one, next| self.is_one_step(one, next)) {
             let asks: Vec<_> =
                 step.iter().map(|(place, key)| (&self.0[*place].limiter, key, self.0[*place].ask())).collect();
             let joint = match Limiter::wait_all_unless_silent(&asks, &mut silent).await {
                 Ok(joint) => joint,
                 Err(error) => {
-                    self.0[step[0].0].tell_once(&error.to_string());
+                    self.0[step[0].0].log_once(&error.to_string());
                     Limiter::answer_without_store(&asks, &error)
                 }
             };
@@ -427,7 +438,7 @@ impl Limits {
         one.is_here() && next.is_here() || one.shares_store_with(next) && one_key == next_key
     }
 
-    fn note(&self, step: &[(usize, Vec<u8>)], joint: &Joint, quotas: &mut Quotas) -> Result<Quotas, Limited> {
+    fn note(&self, step: &[(usize, Vec<u8>)], joint: &CombinedAnswer, quotas: &mut Quotas) -> Result<Quotas, Limited> {
         for ((place, _), answer) in step.iter().zip(&joint.answers) {
             let limit = &self.0[*place];
             quotas.add(limit.limiter.name(), answer, limit.period);

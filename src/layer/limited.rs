@@ -2,10 +2,10 @@
 
 use super::body::AdmissionBody;
 use super::caller::{Caller, Subject};
-use super::judge::Asked;
-use super::limit::{Concerned, Limit, Limited, Limits};
+use super::judge::RequestInfo;
+use super::limit::{ApplicableLimits, Limit, Limited, Limits};
 use super::quota::Quotas;
-use super::refusal::{Manner, Refusal};
+use super::refusal::{Refusal, RefusalStyle};
 use crate::config::Enforcement;
 use crate::headcount::Headcount;
 use crate::token_source::TokenSource;
@@ -55,7 +55,7 @@ use tower_service::Service;
 pub struct LimitLayer {
     headcount: Headcount,
     limits: Arc<Limits>,
-    manner: Manner,
+    style: RefusalStyle,
 }
 
 impl Headcount {
@@ -63,7 +63,7 @@ impl Headcount {
     pub fn limit_layer(&self, limits: impl IntoIterator<Item = Limit>) -> LimitLayer {
         let mut list = Limits::default();
         limits.into_iter().for_each(|limit| list.add(limit, self));
-        LimitLayer { headcount: self.clone(), limits: Arc::new(list), manner: Manner::default() }
+        LimitLayer { headcount: self.clone(), limits: Arc::new(list), style: RefusalStyle::default() }
     }
 }
 
@@ -102,7 +102,7 @@ impl LimitLayer {
     /// Refuses with 503 and not with 429: for clients and load balancers that know what that means.
     #[must_use]
     pub fn refuse_with_503(mut self) -> Self {
-        self.manner.is_unavailable = true;
+        self.style.is_unavailable = true;
         self
     }
 
@@ -113,7 +113,7 @@ impl LimitLayer {
     where
         F: Fn(&Refusal) -> (HeaderValue, Bytes) + Send + Sync + 'static,
     {
-        self.manner.body = Some(Arc::new(body));
+        self.style.body = Some(Arc::new(body));
         self
     }
 }
@@ -169,31 +169,27 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let LimitLayer { headcount, limits, .. } = &self.layer;
-        let asked = Asked::of(request.method(), request.uri(), request.headers(), request.extensions());
-        let concerned = if headcount.exempts(&asked) {
-            Concerned::default()
+        let info = RequestInfo::of(request.method(), request.uri(), request.headers(), request.extensions());
+        let applicable = if headcount.exempts(&info) {
+            ApplicableLimits::default()
         } else {
-            let needs_caller = limits.need_caller(asked.path);
+            let needs_caller = limits.need_caller(info.path);
             let caller = if needs_caller { caller(headcount, &request) } else { Caller::default() };
-            limits.concerned(headcount, &asked, Some(&caller))
+            limits.applicable(headcount, &info, Some(&caller))
         };
-        if concerned.is_empty() {
+        if applicable.is_empty() {
             return LimitFuture {
                 state: State::Answering { answer: self.inner.call(request), quotas: Quotas::default() },
             };
         }
-        let refusal = Refusal::limited(headcount.mode(), &asked);
+        let refusal = Refusal::limited(headcount.mode(), &info);
         let limits = Arc::clone(limits);
-        let asking: Asking = Box::pin(async move { limits.ask(&concerned).await });
+        let asking: Asking = Box::pin(async move { limits.ask(&applicable).await });
         // The one that is ready goes along; the next request finds a clone, which is polled anew.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         LimitFuture {
-            state: State::Asking {
-                asking,
-                waiting: Some((inner, request, refusal)),
-                manner: self.layer.manner.clone(),
-            },
+            state: State::Asking { asking, waiting: Some((inner, request, refusal)), style: self.layer.style.clone() },
         }
     }
 }
@@ -247,7 +243,7 @@ pin_project! {
 pin_project! {
     #[project = StateProjection]
     enum State<S, B, F> {
-        Asking { asking: Asking, waiting: Option<(S, Request<B>, Refusal)>, manner: Manner },
+        Asking { asking: Asking, waiting: Option<(S, Request<B>, Refusal)>, style: RefusalStyle },
         Answering { #[pin] answer: F, quotas: Quotas },
     }
 }
@@ -264,13 +260,13 @@ where
         let mut state = self.project().state;
         loop {
             match state.as_mut().project() {
-                StateProjection::Asking { asking, waiting, manner } => {
+                StateProjection::Asking { asking, waiting, style } => {
                     let answer = ready!(asking.as_mut().poll(context));
                     let (mut inner, request, refusal) = waiting.take().expect("a future is not polled after its end");
                     match answer {
                         Ok(quotas) => state.set(State::Answering { answer: inner.call(request), quotas }),
                         Err(limited) => {
-                            let response = manner.answer(refusal.by(limited));
+                            let response = style.answer(refusal.by(limited));
                             return Poll::Ready(Ok(response.map(AdmissionBody::refusal)));
                         }
                     }

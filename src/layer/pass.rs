@@ -1,6 +1,6 @@
 //! Signed passes in headers and cookies.
 
-use super::judge::Asked;
+use super::judge::RequestInfo;
 use crate::config::{self, PassCarrier};
 use crate::headcount::Headcount;
 use crate::pass::Pass;
@@ -24,28 +24,28 @@ pub(crate) struct Handout {
 
 impl Headcount {
     /// What is handed out to a user who is in, if passes are.
-    pub(super) fn handout(&self, user: &str, asked: &Asked<'_>) -> Option<Handout> {
+    pub(super) fn handout(&self, user: &str, info: &RequestInfo<'_>) -> Option<Handout> {
         let (_, config::Pass { secure, .. }) = self.shared.settings.passes.as_ref()?;
-        Some(Handout { pass: self.pass(user)?, is_secure: secure.unwrap_or_else(|| self.is_https(asked)) })
+        Some(Handout { pass: self.pass(user)?, is_secure: secure.unwrap_or_else(|| self.is_https(info)) })
     }
 
     /// Whether a request came over TLS: the last part of its way may not have.
-    fn is_https(&self, asked: &Asked<'_>) -> bool {
+    fn is_https(&self, info: &RequestInfo<'_>) -> bool {
         let is_trusted = |peer| self.shared.settings.trusted_proxies.include(peer);
-        let told = || asked.headers.get("x-forwarded-proto").filter(|_| asked.peer.is_some_and(is_trusted));
+        let told = || info.headers.get("x-forwarded-proto").filter(|_| info.peer.is_some_and(is_trusted));
         // Of several proxies, the first one saw the client.
         let is_https = |protocols: &HeaderValue| {
             let first = protocols.as_bytes().split(|&byte| byte == b',').next().unwrap_or_default();
             first.trim_ascii().eq_ignore_ascii_case(b"https")
         };
-        asked.is_https || told().is_some_and(is_https)
+        info.is_https || told().is_some_and(is_https)
     }
 
     /// The pass that a request shows, if passes are handed out at all. Another page of the site may have set a cookie of the
     /// same name: of several, the user's own counts.
-    pub(super) fn shown_pass<'r>(&self, asked: &Asked<'r>, user: Option<&str>) -> Option<&'r [u8]> {
+    pub(super) fn shown_pass<'r>(&self, info: &RequestInfo<'r>, user: Option<&str>) -> Option<&'r [u8]> {
         let (_, config::Pass { carry, .. }) = self.shared.settings.passes.as_ref()?;
-        let headers = asked.headers;
+        let headers = info.headers;
         match carry {
             PassCarrier::Header => headers.get(PASS).map(HeaderValue::as_bytes),
             PassCarrier::Cookie(name) => {

@@ -35,8 +35,8 @@ impl Quotas {
             let _ = write!(self.policy, ";w={}", whole_seconds(period).max(1));
         }
         let _ = write!(self.state, ";r={}", answer.remaining);
-        if answer.full_in != Duration::MAX {
-            let _ = write!(self.state, ";t={}", whole_seconds(answer.full_in));
+        if answer.reset_after != Duration::MAX {
+            let _ = write!(self.state, ";t={}", whole_seconds(answer.reset_after));
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a refused request is answered.
 
-use super::judge::Asked;
+use super::judge::RequestInfo;
 use super::limit::Limited;
 use super::quota::{Quotas, whole_seconds};
 use crate::headcount::Decision;
@@ -74,14 +74,14 @@ enum Form {
 
 /// How a layer refuses.
 #[derive(Clone, Default)]
-pub(super) struct Manner {
+pub(super) struct RefusalStyle {
     pub(super) is_unavailable: bool,
     pub(super) body: Option<Arc<BodyOf>>,
 }
 
 pub(super) type BodyOf = dyn Fn(&Refusal) -> (HeaderValue, Bytes) + Send + Sync;
 
-impl Manner {
+impl RefusalStyle {
     pub(super) fn answer(&self, refusal: Refusal) -> Response<Bytes> {
         let refusal = Refusal { is_unavailable: self.is_unavailable, ..refusal };
         match &self.body {
@@ -95,26 +95,26 @@ impl Manner {
 }
 
 impl Refusal {
-    pub(super) fn rejected(retry_after: Duration, mode: Mode, asked: &Asked<'_>) -> Self {
-        Self::new(Reason::NoRoom { retry_after }, mode, asked)
+    pub(super) fn rejected(retry_after: Duration, mode: Mode, info: &RequestInfo<'_>) -> Self {
+        Self::new(Reason::NoRoom { retry_after }, mode, info)
     }
 
-    pub(super) fn invalid(invalid: InvalidToken, mode: Mode, asked: &Asked<'_>) -> Self {
-        Self::new(Reason::Invalid(invalid), mode, asked)
+    pub(super) fn invalid(invalid: InvalidToken, mode: Mode, info: &RequestInfo<'_>) -> Self {
+        Self::new(Reason::Invalid(invalid), mode, info)
     }
 
     /// Of a limiter, which is yet to be named.
-    pub(crate) fn limited(mode: Mode, asked: &Asked<'_>) -> Self {
+    pub(crate) fn limited(mode: Mode, info: &RequestInfo<'_>) -> Self {
         let nobody = Limited { by: String::new(), retry: None, quotas: Quotas::default() };
-        Self::new(Reason::Limited(nobody), mode, asked)
+        Self::new(Reason::Limited(nobody), mode, info)
     }
 
     pub(crate) fn by(self, limited: Limited) -> Self {
         Self { reason: Reason::Limited(limited), ..self }
     }
 
-    fn new(reason: Reason, mode: Mode, asked: &Asked<'_>) -> Self {
-        Self { reason, mode, form: Form::wanted(asked), is_unavailable: false }
+    fn new(reason: Reason, mode: Mode, info: &RequestInfo<'_>) -> Self {
+        Self { reason, mode, form: Form::wanted(info), is_unavailable: false }
     }
 
     /// What was decided.
@@ -245,10 +245,10 @@ pub(crate) fn mark(headers: &mut HeaderMap, decision: Decision, mode: Mode) {
 }
 
 impl Form {
-    fn wanted(asked: &Asked<'_>) -> Self {
-        if asked.method == Method::HEAD {
+    fn wanted(info: &RequestInfo<'_>) -> Self {
+        if info.method == Method::HEAD {
             Self::Empty
-        } else if prefers_html(asked.headers) {
+        } else if prefers_html(info.headers) {
             Self::Page
         } else {
             Self::Problem

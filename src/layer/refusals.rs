@@ -5,8 +5,8 @@
 //! nor verified. A token is new to a key until this server has answered it under that key: then another answer tells nothing.
 //! So whoever is in, or waits, behind the same address carries on, however much somebody there guesses.
 
-use super::judge::Asked;
-use super::limit::{Concerned, Limit, Limited, Limits};
+use super::judge::RequestInfo;
+use super::limit::{ApplicableLimits, Limit, Limited, Limits};
 use crate::headcount::Headcount;
 use crate::limit::Ask;
 use crate::recent::Recent;
@@ -35,7 +35,7 @@ struct Answered {
 pub(crate) struct Attempt<'l> {
     limits: &'l Limits,
     answered: &'l Arc<Answered>,
-    concerned: Concerned,
+    applicable: ApplicableLimits,
     pair: u64,
     earlier: Option<Earlier>,
     now: Duration,
@@ -47,7 +47,7 @@ pub(crate) struct Attempt<'l> {
 pub(crate) struct Charge {
     limits: Limits,
     answered: Arc<Answered>,
-    concerned: Concerned,
+    applicable: ApplicableLimits,
     pair: u64,
     is_kept: bool,
     now: Duration,
@@ -72,14 +72,14 @@ impl Refusals {
     }
 
     /// What a request tries; nothing, if no limit concerns it.
-    pub(super) fn attempt(&self, headcount: &Headcount, asked: &Asked<'_>, token: &str) -> Option<Attempt<'_>> {
+    pub(super) fn attempt(&self, headcount: &Headcount, info: &RequestInfo<'_>, token: &str) -> Option<Attempt<'_>> {
         let answered = self.answered.as_ref()?;
-        let concerned = self.limits.concerned(headcount, asked, None);
-        if concerned.is_empty() {
+        let applicable = self.limits.applicable(headcount, info, None);
+        if applicable.is_empty() {
             return None;
         }
         let mut bytes = Vec::with_capacity(64 + token.len());
-        for (place, key) in concerned.keys() {
+        for (place, key) in applicable.keys() {
             bytes.extend_from_slice(&place.to_le_bytes());
             bytes.extend_from_slice(&key.len().to_le_bytes());
             bytes.extend_from_slice(key);
@@ -91,7 +91,7 @@ impl Refusals {
             Some(()) => Some(Earlier::Admitted),
             None => answered.refused.get(&pair, now).map(|()| Earlier::Refused),
         };
-        Some(Attempt { limits: &self.limits, answered, concerned, pair, earlier, now })
+        Some(Attempt { limits: &self.limits, answered, applicable, pair, earlier, now })
     }
 }
 
@@ -101,9 +101,9 @@ impl Attempt<'_> {
         if self.earlier.is_some() {
             return Ok(());
         }
-        let look = self.limits.ask_here(&self.concerned, Ask::ONE.peek());
+        let look = self.limits.ask_here(&self.applicable, Ask::ONE.peek());
         // A limiter counts a refusal only if it is asked in earnest.
-        look.or_else(|_| self.limits.ask_here(&self.concerned, Ask::ONE)).map(drop)
+        look.or_else(|_| self.limits.ask_here(&self.applicable, Ask::ONE)).map(drop)
     }
 
     /// Charges the token, unless it was answered before.
@@ -112,9 +112,16 @@ impl Attempt<'_> {
         if self.earlier.is_some() {
             return Ok(None);
         }
-        self.limits.ask_here(&self.concerned, Ask::ONE)?;
+        self.limits.ask_here(&self.applicable, Ask::ONE)?;
         let (limits, answered) = (self.limits.clone(), Arc::clone(self.answered));
-        Ok(Some(Charge { limits, answered, concerned: self.concerned, pair: self.pair, is_kept: false, now: self.now }))
+        Ok(Some(Charge {
+            limits,
+            answered,
+            applicable: self.applicable,
+            pair: self.pair,
+            is_kept: false,
+            now: self.now,
+        }))
     }
 
     /// The token was let in.
@@ -128,7 +135,7 @@ impl Attempt<'_> {
     pub(super) fn refused(&self) {
         if self.earlier.is_none() {
             // Others may have used it up meanwhile: this one was answered all the same.
-            let _ = self.limits.ask_here(&self.concerned, Ask::ONE);
+            let _ = self.limits.ask_here(&self.applicable, Ask::ONE);
             self.answered.refused.put(self.pair, (), self.now);
         }
     }
@@ -147,7 +154,7 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         if !self.is_kept {
-            self.limits.give_back_here(&self.concerned);
+            self.limits.give_back_here(&self.applicable);
         }
     }
 }

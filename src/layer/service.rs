@@ -4,9 +4,9 @@ use super::Rules;
 use super::body::AdmissionBody;
 use super::caller::Caller;
 use super::future::AdmissionFuture;
-use super::judge::{Asked, Verdict};
+use super::judge::{RequestInfo, Verdict};
 use super::verify::Unknown;
-use crate::headcount::Newcomers;
+use crate::headcount::Record;
 use bytes::Bytes;
 use http::header::UPGRADE;
 use http::request::Parts;
@@ -85,30 +85,30 @@ where
 impl Rules {
     /// Decides, unless a signature is to be verified first.
     fn judge_at_once(&self, parts: &Parts) -> Option<Verdict> {
-        let asked = self.asked(parts);
+        let info = self.info(parts);
         if let Some(user) = &self.user {
-            return Some(self.judge(&asked, || Ok(Caller::named(user(parts)))));
+            return Some(self.judge(&info, || Ok(Caller::named(user(parts)))));
         }
         let known = match self.headcount.caller_at_once(&parts.headers) {
             Some(known) => known.map_err(Unknown::Invalid),
-            None if !self.headcount.needs_caller(&asked, &self.limits.all) => Ok(Caller::default()),
+            None if !self.headcount.needs_caller(&info, &self.limits.all) => Ok(Caller::default()),
             None => return None,
         };
-        Some(self.judge(&asked, || known))
+        Some(self.judge(&info, || known))
     }
 
     async fn judge_in_turn(&self, parts: &Parts) -> Verdict {
-        let asked = self.asked(parts);
-        let caller = self.headcount.caller_in_turn(&asked, &self.limits.refusals).await;
-        self.judge(&asked, || caller)
+        let info = self.info(parts);
+        let caller = self.headcount.caller_in_turn(&info, &self.limits.refusals).await;
+        self.judge(&info, || caller)
     }
 
-    fn asked<'r>(&self, parts: &'r Parts) -> Asked<'r> {
-        Asked::of(&parts.method, &parts.uri, &parts.headers, &parts.extensions)
+    fn info<'r>(&self, parts: &'r Parts) -> RequestInfo<'r> {
+        RequestInfo::of(&parts.method, &parts.uri, &parts.headers, &parts.extensions)
     }
 
-    fn judge<'r>(&self, asked: &Asked<'_>, caller: impl FnOnce() -> Result<Caller<'r>, Unknown>) -> Verdict {
-        self.headcount.judge(asked, caller, Newcomers::Held, &self.limits)
+    fn judge<'r>(&self, info: &RequestInfo<'_>, caller: impl FnOnce() -> Result<Caller<'r>, Unknown>) -> Verdict {
+        self.headcount.judge(info, caller, Record::OnSuccess, &self.limits)
     }
 
     fn act<S, B, R>(&self, verdict: Verdict, inner: &mut S, mut parts: Parts, body: B) -> AdmissionFuture<S::Future>
@@ -124,7 +124,7 @@ impl Rules {
                 let request = if asks_for_upgrade(&request) { self.with_presence(request, &entry) } else { request };
                 AdmissionFuture::admitted(inner.call(request), entry, &self.headcount)
             }
-            Verdict::Refused(refusal) => AdmissionFuture::refused(self.manner.answer(refusal)),
+            Verdict::Refused(refusal) => AdmissionFuture::refused(self.style.answer(refusal)),
         }
     }
 

@@ -714,7 +714,7 @@ async fn a_layer_waits_for_a_signature_and_knows_it_the_next_time() {
         encode(&Header::new(Algorithm::ES256), &serde_json::json!({"sub": user, "exp": 4_000_000_000_u64}), &key)
             .unwrap()
     };
-    let headcount = Headcount::builder().max_active_users(9).keys([&file]).build().unwrap().0;
+    let headcount = Headcount::builder().max_active_users(9).jwt_keys([&file]).build().unwrap().0;
     let layer = headcount.layer().limit_refusals(Limit::new(in_memory("forgers", 2), LimitKey::Constant));
     let mut service = layer.layer(OnceReady::default());
     let ask = async |service: &mut super::AdmissionService<OnceReady>, token: &str| {

@@ -1,7 +1,7 @@
 //! Who asks, where a signature says so: verified in its turn, and not at all for an address that has forged enough.
 
 use super::caller::Caller;
-use super::judge::Asked;
+use super::judge::RequestInfo;
 use super::limit::Limited;
 use super::refusals::Refusals;
 use crate::headcount::Headcount;
@@ -25,15 +25,15 @@ impl Headcount {
     #[cfg_attr(not(feature = "jwt"), allow(clippy::unused_async, unused_variables))] // As with the feature.
     pub(crate) async fn caller_in_turn<'r>(
         &self,
-        asked: &Asked<'r>,
+        info: &RequestInfo<'r>,
         refusals: &Refusals,
     ) -> Result<Caller<'r>, Unknown> {
-        if let Some(known) = self.caller_at_once(asked.headers) {
+        if let Some(known) = self.caller_at_once(info.headers) {
             return known.map_err(Unknown::Invalid);
         }
         #[cfg(feature = "jwt")]
-        if let (Some((verifier, _)), Ok(Some(token))) = (&self.shared.settings.jwt, self.shown_token(asked.headers)) {
-            let charge = refusals.attempt(self, asked, token).map(super::refusals::Attempt::charge).transpose();
+        if let (Some((verifier, _)), Ok(Some(token))) = (&self.shared.settings.jwt, self.shown_token(info.headers)) {
+            let charge = refusals.attempt(self, info, token).map(super::refusals::Attempt::charge).transpose();
             let charge =
                 charge.map_err(|limited| Unknown::Limited(limited.not_before(self.pause_of(token))))?.flatten();
             let refused = move || charge.into_iter().for_each(super::refusals::Charge::keep);

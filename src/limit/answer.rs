@@ -13,7 +13,7 @@ use std::time::Duration;
 /// assert_eq!(answer.verdict, Verdict::Now);
 /// assert_eq!((answer.limit, answer.remaining), (5, 2));
 /// assert_eq!(answer.next_in, Duration::ZERO, "two are left");
-/// assert_eq!(answer.full_in, Duration::from_secs(3), "three have to come back");
+/// assert_eq!(answer.reset_after, Duration::from_secs(3), "three have to come back");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,7 +31,7 @@ pub struct Answer {
     /// How long until one more permit could be had without waiting; zero if at once, [`Duration::MAX`] if never.
     pub next_in: Duration,
     /// How long until the key is as if it had never asked; [`Duration::MAX`] if never.
-    pub full_in: Duration,
+    pub reset_after: Duration,
     /// Who answered.
     pub answered_by: AnsweredBy,
     /// The row that a store with a history has written.
@@ -43,7 +43,7 @@ pub struct Answer {
 /// Now, later, or no.
 ///
 /// ```
-/// use headcount::limit::{Ask, Because, Memory, Rate, Verdict, token_bucket};
+/// use headcount::limit::{Ask, RefusalReason, Memory, Rate, Verdict, token_bucket};
 /// use std::time::Duration;
 /// const INTERVAL: Duration = Duration::from_millis(100);
 /// let limiter = Memory::new(token_bucket(Rate::per_second(10), 1))?;
@@ -51,7 +51,7 @@ pub struct Answer {
 /// let patient = Ask::ONE.max_wait(INTERVAL);
 /// assert_eq!(at.ask("alice", patient)?.verdict, Verdict::Now);
 /// assert_eq!(at.ask("alice", patient)?.verdict, Verdict::After(INTERVAL), "the next permit is hers");
-/// let refused = Verdict::Refused { retry: Some(INTERVAL), because: Because::Used };
+/// let refused = Verdict::Refused { retry: Some(INTERVAL), because: RefusalReason::Used };
 /// assert_eq!(at.ask("alice", patient)?.verdict, refused, "the one after it is two intervals away");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -66,26 +66,26 @@ pub enum Verdict {
         /// After how long the same question would be granted, if nobody else asks; `None` is never.
         retry: Option<Duration>,
         /// What is in the way.
-        because: Because,
+        because: RefusalReason,
     },
 }
 
 /// What is in the way of a permit.
 ///
 /// ```
-/// use headcount::limit::{Ask, Because, Memory, classdojo};
+/// use headcount::limit::{Ask, RefusalReason, Memory, classdojo};
 /// use std::time::Duration;
 /// let limiter = Memory::new(classdojo(2, Duration::from_secs(10)).min_gap(Duration::from_secs(2)))?;
 /// let because = |secs, ask| limiter.at(Duration::from_secs(secs)).ask("alice", ask).unwrap().because();
 /// assert_eq!(because(0, Ask::ONE), None);
-/// assert_eq!(because(1, Ask::ONE), Some(Because::TooSoon));
-/// assert_eq!(because(2, Ask::ONE), Some(Because::UsedAndTooSoon), "the refused attempt counts");
-/// assert_eq!(because(4, Ask::ONE), Some(Because::Used));
-/// assert_eq!(because(4, Ask::permits(3)), Some(Because::AboveCapacity));
+/// assert_eq!(because(1, Ask::ONE), Some(RefusalReason::TooSoon));
+/// assert_eq!(because(2, Ask::ONE), Some(RefusalReason::UsedAndTooSoon), "the refused attempt counts");
+/// assert_eq!(because(4, Ask::ONE), Some(RefusalReason::Used));
+/// assert_eq!(because(4, Ask::permits(3)), Some(RefusalReason::AboveCapacity));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Because {
+pub enum RefusalReason {
     /// The permits are used up.
     Used,
     /// The last attempt was too short ago.
@@ -175,7 +175,7 @@ impl Answer {
             remaining: 0,
             available: 0.0,
             next_in: Duration::ZERO,
-            full_in: Duration::ZERO,
+            reset_after: Duration::ZERO,
             answered_by: AnsweredBy::OnStoreError,
             transaction: None,
             reservation: Reservation::default(),
@@ -204,7 +204,7 @@ impl Answer {
     }
 
     /// What is in the way, if it is refused.
-    pub fn because(&self) -> Option<Because> {
+    pub fn because(&self) -> Option<RefusalReason> {
         match self.verdict {
             Verdict::Refused { because, .. } => Some(because),
             Verdict::Now | Verdict::After(_) => None,

@@ -1,6 +1,6 @@
 //! A policy in a store, with a name, and with what happens when the store does not answer.
 
-use super::answer::{Answer, AnsweredBy, Because, Reservation, Verdict};
+use super::answer::{Answer, AnsweredBy, RefusalReason, Reservation, Verdict};
 use super::ask::{Ask, Mode};
 #[cfg(feature = "postgres")]
 use super::store::Bucket;
@@ -214,7 +214,7 @@ const RETRY_ON_STORE_ERROR: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Debug)]
 #[must_use]
-pub struct Joint {
+pub struct CombinedAnswer {
     /// All together: the longest wait, or a refusal with the longest retry.
     pub verdict: Verdict,
     /// The place in the list of the first that refused.
@@ -317,14 +317,14 @@ impl Limiter {
     ///
     /// # Errors
     /// [`AskError::NoCommonStore`] unless all are in memory, or all on one Redis connection.
-    pub async fn ask_all<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> Result<Joint, AskError> {
+    pub async fn ask_all<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> Result<CombinedAnswer, AskError> {
         Self::ask_all_unless_silent(asks, &mut Silent::default()).await
     }
 
     async fn ask_all_unless_silent<K: AsRef<[u8]>>(
         asks: &[(&Self, K, Ask)],
         silent: &mut Silent,
-    ) -> Result<Joint, AskError> {
+    ) -> Result<CombinedAnswer, AskError> {
         let (looking, enforcing): (Vec<_>, Vec<_>) = (0..asks.len()).partition(|&nth| asks[nth].0.shared.shadow);
         let place = |nth: usize| (asks[nth].0, asks[nth].1.as_ref(), asks[nth].2);
         let step: Vec<_> = enforcing.iter().map(|&nth| place(nth)).collect();
@@ -362,7 +362,7 @@ impl Limiter {
             answers[nth] = limiter.shown(answer);
             looked.push(Given::of(limiter, key, None, &answers[nth]));
         }
-        Ok(Joint::of(answers, turn.keep().into_iter().chain(looked).collect()))
+        Ok(CombinedAnswer::of(answers, turn.keep().into_iter().chain(looked).collect()))
     }
 
     /// Asks several limiters as one step, and waits until it is this request's turn in all of them; returns at once if one
@@ -375,7 +375,7 @@ impl Limiter {
     ///
     /// # Panics
     /// Outside a tokio runtime with timers.
-    pub async fn wait_all<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> Result<Joint, AskError> {
+    pub async fn wait_all<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> Result<CombinedAnswer, AskError> {
         Self::wait_all_unless_silent(asks, &mut Silent::default()).await
     }
 
@@ -383,7 +383,7 @@ impl Limiter {
     pub(crate) async fn wait_all_unless_silent<K: AsRef<[u8]>>(
         asks: &[(&Self, K, Ask)],
         silent: &mut Silent,
-    ) -> Result<Joint, AskError> {
+    ) -> Result<CombinedAnswer, AskError> {
         let mut joint = Self::ask_all_unless_silent(asks, silent).await?;
         let takes = asks.iter().any(|(.., ask)| ask.mode == Mode::Take);
         if let (Verdict::After(_), true) = (joint.verdict, takes) {
@@ -415,7 +415,7 @@ impl Limiter {
     ///
     /// # Errors
     /// [`AskError`] for what the caller has to mend.
-    pub async fn cancel_all(joint: Joint) -> Result<(), AskError> {
+    pub async fn cancel_all(joint: CombinedAnswer) -> Result<(), AskError> {
         take_back(joint.given).await
     }
 
@@ -555,18 +555,18 @@ impl Limiter {
     }
 
     /// What a list is answered whose limiters cannot be asked at all, whatever has to be mended.
-    pub(crate) fn answer_without_store<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)], error: &AskError) -> Joint {
+    pub(crate) fn answer_without_store<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)], error: &AskError) -> CombinedAnswer {
         let asks: Vec<_> = asks.iter().map(|(limiter, key, ask)| (*limiter, key.as_ref(), *ask)).collect();
         let answers = Self::all_without_store(&asks, error);
         let answers = asks.iter().zip(answers).map(|((limiter, _, ask), answer)| {
             limiter.count(*ask, &answer);
             limiter.shown(answer)
         });
-        Joint::of(answers.collect(), Vec::new())
+        CombinedAnswer::of(answers.collect(), Vec::new())
     }
 
     /// As [`ask_all`](Self::ask_all) for limiters in this process, at once.
-    pub(crate) fn ask_all_here<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> Joint {
+    pub(crate) fn ask_all_here<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> CombinedAnswer {
         let (mut looking, mut step) = (Vec::new(), Vec::new());
         for (nth, (limiter, key, ask)) in asks.iter().enumerate() {
             let memory = limiter.shared.store.memory().expect("it is in memory");
@@ -593,7 +593,7 @@ impl Limiter {
             limiter.count(ask, &answer);
             answers[nth] = limiter.shown(answer);
         }
-        Joint::of(answers, Vec::new())
+        CombinedAnswer::of(answers, Vec::new())
     }
 
     /// As [`refund`](Self::refund) for a limiter in this process, at once.
@@ -628,7 +628,7 @@ impl Limiter {
             OnStoreError::Allow => Answer::without_store(Verdict::Now),
             OnStoreError::Deny => Answer::without_store(Verdict::Refused {
                 retry: Some(RETRY_ON_STORE_ERROR),
-                because: Because::StoreError,
+                because: RefusalReason::StoreError,
             }),
             OnStoreError::Local(_) => {
                 let answer = local.next().unwrap_or_else(|| Answer::without_store(Verdict::Now));
@@ -664,7 +664,7 @@ impl std::fmt::Debug for Limiter {
     }
 }
 
-impl Joint {
+impl CombinedAnswer {
     fn of(answers: Vec<Answer>, given: Vec<Given>) -> Self {
         let refused_by = answers.iter().position(|answer| !answer.is_allowed());
         let verdict = match refused_by.and_then(|nth| answers[nth].because()) {

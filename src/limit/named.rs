@@ -1,6 +1,8 @@
 //! The names that people look for. Each is a constructor of a policy, and says what the original does otherwise.
 
-use super::policy::{Log, OnStepBack, Paid, Policy, PolicyError, Start, Tat, Ticks, TwoWindows, WarmUp};
+use super::policy::{
+    Gcra, OnStepBack, Paid, PeriodicRefill, Policy, PolicyError, SlidingCounter, SlidingLog, Start, WarmUp,
+};
 use super::rate::Rate;
 use std::time::Duration;
 
@@ -16,8 +18,8 @@ use std::time::Duration;
 /// assert_eq!((answer.limit, answer.remaining), (40, 37));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub const fn token_bucket(rate: Rate, burst: u64) -> Tat {
-    Tat::new(rate, burst)
+pub const fn token_bucket(rate: Rate, burst: u64) -> Gcra {
+    Gcra::new(rate, burst)
 }
 
 /// A leaky bucket as a meter: each request fills it by one, it leaks at the rate, and what would overflow is refused.
@@ -30,8 +32,8 @@ pub const fn token_bucket(rate: Rate, burst: u64) -> Tat {
 /// assert!(!limiter.ask("printer", Ask::ONE)?.is_allowed(), "it would overflow");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub const fn leaky_bucket(rate: Rate, capacity: u64) -> Tat {
-    Tat::new(rate, capacity)
+pub const fn leaky_bucket(rate: Rate, capacity: u64) -> Gcra {
+    Gcra::new(rate, capacity)
 }
 
 /// A leaky bucket as a queue: requests leave one by one at the rate, and at most `capacity` of them wait.
@@ -48,9 +50,9 @@ pub const fn leaky_bucket(rate: Rate, capacity: u64) -> Tat {
 ///
 /// # Errors
 /// [`PolicyError::ZeroRate`].
-pub fn leaky_queue(rate: Rate, capacity: u64) -> Result<Tat, PolicyError> {
+pub fn leaky_queue(rate: Rate, capacity: u64) -> Result<Gcra, PolicyError> {
     let interval = rate.interval().ok_or(PolicyError::ZeroRate)?;
-    Ok(Tat::new(rate, 1).max_wait(times(interval, capacity)))
+    Ok(Gcra::new(rate, 1).max_wait(times(interval, capacity)))
 }
 
 /// A sliding window log: at most `limit` in any window, exactly; eight bytes for each request in it.
@@ -63,8 +65,8 @@ pub fn leaky_queue(rate: Rate, capacity: u64) -> Result<Tat, PolicyError> {
 /// assert!(!limiter.ask("alice", Ask::ONE)?.is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub const fn sliding_log(limit: u64, window: Duration) -> Log {
-    Log::new(limit, window)
+pub const fn sliding_log(limit: u64, window: Duration) -> SlidingLog {
+    SlidingLog::new(limit, window)
 }
 
 /// A sliding window counter: two counts per key, and an estimate in place of a log.
@@ -76,8 +78,8 @@ pub const fn sliding_log(limit: u64, window: Duration) -> Log {
 /// assert_eq!(limiter.ask("alice", Ask::permits(18))?.remaining, 32);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub const fn sliding_counter(limit: u64, window: Duration) -> TwoWindows {
-    TwoWindows::new(limit, window)
+pub const fn sliding_counter(limit: u64, window: Duration) -> SlidingCounter {
+    SlidingCounter::new(limit, window)
 }
 
 /// Cloudflare's: [`sliding_counter`]. A request passes if the estimate *with* it is within the limit.
@@ -92,8 +94,8 @@ pub const fn sliding_counter(limit: u64, window: Duration) -> TwoWindows {
 /// assert!(!at(75).ask("alice", Ask::ONE)?.is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub const fn cloudflare(limit: u64, window: Duration) -> TwoWindows {
-    TwoWindows::new(limit, window)
+pub const fn cloudflare(limit: u64, window: Duration) -> SlidingCounter {
+    SlidingCounter::new(limit, window)
 }
 
 /// A fixed window: so many in each, and twice as many across an edge.
@@ -106,21 +108,21 @@ pub const fn cloudflare(limit: u64, window: Duration) -> TwoWindows {
 /// assert!(limiter.at(Duration::from_secs(61)).ask("alice", Ask::permits(5))?.is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub const fn fixed_window(limit: u64, window: Duration) -> Ticks {
-    Ticks::new(limit, window)
+pub const fn fixed_window(limit: u64, window: Duration) -> PeriodicRefill {
+    PeriodicRefill::new(limit, window)
 }
 
 /// The generic cell rate algorithm, as in the crate governor: [`token_bucket`].
 ///
 /// ```
-/// use headcount::limit::{Ask, Because, Memory, Rate, governor};
+/// use headcount::limit::{Ask, RefusalReason, Memory, Rate, governor};
 /// let limiter = Memory::new(governor(Rate::per_second(5), 5))?;
 /// assert_eq!(limiter.ask("k", Ask::ONE)?.remaining, 4);
-/// assert_eq!(limiter.ask("k", Ask::permits(15))?.because(), Some(Because::AboveCapacity));
+/// assert_eq!(limiter.ask("k", Ask::permits(15))?.because(), Some(RefusalReason::AboveCapacity));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub const fn governor(rate: Rate, burst: u64) -> Tat {
-    Tat::new(rate, burst)
+pub const fn governor(rate: Rate, burst: u64) -> Gcra {
+    Gcra::new(rate, burst)
 }
 
 /// Go's `golang.org/x/time/rate`: [`token_bucket`], but that a clock that goes back counts its time again.
@@ -140,8 +142,8 @@ pub const fn governor(rate: Rate, burst: u64) -> Tat {
 /// at.cancel("k", &reserved.reservation);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub const fn x_time_rate(rate: Rate, burst: u64) -> Tat {
-    Tat::new(rate, burst).on_step_back(OnStepBack::Recount).keeping_left()
+pub const fn x_time_rate(rate: Rate, burst: u64) -> Gcra {
+    Gcra::new(rate, burst).on_step_back(OnStepBack::Recount).keeping_left()
 }
 
 /// redis-cell's `CL.THROTTLE key max_burst count period`: [`token_bucket`] with a burst of `max_burst + 1`.
@@ -156,8 +158,8 @@ pub const fn x_time_rate(rate: Rate, burst: u64) -> Tat {
 /// assert_eq!((answer.limit, answer.remaining), (16, 15));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn redis_cell(max_burst: u64, count: u64, period: Duration) -> Tat {
-    Tat::new(Rate::new(count, period), max_burst.saturating_add(1))
+pub fn redis_cell(max_burst: u64, count: u64, period: Duration) -> Gcra {
+    Gcra::new(Rate::new(count, period), max_burst.saturating_add(1))
 }
 
 /// nginx's `limit_req`: without `burst` and `delay`, one request per interval.
@@ -232,7 +234,7 @@ impl TryFrom<Nginx> for Policy {
         let interval = nginx.rate.interval().ok_or(PolicyError::ZeroRate)?;
         let at_once = nginx.delay.unwrap_or(nginx.burst).min(nginx.burst);
         let held_back = times(interval, nginx.burst - at_once);
-        Ok(Tat::new(nginx.rate, at_once.saturating_add(1)).max_wait(held_back).into())
+        Ok(Gcra::new(nginx.rate, at_once.saturating_add(1)).max_wait(held_back).into())
     }
 }
 
@@ -252,8 +254,8 @@ impl TryFrom<Nginx> for Policy {
 /// assert!(next.wait() > Duration::from_secs(19));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub const fn guava_bursty(rate: Rate) -> Tat {
-    Tat::new(rate, 0).paid(Paid::After).saved_in(Duration::from_secs(1)).start(Start::Empty)
+pub const fn guava_bursty(rate: Rate) -> Gcra {
+    Gcra::new(rate, 0).paid(Paid::After).saved_in(Duration::from_secs(1)).start(Start::Empty)
 }
 
 /// A bucket that records when its next permit is free: [`guava_bursty`].
@@ -267,7 +269,7 @@ pub const fn guava_bursty(rate: Rate) -> Tat {
 /// assert!(!at.ask("k", Ask::ONE)?.is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub const fn next_free_ticket(rate: Rate) -> Tat {
+pub const fn next_free_ticket(rate: Rate) -> Gcra {
     guava_bursty(rate)
 }
 
@@ -313,8 +315,8 @@ pub const fn guava_warming_up(rate: Rate, warm_up: Duration) -> WarmUp {
 /// assert_eq!(waits, [0, 10, 20].map(Duration::from_millis));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub const fn uber(rate: Rate, slack: u64) -> Tat {
-    Tat::new(rate, slack).paid(Paid::After).start(Start::Empty).max_wait(Duration::MAX)
+pub const fn uber(rate: Rate, slack: u64) -> Gcra {
+    Gcra::new(rate, slack).paid(Paid::After).start(Start::Empty).max_wait(Duration::MAX)
 }
 
 /// A bucket that a producer fills by `per_tick` permits each `tick`; it is empty when the store begins.
@@ -327,13 +329,13 @@ pub const fn uber(rate: Rate, slack: u64) -> Tat {
 /// assert!(limiter.at(Duration::from_millis(200)).ask("k", Ask::ONE)?.is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub const fn producer_consumer(capacity: u64, per_tick: u64, tick: Duration) -> Ticks {
-    Ticks::new(per_tick, tick).capacity(capacity).initial(0)
+pub const fn producer_consumer(capacity: u64, per_tick: u64, tick: Duration) -> PeriodicRefill {
+    PeriodicRefill::new(per_tick, tick).capacity(capacity).initial(0)
 }
 
 /// resilience4j's `SemaphoreBasedRateLimiter`: `limit` permits in each period, and who waits gets the next period's.
 ///
-/// The timeout of its configuration is [`Ticks::max_wait`] (5 s there). Other than the original it owns no timer, says at
+/// The timeout of its configuration is [`PeriodicRefill::max_wait`] (5 s there). Other than the original it owns no timer, says at
 /// once when a wait would be in vain; a limit that changes ([`Memory::change`](super::Memory::change)) holds at once, not
 /// from the next period on, and one that is lowered does not end its refreshing. Its scheduler's `refresh` is [`Memory::reset`](super::Memory::reset).
 ///
@@ -347,12 +349,12 @@ pub const fn producer_consumer(capacity: u64, per_tick: u64, tick: Duration) -> 
 /// assert_eq!(at.ask("backend", Ask::ONE)?.wait(), period);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub const fn resilience4j_semaphore(limit: u64, period: Duration) -> Ticks {
-    Ticks::new(limit, period)
+pub const fn resilience4j_semaphore(limit: u64, period: Duration) -> PeriodicRefill {
+    PeriodicRefill::new(limit, period)
 }
 
 /// resilience4j's `AtomicRateLimiter`: permits of cycles to come can be reserved, as far as the timeout
-/// ([`Ticks::max_wait`]) reaches, in one request also more than a cycle has. `drainPermissions` is
+/// ([`PeriodicRefill::max_wait`]) reaches, in one request also more than a cycle has. `drainPermissions` is
 /// [`Ask::all`](super::Ask::all), `changeLimitForPeriod` is [`Memory::change`](super::Memory::change): the permits that are
 /// left stay, at most as many as the new limit, where the original cuts them at the next cycle only.
 ///
@@ -381,25 +383,25 @@ pub const fn resilience4j_semaphore(limit: u64, period: Duration) -> Ticks {
 /// assert_eq!(at.ask("backend", Ask::permits(0).peek())?.available, -5.0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub const fn resilience4j_atomic(limit: u64, period: Duration) -> Ticks {
-    Ticks::new(limit, period).above_capacity(true).keeping_left()
+pub const fn resilience4j_atomic(limit: u64, period: Duration) -> PeriodicRefill {
+    PeriodicRefill::new(limit, period).above_capacity(true).keeping_left()
 }
 
 /// ClassDojo's rolling rate limiter: a log whose refused attempts count too, so that who hammers stays out; with a
 /// minimum gap if one is set.
 ///
 /// ```
-/// use headcount::limit::{Ask, Because, Memory, classdojo};
+/// use headcount::limit::{Ask, RefusalReason, Memory, classdojo};
 /// use std::time::Duration;
 /// let limiter = Memory::new(classdojo(4, Duration::from_secs(10)).min_gap(Duration::from_secs(2)))?;
 /// let at = |secs| limiter.at(Duration::from_secs(secs));
 /// assert!(at(0).ask("alice", Ask::ONE)?.is_allowed());
-/// assert_eq!(at(1).ask("alice", Ask::ONE)?.because(), Some(Because::TooSoon));
+/// assert_eq!(at(1).ask("alice", Ask::ONE)?.because(), Some(RefusalReason::TooSoon));
 /// assert!(at(3).ask("alice", Ask::ONE)?.is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub const fn classdojo(limit: u64, interval: Duration) -> Log {
-    Log::new(limit, interval).records_refusals(true)
+pub const fn classdojo(limit: u64, interval: Duration) -> SlidingLog {
+    SlidingLog::new(limit, interval).records_refusals(true)
 }
 
 /// The moving window of the MySQL procedure `check_velocity`, as arithmetic: an attempt exactly as old as the window still
@@ -415,8 +417,8 @@ pub const fn classdojo(limit: u64, interval: Duration) -> Log {
 /// assert!(at(11).ask("alice", Ask::ONE)?.is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub const fn velocity(limit: u64, window: Duration) -> Log {
-    Log::new(limit, window).closed(true).grain(Duration::from_secs(1))
+pub const fn velocity(limit: u64, window: Duration) -> SlidingLog {
+    SlidingLog::new(limit, window).closed(true).grain(Duration::from_secs(1))
 }
 
 /// The token bucket of the published YugabyteDB function, as it was meant: what comes in a window is kept at most. The
@@ -432,12 +434,12 @@ pub const fn velocity(limit: u64, window: Duration) -> Log {
 ///
 /// # Errors
 /// [`PolicyError::ZeroRate`].
-pub fn yugabyte(rate: Rate, window: Duration) -> Result<Tat, PolicyError> {
+pub fn yugabyte(rate: Rate, window: Duration) -> Result<Gcra, PolicyError> {
     let interval = rate.interval().ok_or(PolicyError::ZeroRate)?;
     let (window, interval) = (super::nanos(window), super::nanos(interval).max(1));
     // The interval may have been rounded up, which must not cost the last permit.
     let burst = window.saturating_add(interval / 1000) / interval;
-    Ok(Tat::new(rate, burst))
+    Ok(Gcra::new(rate, burst))
 }
 
 fn times(interval: Duration, count: u64) -> Duration {

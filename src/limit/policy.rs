@@ -3,22 +3,22 @@
 //! Times are whole nanoseconds since the store's origin; a key that was never asked for is as of time zero. A clock that
 //! goes back counts as one that stands still: `now = max(now, as_of)`.
 
-mod log;
-mod tat;
-mod ticks;
-mod two_windows;
+mod gcra;
+mod periodic_refill;
+mod sliding_counter;
+mod sliding_log;
 mod warm_up;
 
-use super::answer::{Answer, AnsweredBy, Because, Reservation, Verdict};
+use super::answer::{Answer, AnsweredBy, RefusalReason, Reservation, Verdict};
 use super::ask::{Ask, Cost, Mode};
 use super::nanos;
 use super::rate::Rate;
 use std::time::Duration;
 
-pub use log::Log;
-pub use tat::{OnStepBack, Paid, Start, Tat};
-pub use ticks::Ticks;
-pub use two_windows::TwoWindows;
+pub use gcra::{Gcra, OnStepBack, Paid, Start};
+pub use periodic_refill::PeriodicRefill;
+pub use sliding_counter::SlidingCounter;
+pub use sliding_log::SlidingLog;
 pub use warm_up::WarmUp;
 
 /// A time that never comes, in nanoseconds.
@@ -28,10 +28,10 @@ pub(crate) const NEVER: u64 = u64::MAX;
 ///
 /// | policy | state of a key | good for |
 /// |---|---|---|
-/// | [`Tat`] | one time | token bucket, leaky bucket, nginx, Guava, … ; the default |
-/// | [`Ticks`] | a tick and its permits | fixed windows, a bucket that a timer fills |
-/// | [`TwoWindows`] | two counts | a sliding window that may be wrong by a little |
-/// | [`Log`] | the last attempts | a sliding window that is exact, and gaps |
+/// | [`Gcra`] | one time | token bucket, leaky bucket, nginx, Guava, … ; the default |
+/// | [`PeriodicRefill`] | a tick and its permits | fixed windows, a bucket that a timer fills |
+/// | [`SlidingCounter`] | two counts | a sliding window that may be wrong by a little |
+/// | [`SlidingLog`] | the last attempts | a sliding window that is exact, and gaps |
 /// | [`WarmUp`] | stored permits and a time | a cold service that must not get its full rate at once |
 ///
 /// What "four a minute" can mean: four come in second 50, and in second 80 so many more may.
@@ -56,13 +56,13 @@ pub(crate) const NEVER: u64 = u64::MAX;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Policy {
     /// One theoretical arrival time.
-    Tat(Tat),
+    Gcra(Gcra),
     /// Permits that come in ticks.
-    Ticks(Ticks),
+    PeriodicRefill(PeriodicRefill),
     /// A weighted count of two windows.
-    TwoWindows(TwoWindows),
+    SlidingCounter(SlidingCounter),
     /// The times of the last attempts.
-    Log(Log),
+    SlidingLog(SlidingLog),
     /// Permits that are dearer after a pause.
     WarmUp(WarmUp),
 }
@@ -70,11 +70,11 @@ pub enum Policy {
 /// What is remembered of a key; each policy has its own.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum State {
-    Tat(tat::State),
-    Ticks(ticks::State),
-    TwoWindows(two_windows::State),
+    Gcra(gcra::State),
+    PeriodicRefill(periodic_refill::State),
+    SlidingCounter(sliding_counter::State),
     // Boxed, so that the keys of the others stay small.
-    Log(Box<log::State>),
+    SlidingLog(Box<sliding_log::State>),
     WarmUp(Box<warm_up::State>),
 }
 
@@ -121,10 +121,10 @@ pub(crate) trait Arithmetic: Clone {
 macro_rules! dispatch {
     ($policy:expr, $state:expr, |$p:ident, $s:ident| $call:expr) => {
         match ($policy, $state) {
-            (Policy::Tat($p), State::Tat($s)) => $call,
-            (Policy::Ticks($p), State::Ticks($s)) => $call,
-            (Policy::TwoWindows($p), State::TwoWindows($s)) => $call,
-            (Policy::Log($p), State::Log($s)) => $call,
+            (Policy::Gcra($p), State::Gcra($s)) => $call,
+            (Policy::PeriodicRefill($p), State::PeriodicRefill($s)) => $call,
+            (Policy::SlidingCounter($p), State::SlidingCounter($s)) => $call,
+            (Policy::SlidingLog($p), State::SlidingLog($s)) => $call,
             (Policy::WarmUp($p), State::WarmUp($s)) => $call,
             (policy, _) => unreachable!("a state of another policy than {policy:?}"),
         }
@@ -138,23 +138,23 @@ impl Policy {
 
     /// Whether a key may be asked for under both: only where what is remembered does not depend on the burst.
     pub(crate) fn shares_keys_with(&self, other: &Self) -> bool {
-        matches!((self, other), (Self::Tat(one), Self::Tat(other)) if one.rate == other.rate && !one.rate.is_zero())
+        matches!((self, other), (Self::Gcra(one), Self::Gcra(other)) if one.rate == other.rate && !one.rate.is_zero())
     }
 
     pub(crate) fn fresh(&self) -> State {
         match self {
-            Self::Tat(policy) => State::Tat(policy.fresh()),
-            Self::Ticks(policy) => State::Ticks(policy.fresh()),
-            Self::TwoWindows(policy) => State::TwoWindows(policy.fresh()),
-            Self::Log(policy) => State::Log(Box::new(policy.fresh())),
+            Self::Gcra(policy) => State::Gcra(policy.fresh()),
+            Self::PeriodicRefill(policy) => State::PeriodicRefill(policy.fresh()),
+            Self::SlidingCounter(policy) => State::SlidingCounter(policy.fresh()),
+            Self::SlidingLog(policy) => State::SlidingLog(Box::new(policy.fresh())),
             Self::WarmUp(policy) => State::WarmUp(Box::new(policy.fresh())),
         }
     }
 
-    #[inline(always)] // What is found of a `Tat` then stays in registers.
+    #[inline(always)] // What is found of a `Gcra` then stays in registers.
     pub(crate) fn ask(&self, state: &mut State, now: u64, question: Question) -> Found {
         match (self, state) {
-            (Self::Tat(policy), State::Tat(state)) => Found::Tat(policy.decide(state, now, question)),
+            (Self::Gcra(policy), State::Gcra(state)) => Found::Gcra(policy.decide(state, now, question)),
             (policy, state) => Found::Finding(policy.find(state, now, question)),
         }
     }
@@ -166,12 +166,16 @@ impl Policy {
 
     pub(crate) fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {
         match (self, fresh, state) {
-            (Self::Tat(policy), State::Tat(fresh), State::Tat(state)) => policy.is_fresh(fresh, state, now),
-            (Self::Ticks(policy), State::Ticks(fresh), State::Ticks(state)) => policy.is_fresh(fresh, state, now),
-            (Self::TwoWindows(policy), State::TwoWindows(fresh), State::TwoWindows(state)) => {
+            (Self::Gcra(policy), State::Gcra(fresh), State::Gcra(state)) => policy.is_fresh(fresh, state, now),
+            (Self::PeriodicRefill(policy), State::PeriodicRefill(fresh), State::PeriodicRefill(state)) => {
                 policy.is_fresh(fresh, state, now)
             }
-            (Self::Log(policy), State::Log(fresh), State::Log(state)) => policy.is_fresh(fresh, state, now),
+            (Self::SlidingCounter(policy), State::SlidingCounter(fresh), State::SlidingCounter(state)) => {
+                policy.is_fresh(fresh, state, now)
+            }
+            (Self::SlidingLog(policy), State::SlidingLog(fresh), State::SlidingLog(state)) => {
+                policy.is_fresh(fresh, state, now)
+            }
             (Self::WarmUp(policy), State::WarmUp(fresh), State::WarmUp(state)) => policy.is_fresh(fresh, state, now),
             _ => unreachable!("a state of another policy than {self:?}"),
         }
@@ -179,7 +183,7 @@ impl Policy {
 
     /// Records a refusal, where refusals count: for a list, whose other charges are undone.
     pub(crate) fn record_refusal(&self, state: &mut State, now: u64, question: Question) {
-        if let (Self::Log(log), State::Log(state), Mode::Take) = (self, state, question.mode) {
+        if let (Self::SlidingLog(log), State::SlidingLog(state), Mode::Take) = (self, state, question.mode) {
             log.record_refusal(state, now, question.cost);
         }
     }
@@ -195,10 +199,14 @@ impl Policy {
     /// Turns a state of the policy `old` into one of this one; between policies of two kinds, nothing is carried over.
     pub(crate) fn carry(&self, old: &Self, state: &mut State, now: u64) {
         match (self, old, &mut *state) {
-            (Self::Tat(new), Self::Tat(old), State::Tat(state)) => new.carry(old, state, now),
-            (Self::Ticks(new), Self::Ticks(old), State::Ticks(state)) => new.carry(old, state, now),
-            (Self::TwoWindows(new), Self::TwoWindows(old), State::TwoWindows(state)) => new.carry(old, state, now),
-            (Self::Log(new), Self::Log(old), State::Log(state)) => new.carry(old, state, now),
+            (Self::Gcra(new), Self::Gcra(old), State::Gcra(state)) => new.carry(old, state, now),
+            (Self::PeriodicRefill(new), Self::PeriodicRefill(old), State::PeriodicRefill(state)) => {
+                new.carry(old, state, now)
+            }
+            (Self::SlidingCounter(new), Self::SlidingCounter(old), State::SlidingCounter(state)) => {
+                new.carry(old, state, now)
+            }
+            (Self::SlidingLog(new), Self::SlidingLog(old), State::SlidingLog(state)) => new.carry(old, state, now),
             (Self::WarmUp(new), Self::WarmUp(old), State::WarmUp(state)) => new.carry(old, state, now),
             _ => *state = self.fresh(),
         }
@@ -208,7 +216,7 @@ impl Policy {
     /// one state, which begins when they are created: it has had its permits under the old policy.
     pub(crate) fn fresh_after(&self, old: &Self, fresh: &State, now: u64) -> State {
         match self {
-            Self::WarmUp(_) | Self::Tat(Tat { paid: Paid::After, .. }) => {
+            Self::WarmUp(_) | Self::Gcra(Gcra { paid: Paid::After, .. }) => {
                 let mut fresh = fresh.clone();
                 self.carry(old, &mut fresh, now);
                 fresh
@@ -227,10 +235,10 @@ impl Policy {
 
     fn max_wait(&self) -> u64 {
         match self {
-            Self::Tat(policy) => policy.max_wait(),
-            Self::Ticks(policy) => policy.max_wait(),
-            Self::TwoWindows(policy) => policy.max_wait(),
-            Self::Log(policy) => policy.max_wait(),
+            Self::Gcra(policy) => policy.max_wait(),
+            Self::PeriodicRefill(policy) => policy.max_wait(),
+            Self::SlidingCounter(policy) => policy.max_wait(),
+            Self::SlidingLog(policy) => policy.max_wait(),
             Self::WarmUp(policy) => policy.max_wait(),
         }
     }
@@ -239,23 +247,23 @@ impl Policy {
     pub(crate) fn check(&self) -> Result<(), PolicyError> {
         let zero_window = |window: Duration| if window.is_zero() { Err(PolicyError::ZeroWindow) } else { Ok(()) };
         match self {
-            Self::Tat(tat) if tat.rate.is_zero() && tat.paid == Paid::After => Err(PolicyError::ZeroRate),
-            Self::Tat(tat) if tat.span > MOST_NANOS || tat.interval > MOST_NANOS => {
+            Self::Gcra(tat) if tat.rate.is_zero() && tat.paid == Paid::After => Err(PolicyError::ZeroRate),
+            Self::Gcra(tat) if tat.span > MOST_NANOS || tat.interval > MOST_NANOS => {
                 Err(PolicyError::TooLong { rate: tat.rate })
             }
-            Self::Tat(_) => Ok(()),
-            Self::Ticks(ticks) if ticks.capacity == 0 => Err(PolicyError::ZeroLimit),
-            Self::Ticks(ticks) => zero_window(ticks.tick),
-            Self::TwoWindows(windows) if windows.limit == 0 => Err(PolicyError::ZeroLimit),
-            Self::TwoWindows(windows) if windows.limit > u64::from(u32::MAX) => {
+            Self::Gcra(_) => Ok(()),
+            Self::PeriodicRefill(ticks) if ticks.capacity == 0 => Err(PolicyError::ZeroLimit),
+            Self::PeriodicRefill(ticks) => zero_window(ticks.tick),
+            Self::SlidingCounter(windows) if windows.limit == 0 => Err(PolicyError::ZeroLimit),
+            Self::SlidingCounter(windows) if windows.limit > u64::from(u32::MAX) => {
                 Err(PolicyError::TooManyPermits { found: windows.limit, most: u64::from(u32::MAX) })
             }
-            Self::TwoWindows(windows) => zero_window(windows.window),
-            Self::Log(log) if log.limit == 0 => Err(PolicyError::ZeroLimit),
-            Self::Log(log) if log.limit > MOST_LOGGED => {
+            Self::SlidingCounter(windows) => zero_window(windows.window),
+            Self::SlidingLog(log) if log.limit == 0 => Err(PolicyError::ZeroLimit),
+            Self::SlidingLog(log) if log.limit > MOST_LOGGED => {
                 Err(PolicyError::TooManyPermits { found: log.limit, most: MOST_LOGGED })
             }
-            Self::Log(log) => zero_window(log.window),
+            Self::SlidingLog(log) => zero_window(log.window),
             Self::WarmUp(warm_up) if warm_up.rate.is_zero() => Err(PolicyError::ZeroRate),
             Self::WarmUp(warm_up) if !(1.0..=1e6).contains(&warm_up.cold_factor) => {
                 Err(PolicyError::ColdFactor { found: warm_up.cold_factor })
@@ -338,27 +346,27 @@ impl From<std::convert::Infallible> for PolicyError {
     }
 }
 
-impl From<Tat> for Policy {
-    fn from(policy: Tat) -> Self {
-        Self::Tat(policy)
+impl From<Gcra> for Policy {
+    fn from(policy: Gcra) -> Self {
+        Self::Gcra(policy)
     }
 }
 
-impl From<Ticks> for Policy {
-    fn from(policy: Ticks) -> Self {
-        Self::Ticks(policy)
+impl From<PeriodicRefill> for Policy {
+    fn from(policy: PeriodicRefill) -> Self {
+        Self::PeriodicRefill(policy)
     }
 }
 
-impl From<TwoWindows> for Policy {
-    fn from(policy: TwoWindows) -> Self {
-        Self::TwoWindows(policy)
+impl From<SlidingCounter> for Policy {
+    fn from(policy: SlidingCounter) -> Self {
+        Self::SlidingCounter(policy)
     }
 }
 
-impl From<Log> for Policy {
-    fn from(policy: Log) -> Self {
-        Self::Log(policy)
+impl From<SlidingLog> for Policy {
+    fn from(policy: SlidingLog) -> Self {
+        Self::SlidingLog(policy)
     }
 }
 
@@ -376,14 +384,14 @@ pub(crate) struct Finding {
     pub(crate) remaining: u64,
     pub(crate) available: f64,
     pub(crate) next_in: u64,
-    pub(crate) full_in: u64,
+    pub(crate) reset_after: u64,
 }
 
 /// A finding, or what is needed to come to one: the arithmetic that nobody waits for is done outside the lock.
 #[derive(Debug)]
 pub(crate) enum Found {
     Finding(Finding),
-    Tat(tat::Decided),
+    Gcra(gcra::Decided),
 }
 
 impl From<Found> for Answer {
@@ -391,7 +399,7 @@ impl From<Found> for Answer {
     fn from(found: Found) -> Self {
         match found {
             Found::Finding(finding) => finding.into(),
-            Found::Tat(decided) => decided.finding().into(),
+            Found::Gcra(decided) => decided.finding().into(),
         }
     }
 }
@@ -400,7 +408,7 @@ impl From<Found> for Answer {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ruling {
     Granted { wait: u64, reservation: Reservation },
-    Refused { retry: u64, because: Because },
+    Refused { retry: u64, because: RefusalReason },
 }
 
 impl Ruling {
@@ -410,11 +418,11 @@ impl Ruling {
             Self::Granted { wait, reservation }
         } else {
             let retry = if wait == NEVER { NEVER } else { wait - max_wait };
-            Self::Refused { retry, because: Because::Used }
+            Self::Refused { retry, because: RefusalReason::Used }
         }
     }
 
-    pub(crate) const NEVER: Self = Self::Refused { retry: NEVER, because: Because::AboveCapacity };
+    pub(crate) const NEVER: Self = Self::Refused { retry: NEVER, because: RefusalReason::AboveCapacity };
 
     pub(crate) fn is_granted(&self) -> bool {
         matches!(self, Self::Granted { .. })
@@ -438,7 +446,7 @@ impl From<Finding> for Answer {
             remaining: finding.remaining,
             available: finding.available,
             next_in: duration(finding.next_in),
-            full_in: duration(finding.full_in),
+            reset_after: duration(finding.reset_after),
             answered_by: AnsweredBy::Store,
             transaction: None,
             reservation,

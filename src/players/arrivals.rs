@@ -56,7 +56,7 @@ impl Arrivals {
     ///
     /// # Source
     /// Thinning: Lewis & Shedler, 1979.
-    pub(super) fn next(&self, after: Duration, dice: &mut fastrand::Rng) -> Option<Duration> {
+    pub(super) fn next(&self, after: Duration, rng: &mut fastrand::Rng) -> Option<Duration> {
         let &(end, _) = self.corners.last()?;
         let most = self.corners.iter().map(|&(_, rate)| rate).fold(0.0, f64::max);
         if most == 0.0 {
@@ -64,11 +64,11 @@ impl Arrivals {
         }
         let mut at = after;
         loop {
-            at += exponential(MINUTE.div_f64(most), dice);
+            at += exponential(MINUTE.div_f64(most), rng);
             if at >= end {
                 return None;
             }
-            if dice.f64() * most < self.per_minute(at) {
+            if rng.f64() * most < self.per_minute(at) {
                 return Some(at);
             }
         }

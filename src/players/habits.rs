@@ -95,9 +95,9 @@ pub enum Roaming {
 
 impl Roaming {
     /// What one player of this crowd does.
-    pub(super) fn of_one(self, dice: &mut fastrand::Rng) -> Self {
+    pub(super) fn of_one(self, rng: &mut fastrand::Rng) -> Self {
         match self {
-            Self::Mixed => [Self::RoundRobin, Self::Random, Self::Sticky][dice.usize(..3)],
+            Self::Mixed => [Self::RoundRobin, Self::Random, Self::Sticky][rng.usize(..3)],
             one => one,
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 #[derive(Debug)]
 pub(super) struct Player {
-    dice: fastrand::Rng,
+    rng: fastrand::Rng,
     roaming: Roaming,
     server: usize,
     /// When its latest request was due.
@@ -19,20 +19,20 @@ pub(super) struct Player {
 }
 
 impl Player {
-    pub(super) fn arriving(at: Duration, habits: &Habits, servers: usize, mut dice: fastrand::Rng) -> Self {
-        let roaming = habits.roaming.of_one(&mut dice);
+    pub(super) fn arriving(at: Duration, habits: &Habits, servers: usize, mut rng: fastrand::Rng) -> Self {
+        let roaming = habits.roaming.of_one(&mut rng);
         let server = match roaming {
-            Roaming::Skewed => skewed(servers, &mut dice),
-            _ => dice.usize(..servers),
+            Roaming::Skewed => skewed(servers, &mut rng),
+            _ => rng.usize(..servers),
         };
-        Self { dice, roaming, server, due: at, retries_left: habits.retries, ends: None, has_entered: false }
+        Self { rng, roaming, server, due: at, retries_left: habits.retries, ends: None, has_entered: false }
     }
 
     pub(super) fn next_server(&mut self, servers: usize) -> usize {
         self.server = match self.roaming {
             Roaming::RoundRobin => (self.server + 1) % servers,
-            Roaming::Random => self.dice.usize(..servers),
-            Roaming::Skewed => skewed(servers, &mut self.dice),
+            Roaming::Random => self.rng.usize(..servers),
+            Roaming::Skewed => skewed(servers, &mut self.rng),
             Roaming::Sticky | Roaming::Mixed => self.server,
         };
         self.server
@@ -44,7 +44,7 @@ impl Player {
         self.due = match answer {
             Answer::Admitted => self.play_on(habits, census)?,
             Answer::Rejected { retry_after } => self.retry(retry_after, census)?,
-            Answer::Lost => self.due + exponential(habits.think, &mut self.dice),
+            Answer::Lost => self.due + exponential(habits.think, &mut self.rng),
         };
         Some(self.due)
     }
@@ -53,10 +53,10 @@ impl Player {
         self.retries_left = habits.retries;
         let mut ends = self.ends.unwrap_or_else(|| {
             census.entered += u64::from(!std::mem::replace(&mut self.has_entered, true));
-            self.due + exponential(habits.session, &mut self.dice)
+            self.due + exponential(habits.session, &mut self.rng)
         });
-        let mut due = self.due + exponential(habits.think, &mut self.dice);
-        if self.dice.f64() < habits.silence_probability {
+        let mut due = self.due + exponential(habits.think, &mut self.rng);
+        if self.rng.f64() < habits.silence_probability {
             let silence = self.within(&habits.silence);
             due = self.due + silence;
             ends += silence;
@@ -66,7 +66,7 @@ impl Player {
             census.finished += 1;
             self.ends = None;
             // Asked only where somebody may come back, so that crowds without returns play as they always did.
-            let returns = habits.return_probability > 0.0 && self.dice.f64() < habits.return_probability;
+            let returns = habits.return_probability > 0.0 && self.rng.f64() < habits.return_probability;
             return returns.then(|| {
                 census.returned += 1;
                 due + self.within(&habits.absence)
@@ -77,7 +77,7 @@ impl Player {
 
     fn within(&mut self, range: &RangeInclusive<Duration>) -> Duration {
         let (least, most) = (*range.start(), *range.end());
-        least + most.saturating_sub(least).mul_f64(self.dice.f64())
+        least + most.saturating_sub(least).mul_f64(self.rng.f64())
     }
 
     fn retry(&mut self, retry_after: Duration, census: &mut Census) -> Option<Duration> {
@@ -94,6 +94,6 @@ impl Player {
 }
 
 /// One of the first servers: each half as likely as the one before it.
-fn skewed(servers: usize, dice: &mut fastrand::Rng) -> usize {
-    dice.u64(..).leading_zeros() as usize % servers
+fn skewed(servers: usize, rng: &mut fastrand::Rng) -> usize {
+    rng.u64(..).leading_zeros() as usize % servers
 }

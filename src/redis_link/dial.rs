@@ -1,6 +1,6 @@
 //! One connection to a Redis server: dialled, encrypted if the URL says so, logged in, and held to what an answer may be.
 
-use super::meaning;
+use super::classify;
 #[cfg(feature = "tls")]
 use super::tls::{self, Tls};
 use crate::config::{self, ConfigError};
@@ -37,7 +37,7 @@ enum Place {
 
 /// A connection that was made. Ends with its last clone, whatever the server still owes.
 #[derive(Clone)]
-pub(super) struct Line {
+pub(super) struct Connection {
     pub(super) connection: MultiplexedConnection,
     /// What the stream itself saw go wrong: the client library would tell less of it.
     pub(super) trouble: Arc<OnceLock<StoreError>>,
@@ -94,7 +94,7 @@ impl Target {
     }
 
     /// Connects and logs in.
-    pub(super) async fn dial(&self, deadline: Instant) -> Result<Line, StoreError> {
+    pub(super) async fn dial(&self, deadline: Instant) -> Result<Connection, StoreError> {
         let trouble = Arc::new(OnceLock::new());
         let stream = match &self.place {
             Place::Tcp(host, port) => self.guard(connect_tcp(host, *port, deadline).await?, true, &trouble),
@@ -119,7 +119,7 @@ impl Target {
             Ok(line)
         };
         let line = in_time(deadline, "the server does not answer the login", line).await?;
-        line.map_err(|error: RedisError| trouble.get().cloned().unwrap_or_else(|| meaning::of(&error)))
+        line.map_err(|error: RedisError| trouble.get().cloned().unwrap_or_else(|| classify::error(&error)))
     }
 
     /// Lets the client library speak over a stream. Returns how to log in if that is left to do.
@@ -127,7 +127,7 @@ impl Target {
         &self,
         stream: Guarded,
         trouble: Arc<OnceLock<StoreError>>,
-    ) -> Result<(Line, Option<&RedisConnectionInfo>), RedisError> {
+    ) -> Result<(Connection, Option<&RedisConnectionInfo>), RedisError> {
         // Time limits are ours: the library's would leave the connection in use.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         // The library calls whatever answers AUTH a wrong password, so the login is ours; but for RESP3's HELLO.
@@ -138,7 +138,7 @@ impl Target {
         let (connection, drive) = MultiplexedConnection::new_with_config(&login, stream, config).await?;
         let mut driver = JoinSet::new();
         driver.spawn(drive);
-        Ok((Line { connection, trouble, _driver: Arc::new(driver) }, ours.then_some(&self.login)))
+        Ok((Connection { connection, trouble, _driver: Arc::new(driver) }, ours.then_some(&self.login)))
     }
 
     fn guard<S: Stream>(&self, stream: S, is_plain: bool, trouble: &Arc<OnceLock<StoreError>>) -> Guarded {

@@ -4,7 +4,7 @@
 //! round. `HEADCOUNT_SEED=7 cargo test --lib ring::model` takes other steps.
 
 use super::codec::Codec;
-use super::{Ring, Sight};
+use super::{Membership, Ring};
 use crate::bloom::{Bloom, Probe, Shape};
 use crate::fingerprint::{Fingerprint, FingerprintKey};
 use crate::time::Slot;
@@ -32,7 +32,7 @@ struct Fleet {
     servers: [Server; SERVERS],
     stored: HashMap<Slot, Vec<u8>>,
     stored_sets: Sets,
-    dice: Rng,
+    rng: Rng,
     /// Tokens are drawn from here on; the number grows, so that nobody stays for ever.
     youngest: u64,
     unknown: u64,
@@ -50,7 +50,7 @@ impl Fleet {
             servers: std::array::from_fn(|_| Server::start(shape, now)),
             stored: HashMap::new(),
             stored_sets: Sets::new(),
-            dice: Rng::with_seed(seed),
+            rng: Rng::with_seed(seed),
             youngest: 0,
             unknown: 0,
             false_positives: 0,
@@ -58,14 +58,14 @@ impl Fleet {
     }
 
     fn step(&mut self) {
-        let place = self.dice.usize(..SERVERS);
-        match self.dice.u32(..1000) {
+        let place = self.rng.usize(..SERVERS);
+        match self.rng.u32(..1000) {
             0 => self.turn_all(),
             1 | 2 => self.servers[place].begin_turn(self.shape, self.now.plus(1)),
             3..=6 => self.publish(place),
             7..=12 => self.read(place),
-            13 if self.dice.u8(..) < 25 => self.servers[place] = Server::start(self.shape, self.now),
-            14 if self.dice.u8(..) < 25 => {
+            13 if self.rng.u8(..) < 25 => self.servers[place] = Server::start(self.shape, self.now),
+            14 if self.rng.u8(..) < 25 => {
                 self.stored.clear();
                 self.stored_sets.clear();
             }
@@ -81,18 +81,18 @@ impl Fleet {
 
     /// Three in four have been here, or may have been.
     fn token(&mut self) -> u64 {
-        if self.dice.u8(..) < 10 {
+        if self.rng.u8(..) < 10 {
             self.youngest += 1;
         }
-        match self.dice.u8(..4) {
-            0 => self.dice.u64(..),
-            _ => self.youngest.saturating_sub(self.dice.u64(..400)).wrapping_mul(0xD6E8_FEB8_6659_FD93),
+        match self.rng.u8(..4) {
+            0 => self.rng.u64(..),
+            _ => self.youngest.saturating_sub(self.rng.u64(..400)).wrapping_mul(0xD6E8_FEB8_6659_FD93),
         }
     }
 
     /// Now and then several minutes at once, as after a pause.
     fn turn_all(&mut self) {
-        let by = if self.dice.u8(..) < 25 { self.dice.u64(1..=SLOTS + 2) } else { 1 };
+        let by = if self.rng.u8(..) < 25 { self.rng.u64(1..=SLOTS + 2) } else { 1 };
         self.now = self.now.plus(by);
         for server in &mut self.servers {
             server.turn(self.shape, self.now);
@@ -103,7 +103,7 @@ impl Fleet {
     }
 
     fn slot(&mut self) -> Slot {
-        self.now.minus(self.dice.u64(..=SLOTS))
+        self.now.minus(self.rng.u64(..=SLOTS))
     }
 
     fn read(&mut self, place: usize) {
@@ -131,19 +131,19 @@ impl Fleet {
 
     fn compare(&mut self, place: usize, token: u64) {
         let server = &self.servers[place];
-        let sight = server.ring.sight(Fingerprint(token));
+        let sight = server.ring.membership(Fingerprint(token));
         let current = server.sets.get(&self.now).is_some_and(|set| set.contains(&token));
         let seen = current || server.sets.values().any(|set| set.contains(&token));
         if current {
-            assert_eq!(sight, Sight::Current, "{token:x} was recorded in this minute");
+            assert_eq!(sight, Membership::Current, "{token:x} was recorded in this minute");
         }
-        let present = server.ring.present().has(Probe::new(Fingerprint(token), self.shape));
-        assert_eq!(present, sight == Sight::Current, "with and without the lock");
+        let present = server.ring.current_filter().has(Probe::new(Fingerprint(token), self.shape));
+        assert_eq!(present, sight == Membership::Current, "with and without the lock");
         if seen {
-            assert_ne!(sight, Sight::Unseen, "{token:x} was recorded in the window");
+            assert_ne!(sight, Membership::Unseen, "{token:x} was recorded in the window");
         } else {
             self.unknown += 1;
-            self.false_positives += u64::from(sight != Sight::Unseen);
+            self.false_positives += u64::from(sight != Membership::Unseen);
         }
     }
 }
@@ -155,10 +155,10 @@ impl Server {
 
     fn admit(&mut self, token: u64) {
         let fingerprint = Fingerprint(token);
-        match self.ring.sight(fingerprint) {
-            Sight::Current => {}
-            Sight::Older => self.ring.record(fingerprint),
-            Sight::Unseen => self.ring.record_newcomer(fingerprint),
+        match self.ring.membership(fingerprint) {
+            Membership::Current => {}
+            Membership::Older => self.ring.record(fingerprint),
+            Membership::Unseen => self.ring.record_newcomer(fingerprint),
         }
         self.sets.entry(self.ring.current()).or_default().insert(token);
     }
@@ -177,7 +177,7 @@ impl Server {
             self.turning = None;
         }
         self.ring.finish_turn(Bloom::new(shape), true);
-        self.ring.present().forget_the_last_minute();
+        self.ring.current_filter().forget_the_last_minute();
         self.sets.retain(|&slot, _| slot >= to.minus(SLOTS));
     }
 }

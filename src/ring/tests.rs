@@ -27,7 +27,7 @@ fn begin(ring: &mut Ring, to: Slot) {
 
 fn finish(ring: &mut Ring) {
     ring.finish_turn(Bloom::new(ring.shape()), true);
-    ring.present().forget_the_last_minute();
+    ring.current_filter().forget_the_last_minute();
 }
 
 fn foreign(fingerprints: &[u64]) -> Bloom {
@@ -45,13 +45,13 @@ const BOB: Fingerprint = Fingerprint(0xfedc_ba98_7654_3210);
 fn a_token_is_remembered_for_all_full_minutes_and_then_forgotten() {
     let mut ring = ring();
     ring.record(ALICE);
-    assert_eq!(ring.sight(ALICE), Sight::Current);
+    assert_eq!(ring.membership(ALICE), Membership::Current);
     for age in 1..=SLOTS as u64 {
         turn(&mut ring, Slot(100 + age));
-        assert_eq!(ring.sight(ALICE), Sight::Older, "{age} minutes old");
+        assert_eq!(ring.membership(ALICE), Membership::Older, "{age} minutes old");
     }
     turn(&mut ring, Slot(101 + SLOTS as u64));
-    assert_eq!(ring.sight(ALICE), Sight::Unseen);
+    assert_eq!(ring.membership(ALICE), Membership::Unseen);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_refresh_restarts_the_clock_of_a_token() {
     turn(&mut ring, Slot(103));
     ring.record(ALICE);
     turn(&mut ring, Slot(106));
-    assert_eq!(ring.sight(ALICE), Sight::Older);
+    assert_eq!(ring.membership(ALICE), Membership::Older);
 }
 
 #[test]
@@ -71,8 +71,8 @@ fn what_arrives_while_a_turn_is_prepared_survives_it() {
     ring.record(ALICE);
     assert_eq!(ring.merge(Slot(99), 0, foreign(&[BOB.0]).words()).unwrap().gained, 8);
     finish(&mut ring);
-    assert_eq!(ring.sight(ALICE), Sight::Older);
-    assert_eq!(ring.sight(BOB), Sight::Older);
+    assert_eq!(ring.membership(ALICE), Membership::Older);
+    assert_eq!(ring.membership(BOB), Membership::Older);
 }
 
 #[test]
@@ -80,9 +80,9 @@ fn what_arrives_for_the_leaving_minute_leaves_with_it() {
     let mut ring = ring();
     begin(&mut ring, Slot(101));
     ring.merge(Slot(100 - SLOTS as u64), 0, foreign(&[BOB.0]).words());
-    assert_eq!(ring.sight(BOB), Sight::Older);
+    assert_eq!(ring.membership(BOB), Membership::Older);
     finish(&mut ring);
-    assert_eq!(ring.sight(BOB), Sight::Unseen);
+    assert_eq!(ring.membership(BOB), Membership::Unseen);
 }
 
 #[test]
@@ -97,19 +97,19 @@ fn what_a_panic_left_half_done_is_mended() {
     let words = ring.minutes[0].filter.words().to_vec();
     ring.minutes[0].filter.fill_words(0, words.into_iter());
     assert_eq!(ring.minutes[0].filter.ones(), 16, "counted twice");
-    assert_eq!(ring.sight(ALICE), Sight::Older);
+    assert_eq!(ring.membership(ALICE), Membership::Older);
     ring.mend();
-    assert_eq!((ring.sight(ALICE), ring.sight(BOB)), (Sight::Older, Sight::Current));
+    assert_eq!((ring.membership(ALICE), ring.membership(BOB)), (Membership::Older, Membership::Current));
     assert_eq!((ring.minutes[0].filter.ones(), ring.union().ones()), (8, known + 8));
-    assert_eq!(ring.present.words(), ring.minutes[0].filter.words());
+    assert_eq!(ring.current_filter.words(), ring.minutes[0].filter.words());
     assert!(ring.slots().all(|slot| ring.is_dirty(slot)));
     // The turn is made again, and both stay as long as they would have.
     assert_eq!(ring.finish_turn(Bloom::new(shape()), true).len(), 1);
     assert_eq!(ring.current(), Slot(101));
     turn(&mut ring, Slot(103));
-    assert_eq!((ring.sight(ALICE), ring.sight(BOB)), (Sight::Older, Sight::Older));
+    assert_eq!((ring.membership(ALICE), ring.membership(BOB)), (Membership::Older, Membership::Older));
     turn(&mut ring, Slot(104));
-    assert_eq!((ring.sight(ALICE), ring.sight(BOB)), (Sight::Unseen, Sight::Older));
+    assert_eq!((ring.membership(ALICE), ring.membership(BOB)), (Membership::Unseen, Membership::Older));
 }
 
 #[test]
@@ -117,9 +117,9 @@ fn a_late_merge_reaches_the_minute_it_was_made_for() {
     let mut ring = ring();
     ring.merge(Slot(98), 0, foreign(&[BOB.0]).words());
     turn(&mut ring, Slot(101));
-    assert_eq!(ring.sight(BOB), Sight::Older);
+    assert_eq!(ring.membership(BOB), Membership::Older);
     turn(&mut ring, Slot(102));
-    assert_eq!(ring.sight(BOB), Sight::Unseen);
+    assert_eq!(ring.membership(BOB), Membership::Unseen);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn minutes_outside_the_ring_take_nothing() {
     for slot in [Slot(0), Slot(96), Slot(101), Slot(u64::MAX)] {
         assert_eq!(ring.merge(slot, 0, foreign(&[BOB.0]).words()), None);
     }
-    assert_eq!(ring.sight(BOB), Sight::Unseen);
+    assert_eq!(ring.membership(BOB), Membership::Unseen);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_pause_longer_than_the_window_empties_the_ring() {
     let mut ring = ring();
     ring.record(ALICE);
     turn(&mut ring, Slot(1_000_000));
-    assert_eq!(ring.sight(ALICE), Sight::Unseen);
+    assert_eq!(ring.membership(ALICE), Membership::Unseen);
     assert_eq!(ring.union().ones(), 0);
 }
 
@@ -145,7 +145,7 @@ fn other_numbers_keep_what_the_minutes_hold() {
     let mut ring = ring();
     ring.record(ALICE);
     ring.renumber(Slot(7));
-    assert_eq!(ring.sight(ALICE), Sight::Current);
+    assert_eq!(ring.membership(ALICE), Membership::Current);
     assert_eq!(ring.slots().collect::<Vec<_>>(), [Slot(7), Slot(6), Slot(5), Slot(4)]);
 }
 
@@ -282,15 +282,15 @@ proptest! {
             sets.retain(|&slot, _| slot >= oldest);
             for token in (0..40_u64).map(|n| n.wrapping_mul(0xD6E8_FEB8_6659_FD93)) {
                 let wanted = match sets.get(&ring.current().0) {
-                    Some(current) if current.contains(&token) => Sight::Current,
-                    _ if sets.values().any(|set| set.contains(&token)) => Sight::Older,
-                    _ => Sight::Unseen,
+                    Some(current) if current.contains(&token) => Membership::Current,
+                    _ if sets.values().any(|set| set.contains(&token)) => Membership::Older,
+                    _ => Membership::Unseen,
                 };
-                prop_assert_eq!(ring.sight(Fingerprint(token)), wanted);
+                prop_assert_eq!(ring.membership(Fingerprint(token)), wanted);
                 let probe = Probe::new(Fingerprint(token), shape());
-                prop_assert_eq!(ring.present().has(probe), wanted == Sight::Current);
+                prop_assert_eq!(ring.current_filter().has(probe), wanted == Membership::Current);
             }
-            prop_assert_eq!(ring.present.words(), ring.minutes[0].filter.words());
+            prop_assert_eq!(ring.current_filter.words(), ring.minutes[0].filter.words());
         }
     }
 }

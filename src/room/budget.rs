@@ -6,7 +6,7 @@
 //! - *A server that knew everybody* and then lost sight of some minutes knows how much room there was. The other servers
 //!   obey the same rules, so that all of them together can have filled that room and no more. Each server takes its part:
 //!   it admits while `X − E − (nodes − 1) · own` is at least a number between 1 and `nodes` that it has drawn, where `own`
-//!   are its own newcomers whom others may not know. So a fraction of a seat is won or lost by the dice: if every server
+//!   are its own newcomers whom others may not know. So a fraction of a seat is won or lost by the rng: if every server
 //!   rounded its part up, twenty of them would admit up to nineteen too many.
 //! - *A server that has known nobody* since it started, or since its process was paused, admits 1 % of X (at least 10).
 //!   If no store answers for the whole bootstrap, it admits X divided by the expected number of servers, if that is more.
@@ -34,7 +34,7 @@ pub(super) struct Budget {
     unheard_of: [u64; ROUNDS_TO_KNOW as usize],
     rounds_in_a_row: u32,
     /// Which fractions of a seat are rounded down: those below it, from 0 to 1. Drawn with each successful round.
-    dice: f64,
+    rng: f64,
     /// The bootstrap ended without a store.
     without_store: bool,
     /// Users of another generation may be inside.
@@ -51,9 +51,9 @@ impl Budget {
     }
 
     /// A round has succeeded; `covered` says whether this server covers its window, `foreign_users` whether users of
-    /// another generation may be inside, `dice` is a random number from 0 to 1.
-    pub(super) fn succeed(&mut self, covered: bool, foreign_users: bool, dice: f64) {
-        (self.without_store, self.foreign_users, self.dice) = (false, foreign_users, dice);
+    /// another generation may be inside, `rng` is a random number from 0 to 1.
+    pub(super) fn succeed(&mut self, covered: bool, foreign_users: bool, rng: f64) {
+        (self.without_store, self.foreign_users, self.rng) = (false, foreign_users, rng);
         self.rounds_in_a_row = self.rounds_in_a_row.saturating_add(1);
         self.unheard_of.rotate_right(1);
         self.unheard_of[0] = 0;
@@ -104,7 +104,7 @@ impl Budget {
             let own: u64 = self.unheard_of.iter().sum();
             let others = house.nodes.saturating_sub(1) as f64;
             let left = house.max_active_users as f64 - house.active_users - house.held as f64 - others * own as f64;
-            return left >= 1.0 + others * self.dice;
+            return left >= 1.0 + others * self.rng;
         }
         let mut most = (house.max_active_users / ONE_PART_OF_X_FOR_A_STRANGER).max(LEAST_FOR_A_STRANGER);
         if self.without_store {

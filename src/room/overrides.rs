@@ -36,13 +36,13 @@ pub enum OverrideMode {
 /// Orders overrides of a whole fleet: the highest wins.
 ///
 /// ```
-/// use headcount::Version;
-/// let version = |number, writer: &str| Version { number, writer: writer.into() };
+/// use headcount::OverrideVersion;
+/// let version = |number, writer: &str| OverrideVersion { number, writer: writer.into() };
 /// assert!(version(1_800_000_000_001, "a") > version(1_800_000_000_000, "b"));
 /// assert!(version(1_800_000_000_000, "b") > version(1_800_000_000_000, "a"), "every server agrees which one holds");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Version {
+pub struct OverrideVersion {
     /// The greater of the store's clock in milliseconds and one more than the version before.
     pub number: u64,
     /// Who set it: decides between two of one number.
@@ -74,7 +74,7 @@ pub struct Version {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
     /// Which of several overrides is the latest.
-    pub version: Version,
+    pub version: OverrideVersion,
     /// What is forced.
     pub mode: OverrideMode,
     /// Another X; `None` keeps the configured one.
@@ -100,7 +100,7 @@ impl Override {
     /// An order of one server with a number of the test's choice.
     pub(crate) fn numbered(number: u64, mode: OverrideMode, until: Timestamp) -> Self {
         Self {
-            version: Version { number, writer: "w".into() },
+            version: OverrideVersion { number, writer: "w".into() },
             mode,
             max_active_users: None,
             until,
@@ -114,7 +114,7 @@ impl Override {
 
 impl Override {
     /// The word that takes this override back, a version later.
-    pub(crate) fn withdraw(&self, version: Version) -> Self {
+    pub(crate) fn withdraw(&self, version: OverrideVersion) -> Self {
         Self {
             version,
             mode: OverrideMode::Auto,
@@ -128,7 +128,7 @@ impl Override {
     }
 
     /// Which override it is, and until when it is remembered: of two, servers keep the greater.
-    pub(crate) fn memory(&self) -> (Version, Timestamp) {
+    pub(crate) fn memory(&self) -> (OverrideVersion, Timestamp) {
         (self.version.clone(), self.remembered_until)
     }
 

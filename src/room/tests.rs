@@ -14,7 +14,7 @@ fn limits(max_active_users: u64) -> Limits {
 }
 
 fn alone(max_active_users: u64) -> Room {
-    Room::new(limits(max_active_users), Link::Alone, Sharing::default(), NOW)
+    Room::new(limits(max_active_users), FleetLink::Alone, Sharing::default(), NOW)
 }
 
 /// A server that knows its fleet: two rounds have succeeded, and the next one brings a share.
@@ -23,7 +23,7 @@ fn in_fleet(max_active_users: u64) -> Room {
 }
 
 fn with_sharing(max_active_users: u64, sharing: Sharing) -> Room {
-    let mut room = Room::new(limits(max_active_users), Link::Joining, sharing, NOW);
+    let mut room = Room::new(limits(max_active_users), FleetLink::Joining, sharing, NOW);
     (0..2).for_each(|_| room.renew(renewal(0.0, 1)));
     room
 }
@@ -40,7 +40,7 @@ fn renewal(active_users: f64, nodes: u64) -> Renewal {
         wanting: 0,
         has_predecessors: false,
         unpublished: 0,
-        dice: 0.0,
+        rng: 0.0,
     }
 }
 
@@ -61,7 +61,7 @@ fn alone_and_without_its_memory_it_admits_as_many_as_x() {
 
 #[test]
 fn a_joiner_admits_a_hundredth_of_x_and_then_nobody() {
-    let mut room = Room::new(limits(2000), Link::Joining, Sharing::default(), NOW);
+    let mut room = Room::new(limits(2000), FleetLink::Joining, Sharing::default(), NOW);
     for _ in 0..20 {
         assert_eq!((room.seat(0.0, false), room.seat(5000.0, false)), (Seat::Warming, Seat::Warming));
         room.take_seat();
@@ -104,7 +104,7 @@ fn writes_that_are_refused_leave_what_an_outage_leaves() {
         room.limits.on_outage = on_outage;
         room.renew(renewal(90.0, 4));
         room.lose_writes();
-        assert_eq!((room.seat(90.0, true), room.link()), (expected, Link::ReadOnly));
+        assert_eq!((room.seat(90.0, true), room.link()), (expected, FleetLink::ReadOnly));
         (0..3).for_each(|_| room.take_seat());
         if on_outage == OnOutage::Local {
             assert_eq!(room.seat(93.0, true), Seat::Taken, "nine others are taken to have come in elsewhere");
@@ -129,7 +129,7 @@ fn a_pause_takes_back_the_share_and_leaves_a_strangers_budget() {
 fn servers_that_turn_newcomers_away_divide_the_room_among_themselves() {
     let share = |wants, wanting, active_users| {
         let mut room = in_fleet(100);
-        room.renew(Renewal { wants, wanting, dice: 0.9, ..renewal(active_users, 50) });
+        room.renew(Renewal { wants, wanting, rng: 0.9, ..renewal(active_users, 50) });
         room.share(active_users)
     };
     assert_eq!(share(false, 0, 98.0), 0, "a quarter of two seats over fifty servers");
@@ -184,15 +184,15 @@ fn a_share_is_a_quarter_of_the_room_divided_by_the_nodes() {
 #[test]
 fn a_fraction_of_a_seat_is_won_or_lost_by_the_dice() {
     let mut room = in_fleet(1000);
-    room.renew(Renewal { dice: 0.49, ..renewal(998.0, 1) });
+    room.renew(Renewal { rng: 0.49, ..renewal(998.0, 1) });
     assert_eq!(room.share(0.0), 0);
-    room.renew(Renewal { dice: 0.5, ..renewal(998.0, 1) });
+    room.renew(Renewal { rng: 0.5, ..renewal(998.0, 1) });
     assert_eq!(room.share(0.0), 1);
 }
 
 #[test]
 fn a_share_comes_with_the_third_round_that_succeeds_in_a_row() {
-    let mut room = Room::new(limits(1000), Link::Joining, Sharing::default(), NOW);
+    let mut room = Room::new(limits(1000), FleetLink::Joining, Sharing::default(), NOW);
     for round in [1, 2, 3] {
         room.renew(renewal(0.0, 1));
         assert_eq!(room.seat(0.0, true), if round < 3 { Seat::Taken } else { Seat::Free });
@@ -263,9 +263,9 @@ fn who_cannot_be_verified_passes_unless_newcomers_may_not() {
         room.limits.on_outage = on_outage;
         assert_eq!(room.lets_unknown_pass(), passes, "{on_outage:?}");
     }
-    room.heed(Override::numbered(1, OverrideMode::Throttling, LATER), NOW);
+    room.apply_if_newer(Override::numbered(1, OverrideMode::Throttling, LATER), NOW);
     assert!(!room.lets_unknown_pass());
-    room.heed(Override::numbered(2, OverrideMode::Open, LATER), NOW);
+    room.apply_if_newer(Override::numbered(2, OverrideMode::Open, LATER), NOW);
     room.limits.on_outage = OnOutage::Closed;
     assert!(room.lets_unknown_pass());
 }
@@ -273,7 +273,7 @@ fn who_cannot_be_verified_passes_unless_newcomers_may_not() {
 #[test]
 fn an_override_forces_the_mode_and_ends_by_itself() {
     let mut room = alone(1);
-    assert!(room.heed(Override::numbered(1, OverrideMode::Throttling, LATER), NOW));
+    assert!(room.apply_if_newer(Override::numbered(1, OverrideMode::Throttling, LATER), NOW));
     assert_eq!(room.seat(0.0, true), Seat::Taken);
     assert_eq!(room.seat(0.0, false), Seat::Warming);
     assert_eq!(room.settle(0.0, NOW), Some(Mode::Throttling));
@@ -287,10 +287,10 @@ fn an_override_forces_the_mode_and_ends_by_itself() {
 fn the_latest_override_wins_and_a_withdrawn_one_does_not_come_back() {
     let mut room = alone(1);
     let open = Override::numbered(5, OverrideMode::Open, LATER);
-    assert!(room.heed(open.clone(), NOW));
-    assert!(!room.heed(Override::numbered(4, OverrideMode::Throttling, LATER), NOW));
-    assert!(room.heed(open.withdraw(Version { number: 6, writer: "w".into() }), NOW));
-    assert!(!room.heed(open, NOW));
+    assert!(room.apply_if_newer(open.clone(), NOW));
+    assert!(!room.apply_if_newer(Override::numbered(4, OverrideMode::Throttling, LATER), NOW));
+    assert!(room.apply_if_newer(open.withdraw(OverrideVersion { number: 6, writer: "w".into() }), NOW));
+    assert!(!room.apply_if_newer(open, NOW));
     assert_eq!(room.seat(9.0, true), Seat::Taken);
     assert!(!room.expire(LATER));
 }
@@ -300,15 +300,17 @@ fn the_latest_override_wins_and_a_withdrawn_one_does_not_come_back() {
 fn an_override_that_has_ended_is_remembered_for_as_long_as_those_it_superseded() {
     let (mut room, much_later) = (alone(1), LATER.plus(Duration::from_secs(60)));
     let open = Override::numbered(5, OverrideMode::Open, much_later);
-    assert!(room.heed(open.clone(), NOW));
-    assert!(room.heed(Override::numbered(6, OverrideMode::Throttling, LATER), NOW));
+    assert!(room.apply_if_newer(open.clone(), NOW));
+    assert!(room.apply_if_newer(Override::numbered(6, OverrideMode::Throttling, LATER), NOW));
     assert!(room.expire(LATER));
-    assert!(!room.heed(open.clone(), LATER), "it was superseded");
+    assert!(!room.apply_if_newer(open.clone(), LATER), "it was superseded");
     assert_eq!(room.seat(9.0, true), Seat::Taken);
-    assert!(room.heed(Override::numbered(7, OverrideMode::Throttling, LATER.plus(Duration::from_secs(1))), LATER));
+    assert!(
+        room.apply_if_newer(Override::numbered(7, OverrideMode::Throttling, LATER.plus(Duration::from_secs(1))), LATER)
+    );
     let third = room.operator().unwrap().clone();
-    assert!(room.heed(third.withdraw(Version { number: 8, writer: "w".into() }), LATER));
-    assert!(!room.heed(open, LATER));
+    assert!(room.apply_if_newer(third.withdraw(OverrideVersion { number: 8, writer: "w".into() }), LATER));
+    assert!(!room.apply_if_newer(open, LATER));
     assert!(!room.expire(much_later), "only remembered");
     assert_eq!(room.operator(), None);
 }
@@ -319,27 +321,27 @@ fn a_later_override_that_comes_first_is_remembered_until_the_older_one_ends() {
     let (mut room, much_later) = (alone(1), LATER.plus(Duration::from_secs(60)));
     let (open, shut) =
         (Override::numbered(5, OverrideMode::Open, much_later), Override::numbered(6, OverrideMode::Throttling, LATER));
-    assert!(room.heed(shut.clone(), NOW));
-    assert!(!room.heed(open.clone(), NOW));
+    assert!(room.apply_if_newer(shut.clone(), NOW));
+    assert!(!room.apply_if_newer(open.clone(), NOW));
     assert_eq!(room.operator().unwrap().until, LATER);
     assert!(room.expire(LATER));
-    assert!(!room.heed(open, LATER), "it was superseded");
+    assert!(!room.apply_if_newer(open, LATER), "it was superseded");
     // Of one override, two servers may remember different ends.
     let mut other = alone(1);
-    assert!(other.heed(shut, NOW));
-    assert!(!other.heed(room.operator().unwrap().clone(), NOW));
+    assert!(other.apply_if_newer(shut, NOW));
+    assert!(!other.apply_if_newer(room.operator().unwrap().clone(), NOW));
     assert_eq!(other.operator().map(Override::memory), room.operator().map(Override::memory));
 }
 
 #[test]
 fn a_later_override_ends_an_older_one_even_if_it_has_ended_itself() {
     let (mut room, much_later) = (alone(1), LATER.plus(Duration::from_secs(60)));
-    assert!(room.heed(Override::numbered(5, OverrideMode::Open, much_later), NOW));
-    assert!(room.heed(Override::numbered(6, OverrideMode::Throttling, LATER), LATER), "heard of too late");
+    assert!(room.apply_if_newer(Override::numbered(5, OverrideMode::Open, much_later), NOW));
+    assert!(room.apply_if_newer(Override::numbered(6, OverrideMode::Throttling, LATER), LATER), "heard of too late");
     assert_eq!((room.seat(9.0, true), room.seat(0.0, true)), (Seat::Taken, Seat::Free));
     let operator = room.operator().unwrap();
     assert!(operator.withdrawn && operator.version.number == 6 && operator.until == much_later);
-    assert!(!alone(1).heed(Override::numbered(6, OverrideMode::Open, LATER), LATER), "nothing to remember");
+    assert!(!alone(1).apply_if_newer(Override::numbered(6, OverrideMode::Open, LATER), LATER), "nothing to remember");
 }
 
 #[test]
@@ -347,7 +349,7 @@ fn an_override_of_x_moves_the_room_and_nothing_else() {
     let mut room = alone(10);
     let mut more = Override::numbered(1, OverrideMode::Auto, LATER);
     more.max_active_users = Some(20);
-    room.heed(more, NOW);
+    room.apply_if_newer(more, NOW);
     assert_eq!(room.room(15.0), 5);
     assert_eq!(room.resume_below(), 18.0);
 }
@@ -356,12 +358,12 @@ fn an_override_of_x_moves_the_room_and_nothing_else() {
 fn of_two_overrides_of_one_number_the_writer_decides_and_none_counts_twice() {
     let mut room = alone(1);
     let mut open = Override::numbered(5, OverrideMode::Open, LATER);
-    assert!(!room.heed(Override::numbered(5, OverrideMode::Open, NOW), NOW), "its end has come");
-    assert!(room.heed(open.clone(), NOW));
-    assert!(!room.heed(open.clone(), NOW));
+    assert!(!room.apply_if_newer(Override::numbered(5, OverrideMode::Open, NOW), NOW), "its end has come");
+    assert!(room.apply_if_newer(open.clone(), NOW));
+    assert!(!room.apply_if_newer(open.clone(), NOW));
     open.version.writer = "x".into();
     open.mode = OverrideMode::Throttling;
-    assert!(room.heed(open.clone(), NOW));
+    assert!(room.apply_if_newer(open.clone(), NOW));
     assert_eq!(room.operator(), Some(&open));
 }
 
@@ -381,7 +383,7 @@ fn who_was_let_in_since_the_last_read_does_not_count_against_the_share() {
 
 #[test]
 fn without_shares_every_server_sees_the_whole_room() {
-    let mut room = Room::new(limits(10), Link::Joining, Sharing::None, NOW);
+    let mut room = Room::new(limits(10), FleetLink::Joining, Sharing::None, NOW);
     for _ in 0..2 {
         assert_eq!(room.seat(9.4, true), Seat::Free);
         assert_eq!(room.seat(9.6, true), Seat::Taken);
@@ -392,15 +394,15 @@ fn without_shares_every_server_sees_the_whole_room() {
 #[test]
 fn a_server_that_has_not_heard_from_its_store_has_not_lost_it() {
     let mut room = alone(10);
-    assert_eq!((room.link(), room.share(4.0)), (Link::Alone, 6));
+    assert_eq!((room.link(), room.share(4.0)), (FleetLink::Alone, 6));
     room.join();
     room.lose_store();
-    assert_eq!(room.link(), Link::Joining);
+    assert_eq!(room.link(), FleetLink::Joining);
     room.renew(Renewal { nodes: 0, ..renewal(0.0, 0) });
-    assert_eq!((room.link(), room.nodes()), (Link::Up, 1));
+    assert_eq!((room.link(), room.nodes()), (FleetLink::Up, 1));
     room.renew(renewal(0.0, 7));
     room.lose_store();
-    assert_eq!((room.link(), room.nodes()), (Link::Away, 7));
+    assert_eq!((room.link(), room.nodes()), (FleetLink::Away, 7));
 }
 
 #[test]
@@ -464,7 +466,7 @@ fn seats_that_are_held_over_a_round_come_from_the_room_and_not_from_the_next_sha
 #[test]
 fn every_other_node_is_taken_to_hold_as_many_seats() {
     let mut room = in_fleet(100);
-    let renew = |room: &mut Room| room.renew(Renewal { dice: 0.6, ..renewal(60.0, 4) });
+    let renew = |room: &mut Room| room.renew(Renewal { rng: 0.6, ..renewal(60.0, 4) });
     renew(&mut room);
     assert_eq!(room.share(60.0), 3);
     [ALICE, BOB].into_iter().for_each(|newcomer| room.hold_seat(newcomer));
@@ -475,7 +477,7 @@ fn every_other_node_is_taken_to_hold_as_many_seats() {
 #[test]
 fn an_adaptive_share_leaves_room_for_as_many_elsewhere() {
     let mut room = with_sharing(100, Sharing::Adaptive);
-    let renew = |room: &mut Room| room.renew(Renewal { dice: 0.3, ..renewal(60.0, 2) });
+    let renew = |room: &mut Room| room.renew(Renewal { rng: 0.3, ..renewal(60.0, 2) });
     renew(&mut room);
     assert_eq!(room.share(60.0), 20);
     (0..5).for_each(|_| room.take_seat());

@@ -5,9 +5,9 @@
 //! no node was alive. Covered minutes lose it when the store shows news that could not be read, and when the store was
 //! away while minutes passed, until what others saw meanwhile has been read.
 
-use super::{Gap, Looked, Since};
+use super::{EpochStart, Gap, Looked};
 use crate::headcount::{Shared, State};
-use crate::room::Link;
+use crate::room::FleetLink;
 use crate::time::Slot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -68,7 +68,7 @@ impl Coverage {
     }
 
     /// Takes in a look, before its values are read. Returns what the store must be told about `since`.
-    pub(super) fn read_look(&mut self, shared: &Shared, looked: &Looked, now: Duration) -> Option<Since> {
+    pub(super) fn read_look(&mut self, shared: &Shared, looked: &Looked, now: Duration) -> Option<EpochStart> {
         let current = shared.state.read().ring.current();
         self.deserted = looked.gap.as_ref().and_then(|gap| deserted(shared, gap));
         self.doubt_what_passed_without_the_store(shared, current);
@@ -77,13 +77,13 @@ impl Coverage {
         match (stored, self.since) {
             (Some(stored), known) => {
                 self.learn_since(shared, stored);
-                known.filter(|&known| known < stored).map(|slot| Since { slot, claimed: false })
+                known.filter(|&known| known < stored).map(|slot| EpochStart { slot, claimed: false })
             }
-            (None, Some(slot)) => Some(Since { slot, claimed: false }),
+            (None, Some(slot)) => Some(EpochStart { slot, claimed: false }),
             (None, None) => {
                 let absent = self.absent.get_or_insert(Absent { rounds: 0, from: now, first_in: current });
                 absent.rounds += 1;
-                absent.is_believed(now).then_some(Since { slot: current, claimed: true })
+                absent.is_believed(now).then_some(EpochStart { slot: current, claimed: true })
             }
         }
     }
@@ -190,7 +190,7 @@ impl Coverage {
     /// Turns what was counted since the last successful round into a rate that follows rises at once and falls slowly.
     ///
     /// What is read was gathered over a period at least, however soon after another a jittered round comes.
-    pub(super) fn tell_rate(&mut self, per_second: &mut f64, since_last: Option<Duration>, period: Duration) {
+    pub(super) fn record_rate(&mut self, per_second: &mut f64, since_last: Option<Duration>, period: Duration) {
         if let Some(since_last) = since_last {
             let latest = self.foreign_newcomers / since_last.max(period).as_secs_f64();
             *per_second = latest.max(0.8 * *per_second + 0.2 * latest);
@@ -215,7 +215,7 @@ impl Coverage {
     fn doubt_what_passed_without_the_store(&mut self, shared: &Shared, current: Slot) {
         let Some(last_success) = self.last_success.filter(|&last| last < current) else { return };
         shared.change(|state| {
-            if state.room.link() != Link::Away {
+            if state.room.link() != FleetLink::Away {
                 return;
             }
             for slot in state.ring.slots().filter(|&slot| slot >= last_success).collect::<Vec<_>>() {
@@ -235,7 +235,7 @@ fn deserted(shared: &Shared, gap: &Gap) -> Option<RangeInclusive<Slot>> {
     let length = shared.settings.slot_length;
     let (last, first) = (Slot::at(gap.from, length), Slot::at(gap.to, length));
     // The name by which a server writes begins with the one that it has drawn.
-    let end = if gap.closed_by.starts_with(&shared.writer) { first } else { first.minus(1) };
+    let end = if gap.closed_by.starts_with(&shared.instance_id) { first } else { first.minus(1) };
     (last < end).then(|| last.plus(1)..=end)
 }
 
@@ -273,7 +273,7 @@ mod tests {
             wanting: 0,
             has_predecessors: false,
             unpublished: 0,
-            dice: 0.5,
+            rng: 0.5,
         }
     }
 
@@ -310,7 +310,7 @@ mod tests {
         let (mut coverage, mut per_second) = (Coverage::default(), 0.0);
         let mut rate_after = |newcomers: f64, since_last: Option<Duration>| {
             coverage.count_foreign_newcomers(newcomers);
-            coverage.tell_rate(&mut per_second, since_last, SECOND);
+            coverage.record_rate(&mut per_second, since_last, SECOND);
             per_second
         };
         let told = [
@@ -371,7 +371,7 @@ mod tests {
             (Some(since), Some(since.minus(1))),
         ] {
             let answer = coverage.read_look(&headcount.shared, &looked(stored), SECOND);
-            assert_eq!(answer, told.map(|slot| Since { slot, claimed: false }), "the store says {stored:?}");
+            assert_eq!(answer, told.map(|slot| EpochStart { slot, claimed: false }), "the store says {stored:?}");
         }
     }
 
@@ -457,7 +457,7 @@ mod tests {
             let gap = Gap { from, to, closed_by: closed_by.into() };
             deserted(&headcount.shared, &gap).map(|slots| (slots.start().0, slots.end().0))
         };
-        let own = headcount.shared.writer.to_string();
+        let own = headcount.shared.instance_id.to_string();
         assert_eq!((between(5, 9, "another"), between(5, 9, &own)), (Some((6, 8)), Some((6, 9))));
         assert_eq!((between(5, 6, "another"), between(5, 6, &own)), (None, Some((6, 6))));
         assert_eq!((between(5, 5, "another"), between(5, 5, &own)), (None, None));

@@ -10,7 +10,8 @@
 //! versions are unique, in the names of the versions.
 
 use super::{
-    Entry, Looked, Next, Outgoing, Phase, Protocol, Publish, Published, Reply, Request, Round, Stamp, Stamps, Stored,
+    Entry, Looked, Next, Outgoing, Phase, Protocol, Publish, Published, Reply, Request, Round, Stored, Version,
+    Versions,
 };
 use crate::bloom::Bloom;
 use crate::fingerprint::Fingerprint;
@@ -58,7 +59,7 @@ enum Event {
 
 /// The compare-and-set per minute; values by version.
 #[derive(Clone, Default)]
-struct Store(BTreeMap<Slot, (Stamp, Vec<u8>)>);
+struct Store(BTreeMap<Slot, (Version, Vec<u8>)>);
 
 impl Store {
     fn answer(&mut self, request: Request, time: Timestamp) -> Reply {
@@ -75,7 +76,7 @@ impl Store {
     }
 
     fn look(&self, slots: &[Slot], time: Timestamp) -> Looked {
-        let entry = |(stamp, value): &(Stamp, Vec<u8>)| Entry { stamp: stamp.clone(), bytes: value.len() };
+        let entry = |(version, value): &(Version, Vec<u8>)| Entry { version: version.clone(), bytes: value.len() };
         Looked {
             time,
             minutes: slots.iter().map(|slot| self.0.get(slot).map(entry)).collect(),
@@ -92,13 +93,13 @@ impl Store {
     }
 
     fn fetch(&self, slot: Slot) -> Option<Stored> {
-        self.0.get(&slot).map(|(stamp, value)| Stored { slot, stamp: stamp.clone(), value: value.clone() })
+        self.0.get(&slot).map(|(version, value)| Stored { slot, version: version.clone(), value: value.clone() })
     }
 
     fn write(&mut self, minute: Outgoing) -> bool {
-        let unchanged = self.0.get(&minute.slot).map(|(stamp, _)| stamp) == minute.after.as_ref();
+        let unchanged = self.0.get(&minute.slot).map(|(version, _)| version) == minute.after.as_ref();
         if unchanged {
-            self.0.insert(minute.slot, (minute.stamp, minute.value));
+            self.0.insert(minute.slot, (minute.version, minute.value));
         }
         unchanged
     }
@@ -132,15 +133,15 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(stamps: Stamps) -> Self {
+    fn new(versions: Versions) -> Self {
         let controller = |seed| {
             let builder = Headcount::builder().max_active_users(1).capacity(100).secret("the key of the whole fleet");
-            let builder = builder.length(SLOT * FULL_MINUTES).slots(FULL_MINUTES).seed(seed);
+            let builder = builder.window(SLOT * FULL_MINUTES).slots(FULL_MINUTES).seed(seed);
             let headcount = builder.clock(ManualClock::starting_at(START)).build().unwrap().0;
             headcount.shared.join_fleet("model");
             headcount
         };
-        Self { controllers: [1, 2, 3].map(controller), protocol: Protocol { stamps, ..Protocol::HEADCOUNT } }
+        Self { controllers: [1, 2, 3].map(controller), protocol: Protocol { versions, ..Protocol::HEADCOUNT } }
     }
 
     fn start(&self, left: Left) -> World {
@@ -169,7 +170,7 @@ impl Stage {
             let ring = &mut shared.state.write().ring;
             ring.begin_turn(ring.current().plus(100), empty());
             ring.finish_turn(empty(), false);
-            ring.present().forget_the_last_minute();
+            ring.current_filter().forget_the_last_minute();
             ring.renumber(current);
             for (slot, (words, dirty)) in ring.slots().zip(&server.minutes) {
                 ring.merge(slot, 0, words);
@@ -246,7 +247,7 @@ impl Stage {
                         ring.collect(0, &mut words);
                         ring.feed(0, &words);
                         ring.finish_turn(Bloom::new(shape), false);
-                        ring.present().forget_the_last_minute();
+                        ring.current_filter().forget_the_last_minute();
                     });
                 }
                 world.turns += 1;
@@ -289,16 +290,16 @@ impl Stage {
     fn broken(&self, world: &World) -> Option<String> {
         for (name, server) in NAMES.iter().zip(&world.servers) {
             for (slot, (held, dirty)) in slots(world.turns).zip(&server.minutes) {
-                let known = server.round.known.get(&slot).map(|known| &known.entry.stamp);
-                let Some((stamp, _)) = world.store.0.get(&slot).filter(|(stamp, _)| Some(stamp) == known) else {
+                let known = server.round.known.get(&slot).map(|known| &known.entry.version);
+                let Some((version, _)) = world.store.0.get(&slot).filter(|(version, _)| Some(version) == known) else {
                     continue;
                 };
                 let stored = self.stored(world, slot);
                 if holds_more(&stored, held) {
-                    return Some(format!("{name} knows version {} and will never read what is in it", stamp.0));
+                    return Some(format!("{name} knows version {} and will never read what is in it", version.0));
                 }
                 if !dirty && !is_on_its_way(server, slot) && holds_more(held, &stored) {
-                    return Some(format!("{name} takes its bits for published in version {}: they are not", stamp.0));
+                    return Some(format!("{name} takes its bits for published in version {}: they are not", version.0));
                 }
             }
         }
@@ -353,9 +354,9 @@ impl World {
 
     /// What distinguishes this state from others, up to the order of the servers and the names of unique versions; as a
     /// hash of 128 bits, because the states themselves would not fit into memory.
-    fn key(&self, stamps: Stamps) -> u128 {
+    fn key(&self, versions: Versions) -> u128 {
         const ORDERS: [[usize; SERVERS]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
-        let smallest = ORDERS.iter().map(|order| Key::of(self, order, stamps)).min();
+        let smallest = ORDERS.iter().map(|order| Key::of(self, order, versions)).min();
         xxh3_128(&smallest.expect("six orders"))
     }
 }
@@ -368,8 +369,8 @@ struct Key<'w> {
 }
 
 impl<'w> Key<'w> {
-    fn of(world: &'w World, order: &[usize; SERVERS], stamps: Stamps) -> Vec<u8> {
-        let mut key = Self { bytes: Vec::new(), names: HashMap::new(), rename: stamps == Stamps::Unique };
+    fn of(world: &'w World, order: &[usize; SERVERS], versions: Versions) -> Vec<u8> {
+        let mut key = Self { bytes: Vec::new(), names: HashMap::new(), rename: versions == Versions::Unique };
         let Left { tokens, turns, flushes, copies, failovers, late_writes } = world.left;
         key.bytes.extend([tokens as u8, turns as u8, flushes, copies, failovers, late_writes]);
         key.store(&world.store);
@@ -386,12 +387,12 @@ impl<'w> Key<'w> {
         }
     }
 
-    fn stamp(&mut self, stamp: &'w Stamp) {
+    fn version(&mut self, version: &'w Version) {
         if self.rename {
             let next = self.names.len() as u8;
-            self.bytes.push(*self.names.entry(&stamp.0).or_insert(next));
+            self.bytes.push(*self.names.entry(&version.0).or_insert(next));
         } else {
-            self.bytes.extend(stamp.0.as_bytes());
+            self.bytes.extend(version.0.as_bytes());
             self.bytes.push(b' ');
         }
     }
@@ -407,9 +408,9 @@ impl<'w> Key<'w> {
 
     fn store(&mut self, store: &'w Store) {
         self.bytes.push(store.0.len() as u8);
-        for (&slot, (stamp, value)) in &store.0 {
+        for (&slot, (version, value)) in &store.0 {
             self.slot(slot);
-            self.stamp(stamp);
+            self.version(version);
             // The flags and half of the proof stand for the payload.
             self.bytes.extend(&value[24..40]);
         }
@@ -421,8 +422,8 @@ impl<'w> Key<'w> {
         minutes.sort_by_key(|minute| minute.slot);
         for minute in minutes {
             self.slot(minute.slot);
-            self.option(minute.after.as_ref(), Self::stamp);
-            self.stamp(&minute.stamp);
+            self.option(minute.after.as_ref(), Self::version);
+            self.version(&minute.version);
             self.bytes.extend(&minute.value[24..40]);
         }
     }
@@ -435,7 +436,7 @@ impl<'w> Key<'w> {
         self.bytes.push(server.round.known.len() as u8);
         for (&slot, known) in &server.round.known {
             self.slot(slot);
-            self.stamp(&known.entry.stamp);
+            self.version(&known.entry.version);
         }
         match &server.asks {
             None => self.bytes.push(0),
@@ -466,10 +467,10 @@ struct Found {
 }
 
 /// Every reachable state, the nearest first. One in `heal_one_in` of them is also run on without faults to its end.
-fn explore(stamps: Stamps, left: Left, heal_one_in: usize) -> Found {
-    let stage = Stage::new(stamps);
+fn explore(versions: Versions, left: Left, heal_one_in: usize) -> Found {
+    let stage = Stage::new(versions);
     let start = stage.start(left);
-    let mut met = HashSet::from([start.key(stamps)]);
+    let mut met = HashSet::from([start.key(versions)]);
     // How each state was reached: from which, by what.
     let mut ways: Vec<(usize, Option<Event>)> = vec![(0, None)];
     let mut layer = vec![(0, start)];
@@ -480,7 +481,7 @@ fn explore(stamps: Stamps, left: Left, heal_one_in: usize) -> Found {
             for event in world.events() {
                 found.transitions += 1;
                 let next = stage.follow(&world, event);
-                if !met.insert(next.key(stamps)) {
+                if !met.insert(next.key(versions)) {
                     continue;
                 }
                 found.states += 1;
@@ -551,7 +552,7 @@ fn a_unique_version_loses_nothing_in_any_order_of_events() {
         Left { turns: 2, tokens: 2, late_writes: 1, ..none },
         Left { tokens: 2, turns: 0, ..EVERYTHING },
     ] {
-        let found = explore(Stamps::Unique, left, 50);
+        let found = explore(Versions::Unique, left, 50);
         print("unique", left, &found);
         assert_eq!(found.counterexample, None);
     }
@@ -562,14 +563,14 @@ fn a_unique_version_loses_nothing_in_any_order_of_events() {
 #[ignore = "takes minutes; its parts are run each time"]
 fn a_unique_version_loses_nothing_while_every_fault_happens() {
     let left = Left { tokens: 2, ..EVERYTHING };
-    let found = explore(Stamps::Unique, left, 100);
+    let found = explore(Versions::Unique, left, 100);
     print("unique", left, &found);
     assert_eq!(found.counterexample, None);
 }
 
 #[test]
 fn a_clock_as_version_loses_an_update_within_its_grain() {
-    let found = explore(Stamps::Clock, EVERYTHING, usize::MAX);
+    let found = explore(Versions::Clock, EVERYTHING, usize::MAX);
     print("clock", EVERYTHING, &found);
     let trace = found.counterexample.expect("two writes in one millisecond");
     assert!(!trace.contains("store"), "no fault is needed:\n{trace}");
@@ -577,7 +578,7 @@ fn a_clock_as_version_loses_an_update_within_its_grain() {
 
 #[test]
 fn a_counter_as_version_loses_an_update_after_a_flush() {
-    let found = explore(Stamps::Counter, EVERYTHING, usize::MAX);
+    let found = explore(Versions::Counter, EVERYTHING, usize::MAX);
     print("counter", EVERYTHING, &found);
     let trace = found.counterexample.expect("a count that comes again");
     assert!(trace.contains("the store loses everything") || trace.contains("older copy"), "{trace}");

@@ -9,29 +9,29 @@ use std::time::Duration;
 /// A clock would lose updates within its grain, and a counter would repeat after the store was emptied.
 ///
 /// ```
-/// # use headcount::round::{Identity, Outgoing, Publish, Published, Reply, Request, Stamp};
+/// # use headcount::round::{Identity, Outgoing, Publish, Published, Reply, Request, Version};
 /// # use headcount::time::Slot;
 /// # use headcount::{FilterStore, MemoryStore};
 /// # use std::time::Duration;
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = MemoryStore::new();
 /// store.flush();
 /// // What was read before the flush will never be there again, so nothing is written over by mistake.
-/// let (after, stamp) = (Some(Stamp("k3v9-7".into())), Stamp("k3v9-8".into()));
-/// let minutes = vec![Outgoing { slot: Slot(30_000_000), after, stamp, value: vec![1] }];
+/// let (after, version) = (Some(Version("k3v9-7".into())), Version("k3v9-8".into()));
+/// let minutes = vec![Outgoing { slot: Slot(30_000_000), after, version, value: vec![1] }];
 /// let publish = Request::Publish(Publish { minutes, ..Publish::default() });
 /// let reply = store.exchange(&server("k3v9"), publish, SECOND).await?;
 /// assert_eq!(reply, Reply::Published(Published { written: vec![false], since: None }));
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Stamp(pub String);
+pub struct Version(pub String);
 
 /// Who asks, and how long what it writes is kept.
 ///
@@ -43,14 +43,14 @@ pub struct Stamp(pub String);
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// let ours = Identity {
-///     writer: "k3v9".into(),
+///     instance_id: "k3v9".into(),
 ///     node: "eu-1".into(),
 ///     generation: 1,
 ///     filter_bytes: 64 << 10,
 ///     alive_for: 5 * SECOND,
 ///     keep_for: 32 * 60 * SECOND,
 /// };
-/// let theirs = Identity { writer: "x7aa".into(), node: "eu-2".into(), generation: 2, ..ours.clone() };
+/// let theirs = Identity { instance_id: "x7aa".into(), node: "eu-2".into(), generation: 2, ..ours.clone() };
 /// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0, wants: false });
 /// for server in [&theirs, &ours] {
 ///     let Reply::Looked(looked) = store.exchange(server, look.clone(), SECOND).await? else {
@@ -64,7 +64,7 @@ pub struct Stamp(pub String);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// This start's random name, and the proof that it is one of the fleet's.
-    pub writer: String,
+    pub instance_id: String,
     /// The server's name for people.
     pub node: String,
     /// Format, shape, slots and key: servers share filters only within one generation.
@@ -89,7 +89,7 @@ pub struct Identity {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -141,7 +141,7 @@ pub enum Request {
 /// News for the store.
 ///
 /// ```
-/// use headcount::round::{Publish, Reply, Request, Since};
+/// use headcount::round::{Publish, Reply, Request, EpochStart};
 /// # use headcount::round::Identity;
 /// # use headcount::time::Slot;
 /// # use headcount::{FilterStore, MemoryStore};
@@ -149,11 +149,11 @@ pub enum Request {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let first = Since { slot: Slot(30_000_000), claimed: true };
+/// let first = EpochStart { slot: Slot(30_000_000), claimed: true };
 /// let news = Request::Publish(Publish { since: Some(first), ..Publish::default() });
 /// let Reply::Published(published) = MemoryStore::new().exchange(&server("k3v9"), news, SECOND).await? else {
 ///     unreachable!("news is answered by what has become of it");
@@ -167,7 +167,7 @@ pub struct Publish {
     /// Filters, each written only if nobody wrote since it was read.
     pub minutes: Vec<Outgoing>,
     /// The first minute of the namespace.
-    pub since: Option<Since>,
+    pub since: Option<EpochStart>,
     /// Other generations whose users this server knows: their keys do not stand in the way of a claim.
     pub known_beside: Vec<u64>,
     /// The operator's word.
@@ -184,7 +184,7 @@ pub struct Publish {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -214,7 +214,7 @@ pub struct OutgoingOverride {
 /// A minute's filter to be written.
 ///
 /// ```
-/// use headcount::round::{Outgoing, Publish, Reply, Request, Stamp};
+/// use headcount::round::{Outgoing, Publish, Reply, Request, Version};
 /// # use headcount::round::Identity;
 /// # use headcount::time::Slot;
 /// # use headcount::{FilterStore, MemoryStore};
@@ -222,14 +222,14 @@ pub struct OutgoingOverride {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = MemoryStore::new();
-/// let write = async |writer: &str, after: Option<&str>, stamp: &str| {
-///     let (after, stamp) = (after.map(|after| Stamp(after.into())), Stamp(stamp.into()));
-///     let minutes = vec![Outgoing { slot: Slot(30_000_000), after, stamp, value: vec![1, 2, 3] }];
+/// let write = async |writer: &str, after: Option<&str>, version: &str| {
+///     let (after, version) = (after.map(|after| Version(after.into())), Version(version.into()));
+///     let minutes = vec![Outgoing { slot: Slot(30_000_000), after, version, value: vec![1, 2, 3] }];
 ///     let news = Request::Publish(Publish { minutes, ..Publish::default() });
 ///     match store.exchange(&server(writer), news, SECOND).await {
 ///         Ok(Reply::Published(published)) => published.written[0],
@@ -246,9 +246,9 @@ pub struct Outgoing {
     /// The minute.
     pub slot: Slot,
     /// The version that was read and merged; `None` if there was none.
-    pub after: Option<Stamp>,
+    pub after: Option<Version>,
     /// The new version.
-    pub stamp: Stamp,
+    pub version: Version,
     /// The encoded filter.
     pub value: Vec<u8>,
 }
@@ -256,7 +256,7 @@ pub struct Outgoing {
 /// The first minute in which the namespace was used: before it, nobody was in.
 ///
 /// ```
-/// use headcount::round::{Publish, Published, Reply, Request, Since};
+/// use headcount::round::{Publish, Published, Reply, Request, EpochStart};
 /// # use headcount::round::Identity;
 /// # use headcount::time::Slot;
 /// # use headcount::{FilterStore, MemoryStore};
@@ -264,13 +264,13 @@ pub struct Outgoing {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = MemoryStore::new();
 /// let tell = async |number, claimed| {
-///     let news = Publish { since: Some(Since { slot: Slot(number), claimed }), ..Publish::default() };
+///     let news = Publish { since: Some(EpochStart { slot: Slot(number), claimed }), ..Publish::default() };
 ///     match store.exchange(&server("k3v9"), Request::Publish(news), SECOND).await {
 ///         Ok(Reply::Published(Published { since: Some(Slot(since)), .. })) => since,
 ///         other => panic!("{other:?}"),
@@ -282,7 +282,7 @@ pub struct Outgoing {
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Since {
+pub struct EpochStart {
     /// The minute.
     pub slot: Slot,
     /// Whether it is new: granted only if there is none and no other generation has a key left, but for those in
@@ -299,7 +299,7 @@ pub struct Since {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -330,7 +330,7 @@ pub enum Reply {
 /// What is in the store.
 ///
 /// ```
-/// use headcount::round::{Outgoing, Publish, Reply, Request, Stamp};
+/// use headcount::round::{Outgoing, Publish, Reply, Request, Version};
 /// # use headcount::round::Identity;
 /// # use headcount::time::{ManualClock, Slot, Timestamp};
 /// # use headcount::{FilterStore, MemoryStore};
@@ -338,13 +338,13 @@ pub enum Reply {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let now = Timestamp::from_millis(1_800_000_000_000);
 /// let store = MemoryStore::with_clock(ManualClock::starting_at(now));
-/// let written = Outgoing { slot: Slot(30_000_000), after: None, stamp: Stamp("a-1".into()), value: vec![1, 2, 3] };
+/// let written = Outgoing { slot: Slot(30_000_000), after: None, version: Version("a-1".into()), value: vec![1, 2, 3] };
 /// let news = Publish { minutes: vec![written], ..Publish::default() };
 /// store.exchange(&server("a"), Request::Publish(news), SECOND).await?;
 ///
@@ -400,7 +400,7 @@ pub const MOST_OVERRIDE_BYTES: usize = 4096;
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// let (ours, theirs) = (server("k3v9"), Identity { generation: 2, ..server("x7aa") });
 /// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0, wants: false });
@@ -422,7 +422,7 @@ pub struct OtherGeneration {
 /// What is in the store of another generation.
 ///
 /// ```
-/// use headcount::round::{Identity, LookedBeside, Outgoing, Publish, Reply, Request, Stamp};
+/// use headcount::round::{Identity, LookedBeside, Outgoing, Publish, Reply, Request, Version};
 /// # use headcount::time::Slot;
 /// # use headcount::{FilterStore, MemoryStore};
 /// # use std::time::Duration;
@@ -431,11 +431,11 @@ pub struct OtherGeneration {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// let (ours, theirs) = (server("k3v9"), Identity { generation: 2, ..server("x7aa") });
 /// let (store, slots) = (MemoryStore::new(), vec![Slot(30_000_000), Slot(29_999_999)]);
-/// let minutes = vec![Outgoing { slot: slots[0], after: None, stamp: Stamp("x7aa-1".into()), value: vec![1, 2] }];
+/// let minutes = vec![Outgoing { slot: slots[0], after: None, version: Version("x7aa-1".into()), value: vec![1, 2] }];
 /// store.exchange(&theirs, Request::Publish(Publish { minutes, ..Publish::default() }), SECOND).await?;
 ///
 /// let look = Request::LookBeside { generation: 2, slots };
@@ -467,7 +467,7 @@ pub struct LookedBeside {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -482,8 +482,8 @@ pub struct LookedBeside {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// The name by which it writes: [`Identity::writer`].
-    pub writer: String,
+    /// The name by which it writes: [`Identity::instance_id`].
+    pub instance_id: String,
     /// Its name for people.
     pub name: String,
     /// When it looked last, by the store's clock.
@@ -501,7 +501,7 @@ pub struct Node {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -534,16 +534,16 @@ pub struct Gap {
 /// Two entries that are equal name the same bytes: what was merged once is not fetched again.
 ///
 /// ```
-/// use headcount::round::{Entry, Stamp};
-/// let merged = Entry { stamp: Stamp("a-1".into()), bytes: 812 };
-/// let unchanged = Entry { stamp: Stamp("a-1".into()), bytes: 812 };
-/// let rewritten = Entry { stamp: Stamp("b-4".into()), bytes: 812 };
+/// use headcount::round::{Entry, Version};
+/// let merged = Entry { version: Version("a-1".into()), bytes: 812 };
+/// let unchanged = Entry { version: Version("a-1".into()), bytes: 812 };
+/// let rewritten = Entry { version: Version("b-4".into()), bytes: 812 };
 /// assert!(unchanged == merged && rewritten != merged);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The version.
-    pub stamp: Stamp,
+    pub version: Version,
     /// The size in bytes.
     pub bytes: usize,
 }
@@ -551,7 +551,7 @@ pub struct Entry {
 /// A stored value, as it was found.
 ///
 /// ```
-/// use headcount::round::{Outgoing, Publish, Reply, Request, Stamp, Stored};
+/// use headcount::round::{Outgoing, Publish, Reply, Request, Version, Stored};
 /// # use headcount::round::Identity;
 /// # use headcount::time::Slot;
 /// # use headcount::{FilterStore, MemoryStore};
@@ -559,17 +559,17 @@ pub struct Entry {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let (slot, stamp, value) = (Slot(30_000_000), Stamp("a-1".into()), b"no filter at all".to_vec());
-/// let minutes = vec![Outgoing { slot, after: None, stamp: stamp.clone(), value: value.clone() }];
+/// let (slot, version, value) = (Slot(30_000_000), Version("a-1".into()), b"no filter at all".to_vec());
+/// let minutes = vec![Outgoing { slot, after: None, version: version.clone(), value: value.clone() }];
 /// let store = MemoryStore::new();
 /// store.exchange(&server("a"), Request::Publish(Publish { minutes, ..Publish::default() }), SECOND).await?;
 /// // A store keeps bytes; whether they are a filter, who reads them finds out.
 /// let fetched = store.exchange(&server("b"), Request::Fetch { slots: vec![slot] }, SECOND).await?;
-/// assert_eq!(fetched, Reply::Fetched(vec![Stored { slot, stamp, value }]));
+/// assert_eq!(fetched, Reply::Fetched(vec![Stored { slot, version, value }]));
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -577,7 +577,7 @@ pub struct Stored {
     /// The minute.
     pub slot: Slot,
     /// The version.
-    pub stamp: Stamp,
+    pub version: Version,
     /// The bytes, which anybody may have written.
     pub value: Vec<u8>,
 }
@@ -585,7 +585,7 @@ pub struct Stored {
 /// How publishing went.
 ///
 /// ```
-/// use headcount::round::{Outgoing, Publish, Published, Reply, Request, Stamp};
+/// use headcount::round::{Outgoing, Publish, Published, Reply, Request, Version};
 /// # use headcount::round::Identity;
 /// # use headcount::time::Slot;
 /// # use headcount::{FilterStore, MemoryStore};
@@ -593,14 +593,14 @@ pub struct Stored {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { writer: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = MemoryStore::new();
 /// let news = |writer: &str, slots: &[u64]| {
-///     let stamp = |slot| Stamp(format!("{writer}-{slot}"));
-///     let minute = |&slot: &u64| Outgoing { slot: Slot(slot), after: None, stamp: stamp(slot), value: vec![1] };
+///     let version = |slot| Version(format!("{writer}-{slot}"));
+///     let minute = |&slot: &u64| Outgoing { slot: Slot(slot), after: None, version: version(slot), value: vec![1] };
 ///     Request::Publish(Publish { minutes: slots.iter().map(minute).collect(), ..Publish::default() })
 /// };
 /// store.exchange(&server("a"), news("a", &[101]), SECOND).await?;

@@ -229,10 +229,10 @@ impl Others {
     /// Takes in values of a generation, of the minutes that were asked for with the sizes that were shown.
     pub(super) fn read(&mut self, generation: u64, asked: &[(Slot, usize)], stored: Vec<Stored>, codec: &Codec) {
         let Some(other) = self.generations.get_mut(&generation) else { return };
-        for Stored { slot, stamp, value } in stored {
+        for Stored { slot, version, value } in stored {
             let Some(&(_, bytes)) = asked.iter().find(|(asked, _)| *asked == slot) else { continue };
             // As the next look will show it: of what is no value of ours, nothing is fetched.
-            let entry = Entry { stamp, bytes };
+            let entry = Entry { version, bytes };
             let decoded = codec.decode_beside(generation, slot, &value);
             self.has_news |= decoded.is_ok();
             other.is_proven |= decoded.is_ok();
@@ -285,7 +285,7 @@ impl Others {
     }
 
     /// What was last asked for may not have arrived.
-    pub(super) fn tell_again(&mut self) {
+    pub(super) fn mark_changed(&mut self) {
         self.has_news = true;
     }
 }
@@ -328,7 +328,7 @@ mod tests {
     use super::*;
     use crate::bloom::Shape;
     use crate::fingerprint::{Fingerprint, FingerprintKey};
-    use crate::round::Stamp;
+    use crate::round::Version;
 
     const OTHER: u64 = 7;
     const SLOTS: [Slot; 3] = [Slot(102), Slot(101), Slot(100)];
@@ -353,7 +353,7 @@ mod tests {
     fn value(codec: &Codec, slot: Slot, version: &str, users: &[u64], covered: bool) -> Stored {
         let mut filter = Bloom::new(codec.shape());
         users.iter().for_each(|&user| _ = filter.insert(Fingerprint(user)));
-        Stored { slot, stamp: Stamp(version.into()), value: codec.encode(slot, covered, &filter) }
+        Stored { slot, version: Version(version.into()), value: codec.encode(slot, covered, &filter) }
     }
 
     /// Three servers of the other generation, and one that nobody has proven.
@@ -363,7 +363,7 @@ mod tests {
     }
 
     fn shown(values: &[Stored], slots: &[Slot]) -> LookedBeside {
-        let entry = |value: &Stored| Entry { stamp: value.stamp.clone(), bytes: value.value.len() };
+        let entry = |value: &Stored| Entry { version: value.version.clone(), bytes: value.value.len() };
         let find = |slot: &Slot| values.iter().find(|value| value.slot == *slot).map(entry);
         LookedBeside { minutes: slots.iter().map(find).collect(), writers: writers(1), wanting: 2 }
     }
@@ -380,7 +380,7 @@ mod tests {
     }
 
     fn remembers(others: &mut Others, user: u64) -> bool {
-        others.tell_again();
+        others.mark_changed();
         others.news().unwrap().iter().any(|union| union.filter.contains(Fingerprint(user)))
     }
 
@@ -411,7 +411,7 @@ mod tests {
         read(&mut others, &values, &SLOTS);
         assert_eq!(read(&mut others, &[], &SLOTS), 0);
         assert!(remembers(&mut others, 11) && !others.has_unknown());
-        (values[0].stamp, values[0].value[50]) = (Stamp("noise".into()), 0);
+        (values[0].version, values[0].value[50]) = (Version("noise".into()), 0);
         assert_eq!(read(&mut others, &values, &SLOTS), 1);
         assert!(remembers(&mut others, 11));
         assert!(others.has_unknown(), "who was in the damaged value is not known");
@@ -449,7 +449,7 @@ mod tests {
     fn values_that_are_too_large_are_not_fetched_and_those_not_asked_for_are_not_taken() {
         let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
         others.begin(&alive(&[OTHER]), &SLOTS);
-        let entry = |bytes| Some(Entry { stamp: Stamp("a-1".into()), bytes });
+        let entry = |bytes| Some(Entry { version: Version("a-1".into()), bytes });
         let minutes = vec![entry(1001), entry(1000), None];
         let unread =
             others.look(OTHER, &SLOTS, LookedBeside { minutes, writers: writers(1), wanting: 0 }, 1000, &ours());
@@ -464,11 +464,11 @@ mod tests {
         let mut others = Others::new();
         others.begin(&alive(&[OTHER]), &SLOTS);
         let look = |others: &mut Others| {
-            let minutes = vec![Some(Entry { stamp: Stamp("!".into()), bytes: 500 }), None, None];
+            let minutes = vec![Some(Entry { version: Version("!".into()), bytes: 500 }), None, None];
             others.look(OTHER, &SLOTS, LookedBeside { minutes, writers: writers(1), wanting: 0 }, 1000, &ours())
         };
         let unread = look(&mut others);
-        let nothing = Stored { slot: SLOTS[0], stamp: Stamp("!".into()), value: Vec::new() };
+        let nothing = Stored { slot: SLOTS[0], version: Version("!".into()), value: Vec::new() };
         others.read(OTHER, &unread, vec![nothing], &ours());
         assert!(others.has_unknown() && look(&mut others).is_empty());
     }
@@ -548,13 +548,13 @@ mod tests {
         let mut fetched = Vec::new();
         for round in 0..150 {
             others.begin(&alive(&[9]), &SLOTS);
-            let entry = Entry { stamp: Stamp(format!("x-{round}")), bytes: 500 };
+            let entry = Entry { version: Version(format!("x-{round}")), bytes: 500 };
             let looked = LookedBeside { minutes: vec![Some(entry); 3], writers: writers(1), wanting: 0 };
             let unread = others.look(9, &SLOTS, looked, 1000, &ours());
             assert!(others.has_unknown());
             if !unread.is_empty() {
                 fetched.push(round);
-                let junk = Stored { slot: SLOTS[0], stamp: Stamp(format!("x-{round}")), value: vec![0; 500] };
+                let junk = Stored { slot: SLOTS[0], version: Version(format!("x-{round}")), value: vec![0; 500] };
                 others.read(9, &unread[..1], vec![junk], &ours());
                 others.leave_unread(9, &unread[1..]);
             }

@@ -23,7 +23,7 @@ pub(crate) fn encode(operator: &Override, mac: &FleetMac) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::fingerprint::FingerprintKey;
-    use crate::room::{OverrideMode, Version};
+    use crate::room::{OverrideMode, OverrideVersion};
     use crate::time::Timestamp;
 
     fn mac(key: u8, namespace: &str, generation: u64) -> FleetMac {
@@ -32,7 +32,7 @@ mod tests {
 
     fn operator() -> Override {
         Override {
-            version: Version { number: 1_800_000_000_000, writer: "a".into() },
+            version: OverrideVersion { number: 1_800_000_000_000, writer: "a".into() },
             mode: OverrideMode::Open,
             max_active_users: Some(7),
             until: Timestamp::from_millis(1_800_000_600_000),

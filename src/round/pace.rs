@@ -43,13 +43,13 @@ pub struct Pace {
     offset: Duration,
     /// The next urgent round begins no earlier.
     urgent_from: Duration,
-    dice: fastrand::Rng,
+    rng: fastrand::Rng,
 }
 
 impl Pace {
     /// The first round begins at monotonic time `now`.
-    pub(super) fn starting(now: Duration, period: Duration, jitter: bool, dice: fastrand::Rng) -> Self {
-        Self { period, jitter, boundary: now, offset: Duration::ZERO, urgent_from: now, dice }
+    pub(super) fn starting(now: Duration, period: Duration, jitter: bool, rng: fastrand::Rng) -> Self {
+        Self { period, jitter, boundary: now, offset: Duration::ZERO, urgent_from: now, rng }
     }
 
     /// When the next regular round begins, in monotonic time.
@@ -73,7 +73,7 @@ impl Pace {
     pub fn pause(&mut self, attempt: u32) -> Duration {
         let [least, most] = FIRST_PAUSE;
         let mean = (self.period / 10).clamp(least, most) * (1 << attempt.min(PAUSE_DOUBLES));
-        mean.mul_f64(0.5 + self.dice.f64())
+        mean.mul_f64(0.5 + self.rng.f64())
     }
 
     /// A regular round has ended at monotonic time `now`. Periods that passed meanwhile are skipped, not run after one another.
@@ -82,7 +82,7 @@ impl Pace {
         while self.boundary + self.period <= now {
             self.boundary += self.period;
         }
-        self.offset = if self.jitter { self.period.mul_f64(self.dice.f64()) } else { Duration::ZERO };
+        self.offset = if self.jitter { self.period.mul_f64(self.rng.f64()) } else { Duration::ZERO };
     }
 }
 

@@ -47,7 +47,7 @@ impl Servers {
         // A proven name may be there twice, beside other words of the same server: anybody can copy it.
         let mut seen = HashSet::new();
         named.sort_by_key(|node| Reverse(node.looked));
-        named.retain(|node| is_proven(&node.writer, mac) && seen.insert(node.writer.clone()));
+        named.retain(|node| is_proven(&node.instance_id, mac) && seen.insert(node.instance_id.clone()));
         for node in named.iter_mut() {
             node.name = node.name.chars().map(|c| if misleads(c) { ' ' } else { c }).collect();
         }
@@ -87,7 +87,7 @@ mod tests {
     }
 
     fn node(writer: String, second: u64) -> Node {
-        Node { writer, name: "eu-1".into(), looked: Timestamp::from_millis(1000 * second) }
+        Node { instance_id: writer, name: "eu-1".into(), looked: Timestamp::from_millis(1000 * second) }
     }
 
     fn ours(number: u64) -> Node {

@@ -15,8 +15,12 @@ fn exchange() -> (Headcount, Worker, Exchange) {
 }
 
 fn outgoing(count: usize) -> Request {
-    let minute =
-        |age: usize| Outgoing { slot: Slot(age as u64), after: None, stamp: Stamp(age.to_string()), value: Vec::new() };
+    let minute = |age: usize| Outgoing {
+        slot: Slot(age as u64),
+        after: None,
+        version: Version(age.to_string()),
+        value: Vec::new(),
+    };
     Request::Publish(Publish { minutes: (0..count).map(minute).collect(), ..Publish::default() })
 }
 
@@ -31,7 +35,7 @@ fn a_server_is_known_for_five_rounds_and_its_keys_for_two_minutes_more_than_the_
 #[test]
 fn the_talks_designs_run_at_fixed_times_exchange_the_newest_minute_and_take_clocks_for_versions() {
     for design in [Protocol::V1, Protocol::V1_1] {
-        assert!(!design.jitter && design.newest_only && design.stamps == Stamps::Clock);
+        assert!(!design.jitter && design.newest_only && design.versions == Versions::Clock);
     }
     assert_eq!([Protocol::V1, Protocol::V1_1].map(|design| design.retry_on_conflict), [true, false]);
 }
@@ -157,7 +161,7 @@ fn a_value_that_is_longer_than_any_filter_is_refused_unread() {
     let minutes = [(1, most), (2, most + 1)].map(|(age, length)| Outgoing {
         slot: current.minus(age),
         after: None,
-        stamp: Stamp(format!("{length} bytes")),
+        version: Version(format!("{length} bytes")),
         value: vec![7; length],
     });
     store.answer(&exchange.identity, Request::Publish(Publish { minutes: minutes.into(), ..Publish::default() }));
@@ -238,7 +242,7 @@ fn a_minute_that_was_asked_for_and_not_answered_is_missed() {
     let filter = headcount.shared.copy(current).unwrap();
     let value = headcount.shared.codec.encode(current, true, &filter);
     let bytes = value.len() as u64;
-    let stored = Stored { slot: current, stamp: Stamp("another".into()), value };
+    let stored = Stored { slot: current, version: Version("another".into()), value };
     for slot in minutes {
         headcount.shared.clean(slot);
     }
@@ -444,7 +448,7 @@ fn refused_values_are_counted_by_what_is_wrong_with_them() {
     let (headcount, _worker, mut exchange) = exchange();
     let current = headcount.shared.state.read().ring.current();
     let value = headcount.shared.codec.encode(current.minus(1), true, &headcount.shared.copy(current).unwrap());
-    let stored = Stored { slot: current, stamp: Stamp("replayed".into()), value };
+    let stored = Stored { slot: current, version: Version("replayed".into()), value };
     exchange.round.read_values(&[current], vec![stored]);
     let slot = DecodeError::REASONS.iter().position(|&reason| reason == "slot").unwrap();
     let mut corrupt = [0; crate::headcount::CORRUPT_REASONS.len()];
@@ -622,7 +626,7 @@ fn a_newcomer_who_comes_while_a_minute_is_merged_is_still_published() {
     let current = headcount.shared.state.read().ring.current();
     // The store holds the same minute, as another server wrote it.
     let value = headcount.shared.codec.encode(current, true, &headcount.shared.copy(current).unwrap());
-    let stored = Stored { slot: current, stamp: Stamp("another".into()), value };
+    let stored = Stored { slot: current, version: Version("another".into()), value };
     {
         let _bob = newcomer_at("minute-merged", &headcount);
         exchange.round.read_values(&[current], vec![stored]);

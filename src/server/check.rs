@@ -1,8 +1,8 @@
 //! The check endpoint, for `auth_request`, `forward_auth`, ext_authz and any client: 200, or what to answer instead.
 
 use crate::failpoints;
-use crate::headcount::{Decision, Headcount, Newcomers};
-use crate::layer::{Asked, Caller, Refusal, RequestLimits, Unknown, Verdict, mark};
+use crate::headcount::{Decision, Headcount, Record};
+use crate::layer::{Caller, Refusal, RequestInfo, RequestLimits, Unknown, Verdict, mark};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -36,7 +36,7 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
     let trusted = headcount.shared.settings.trusted_proxies.include(peer.ip());
     let original = Original::of(&request, trusted);
     let headers = request.headers();
-    let asked = Asked {
+    let info = RequestInfo {
         method: &original.method,
         path: original.path,
         headers,
@@ -44,22 +44,22 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
         is_https: false,
         extensions: None,
     };
-    let caller = if headcount.needs_caller(&asked, &limits.all) {
-        headcount.caller_in_turn(&asked, &limits.refusals).await
+    let caller = if headcount.needs_caller(&info, &limits.all) {
+        headcount.caller_in_turn(&info, &limits.refusals).await
     } else {
         Ok(Caller::default())
     };
-    said(headcount, &asked, caller, limits).await
+    said(headcount, &info, caller, limits).await
 }
 
 /// The answer to a check. Nobody tells what the application answered then: whoever is admitted is in.
 pub(super) async fn said<'r>(
     headcount: &Headcount,
-    asked: &Asked<'_>,
+    info: &RequestInfo<'_>,
     caller: Result<Caller<'r>, Unknown>,
     limits: &RequestLimits,
 ) -> Response {
-    let entry = match headcount.judge(asked, || caller, Newcomers::Recorded, limits) {
+    let entry = match headcount.judge(info, || caller, Record::Now, limits) {
         Verdict::Admitted(entry) => entry,
         Verdict::Refused(refusal) => return refusal.into_response().map(Body::from),
     };
@@ -70,13 +70,13 @@ pub(super) async fn said<'r>(
     if let Some(pass) = &entry.pass {
         headcount.hand_out(pass, headers);
     }
-    if !entry.concerned.is_empty() {
+    if !entry.applicable.is_empty() {
         let mut decision = Undecided { headcount, decision: entry.decision };
-        match limits.all.ask(&entry.concerned).await {
+        match limits.all.ask(&entry.applicable).await {
             Ok(quotas) => quotas.tell(response.headers_mut()),
             Err(limited) => {
                 decision.decision = Decision::Limited;
-                return Refusal::limited(headcount.mode(), asked).by(limited).into_response().map(Body::from);
+                return Refusal::limited(headcount.mode(), info).by(limited).into_response().map(Body::from);
             }
         }
     }

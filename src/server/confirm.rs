@@ -7,7 +7,7 @@
 
 use super::check;
 use crate::headcount::Headcount;
-use crate::layer::{Asked, RequestLimits};
+use crate::layer::{RequestInfo, RequestLimits};
 use axum::Router;
 use axum::extract::State;
 use axum::http::header::ALLOW;
@@ -21,13 +21,19 @@ pub(super) fn router(headcount: Headcount) -> Router {
 }
 
 async fn answer(State(headcount): State<Headcount>, headers: HeaderMap) -> Response {
-    let asked =
-        Asked { method: &Method::POST, path: None, headers: &headers, peer: None, is_https: false, extensions: None };
+    let info = RequestInfo {
+        method: &Method::POST,
+        path: None,
+        headers: &headers,
+        peer: None,
+        is_https: false,
+        extensions: None,
+    };
     // Limits were asked when the user's own request was checked.
     let none = RequestLimits::default();
-    let caller = headcount.caller_in_turn(&asked, &none.refusals).await;
+    let caller = headcount.caller_in_turn(&info, &none.refusals).await;
     if caller.as_ref().is_ok_and(|caller| caller.user().is_none()) {
         return (StatusCode::BAD_REQUEST, "a confirmation needs the user's token\n").into_response();
     }
-    check::said(&headcount, &asked, caller, &none).await
+    check::said(&headcount, &info, caller, &none).await
 }

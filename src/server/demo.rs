@@ -79,7 +79,7 @@ impl Demo {
 
     fn server(self, nth: usize) -> Result<Headcount, ServeError> {
         let builder = Headcount::builder().max_active_users(self.max_active_users).node(format!("demo-{nth}"));
-        let builder = builder.slots(SLOTS).length(SLOTS * SECOND).sync_every(SYNC_EVERY);
+        let builder = builder.slots(SLOTS).window(SLOTS * SECOND).sync_every(SYNC_EVERY);
         let builder = builder.retry_after(SECOND, 2 * SECOND).secret("the key of the demo");
         let (headcount, worker) = builder.build().map_err(|error| impossible("the demo", error))?;
         let thread = std::thread::Builder::new().name("headcount-worker".into());

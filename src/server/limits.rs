@@ -180,7 +180,7 @@ impl Stores {
             LimitStore::Postgres =>
             {
                 #[cfg(feature = "postgres")]
-                if let (Some(store), Policy::Tat(bucket)) = (&self.postgres, policy) {
+                if let (Some(store), Policy::Gcra(bucket)) = (&self.postgres, policy) {
                     let bucket = store.bucket(bucket.clone()).and_then(|bucket| bucket.named(&limit.name));
                     return bucket.map(Store::from).map_err(|error| refused(error.to_string()));
                 }

@@ -47,7 +47,7 @@ const RETRY: Duration = Duration::from_millis(10);
 const BACKLOG: u32 = 4096;
 
 /// How often the log tells at most that there are too many connections.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// Which of a server's listeners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Listener {
         let open = Arc::new(Open::default());
         let graceful = GracefulShutdown::new();
         let http = http();
-        let mut told = None;
+        let mut last_logged = None;
         loop {
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
@@ -93,10 +93,10 @@ impl Listener {
             if accepted.is_err() {
                 // Without a free file descriptor none can be accepted until one is closed.
                 open.evict(self.purpose);
-                self.tell(&mut told, open.count());
+                self.log_full(&mut last_logged, open.count());
             }
             while open.count() >= self.most {
-                self.tell(&mut told, open.count());
+                self.log_full(&mut last_logged, open.count());
                 // Where none can be spared, the next ones wait with the operating system.
                 if open.evict(self.purpose) || *stop.borrow() {
                     break;
@@ -154,11 +154,11 @@ impl Listener {
         }
     }
 
-    fn tell(&self, told: &mut Option<Instant>, open: usize) {
-        if told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
+    fn log_full(&self, last_logged: &mut Option<Instant>, open: usize) {
+        if last_logged.is_some_and(|logged| logged.elapsed() < LOG_EVERY) {
             return;
         }
-        *told = Some(Instant::now());
+        *last_logged = Some(Instant::now());
         tracing::warn!(
             listener = ?self.purpose, address = %self.address, open,
             "too many connections: those that were answered the longest time ago are closed to make room"

@@ -1,6 +1,6 @@
 //! `headcount size`: what a fleet will cost, before it is built.
 
-use super::envelope::{Envelope, Fleet};
+use super::sizing::{Envelope, Fleet};
 use crate::config::{Config, ConfigError};
 use std::fmt;
 

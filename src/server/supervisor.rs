@@ -17,7 +17,7 @@ pub(super) fn stopping() {
 /// As long as the worker works: whoever watches ends this server when it is told nothing any more.
 pub(super) async fn keep_telling(headcount: Headcount) {
     let Some(patience) = sd_notify::watchdog_enabled() else { return };
-    // Ticks come every few milliseconds: a worker without one for half as long as is waited for stands still.
+    // PeriodicRefill come every few milliseconds: a worker without one for half as long as is waited for stands still.
     let stands_still = (patience / 2).max(Duration::from_secs(1));
     let mut ticks = interval((patience / 3).max(Duration::from_millis(10)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

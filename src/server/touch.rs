@@ -19,7 +19,7 @@
 //! A touch is the application's call and not a user's request, so what is wrong with it is said whatever is enforced.
 
 use crate::headcount::Headcount;
-use crate::layer::{Asked, RequestLimits, Unknown};
+use crate::layer::{RequestInfo, RequestLimits, Unknown};
 use crate::token_source::{InvalidToken, MAX_TOKEN_BYTES};
 use axum::Router;
 use axum::body::{Bytes, HttpBody};
@@ -172,8 +172,9 @@ fn renewed() -> Response {
 }
 
 async fn touch_one(headcount: &Headcount, headers: &HeaderMap) -> Result<(), Refused> {
-    let asked = Asked { method: &Method::POST, path: None, headers, peer: None, is_https: false, extensions: None };
-    let caller = headcount.caller_in_turn(&asked, &RequestLimits::default().refusals).await;
+    let info =
+        RequestInfo { method: &Method::POST, path: None, headers, peer: None, is_https: false, extensions: None };
+    let caller = headcount.caller_in_turn(&info, &RequestLimits::default().refusals).await;
     let caller = caller.map_err(|unknown| match unknown {
         Unknown::Invalid(invalid) => Refused::Token(invalid),
         Unknown::Limited(_) => Refused::Busy,
@@ -296,9 +297,9 @@ mod tests {
         let slow: Vec<_> = (0..MOST_READERS).map(|_| never(&readers)).collect();
         sleep(READER_TIME * 5).await;
         assert!(slow.iter().all(|reading| !reading.is_finished()), "nobody waits");
-        let asked = tokio::time::Instant::now();
+        let info = tokio::time::Instant::now();
         assert_eq!(readers.read(whole()).await, Ok(Bytes::from_static(b"[]")));
-        assert!(asked.elapsed() <= READER_TIME, "{:?}", asked.elapsed());
+        assert!(info.elapsed() <= READER_TIME, "{:?}", info.elapsed());
         for reading in slow {
             assert_eq!(reading.await.unwrap(), Err(Refused::Slow));
         }
@@ -308,9 +309,9 @@ mod tests {
             never(&readers);
         }
         tokio::task::yield_now().await;
-        let asked = tokio::time::Instant::now();
+        let info = tokio::time::Instant::now();
         assert_eq!(readers.read(whole()).await, Err(Refused::Crowded));
-        assert_eq!(asked.elapsed(), LONGEST_WAIT);
+        assert_eq!(info.elapsed(), LONGEST_WAIT);
         sleep(READER_TIME * 2).await;
         assert_eq!(readers.read(whole()).await, Ok(Bytes::from_static(b"[]")));
     }

@@ -278,7 +278,7 @@ async fn read_beside(store: &RedisStore, settings: &Settings, generation: u64) -
     let newest = Slot::at(now, settings.slot_length).plus(1);
     let slots: Vec<_> = (0..settings.slots as u64 + 2).map(|age| newest.minus(age)).collect();
     let identity = Identity {
-        writer: "validate".into(),
+        instance_id: "validate".into(),
         node: "validate".into(),
         generation: settings.generation,
         filter_bytes: settings.shape.bytes(),

@@ -3,7 +3,7 @@
 use super::FilterStore;
 use crate::round::{
     Entry, Gap, Identity, Looked, LookedBeside, MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, Publish,
-    Published, Reply, Request, Stamp, Stored,
+    Published, Reply, Request, Stored, Version,
 };
 use crate::store_error::StoreError;
 use crate::threads::Mutex;
@@ -50,7 +50,7 @@ struct Generation {
 
 #[derive(Clone)]
 struct Value {
-    stamp: Stamp,
+    version: Version,
     bytes: Vec<u8>,
     until: Timestamp,
 }
@@ -102,7 +102,7 @@ impl MemoryStore {
             Request::Look { slots, names, wants } => {
                 let own = namespace.own(identity);
                 if wants {
-                    own.wanting.insert(identity.writer.clone(), now);
+                    own.wanting.insert(identity.instance_id.clone(), now);
                 }
                 Reply::Looked(namespace.look(identity, &slots, names, now))
             }
@@ -117,8 +117,8 @@ impl MemoryStore {
             Request::Publish(publish) => Reply::Published(namespace.publish(identity, publish, now)),
             Request::Leave => {
                 let own = namespace.own(identity);
-                own.nodes.remove(&identity.writer);
-                own.wanting.remove(&identity.writer);
+                own.nodes.remove(&identity.instance_id);
+                own.wanting.remove(&identity.instance_id);
                 Reply::Left
             }
         }
@@ -143,11 +143,11 @@ impl Namespace {
         own.keys_until = now.plus(identity.keep_for);
         let last_heartbeat = own.last_heartbeat.replace(now);
         if let Some(from) = last_heartbeat.filter(|&last| !is_alive(last)) {
-            own.gap = Some(Gap { from, to: now, closed_by: identity.writer.clone() });
+            own.gap = Some(Gap { from, to: now, closed_by: identity.instance_id.clone() });
         }
         own.nodes.insert(
-            identity.writer.clone(),
-            Node { writer: identity.writer.clone(), name: identity.node.clone(), looked: now },
+            identity.instance_id.clone(),
+            Node { instance_id: identity.instance_id.clone(), name: identity.node.clone(), looked: now },
         );
         own.nodes.retain(|_, node| now.since(node.looked) < identity.keep_for);
         own.wanting.retain(|_, wanted| is_alive(*wanted));
@@ -209,9 +209,9 @@ impl Namespace {
             own.operator = if unchanged { ours.value } else { own.operator.take() };
         }
         let mut write = |minute: crate::round::Outgoing| {
-            let unchanged = own.minutes.get(&minute.slot).map(|value| &value.stamp) == minute.after.as_ref();
+            let unchanged = own.minutes.get(&minute.slot).map(|value| &value.version) == minute.after.as_ref();
             if unchanged {
-                own.minutes.insert(minute.slot, Value { stamp: minute.stamp, bytes: minute.value, until });
+                own.minutes.insert(minute.slot, Value { version: minute.version, bytes: minute.value, until });
             }
             unchanged
         };
@@ -221,7 +221,7 @@ impl Namespace {
 
 impl Generation {
     fn entries(&self, slots: &[Slot]) -> Vec<Option<Entry>> {
-        let entry = |value: &Value| Entry { stamp: value.stamp.clone(), bytes: value.bytes.len() };
+        let entry = |value: &Value| Entry { version: value.version.clone(), bytes: value.bytes.len() };
         slots.iter().map(|slot| self.minutes.get(slot).map(entry)).collect()
     }
 
@@ -231,13 +231,13 @@ impl Generation {
     }
 
     fn writers_alive(&self, is_alive: impl Fn(Timestamp) -> bool) -> Vec<String> {
-        self.nodes.values().filter(|node| is_alive(node.looked)).map(|node| node.writer.clone()).collect()
+        self.nodes.values().filter(|node| is_alive(node.looked)).map(|node| node.instance_id.clone()).collect()
     }
 
     fn fetch(&self, slots: &[Slot]) -> Vec<Stored> {
         let stored = |&slot: &Slot| {
             let value = self.minutes.get(&slot)?;
-            Some(Stored { slot, stamp: value.stamp.clone(), value: value.bytes.clone() })
+            Some(Stored { slot, version: value.version.clone(), value: value.bytes.clone() })
         };
         slots.iter().filter_map(stored).collect()
     }
@@ -262,7 +262,7 @@ impl FilterStore for MemoryStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round::{Outgoing, OutgoingOverride, Since};
+    use crate::round::{EpochStart, Outgoing, OutgoingOverride};
     use crate::time::ManualClock;
 
     const MILLISECOND: Duration = Duration::from_millis(1);
@@ -305,9 +305,9 @@ mod tests {
             }
         }
 
-        fn writes(&self, after: Option<&str>, stamp: &str) -> bool {
-            let (after, stamp) = (after.map(|after| Stamp(after.into())), Stamp(stamp.into()));
-            let minute = Outgoing { slot: Slot(7), after, stamp, value: vec![1, 2] };
+        fn writes(&self, after: Option<&str>, version: &str) -> bool {
+            let (after, version) = (after.map(|after| Version(after.into())), Version(version.into()));
+            let minute = Outgoing { slot: Slot(7), after, version, value: vec![1, 2] };
             self.publishes(&server("a", 1), Publish { minutes: vec![minute], ..Publish::default() }).written == [true]
         }
 
@@ -321,11 +321,11 @@ mod tests {
 
     fn server(writer: &str, generation: u64) -> Identity {
         let (node, alive_for, keep_for) = (format!("server {writer}"), ALIVE_FOR, KEEP_FOR);
-        Identity { node, writer: writer.into(), generation, filter_bytes: 64, alive_for, keep_for }
+        Identity { node, instance_id: writer.into(), generation, filter_bytes: 64, alive_for, keep_for }
     }
 
     fn claim(slot: u64, claimed: bool, known_beside: &[u64]) -> Publish {
-        let since = Some(Since { slot: Slot(slot), claimed });
+        let since = Some(EpochStart { slot: Slot(slot), claimed });
         Publish { since, known_beside: known_beside.to_vec(), ..Publish::default() }
     }
 
@@ -345,7 +345,7 @@ mod tests {
         let fleet = Fleet::new();
         assert!(fleet.writes(None, "a-1"));
         fleet.clock.advance(KEEP_FOR - MILLISECOND);
-        assert_eq!(fleet.looks("a").minutes, [Some(Entry { stamp: Stamp("a-1".into()), bytes: 2 })]);
+        assert_eq!(fleet.looks("a").minutes, [Some(Entry { version: Version("a-1".into()), bytes: 2 })]);
         fleet.clock.advance(MILLISECOND);
         assert_eq!(fleet.looks("a").minutes, [None]);
         assert_eq!(fleet.looks_beside().minutes, [None]);
@@ -357,7 +357,7 @@ mod tests {
         assert!(fleet.writes(None, "a-1"));
         assert!(!fleet.writes(None, "b-1") && !fleet.writes(Some("c-1"), "b-1"));
         assert!(fleet.writes(Some("a-1"), "b-1"));
-        assert_eq!(fleet.looks_beside().minutes, [Some(Entry { stamp: Stamp("b-1".into()), bytes: 2 })]);
+        assert_eq!(fleet.looks_beside().minutes, [Some(Entry { version: Version("b-1".into()), bytes: 2 })]);
     }
 
     #[test]

@@ -10,11 +10,11 @@
 
 use super::FilterStore;
 use crate::config::ConfigError;
-use crate::redis_link::{RedisConnection, is_read_only, of_refused_write};
+use crate::redis_link::{RedisConnection, is_read_only, refused_write};
 use crate::ring::codec::most_bytes_beside;
 use crate::round::{
-    Entry, Gap, Identity, Looked, LookedBeside, MOST_OVERRIDE_BYTES, Node, OtherGeneration, Outgoing, OutgoingOverride,
-    Publish, Published, Reply, Request, Since, Stamp, Stored,
+    Entry, EpochStart, Gap, Identity, Looked, LookedBeside, MOST_OVERRIDE_BYTES, Node, OtherGeneration, Outgoing,
+    OutgoingOverride, Publish, Published, Reply, Request, Stored, Version,
 };
 use crate::store_error::StoreError;
 use crate::time::{Slot, Timestamp};
@@ -133,7 +133,7 @@ impl RedisStore {
 
     /// Where this server stages a value, by its number among those that are staged together.
     fn staged_key(&self, identity: &Identity, number: usize) -> String {
-        self.key(identity, &format!("staged:{}:{number}", identity.writer))
+        self.key(identity, &format!("staged:{}:{number}", identity.instance_id))
     }
 
     fn generations_key(&self) -> String {
@@ -155,7 +155,7 @@ impl RedisStore {
         for &slot in slots {
             look.key(self.slot_key(identity, slot));
         }
-        look.arg(&identity.writer).arg(millis(identity.alive_for)).arg(millis(identity.keep_for));
+        look.arg(&identity.instance_id).arg(millis(identity.alive_for)).arg(millis(identity.keep_for));
         look.arg(format!("{:016x}", identity.generation)).arg(&identity.node).arg(names);
         look.arg(Layout::of(identity).as_str()).arg(u8::from(wants)).arg(MOST_OVERRIDE_BYTES);
         look.invoke_async(&mut connection).await
@@ -335,7 +335,7 @@ impl RedisStore {
         }
         place.arg(millis(identity.keep_for));
         for minute in minutes {
-            place.arg(minute.after.as_ref().map_or("", |after| after.0.as_str())).arg(&minute.stamp.0);
+            place.arg(minute.after.as_ref().map_or("", |after| after.0.as_str())).arg(&minute.version.0);
         }
         place.invoke_async(connection).await
     }
@@ -353,8 +353,8 @@ impl RedisStore {
             return Ok(false);
         }
         let key = self.slot_key(identity, minute.slot);
-        let stamp: Option<Vec<u8>> = redis::cmd("HGET").arg(key).arg("ts").query_async(connection).await?;
-        Ok(stamp.as_deref() != after)
+        let version: Option<Vec<u8>> = redis::cmd("HGET").arg(key).arg("ts").query_async(connection).await?;
+        Ok(version.as_deref() != after)
     }
 
     async fn write(
@@ -365,7 +365,7 @@ impl RedisStore {
     ) -> Result<bool, RedisError> {
         let after = minute.after.as_ref().map_or("", |after| after.0.as_str());
         let mut write = WRITE.key(self.slot_key(identity, minute.slot));
-        write.arg(after).arg(&minute.stamp.0).arg(&minute.value).arg(millis(identity.keep_for));
+        write.arg(after).arg(&minute.version.0).arg(&minute.value).arg(millis(identity.keep_for));
         write.invoke_async(connection).await
     }
 
@@ -373,7 +373,7 @@ impl RedisStore {
         &self,
         connection: &mut MultiplexedConnection,
         identity: &Identity,
-        since: Since,
+        since: EpochStart,
         known_beside: &[u64],
     ) -> Result<Option<Slot>, RedisError> {
         let mut record = SINCE.key(self.key(identity, "fleet"));
@@ -443,7 +443,8 @@ impl FilterStore for RedisStore {
                 published.map(Reply::Published)
             }
             Request::Leave => {
-                let (nodes, member) = (self.key(identity, "nodes"), format!("{} {}", identity.writer, identity.node));
+                let (nodes, member) =
+                    (self.key(identity, "nodes"), format!("{} {}", identity.instance_id, identity.node));
                 let leave = async |mut connection| {
                     redis::cmd("ZREM").arg(nodes).arg(member).query_async::<()>(&mut connection).await
                 };
@@ -481,7 +482,7 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
     let nodes = number(fields.next()?).unwrap_or(1);
     let wanting = number(fields.next()?).unwrap_or_default();
     let write_refused =
-        Some(fields.next()?).filter(|refusal| !refusal.is_empty()).map(|refusal| of_refused_write(&refusal));
+        Some(fields.next()?).filter(|refusal| !refusal.is_empty()).map(|refusal| refused_write(&refusal));
     let minutes = fields.entries(slots)?;
     let time = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
     Ok(Looked {
@@ -532,9 +533,9 @@ impl Fields {
     fn entries(&mut self, slots: usize) -> Result<Vec<Option<Entry>>, StoreError> {
         let mut entries = Vec::with_capacity(slots);
         for _ in 0..slots {
-            let (stamp, bytes) = (self.next()?, self.next()?);
-            let entry = || Entry { stamp: Stamp(stamp.clone()), bytes: bytes.parse().unwrap_or_default() };
-            entries.push((!stamp.is_empty()).then(entry));
+            let (version, bytes) = (self.next()?, self.next()?);
+            let entry = || Entry { version: Version(version.clone()), bytes: bytes.parse().unwrap_or_default() };
+            entries.push((!version.is_empty()).then(entry));
         }
         Ok(entries)
     }
@@ -561,7 +562,7 @@ fn read_nodes(members: Vec<Value>) -> Vec<Node> {
         let (member, looked) = (text(pair.first()?)?, text(pair.get(1)?)?);
         let (writer, name) = member.split_once(' ')?;
         let (writer, name) = (writer.to_owned(), name.to_owned());
-        Some(Node { writer, name, looked: Timestamp::from_millis(looked.parse::<f64>().ok()? as u64) })
+        Some(Node { instance_id: writer, name, looked: Timestamp::from_millis(looked.parse::<f64>().ok()? as u64) })
     };
     members.chunks(2).filter_map(node).collect()
 }
@@ -571,7 +572,7 @@ fn read_stored_hash(slot: Slot, answer: Value) -> Result<Option<Stored>, RedisEr
     type Field = Option<Vec<u8>>;
     Ok(match redis::from_redis_value::<(Field, Field)>(unless_refused(answer)?) {
         Ok((None, None)) => None,
-        Ok((Some(stamp), value)) if is_stamp(&stamp) => Some(stored(slot, &stamp, value.unwrap_or_default())),
+        Ok((Some(version), value)) if is_stamp(&version) => Some(stored(slot, &version, value.unwrap_or_default())),
         _ => Some(stored(slot, NO_VALUE_OF_OURS.as_bytes(), Vec::new())),
     })
 }
@@ -603,8 +604,8 @@ fn unless_refused(answer: Value) -> Result<Value, RedisError> {
     }
 }
 
-fn stored(slot: Slot, stamp: &[u8], value: Vec<u8>) -> Stored {
-    Stored { slot, stamp: Stamp(String::from_utf8_lossy(stamp).into_owned()), value }
+fn stored(slot: Slot, version: &[u8], value: Vec<u8>) -> Stored {
+    Stored { slot, version: Version(String::from_utf8_lossy(version).into_owned()), value }
 }
 
 /// Stores a minute's version and value under a key, for a short time.
@@ -613,7 +614,7 @@ fn stage(minute: &Outgoing, key: &str) -> Cmd {
     set.arg(key);
     set.reserve_space_for_args([MOST_HEAD_BYTES + minute.value.len()]);
     let mut value = set.writer_for_next_arg();
-    for part in [minute.stamp.0.as_bytes(), b"\n", &minute.value] {
+    for part in [minute.version.0.as_bytes(), b"\n", &minute.value] {
         value.write_all(part).expect("writing to memory cannot fail");
     }
     drop(value);
@@ -622,8 +623,8 @@ fn stage(minute: &Outgoing, key: &str) -> Cmd {
 }
 
 /// Whether this could be a version that a server wrote.
-fn is_stamp(stamp: &[u8]) -> bool {
-    (1..=64).contains(&stamp.len()) && stamp.iter().all(|&byte| byte.is_ascii_alphanumeric() || byte == b'-')
+fn is_stamp(version: &[u8]) -> bool {
+    (1..=64).contains(&version.len()) && version.iter().all(|&byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -91,10 +91,10 @@ impl Asker {
     }
 
     /// A server that there is, at random.
-    fn anywhere(&self, dice: &mut fastrand::Rng) -> Option<usize> {
+    fn anywhere(&self, rng: &mut fastrand::Rng) -> Option<usize> {
         let addresses = self.addresses.read();
         let places: Vec<_> = (0..addresses.len()).filter(|&place| addresses[place].is_some()).collect();
-        dice.choice(places)
+        rng.choice(places)
     }
 
     /// Where a player asks now: behind a balancer that sends it elsewhere from time to time, so that it comes to a server
@@ -143,7 +143,7 @@ impl Crowd {
         let stop = Arc::new(AtomicBool::new(false));
         let task = |number: usize| {
             let (asker, habits, stop) = (asker.clone(), habits.clone(), Arc::clone(&stop));
-            let mut dice = fastrand::Rng::with_seed(habits.seed ^ number as u64);
+            let mut rng = fastrand::Rng::with_seed(habits.seed ^ number as u64);
             let pause = Duration::from_secs_f64(habits.connections as f64 / habits.requests_per_second);
             runtime.spawn(async move {
                 let mut ticks = tokio::time::interval(pause);
@@ -153,8 +153,8 @@ impl Crowd {
                 while !stop.load(Relaxed) {
                     let due = ticks.tick().await;
                     let due = asker.origin.now().saturating_sub(due.elapsed());
-                    let is_newcomer = !habits.newcomers.is_empty() && dice.u8(..100) < habits.newcomer_percent;
-                    let newcomer = is_newcomer.then(|| dice.usize(habits.newcomers.clone()));
+                    let is_newcomer = !habits.newcomers.is_empty() && rng.u8(..100) < habits.newcomer_percent;
+                    let newcomer = is_newcomer.then(|| rng.usize(habits.newcomers.clone()));
                     let Some(who) = newcomer.or_else(|| players.next()) else { return };
                     let place = asker.home(who, habits.stay);
                     asker.hear_as_due(who, place, due, "").await;
@@ -212,7 +212,7 @@ impl Surge {
         let first = fresh.load(Relaxed);
         let task = |number: u32| {
             let (asker, fresh, stop) = (asker.clone(), Arc::clone(fresh), Arc::clone(&stop));
-            let mut dice = fastrand::Rng::with_seed(41 ^ (u64::from(number) << 32) ^ first as u64);
+            let mut rng = fastrand::Rng::with_seed(41 ^ (u64::from(number) << 32) ^ first as u64);
             runtime.spawn(async move {
                 let mut visits = BinaryHeap::new();
                 let mut arrival = begun + pause * number / SURGE_CONNECTIONS;
@@ -230,7 +230,7 @@ impl Surge {
                         let Some(Reverse((due, visit))) = visits.pop() else { continue };
                         (due, Some(visit))
                     };
-                    let Some(place) = asker.anywhere(&mut dice) else { continue };
+                    let Some(place) = asker.anywhere(&mut rng) else { continue };
                     let token = match visit {
                         None => fresh.fetch_add(1, Relaxed),
                         Some(Visit::Player(token) | Visit::Retry(token)) => token,
@@ -238,9 +238,9 @@ impl Surge {
                     let (heard, _) = asker.hear_as_due(token, place, due, "").await;
                     let now = asker.origin.now();
                     let next = match (heard, visit) {
-                        (Heard::Admitted, _) => Some((every.mul_f64(0.5 + 0.5 * dice.f64()), Visit::Player(token))),
-                        (Heard::Rejected, None) if dice.bool() => {
-                            Some((Duration::from_millis(dice.u64(300..2000)), Visit::Retry(token)))
+                        (Heard::Admitted, _) => Some((every.mul_f64(0.5 + 0.5 * rng.f64()), Visit::Player(token))),
+                        (Heard::Rejected, None) if rng.bool() => {
+                            Some((Duration::from_millis(rng.u64(300..2000)), Visit::Retry(token)))
                         }
                         _ => None,
                     };

@@ -175,7 +175,7 @@ fn measure(rig: &Rig, processes: usize, clients: usize) -> serde_json::Value {
     let news = Mutex::new(Histogram::<u64>::new_with_bounds(1, 120_000, 3).expect("good bounds"));
     let mut members: Vec<_> =
         (0..processes).map(|place| Member::Process { place, check: bench.server(place).check }).collect();
-    let builder = Headcount::builder().max_active_users(X).capacity(CAPACITY).slots(SLOTS).length(SLOT * SLOTS);
+    let builder = Headcount::builder().max_active_users(X).capacity(CAPACITY).slots(SLOTS).window(SLOT * SLOTS);
     let builder = builder.secret(SECRET).sync_every(SYNC_EVERY);
     let without_http = Clients::start(rig.runtime.handle(), &url, clients, &builder);
     members.extend(without_http.headcounts.iter().cloned().map(Member::Client));
@@ -230,7 +230,7 @@ fn arrive(
     admitted: &AtomicU64,
     bench: &Bench,
 ) {
-    let mut dice = fastrand::Rng::with_seed(1);
+    let mut rng = fastrand::Rng::with_seed(1);
     let mut due = Instant::now();
     for token in 0.. {
         bench.pass(due.saturating_duration_since(Instant::now()));
@@ -238,7 +238,7 @@ fn arrive(
         if !arriving.load(Relaxed) {
             return;
         }
-        let place = dice.usize(..members.len());
+        let place = rng.usize(..members.len());
         if !members[place].admits(token, bench) {
             continue;
         }

@@ -58,7 +58,7 @@ const FAULTS: [Fault; 13] = [
 /// Plays for so long, with faults drawn from `seed`.
 pub fn soak(rig: &Rig, lasting: Duration, seed: u64) -> Finding {
     println!("seed {seed}, {}", humantime::format_duration(lasting));
-    let mut dice = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(seed);
     let mut bench = Bench::start(rig.runtime.handle(), Spec::default());
     bench.fill();
     let crowd = bench.crowd(1500.0);
@@ -68,9 +68,9 @@ pub fn soak(rig: &Rig, lasting: Duration, seed: u64) -> Finding {
     let begun = bench.origin.now();
     while bench.origin.now() < begun + lasting {
         let due = bench.origin.now() + EVERY;
-        let fault = FAULTS[dice.usize(..FAULTS.len())];
+        let fault = FAULTS[rng.usize(..FAULTS.len())];
         *injected.entry(fault).or_insert(0_u64) += 1;
-        strike(&mut bench, fault, &mut dice);
+        strike(&mut bench, fault, &mut rng);
         let back = bench.wait_until("all servers to be in step", |bench| (0..5).all(|place| bench.is_synced(place)));
         bench.origin.reunited();
         all.recovered(back);
@@ -97,9 +97,9 @@ pub fn soak(rig: &Rig, lasting: Duration, seed: u64) -> Finding {
     all
 }
 
-fn strike(bench: &mut Bench, fault: Fault, dice: &mut fastrand::Rng) {
-    let place = dice.usize(STAYING..5);
-    let lasting = Duration::from_millis(dice.u64(500..5000));
+fn strike(bench: &mut Bench, fault: Fault, rng: &mut fastrand::Rng) {
+    let place = rng.usize(STAYING..5);
+    let lasting = Duration::from_millis(rng.u64(500..5000));
     if !matches!(fault, Fault::Kill | Fault::Stop | Fault::Pause | Fault::ScriptFlush | Fault::Flush) {
         bench.origin.cut_off(0..5);
     }

@@ -2,11 +2,11 @@
 //! know fails the test, so that nothing is skipped in silence.
 #![allow(dead_code, unreachable_pub)] // Each test file uses some of it.
 
-use headcount::limit::policy::{Policy, Ticks, TwoWindows};
+use headcount::limit::policy::{PeriodicRefill, Policy, SlidingCounter};
 use headcount::limit::{
-    Answer, Ask, Because, Rate, Reservation, Verdict, classdojo, governor, guava_bursty, guava_warming_up, leaky_queue,
-    next_free_ticket, nginx, producer_consumer, redis_cell, resilience4j_atomic, resilience4j_semaphore, sliding_log,
-    uber, velocity, x_time_rate, yugabyte,
+    Answer, Ask, Rate, RefusalReason, Reservation, Verdict, classdojo, governor, guava_bursty, guava_warming_up,
+    leaky_queue, next_free_ticket, nginx, producer_consumer, redis_cell, resilience4j_atomic, resilience4j_semaphore,
+    sliding_log, uber, velocity, x_time_rate, yugabyte,
 };
 use serde_json::Value;
 use std::collections::HashMap;
@@ -192,9 +192,9 @@ impl<'a, S: Store> Replay<'a, S> {
             if let Some(used) = step.expect["blockedDueToCount"].as_bool() {
                 let soon = step.expect["blockedDueToMinDifference"].as_bool().unwrap();
                 let because = match (used, soon) {
-                    (true, true) => Some(Because::UsedAndTooSoon),
-                    (true, false) => Some(Because::Used),
-                    (false, true) => Some(Because::TooSoon),
+                    (true, true) => Some(RefusalReason::UsedAndTooSoon),
+                    (true, false) => Some(RefusalReason::Used),
+                    (false, true) => Some(RefusalReason::TooSoon),
                     (false, false) => None,
                 };
                 self.check("because", answer.because(), because, &step);
@@ -289,7 +289,7 @@ impl<'a, S: Store> Replay<'a, S> {
                 keys.push(key);
                 let answer = self.ask(limiter, key, Ask::permits(step.op["n"].as_u64().unwrap_or(1)));
                 if step.expect["error"] == "insufficient_capacity" {
-                    self.check("because", answer.because(), Some(Because::AboveCapacity), &step);
+                    self.check("because", answer.because(), Some(RefusalReason::AboveCapacity), &step);
                     self.check("max", answer.limit, step.expect["max"].as_u64().unwrap(), &step);
                     continue;
                 }
@@ -318,7 +318,7 @@ impl<'a, S: Store> Replay<'a, S> {
                 self.check("waits at least", answer.wait() >= least, true, &step);
             } else if let Some(permits) = step.op["until_n_ready"].as_u64() {
                 let answer = self.ask(limiter, "k", Ask::permits(permits).max_wait(FOREVER));
-                self.check("because", answer.because(), Some(Because::AboveCapacity), &step);
+                self.check("because", answer.because(), Some(RefusalReason::AboveCapacity), &step);
             } else {
                 self.unknown(&step);
             }
@@ -548,7 +548,7 @@ impl<'a, S: Store> Replay<'a, S> {
                 self.check("limited", !answer.is_allowed(), step.expect["limited"].as_bool().unwrap(), &step);
                 self.check("remaining", answer.remaining, step.expect["remaining"].as_u64().unwrap(), &step);
                 let reset = step.expect["reset_after_ms"].as_u64().unwrap();
-                self.check("reset", answer.full_in, Duration::from_millis(reset), &step);
+                self.check("reset", answer.reset_after, Duration::from_millis(reset), &step);
                 let retry = answer.retry().map_or(-1, |retry| retry.as_millis() as i64);
                 self.check("retry", retry, step.expect["retry_after_ms"].as_i64().unwrap(), &step);
             } else if let Some(arguments) = step.op["cl_throttle"].as_array() {
@@ -573,7 +573,7 @@ impl<'a, S: Store> Replay<'a, S> {
                         answer.limit as i64,
                         answer.remaining as i64,
                         answer.retry().map_or(-1, |retry| retry.as_secs() as i64),
-                        answer.full_in.as_secs() as i64,
+                        answer.reset_after.as_secs() as i64,
                     ];
                     let reply: Vec<_> = reply.iter().map(|number| number.as_i64().unwrap()).collect();
                     self.check("reply", found.to_vec(), reply, &step);
@@ -669,7 +669,7 @@ impl<'a, S: Store> Replay<'a, S> {
                 }
             } else if step.op.get("shutdown").is_some() {
                 let limit = config["limit"].as_u64().unwrap();
-                self.store.change(limiter.unwrap(), self.now, Ticks::new(0, period).capacity(limit).into());
+                self.store.change(limiter.unwrap(), self.now, PeriodicRefill::new(0, period).capacity(limit).into());
             } else if let Some(limit) = step.op["set_limit"].as_u64() {
                 self.store.change(limiter.unwrap(), self.now, policy(limit).into());
             } else if step.op.get("reserve").is_some() || step.op.get("create_and_drop").is_some() {
@@ -687,7 +687,7 @@ impl<'a, S: Store> Replay<'a, S> {
             return self.elsewhere();
         };
         let limit = self.config("limit").unwrap_or(1_000_000);
-        let limiter = self.store.add(TwoWindows::new(limit, window).into());
+        let limiter = self.store.add(SlidingCounter::new(limit, window).into());
         let shift = match self.config("prev") {
             None => Duration::ZERO,
             Some(previous) => {

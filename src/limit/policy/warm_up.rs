@@ -165,7 +165,7 @@ impl Arithmetic for WarmUp {
             remaining: if wait > 0 { 0 } else { (at.stored as u64).saturating_add(1).min(limit) },
             available: at.stored,
             next_in: wait,
-            full_in: wait.saturating_add(refill.ceil() as u64).min(NEVER - 1),
+            reset_after: wait.saturating_add(refill.ceil() as u64).min(NEVER - 1),
         }
     }
 

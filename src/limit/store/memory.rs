@@ -273,7 +273,7 @@ impl Memory {
     }
 
     /// A handle that asks for the same keys with another burst: nginx's locations that share a zone, or tiers of users. Both
-    /// policies must be [`Tat`](crate::limit::policy::Tat) of one rate, since what one charges is what the other reads. A
+    /// policies must be [`Gcra`](crate::limit::policy::Gcra) of one rate, since what one charges is what the other reads. A
     /// later `change` does not concern the handle.
     ///
     /// ```

@@ -6,9 +6,9 @@
 //! # Source
 //! Shrey Agarwal, "Rate Limiting in Distributed System Using Mysql for high cardinality".
 
-use super::sql::{CONNECTIONS, INSTALL_WITHIN, Patience, SqlError, WITHIN, stored_key};
+use super::sql::{CONNECTIONS, Deadline, INSTALL_WITHIN, SqlError, WITHIN, stored_key};
 use crate::config::Secret;
-use crate::limit::answer::{Answer, AnsweredBy, Because, Reservation, Verdict};
+use crate::limit::answer::{Answer, AnsweredBy, RefusalReason, Reservation, Verdict};
 use crate::limit::ask::{Ask, Cost, Mode};
 use crate::store_error::StoreError;
 use mysql_async::prelude::Queryable;
@@ -199,10 +199,10 @@ impl Mysql {
     /// [`SqlError::NewerSchema`]; [`SqlError::NameTaken`] if there is a `check_velocity` of somebody else's, which is left
     /// alone; [`SqlError::Store`]. It may take up to 30 s if somebody else is at it.
     pub async fn install(&self) -> Result<(), SqlError> {
-        let patience = Patience::new(INSTALL_WITHIN);
-        let mut lease = self.pool.lease(&patience).await?;
+        let deadline = Deadline::new(INSTALL_WITHIN);
+        let mut lease = self.pool.lease(&deadline).await?;
         // The connection ends with it, and the lock with the connection, whatever went wrong.
-        patience.wait_for("end of the installation", install(lease.conn())).await?
+        deadline.wait_for("end of the installation", install(lease.conn())).await?
     }
 
     /// Creates a zone, or changes its limit: `rate` permits in any `window` of whole seconds. What was counted stays
@@ -306,11 +306,11 @@ impl Mysql {
 
     /// Runs something, again if others came in its way, or if the connection turns out to have been lost meanwhile.
     async fn run<A, T>(&self, about: A, work: Work<A, T>) -> Result<T, SqlError> {
-        let mut patience = Patience::new(self.within);
+        let mut deadline = Deadline::new(self.within);
         let mut lost_one = false;
         loop {
-            let mut lease = self.pool.lease(&patience).await?;
-            let error = match patience.wait_for("answer", work(lease.conn(), &about)).await? {
+            let mut lease = self.pool.lease(&deadline).await?;
+            let error = match deadline.wait_for("answer", work(lease.conn(), &about)).await? {
                 Ok(done) => {
                     lease.give_back();
                     return Ok(done);
@@ -329,7 +329,7 @@ impl Mysql {
                     lease.give_back();
                 }
                 if again {
-                    patience.pause(classify(&error)).await?;
+                    deadline.pause(classify(&error)).await?;
                     continue;
                 }
             }
@@ -365,16 +365,16 @@ struct Open {
 }
 
 impl Pool {
-    async fn lease(self: &Arc<Self>, patience: &Patience) -> Result<Lease, StoreError> {
+    async fn lease(self: &Arc<Self>, deadline: &Deadline) -> Result<Lease, StoreError> {
         let free = Arc::clone(&self.free).acquire_owned();
-        let slot = patience.wait_for("free connection", free).await?;
+        let slot = deadline.wait_for("free connection", free).await?;
         let slot = slot.map_err(|_| StoreError::unavailable("the store is closed"))?;
         let idle = self.idle.lock().pop();
         let open = match idle {
             Some(open) => open,
             None => {
                 let counted = Arc::clone(&self.open);
-                let connected = patience.wait_for("connection", Conn::new(self.opts.clone())).await;
+                let connected = deadline.wait_for("connection", Conn::new(self.opts.clone())).await;
                 Open { conn: connected?.map_err(|error| classify(&error))?, _counted: counted }
             }
         };
@@ -741,9 +741,9 @@ impl Found {
         let above_capacity = matches!(cost, Cost::Permits(permits) if permits > self.rate);
         let verdict = match (self.blocked, above_capacity) {
             (false, _) => Verdict::Now,
-            (true, true) => Verdict::Refused { retry: None, because: Because::AboveCapacity },
+            (true, true) => Verdict::Refused { retry: None, because: RefusalReason::AboveCapacity },
             (true, false) => {
-                Verdict::Refused { retry: self.room_after.map(|at| self.until_gone(at)), because: Because::Used }
+                Verdict::Refused { retry: self.room_after.map(|at| self.until_gone(at)), because: RefusalReason::Used }
             }
         };
         let remaining = self.rate.saturating_sub(self.held);
@@ -753,7 +753,7 @@ impl Found {
             remaining,
             available: self.rate as f64 - self.held as f64,
             next_in: self.next_after.map_or(Duration::ZERO, |at| self.until_gone(at)),
-            full_in: self.last.map_or(Duration::ZERO, |at| self.until_gone(at)),
+            reset_after: self.last.map_or(Duration::ZERO, |at| self.until_gone(at)),
             answered_by: AnsweredBy::Store,
             transaction: self.transaction,
             reservation: Reservation::default(),

@@ -1,14 +1,14 @@
 //! The store in PostgreSQL, or YugabyteDB: token buckets that a fleet shares, decided by the server in one statement.
 //!
-//! The *exact* form is the arithmetic of [`Tat`] in SQL: the row is locked, the server's clock is read once, and the state
-//! that was found comes back, so that the answer is worded by the same code as the memory store's. The *faithful* form is
+//! The *exact* form is the arithmetic of [`Gcra`] in SQL: the row is locked, the server's clock is read once, and the state
+//! that was found comes back, so that the answer is worded by the same code as the memory store's. The *as_published* form is
 //! the function published for YugabyteDB, with its quirks; see `sql/postgres/` for both.
 
-use super::sql::{CONNECTIONS, INSTALL_WITHIN, MAX_NAME, Patience, SqlError, WITHIN, stored_key};
+use super::sql::{CONNECTIONS, Deadline, INSTALL_WITHIN, MAX_NAME, SqlError, WITHIN, stored_key};
 use crate::config::Secret;
-use crate::limit::answer::{Answer, AnsweredBy, Because, Reservation, Verdict};
+use crate::limit::answer::{Answer, AnsweredBy, RefusalReason, Reservation, Verdict};
 use crate::limit::ask::{Ask, Cost, Mode};
-use crate::limit::policy::{Arithmetic, OnStepBack, Paid, Policy, Question, Start, Tat};
+use crate::limit::policy::{Arithmetic, Gcra, OnStepBack, Paid, Policy, Question, Start};
 use crate::limit::rate::Rate;
 use crate::limit::{nanos, yugabyte};
 use crate::store_error::StoreError;
@@ -28,7 +28,7 @@ const VERSION: i32 = 3;
 /// What installs it, and mends what is missing of it.
 const SCHEMA: [&str; 4] = [
     include_str!("../../../sql/postgres/schema.sql"),
-    include_str!("../../../sql/postgres/told_under.sql"),
+    include_str!("../../../sql/postgres/convert_state.sql"),
     include_str!("../../../sql/postgres/ask.sql"),
     include_str!("../../../sql/postgres/rate_limiting_token_bucket_request.sql"),
 ];
@@ -37,7 +37,7 @@ const SCHEMA: [&str; 4] = [
 const IS_COMPLETE: &str = "select to_regclass('headcount.buckets') is not null \
     and to_regclass('headcount.rate_limiting_token_bucket') is not null \
     and to_regclass('headcount.purge_place') is not null \
-    and to_regprocedure('headcount.told_under(bigint, bigint, bigint, bigint, bigint, bigint, bigint)') is not null \
+    and to_regprocedure('headcount.convert_state(bigint, bigint, bigint, bigint, bigint, bigint, bigint)') is not null \
     and to_regprocedure('headcount.ask(bytea, bigint, bigint, bigint, bigint, boolean, bigint)') is not null \
     and to_regprocedure('headcount.rate_limiting_token_bucket_request(bytea, bigint, bigint, boolean, bigint)') is not null";
 
@@ -89,10 +89,10 @@ type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, tokio_postgres::Erro
 ///   conflict is not waited for but reported (40001), also to the exact form. Both forms try again, so answers stay right;
 ///   a hot key costs more attempts.
 /// - Releases built on PostgreSQL 11 give `extract(epoch ..)` as double precision, not numeric. The exact form reads
-///   microseconds from it, which double precision holds; the faithful form rounds a half to the even neighbour there:
+///   microseconds from it, which double precision holds; the as_published form rounds a half to the even neighbour there:
 ///   [`Rounding::HalfEven`].
 /// - [`install`](Self::install) takes an advisory lock, which older releases lack: run the four files that define the
-///   schema, `sql/postgres/{schema,told_under,ask,rate_limiting_token_bucket_request}.sql`, and insert the version (3) by
+///   schema, `sql/postgres/{schema,convert_state,ask,rate_limiting_token_bucket_request}.sql`, and insert the version (3) by
 ///   hand there.
 ///
 /// # Behind a pooler
@@ -203,15 +203,15 @@ impl Postgres {
     /// # Errors
     /// [`SqlError::NewerSchema`]; [`SqlError::Store`]. It may take up to 30 s if somebody else is at it.
     pub async fn install(&self) -> Result<(), SqlError> {
-        let patience = Patience::new(INSTALL_WITHIN);
-        let mut lease = self.connect(&patience).await?;
-        let installed = patience.wait_for("end of the installation", install(lease.client())).await?;
+        let deadline = Deadline::new(INSTALL_WITHIN);
+        let mut lease = self.connect(&deadline).await?;
+        let installed = deadline.wait_for("end of the installation", install(lease.client())).await?;
         // Whatever went wrong in the middle of a transaction, the connection is not used again.
         installed.map(|()| lease.give_back())
     }
 
     /// Buckets of the exact form for keys that may be granted `rate`, and at once what comes in `window`. With
-    /// [`Bucket::faithful`], those of the published function.
+    /// [`Bucket::as_published`], those of the published function.
     ///
     /// # Errors
     /// [`SqlError::Policy`] if the rate is zero.
@@ -221,7 +221,7 @@ impl Postgres {
         Ok(bucket)
     }
 
-    /// Buckets of any policy [`Tat`] that is paid before, full at the start, and does not recount time:
+    /// Buckets of any policy [`Gcra`] that is paid before, full at the start, and does not recount time:
     /// [`token_bucket`](crate::limit::token_bucket), [`leaky_bucket`](crate::limit::leaky_bucket),
     /// [`leaky_queue`](crate::limit::leaky_queue) and their like.
     ///
@@ -230,8 +230,8 @@ impl Postgres {
     ///
     /// # Errors
     /// [`SqlError::NotHere`] for another policy, [`SqlError::Policy`] for one that makes no sense.
-    pub fn bucket(&self, policy: Tat) -> Result<Bucket, SqlError> {
-        Policy::Tat(policy.clone()).check()?;
+    pub fn bucket(&self, policy: Gcra) -> Result<Bucket, SqlError> {
+        Policy::Gcra(policy.clone()).check()?;
         match &policy {
             tat if tat.paid != Paid::Before => return Err(SqlError::NotHere("this one is paid after")),
             tat if tat.start != Start::Full => return Err(SqlError::NotHere("this one starts empty")),
@@ -247,7 +247,7 @@ impl Postgres {
 
     /// Forgets at most so many keys of the exact form that would be answered like new ones, and returns how many it forgot.
     /// Without it the table keeps a row for every key there ever was; `headcount serve` calls it all the time. Rows of the
-    /// faithful form stay: they do not say when they are full.
+    /// as_published form stay: they do not say when they are full.
     ///
     /// Looks at 1,000 rows in a statement, from where the last purge ended to the end of the table, and then from its
     /// beginning. Several may purge at once: they share the work, and one that meets another ends.
@@ -284,8 +284,8 @@ impl Postgres {
         self.pool.status().size
     }
 
-    async fn connect(&self, patience: &Patience) -> Result<Lease, StoreError> {
-        let connected = patience.wait_for("free connection", self.pool.get()).await?;
+    async fn connect(&self, deadline: &Deadline) -> Result<Lease, StoreError> {
+        let connected = deadline.wait_for("free connection", self.pool.get()).await?;
         connected.map(Lease::of).map_err(|error| match error {
             PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => classify(&error),
             error => StoreError::unavailable(error),
@@ -294,11 +294,11 @@ impl Postgres {
 
     /// Runs something, again if others came in its way, or if the connection turns out to have been lost meanwhile.
     async fn run<A, T>(&self, about: A, work: Work<A, T>) -> Result<T, SqlError> {
-        let mut patience = Patience::new(self.within);
+        let mut deadline = Deadline::new(self.within);
         let mut lost_one = false;
         loop {
-            let mut lease = self.connect(&patience).await?;
-            let error = match patience.wait_for("answer", work(lease.client(), &about)).await? {
+            let mut lease = self.connect(&deadline).await?;
+            let error = match deadline.wait_for("answer", work(lease.client(), &about)).await? {
                 Ok(done) => {
                     lease.give_back();
                     return Ok(done);
@@ -314,7 +314,7 @@ impl Postgres {
             }
             if code.is_some_and(is_clash) {
                 lease.give_back();
-                patience.pause(classify(&error)).await?;
+                deadline.pause(classify(&error)).await?;
                 continue;
             }
             if code == Some(&SqlState::QUERY_CANCELED) {
@@ -394,10 +394,10 @@ async fn install(client: &mut Object) -> Result<(), SqlError> {
 /// let store = Postgres::open("postgres://limits:secret@db.internal/app")?;
 /// let bucket = store.yugabyte(Rate::per_second(2), Duration::from_secs(60))?;
 /// assert_eq!(bucket.form(), Form::Exact);
-/// let as_published = bucket.faithful(Rounding::HalfAway)?;
+/// let as_published = bucket.as_published(Rounding::HalfAway)?;
 /// assert_eq!(as_published.form(), Form::Faithful(Rounding::HalfAway));
 /// // The published function counts in whole tokens per second.
-/// assert!(store.yugabyte(Rate::per_minute(5), Duration::from_secs(60))?.faithful(Rounding::HalfAway).is_err());
+/// assert!(store.yugabyte(Rate::per_minute(5), Duration::from_secs(60))?.as_published(Rounding::HalfAway).is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -415,7 +415,7 @@ pub enum Form {
 /// use headcount::limit::{Ask, Rate, Rounding};
 /// use std::time::Duration;
 /// for (rounding, is_allowed) in [(Rounding::HalfAway, false), (Rounding::HalfEven, true)] {
-///     let bucket = store.yugabyte(Rate::per_second(1), Duration::from_secs(10))?.faithful(rounding)?;
+///     let bucket = store.yugabyte(Rate::per_second(1), Duration::from_secs(10))?.as_published(rounding)?;
 ///     bucket.at(Duration::from_secs(60)).set("alice", 0).await?;
 ///     // Half a token has come, and one is taken: -½ is rounded to -1, or to 0.
 ///     let answer = bucket.at(Duration::from_millis(60_500)).ask("alice", Ask::ONE).await?;
@@ -451,7 +451,7 @@ pub enum Rounding {
 #[derive(Debug, Clone)]
 pub struct Bucket {
     store: Postgres,
-    policy: Tat,
+    policy: Gcra,
     window: Duration,
     form: Form,
     name: Arc<str>,
@@ -486,7 +486,7 @@ impl Bucket {
     ///
     /// # Errors
     /// [`SqlError::NotWhole`] unless the rate is a whole number per second and the window one of seconds.
-    pub fn faithful(mut self, rounding: Rounding) -> Result<Self, SqlError> {
+    pub fn as_published(mut self, rounding: Rounding) -> Result<Self, SqlError> {
         published(self.policy.rate, self.window)?;
         self.form = Form::Faithful(rounding);
         Ok(self)
@@ -501,7 +501,7 @@ impl Bucket {
     ///
     /// # Errors
     /// [`SqlError::Store`]; after a timeout it is unknown whether the permits were taken. [`SqlError::OnlyOne`] and
-    /// [`SqlError::NoWaiting`] from the faithful form.
+    /// [`SqlError::NoWaiting`] from the as_published form.
     ///
     /// # Cost
     /// One statement, in one round trip. What is granted holds a row lock until the server has written it; a refusal takes no
@@ -513,7 +513,7 @@ impl Bucket {
     /// Takes a reservation back whose turn has not come. What was promised to later ones stays promised.
     ///
     /// # Errors
-    /// [`SqlError::Store`]; [`SqlError::OnlyOne`] from the faithful form, which gives nothing back.
+    /// [`SqlError::Store`]; [`SqlError::OnlyOne`] from the as_published form, which gives nothing back.
     pub async fn cancel(&self, key: impl AsRef<[u8]>, reservation: &Reservation) -> Result<(), SqlError> {
         self.given_back(key.as_ref(), Back::Reservation(*reservation), None).await
     }
@@ -521,7 +521,7 @@ impl Bucket {
     /// Gives permits back, never above the limit.
     ///
     /// # Errors
-    /// [`SqlError::Store`]; [`SqlError::OnlyOne`] from the faithful form, which gives nothing back.
+    /// [`SqlError::Store`]; [`SqlError::OnlyOne`] from the as_published form, which gives nothing back.
     pub async fn refund(&self, key: impl AsRef<[u8]>, permits: u64) -> Result<(), SqlError> {
         self.given_back(key.as_ref(), Back::Permits(permits), None).await
     }
@@ -543,7 +543,7 @@ impl Bucket {
     }
 
     /// Puts a key where it has so many permits: for migrating from another limiter. To the exact form what is below zero is
-    /// a debt, and what is above the limit is the limit; to the faithful form it is the number in the row.
+    /// a debt, and what is above the limit is the limit; to the as_published form it is the number in the row.
     ///
     /// # Errors
     /// [`SqlError::Store`].
@@ -573,7 +573,7 @@ impl Bucket {
     }
 
     async fn ask_exact(&self, id: Vec<u8>, ask: Ask, at: Option<Duration>) -> Result<Answer, SqlError> {
-        let mut question = Policy::Tat(self.policy.clone()).question(ask);
+        let mut question = Policy::Gcra(self.policy.clone()).question(ask);
         question.max_wait = question.max_wait.min(MOST_NANOS);
         let limit = self.policy.limit;
         let (permits, possible) = match question.cost {
@@ -662,7 +662,7 @@ impl Bucket {
                     Back::Reservation(reservation) => policy.cancel(&mut state, now, reservation),
                     Back::Permits(permits) => policy.refund(&mut state, now, *permits),
                 }
-                let (tat, as_of) = Tat::parts(&state);
+                let (tat, as_of) = Gcra::parts(&state);
                 let update = "update headcount.buckets \
                               set tat = $2, as_of = $3, span_ns = $4, interval_ns = $5 where id = $1";
                 transaction.execute(update, &[id, &bigint(tat), &bigint(as_of), &span, &interval]).await?;
@@ -809,9 +809,9 @@ fn faithful_answer(left: i64, refill: i64, window: i64, rounding: Rounding) -> A
     };
     let next_in = wait_until_granted(left);
     let verdict =
-        if left >= 0 { Verdict::Now } else { Verdict::Refused { retry: Some(next_in), because: Because::Used } };
+        if left >= 0 { Verdict::Now } else { Verdict::Refused { retry: Some(next_in), because: RefusalReason::Used } };
     let missing = i128::from(capacity - left).max(0) * 1_000_000;
-    let full_in = u64::try_from((missing + i128::from(refill) - 1) / i128::from(refill)).unwrap_or(u64::MAX);
+    let reset_after = u64::try_from((missing + i128::from(refill) - 1) / i128::from(refill)).unwrap_or(u64::MAX);
     Answer {
         verdict,
         // After a pause one more passes than the capacity.
@@ -819,7 +819,7 @@ fn faithful_answer(left: i64, refill: i64, window: i64, rounding: Rounding) -> A
         remaining: u64::try_from(left).unwrap_or(0),
         available: left as f64,
         next_in,
-        full_in: Duration::from_micros(full_in),
+        reset_after: Duration::from_micros(reset_after),
         answered_by: AnsweredBy::Store,
         transaction: None,
         reservation: Reservation::default(),
@@ -827,7 +827,7 @@ fn faithful_answer(left: i64, refill: i64, window: i64, rounding: Rounding) -> A
 }
 
 /// The policy as the exact form's functions take it: span and interval, nanoseconds.
-fn terms(policy: &Tat) -> (i64, i64) {
+fn terms(policy: &Gcra) -> (i64, i64) {
     let interval = bigint(policy.interval);
     (bigint(policy.span), if policy.rate.is_zero() { -interval } else { interval })
 }

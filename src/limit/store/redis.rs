@@ -58,26 +58,26 @@ const DENY_CACHE: usize = 10_000;
 pub struct Redis {
     shared: Arc<Shared>,
     /// In place of the shared policy, on the handles that [`Redis::under`] makes.
-    own: Option<Arc<Terms>>,
+    own: Option<Arc<AdmitOptions>>,
 }
 
 struct Shared {
     connection: RedisConnection,
     namespace: String,
     name: String,
-    terms: RwLock<Arc<Terms>>,
+    terms: RwLock<Arc<AdmitOptions>>,
     time_limit: Duration,
     denied: Denied,
     clock: Arc<dyn Clock>,
 }
 
 /// A policy, and how the script is told of it.
-struct Terms {
+struct AdmitOptions {
     policy: Policy,
     text: String,
 }
 
-impl Terms {
+impl AdmitOptions {
     fn new<P>(policy: P) -> Result<Self, PolicyError>
     where
         P: TryInto<Policy>,
@@ -106,7 +106,7 @@ impl Terms {
 pub struct RedisBuilder {
     connection: RedisConnection,
     name: String,
-    terms: Result<Terms, PolicyError>,
+    terms: Result<AdmitOptions, PolicyError>,
     namespace: String,
     time_limit: Duration,
     deny_cache: usize,
@@ -200,7 +200,7 @@ impl Redis {
         RedisBuilder {
             connection: connection.clone(),
             name: name.into(),
-            terms: Terms::new(policy),
+            terms: AdmitOptions::new(policy),
             namespace: "default".into(),
             time_limit: TIME_LIMIT,
             deny_cache: DENY_CACHE,
@@ -257,7 +257,7 @@ impl Redis {
         P: TryInto<Policy>,
         P::Error: Into<PolicyError>,
     {
-        let terms = Arc::new(Terms::new(policy)?);
+        let terms = Arc::new(AdmitOptions::new(policy)?);
         *self.shared.terms.write() = terms;
         self.shared.denied.clear();
         Ok(())
@@ -273,7 +273,7 @@ impl Redis {
         P: TryInto<Policy>,
         P::Error: Into<PolicyError>,
     {
-        let terms = Terms::new(policy)?;
+        let terms = AdmitOptions::new(policy)?;
         if !terms.policy.shares_keys_with(&self.shared.terms.read().policy) {
             return Err(PolicyError::OtherKind);
         }
@@ -376,7 +376,7 @@ impl Redis {
     }
 
     /// The policy in force, and how the script is told of it.
-    fn terms(&self) -> (Arc<Terms>, String) {
+    fn terms(&self) -> (Arc<AdmitOptions>, String) {
         let home = Arc::clone(&self.shared.terms.read());
         match &self.own {
             None => (Arc::clone(&home), home.text.clone()),
@@ -514,9 +514,9 @@ impl<'a> RedisView<'a> {
         }
         let Cost::Permits(cost) = ask.cost else { return None };
         let max_wait = match policy {
-            Policy::Log(log) if log.records_refusals => return None,
+            Policy::SlidingLog(log) if log.records_refusals => return None,
             // Its refusals do not depend on it.
-            Policy::TwoWindows(_) => Duration::ZERO,
+            Policy::SlidingCounter(_) => Duration::ZERO,
             _ => Duration::from_nanos(policy.question(ask).max_wait),
         };
         Some(Asked { cost, max_wait })

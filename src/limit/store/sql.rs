@@ -145,7 +145,7 @@ pub(crate) const WITHIN: Duration = Duration::from_secs(1);
 pub(crate) const INSTALL_WITHIN: Duration = Duration::from_secs(30);
 
 /// The time that one call has, waiting for a connection and all attempts included.
-pub(crate) struct Patience {
+pub(crate) struct Deadline {
     within: Duration,
     until: Instant,
     pause: Duration,
@@ -154,7 +154,7 @@ pub(crate) struct Patience {
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-impl Patience {
+impl Deadline {
     pub(crate) fn new(within: Duration) -> Self {
         Self { within, until: Instant::now() + within, pause: FIRST_PAUSE }
     }

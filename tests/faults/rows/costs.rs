@@ -58,7 +58,7 @@ pub fn redis_costs_50_clients_the_same(rig: &Rig) -> Finding {
     let (slot, slots) = (10 * SECOND, 6);
     let (servers, sync_every) = if rig.full { (50, SECOND) } else { (4, SECOND / 20) };
     let builder = Headcount::builder().max_active_users(60_000).capacity(1 << 16);
-    let builder = builder.slots(slots).length(slot * slots).secret(SECRET).sync_every(sync_every);
+    let builder = builder.slots(slots).window(slot * slots).secret(SECRET).sync_every(sync_every);
     let redis = Redis::start();
     let clients = Clients::start(rig.runtime.handle(), &redis.url(), servers, &builder);
     clients.wait_until_in_step();
@@ -163,9 +163,9 @@ impl Fleet for InProcess {
 
     fn asked(&self, newcomers: Range<usize>, per_second: f64) -> Box<dyn Any> {
         let (headcounts, tally) = (self.clients.headcounts.clone(), Arc::clone(&self.tally));
-        Box::new(Asking::start(newcomers, per_second, move |token, dice| {
-            let token = if dice.f64() * per_second < NEWCOMERS_PER_SECOND { token } else { dice.usize(PLAYERS) };
-            let decision = headcounts[dice.usize(..headcounts.len())].admit(format!("token-{token}"));
+        Box::new(Asking::start(newcomers, per_second, move |token, rng| {
+            let token = if rng.f64() * per_second < NEWCOMERS_PER_SECOND { token } else { rng.usize(PLAYERS) };
+            let decision = headcounts[rng.usize(..headcounts.len())].admit(format!("token-{token}"));
             tally[usize::from(!decision.is_admitted())].fetch_add(1, Relaxed);
         }))
     }
@@ -183,7 +183,7 @@ impl Asking {
         let over = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&over);
         let thread = thread::spawn(move || {
-            let mut dice = fastrand::Rng::with_seed(24);
+            let mut rng = fastrand::Rng::with_seed(24);
             let began = Instant::now();
             for (asked, token) in tokens.enumerate() {
                 let due = Duration::from_secs_f64(asked as f64 / per_second);
@@ -196,7 +196,7 @@ impl Asking {
                 if seen.load(Relaxed) {
                     return;
                 }
-                ask(token, &mut dice);
+                ask(token, &mut rng);
             }
         });
         Self { over, thread: Some(thread) }

@@ -36,17 +36,17 @@ pub fn requests_make_no_sense(rig: &Rig) -> Finding {
     }
     let check = server.check;
     let fuzz = |seed: u64| {
-        let mut dice = fastrand::Rng::with_seed(seed);
+        let mut rng = fastrand::Rng::with_seed(seed);
         let mut found = Finding::default();
         let mut answered = 0;
         let mut left = in_all / 4;
         while left > 0 {
             // Requests with a legal frame come by the dozen; of the others only the first can be answered.
-            let legal = dice.u8(..10) > 0;
+            let legal = rng.u8(..10) > 0;
             let most = if legal { BATCH.min(left) } else { 1 };
             let mut requests = Vec::<Vec<u8>>::new();
             while requests.len() < most && !requests.last().is_some_and(|last| ends_connection(last)) {
-                requests.push(if legal { odd(&mut dice) } else { broken(&mut dice) });
+                requests.push(if legal { odd(&mut rng) } else { broken(&mut rng) });
             }
             let batch = requests.len();
             left -= batch;
@@ -115,7 +115,7 @@ fn named() -> Vec<(&'static str, Vec<u8>, Vec<u16>)> {
 }
 
 /// A request that is legal HTTP, and strange otherwise.
-fn odd(dice: &mut fastrand::Rng) -> Vec<u8> {
+fn odd(rng: &mut fastrand::Rng) -> Vec<u8> {
     const METHODS: [&str; 8] = ["GET", "POST", "HEAD", "OPTIONS", "DELETE", "PATCH", "PROPFIND", "x"];
     const PATHS: [&str; 10] = [
         "/v1/check",
@@ -146,44 +146,44 @@ fn odd(dice: &mut fastrand::Rng) -> Vec<u8> {
     const BEGINNINGS: [&str; 9] =
         ["", "Bearer ", "bearer\t", "Basic ", "session=", "session=a; session=", "text/html;q=", "::1, ", "websocket"];
     const BODIES: [&[u8]; 7] = [b"", b"", b"[]", b"[\"a\"]", b"{\"a\":", b"\xff\xfe", b"[[[[[[[["];
-    let mut request = format!("{} {} HTTP/1.1\r\nHost: x\r\n", pick(dice, &METHODS), pick(dice, &PATHS)).into_bytes();
-    for _ in 0..dice.usize(..5) {
-        request.extend_from_slice(format!("{}: {}", pick(dice, &NAMES), pick(dice, &BEGINNINGS)).as_bytes());
-        let length = match dice.u8(..20) {
-            0 => dice.usize(4000..5000),
+    let mut request = format!("{} {} HTTP/1.1\r\nHost: x\r\n", pick(rng, &METHODS), pick(rng, &PATHS)).into_bytes();
+    for _ in 0..rng.usize(..5) {
+        request.extend_from_slice(format!("{}: {}", pick(rng, &NAMES), pick(rng, &BEGINNINGS)).as_bytes());
+        let length = match rng.u8(..20) {
+            0 => rng.usize(4000..5000),
             1..=4 => 0,
-            _ => dice.usize(..40),
+            _ => rng.usize(..40),
         };
         // Any byte that a header's value may have.
         request
-            .extend((0..length).map(|_| Some(dice.u8(..)).filter(|byte| *byte >= 32 && *byte != 127).unwrap_or(b'\t')));
+            .extend((0..length).map(|_| Some(rng.u8(..)).filter(|byte| *byte >= 32 && *byte != 127).unwrap_or(b'\t')));
         request.extend_from_slice(b"\r\n");
     }
-    let body = pick(dice, &BODIES);
+    let body = pick(rng, &BODIES);
     if !body.is_empty() {
-        let kind = pick(dice, &["application/json", "text/plain", "application/json; charset=\"x"]);
+        let kind = pick(rng, &["application/json", "text/plain", "application/json; charset=\"x"]);
         request.extend_from_slice(format!("Content-Type: {kind}\r\nContent-Length: {}\r\n", body.len()).as_bytes());
     }
     [&request, &b"\r\n"[..], body].concat()
 }
 
 /// The same with some bytes changed, left out or doubled.
-fn broken(dice: &mut fastrand::Rng) -> Vec<u8> {
-    let mut request = odd(dice);
-    for _ in 0..dice.usize(1..8) {
-        let place = dice.usize(..request.len().max(1));
-        match dice.u8(..4) {
-            0 if place < request.len() => request[place] = dice.u8(..),
+fn broken(rng: &mut fastrand::Rng) -> Vec<u8> {
+    let mut request = odd(rng);
+    for _ in 0..rng.usize(1..8) {
+        let place = rng.usize(..request.len().max(1));
+        match rng.u8(..4) {
+            0 if place < request.len() => request[place] = rng.u8(..),
             1 if place < request.len() => _ = request.remove(place),
-            2 => request.insert(place, *pick(dice, &[&0, &b'\r', &b'\n', &b':', &b' ', &0xff])),
+            2 => request.insert(place, *pick(rng, &[&0, &b'\r', &b'\n', &b':', &b' ', &0xff])),
             _ => request.truncate(place),
         }
     }
     request
 }
 
-fn pick<'t, T: ?Sized>(dice: &mut fastrand::Rng, of: &[&'t T]) -> &'t T {
-    of[dice.usize(..of.len())]
+fn pick<'t, T: ?Sized>(rng: &mut fastrand::Rng, of: &[&'t T]) -> &'t T {
+    of[rng.usize(..of.len())]
 }
 
 /// Whether it has a body that nobody reads.

@@ -17,7 +17,7 @@ pub fn a_queue_of_one(rig: &Rig) -> Finding {
     for turn in 0..rig.times(40) {
         let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
         let builder = Headcount::builder().max_active_users(20_000).refresh_queue(1).seed(turn);
-        let builder = builder.slots(20).length(20 * MINUTE).clock(Arc::clone(&clock));
+        let builder = builder.slots(20).window(20 * MINUTE).clock(Arc::clone(&clock));
         let (headcount, mut worker) = builder.build().expect("a good configuration");
         let mut pass = |minutes: u32| {
             for _ in 0..minutes {

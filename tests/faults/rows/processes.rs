@@ -174,16 +174,16 @@ pub fn a_server_joins_in_the_surge(rig: &Rig) -> Finding {
 pub fn servers_are_killed(rig: &Rig) -> Finding {
     in_play(rig, &Spec::default(), rig.rate(4000.0), |bench| {
         let mut found = Finding { repetitions: rig.times(200), ..Finding::default() };
-        let mut dice = fastrand::Rng::with_seed(4);
+        let mut rng = fastrand::Rng::with_seed(4);
         for _ in 0..found.repetitions {
-            let place = dice.usize(..5);
+            let place = rng.usize(..5);
             bench.kill(place);
             let began = bench.origin.now();
             bench.join(place, &[]);
             let took = bench.origin.now() - began;
             found.recovered(took);
             found.check(took <= 2 * SECOND, || format!("restarted after {took:.1?}"));
-            bench.pass(Duration::from_millis(dice.u64(0..300)));
+            bench.pass(Duration::from_millis(rng.u64(0..300)));
         }
         found
     })
@@ -200,11 +200,11 @@ pub fn servers_are_stopped(rig: &Rig) -> Finding {
             found.recovered(took);
             found.repetitions += 1;
         };
-        let mut dice = fastrand::Rng::with_seed(5);
+        let mut rng = fastrand::Rng::with_seed(5);
         for number in 0..rig.times(200) as usize {
             stop(bench, number % 5, "runs");
             bench.join(number % 5, &[]);
-            bench.pass(Duration::from_millis(dice.u64(0..400)));
+            bench.pass(Duration::from_millis(rng.u64(0..400)));
         }
         let mut rolling = Finding::default();
         bounds::check(&mut rolling, bench, "a rolling restart", bounds::DEPLOY);

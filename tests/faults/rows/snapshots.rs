@@ -54,13 +54,13 @@ fn damaged(rig: &Rig) -> Finding {
     assert_eq!(server.process.wait(), Some(0));
     let whole = std::fs::read(&file).expect("a snapshot");
     let mut found = Finding::default();
-    let mut dice = fastrand::Rng::with_seed(29);
+    let mut rng = fastrand::Rng::with_seed(29);
     for turn in 0..rig.times(400) {
         let mut bytes = whole.clone();
-        let place = dice.usize(..whole.len());
+        let place = rng.usize(..whole.len());
         match turn % 3 {
             0 => bytes.truncate(place),
-            1 => bytes[place] ^= 1 << dice.u8(..8),
+            1 => bytes[place] ^= 1 << rng.u8(..8),
             _ => {}
         }
         std::fs::write(&file, &bytes).expect("a file in our own directory");
@@ -83,7 +83,7 @@ fn killed_at_its_snapshot(turns: u64, seed: u64) -> Finding {
     let file = state.path().join("headcount/ring.snapshot");
     let written = || std::fs::metadata(&file).and_then(|file| file.modified()).ok();
     let mut found = Finding::default();
-    let mut dice = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(seed);
     let mut in_before: Vec<String> = Vec::new();
     for turn in 0..turns {
         let server = Server::start(state.path(), &[], &ENVIRONMENT);
@@ -100,7 +100,7 @@ fn killed_at_its_snapshot(turns: u64, seed: u64) -> Finding {
         for _ in 0..2 {
             let known = written();
             wait_for("the snapshot to be written", || {
-                server.check(&format!("more-{turn}-{}", dice.u64(..)));
+                server.check(&format!("more-{turn}-{}", rng.u64(..)));
                 (written().is_some() && written() != known).then_some(())
             });
         }

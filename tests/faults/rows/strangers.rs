@@ -8,7 +8,7 @@ use crate::support::request;
 use headcount::fingerprint::FingerprintKey;
 use headcount::internals::signed_override;
 use headcount::time::Timestamp;
-use headcount::{Override, OverrideMode, Version};
+use headcount::{Override, OverrideMode, OverrideVersion};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -205,7 +205,7 @@ impl Stranger {
     fn open_for_all(&self, bench: &Bench, version: u64, hand: Hand) -> Vec<u8> {
         let (seconds, _): (u64, u64) = bench.redis.ask(&["TIME"]);
         let operator = Override {
-            version: Version { number: version, writer: "zzz".into() },
+            version: OverrideVersion { number: version, writer: "zzz".into() },
             mode: OverrideMode::Open,
             max_active_users: None,
             until: Timestamp::from_millis(1000 * (seconds + 3600)),

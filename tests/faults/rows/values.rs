@@ -115,7 +115,7 @@ pub fn values_are_lies(rig: &Rig) -> Finding {
     let spec = Spec { sync_every: Duration::from_millis(50), ..Spec::default() };
     in_play(rig, &spec, rig.rate(3000.0), |bench| {
         let mut found = Finding { repetitions: rig.times(200), ..Finding::default() };
-        let mut dice = fastrand::Rng::with_seed(22);
+        let mut rng = fastrand::Rng::with_seed(22);
         let peak = |bench: &Bench| -> u64 { (0..5).map(|place| bench.server(place).peak_kib()).max().unwrap_or(0) };
         let before = peak(bench);
         // As many zeros as fit into a value that is as long as a filter; a gigabyte is longer, and refused unread.
@@ -127,10 +127,10 @@ pub fn values_are_lies(rig: &Rig) -> Finding {
             let mut keys: Vec<_> = keys.iter().filter(|key| bench.redis.ask(&["HEXISTS", key, "value"])).collect();
             keys.sort();
             // Not the oldest: it leaves by itself.
-            let key = keys[dice.usize(keys.len() / 2..keys.len())].as_str();
+            let key = keys[rng.usize(keys.len() / 2..keys.len())].as_str();
             let value: Vec<u8> = bench.redis.ask(&["HGET", key, "value"]);
             let other: Vec<u8> = bench.redis.ask(&["HGET", keys[keys.len() / 3], "value"]);
-            let lie = lie(turn, value, other, [&bombs[turn as usize / 6 % 2], &ones], &mut dice);
+            let lie = lie(turn, value, other, [&bombs[turn as usize / 6 % 2], &ones], &mut rng);
             let known = corrupt(bench);
             let stamp = format!("lie-{turn}");
             let mut connection = redis::Client::open(bench.redis.url()).unwrap().get_connection().unwrap();
@@ -159,15 +159,15 @@ pub fn values_are_lies(rig: &Rig) -> Finding {
 }
 
 /// One value's bytes, changed in the way of this turn.
-fn lie(turn: u64, value: Vec<u8>, other: Vec<u8>, [bomb, ones]: [&[u8]; 2], dice: &mut fastrand::Rng) -> Vec<u8> {
+fn lie(turn: u64, value: Vec<u8>, other: Vec<u8>, [bomb, ones]: [&[u8]; 2], rng: &mut fastrand::Rng) -> Vec<u8> {
     let mut lie = value;
     match turn % 6 {
         0 => {
-            let at = dice.usize(..lie.len());
-            lie[at] ^= 1 << dice.u8(..8);
+            let at = rng.usize(..lie.len());
+            lie[at] ^= 1 << rng.u8(..8);
         }
-        1 => lie.truncate(dice.usize(..lie.len())),
-        2 => lie.push(dice.u8(..)),
+        1 => lie.truncate(rng.usize(..lie.len())),
+        2 => lie.push(rng.u8(..)),
         // Signed, as if a server of the fleet had gone mad.
         3 | 4 => {
             let payload = if turn % 6 == 3 { bomb } else { ones };
@@ -189,9 +189,9 @@ fn lies_at_the_decoder(rig: &Rig) -> Finding {
     }
     let genuine = values.encode(Slot(7), true, &filter);
     let mut found = Finding { in_process: rig.times(100_000), ..Finding::default() };
-    let mut dice = fastrand::Rng::with_seed(23);
+    let mut rng = fastrand::Rng::with_seed(23);
     for turn in 0..found.in_process {
-        let lie = lie(turn % 3, genuine.clone(), Vec::new(), [&[], &[]], &mut dice);
+        let lie = lie(turn % 3, genuine.clone(), Vec::new(), [&[], &[]], &mut rng);
         let read = values.decode(Slot(7), &lie);
         found.check(read.is_err(), || format!("turn {turn}: {} bytes are read as a filter", lie.len()));
     }

@@ -70,7 +70,7 @@ impl Refusal {
             answer.verdict = Verdict::Refused { retry: Some(retry), because };
         }
         answer.next_in = later(answer.next_in);
-        answer.full_in = later(answer.full_in);
+        answer.reset_after = later(answer.reset_after);
         answer.answered_by = AnsweredBy::DenyCache;
         answer
     }
@@ -153,16 +153,16 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{Because, Reservation};
+    use crate::limit::{RefusalReason, Reservation};
 
     fn refusal(retry: Duration) -> Answer {
         Answer {
-            verdict: Verdict::Refused { retry: Some(retry), because: Because::Used },
+            verdict: Verdict::Refused { retry: Some(retry), because: RefusalReason::Used },
             limit: 5,
             remaining: 1,
             available: 1.5,
             next_in: Duration::ZERO,
-            full_in: Duration::from_secs(9),
+            reset_after: Duration::from_secs(9),
             answered_by: AnsweredBy::Store,
             transaction: None,
             reservation: Reservation::default(),
@@ -187,7 +187,7 @@ mod tests {
         let denied = denied(100);
         let answer = denied.look(b"k", ASKED, secs(13)).unwrap();
         assert_eq!((answer.retry(), answer.answered_by), (Some(secs(1)), AnsweredBy::DenyCache));
-        assert_eq!((answer.next_in, answer.full_in), (secs(0), secs(6)));
+        assert_eq!((answer.next_in, answer.reset_after), (secs(0), secs(6)));
         assert!(denied.look(b"k", ASKED, secs(14)).is_err());
         assert!(denied.look(b"other", ASKED, secs(13)).is_err());
     }

@@ -1,9 +1,11 @@
 //! What travels between the limiter and its script (`lua/limit.lua`): keys, policies, questions, answers.
 
-use crate::limit::answer::{Answer, Because, Reservation};
+use crate::limit::answer::{Answer, RefusalReason, Reservation};
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
-use crate::limit::policy::{Finding, NEVER, OnStepBack, Paid, Policy, PolicyError, Question, Ruling, Start, Ticks};
+use crate::limit::policy::{
+    Finding, NEVER, OnStepBack, Paid, PeriodicRefill, Policy, PolicyError, Question, Ruling, Start,
+};
 use crate::store_error::StoreError;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
@@ -54,14 +56,14 @@ pub(super) fn check(policy: &Policy) -> Result<(), PolicyError> {
     let permits = |found| if found > EXACT { Err(PolicyError::TooManyPermits { found, most: EXACT }) } else { Ok(()) };
     policy.check()?;
     match policy {
-        Policy::Tat(tat) => time(tat.span).and_then(|()| time(tat.interval)),
-        Policy::Ticks(ticks) => {
+        Policy::Gcra(tat) => time(tat.span).and_then(|()| time(tat.interval)),
+        Policy::PeriodicRefill(ticks) => {
             time(ticks.tick_nanos())?;
             permits(ticks.capacity)?;
             permits(ticks.per_tick)
         }
-        Policy::TwoWindows(windows) => time(windows.window_nanos()),
-        Policy::Log(log) => {
+        Policy::SlidingCounter(windows) => time(windows.window_nanos()),
+        Policy::SlidingLog(log) => {
             time(log.counts_for())?;
             time(nanos(log.min_gap))?;
             time(nanos(log.grain))
@@ -73,7 +75,7 @@ pub(super) fn check(policy: &Policy) -> Result<(), PolicyError> {
 /// The policy in the script's words.
 pub(super) fn policy(policy: &Policy) -> String {
     match policy {
-        Policy::Tat(tat) => {
+        Policy::Gcra(tat) => {
             let paid = if tat.paid == Paid::Before { 'b' } else { 'a' };
             let start = if tat.start == Start::Full { 'f' } else { 'e' };
             let rate = match () {
@@ -85,13 +87,13 @@ pub(super) fn policy(policy: &Policy) -> String {
             let kept = if tat.keeps_left { 'l' } else { 'u' };
             format!("t {} {} {} {paid} {start} {rate} {back} {kept}", tat.interval, tat.span, tat.limit)
         }
-        Policy::Ticks(ticks) => {
+        Policy::PeriodicRefill(ticks) => {
             let (above, left) = (u8::from(ticks.above_capacity), u8::from(ticks.keeps_left));
-            let Ticks { per_tick, capacity, initial, .. } = ticks;
+            let PeriodicRefill { per_tick, capacity, initial, .. } = ticks;
             format!("k {} {per_tick} {capacity} {initial} {above} {left}", ticks.tick_nanos())
         }
-        Policy::TwoWindows(windows) => format!("s {} {}", windows.window_nanos(), windows.limit),
-        Policy::Log(log) => {
+        Policy::SlidingCounter(windows) => format!("s {} {}", windows.window_nanos(), windows.limit),
+        Policy::SlidingLog(log) => {
             let records = u8::from(log.records_refusals);
             let grain = nanos(log.grain).max(1);
             format!("l {} {} {} {grain} {records}", log.counts_for(), nanos(log.min_gap), log.limit)
@@ -140,20 +142,20 @@ fn finding(text: &str) -> Option<Finding> {
     let mut word = || words.next();
     let (verdict, time, because) = (word()?, self::time(word()?)?, word()?);
     let (limit, remaining, available) = (whole(word()?)?, whole(word()?)?, word()?.parse().ok()?);
-    let (next_in, full_in) = (self::time(word()?)?, self::time(word()?)?);
+    let (next_in, reset_after) = (self::time(word()?)?, self::time(word()?)?);
     let reservation = Reservation::new(whole(word()?)?, whole(word()?)?, mark(word()?)?);
     let because = match because {
-        "soon" => Because::TooSoon,
-        "both" => Because::UsedAndTooSoon,
-        "capacity" => Because::AboveCapacity,
-        _ => Because::Used,
+        "soon" => RefusalReason::TooSoon,
+        "both" => RefusalReason::UsedAndTooSoon,
+        "capacity" => RefusalReason::AboveCapacity,
+        _ => RefusalReason::Used,
     };
     let ruling = match verdict {
         "g" => Ruling::Granted { wait: time, reservation },
         "r" => Ruling::Refused { retry: time, because },
         _ => return None,
     };
-    Some(Finding { ruling, limit, remaining: remaining.min(limit), available, next_in, full_in })
+    Some(Finding { ruling, limit, remaining: remaining.min(limit), available, next_in, reset_after })
 }
 
 fn time(text: &str) -> Option<u64> {
@@ -204,6 +206,6 @@ mod tests {
             assert!(answer(text).is_err_and(|error| error.is_corrupt()), "{text}");
         }
         let largest = answer("g 18446744073709551616 - 18446744073709551616 7 inf 0 never 1 2 3").unwrap();
-        assert_eq!((largest.limit, largest.full_in), (u64::MAX, Duration::MAX));
+        assert_eq!((largest.limit, largest.reset_after), (u64::MAX, Duration::MAX));
     }
 }

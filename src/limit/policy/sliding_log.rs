@@ -4,7 +4,7 @@
 //! ClassDojo, "Better Rate Limiting With Redis Sorted Sets", 2015, for the minimum gap and the recorded refusals.
 
 use super::{Arithmetic, Finding, NEVER, Question, Ruling};
-use crate::limit::answer::{Because, Reservation};
+use crate::limit::answer::{RefusalReason, Reservation};
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
 use std::collections::VecDeque;
@@ -13,10 +13,10 @@ use std::time::Duration;
 /// At most `limit` in any window, whenever it begins.
 ///
 /// ```
-/// use headcount::limit::{Ask, Memory, policy::Log};
+/// use headcount::limit::{Ask, Memory, policy::SlidingLog};
 /// use std::time::Duration;
 /// // Three codes in ten minutes, and a minute between two of them.
-/// let codes = Memory::new(Log::new(3, Duration::from_secs(600)).min_gap(Duration::from_secs(60)))?;
+/// let codes = Memory::new(SlidingLog::new(3, Duration::from_secs(600)).min_gap(Duration::from_secs(60)))?;
 /// let retry = |secs| codes.at(Duration::from_secs(secs)).ask("alice", Ask::ONE).unwrap().retry();
 /// assert_eq!([retry(0), retry(60), retry(150)], [None; 3]);
 /// assert_eq!(retry(180), Some(Duration::from_secs(420)), "when the first leaves the window");
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct Log {
+pub struct SlidingLog {
     pub(crate) limit: u64,
     pub(crate) window: Duration,
     pub(crate) min_gap: Duration,
@@ -47,7 +47,7 @@ const MOST_WINDOWS: u64 = 64;
 /// An attempt exactly as old as the window has left it.
 const HALF_OPEN: u64 = 0;
 
-impl Log {
+impl SlidingLog {
     /// At most `limit` attempts in any `window`.
     pub const fn new(limit: u64, window: Duration) -> Self {
         Self {
@@ -176,7 +176,7 @@ impl Log {
     }
 }
 
-impl Arithmetic for Log {
+impl Arithmetic for SlidingLog {
     type State = State;
 
     fn fresh(&self) -> State {
@@ -224,9 +224,9 @@ impl Arithmetic for Log {
             }
             *because = match (used, too_soon) {
                 _ if *retry == NEVER => *because,
-                (true, true) => Because::UsedAndTooSoon,
-                (false, true) => Because::TooSoon,
-                (_, false) => Because::Used,
+                (true, true) => RefusalReason::UsedAndTooSoon,
+                (false, true) => RefusalReason::TooSoon,
+                (_, false) => RefusalReason::Used,
             };
         }
         self.record(state, at, recorded);
@@ -240,7 +240,8 @@ impl Arithmetic for Log {
             remaining,
             available: remaining as f64,
             next_in: if self.limit == 0 { NEVER } else { self.wait(state, now, 1, (0, 0)) },
-            full_in: last.map_or(0, |last| last.saturating_add(self.counts_for().max(self.gap())).saturating_sub(now)),
+            reset_after: last
+                .map_or(0, |last| last.saturating_add(self.counts_for().max(self.gap())).saturating_sub(now)),
         }
     }
 

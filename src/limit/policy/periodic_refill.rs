@@ -13,13 +13,13 @@ use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
 use std::time::Duration;
 
-/// Ticks are counted from the store's origin; the instant of a tick belongs to it.
+/// PeriodicRefill are counted from the store's origin; the instant of a tick belongs to it.
 ///
 /// ```
-/// use headcount::limit::{Ask, Memory, policy::Ticks};
+/// use headcount::limit::{Ask, Memory, policy::PeriodicRefill};
 /// use std::time::Duration;
 /// let second = Duration::from_secs(1);
-/// let bucket = Memory::new(Ticks::new(2, second).capacity(5).max_wait(second))?;
+/// let bucket = Memory::new(PeriodicRefill::new(2, second).capacity(5).max_wait(second))?;
 /// assert!(bucket.at(Duration::ZERO).ask("k", Ask::permits(2))?.wait().is_zero());
 /// assert_eq!(bucket.at(second / 4).ask("k", Ask::ONE)?.wait(), second * 3 / 4, "until the tick");
 /// let remaining = |at| bucket.at(at).ask("k", Ask::permits(0).peek()).unwrap().remaining;
@@ -28,7 +28,7 @@ use std::time::Duration;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ticks {
+pub struct PeriodicRefill {
     pub(crate) per_tick: u64,
     pub(crate) capacity: u64,
     pub(crate) tick: Duration,
@@ -50,7 +50,7 @@ pub(crate) struct State {
     over: Option<u32>,
 }
 
-impl Ticks {
+impl PeriodicRefill {
     /// So many permits at each tick, of which none is kept for the next one: a fixed window.
     pub const fn new(per_tick: u64, tick: Duration) -> Self {
         Self {
@@ -140,7 +140,7 @@ impl Ticks {
     }
 }
 
-impl Arithmetic for Ticks {
+impl Arithmetic for PeriodicRefill {
     type State = State;
 
     fn fresh(&self) -> State {
@@ -176,7 +176,7 @@ impl Arithmetic for Ticks {
             remaining: self.remaining(&at),
             available: at.permits as f64,
             next_in: if self.capacity == 0 { NEVER } else { self.wait(&at, 1) },
-            full_in: self.wait(&at, self.capacity),
+            reset_after: self.wait(&at, self.capacity),
         }
     }
 

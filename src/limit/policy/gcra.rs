@@ -23,10 +23,10 @@ use std::time::Duration;
 /// Token bucket, leaky bucket, GCRA: see the module `limit` for the systems that it stands for.
 ///
 /// ```
-/// use headcount::limit::{Ask, Memory, Rate, policy::Tat};
+/// use headcount::limit::{Ask, Memory, Rate, policy::Gcra};
 /// use std::time::Duration;
 /// let second = Duration::from_secs(1);
-/// let bucket = Memory::new(Tat::new(Rate::per_second(1), 3).max_wait(second))?;
+/// let bucket = Memory::new(Gcra::new(Rate::per_second(1), 3).max_wait(second))?;
 /// let at = bucket.at(Duration::ZERO);
 /// assert!(at.ask("alice", Ask::permits(3))?.wait().is_zero());
 /// assert_eq!(at.ask("alice", Ask::ONE)?.wait(), second);
@@ -35,7 +35,7 @@ use std::time::Duration;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tat {
+pub struct Gcra {
     pub(crate) rate: Rate,
     /// Nanoseconds per permit; at the rate zero, at which time stands still, a second.
     pub(crate) interval: u64,
@@ -54,10 +54,10 @@ pub struct Tat {
 /// When a request pays.
 ///
 /// ```
-/// use headcount::limit::{Ask, Memory, Rate, policy::{Paid, Tat}};
+/// use headcount::limit::{Ask, Memory, Rate, policy::{Paid, Gcra}};
 /// use std::time::Duration;
 /// let waits = |paid| {
-///     let limiter = Memory::new(Tat::new(Rate::per_second(1), 5).paid(paid)).unwrap();
+///     let limiter = Memory::new(Gcra::new(Rate::per_second(1), 5).paid(paid)).unwrap();
 ///     let asks = [5, 5, 1].map(|permits| Ask::permits(permits).max_wait(Duration::MAX));
 ///     asks.map(|ask| limiter.at(Duration::ZERO).ask("k", ask).unwrap().wait().as_secs())
 /// };
@@ -75,10 +75,10 @@ pub enum Paid {
 /// What a key has that was never asked for.
 ///
 /// ```
-/// use headcount::limit::{Ask, Memory, Rate, policy::{Start, Tat}};
+/// use headcount::limit::{Ask, Memory, Rate, policy::{Start, Gcra}};
 /// use std::time::Duration;
 /// let remaining = |start, secs| {
-///     let limiter = Memory::new(Tat::new(Rate::per_second(1), 5).start(start)).unwrap();
+///     let limiter = Memory::new(Gcra::new(Rate::per_second(1), 5).start(start)).unwrap();
 ///     limiter.at(Duration::from_secs(secs)).ask("new", Ask::permits(0).peek()).unwrap().remaining
 /// };
 /// assert_eq!([0, 3, 60].map(|secs| remaining(Start::Full, secs)), [5, 5, 5]);
@@ -95,10 +95,10 @@ pub enum Start {
 /// What a clock that goes back does.
 ///
 /// ```
-/// use headcount::limit::{Ask, Memory, Rate, policy::{OnStepBack, Tat}};
+/// use headcount::limit::{Ask, Memory, Rate, policy::{OnStepBack, Gcra}};
 /// use std::time::Duration;
 /// let remaining = |on_step_back| {
-///     let limiter = Memory::new(Tat::new(Rate::per_second(1), 2).on_step_back(on_step_back)).unwrap();
+///     let limiter = Memory::new(Gcra::new(Rate::per_second(1), 2).on_step_back(on_step_back)).unwrap();
 ///     // Two are taken at second 10; then the clock shows 5, and two seconds pass.
 ///     [(10, 2), (5, 0), (7, 0)].map(|(secs, permits)| {
 ///         limiter.at(Duration::from_secs(secs)).ask("k", Ask::permits(permits)).unwrap().remaining
@@ -125,7 +125,7 @@ pub(crate) struct State {
 /// A decision that has taken effect; what else there is to say about it can be said after the lock is released.
 #[derive(Debug, Clone)]
 pub(crate) struct Decided {
-    tat: Tat,
+    tat: Gcra,
     state: State,
     ruling: Ruling,
 }
@@ -137,7 +137,7 @@ impl Decided {
     }
 }
 
-impl Tat {
+impl Gcra {
     /// A token bucket: so many permits per time, and so many at once.
     pub const fn new(rate: Rate, burst: u64) -> Self {
         let interval = match rate.nanos() {
@@ -290,7 +290,7 @@ impl Tat {
             if self.rate.is_infinite() { f64::INFINITY } else { left as f64 / interval.cast_signed() as f64 };
         let never = self.rate.is_zero() || (self.paid == Paid::Before && self.limit == 0);
         let next_in = self.wait(now, base, base.saturating_add(interval));
-        let full_in = base - now;
+        let reset_after = base - now;
         let unless_never = |time: u64| if never && time > 0 { NEVER } else { time };
         Finding {
             ruling,
@@ -298,12 +298,12 @@ impl Tat {
             remaining: self.remaining(state),
             available,
             next_in: unless_never(next_in),
-            full_in: unless_never(full_in),
+            reset_after: unless_never(reset_after),
         }
     }
 }
 
-impl Arithmetic for Tat {
+impl Arithmetic for Gcra {
     type State = State;
 
     fn fresh(&self) -> State {

@@ -14,7 +14,7 @@
 //! Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017.
 
 use super::{Arithmetic, Finding, NEVER, Question, Ruling};
-use crate::limit::answer::{Because, Reservation};
+use crate::limit::answer::{RefusalReason, Reservation};
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
 use std::time::Duration;
@@ -22,9 +22,9 @@ use std::time::Duration;
 /// At most `limit` in a window, estimated; windows begin at multiples of their length from the store's origin.
 ///
 /// ```
-/// use headcount::limit::{Ask, Memory, policy::TwoWindows};
+/// use headcount::limit::{Ask, Memory, policy::SlidingCounter};
 /// use std::time::Duration;
-/// let limiter = Memory::new(TwoWindows::new(10, Duration::from_secs(60)))?;
+/// let limiter = Memory::new(SlidingCounter::new(10, Duration::from_secs(60)))?;
 /// let at = |secs| limiter.at(Duration::from_secs(secs));
 /// assert!(at(59).ask("alice", Ask::permits(10))?.is_allowed());
 /// assert!(!at(61).ask("alice", Ask::ONE)?.is_allowed());
@@ -33,7 +33,7 @@ use std::time::Duration;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct TwoWindows {
+pub struct SlidingCounter {
     pub(crate) limit: u64,
     pub(crate) window: Duration,
 }
@@ -46,7 +46,7 @@ pub(crate) struct State {
     current: u32,
 }
 
-impl TwoWindows {
+impl SlidingCounter {
     /// At most `limit` requests in each `window`.
     pub const fn new(limit: u64, window: Duration) -> Self {
         Self { limit, window }
@@ -97,7 +97,7 @@ fn whole(permits: u64) -> u32 {
     u32::try_from(permits).unwrap_or(u32::MAX)
 }
 
-impl Arithmetic for TwoWindows {
+impl Arithmetic for SlidingCounter {
     type State = State;
 
     fn fresh(&self) -> State {
@@ -119,7 +119,7 @@ impl Arithmetic for TwoWindows {
             _ if cost == 0 => Ruling::of_wait(0, 0, Reservation::default()),
             0 => Ruling::of_wait(0, 0, Reservation::new(cost, at.as_of, 0)),
             NEVER => Ruling::NEVER,
-            retry => Ruling::Refused { retry, because: Because::Used },
+            retry => Ruling::Refused { retry, because: RefusalReason::Used },
         };
         if ruling.is_granted() {
             at.current = at.current.saturating_add(whole(cost));
@@ -133,7 +133,7 @@ impl Arithmetic for TwoWindows {
             remaining: room(&at),
             available: self.limit as f64 - self.estimate(&at) as f64 / self.window_nanos() as f64,
             next_in: self.wait(&at, 1),
-            full_in: self.wait(&at, self.limit),
+            reset_after: self.wait(&at, self.limit),
         }
     }
 

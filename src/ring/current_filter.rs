@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Who is in the current minute's filter; for any number of readers.
 #[derive(Debug)]
-pub(crate) struct Present {
+pub(crate) struct CurrentFilter {
     /// One is the current minute's; the other is empty, or about to be.
     halves: [Box<[Line]>; 2],
     current: AtomicUsize,
@@ -30,10 +30,10 @@ struct Line([AtomicU64; LANES]);
 /// The one who may write.
 #[derive(Debug)]
 pub(super) struct Writer {
-    present: Arc<Present>,
+    filter: Arc<CurrentFilter>,
 }
 
-impl Present {
+impl CurrentFilter {
     /// Whether the current minute has it.
     ///
     /// # Cost
@@ -54,42 +54,42 @@ impl Present {
 impl Writer {
     pub(super) fn new(shape: Shape) -> Self {
         let half = || (0..shape.lines()).map(|_| Line::default()).collect();
-        Self { present: Arc::new(Present { halves: [half(), half()], current: AtomicUsize::new(0) }) }
+        Self { filter: Arc::new(CurrentFilter { halves: [half(), half()], current: AtomicUsize::new(0) }) }
     }
 
-    pub(super) fn present(&self) -> &Arc<Present> {
-        &self.present
+    pub(super) fn filter(&self) -> &Arc<CurrentFilter> {
+        &self.filter
     }
 
     pub(super) fn set(&mut self, probe: Probe) {
-        let lines = &self.present.halves[self.present.current.load(Relaxed) & 1];
+        let lines = &self.filter.halves[self.filter.current.load(Relaxed) & 1];
         for (lane, word) in lines[probe.line()].0.iter().enumerate() {
             add(word, probe.mask(lane));
         }
     }
 
     pub(super) fn union_words(&mut self, at: usize, words: &[u64]) {
-        let lines = &self.present.halves[self.present.current.load(Relaxed) & 1];
+        let lines = &self.filter.halves[self.filter.current.load(Relaxed) & 1];
         let ours = lines[at / LANES..].iter().flat_map(|line| &line.0).skip(at % LANES);
         ours.zip(words).for_each(|(ours, &theirs)| add(ours, theirs));
     }
 
     /// Makes the current minute hold these words and no others.
     pub(super) fn replace(&mut self, words: &[u64]) {
-        let lines = &self.present.halves[self.present.current.load(Relaxed) & 1];
+        let lines = &self.filter.halves[self.filter.current.load(Relaxed) & 1];
         lines.iter().flat_map(|line| &line.0).zip(words).for_each(|(ours, &word)| ours.store(word, Relaxed));
     }
 
     /// A minute begins, and nobody is in it yet.
     pub(super) fn turn(&mut self) {
-        let idle = (self.present.current.load(Relaxed) + 1) & 1;
-        debug_assert!(self.present.halves[idle].iter().flat_map(|line| &line.0).all(|word| word.load(Relaxed) == 0));
-        self.present.current.store(idle, Release);
+        let idle = (self.filter.current.load(Relaxed) + 1) & 1;
+        debug_assert!(self.filter.halves[idle].iter().flat_map(|line| &line.0).all(|word| word.load(Relaxed) == 0));
+        self.filter.current.store(idle, Release);
     }
 
     #[cfg(test)]
     pub(super) fn words(&self) -> Vec<u64> {
-        let lines = &self.present.halves[self.present.current.load(Relaxed) & 1];
+        let lines = &self.filter.halves[self.filter.current.load(Relaxed) & 1];
         lines.iter().flat_map(|line| &line.0).map(|word| word.load(Relaxed)).collect()
     }
 }
@@ -126,12 +126,12 @@ mod tests {
             writer.replace(&vec![0; shape.words()]);
 
             let probe = Probe::new(Fingerprint(0x1234_5678_9abc_def0 << minute), shape);
-            assert!(!writer.present().has(probe));
+            assert!(!writer.filter().has(probe));
             writer.set(probe);
-            assert!(writer.present().has(probe));
+            assert!(writer.filter().has(probe));
             writer.turn();
-            assert!(!writer.present().has(probe));
-            writer.present().forget_the_last_minute();
+            assert!(!writer.filter().has(probe));
+            writer.filter().forget_the_last_minute();
             assert!(writer.words().iter().all(|&word| word == 0));
         }
     }

@@ -9,7 +9,7 @@ pub(crate) fn is_read_only(refusal: &str) -> bool {
 }
 
 /// Why a server that answers reads refused a write.
-pub(crate) fn of_refused_write(refusal: &str) -> StoreError {
+pub(crate) fn refused_write(refusal: &str) -> StoreError {
     if refusal.contains("OOM") {
         StoreError::full(format_args!("{refusal}. Raise maxmemory, or let Redis evict other keys"))
     } else if refusal.contains("NOPERM") || refusal.contains("ACL") {
@@ -30,7 +30,7 @@ pub(super) fn is_final(error: &RedisError) -> bool {
 }
 
 /// What went wrong, and what to do about it.
-pub(super) fn of(error: &RedisError) -> StoreError {
+pub(super) fn error(error: &RedisError) -> StoreError {
     match error.kind() {
         _ if error.is_timeout() => return StoreError::timeout(error),
         ErrorKind::Parse if error.to_string().contains("end of input") => {
@@ -56,14 +56,14 @@ pub(super) fn of(error: &RedisError) -> StoreError {
             StoreError::refused(format_args!("{said}. Put the password into redis.url: redis://:password@host"))
         }
         "WRONGPASS" => StoreError::refused(format_args!("{said}. Put the right ones into redis.url")),
-        "NOPERM" => of_refused_write(&said),
+        "NOPERM" => refused_write(&said),
         "DENIED" => StoreError::refused(said),
         "MOVED" | "CROSSSLOT" => StoreError::refused(format_args!(
             "{said}. This is a node of a Redis Cluster, which is not spoken here: use a server without cluster mode"
         )),
-        "OOM" | "READONLY" | "MISCONF" | "NOREPLICAS" => of_refused_write(&said),
+        "OOM" | "READONLY" | "MISCONF" | "NOREPLICAS" => refused_write(&said),
         "WRONGTYPE" => StoreError::corrupt(said),
-        "ERR" if is_read_only(words) || words.contains("OOM command") => of_refused_write(&said),
+        "ERR" if is_read_only(words) || words.contains("OOM command") => refused_write(&said),
         "ERR"
             if ["unknown command", "DB index", "invalid password", "without any password", "AUTH"]
                 .iter()

@@ -8,7 +8,7 @@
 -- Returns the state under the new policy.
 -- Atomic: it reads and writes nothing but what it is given.
 -- A debt that would last beyond the end of a bigint's time, in the year 2262, ends there.
-create or replace function headcount.told_under(
+create or replace function headcount.convert_state(
   inout tat bigint, inout as_of bigint,
   old_span bigint, old_interval bigint, new_span bigint, new_interval bigint, now_ns bigint)
 language plpgsql immutable as $$
