@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! GET    /                  page, which asks for the rest
-//! GET    /chart.svg         the page's picture ?minutes&width&height&offset
 //! GET    /livez             200 while the process answers
 //! GET    /readyz            200 if this server should be sent requests, 503 and the reason if not
 //! GET    /metrics           Prometheus text
@@ -23,7 +22,6 @@
 //! figures, is shown without the token: it asks for it.
 
 mod access;
-mod chart;
 mod events;
 mod history;
 mod overrides;
@@ -90,7 +88,6 @@ impl Headcount {
             streams: Arc::new(Semaphore::new(events::STREAMS)),
         };
         let guarded = Router::new()
-            .route("/chart.svg", get(chart::show))
             .route("/api/v1/openapi.json", get(openapi))
             .route("/api/v1/status", get(status))
             .route("/api/v1/history", get(history::show))

@@ -21,6 +21,8 @@ mod settings;
 mod snapshot;
 mod token;
 mod window;
+#[cfg(feature = "server")]
+mod words;
 
 use read::{whole, whole_if_any, word};
 use serde::{Deserialize, Serialize};
@@ -49,6 +51,8 @@ pub(crate) use settings::Settings;
 pub use snapshot::Snapshot;
 pub use token::Token;
 pub use window::Window;
+#[cfg(feature = "server")]
+pub(crate) use words::A_TIME;
 
 /// Everything that can be configured.
 ///
@@ -70,6 +74,7 @@ pub use window::Window;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Config {
     /// Who may come in.
@@ -84,9 +89,9 @@ pub struct Config {
     pub pass: Option<Pass>,
     /// Rate limiters, which `headcount serve` applies to checks.
     pub limit: Vec<Limit>,
-    /// What a fleet's servers know of each other before they have met.
-    pub fleet: Fleet,
-    /// The store that a fleet shares; absent: one server alone.
+    /// Servers that share their users; absent, and without `redis`: one server alone.
+    pub fleet: Option<Fleet>,
+    /// Where the store of the fleet is.
     pub redis: Option<Redis>,
     /// The database of limits whose store is `postgres`.
     pub postgres: Option<Database>,

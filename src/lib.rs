@@ -78,24 +78,40 @@ pub use sync::{FilterStore, MemoryStore, Rounds};
 pub use token_source::{InvalidToken, MAX_TOKEN_BYTES, OnConflict, TokenSource, TokenSourceError, Unverifiable};
 pub use what_if::WhatIf;
 
+// In the book, a chapter links to the files of the others. Here the first definition of a link counts: their modules.
 #[cfg(any(doc, doctest))]
 pub mod guide {
+    #![doc = include_str!("../docs/guide/rustdoc_links.md")]
     #![doc = include_str!("../docs/guide/guide.md")]
+    #[doc = include_str!("../docs/guide/rustdoc_links.md")]
     #[doc = include_str!("../docs/guide/choosing_x.md")]
     pub mod choosing_x {}
+    #[doc = include_str!("../docs/guide/rustdoc_links.md")]
     #[doc = include_str!("../docs/guide/fleets.md")]
     pub mod fleets {}
+    #[doc = include_str!("../docs/guide/rustdoc_links.md")]
     #[doc = include_str!("../docs/guide/limiting.md")]
     pub mod limiting {}
+    #[doc = include_str!("../docs/guide/rustdoc_links.md")]
     #[doc = include_str!("../docs/guide/operating.md")]
     pub mod operating {}
+    #[doc = include_str!("../docs/guide/rustdoc_links.md")]
     #[doc = include_str!("../docs/guide/redis.md")]
     pub mod redis {}
+    #[doc = include_str!("../docs/guide/rustdoc_links.md")]
     #[cfg_attr(feature = "admin", doc = include_str!("../docs/guide/rust_service.md"))]
-    #[cfg_attr(not(feature = "admin"), doc = "How to use it in a Rust service needs the feature `admin`.")]
+    #[cfg_attr(not(feature = "admin"), doc = "This chapter needs the feature `admin`.")]
     pub mod rust_service {}
+    #[doc = include_str!("../docs/guide/rustdoc_links.md")]
     #[doc = include_str!("../docs/guide/users.md")]
     pub mod users {}
+}
+
+/// Pages of the book whose examples are tested.
+#[cfg(doctest)]
+mod book {
+    #![cfg_attr(feature = "admin", doc = include_str!("../docs/quickstart/rust.md"))]
+    #![doc = include_str!("../docs/limiters.md")]
 }
 
 /// Internals that benches and simulators drive; no part of the public interface.

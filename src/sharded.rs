@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const MOST_SHARDS: usize = 64;
 
 /// A reader-writer lock for state that is read all the time: a reader takes its thread's shard alone, a writer takes
-/// them all. With one shared reader count, two reading threads are slower than one (`cargo bench --bench admit`).
+/// them all. With one shared reader count, two reading threads are slower than one (`cargo bench --features full --bench admit`).
 #[cfg_attr(not(feature = "shuttle"), allow(unreachable_pub))] // Seen from outside by the scheduled test alone.
 pub type ShardedLock<T> = lock_api::RwLock<RawShardedLock, T>;
 

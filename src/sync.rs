@@ -246,7 +246,8 @@ impl Headcount {
 
     #[cfg(feature = "redis")]
     fn start_rounds(&self, redis: &crate::config::Redis) -> Result<(), BuildError> {
-        let store = RedisStore::on(&crate::redis_link::RedisConnection::configured(redis)?, &redis.namespace);
+        let store =
+            RedisStore::on(&crate::redis_link::RedisConnection::configured(redis)?, &self.shared.config.namespace());
         let runtime = tokio::runtime::Handle::try_current()
             .map_err(|error| BuildError::Start { what: "rounds", source: std::io::Error::other(error) })?;
         runtime.spawn(self.sync_with(store).run());

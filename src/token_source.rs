@@ -49,6 +49,7 @@ impl TokenSource {
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OnConflict {
     /// Refused with 400: one of the tokens may be somebody else's, who is in.
@@ -151,7 +152,7 @@ pub enum InvalidToken {
 /// Why a token cannot be verified.
 ///
 /// With `token.jwt.unverified = "reject"`, the rule, the request is answered 400 with these words; but for
-/// [`NoKeysYet`](Self::NoKeysYet), with which nobody is counted: it is admitted, or with `redis.on_outage = "closed"` or under
+/// [`NoKeysYet`](Self::NoKeysYet), with which nobody is counted: it is admitted, or with `fleet.on_outage = "closed"` or under
 /// the override `throttling` rejected.
 ///
 /// ```

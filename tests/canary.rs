@@ -46,7 +46,7 @@ impl Scene {
         });
         let text = format!(
             "[admission]\nmax_active_users = 10\n[window]\nlength = '3s'\n[token]\nfrom = ['bearer', 'cookie:session', 'header:X-Access-Token']\non_conflict = 'first'\nsecret = '{SECRET}'\n[pass]\n\
-             [redis]\nurl = '{}'\nsync_every = '50ms'\n{}{more}",
+             [redis]\nurl = '{}'\n[fleet]\nsync_every = '50ms'\n{}{more}",
             redis.url(),
             limits.concat()
         );
@@ -92,15 +92,7 @@ impl Scene {
         wait_for("rounds", || (rounds() > before + 10).then_some(()));
         let mut texts = vec![("an answer", heard), ("the log", self.server.logged())];
         texts.push(("MONITOR", self.monitor.everything_until(&self.redis, "the end of the scene")));
-        for path in [
-            "/",
-            "/metrics",
-            "/api/v1/status",
-            "/api/v1/config",
-            "/api/v1/history",
-            "/api/v1/override",
-            "/chart.svg?minutes=30&width=800&height=300",
-        ] {
+        for path in ["/", "/metrics", "/api/v1/status", "/api/v1/config", "/api/v1/history", "/api/v1/override"] {
             texts.push((path, get(self.server.admin, path, &[]).body));
         }
         let mut stored = String::new();

@@ -243,7 +243,7 @@ fn compose_starts_three_servers_and_nginx_with_the_printed_recipe() {
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let own = server["environment"].as_object().unwrap().iter();
         let mut environment: BTreeMap<_, _> = own.map(|(name, value)| (name.clone(), text(value))).collect();
-        assert_eq!(environment["HEADCOUNT__SERVER__NODE"], *name);
+        assert_eq!(environment["HEADCOUNT__FLEET__NODE"], *name);
         let command: Vec<_> = server["command"].as_array().unwrap().iter().map(text).collect();
         assert_eq!(command[..2], ["serve", "--max-active-users"]);
         environment.insert("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS".into(), command[2].clone());

@@ -210,8 +210,10 @@ fn without_keys_nobody_passes_where_newcomers_may_not() {
     // Redis answers: what is away is the server of keys.
     let (redis, closed) = (Redis::start(), tempdir().unwrap());
     let file = closed.path().join("headcount.toml");
-    let store =
-        format!("[redis]\nurl = '{}'\non_outage = 'closed'\n[token]\nsecret = 'the key of the fleet'\n", redis.url());
+    let store = format!(
+        "[redis]\nurl = '{}'\n[fleet]\non_outage = 'closed'\n[token]\nsecret = 'the key of the fleet'\n",
+        redis.url()
+    );
     std::fs::write(&file, format!("{store}[token.jwt]\n{url}\n")).unwrap();
     let server = Server::start(closed.path(), &["-c", file.to_str().unwrap(), "--max-active-users", "10"], &[]);
     assert_eq!(server.decide(&token), "rejected");

@@ -23,12 +23,12 @@ fn a_person_sees_the_house_fill_and_steers_the_fleet() {
     let start = |node: &str, secret: &str| {
         let environment = [
             ("HEADCOUNT__TOKEN__SECRET", secret),
-            ("HEADCOUNT__REDIS__SYNC_EVERY", "200ms"),
+            ("HEADCOUNT__FLEET__SYNC_EVERY", "200ms"),
             ("HEADCOUNT__REDIS__URL", &url),
             ("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS", "500"),
             // Short minutes, so that the picture fills while somebody looks.
             ("HEADCOUNT__WINDOW__LENGTH", "45s"),
-            ("HEADCOUNT__SERVER__NODE", node),
+            ("HEADCOUNT__FLEET__NODE", node),
         ];
         Server::start(state.path(), &[], &environment)
     };

@@ -1,4 +1,4 @@
-//! The README's commands and configurations, run as they stand there.
+//! The commands and configurations of the README and the book, run as they stand there.
 #![cfg(feature = "server")]
 
 mod support;
@@ -7,24 +7,30 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use support::{Process, wait_for};
 
-/// The code blocks of the README in one language.
-fn blocks(language: &str) -> Vec<String> {
-    let readme = std::fs::read_to_string("README.md").unwrap();
+/// The code blocks of a page in one language.
+fn blocks(page: &str, language: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(page).unwrap();
     let fence = format!("```{language}\n");
-    readme.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap().trim().to_owned()).collect()
+    text.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap().trim().to_owned()).collect()
 }
 
 #[test]
 fn three_curl_lines_show_the_main_job() {
-    let shell = blocks("sh");
+    let shell = blocks("README.md", "sh");
     let (serve, curls) = (&shell[0], shell[1].lines().collect::<Vec<_>>());
-    assert!(serve.starts_with("cargo run --release -- serve") && curls.len() == 3);
+    assert!(serve.starts_with("cargo headcount serve") && curls.len() == 3);
     let free = TcpStream::connect("127.0.0.1:7070").is_err();
     assert!(free, "port 7070 is taken; the README's lines need it");
 
     let state = tempfile::tempdir().unwrap();
     // Built first, so that the wait below is for the server alone.
-    assert!(Command::new("cargo").args(["build", "--release", "--quiet"]).status().unwrap().success());
+    assert!(
+        Command::new("cargo")
+            .args(["build", "--release", "--quiet", "--features", "server"])
+            .status()
+            .unwrap()
+            .success()
+    );
     let words: Vec<_> = serve.split(' ').collect();
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).env("XDG_STATE_HOME", state.path()).env_remove("STATE_DIRECTORY");
@@ -34,7 +40,7 @@ fn three_curl_lines_show_the_main_job() {
     let group = Group(Process(command.spawn().unwrap()));
     wait_for("the server", || TcpStream::connect("127.0.0.1:7070").is_ok().then_some(()));
 
-    let touches = shell.iter().find(|block| block.contains("/v1/touch")).unwrap();
+    let touches = blocks("docs/reference/http.md", "sh").into_iter().find(|block| block.contains("/v1/touch")).unwrap();
     assert_eq!(touches.lines().count(), 3);
     for line in curls.into_iter().chain(touches.lines()) {
         let (curl, comment) = line.split_once('#').unwrap();
@@ -58,30 +64,19 @@ impl Drop for Group {
 }
 
 #[test]
-fn the_configuration_shown_is_read() {
-    let state = tempfile::tempdir().unwrap();
-    let file = state.path().join("headcount.toml");
-    let toml = blocks("toml").remove(0);
-    // All of it but the files and the store, which are the reader's.
-    let toml: Vec<_> =
-        toml.lines().filter(|line| !line.starts_with("secret_file") && !line.starts_with("listen")).collect();
-    let toml = toml.join("\n").replace("[pass]", "secret = \"sixteen bytes at least\"\n[pass]");
-    std::fs::write(&file, toml).unwrap();
-    let server =
-        support::Server::start(state.path(), &["-c", file.to_str().unwrap(), "--redis", "redis://127.0.0.1:1"], &[]);
-    assert_eq!(server.status()["max_active_users"], 20_000);
-}
-
-#[test]
-fn verified_users_and_limits_are_read_as_they_are_shown() {
+fn the_configurations_of_the_book_are_read() {
     let state = tempfile::tempdir().unwrap();
     let key = state.path().join("jwt.key");
     std::fs::write(&key, "thirty-two bytes or more, said RFC 7518").unwrap();
-    let [_, jwt, limits] = &blocks("toml")[..] else { panic!("three blocks of configuration") };
-    let jwt = jwt.replace("/etc/headcount/jwt.pem", key.to_str().unwrap());
+    let of = |page: &str| blocks(&format!("docs/{page}.md"), "toml").join("\n");
+    let users = of("guide/users").replace("/etc/headcount/jwt.pem", key.to_str().unwrap());
     let file = state.path().join("headcount.toml");
-    std::fs::write(&file, format!("[token]\nsecret = \"sixteen bytes at least\"\n{jwt}\n{limits}")).unwrap();
-    let arguments = ["-c", file.to_str().unwrap(), "--redis", "redis://127.0.0.1:1", "--max-active-users", "1"];
+    let secret = "[token]\nsecret = \"sixteen bytes at least\"";
+    std::fs::write(&file, [secret, &users, &of("guide/limiting"), &of("quickstart/proxy")].join("\n")).unwrap();
+    let arguments = ["-c", file.to_str().unwrap(), "--redis", "redis://127.0.0.1:1"];
     let server = support::Server::start(state.path(), &arguments, &[]);
-    assert_eq!(server.status()["limits"][1]["name"], "uploads");
+    let status = server.status();
+    assert_eq!(status["max_active_users"], 20_000);
+    let names: Vec<_> = status["limits"].as_array().unwrap().iter().map(|limit| limit["name"].clone()).collect();
+    assert_eq!(names, ["newcomers", "uploads", "guesses"]);
 }

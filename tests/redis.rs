@@ -16,11 +16,11 @@ const SECRET: &str = "the key of the whole fleet";
 const SHORT: [(&str, &str); 3] = [
     ("HEADCOUNT__TOKEN__SECRET", SECRET),
     ("HEADCOUNT__WINDOW__LENGTH", "3s"),
-    ("HEADCOUNT__REDIS__SYNC_EVERY", "50ms"),
+    ("HEADCOUNT__FLEET__SYNC_EVERY", "50ms"),
 ];
 
 /// The usual window, with rounds every 50 ms.
-const USUAL: [(&str, &str); 2] = [("HEADCOUNT__TOKEN__SECRET", SECRET), ("HEADCOUNT__REDIS__SYNC_EVERY", "50ms")];
+const USUAL: [(&str, &str); 2] = [("HEADCOUNT__TOKEN__SECRET", SECRET), ("HEADCOUNT__FLEET__SYNC_EVERY", "50ms")];
 
 fn serve(state: &tempfile::TempDir, redis: &str, max: &str, environment: &[(&str, &str)]) -> Server {
     Server::start(state.path(), &["--redis", redis, "--max-active-users", max], environment)
@@ -245,7 +245,7 @@ fn an_override_survives_the_restart_of_the_server_it_was_set_on_and_ends_by_itse
 #[test]
 fn an_operators_word_waits_for_no_round_of_its_own_server() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
-    let server = serve(&state, &redis.url(), "10", &[USUAL[0], ("HEADCOUNT__REDIS__SYNC_EVERY", "30s")]);
+    let server = serve(&state, &redis.url(), "10", &[USUAL[0], ("HEADCOUNT__FLEET__SYNC_EVERY", "30s")]);
     let known = || redis.ask::<Vec<String>>(&["KEYS", "*:override"]).len();
     wait_for("the first round", || (server.status()["sync"]["ok"] == true).then_some(()));
     assert_eq!(known(), 0);
@@ -260,9 +260,8 @@ fn an_operators_word_waits_for_no_round_of_its_own_server() {
 #[test]
 fn a_server_that_is_gone_is_named_as_silent_and_one_that_stopped_is_not() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
-    let named = |node: &'static str| {
-        serve(&state, &redis.url(), "10", &[USUAL[0], USUAL[1], ("HEADCOUNT__SERVER__NODE", node)])
-    };
+    let named =
+        |node: &'static str| serve(&state, &redis.url(), "10", &[USUAL[0], USUAL[1], ("HEADCOUNT__FLEET__NODE", node)]);
     let (ours, gone, mut stopped) = (named("ours"), named("gone"), named("stopped"));
     [&ours, &gone, &stopped].into_iter().for_each(covered);
     // Names are asked for while somebody watches.
@@ -344,7 +343,7 @@ fn namespaces_and_foreign_keys_in_one_redis_do_not_touch_each_other() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
     let _: () = redis.ask(&["SET", "somebody:else", "value"]);
     let named = |name: &'static str| {
-        let environment = [USUAL[0], USUAL[1], ("HEADCOUNT__REDIS__NAMESPACE", name)];
+        let environment = [USUAL[0], USUAL[1], ("HEADCOUNT__FLEET__NAMESPACE", name)];
         serve(&state, &redis.url(), "10", &environment)
     };
     let (eu, us) = (named("eu"), named("us"));

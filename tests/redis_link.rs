@@ -149,7 +149,7 @@ fn the_program_speaks_tls_tells_a_bad_certificate_once_and_goes_on_when_it_is_me
     let certificate = Certificate::new();
     let (redis, port) = Redis::start_tls(&certificate, &[]);
     let url = format!("rediss://localhost:{port}");
-    let common = [("HEADCOUNT__TOKEN__SECRET", SECRET), ("HEADCOUNT__REDIS__SYNC_EVERY", "50ms")];
+    let common = [("HEADCOUNT__TOKEN__SECRET", SECRET), ("HEADCOUNT__FLEET__SYNC_EVERY", "50ms")];
     let configured = [common[0], common[1], ("HEADCOUNT__REDIS__CA_FILE", certificate.ca_file())];
     // What the system trusts can be named for a process.
     let system = [common[0], common[1], ("SSL_CERT_FILE", certificate.ca_file())];

@@ -238,8 +238,7 @@ fn running() -> [Headcount; 2] {
     let store = MemoryStore::new();
     [(); 2].map(|()| {
         let builder = Headcount::builder().max_active_users(1000).secret(SECRET);
-        let (headcount, worker) =
-            builder.sync_every(Duration::from_millis(50)).redis_url("redis://nobody").build().unwrap();
+        let (headcount, worker) = builder.sync_every(Duration::from_millis(50)).build().unwrap();
         tokio::spawn(headcount.sync_with(store.clone()).run());
         std::thread::spawn(|| worker.run());
         headcount
@@ -360,7 +359,7 @@ fn a_handler_that_panics_takes_its_connection_along_and_nothing_else() {
 #[test]
 fn a_fleet_goes_on_after_panics_in_rounds() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
-    let environment = [("HEADCOUNT__TOKEN__SECRET", SECRET), ("HEADCOUNT__REDIS__SYNC_EVERY", "50ms")];
+    let environment = [("HEADCOUNT__TOKEN__SECRET", SECRET), ("HEADCOUNT__FLEET__SYNC_EVERY", "50ms")];
     let start = || Server::start(state.path(), &["--redis", &redis.url(), "--max-active-users", "100"], &environment);
     let (mut one, other) = (start(), start());
     for server in [&one, &other] {

@@ -184,7 +184,7 @@ fn a_live_look_finds_what_is_wrong_with_redis() {
     let deployed = [
         ("HEADCOUNT__TOKEN__SECRET", "the key of the fleet"),
         ("HEADCOUNT__WINDOW__CAPACITY", "50000"),
-        ("HEADCOUNT__REDIS__SYNC_EVERY", "50ms"),
+        ("HEADCOUNT__FLEET__SYNC_EVERY", "50ms"),
     ];
     let server = Server::start(state.path(), &["--redis", &url, "--max-active-users", "5"], &deployed);
     wait_for("a published minute", || {

@@ -97,7 +97,6 @@ impl Server {
             .retry_after(crowd.retry_after.0, crowd.retry_after.1)
             .window(fleet.slot * fleet.slots)
             .slots(fleet.slots)
-            .redis_url("redis://nobody.is.asked")
             .sync_every(fleet.sync_every)
             .on_outage(fleet.on_outage)
             .expected_nodes(fleet.servers as u64)

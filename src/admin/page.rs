@@ -1,7 +1,7 @@
-//! The page: whether the house is full, who is turned away, and whether to believe the number.
+//! The page: whether the house is full, what happens to newcomers, and whether the number can be believed.
 //!
-//! One document with its style and its script, which may load nothing and talk to nobody but this server. It holds no
-//! figures: those it asks for, with the bearer token where one is configured.
+//! One document with its style and its scripts, which load nothing and talk to this server only. The document holds no
+//! figures: the script requests them, with the bearer token if one is configured.
 
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY};
 use axum::response::{Html, IntoResponse, Response};
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use std::sync::LazyLock;
 
 const STYLE: &str = include_str!("page/page.css");
-const SCRIPT: &str = include_str!("page/page.js");
+const SCRIPT: &str = concat!(include_str!("page/chart.js"), include_str!("page/page.js"));
 
 static PAGE: LazyLock<String> =
     LazyLock::new(|| include_str!("page/page.html").replace("{style}", STYLE).replace("{script}", SCRIPT));

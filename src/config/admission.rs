@@ -1,6 +1,8 @@
 //! `[admission]`: who may come in.
 
 use super::ConfigError;
+#[cfg(feature = "server")]
+use super::words;
 use super::{whole_if_any, word};
 use crate::room::{Limits, OnOutage, Refill};
 use serde::{Deserialize, Serialize};
@@ -24,26 +26,49 @@ use std::time::Duration;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Admission {
     /// X: the most active users. There is no default: only a measurement of the backend can tell. A configuration with limits of
     /// all requests may leave it out: then it limits, and admits everybody.
     #[serde(deserialize_with = "whole_if_any")]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "20000")))]
     pub max_active_users: Option<u64>,
     /// Throttling ends when fewer than this part of X is active; above 0, at most 1, and 0.9 by default.
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a number above 0 and at most 1", "such_as" = "0.9")))]
     pub resume_ratio: f64,
     /// What happens to seats that become free while throttling.
     #[serde(deserialize_with = "word")]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "\"continuous\" or \"after-resume\"", "such_as" = "\"continuous\""))
+    )]
     pub refill: Refill,
     /// Whether refusals are carried out.
     #[serde(deserialize_with = "word")]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "\"enforce\", \"shadow\" or \"off\"", "such_as" = "\"shadow\""))
+    )]
     pub enforcement: Enforcement,
     /// When a rejected user is told to come back.
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "two times, min and max", "such_as" = "{ min = \"15s\", max = \"45s\" }"))
+    )]
     pub retry_after: RetryAfter,
     /// What a request without a token is.
     #[serde(deserialize_with = "word")]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "\"new-user\", \"admit\" or \"reject\"", "such_as" = "\"new-user\""))
+    )]
     pub missing_token: MissingToken,
     /// Paths that are always admitted: exact, or a prefix that ends in `/*`; by default `/healthz`.
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "a list of paths", "such_as" = "[\"/healthz\", \"/static/*\"]"))
+    )]
     pub exempt_paths: Vec<String>,
 }
 
@@ -58,6 +83,7 @@ pub struct Admission {
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Enforcement {
     /// Newcomers are rejected while there is no room.
@@ -82,6 +108,7 @@ pub enum Enforcement {
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum MissingToken {
     /// Admitted while a newcomer would be.
@@ -111,13 +138,16 @@ pub enum MissingToken {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct RetryAfter {
     /// The soonest, at least 1 s; 15 s by default.
     #[serde(with = "humantime_serde")]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = words::A_TIME, "such_as" = "\"15s\""), with = "String"))]
     pub min: Duration,
     /// The latest, at most 24 h; 45 s by default.
     #[serde(with = "humantime_serde")]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = words::A_TIME, "such_as" = "\"45s\""), with = "String"))]
     pub max: Duration,
 }
 

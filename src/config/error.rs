@@ -59,7 +59,7 @@ pub enum ConfigError {
     #[error("{key}: {source}. To make one: head -c 32 /dev/urandom | base64 > fingerprint.key")]
     Secret { key: &'static str, source: KeyError },
     #[error(
-        "token.secret_file is missing: with [redis], all servers must share one fingerprint key. To make one: \
+        "token.secret_file is missing: the servers of a fleet must share one fingerprint key. To make one: \
          head -c 32 /dev/urandom | base64 > fingerprint.key; then set token.secret_file to its path, \
          or HEADCOUNT__TOKEN__SECRET to its content"
     )]
@@ -68,15 +68,20 @@ pub enum ConfigError {
     Unreadable { key: &'static str, file: PathBuf, source: std::io::Error },
     #[error("limit {name:?}: {why}")]
     Limit { name: String, why: String },
-    #[error("redis.namespace is {found:?}; it must be 1 to 64 of the characters A-Z a-z 0-9 - _ .")]
+    #[error("fleet.namespace is {found:?}; it must be 1 to 64 of the characters A-Z a-z 0-9 - _ .")]
     Namespace { found: String },
     #[error(
-        "redis.sync_every is {}; it must be between 20ms and half a slot, {}",
+        "fleet.sync_every is {}; it must be between 20ms and half a slot, {}",
         humantime::format_duration(*found), humantime::format_duration(*most)
     )]
     SyncEvery { found: Duration, most: Duration },
     #[error("fleet.expected_nodes is {found}; it must be between 1 and {MAX_NODES}, such as 8")]
     ExpectedNodes { found: u64 },
+    #[error(
+        "redis.url is missing: with [fleet], headcount serve shares its users through Redis. Set redis.url, such as \
+         redis://127.0.0.1:6379/0, or remove [fleet] for one server alone"
+    )]
+    FleetWithoutStore,
     #[error("token.jwt.jwks_url is {found:?}: {why}. Such as https://login.example/.well-known/jwks.json")]
     JwksUrl { found: Secret, why: &'static str },
     #[error("redis.url is {found:?}: {why}. Such as redis://127.0.0.1:6379/0")]
@@ -110,10 +115,10 @@ impl ConfigError {
             Self::Shape(ShapeError::Ratio { .. }) => "window.false_positive_rate",
             Self::NoTokenSource => "token.from",
             Self::SecretMissing => "token.secret_file",
-            Self::Namespace { .. } => "redis.namespace",
-            Self::SyncEvery { .. } => "redis.sync_every",
+            Self::Namespace { .. } => "fleet.namespace",
+            Self::SyncEvery { .. } => "fleet.sync_every",
             Self::ExpectedNodes { .. } => "fleet.expected_nodes",
-            Self::RedisUrl { .. } => "redis.url",
+            Self::RedisUrl { .. } | Self::FleetWithoutStore => "redis.url",
             Self::Limit { .. } => "limit",
             Self::JwksUrl { .. } => "token.jwt.jwks_url",
             Self::Secret { key, .. }

@@ -1,39 +1,104 @@
-//! `[fleet]`: what a fleet's servers know of each other before they have met.
+//! `[fleet]`: servers that share their users.
 
-use super::ConfigError;
+#[cfg(feature = "server")]
+use super::words;
+use super::{ConfigError, word};
+use crate::room::OnOutage;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
-/// `[fleet]`: what a fleet's servers know of each other before they have met.
+/// `[fleet]`: servers that share their users.
+///
+/// A server is one of a fleet if this section is there, or `[redis]`. It then waits for the fleet's store when it starts.
 ///
 /// ```
-/// use headcount::Config;
-/// let config: Config = toml::from_str("fleet.expected_nodes = 8")?;
-/// assert_eq!(config.fleet.expected_nodes, 8);
-/// assert_eq!(Config::default().fleet.expected_nodes, 1);
+/// use headcount::{Config, OnOutage};
+/// use std::time::Duration;
+/// let config: Config = toml::from_str(r#"
+///     [fleet]
+///     namespace = "eu"
+///     sync_every = "500ms"
+///     expected_nodes = 8
+/// "#)?;
+/// let fleet = config.fleet.unwrap();
+/// assert_eq!(fleet.sync_every, Some(Duration::from_millis(500)));
+/// assert_eq!(fleet.on_outage, OnOutage::Local);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Fleet {
-    /// How many servers the fleet has, at least 1. Only a start without a store uses it: a server whose store does not
-    /// answer for 3 s admits X divided by this number.
+    /// The name of the fleet: servers of one namespace share their users. 1 to 64 of the characters `A-Z a-z 0-9 - _ .`.
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "a name of 1 to 64 of the characters A-Z a-z 0-9 - _ .", "such_as" = "\"default\""))
+    )]
+    pub namespace: String,
+    /// The time between two rounds of a server, 20 ms to half a slot. Default: 1 s, or half a slot if that is less.
+    #[serde(with = "humantime_serde")]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = words::A_TIME, "such_as" = "\"1s\""), with = "Option<String>")
+    )]
+    pub sync_every: Option<Duration>,
+    /// Which newcomers are admitted while the store is away or refuses writes.
+    #[serde(deserialize_with = "word")]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "\"local\", \"open\" or \"closed\"", "such_as" = "\"local\""))
+    )]
+    pub on_outage: OnOutage,
+    /// The number of servers of the fleet, at least 1. Only a start without a store uses it: a server whose store does
+    /// not answer for 3 s admits X divided by this number.
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "8")))]
     pub expected_nodes: u64,
+    /// The name of this server. Default: host name and process id.
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a name", "such_as" = "\"eu-1\"")))]
+    pub node: Option<String>,
 }
 
 impl Default for Fleet {
     fn default() -> Self {
-        Self { expected_nodes: 1 }
+        Self {
+            namespace: "default".into(),
+            sync_every: None,
+            on_outage: OnOutage::default(),
+            expected_nodes: 1,
+            node: None,
+        }
     }
 }
 
-/// The most servers that a fleet can be said to have.
+/// The largest number of servers that a fleet can be configured to have.
 pub(super) const MAX_NODES: u64 = 100_000;
 
+/// The shortest period of rounds.
+const MIN_SYNC: Duration = Duration::from_millis(20);
+
 impl Fleet {
-    pub(super) fn check(&self) -> Result<u64, ConfigError> {
-        match self.expected_nodes {
-            found @ 1..=MAX_NODES => Ok(found),
-            found => Err(ConfigError::ExpectedNodes { found }),
+    /// Checks every value. Returns the period of the rounds.
+    pub(crate) fn check(&self, slot_length: Duration) -> Result<Duration, ConfigError> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if self.namespace.is_empty() || self.namespace.len() > 64 || !self.namespace.chars().all(legal) {
+            return Err(ConfigError::Namespace { found: self.namespace.clone() });
         }
+        if !(1..=MAX_NODES).contains(&self.expected_nodes) {
+            return Err(ConfigError::ExpectedNodes { found: self.expected_nodes });
+        }
+        let most = slot_length / 2;
+        let sync_every = self.sync_every.unwrap_or(Duration::from_secs(1).min(most));
+        if !(MIN_SYNC..=most).contains(&sync_every) {
+            return Err(ConfigError::SyncEvery { found: sync_every, most });
+        }
+        Ok(sync_every)
+    }
+
+    pub(super) fn node_name(&self) -> String {
+        self.node.clone().filter(|node| !node.trim().is_empty()).unwrap_or_else(|| {
+            let host = std::env::var("HOSTNAME").ok().or_else(|| std::fs::read_to_string("/etc/hostname").ok());
+            let host = host.as_deref().map_or("headcount", str::trim).to_owned();
+            format!("{host}-{}", std::process::id())
+        })
     }
 }

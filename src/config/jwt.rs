@@ -1,5 +1,7 @@
 //! `[token.jwt]`: tokens that are verified, and counted as the user they name.
 
+#[cfg(feature = "server")]
+use super::words;
 use super::{ConfigError, Secret, word};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -21,26 +23,51 @@ use std::path::PathBuf;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Jwt {
     /// Files of keys: a PEM public key or certificate (RSA for RS256, P-256 for ES256, Ed25519 for EdDSA), a JWK or a JWK
     /// Set, or the bytes of a secret of at least 32 bytes (HS256), without a final newline. Read at the start.
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "a list of names of files", "such_as" = "[\"/etc/headcount/jwt.pem\"]"))
+    )]
     pub keys: Vec<PathBuf>,
     /// A JWK Set, fetched at the start and every five minutes; secrets in it (`oct`) are left out. A server that has not got
     /// it yet is not ready, and admits whose token names a key that it does not know, without counting them, unless
-    /// `redis.on_outage` is `closed` or an override says `throttling`.
+    /// `fleet.on_outage` is `closed` or an override says `throttling`.
+    #[cfg_attr(
+        feature = "server",
+        schemars(
+            extend(
+                "must_be" = "a URL that begins with https://",
+                "such_as" = "\"https://login.example/.well-known/jwks.json\""
+            ), with = "Option<String>"
+        )
+    )]
     pub jwks_url: Option<Secret>,
     /// The claim that names the user; by default `sub`.
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "the name of a claim", "such_as" = "\"sub\"")))]
     pub claim: String,
     /// Whose tokens are accepted (`iss`); absent: anybody's who has a key. There is one at most: a user's name is unique
     /// only at its issuer.
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "the issuer of the tokens", "such_as" = "\"https://login.example\""))
+    )]
     pub issuer: Option<String>,
     /// For whom a token must be (`aud`), one of these; empty: for anybody.
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a list of names", "such_as" = "[\"game\"]")))]
     pub audience: Vec<String>,
     /// Whether a token must have an end (`exp`); by default it must. One without is good for ever, stolen ones too.
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TRUE_OR_FALSE, "such_as" = "true")))]
     pub require_exp: bool,
     /// What a token is that cannot be verified.
     #[serde(deserialize_with = "word")]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "\"reject\" or \"missing-token\"", "such_as" = "\"reject\""))
+    )]
     pub unverified: Unverified,
 }
 
@@ -68,6 +95,7 @@ pub struct Jwt {
 /// # run().unwrap() }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Unverified {
     /// Refused with 400.

@@ -1,5 +1,7 @@
 //! `[[limit]]`: how much may be asked, of whom, and where it is counted.
 
+#[cfg(feature = "server")]
+use super::words;
 use super::{A_PATH, ConfigError, PathPatterns, Secret, whole, whole_if_any, word};
 use crate::token_source::is_http_token;
 use serde::de::{Error as _, SeqAccess, Visitor};
@@ -27,54 +29,106 @@ use std::time::Duration;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 pub struct Limit {
     /// For headers, status and metrics: 1 to 64 of the characters `A-Z a-z 0-9 - _ .`, and no other limit's.
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "a name that no other limit has", "such_as" = "\"login\""))
+    )]
     pub name: String,
     /// Whose requests are counted together: one word, or a list of words that count together what they all agree in.
+    #[cfg_attr(
+        feature = "server",
+        schemars(
+            extend(
+                "must_be" = "whose requests are counted together",
+                "such_as" = "\"client_ip\""
+            ), with = "String"
+        )
+    )]
     pub key: LimitKey,
     /// What becomes of a request that has no such key, or lacks a part of it.
     #[serde(default, deserialize_with = "word")]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "\"shared\", \"deny\" or \"allow\"", "such_as" = "\"shared\""))
+    )]
     pub on_missing_key: OnMissingKey,
     /// How it counts.
     #[serde(default, deserialize_with = "word")]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "the name of an algorithm", "such_as" = "\"token_bucket\""))
+    )]
     pub algorithm: Algorithm,
     /// Permits per time: `20/s`, `5/1m`, `100/1h`.
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "permits per time", "such_as" = "\"20/s\""), with = "String")
+    )]
     pub rate: Quota,
     /// The most permits that can be saved up, where the algorithm saves; by default the permits of `rate`, and none with
     /// `nginx`.
     #[serde(default, deserialize_with = "whole_if_any")]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "40")))]
     pub burst: Option<u64>,
     /// With `warm_up`: how long a cold key takes to get its full rate.
     #[serde(default = "ten_seconds", with = "humantime_serde")]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = words::A_TIME, "such_as" = "\"10s\""), with = "String"))]
     pub warm_up: Duration,
     /// How long an answer is held back at most until there are permits. A proxy that waits for less takes headcount for
     /// silent, and admits: those of our recipes wait 1 s; each says so where it begins.
     #[serde(default, with = "humantime_serde")]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = words::A_TIME, "such_as" = "\"50ms\""), with = "String")
+    )]
     pub max_wait: Duration,
     /// Whom it concerns.
     #[serde(default, deserialize_with = "word")]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "whom the limit concerns", "such_as" = "\"all\"")))]
     pub applies_to: AppliesTo,
     /// Paths, exact or a prefix that ends in `/*`; absent: all.
     #[serde(default)]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "a list of paths", "such_as" = "[\"/login\", \"/api/auth/*\"]"))
+    )]
     pub routes: Vec<String>,
     /// Where its keys are.
     #[serde(default, deserialize_with = "word")]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "the name of a store", "such_as" = "\"memory\"")))]
     pub store: LimitStore,
     /// The most keys that are held in memory, some 110 bytes each and more with `sliding_log`. Then a new key takes the place
     /// of one that was not asked for in a while.
     #[serde(default = "a_million", deserialize_with = "whole")]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "1000000")))]
     pub max_keys: u64,
     /// How long its store may take to answer.
     #[serde(default = "fifty_millis", with = "humantime_serde")]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = words::A_TIME, "such_as" = "\"50ms\""), with = "String")
+    )]
     pub within: Duration,
     /// With `mysql`: the number of the limit's zone, which no other limit has.
     #[serde(default, deserialize_with = "whole_if_any")]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "a whole number that no other limit has", "such_as" = "1"))
+    )]
     pub zone: Option<u32>,
     /// What it answers when its store does not.
     #[serde(default, deserialize_with = "word")]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "\"allow\", \"deny\" or \"local\"", "such_as" = "\"local\""))
+    )]
     pub on_store_error: OnStoreError,
     /// Refusals are counted, and not carried out.
     #[serde(default)]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TRUE_OR_FALSE, "such_as" = "true")))]
     pub shadow: bool,
 }
 
@@ -120,6 +174,7 @@ pub enum LimitKey {
 /// assert_eq!(limit("on_missing_key = 'deny'").unwrap().on_missing_key, OnMissingKey::Deny);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnMissingKey {
     /// It is not limited.
@@ -159,6 +214,7 @@ pub struct LimitKeyError {
 /// assert!(error.contains("`token_bucket`") && error.contains("`sliding_counter`"));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // Said there.
 pub enum Algorithm {
@@ -194,6 +250,7 @@ pub enum Algorithm {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AppliesTo {
     /// Every request that was admitted.
@@ -228,6 +285,7 @@ pub enum AppliesTo {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LimitStore {
     /// In this process: each server has a limit of its own.
@@ -259,6 +317,7 @@ pub enum LimitStore {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnStoreError {
     /// Yes.
@@ -283,8 +342,18 @@ pub enum OnStoreError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 pub struct Database {
     /// `postgres://user:password@host/database`, `mysql://user:password@host/database`.
+    #[cfg_attr(
+        feature = "server",
+        schemars(
+            extend(
+                "must_be" = "a URL that begins with {section}://",
+                "such_as" = "\"{section}://user:password@127.0.0.1/app\""
+            ), with = "String"
+        )
+    )]
     pub url: Secret,
 }
 

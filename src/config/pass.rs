@@ -1,5 +1,7 @@
 //! `[pass]`: signed passes, by which a server knows a user that it has not heard of yet.
 
+#[cfg(feature = "server")]
+use super::words;
 use crate::token_source::is_http_token;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -21,12 +23,18 @@ use std::str::FromStr;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Pass {
     /// How passes travel.
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "\"header\" or \"cookie:NAME\"", "such_as" = "\"cookie:pass\""), with = "String")
+    )]
     pub carry: PassCarrier,
     /// Whether the cookie is `Secure`, so that browsers send it over TLS alone. Absent: where the request came over TLS, as
     /// it says itself (HTTP/2) or as a trusted proxy says in `X-Forwarded-Proto`.
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TRUE_OR_FALSE, "such_as" = "true")))]
     pub secure: Option<bool>,
 }
 

@@ -21,11 +21,20 @@ use serde::{Deserialize, Serialize};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 pub struct Route {
     /// Exact, or a prefix that ends in `/*`.
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "a path, or a prefix that ends in /*", "such_as" = "\"/api/presence/*\""))
+    )]
     pub path: String,
     /// What requests of this path are.
     #[serde(deserialize_with = "word")]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "\"admit\", \"observe\", \"exempt\" or \"confirm\"", "such_as" = "\"observe\""))
+    )]
     pub class: RouteClass,
 }
 
@@ -49,6 +58,7 @@ pub struct Route {
 /// # run().unwrap() }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RouteClass {
     /// The rule: who is in is renewed, a newcomer who is admitted is in.

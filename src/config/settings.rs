@@ -76,11 +76,12 @@ impl Config {
     pub(crate) fn check(&self, key: FingerprintKey) -> Result<Settings, ConfigError> {
         let max_active_users = self.max_active_users()?;
         let (slot_length, shape, capacity) = self.window.check(max_active_users)?;
-        let redis = self.redis.clone().unwrap_or_default();
+        let fleet = self.fleet.clone().unwrap_or_default();
+        let sync_every = fleet.check(slot_length)?;
         let slots = self.window.slots as usize;
         let earlier_keys = self.token.earlier_keys()?;
         let passes = self.pass.as_ref().map(|pass| {
-            let passes = Passes::new(&key, &earlier_keys, &redis.namespace, slot_length, slots);
+            let passes = Passes::new(&key, &earlier_keys, &fleet.namespace, slot_length, slots);
             (passes, pass.clone())
         });
         Limit::check_all(self)?;
@@ -101,7 +102,7 @@ impl Config {
             key.id(),
         ];
         Ok(Settings {
-            limits: self.admission.check(max_active_users, redis.on_outage, self.fleet.check()?)?,
+            limits: self.admission.check(max_active_users, fleet.on_outage, fleet.expected_nodes)?,
             enforcement: if self.only_limits() { Enforcement::Off } else { self.admission.enforcement },
             retry_after: self.admission.retry_after,
             missing_token: self.admission.missing_token,
@@ -120,10 +121,21 @@ impl Config {
             key,
             earlier_keys,
             passes,
-            node: self.server.node_name(),
-            sync_every: redis.check(slot_length)?,
+            node: fleet.node_name(),
+            sync_every,
         })
     }
+
+    /// Whether this server shares its users with others.
+    pub(crate) fn is_fleet(&self) -> bool {
+        self.fleet.is_some() || self.redis.is_some()
+    }
+
+    /// The name of the fleet, or of the server alone.
+    pub(crate) fn namespace(&self) -> String {
+        self.fleet.clone().unwrap_or_default().namespace
+    }
+
     /// Whether it has limits, and admits everybody.
     pub(crate) fn only_limits(&self) -> bool {
         let limits_all = |limit: &Limit| limit.applies_to == AppliesTo::All;

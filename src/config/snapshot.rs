@@ -25,8 +25,18 @@ use std::path::PathBuf;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Snapshot {
     /// The file; the empty string turns it off.
+    #[cfg_attr(
+        feature = "server",
+        schemars(
+            extend(
+                "must_be" = "the name of a file, or \"\" for none",
+                "such_as" = "\"/var/lib/headcount/ring.snapshot\""
+            )
+        )
+    )]
     pub file: Option<PathBuf>,
 }

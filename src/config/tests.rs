@@ -46,7 +46,7 @@ fn short_windows_get_a_period_that_fits() {
 
 #[test]
 fn each_broken_bound_names_its_key_and_what_was_found() {
-    let redis = |config: &mut Config, change: fn(&mut Redis)| change(config.redis.insert(Redis::default()));
+    let fleet = |config: &mut Config, change: fn(&mut Fleet)| change(config.fleet.insert(Fleet::default()));
     let complaints = [
         (complaint(|c| c.admission.max_active_users = Some(0)), "admission.max_active_users is 0"),
         (
@@ -63,8 +63,8 @@ fn each_broken_bound_names_its_key_and_what_was_found() {
         (complaint(|c| c.window.capacity = Some(u64::MAX)), "window.capacity is 18446744073709551615"),
         (complaint(|c| c.window.false_positive_rate = 0.0), "window.false_positive_rate is 0"),
         (complaint(|c| c.token.from = vec![]), "token.from is empty"),
-        (complaint(|c| redis(c, |r| r.namespace = "a b".into())), "redis.namespace is \"a b\""),
-        (complaint(|c| redis(c, |r| r.sync_every = Some(Duration::from_secs(31)))), "redis.sync_every is 31s"),
+        (complaint(|c| fleet(c, |f| f.namespace = "a b".into())), "fleet.namespace is \"a b\""),
+        (complaint(|c| fleet(c, |f| f.sync_every = Some(Duration::from_secs(31)))), "fleet.sync_every is 31s"),
     ];
     for (complaint, beginning) in complaints {
         assert!(complaint.starts_with(beginning), "{complaint:?} does not begin with {beginning:?}");

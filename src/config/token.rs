@@ -1,6 +1,8 @@
 //! `[token]`: what a token is, and the key that hides it.
 
 use super::word;
+#[cfg(feature = "server")]
+use super::words;
 use super::{ConfigError, Jwt, Secret};
 use crate::fingerprint::FingerprintKey;
 use crate::token_source::{OnConflict, TokenSource};
@@ -20,19 +22,47 @@ use std::path::{Path, PathBuf};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Token {
     /// Where the token is looked for; by default [`TokenSource::defaults`]. List only what the backend authenticates by.
+    #[cfg_attr(
+        feature = "server",
+        schemars(
+            extend(
+                "must_be" = "a list of \"bearer\", \"cookie:NAME\" and \"header:NAME\", of which one is usually enough",
+                "such_as" = "[\"bearer\"]"
+            ), with = "Vec<String>"
+        )
+    )]
     pub from: Vec<TokenSource>,
     /// What a request is whose sources hold tokens that differ.
     #[serde(deserialize_with = "word")]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "\"refuse\" or \"first\"", "such_as" = "\"refuse\"")))]
     pub on_conflict: OnConflict,
-    /// A file that holds the fingerprint key, at least 16 bytes; with `[redis]` all servers must share one.
+    /// A file that holds the fingerprint key, at least 16 bytes; the servers of a fleet must share one.
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = words::A_FILE, "such_as" = "\"/etc/headcount/fingerprint.key\""))
+    )]
     pub secret_file: Option<PathBuf>,
     /// The fingerprint key itself; from the environment rather than from a file.
+    #[cfg_attr(
+        feature = "server",
+        schemars(
+            extend(
+                "must_be" = "text of at least 16 bytes",
+                "such_as" = "\"at least 16 bytes that nobody can guess\""
+            ), with = "Option<String>"
+        )
+    )]
     pub secret: Option<Secret>,
     /// Files of fingerprint keys that were the fleet's before this one. Whom the fleet's servers of before have let in stays in,
     /// and passes that such a key has signed hold, for a window after the key has changed.
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "a list of names of files", "such_as" = "[\"/etc/headcount/fingerprint.key.1\"]"))
+    )]
     pub earlier_secret_files: Vec<PathBuf>,
     /// Verified tokens; absent: a token is counted as it is.
     pub jwt: Option<Jwt>,

@@ -1,6 +1,8 @@
 //! `[window]`: how long a token is remembered, and how many users the filters are sized for.
 
 use super::ConfigError;
+#[cfg(feature = "server")]
+use super::words;
 use super::{whole, whole_if_any};
 use crate::bloom::Shape;
 use serde::{Deserialize, Serialize};
@@ -24,19 +26,27 @@ use std::time::Duration;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Window {
     /// How long a token is remembered at least; at most 7 days, and 30 minutes by default.
     #[serde(with = "humantime_serde")]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = words::A_TIME, "such_as" = "\"30m\""), with = "String"))]
     pub length: Duration,
     /// How many slots the window has, each of at least 100 ms; 1 to 120, and 30 by default.
     #[serde(deserialize_with = "whole")]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number from 1 to 120", "such_as" = "30")))]
     pub slots: u32,
     /// Distinct users of the whole window that the filters are sized for; by default the next power of two at or above
     /// 2·X, at least 16,384; at most [`Shape::MAX_CAPACITY`].
     #[serde(deserialize_with = "whole_if_any")]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "a whole number, at least max_active_users", "such_as" = "65536"))
+    )]
     pub capacity: Option<u64>,
     /// How likely an unknown token is taken for a known one at `capacity`: 1e-6 to 0.1, and 1e-3 by default.
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a number from 1e-6 to 0.1", "such_as" = "1e-3")))]
     pub false_positive_rate: f64,
 }
 

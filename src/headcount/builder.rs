@@ -265,9 +265,9 @@ impl Builder {
     }
 }
 
-/// `[redis]`, `[snapshot]`, `[server]`, `[admin]`
+/// `[fleet]`, `[redis]`, `[snapshot]`, `[server]`, `[admin]`
 impl Builder {
-    /// Where Redis is; without it, or another store given to `sync_with`, one server is alone.
+    /// Sets the URL of the fleet's Redis. Without it, and without a store given to `sync_with`, this server is alone.
     pub fn redis_url(mut self, url: impl Into<String>) -> Self {
         self.redis().url = Secret::new(url);
         self
@@ -291,27 +291,27 @@ impl Builder {
         self
     }
 
-    /// Servers of one namespace share what they have seen.
+    /// Sets the name of the fleet: servers of one namespace share their users. This server is one of a fleet.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
-        self.redis().namespace = namespace.into();
+        self.fleet().namespace = namespace.into();
         self
     }
 
-    /// How often a server exchanges news with the store.
+    /// Sets the time between two rounds. This server is one of a fleet.
     pub fn sync_every(mut self, period: Duration) -> Self {
-        self.redis().sync_every = Some(period);
+        self.fleet().sync_every = Some(period);
         self
     }
 
-    /// Who is let in while the store is away.
+    /// Sets which newcomers are admitted while the store is away. This server is one of a fleet.
     pub fn on_outage(mut self, on_outage: OnOutage) -> Self {
-        self.redis().on_outage = on_outage;
+        self.fleet().on_outage = on_outage;
         self
     }
 
-    /// How many servers the fleet has. A server whose store does not answer at the start admits X divided by it.
+    /// Sets the number of servers of the fleet. A server whose store does not answer at the start admits X divided by it.
     pub fn expected_nodes(mut self, nodes: u64) -> Self {
-        self.config.fleet.expected_nodes = nodes;
+        self.fleet().expected_nodes = nodes;
         self
     }
 
@@ -321,9 +321,9 @@ impl Builder {
         self
     }
 
-    /// This server's name.
+    /// Sets the name of this server in its fleet.
     pub fn node(mut self, node: impl Into<String>) -> Self {
-        self.config.server.node = Some(node.into());
+        self.fleet().node = Some(node.into());
         self
     }
 
@@ -355,6 +355,10 @@ impl Builder {
     pub fn allow_proxied(mut self, allowed: bool) -> Self {
         self.config.admin.allow_proxied = allowed;
         self
+    }
+
+    fn fleet(&mut self) -> &mut config::Fleet {
+        self.config.fleet.get_or_insert_default()
     }
 
     fn redis(&mut self) -> &mut config::Redis {
@@ -412,7 +416,7 @@ impl Builder {
         let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
         let codec =
             Codec::new(settings.shape, settings.generation, &settings.key).with_earlier_keys(&settings.earlier_keys);
-        let link = if config.redis.is_some() { FleetLink::Joining } else { FleetLink::Alone };
+        let link = if config.is_fleet() { FleetLink::Joining } else { FleetLink::Alone };
         let (snapshot, loaded) = match snapshot_file(&config) {
             Some(file) => open_snapshot(file, &codec, &settings)?,
             None => (None, Memory::Fresh),
@@ -526,7 +530,7 @@ fn remembering(mut ring: Ring, link: FleetLink, memory: Memory) -> Ring {
 
 fn snapshot_file(config: &Config) -> Option<PathBuf> {
     let file = config.snapshot.file.clone().filter(|file| !file.as_os_str().is_empty());
-    file.filter(|_| config.redis.is_none())
+    file.filter(|_| !config.is_fleet())
 }
 
 fn open_snapshot(file: PathBuf, codec: &Codec, settings: &Settings) -> Result<(Option<Snapshot>, Memory), ConfigError> {
@@ -552,7 +556,7 @@ fn fingerprint_key(config: &Config) -> Result<FingerprintKey, ConfigError> {
     if let Some(key) = config.token.fingerprint_key()? {
         return Ok(key);
     }
-    if config.redis.is_some() {
+    if config.is_fleet() {
         return Err(ConfigError::SecretMissing);
     }
     let file = snapshot_file(config).map(|snapshot| snapshot.with_file_name("fingerprint.key"));

@@ -2,7 +2,6 @@
 
 use crate::headcount::Headcount;
 use crate::token_source::{InvalidToken, TokenSource};
-use axum::extract::ConnectInfo;
 use http::{Extensions, HeaderMap};
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -107,8 +106,11 @@ impl Headcount {
     }
 }
 
-/// The other end of a request's connection: axum's `ConnectInfo<SocketAddr>`, or a `SocketAddr` in its extensions.
+/// The address of the client's connection: a `SocketAddr` in the request's extensions, or axum's `ConnectInfo<SocketAddr>`.
 pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
-    let connection = extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer);
-    connection.or_else(|| extensions.get()).map(SocketAddr::ip)
+    #[cfg(feature = "axum")]
+    if let Some(axum::extract::ConnectInfo(peer)) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
+        return Some(peer.ip());
+    }
+    extensions.get().map(SocketAddr::ip)
 }

@@ -243,10 +243,13 @@ impl Limit {
             LimitKey::Subject => of_caller(|caller| Some(caller.subject.as_deref()?.into())),
             LimitKey::ClientIp => {
                 let Some(peer) = info.peer else {
-                    self.log_once(
-                        "the address of its clients is not known: serve the router with \
-                                    into_make_service_with_connect_info::<SocketAddr>()",
-                    );
+                    self.log_once(if cfg!(feature = "axum") {
+                        "the addresses of its clients are unknown: serve the router with \
+                         into_make_service_with_connect_info::<SocketAddr>()"
+                    } else {
+                        "the addresses of its clients are unknown: enable the feature `axum` of headcount, or put a \
+                         SocketAddr into the extensions of each request"
+                    });
                     return Part::Missing;
                 };
                 Part::Is(network(headcount.client(peer, info.headers)))

@@ -5,6 +5,7 @@ mod document;
 mod keys;
 mod mistake;
 mod reader;
+mod reference;
 mod tree;
 
 use crate::config::{Config, ConfigError, Limit};
@@ -17,6 +18,7 @@ use std::path::Path;
 
 pub use address::resolve;
 pub use mistake::LoadError;
+pub(super) use reference::TEMPLATE;
 
 /// Environment variables are `HEADCOUNT__SECTION__KEY`; with single underscores, Kubernetes would inject `HEADCOUNT_PORT`.
 const ENVIRONMENT: &str = "HEADCOUNT__";
@@ -172,7 +174,7 @@ fn example(key: &Key, place: &Place) -> String {
     match (place, flag) {
         (Place::Flag(flag), _) => format!("such as {flag} {plain}"),
         (Place::Nowhere, Some((_, flag))) => format!("such as serve {flag} {plain}, or {variable}"),
-        (Place::Variable(_) | Place::Nowhere, _) if !keys::is_section(key.name) => format!("such as {variable}"),
+        (Place::Variable(_) | Place::Nowhere, _) if !keys::is_section(&key.name) => format!("such as {variable}"),
         (Place::File(_), _) => {
             let (section, name) = key.name.rsplit_once('.').unwrap_or_default();
             format!("such as {name} = {} in [{section}]", key.such_as)

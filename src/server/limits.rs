@@ -69,7 +69,7 @@ impl Stores {
             limits.map(|limit| limit.within).max().unwrap_or_default()
         };
         if let (true, Some(redis)) = (needs(LimitStore::Redis), &config.redis) {
-            stores.redis = Some((RedisConnection::configured(redis)?, redis.namespace.clone()));
+            stores.redis = Some((RedisConnection::configured(redis)?, config.namespace()));
         }
         if let (true, Some(_database)) = (needs(LimitStore::Postgres), &config.postgres) {
             #[cfg(feature = "postgres")]

@@ -1,6 +1,6 @@
-//! Ready configurations for proxies: the files of `examples/proxies`, which the tests run as they are.
+//! Ready configurations: the files of `examples/proxies`, which the tests run as they are, and one of headcount itself.
 
-/// A configuration that puts headcount in front of an application.
+/// A configuration of a proxy that puts headcount in front of an application, or of headcount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Recipe {
     /// nginx: auth_request
@@ -15,11 +15,13 @@ pub enum Recipe {
     HaproxyLua,
     /// Traefik: ForwardAuth; not run by our tests
     Traefik,
+    /// headcount itself: every key, with its meaning
+    Toml,
 }
 
 impl Recipe {
     /// The whole file.
-    pub const fn text(self) -> &'static str {
+    pub fn text(self) -> &'static str {
         match self {
             Self::Nginx => include_str!("../../examples/proxies/nginx.conf"),
             Self::Caddy => include_str!("../../examples/proxies/Caddyfile"),
@@ -27,6 +29,7 @@ impl Recipe {
             Self::Haproxy => include_str!("../../examples/proxies/haproxy.cfg"),
             Self::HaproxyLua => include_str!("../../examples/proxies/headcount.lua"),
             Self::Traefik => include_str!("../../examples/proxies/traefik.yaml"),
+            Self::Toml => super::config::TEMPLATE.as_str(),
         }
     }
 }

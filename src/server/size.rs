@@ -70,7 +70,7 @@ impl fmt::Display for Size {
                 f,
                 "  {nodes:>7}  {wins:>13.0} %  {news:>17}  {redis_commands_per_second:>17.0}  {in_:>6}  {out:>6}"
             )?;
-            writeln!(f, "{}", if fleet.supported { "" } else { "   too many: lengthen redis.sync_every" })?;
+            writeln!(f, "{}", if fleet.supported { "" } else { "   too many: lengthen fleet.sync_every" })?;
         }
         writeln!(
             f,

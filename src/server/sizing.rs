@@ -2,7 +2,7 @@
 //!
 //! N servers each exchange news once in T; w passes between a server's read of a value and its write. Of N·w/T depends how
 //! often a write loses the race, and with it how fast news travel. The formulas are held against measurements in the
-//! README ("Measured"): `./test sim --measure`, `cargo bench --bench sync`.
+//! README ("Measured"): `./test sim --measure`, `cargo bench --features full --bench sync`.
 
 use crate::config::{Config, ConfigError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Up to this N·w/T the promises were seen to hold: news within some rounds, and at most 2 % more users than X.
 const MOST_LOAD: f64 = 2.0;
 
-/// To read, merge and write a megabyte of filter: at most (`cargo bench --bench sync`).
+/// To read, merge and write a megabyte of filter: at most (`cargo bench --features full --bench sync`).
 const WORK_PER_MEGABYTE: f64 = 0.011;
 
 /// Round trips between a read and the write that follows it, on a network of one data centre.
@@ -91,7 +91,7 @@ impl Envelope {
     pub(super) fn of(config: &Config, fleets: &[u64]) -> Result<Self, ConfigError> {
         let max_active_users = config.admission.checked_max_active_users()?;
         let (slot_length, shape, capacity) = config.window.check(max_active_users)?;
-        let period = config.redis.clone().unwrap_or_default().check(slot_length)?;
+        let period = config.fleet.clone().unwrap_or_default().check(slot_length)?;
         let (filter_bytes, minutes) = (shape.bytes() as u64, u64::from(config.window.slots) + 1);
         let value =
             (GZIP * entropy_bytes(shape.bits(), shape.fill_ratio(max_active_users as f64))).min(filter_bytes as f64);

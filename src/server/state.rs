@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// Why there is none, and what to do: a restart will forget who is in.
 pub(super) fn choose(config: &mut Config) -> Result<(), String> {
-    if config.redis.is_some() || config.snapshot.file.is_some() {
+    if config.is_fleet() || config.snapshot.file.is_some() {
         return Ok(());
     }
     const WAY_OUT: &str = "so a restart forgets who is in: set snapshot.file, or STATE_DIRECTORY to a directory that can be written \

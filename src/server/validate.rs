@@ -75,16 +75,20 @@ impl Validated {
     /// # Errors
     /// [`ConfigError`] if the URL or a certificate cannot be used.
     pub fn look_at_redis(&self) -> Result<Option<Live>, ConfigError> {
-        self.config.redis.as_ref().map(|redis| Live::at(redis, &self.settings)).transpose()
+        let namespace = self.config.namespace();
+        self.config.redis.as_ref().map(|redis| Live::at(redis, &namespace, &self.settings)).transpose()
     }
 }
 
 fn check(config: &Config) -> Result<Settings, ConfigError> {
     check_admin(config)?;
+    if config.fleet.is_some() && config.redis.is_none() {
+        return Err(ConfigError::FleetWithoutStore);
+    }
     admin::check_access(&config.admin, config.admin.listen.ip())?;
     let key = match config.token.fingerprint_key()? {
         Some(key) => key,
-        None if config.redis.is_some() => return Err(ConfigError::SecretMissing),
+        None if config.is_fleet() => return Err(ConfigError::SecretMissing),
         // Made at the first start, and kept beside the snapshot.
         None => FingerprintKey::new(&[0; 16]).expect("sixteen bytes are a key"),
     };
@@ -105,7 +109,7 @@ fn warnings(config: &Config) -> Vec<String> {
                 .into(),
         );
     }
-    if config.redis.is_some() && config.fleet.expected_nodes == 1 {
+    if config.redis.is_some() && config.fleet.as_ref().is_none_or(|fleet| fleet.expected_nodes == 1) {
         warnings.push(
             "fleet.expected_nodes is 1: a server that starts while Redis is away admits all of max_active_users by itself; set it to \
              the number of your servers"
@@ -141,7 +145,7 @@ enum Finding {
 }
 
 impl Live {
-    fn at(redis: &crate::config::Redis, settings: &Settings) -> Result<Self, ConfigError> {
+    fn at(redis: &crate::config::Redis, namespace: &str, settings: &Settings) -> Result<Self, ConfigError> {
         let connection = RedisConnection::configured(redis)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {
@@ -149,7 +153,7 @@ impl Live {
             Err(error) => return Ok(Self { findings: vec![Finding::Error(error.to_string())] }),
         };
         let mut live = Self { findings: Vec::new() };
-        runtime.block_on(live.look(&connection, &redis.namespace, settings));
+        runtime.block_on(live.look(&connection, namespace, settings));
         Ok(live)
     }
 

@@ -42,7 +42,7 @@ const NO_VALUE_OF_OURS: &str = "!";
 const WORTH_ASKING_BYTES: usize = 256 << 10;
 
 /// Values of filters from this size on are staged. As an argument of a script, a value of 512 KiB takes Redis 0.9 ms, and
-/// one of 4 MB 7 ms (`cargo test --test redis costs_redis -- --nocapture`); staged, 0.2 and 1.5 ms. Below, a write is one
+/// one of 4 MB 7 ms (`cargo test --features full --test redis costs_redis -- --nocapture`); staged, 0.2 and 1.5 ms. Below, a write is one
 /// command instead of three. The size is that of the empty filter as of the full one, so that neither the layout nor the
 /// number of commands depends on the load.
 pub(crate) const STAGED_FROM_BYTES: usize = 512 << 10;

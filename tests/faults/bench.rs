@@ -182,10 +182,10 @@ impl Bench {
             ("HEADCOUNT__TOKEN__SECRET", SECRET.to_owned()),
             ("HEADCOUNT__WINDOW__LENGTH", window),
             ("HEADCOUNT__WINDOW__SLOTS", self.spec.slots.to_string()),
-            ("HEADCOUNT__REDIS__SYNC_EVERY", format!("{}ms", self.spec.sync_every.as_millis())),
+            ("HEADCOUNT__FLEET__SYNC_EVERY", format!("{}ms", self.spec.sync_every.as_millis())),
             ("HEADCOUNT__REDIS__URL", url.to_owned()),
             (X, self.spec.max_active_users.to_string()),
-            ("HEADCOUNT__SERVER__NODE", format!("server-{place}")),
+            ("HEADCOUNT__FLEET__NODE", format!("server-{place}")),
         ];
         if self.spec.own_clocks {
             if !self.clock_file(place).exists() {

@@ -146,17 +146,18 @@ async function confirm(page) {
     await until('the page to be live', async () => await text(page, 'connection') === 'live');
     assert.match(await text(page, 'mode'), /OPEN/i);
 
-    // Whether to believe it.
+    // Whether the number can be believed.
+    await until('a reliable number', async () => /^This number is reliable: all 31 minutes are known/.test(await text(page, 'belief')));
     await until('nothing to look at', async () => (await alarms(page)).length === 0);
     await until('three servers in step', async () => {
       const nodes = await page.locator('#nodes tr').allInnerTexts();
       return nodes.length === 3 && nodes.every((row, nth) => new RegExp(`^game-${nth + 1}\\s+in step\\s+[\\d.]+ s ago$`).test(row));
     });
     for (const [name, value] of [
-      ['95 % interval', /^\d+ to \d+$/], ['Room', /^500; \d+ for this server/], ['This server', /admitted a second, .* of them new; .* rejected/],
-      ['Since its start', /^0 admitted, 0 of them new; 0 rejected$/], ['Store', /^redis, read [\d.]+ s ago, 3 servers$/],
-      ['Rounds', /^\d+, \d+ lost the race, 0 failed$/], ['Known', /^31 of 31 slots of 1\.5 s$/], ['False positives', /^fewer than one in a billion$/],
-      ['Other generation', /^none$/], ['Running', /^[\d.]+ s, version \d/],
+      ['95 % interval', /^\d+ to \d+$/], ['Free seats', /^500; \d+ of them for this server/], ['This server', /requests a second admitted, .* of them newcomers; .* rejected/],
+      ['Since its start', /^0 requests admitted, 0 of them newcomers; 0 rejected$/], ['Store', /^redis, read [\d.]+ s ago, 3 servers$/],
+      ['Rounds', /^\d+, \d+ in conflict, 0 failed$/], ['Known minutes', /^31 of 31 slots of 1\.5 s$/], ['False positives', /^less than 1 in a billion$/],
+      ['Other generations', /^none$/], ['Uptime', /^[\d.]+ s, version \d/],
     ]) await until(`${name}: ${value}`, async () => value.test(await fact(page, name).innerText()));
 
     // The house fills, and the page says so.
@@ -168,11 +169,17 @@ async function confirm(page) {
     await until('the title to say so', async () => /throttling/.test(await page.title()));
     // A line through many samples, a band where newcomers are turned away, and where it all goes.
     const drawn = async page => {
-      const samples = await page.locator('#picture polyline[stroke="#000003"]').evaluateAll(([line]) => line?.points.length ?? 0);
-      const bands = await page.locator('#picture rect[fill="#000006"]').count();
-      return samples > 8 && bands > 1 && TREND.test(await text(page, 'trend'));
+      const samples = await page.locator('#picture polyline.users').evaluateAll(([line]) => line?.points.length ?? 0);
+      const bands = await page.locator('#picture rect.band').count();
+      return samples > 8 && bands === 1 && TREND.test(await text(page, 'trend'));
     };
     await until('the picture to fill', () => drawn(page));
+    await until('the values under the pointer', async () => {
+      const { x, y, width, height } = await page.locator('#picture svg').boundingBox();
+      await page.mouse.move(x + 0.97 * width, y + height / 2);
+      return /^\d\d:\d\d:\d\d: \d+ active users \(\d+ to \d+\), limit 500; [\d.]+ admitted and [\d.]+ rejected a second$/.test(await text(page, 'readout'));
+    });
+    await page.mouse.move(0, 0);
     for (const scheme of ['light', 'dark']) for (const size of SIZES) await look(browser, plan.servers[0].admin, 'throttling', scheme, size, told, drawn);
     await page.locator('#numbers summary').click();
     await until('the numbers', async () => await page.locator('#rows tr').count() > 8);
@@ -188,7 +195,7 @@ async function confirm(page) {
     await page.locator('#reason').fill('one more machine');
     await page.locator('#set').click();
     await page.locator('#confirm-text').waitFor({ state: 'visible', timeout: DEADLINE });
-    assert.match(await text(page, 'confirm-text'), /as room allows, with X = 600, for 5m/);
+    assert.match(await text(page, 'confirm-text'), /while there are seats, with a limit of 600, for 5m/);
     const asked = Date.now();
     await confirm(page);
     await until('the new X', async () => /^active users of 600$/.test(await text(page, 'of')));
@@ -196,7 +203,7 @@ async function confirm(page) {
     assert.ok(Math.abs(ends - asked - 300_000) < 5000, `five minutes are ${ends - asked} ms`);
     const clock = new Date(ends).toLocaleTimeString('en', { hour: '2-digit', minute: '2-digit', hourCycle: 'h23' });
     const words = await text(page, 'override');
-    assert.ok(/as room allows, X is 600, until .*, by ann: one more machine$/.test(words) && words.includes(`${clock},`), words);
+    assert.ok(/while there are seats, the limit is 600, until .*, set by ann: one more machine$/.test(words) && words.includes(`${clock},`), words);
     await until('newcomers to get in, up to it', async () => Number(await text(page, 'estimate')) >= 590);
     await until('a newcomer to be turned away again', async () =>
       (await Promise.all([0, 1, 2].map(server => check(server, `newcomer-${came++}`)))).every(status => status === 429));
@@ -227,7 +234,10 @@ async function confirm(page) {
     await until('the page to say so', async () => /ann: <b>launch<\/b>/.test(await text(page, 'override')));
     await until('the mode to be open', async () => /open/i.test(await text(page, 'mode')));
     await inspect(page, 'override', told);
-    assert.deepEqual(await aloud(page), ['open', '· newcomers get in'], 'said once');
+    const spoken = await aloud(page);
+    assert.equal(spoken[0], 'open');
+    assert.match(spoken[1], /^· everybody is admitted until .*, by an override of ann$/);
+    assert.equal(spoken.length, 2, `said once: ${spoken}`);
 
     // And back.
     await page.locator('#withdraw').click();
@@ -253,7 +263,7 @@ async function confirm(page) {
     await page.locator('#confirm').waitFor({ state: 'visible', timeout: DEADLINE });
     await page.keyboard.press('Tab');
     await page.keyboard.press('Enter');
-    await until('nobody to get in', async () => /No newcomer gets in/.test(await text(page, 'override')));
+    await until('nobody to get in', async () => /No newcomer is admitted/.test(await text(page, 'override')));
     await page.locator('#withdraw').click();
     await confirm(page);
     await until('that to be over', async () => /None/.test(await text(page, 'override')));
@@ -269,13 +279,13 @@ async function confirm(page) {
     await until('nothing more to say', async () => (await aloud(page)).length === 0);
     process.kill(plan.stranger.pid, 'SIGCONT');
     await until('the strangers', async () => /^Servers with another capacity, window or key/.test(await alarms(page)));
-    assert.equal(await fact(page, 'Other generation').innerText(), 'yes');
-    assert.equal(await fact(page, 'Other generation').getAttribute('class'), 'bad');
+    assert.equal(await fact(page, 'Other generations').innerText(), 'yes');
+    assert.equal(await fact(page, 'Other generations').getAttribute('class'), 'bad');
     process.kill(plan.redis.pid, 'SIGSTOP');
     await until('the store to be missed', async () => (await alarms(page)).some(it => /^The store has been away since \d\d:\d\d: \S/.test(it)));
     assert.match(await fact(page, 'Store').innerText(), /^redis, away/);
     assert.equal(await fact(page, 'Store').getAttribute('class'), 'bad');
-    assert.match(await page.locator('#nodes tr').first().innerText(), /^game-1\s+not known\s/);
+    assert.match(await page.locator('#nodes tr').first().innerText(), /^game-1\s+unknown\s/);
     await inspect(page, 'alarms', told);
     told.alarms = await aloud(page);
     assert.equal(new Set(told.alarms).size, told.alarms.length, `said more than once: ${told.alarms}`);
@@ -283,12 +293,12 @@ async function confirm(page) {
     await until('the store again', async () => !/The store/.test(await alarms(page)) && /read .* ago, 3 servers/.test(await fact(page, 'Store').innerText()));
     process.kill(plan.stranger.pid, 'SIGSTOP');
     await until('nothing to look at', async () => (await alarms(page)).length === 0);
-    assert.equal(await fact(page, 'Other generation').innerText(), 'none');
+    assert.equal(await fact(page, 'Other generations').innerText(), 'none');
 
     // No stream: the page asks, and tries again after a while.
     await page.route('**/api/v1/events', route => route.abort());
     await page.reload();
-    await until('the page to ask', async () => /asked/.test(await text(page, 'connection')));
+    await until('the page to ask', async () => /polled/.test(await text(page, 'connection')));
     await page.unroute('**/api/v1/events');
 
     // Shadow: nobody is turned away, and the page says who would be, by ten Xs.
@@ -297,9 +307,9 @@ async function confirm(page) {
     await shadow.goto(plan.shadow.admin);
     await until('what other Xs would do', async () => await shadow.locator('#what-if-rows tr').count() === 10);
     await until('everybody to be counted', async () => /of 300\)/.test(await text(shadow, 'what-if-rows')));
-    assert.match(await text(shadow, 'mode'), /would be turned away/);
+    assert.match(await text(shadow, 'mode'), /would be (rejected|admitted)/);
     await until('all who play to be shown', async () => await text(shadow, 'estimate') === '300');
-    assert.match(await text(shadow, 'of'), /X is 100, and would have 100 of them in/);
+    assert.match(await text(shadow, 'of'), /a limit of 100 would have admitted 100 of them/);
     assert.match(await shadow.locator('#what-if-rows tr').nth(3).innerText(), /67 % \(200 of 300\)/);
     await inspect(shadow, 'what-if', told);
     await shadow.close();
@@ -341,7 +351,7 @@ async function confirm(page) {
     process.kill(plan.servers[2].pid, 'SIGKILL');
     await until('the page to say that nobody answers', async () => /no answer/.test(await text(last, 'connection')));
     await until('old figures to look old', () => last.evaluate(() => document.body.dataset.stale === 'true'));
-    assert.match(await text(last, 'mode'), /as of \d\d:\d\d; what is now is not known/);
+    assert.match(await text(last, 'mode'), /as of \d\d:\d\d; the present state is unknown/);
     await inspect(last, 'gone', told);
   } finally {
     closed = true;

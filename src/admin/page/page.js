@@ -1,19 +1,18 @@
-'use strict';
-// One status a second, from a stream if it comes and by asking if not; the rest of the page follows from it.
+// One status a second, from a stream if there is one, and by polling if not; the rest of the page follows from it.
 
 const POLL_MS = 2000;
 const STALE_MS = 5000;
 const STREAM_AGAIN_MS = 10000;
-// A service may have the page under a path of its own.
+// A service may mount the page under a path of its own.
 const BASE = location.pathname.replace(/\/$/, '');
-// The bearer token, where one is configured; forgotten with the tab.
+// The bearer token, if one is configured. It is forgotten with the tab.
 const TOKEN = 'headcount-token';
 
 const el = id => document.getElementById(id);
 const grouped = new Intl.NumberFormat('en', { useGrouping: true });
 const number = value => grouped.format(value).replaceAll(',', '\u202f');
 const percent = part => `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`;
-// With its day, if that is another; to the second, where minutes are shorter than that.
+// With the day, if it is not today; to the second, where minutes are shorter than 60 s.
 function time(at, grainSeconds = 60) {
   const date = new Date(at);
   const second = grainSeconds < 60 ? '2-digit' : undefined;
@@ -40,9 +39,9 @@ function cell(kind, text, className = '') {
   return made;
 }
 
-// Of texts, or texts and their classes.
+// The cells are texts, or texts with their classes.
 function fill(table, rows) {
-  // What has not changed stays where a reader has found it.
+  // An unchanged table keeps the reader's place.
   const told = JSON.stringify(rows);
   if (table.dataset.told === told) return;
   table.dataset.told = told;
@@ -53,14 +52,14 @@ function fill(table, rows) {
   }));
 }
 
-// --- asking ---
+// --- requests ---
 
 async function ask(path, options = {}) {
-  // The header is one that no form of another page can send.
+  // No form of another site can send this header.
   const headers = { ...options.headers, ...(options.method ? { 'x-headcount-change': '1' } : {}) };
   const token = sessionStorage.getItem(TOKEN);
   if (token) headers.authorization = `Bearer ${token}`;
-  // Whoever does not answer is not waited for; the body of a stream may take its time.
+  // A server that does not answer is given up; the body of a stream may take its time.
   const patience = new AbortController();
   const timer = setTimeout(() => patience.abort(new Error('no answer in time')), STALE_MS);
   const answer = await fetch(BASE + path, { ...options, headers, cache: 'no-store', signal: patience.signal }).finally(() => clearTimeout(timer));
@@ -81,7 +80,7 @@ function login(wrong) {
   sessionStorage.removeItem(TOKEN);
   el('board').hidden = true;
   el('login').hidden = false;
-  // Others who ask meanwhile without a token take nothing back.
+  // Only a wrong token changes the message; other requests without a token do not.
   if (wrong) set('login-error', 'That is not the token.');
   if (document.activeElement !== el('token')) el('token').focus();
   return waitingForToken ??= new Promise(resolve => {
@@ -109,7 +108,7 @@ async function follow() {
   let text = '';
   let events = 0;
   for (;;) {
-    // A stream that stands still is none.
+    // A stream without events is broken.
     const read = await Promise.race([reader.read(), sleep(STALE_MS).then(() => null)]);
     if (read === null) {
       reader.cancel();
@@ -135,17 +134,17 @@ async function live() {
   for (;;) {
     if (waitingForToken) await waitingForToken;
     if (Date.now() >= streamAgain) {
-      // A stream ends by itself now and then; one that brings nothing is none.
+      // A stream ends by itself now and then.
       if (await follow().catch(() => 0) > 0) continue;
       if (waitingForToken) continue;
       streamAgain = Date.now() + STREAM_AGAIN_MS;
     }
     try {
       show(await (await ask('/api/v1/status')).json());
-      connected('asked every 2 s');
+      connected('polled every 2 s');
     } catch (error) {
       if (!waitingForToken) gone(error.message);
-      // Once somebody answers, there may be a stream again.
+      // The server may offer a stream again when it is back.
       streamAgain = 0;
     }
     await sleep(POLL_MS);
@@ -156,14 +155,14 @@ function gone(why) {
   connected(`no answer: ${why}`);
   document.body.dataset.stale = true;
   document.title = 'no answer · headcount';
-  if (heard) set('mode-says', `· as of ${time(heard)}; what is now is not known`);
+  if (heard) set('mode-says', `· as of ${time(heard)}; the present state is unknown`);
 }
 
 // --- the house ---
 
 let status = null;
 let heard = 0;
-// The one before, and when it came.
+// The status before this one, and when it came.
 let previous = null;
 
 function show(next) {
@@ -174,20 +173,18 @@ function show(next) {
   document.body.dataset.stale = false;
   const users = status.active_users;
   const shadow = status.enforcement === 'shadow';
-  const says = {
-    open: 'newcomers get in',
-    throttling: `newcomers ${shadow ? 'would be' : 'are'} turned away${status.ring.coverage > status.ring.slots ? '' : ', once they can be told apart'}`,
-  }[status.mode];
+  const doubts = reasons();
   document.body.dataset.mode = status.mode;
   set('node', status.node);
   set('mode-word', status.mode);
-  set('turned-away', shadow ? 'newcomers who would be turned away' : 'newcomers turned away');
-  set('mode-says', status.enforcement === 'off' ? '· nothing is decided: enforcement is off' : `· ${says}`);
+  document.body.dataset.blind = isBlind();
+  set('throttled', shadow ? 'newcomers would be rejected' : 'newcomers rejected');
+  set('mode-says', `· ${headline()}`);
   set('estimate', (users.saturated ? '> ' : '') + number(users.estimate));
-  // In shadow everybody is in: what X would have done stands beside what is.
+  // In shadow mode everybody is in. What the limit would have done stands beside it.
   set('of', status.simulated_users === undefined
     ? `active users of ${number(status.max_active_users)}`
-    : `active users; X is ${number(status.max_active_users)}, and would have ${number(status.simulated_users)} of them in`);
+    : `active users; a limit of ${number(status.max_active_users)} would have admitted ${number(status.simulated_users)} of them`);
   const part = users.estimate / status.max_active_users;
   el('gauge').setAttribute('aria-valuenow', Math.min(100, Math.round(100 * part)));
   el('gauge').setAttribute('aria-valuetext', `${percent(part)} of ${number(status.max_active_users)}`);
@@ -195,7 +192,7 @@ function show(next) {
   el('gauge-resume').style.left = `${Math.min(100, 100 * status.resume_below / status.max_active_users)}%`;
   set('trend', `${percent(part)} full · ${number(users.low)} to ${number(users.high)} · ${trend()} · since ${time(status.mode_since)}`);
   document.title = `${status.mode} · ${number(users.estimate)} of ${number(status.max_active_users)} · headcount`;
-  alarms();
+  belief(doubts);
   override();
   facts();
   whatIf();
@@ -213,22 +210,48 @@ function trend() {
   return `${change > 0 ? '▲' : '▼'} ${number(Math.abs(change))} in ${within}`;
 }
 
-function alarms() {
+const isBlind = () => !status.sync.ok || Boolean(status.sync.write_refused) || status.ring.coverage < status.ring.slots + 1;
+
+// What happens to newcomers, and why.
+function headline() {
+  const forced = status.override.until ? status.override : null;
+  const until = forced && `until ${time(forced.until)}, by an override${forced.by ? ` of ${forced.by}` : ''}`;
+  const would = status.enforcement === 'shadow' ? 'would be' : 'are';
+  if (status.enforcement === 'off') return 'nothing is decided: enforcement is off';
+  if (forced?.mode === 'open') return `everybody is admitted ${until}`;
+  if (forced?.mode === 'throttling') return `newcomers ${would} rejected ${until}`;
+  if (status.mode === 'open') return 'newcomers are admitted';
+  if (status.ring.coverage < status.ring.slots + 1) return `few newcomers ${would} admitted, until this server knows who is in`;
+  // Seats that become free go to newcomers at once, or when throttling ends.
+  if (lately?.newcomers > 0) return `newcomers ${would} admitted to free seats only`;
+  return `newcomers ${would} rejected`;
+}
+
+function reasons() {
   const { sync, ring, ready, restarts } = status;
   const found = [];
-  if (!ready) found.push('This server is not ready: a load balancer should send it nobody.');
+  if (!ready) found.push('This server is not ready. Load balancers should send it no requests.');
   const lastRead = Date.parse(status.now) - 1000 * status.active_users.stale_seconds;
   if (!sync.ok) found.push(`The store has been away since ${time(lastRead)}: ${sync.last_error?.text ?? 'no answer'}`);
   if (sync.write_refused) found.push(`The store refuses writes: ${sync.write_refused}`);
-  if (sync.foreign_generation) found.push('Servers with another capacity, window or key use the same namespace: a deploy, or a mistake. Those with another window or key share no users with these.');
-  if (ring.coverage < ring.slots + 1) found.push('Not every minute of the window is known: this server cannot tell newcomers from users who were in then.');
-  if (status.active_users.saturated) found.push('The filters are full: nobody can tell how many more there are. Raise window.capacity.');
-  if (ring.false_positive_ratio > 0.01) found.push(`One newcomer in ${Number((1 / ring.false_positive_ratio).toPrecision(1))} is taken for somebody who is in. Raise window.capacity.`);
-  if (restarts.worker + restarts.rounds > 0) found.push(`Work beside the decisions began anew ${restarts.worker + restarts.rounds} times after a panic; the log says why.`);
-  // What comes is read aloud, and nothing twice.
+  if (sync.foreign_generation) found.push('Servers with another capacity, window or key use this namespace: a deploy, or a mistake. Servers with another window or key share no users with this one.');
+  if (ring.coverage < ring.slots + 1) found.push(`${ring.slots + 1 - ring.coverage} of ${ring.slots + 1} minutes are unknown. A user of these minutes may be taken for a newcomer.`);
+  if (status.active_users.saturated) found.push('The filters are full, so the number of users has no upper bound. Raise window.capacity.');
+  if (ring.false_positive_ratio > 0.01) found.push(`One newcomer in ${Number((1 / ring.false_positive_ratio).toPrecision(1))} is taken for a user who is in. Raise window.capacity.`);
+  if (restarts.worker + restarts.rounds > 0) found.push(`Background work was restarted ${restarts.worker + restarts.rounds} times after a panic. The log has the reason.`);
+  return found;
+}
+
+// One line says whether the number can be believed; the reasons are below it.
+function belief(doubts) {
+  const { ring, sync, active_users: users } = status;
+  const read = sync.store === 'none' ? '' : `, and the other servers were read ${ago(Math.max(1, Math.round(users.stale_seconds)))} ago`;
+  set('belief', doubts.length ? 'This number is in doubt:' : `This number is reliable: all ${ring.slots + 1} minutes are known${read}.`);
+  el('belief').className = doubts.length ? 'bad' : '';
+  // New items are read aloud, and nothing twice.
   const list = el('alarms');
-  for (const item of [...list.children]) if (!found.includes(item.textContent)) item.remove();
-  found.forEach((text, place) => {
+  for (const item of [...list.children]) if (!doubts.includes(item.textContent)) item.remove();
+  doubts.forEach((text, place) => {
     const there = list.children[place];
     if (there?.textContent !== text) list.insertBefore(cell('li', text), there ?? null);
   });
@@ -261,19 +284,19 @@ function facts() {
   const rejected = status.enforcement === 'shadow' ? 'would have been rejected' : 'rejected';
   const { seen, newcomer, warming, missing, exempt } = decisions;
   const here = lately
-    ? `${perSecond(lately.admitted)} admitted a second, ${perSecond(lately.newcomers)} of them new; ${perSecond(lately.rejected)} ${rejected}`
+    ? `${perSecond(lately.admitted)} requests a second admitted, ${perSecond(lately.newcomers)} of them newcomers; ${perSecond(lately.rejected)} ${rejected}`
     : 'counting';
   const rows = [
     ['95 % interval', `${number(users.low)} to ${number(users.high)}`],
-    ['Room', `${number(status.room)}; ${number(status.share)} for this server until its next round`],
+    ['Free seats', `${number(status.room)}; ${number(status.share)} of them for this server until its next round`],
     ['This server', here],
-    ['Since its start', `${number(seen + newcomer + warming + missing + exempt)} admitted, ${number(newcomer + warming)} of them new; ${number(decisions.rejected + decisions.shadow_rejected)} ${rejected}`],
-    ['Store', sync.store === 'none' ? 'none: one server alone' : `${sync.store}, ${sync.ok ? `read ${ago(users.stale_seconds)} ago` : 'away'}, ${number(sync.nodes)} ${sync.nodes === 1 ? 'server' : 'servers'}`, !sync.ok],
-    ['Rounds', sync.store === 'none' ? 'none' : `${number(sync.rounds)}, ${number(sync.conflicts)} lost the race, ${number(sync.failures)} failed`],
-    ['Known', `${ring.coverage} of ${ring.slots + 1} ${{ 60: 'minutes', 1: 'seconds' }[ring.slot_seconds] ?? `slots of ${ring.slot_seconds} s`}`, ring.coverage < ring.slots + 1],
-    ['False positives', ring.false_positive_ratio < 1e-9 ? 'fewer than one in a billion' : `1 in ${number(Math.round(1 / ring.false_positive_ratio))}`, ring.false_positive_ratio > 0.01],
-    ['Other generation', sync.foreign_generation ? 'yes' : 'none', sync.foreign_generation],
-    ['Running', `${ago(status.uptime_seconds)}, version ${status.version}`],
+    ['Since its start', `${number(seen + newcomer + warming + missing + exempt)} requests admitted, ${number(newcomer + warming)} of them newcomers; ${number(decisions.rejected + decisions.shadow_rejected)} ${rejected}`],
+    ['Store', sync.store === 'none' ? 'none: a server alone' : `${sync.store}, ${sync.ok ? `read ${ago(users.stale_seconds)} ago` : 'away'}, ${number(sync.nodes)} ${sync.nodes === 1 ? 'server' : 'servers'}`, !sync.ok],
+    ['Rounds', sync.store === 'none' ? 'none' : `${number(sync.rounds)}, ${number(sync.conflicts)} in conflict, ${number(sync.failures)} failed`],
+    ['Known minutes', `${ring.coverage} of ${ring.slots + 1} ${{ 60: 'minutes', 1: 'seconds' }[ring.slot_seconds] ?? `slots of ${ring.slot_seconds} s`}`, ring.coverage < ring.slots + 1],
+    ['False positives', ring.false_positive_ratio < 1e-9 ? 'less than 1 in a billion' : `1 in ${number(Math.round(1 / ring.false_positive_ratio))}`, ring.false_positive_ratio > 0.01],
+    ['Other generations', sync.foreign_generation ? 'yes' : 'none', sync.foreign_generation],
+    ['Uptime', `${ago(status.uptime_seconds)}, version ${status.version}`],
   ];
   const list = el('facts');
   if (list.children.length !== 2 * rows.length) {
@@ -289,7 +312,7 @@ function facts() {
 function nodes() {
   const known = status.sync.seen_nodes ?? [];
   el('nodes-box').hidden = known.length === 0;
-  const others = status.sync.ok ? 'in step' : 'not known';
+  const others = status.sync.ok ? 'in step' : 'unknown';
   const state = ({ alive }) => (alive === false ? ['silent', 'bad'] : others);
   fill(el('nodes'), known.map(node => [node.node, state(node), `${ago(node.read_seconds_ago)} ago`]));
 }
@@ -303,14 +326,14 @@ function whatIf() {
   ]));
 }
 
-// --- the window ---
+// --- history ---
 
 const SPANS = [['window', 0], ['3 h', 180], ['24 h', 1440]];
 let span = 0;
 let history = null;
 
 function minutes() {
-  // No more than a day is told.
+  // The history has one day at most.
   return SPANS[span][1] || Math.min(1440, status ? status.active_users.window_seconds / 60 : 30);
 }
 
@@ -339,36 +362,40 @@ async function draw() {
 
 async function redraw() {
   const box = el('picture');
-  // On a wall the letters of the picture are as large as the others.
+  // On a large screen the text of the chart is as large as the rest.
   const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
   const width = Math.max(240, Math.round(box.clientWidth / scale));
   const height = Math.round(Math.min(Math.max(240, width * 0.5), 0.7 * window.innerHeight / scale));
   const query = new URLSearchParams({ minutes: minutes() });
   try {
     const told = await (await ask(`/api/v1/history?${query}`)).json();
-    query.set('width', width);
-    query.set('height', height);
-    query.set('offset', -new Date().getTimezoneOffset());
-    const picture = new DOMParser().parseFromString(await (await ask(`/chart.svg?${query}`)).text(), 'image/svg+xml').documentElement;
-    picture.setAttribute('aria-hidden', 'true');
-    box.replaceChildren(document.importNode(picture, true));
+    chart(box, told, { width, height, minutes: minutes(), now: status.now, read: readout });
     history = told;
     numbers();
   } catch (error) {
-    set('caption', `The picture is old: ${error.message}`);
+    set('caption', `This chart is old: ${error.message}`);
   }
+}
+
+// What the pointer is on.
+function readout(sample) {
+  set('readout', sample
+    ? `${time(sample.from, history.grain_seconds)}: ${number(sample.active_users)} active users (${number(sample.low)} to ${number(sample.high)}), limit ${number(sample.max_active_users)}; ${sample.admittedRate.toFixed(1)} admitted and ${sample.rejectedRate.toFixed(1)} rejected a second`
+    : '');
 }
 
 function numbers() {
   const { samples, grain_seconds: grain } = history;
   if (samples.length === 0) {
-    set('caption', 'Nothing was noted yet.');
+    set('caption', 'There is no history yet.');
     return;
   }
   const most = samples.reduce((one, other) => (other.active_users > one.active_users ? other : one));
   const lasted = sample => Math.max(0.1, sample.seconds);
   const throttled = samples.reduce((sum, sample) => sum + sample.throttling * sample.seconds, 0);
-  set('caption', `From ${time(samples[0].from, grain)}: at most ${number(most.active_users)} active users, at ${time(most.from, grain)}; newcomers ${status.enforcement === 'shadow' ? 'would have been ' : ''}turned away for ${throttled < 1 ? 'no time' : ago(throttled)}.`);
+  const rejected = status.enforcement === 'shadow' ? 'would have been rejected' : 'were rejected';
+  const long = throttled < 1 ? `newcomers ${status.enforcement === 'shadow' ? 'would never have been' : 'were never'} rejected` : `newcomers ${rejected} for ${ago(throttled)}`;
+  set('caption', `Since ${time(samples[0].from, grain)}: at most ${number(most.active_users)} active users, at ${time(most.from, grain)}; ${long}.`);
   if (el('numbers').open) {
     fill(el('rows'), samples.toReversed().map(sample => [
       time(sample.from, grain), number(sample.active_users), number(sample.max_active_users), percent(sample.throttling),
@@ -377,17 +404,17 @@ function numbers() {
   }
 }
 
-// --- steering ---
+// --- overrides ---
 
 function override() {
   const now = status.override;
-  const forced = { open: 'All newcomers get in', throttling: 'No newcomer gets in', auto: 'Newcomers get in as room allows' }[now.mode];
+  const forced = { open: 'Everybody is admitted', throttling: 'No newcomer is admitted', auto: 'Newcomers are admitted while there are seats' }[now.mode];
   const inForce = Boolean(now.until);
   el('withdraw').hidden = !inForce;
-  const x = now.max_active_users ? `, X is ${number(now.max_active_users)}` : '';
+  const x = now.max_active_users ? `, the limit is ${number(now.max_active_users)}` : '';
   set('override', inForce
-    ? `${forced}${x}, until ${time(now.until)}, by ${now.by ?? 'somebody'}: ${now.reason ?? 'no reason given'}${now.warning ? `. ${now.warning}` : ''}`
-    : 'None: newcomers get in as room allows.');
+    ? `${forced}${x}, until ${time(now.until)}, set by ${now.by ?? 'somebody'}: ${now.reason ?? 'no reason given'}${now.warning ? `. ${now.warning}` : ''}`
+    : 'None. Newcomers are admitted while there are seats.');
 }
 
 function sure(text) {
@@ -414,8 +441,8 @@ el('steer-form').onsubmit = async event => {
   const order = { mode, for: el('for').value };
   if (el('x').value) order.max_active_users = Number(el('x').value);
   for (const name of ['by', 'reason']) if (el(name).value.trim()) order[name] = el(name).value.trim();
-  const what = { open: 'ALL newcomers get in, whatever the room', throttling: 'NO newcomer gets in', auto: 'newcomers get in as room allows' }[mode];
-  const x = order.max_active_users ? `, with X = ${number(order.max_active_users)}` : '';
+  const what = { open: 'EVERYBODY is admitted, whether there are seats or not', throttling: 'NO newcomer is admitted', auto: 'newcomers are admitted while there are seats' }[mode];
+  const x = order.max_active_users ? `, with a limit of ${number(order.max_active_users)}` : '';
   if (await sure(`On every server of the fleet, ${what}${x}, for ${order.for}.`)) {
     await steer({ method: 'PUT', body: JSON.stringify(order), headers: { 'content-type': 'application/json' } });
   }
@@ -428,7 +455,7 @@ el('withdraw').onclick = async () => {
   }
 };
 
-// --- on its own ---
+// --- timers ---
 
 spans();
 setInterval(() => {

@@ -262,9 +262,8 @@ fn is_harmless(line: &str) -> bool {
     }
     let name = line.split(['=', ' ', ':']).next().unwrap_or_default();
     let leaf = name.rsplit('.').next().unwrap_or_default();
-    let is_plain = |known: &&str| !keys::holds_secret(known);
-    let mut known =
-        keys::KEYS.iter().map(|key| key.name).filter(|known| known.rsplit('.').next() == Some(leaf)).peekable();
+    let named = |known: &&str| known.rsplit('.').next() == Some(leaf);
+    let mut known = keys::KEYS.iter().map(|key| key.name.as_str()).filter(named).peekable();
     let clear = !["://", "#", "secret", "url", "@"].iter().any(|sign| line.contains(sign));
-    clear && line.matches('=').count() <= 1 && known.peek().is_some() && known.all(|known| is_plain(&known))
+    clear && line.matches('=').count() <= 1 && known.peek().is_some() && known.all(|known| !keys::holds_secret(known))
 }

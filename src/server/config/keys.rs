@@ -1,94 +1,90 @@
 //! Every key of a configuration: what its value must be, and an example of one.
 
-/// A key, as it is called in messages, in the environment and in the file.
+use crate::config::Config;
+use serde_json::{Map, Value};
+use std::sync::LazyLock;
+
+/// A key, under its name in messages and in the file.
 pub(super) struct Key {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     /// What a value must be, in words.
-    pub(super) must_be: &'static str,
+    pub(super) must_be: String,
     /// A value that would do, as it is written in the file.
-    pub(super) such_as: &'static str,
+    pub(super) such_as: String,
+    /// Its documentation, in Markdown.
+    pub(super) doc: String,
+    /// The words that it may hold, each with its documentation.
+    pub(super) words: Vec<(String, String)>,
+    /// The default, as it is written in the file.
+    pub(super) default: Option<String>,
 }
 
-const fn key(name: &'static str, must_be: &'static str, such_as: &'static str) -> Key {
-    Key { name, must_be, such_as }
+/// All keys, in the order of the structs, and the documentation of their sections.
+pub(super) static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| read().0);
+pub(super) static SECTIONS: LazyLock<Vec<(String, String)>> = LazyLock::new(|| read().1);
+
+/// Reads the keys from the schema of [`Config`], which holds the doc comments and defaults of its fields.
+fn read() -> (Vec<Key>, Vec<(String, String)>) {
+    let settings = schemars::generate::SchemaSettings::default().with(|settings| settings.inline_subschemas = true);
+    let schema = settings.into_generator().into_root_schema_for::<Config>().to_value();
+    let (mut keys, mut sections) = (Vec::new(), Vec::new());
+    walk("", &schema, &mut keys, &mut sections);
+    (keys, sections)
 }
 
-/// Every key there is.
-pub(super) const KEYS: &[Key] = &[
-    key("admission.max_active_users", "a whole number, at least 1", "20000"),
-    key("admission.resume_ratio", "a number above 0 and at most 1", "0.9"),
-    key("admission.refill", "\"continuous\" or \"after-resume\"", "\"continuous\""),
-    key("admission.enforcement", "\"enforce\", \"shadow\" or \"off\"", "\"shadow\""),
-    key("admission.retry_after", "two times, min and max", "{ min = \"15s\", max = \"45s\" }"),
-    key("admission.retry_after.min", A_TIME, "\"15s\""),
-    key("admission.retry_after.max", A_TIME, "\"45s\""),
-    key("admission.missing_token", "\"new-user\", \"admit\" or \"reject\"", "\"new-user\""),
-    key("admission.exempt_paths", "a list of paths", "[\"/healthz\", \"/static/*\"]"),
-    key("route.path", "a path, or a prefix that ends in /*", "\"/api/presence/*\""),
-    key("route.class", "\"admit\", \"observe\", \"exempt\" or \"confirm\"", "\"observe\""),
-    key("window.length", A_TIME, "\"30m\""),
-    key("window.slots", "a whole number from 1 to 120", "30"),
-    key("window.capacity", "a whole number, at least max_active_users", "65536"),
-    key("window.false_positive_rate", "a number from 1e-6 to 0.1", "1e-3"),
-    key(
-        "token.from",
-        "a list of \"bearer\", \"cookie:NAME\" and \"header:NAME\", of which one is usually enough",
-        "[\"bearer\"]",
-    ),
-    key("token.on_conflict", "\"refuse\" or \"first\"", "\"refuse\""),
-    key("token.secret_file", A_FILE, "\"/etc/headcount/fingerprint.key\""),
-    key("token.secret", "text of at least 16 bytes", "\"at least 16 bytes that nobody can guess\""),
-    key("token.earlier_secret_files", "a list of names of files", "[\"/etc/headcount/fingerprint.key.1\"]"),
-    key("token.jwt.keys", "a list of names of files", "[\"/etc/headcount/jwt.pem\"]"),
-    key("token.jwt.jwks_url", "a URL that begins with https://", "\"https://login.example/.well-known/jwks.json\""),
-    key("token.jwt.claim", "the name of a claim", "\"sub\""),
-    key("token.jwt.issuer", "the issuer of the tokens", "\"https://login.example\""),
-    key("token.jwt.audience", "a list of names", "[\"game\"]"),
-    key("token.jwt.require_exp", TRUE_OR_FALSE, "true"),
-    key("token.jwt.unverified", "\"reject\" or \"missing-token\"", "\"reject\""),
-    key("pass.carry", "\"header\" or \"cookie:NAME\"", "\"cookie:pass\""),
-    key("pass.secure", TRUE_OR_FALSE, "true"),
-    key("limit.name", "a name that no other limit has", "\"login\""),
-    key("limit.key", "whose requests are counted together", "\"client_ip\""),
-    key("limit.on_missing_key", "\"shared\", \"deny\" or \"allow\"", "\"shared\""),
-    key("limit.algorithm", "the name of an algorithm", "\"token_bucket\""),
-    key("limit.rate", "permits per time", "\"20/s\""),
-    key("limit.burst", "a whole number, at least 1", "40"),
-    key("limit.warm_up", A_TIME, "\"10s\""),
-    key("limit.max_wait", A_TIME, "\"50ms\""),
-    key("limit.applies_to", "whom the limit concerns", "\"all\""),
-    key("limit.routes", "a list of paths", "[\"/login\", \"/api/auth/*\"]"),
-    key("limit.store", "the name of a store", "\"memory\""),
-    key("limit.max_keys", "a whole number, at least 1", "1000000"),
-    key("limit.within", A_TIME, "\"50ms\""),
-    key("limit.zone", "a whole number that no other limit has", "1"),
-    key("limit.on_store_error", "\"allow\", \"deny\" or \"local\"", "\"local\""),
-    key("limit.shadow", TRUE_OR_FALSE, "true"),
-    key("postgres.url", "a URL that begins with postgres://", "\"postgres://user:password@127.0.0.1/app\""),
-    key("mysql.url", "a URL that begins with mysql://", "\"mysql://user:password@127.0.0.1/app\""),
-    key("redis.url", "a URL that begins with redis:// or rediss://", "\"redis://127.0.0.1:6379/0\""),
-    key("redis.ca_file", A_FILE, "\"/etc/headcount/ca.pem\""),
-    key("redis.cert_file", A_FILE, "\"/etc/headcount/client.pem\""),
-    key("redis.key_file", A_FILE, "\"/etc/headcount/client.key\""),
-    key("redis.namespace", "a name of 1 to 64 of the characters A-Z a-z 0-9 - _ .", "\"default\""),
-    key("redis.sync_every", A_TIME, "\"1s\""),
-    key("redis.on_outage", "\"local\", \"open\" or \"closed\"", "\"local\""),
-    key("fleet.expected_nodes", "a whole number, at least 1", "8"),
-    key("snapshot.file", "the name of a file, or \"\" for none", "\"/var/lib/headcount/ring.snapshot\""),
-    key("server.listen", AN_ADDRESS, "\"127.0.0.1:7070\""),
-    key("server.node", "a name", "\"eu-1\""),
-    key("server.trusted_proxies", "a list of addresses and networks", "[\"127.0.0.1\", \"10.0.0.0/8\"]"),
-    key("admin.listen", AN_ADDRESS, "\"127.0.0.1:7071\""),
-    key("admin.token_file", A_FILE, "\"/etc/headcount/admin.token\""),
-    key("admin.hosts", "a list of host names", "[\"headcount.internal\"]"),
-    key("admin.open_metrics", TRUE_OR_FALSE, "true"),
-    key("admin.allow_proxied", TRUE_OR_FALSE, "false"),
-];
+fn walk(section: &str, schema: &Value, keys: &mut Vec<Key>, sections: &mut Vec<(String, String)>) {
+    for (field, schema) in properties(schema).into_iter().flatten() {
+        let name = if section.is_empty() { field.clone() } else { format!("{section}.{field}") };
+        let text = |entry: &str| {
+            let text = schema[entry].as_str().unwrap_or_default();
+            text.replace("{section}", section)
+        };
+        if schema["must_be"].is_string() {
+            keys.push(Key {
+                must_be: text("must_be"),
+                such_as: text("such_as"),
+                doc: prose(&schema["description"]),
+                words: words(schema),
+                default: schema.get("default").filter(|default| !default.is_null()).map(as_toml),
+                name: name.clone(),
+            });
+        } else {
+            sections.push((name.clone(), prose(&schema["description"])));
+        }
+        walk(&name, schema, keys, sections);
+    }
+}
 
-pub(super) const A_TIME: &str = "a number and its unit (ms, s, m, h or d) in quotes";
-const A_FILE: &str = "the name of a file";
-const AN_ADDRESS: &str = "an address and a port";
-const TRUE_OR_FALSE: &str = "true or false, without quotes";
+/// The schema itself, that of the items of a list, or that of a value that may be absent.
+fn properties(schema: &Value) -> Option<&Map<String, Value>> {
+    let parts = [Some(schema), schema.get("items"), schema.pointer("/anyOf/0")];
+    parts.into_iter().flatten().find_map(|part| part["properties"].as_object())
+}
+
+/// A doc comment up to its examples.
+fn prose(description: &Value) -> String {
+    let text = description.as_str().unwrap_or_default();
+    text.split("\n\n```").next().unwrap_or_default().split("```").next().unwrap_or_default().trim().to_owned()
+}
+
+fn words(schema: &Value) -> Vec<(String, String)> {
+    let described = schema["oneOf"].as_array().into_iter().flatten();
+    let described =
+        described.filter_map(|word| Some((word["const"].as_str()?.to_owned(), prose(&word["description"]))));
+    let plain = schema["enum"].as_array().into_iter().flatten();
+    described.chain(plain.filter_map(|word| Some((word.as_str()?.to_owned(), String::new())))).collect()
+}
+
+/// A default, which JSON and TOML write alike but for sections.
+fn as_toml(default: &Value) -> String {
+    match default {
+        Value::Object(fields) => {
+            let fields: Vec<_> = fields.iter().map(|(name, value)| format!("{name} = {}", as_toml(value))).collect();
+            format!("{{ {} }}", fields.join(", "))
+        }
+        plain => plain.to_string(),
+    }
+}
 
 /// Sections that may be there more than once.
 pub(super) const REPEATED: [&str; 2] = ["limit", "route"];
@@ -139,7 +135,7 @@ pub(super) fn nearest(section: &str, name: &str) -> Option<&'static str> {
 
 /// The whole name of the key that is called like this in some section.
 pub(super) fn elsewhere(name: &str) -> Option<&'static str> {
-    KEYS.iter().map(|key| key.name).find(|known| known.rsplit('.').next() == Some(name))
+    KEYS.iter().map(|key| key.name.as_str()).find(|known| known.rsplit('.').next() == Some(name))
 }
 
 /// `limit[0].rate` → `limit.rate`

@@ -38,7 +38,7 @@ impl Reader {
     /// Takes a value from the environment or the command line.
     pub(super) fn set(&mut self, key: &str, place: Place, text: String) {
         let section = key.split('.').next().unwrap_or_default();
-        let Some(known) = keys::find(key).filter(|key| !keys::is_section(key.name)) else {
+        let Some(known) = keys::find(key).filter(|key| !keys::is_section(&key.name)) else {
             let title = unknown(key);
             return self.mistakes.push(Mistake::new(key, title, place));
         };
@@ -104,7 +104,7 @@ impl Reader {
             if let Some(key) = said.strip_prefix("missing field `").and_then(|rest| rest.split('`').next()) {
                 let path = format!("{path}.{key}");
                 self.note(&path, format!("{path} is missing"));
-                let such_as = keys::find(&path).map_or("\"\"", |key| key.such_as);
+                let such_as = keys::find(&path).map_or("\"\"", |key| &key.such_as);
                 put(&mut self.values, &path, written(such_as));
                 let times = self.replaced.entry(path).or_default();
                 *times += 1;
@@ -132,7 +132,7 @@ impl Reader {
         let Some(value) = at(&mut self.values, path) else { return false };
         let Value::String(text) = &*value else { return false };
         let text = text.trim();
-        let typed = match keys::find(path).map(|key| written(key.such_as)) {
+        let typed = match keys::find(path).map(|key| written(&key.such_as)) {
             Some(Value::Boolean(_)) => text.parse().ok().map(Value::Boolean),
             Some(Value::Float(_)) => text.parse().ok().map(Value::Float),
             Some(Value::Integer(_)) => text.parse().ok().map(Value::Integer),
@@ -155,7 +155,7 @@ impl Reader {
         }
         let is_of_another_type = ["invalid type", "invalid value"].iter().any(|sign| words.starts_with(sign));
         match key {
-            Some(key) if key.must_be == keys::A_TIME => {
+            Some(key) if key.must_be == crate::config::A_TIME => {
                 let number = found.trim_matches('"');
                 let unit = if number.parse::<f64>().is_ok() { ", which has no unit" } else { "" };
                 format!("{path} is {found}{unit}; it must be {}", key.must_be)
@@ -216,12 +216,10 @@ impl Reader {
                 put(values, "token.jwt.jwks_url", Value::String("https://login.example/keys".into()));
             }
             (1, _, "redis", "url" | "ca_file" | "cert_file" | "key_file") => {
-                for key in ["url", "ca_file", "cert_file", "key_file"] {
-                    remove(values, &format!("redis.{key}"));
-                }
+                put(values, "redis", Value::Table(toml::Table::new()));
             }
             (1, "postgres.url" | "mysql.url", ..) => {
-                let such_as = keys::find(path).map_or("\"\"", |key| key.such_as);
+                let such_as = keys::find(path).map_or("\"\"", |key| &key.such_as);
                 put(values, path, written(such_as));
             }
             (1, ..) => remove(values, path.split('[').next().unwrap_or_default()),

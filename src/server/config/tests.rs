@@ -54,16 +54,16 @@ const EXAMPLE: &str = r#"
     url = "mysql://limits:canary@127.0.0.1/app"
     [redis]
     url = "redis://127.0.0.1:6379/0"
+    [fleet]
     namespace  = "default"
     sync_every = "1s"
     on_outage  = "local"
-    [fleet]
     expected_nodes = 8
+    node   = "gs-7f2"
     [snapshot]
     file = "/var/lib/headcount/ring.snapshot"
     [server]
     listen = "127.0.0.1:7070"
-    node   = "gs-7f2"
     trusted_proxies = []
     [admin]
     listen = "127.0.0.1:7071"
@@ -87,7 +87,7 @@ fn the_example_of_the_contract_is_read() {
     let config = load_text(EXAMPLE, &[], vec![]).unwrap().config;
     assert_eq!(config.admission.max_active_users, Some(20_000));
     assert_eq!(config.admission.enforcement, Enforcement::Shadow);
-    assert_eq!(config.redis.unwrap().sync_every, Some(Duration::from_secs(1)));
+    assert_eq!(config.fleet.unwrap().sync_every, Some(Duration::from_secs(1)));
     assert_eq!(config.admin.token_file.unwrap(), Path::new("/etc/headcount/admin.token"));
 }
 
@@ -147,7 +147,7 @@ fn every_key_can_be_set_from_the_environment() {
     assert_eq!(config.token.secret.unwrap().expose(), "0123456789012345");
     assert!(config.admin.open_metrics);
     assert_eq!(config.snapshot.file.unwrap(), Path::new(""));
-    for key in keys::KEYS.iter().filter(|key| !keys::is_section(key.name)) {
+    for key in keys::KEYS.iter().filter(|key| !keys::is_section(&key.name)) {
         if keys::REPEATED.contains(&key.name.split('.').next().unwrap()) {
             continue;
         }
@@ -175,7 +175,10 @@ fn an_unknown_key_names_the_nearest_one() {
             "[[route]]\npath = '/x'\nclass = 'admit'\nclas = 'x'",
             "there is no key route.clas; did you mean route.class?",
         ),
-        ("[fleet]\ncolour = 'x'", "there is no key fleet.colour; there are fleet.expected_nodes"),
+        (
+            "[fleet]\ncolour = 'x'",
+            "there is no key fleet.colour; there are fleet.namespace, fleet.sync_every, fleet.on_outage, fleet.expected_nodes, fleet.node",
+        ),
     ] {
         assert!(complaint(text).starts_with(&format!("error: {says}")), "{}", complaint(text));
     }
@@ -224,7 +227,7 @@ fn all_mistakes_are_told_at_once_from_top_to_bottom() {
     "#;
     std::fs::write(&file, text).unwrap();
     let variable = |name: &str, value: &str| (format!("HEADCOUNT__{name}"), value.to_owned());
-    let environment = [variable("REDIS__SYNC_EVERY", "1"), variable("ADMIN__OPEN_METRICS", "yes")];
+    let environment = [variable("FLEET__SYNC_EVERY", "1"), variable("ADMIN__OPEN_METRICS", "yes")];
     let flags = vec![("admin.listen", "localhost".to_owned())];
     let check = |config: &Config| crate::server::Validated::check(config);
     let error = load(Some(&file), environment.into_iter(), flags, check).err().unwrap();
@@ -244,7 +247,8 @@ fn all_mistakes_are_told_at_once_from_top_to_bottom() {
         "admission.refill is \"never\"; it must be \"continuous\" or \"after-resume\"",
         "there is no key admission.enforcment; did you mean admission.enforcement?",
         "admin.open_metrics is \"yes\"; it must be true or false",
-        "redis.sync_every is \"1\", which has no unit",
+        "fleet.sync_every is \"1\", which has no unit",
+        "redis.url is missing: with [fleet]",
         "token.secret_file is missing",
         "admin.listen is \"localhost\", which has no port",
     ];
@@ -265,7 +269,7 @@ fn all_mistakes_are_told_at_once_from_top_to_bottom() {
         &format!("--> {name}:4:41 | 4 | trusted_proxies = [\"127.0.0.1\", \"nginx\"] | ^^^^^^^ |"),
         "= help: such as trusted_proxies = [\"127.0.0.1\", \"10.0.0.0/8\"]",
         "--> the flag --admin = help: such as --admin 127.0.0.1:7071",
-        "--> the environment variable HEADCOUNT__REDIS__SYNC_EVERY = help: such as HEADCOUNT__REDIS__SYNC_EVERY=1s",
+        "--> the environment variable HEADCOUNT__FLEET__SYNC_EVERY = help: such as HEADCOUNT__FLEET__SYNC_EVERY=1s",
         "= help: such as length = \"30m\"",
     ] {
         assert!(report.contains(excerpt), "{excerpt}\nis not in\n{report}");
@@ -275,8 +279,8 @@ fn all_mistakes_are_told_at_once_from_top_to_bottom() {
 #[test]
 fn every_key_has_an_example_that_would_do() {
     let mut text = String::from("limit = [{}]\nroute = [{}]\n");
-    for key in keys::KEYS {
-        let written = written(key.such_as);
+    for key in keys::KEYS.iter() {
+        let written = written(&key.such_as);
         let mut values = Value::Table(toml::from_str(&text).unwrap());
         let path = key.name.replace("limit.", "limit[0].").replace("route.", "route[0].");
         put(&mut values, &path, written);
@@ -397,7 +401,7 @@ fn no_message_holds_a_secret() {
         ("[redis]\nuri = 'redis://:canary@localhost'", "redis.url"),
         ("[redis]\npassword = 'canary'", "there is no key redis.password"),
         ("[redus]\nurl = 5 # redis://:canary@localhost", "redis"),
-        ("redis = { url = 'redis://:canary@localhost', namespace = 5 }", ":1:58"),
+        ("redis = { url = 'redis://:canary@localhost', ca_file = 5 }", ":1:56"),
         ("token = { secrets = 'canary', from = 5, more = 'canary' }", "token.from is 5"),
         ("[token]\nsecret = \"\"\"\ncanary\ncanary\"\"\"\nfrom = 5", ":5:8"),
         ("[admission]\nrefill = 'never' # canary", "refill = 'never'"),

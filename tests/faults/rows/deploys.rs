@@ -136,7 +136,7 @@ pub fn neighbours(rig: &Rig) -> Finding {
         let mut found = Finding { repetitions: rig.times(40).max(3), ..Finding::default() };
         let _: () = bench.redis.ask(&["SET", "somebody:else", "value"]);
         let settings = [
-            (false, ("HEADCOUNT__REDIS__NAMESPACE", "elsewhere".to_owned())),
+            (false, ("HEADCOUNT__FLEET__NAMESPACE", "elsewhere".to_owned())),
             (true, (KEY, "another key of the fleet".to_owned())),
             (true, (CAPACITY, "65536".to_owned())),
         ];

@@ -1,0 +1,6 @@
+//! What values must be, in words that several keys share.
+
+pub(crate) const A_TIME: &str = "a number and its unit (ms, s, m, h or d) in quotes";
+pub(crate) const A_FILE: &str = "the name of a file";
+pub(crate) const AN_ADDRESS: &str = "an address and a port";
+pub(crate) const TRUE_OR_FALSE: &str = "true or false, without quotes";
