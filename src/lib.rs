@@ -8,7 +8,7 @@
 //! | [`Headcount`], [`Builder`], [`Worker`] | the controller |
 //! | [`Headcount::admit`], [`Headcount::touch`], [`Headcount::status`] | its main methods, beside overrides |
 //! | [`layer`] | the middleware for tower and axum |
-//! | [`FilterStore`], [`MemoryStore`], [`RedisStore`], [`Rounds`] | the fleet's store, and the loop that reads and writes it |
+//! | [`FilterStore`], [`MemoryStore`], [`RedisStore`], [`Rounds`] | the fleet's store, and the loop around it |
 //! | [`round`] | one exchange with the store, without I/O |
 //! | [`bloom`], [`fingerprint`], [`time`] | the building blocks |
 //! | [`config`] | every key, its meaning and bounds |

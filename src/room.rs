@@ -77,7 +77,7 @@ impl Mode {
 ///     pass(20);
 ///     let _ = ["bob", "carol", "dave"].map(|token| headcount.admit(token));
 ///     pass(12);
-/// Alice of the four is forgotten; the mode opens again below two active users.
+///     // Alice, one of four, is forgotten. The mode would be open again only below two active users.
 ///     assert_eq!(headcount.admit("erin").is_admitted(), is_admitted);
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -99,7 +99,7 @@ pub enum Refill {
 /// for (on_outage, decision) in [(OnOutage::Local, Decision::Warming), (OnOutage::Closed, Decision::Rejected)] {
 ///     let builder = Headcount::builder().max_active_users(10).secret("the key of our fleet");
 ///     let (headcount, _worker) = builder.redis_url("redis://127.0.0.1:6379/0").on_outage(on_outage).build()?;
-/// The store has not answered yet, so this server cannot tell whether alice is a newcomer.
+///     // The store has not answered yet, so this server cannot tell whether alice is a newcomer.
 ///     assert_eq!(headcount.admit("alice").decision(), decision);
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
