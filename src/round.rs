@@ -67,7 +67,7 @@ const FIRST_ANSWER: Duration = Duration::from_millis(2500);
 /// correction begins as by the passing of time.
 const CLOCK_ERROR: Duration = Duration::from_millis(100);
 
-/// The shortest timeout for an answer, for periods so short that a part of one would be less.
+/// The shortest timeout of a request, used when 80 % of the period is less.
 pub(crate) const LEAST_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// How a fleet exchanges data with the store. The talk's earlier designs are other values of this type, for comparison.
