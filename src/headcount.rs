@@ -330,7 +330,7 @@ impl Headcount {
 
     /// Decides like [`admit`](Self::admit), but treats a user with a valid [pass](Self::pass) from an earlier admission
     /// as seen, even if this server does not know the user. A pass that is forged, expired or another user's is counted
-    /// and otherwise ignored; so is any pass while `[pass]` is not configured.
+    /// and otherwise ignored. While `[pass]` is not configured, passes are ignored and not counted.
     pub fn admit_with_pass(&self, token: impl AsRef<[u8]>, pass: impl AsRef<[u8]>) -> Admission {
         self.shared.decide(token.as_ref(), AdmitOptions { pass: Some(pass.as_ref()), ..AdmitOptions::ADMIT }).0
     }

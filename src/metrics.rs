@@ -19,7 +19,7 @@ use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gau
 /// use headcount::Headcount;
 /// use metrics_exporter_prometheus::PrometheusBuilder;
 /// let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
-/// let recorder = PrometheusBuilder::new().build_recorder(); // Or one that is installed for the whole program.
+/// let recorder = PrometheusBuilder::new().build_recorder(); // Or the recorder installed for the whole program.
 /// let mut figures = headcount.metrics();
 /// let _ = headcount.admit("alice");
 /// metrics::with_local_recorder(&recorder, || figures.publish());

@@ -3,7 +3,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1 | the format, 2 |
-//! | 7 | the slot in which it was handed out, big-endian |
+//! | 7 | the slot in which it was issued, big-endian |
 //! | 16 | the first half of HMAC-SHA256 (RFC 2104) over format, slot, slot length, fingerprint and namespace |
 //!
 //! The whole is encoded in URL-safe base 64 (RFC 4648 §5), 32 characters. A pass reveals nothing about its token, and

@@ -197,7 +197,7 @@ impl Outcome {
 /// # let (headcount, _worker) = Headcount::builder().max_active_users(10).secret("the key of our fleet").build()?;
 /// # let Exchange { identity, mut round, .. } = headcount.exchange_by("memory", "", Protocol::HEADCOUNT);
 /// let _ = headcount.admit("alice");
-/// let now = Duration::ZERO; // Of the controller's monotonic clock.
+/// let now = Duration::ZERO; // On the controller's monotonic clock.
 /// let mut request = round.begin(now);
 /// let outcome = loop {
 ///     let within = round.time_for(&request);
