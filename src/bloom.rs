@@ -9,8 +9,8 @@
 //! line  │ lane 0 ······1· │ lane 1 1······· │  …  │ lane 7 ···1···· │   8 × 64 bits = one cache line
 //! ```
 //!
-//! The test is one AND per lane without a branch. Against a plain filter it costs 5 % more bits at a false positive
-//! ratio of 1 %, 9 % at 0.1 % and 23 % at 0.01 %, and saves all but one of the cache misses.
+//! A lookup takes one AND per lane, without a branch. Compared with a plain filter, this layout costs 5 % more bits at
+//! a false positive ratio of 1 %, 9 % at 0.1 % and 23 % at 0.01 %, and saves all but one of the cache misses.
 //!
 //! # Source
 //! Putze, Sanders, Singler, "Cache-, Hash- and Space-Efficient Bloom Filters", 2007; the lanes are those of the
@@ -29,11 +29,11 @@ pub const LANES: usize = 8;
 
 type Line = [u64; LANES];
 
-/// Where a token's bits are: one line, and one bit in each of its lanes.
+/// The position of a token's bits: one line, and one bit in each of its lanes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Probe {
     line: usize,
-    /// Six bits for each lane, above sixteen that choose nothing.
+    /// Six bits for each lane; the lowest sixteen bits are unused.
     lanes: u64,
 }
 
@@ -51,21 +51,21 @@ impl Probe {
         self.line
     }
 
-    /// Which bit of a lane.
+    /// Returns the number of the bit in a lane.
     #[inline]
     fn bit(&self, lane: usize) -> u32 {
         (self.lanes >> (16 + 6 * lane)) as u32 & 63
     }
 
-    /// A lane's word with that bit set alone.
+    /// Returns a word in which only the lane's bit is set.
     #[inline]
     pub(crate) fn mask(&self, lane: usize) -> u64 {
         1 << self.bit(lane)
     }
 
-    /// Whether a line has all of the bits.
-    // The bits are brought to the words, not masks: that is three instructions a lane and keeps the probe in two registers.
-    // Always inlined, or it would go through memory.
+    /// Returns whether a line has all of the bits.
+    // The bits are shifted to the words, not masks to the bits: that takes three instructions a lane and keeps the
+    // probe in two registers. Always inlined; otherwise the probe would go through memory.
     #[inline(always)]
     pub(crate) fn is_in(&self, line: impl Fn(usize) -> u64) -> bool {
         let mut all = 1;
@@ -76,7 +76,7 @@ impl Probe {
     }
 }
 
-/// A Bloom filter of fingerprints. Filters of one [`Shape`] can be united.
+/// A Bloom filter of fingerprints. Filters of the same [`Shape`] can be united.
 ///
 /// ```
 /// use headcount::bloom::{Bloom, Shape};
@@ -90,44 +90,44 @@ impl Probe {
 /// ```
 pub struct Bloom {
     shape: Shape,
-    /// A few words longer than the filter, so that the first line can begin on a line's boundary: allocators place
-    /// large vectors 16 bytes into a page, where every line would straddle two.
+    /// A few words longer than the filter, so that the first line can start on a cache line. Allocators place large
+    /// vectors 16 bytes into a page, where every line would straddle two cache lines.
     words: BitVec<u64, Lsb0>,
     start: usize,
     ones: u64,
 }
 
 impl Bloom {
-    /// An empty filter.
+    /// Creates an empty filter.
     pub fn new(shape: Shape) -> Self {
         let words = BitVec::<u64, Lsb0>::repeat(false, (shape.words() + LANES - 1) * 64);
         let start = words.as_raw_slice().as_ptr().align_offset(size_of::<Line>());
-        // Where alignment cannot be told, correctness does not need it.
+        // `align_offset` may fail to compute the alignment; correctness does not depend on it.
         let start = if start < LANES { start } else { 0 };
         Self { shape, words, start, ones: 0 }
     }
 
-    /// The filter's shape.
+    /// Returns the filter's shape.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// How many bits are set.
+    /// Returns how many bits are set.
     pub fn ones(&self) -> u64 {
         self.ones
     }
 
-    /// The share of bits that are set, 0 to 1.
+    /// Returns the fraction of bits that are set, 0 to 1.
     pub fn fill_ratio(&self) -> f64 {
         self.ones as f64 / self.shape.bits() as f64
     }
 
-    /// How many distinct fingerprints were inserted, estimated; see [`Shape::estimate`].
+    /// Estimates how many distinct fingerprints were inserted; see [`Shape::estimate`].
     pub fn estimate(&self) -> Estimate {
         self.shape.estimate(self.ones)
     }
 
-    /// How likely an unknown fingerprint is taken for a known one, at the present fill.
+    /// Returns the probability that an unknown fingerprint is taken for a known one, at the present fill.
     pub fn false_positive_ratio(&self) -> f64 {
         self.shape.false_positive_ratio(self.estimate().users)
     }
@@ -137,7 +137,7 @@ impl Bloom {
         self.set(Probe::new(fingerprint, self.shape))
     }
 
-    /// Whether the fingerprint was inserted; true for others with the false positive ratio.
+    /// Returns whether the fingerprint was inserted. False positives occur at the false positive ratio.
     ///
     /// # Cost
     /// One cache line.
@@ -165,16 +165,16 @@ impl Bloom {
         new
     }
 
-    /// Takes in everything that `other` holds.
+    /// Adds everything that `other` holds.
     ///
     /// # Panics
-    /// If the shapes differ: filters of one ring share one shape.
+    /// Panics if the shapes differ: filters of one ring share one shape.
     pub fn union(&mut self, other: &Self) {
         assert_eq!(self.shape, other.shape, "filters of one ring share one shape");
         self.union_words(0, other.words());
     }
 
-    /// Takes in a run of words that begins at word `at`, and tells what each side lacked.
+    /// Adds a run of words that begins at word `at`, and returns what each side lacked.
     pub(crate) fn union_words(&mut self, at: usize, theirs: &[u64]) -> Difference {
         let mut difference = Difference::default();
         let mut gained = 0;
@@ -188,15 +188,16 @@ impl Bloom {
         difference
     }
 
-    /// How many fingerprints two filters of any shapes share, estimated.
+    /// Estimates how many fingerprints two filters of any shapes share.
     ///
-    /// A shared fingerprint lies in lines of both filters that overlap, if the lines of each are laid side by side over
-    /// the same length, and sets the same bits in both. So each line of the coarser filter is held against all lines of
-    /// the finer one that it overlaps: what is shared is the sum of both less the union. Fingerprints of the finer filter
-    /// that lie beyond the coarser line's ends are in that filter and in the union, and cancel out.
+    /// Lay the lines of each filter side by side over the same length. A shared fingerprint then lies in lines of both
+    /// filters that overlap, and sets the same bits in both. So each line of the coarser filter is compared with all
+    /// lines of the finer one that it overlaps: the shared fingerprints are the sum of both less the union.
+    /// Fingerprints of the finer filter that lie beyond the ends of the coarser line count in that filter and in the
+    /// union, and cancel out.
     ///
     /// # Cost
-    /// Both filters are read, the finer one up to twice.
+    /// Reads both filters, the finer one up to twice.
     pub(crate) fn shared_with(&self, other: &Self) -> f64 {
         let (coarse, fine) = if self.shape.lines() <= other.shape.lines() { (self, other) } else { (other, self) };
         let [lines, fine_lines] = [coarse, fine].map(|filter| u64::from(filter.shape.lines()));
@@ -221,12 +222,12 @@ impl Bloom {
         self.ones = 0;
     }
 
-    /// Counts the set bits anew, where a panic may have come between setting and counting.
+    /// Recounts the set bits, after a panic that may have come between setting and counting.
     pub(crate) fn recount(&mut self) {
         self.ones = self.words().iter().map(|word| u64::from(word.count_ones())).sum();
     }
 
-    /// The bits, 64 at a time, in the order in which they are stored.
+    /// Returns the bits, 64 at a time, in the order in which they are stored.
     #[inline]
     pub fn words(&self) -> &[u64] {
         &self.words.as_raw_slice()[self.range()]
@@ -264,12 +265,12 @@ impl Bloom {
     }
 }
 
-/// What a union found out.
+/// What a union found out about the two sides.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// How many bits we lacked.
+    /// How many bits this filter lacked.
     pub(crate) gained: u64,
-    /// Whether we hold a bit that they lack.
+    /// Whether this filter holds a bit that the other one lacks.
     pub(crate) ours_only: bool,
 }
 

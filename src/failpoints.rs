@@ -1,19 +1,19 @@
-//! Named places in the code at which a test can act. In a build without the feature `failpoints` they cost nothing.
+//! Named places in the code at which a test can act. They cost nothing in a build without the feature `failpoints`.
 //!
-//! With the feature, a place can panic. The environment variable `FAILPOINTS` sets the places at the start
-//! (`worker-tick=1*panic;round-look=panic`), and `PUT /failpoints/{name}` on the admin listener sets one while the program
-//! runs. The documentation of the crate `fail` lists the actions.
+//! With the feature, a place can panic. The environment variable `FAILPOINTS` sets the actions of places at startup
+//! (`worker-tick=1*panic;round-look=panic`), and `PUT /failpoints/{name}` on the admin listener sets one while the
+//! program runs. The documentation of the crate `fail` lists the actions.
 //!
-//! In the library's unit tests, a place can run a callback: `when` puts an event exactly between two steps of
-//! one thread, such as a newcomer between the copy of a minute and its end.
+//! In the library's unit tests, a place can run a callback: `when` puts an event exactly between two steps of one
+//! thread. For example, a newcomer arrives between the copy of a minute and its end.
 
-/// Sets the action of a place: `1*panic`, `off`.
+/// Sets the action of a place, such as `1*panic` or `off`.
 #[cfg(all(feature = "failpoints", feature = "admin"))]
 pub(crate) async fn set(name: axum::extract::Path<String>, actions: String) -> Result<(), String> {
     fail::cfg(name.0, &actions)
 }
 
-/// A place with this name.
+/// Marks a place with this name.
 #[inline(always)]
 pub(crate) fn at(_name: &'static str) {
     #[cfg(feature = "failpoints")]
@@ -35,8 +35,8 @@ mod callback {
         static NEXT: RefCell<Option<Callback>> = const { RefCell::new(None) };
     }
 
-    /// Runs `act` when this thread next reaches the place `name`; the second and later times do nothing. The returned
-    /// value checks when it is dropped that the thread has reached the place.
+    /// Runs `act` when this thread next reaches the place `name`, once. When dropped, the returned value checks that
+    /// the thread has reached the place.
     pub(crate) fn when(name: &'static str, act: impl FnOnce() + 'static) -> Expected {
         NEXT.set(Some((name, Box::new(act))));
         Expected
@@ -55,7 +55,7 @@ mod callback {
     }
 
     pub(super) fn run(name: &str) {
-        // Taken out first: the callback reaches places itself.
+        // Taken out first, because the callback itself reaches places.
         let due = NEXT.with_borrow_mut(|next| next.take_if(|(place, _)| *place == name));
         if let Some((_, act)) = due {
             act();

@@ -4,20 +4,20 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use xxhash_rust::xxh3::xxh3_64_with_secret;
 
-/// The shortest key that is accepted, in bytes.
+/// The shortest accepted key, in bytes.
 pub const MIN_KEY_BYTES: usize = 16;
 
 /// xxh3 reads up to this many bytes of its secret.
 const SECRET_BYTES: usize = 192;
 
-/// A fingerprint is the upper 48 bits of a hash, which six bytes hold.
+/// Mask of a fingerprint: the upper 48 bits of a hash, which fit in six bytes.
 const FINGERPRINT_BITS: u64 = !0xFFFF;
 
-/// What headcount remembers of a token: 48 bits that say nothing about it to anybody without the key.
+/// The 48 bits that headcount remembers of a token. They reveal nothing about the token to anybody without the key.
 ///
-/// They stand in the upper bits of a number of 64, whose lower 16 are zero. Two tokens share a fingerprint once in 2⁴⁸
-/// pairs: a million tokens hold one such pair once in 560 windows, and a filter of a million users confuses one token in
-/// a thousand.
+/// They are the upper bits of a 64-bit number whose lower 16 bits are zero. Two tokens share a fingerprint once in 2⁴⁸
+/// pairs: a million tokens contain one such pair once in 560 windows, while a filter of a million users confuses one
+/// token in a thousand.
 ///
 /// ```
 /// use headcount::fingerprint::FingerprintKey;
@@ -35,10 +35,10 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// The key of the fingerprints, shared by a fleet: servers with different keys do not know each other's users.
+/// The fingerprint key, shared by a fleet. Servers with different keys do not know each other's users.
 ///
-/// xxh3 is fast and spreads well, but it is no cryptographic function: the key keeps strangers from aiming tokens at
-/// chosen bits and from testing guesses against a stolen filter; it does not protect tokens from somebody who holds it.
+/// xxh3 is fast and spreads well, but it is not a cryptographic function. The key keeps attackers from aiming tokens at
+/// chosen bits and from testing guesses against a stolen filter. It does not protect tokens from anybody who holds it.
 ///
 /// ```
 /// use headcount::fingerprint::FingerprintKey;
@@ -57,10 +57,11 @@ pub struct FingerprintKey {
 }
 
 impl FingerprintKey {
-    /// Derives the key from a secret of at least [`MIN_KEY_BYTES`] bytes, once, so that a decision pays for one hash.
+    /// Derives the key from a secret of at least [`MIN_KEY_BYTES`] bytes. The derivation runs once, so that a decision
+    /// costs only one hash.
     ///
     /// # Errors
-    /// [`KeyError::TooShort`].
+    /// Returns [`KeyError::TooShort`] if the secret is shorter.
     ///
     /// ```
     /// use headcount::fingerprint::FingerprintKey;
@@ -83,7 +84,7 @@ impl FingerprintKey {
         Ok(Self { secret, id, pass_key, store_key })
     }
 
-    /// The keyed hash of `token`.
+    /// Computes the keyed hash of `token`.
     ///
     /// # Cost
     /// About 4 ns for 36 bytes.
@@ -92,22 +93,22 @@ impl FingerprintKey {
         Fingerprint(self.hash(token) & FINGERPRINT_BITS)
     }
 
-    /// A public name of this key: servers compare it, and it does not help to find the key.
+    /// Returns a public name of this key. Servers compare it; it does not help to find the key.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// What signs passes: derived from the same secret, and no help to find the rest.
+    /// Returns the key that signs passes. It is derived from the same secret, and does not help to find the rest.
     pub(crate) fn pass_key(&self) -> &[u8; 32] {
         &self.pass_key
     }
 
-    /// What proves that a server of the fleet wrote what is in the store.
+    /// Returns the key of the codes (MACs) that prove that a server of the fleet wrote a value in the store.
     pub(crate) fn store_key(&self) -> &[u8; 32] {
         &self.store_key
     }
 
-    /// The keyed hash of bytes that are no token, such as a snapshot.
+    /// Computes the keyed hash of bytes that are not a token, such as a snapshot.
     #[inline]
     pub(crate) fn hash(&self, bytes: &[u8]) -> u64 {
         xxh3_64_with_secret(bytes, self.secret.as_slice())
@@ -120,7 +121,7 @@ impl fmt::Debug for FingerprintKey {
     }
 }
 
-/// One-way, so that neither the published id nor a leaked part of the secret leads back to the key.
+/// Derives a key one-way, so that neither the published id nor a leaked part of the secret reveals the fleet's key.
 fn derive(purpose: &[u8], part: u8, key: &[u8]) -> [u8; 32] {
     Sha256::new().chain_update(purpose).chain_update([part]).chain_update(key).finalize().into()
 }
@@ -135,10 +136,10 @@ fn derive(purpose: &[u8], part: u8, key: &[u8]) -> [u8; 32] {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// Fewer than [`MIN_KEY_BYTES`] bytes.
+    /// The key has fewer than [`MIN_KEY_BYTES`] bytes.
     #[error("the fingerprint key has {found} bytes; at least {MIN_KEY_BYTES} are needed")]
     TooShort {
-        /// How many bytes there were.
+        /// How many bytes the key has.
         found: usize,
     },
 }

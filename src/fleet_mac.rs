@@ -1,30 +1,30 @@
-//! The proof that a server of the fleet wrote what is in the store.
+//! The proof that a server of the fleet wrote a value in the store.
 //!
-//! A store is outside the fleet: whoever can write into it can write anything. So filters, overrides and the names of
-//! servers carry a message authentication code: HMAC-SHA256 (RFC 2104), cut to 128 bits, under a key that is derived from
-//! the fleet's. It covers the purpose, the namespace, the generation and the bytes: what was written for one of them proves
-//! nothing in another. It does not say when: an older proof is as good as a new one.
+//! A store is outside the fleet: anybody with write access to it can write anything. So filters, overrides and the
+//! names of servers carry a message authentication code: HMAC-SHA256 (RFC 2104), cut to 128 bits, under a key derived
+//! from the fleet's key. The code covers the purpose, the namespace, the generation and the bytes, so that a proof for
+//! one of them is invalid for another. It does not cover time: an old proof is as valid as a new one.
 
 use crate::fingerprint::FingerprintKey;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fmt;
 
-/// The length of a proof.
+/// The length of a proof, in bytes.
 pub(crate) const MAC_BYTES: usize = 16;
 
-/// What the proven bytes are.
+/// The kind of value that a proof covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// A minute's filter.
     Filter = 1,
     /// An operator's override.
     Override = 2,
-    /// The name by which a server writes.
+    /// The writer name of a server.
     Writer = 3,
 }
 
-/// Makes proofs, and knows its own.
+/// Makes and verifies proofs.
 #[derive(Clone)]
 pub(crate) struct FleetMac {
     keyed: Hmac<Sha256>,
@@ -46,13 +46,13 @@ impl FleetMac {
         Self { generation, ..self.clone() }
     }
 
-    /// The proof of bytes, which may come in parts.
+    /// Computes the proof of bytes, which may come in parts.
     pub(crate) fn prove(&self, purpose: Purpose, parts: &[&[u8]]) -> [u8; MAC_BYTES] {
         let mac = self.over(purpose, parts).finalize().into_bytes();
         std::array::from_fn(|byte| mac[byte])
     }
 
-    /// Whether this is the proof of these bytes. Takes the same time whatever is wrong with it.
+    /// Returns whether this is the proof of these bytes, in constant time.
     pub(crate) fn is_proven(&self, purpose: Purpose, parts: &[&[u8]], proof: &[u8]) -> bool {
         proof.len() == MAC_BYTES && self.over(purpose, parts).verify_truncated_left(proof).is_ok()
     }
@@ -63,7 +63,7 @@ impl FleetMac {
         mac.update(&(self.namespace.len() as u64).to_le_bytes());
         mac.update(self.namespace.as_bytes());
         mac.update(&self.generation.to_le_bytes());
-        // Last: all that comes before has a length that is known.
+        // The parts come last: everything before them has a known length.
         parts.iter().for_each(|part| mac.update(part));
         mac
     }

@@ -1,8 +1,10 @@
-//! The façade: one handle over the ring, the room, and the channel of refreshes. No I/O, no store, no waiting.
+//! The façade: one handle over the ring, the room, and the channel of refreshes. It does no I/O, uses no store and
+//! never waits.
 //!
-//! A decision about somebody who was here in the current minute takes no lock; about somebody else, a shard of it, to
-//! read the union. Who is seen and not yet in the current minute is refreshed through a bounded channel that the [`Worker`] empties in batches; a newcomer takes its seat and is recorded under
-//! the write lock, before the answer leaves.
+//! A decision about a user of the current minute takes no lock. Any other decision takes one shard of the read lock, to
+//! read the union. A seen user who is missing from the current minute is refreshed through a bounded channel that the
+//! [`Worker`] empties in batches. A newcomer takes a seat and is recorded under the write lock, before the answer is
+//! returned.
 
 mod admission;
 mod arrivals;
@@ -58,16 +60,16 @@ pub use status::{
 pub(crate) use supervision::{Part, REST_AFTER_PANIC, Supervision};
 pub use worker::Worker;
 
-/// Words that are merged or collected under one hold of the lock: 8 KiB, a few microseconds.
+/// Words merged or collected while the lock is held once: 8 KiB, a few microseconds.
 const CHUNK_WORDS: usize = 1024;
 
-/// After this somebody who watched is taken to have gone.
+/// How long after its last request an admin page still counts as open.
 const WATCHED_FOR: Duration = Duration::from_secs(10);
 
 /// The longest override.
 pub const MAX_OVERRIDE: Duration = Duration::from_secs(24 * 3600);
 
-/// The admission controller. Clones are handles of one controller.
+/// The admission controller. Clones are handles to the same controller.
 ///
 /// ```
 /// use headcount::{Admission, Headcount};
@@ -82,37 +84,38 @@ pub struct Headcount {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What all handles, the worker and the rounds share.
+/// State shared by all handles, the worker and the rounds.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) settings: Settings,
     pub(crate) codec: Codec,
-    /// This start's name: random, so that no two writers ever share a version.
+    /// The name of this process: random, so that no two writers ever use the same version.
     pub(crate) instance_id: String,
-    /// Values written so far: with the writer's name, a version that was never there before.
+    /// Values written so far. Together with the writer's name, it makes a version that never existed before.
     pub(crate) writes: AtomicU64,
-    /// How often this process was found to have paused.
+    /// How many pauses of this process were detected.
     pub(crate) pauses: AtomicU64,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) fleet_clock: Mutex<FleetClock>,
-    /// Who is in the current minute: what the ring in `state` says of it, without the lock.
+    /// The current minute's users: the same content as in the ring of `state`, readable without the lock.
     present: Arc<CurrentFilter>,
     pub(crate) state: ShardedLock<State>,
-    /// What the state last said, for decisions that need not lock it.
+    /// The last published result of the state, for decisions that need not lock it.
     gate: CachePadded<AtomicU8>,
     refreshes: Sender<Fingerprint>,
     refreshes_in_place: AtomicU64,
-    /// While nothing is enforced.
+    /// The channel that reports arrivals to the worker; present only while nothing is enforced.
     visits: Option<Arrivals>,
-    /// What other Xs would have done, as of the worker's last look.
+    /// What other values of X would have done, as of the worker's last report.
     what_if: Mutex<WhatIfs>,
     decisions: ShardedCounters<{ Decision::ALL.len() }>,
-    /// Of unseen tokens, and of seen ones.
+    /// Touches of unseen tokens, and of seen ones.
     touches: ShardedCounters<2>,
-    /// Of the listeners for checks and for admins, which ended for want of room or of time.
+    /// Connections that a listener closed: for each listener (checks, admin), by reason (too many connections,
+    /// timeout).
     #[cfg(feature = "server")]
     pub(crate) closed_connections: [[AtomicU64; 2]; 2],
-    /// Of the databases of limits: rows that were deleted, and purges that failed.
+    /// Purges of each database of limits: rows deleted, and purges that failed.
     #[cfg(feature = "server")]
     pub(crate) purges: [[AtomicU64; 2]; 2],
     passes: ShardedCounters<{ PassCheck::ALL.len() }>,
@@ -120,34 +123,34 @@ pub(crate) struct Shared {
     pub(crate) decision_times: Histogram,
     pub(crate) round_times: Histogram,
     pub(crate) sync: Mutex<SyncFigures>,
-    /// Until when somebody watches, in monotonic microseconds.
+    /// Until when an admin page counts as open, in monotonic microseconds.
     watched_until: AtomicU64,
     recorder: Mutex<HistoryRecorder>,
     supervision: Mutex<Supervision>,
     started: Duration,
-    /// When the worker began its last tick, in monotonic microseconds.
+    /// When the worker began its last tick, or a decision noticed a pause, in monotonic microseconds.
     ticked: AtomicU64,
-    /// It waits for the disk.
+    /// Whether the worker is waiting for the disk.
     saving: AtomicBool,
     seed: u64,
     ready: AtomicBool,
     pub(crate) draining: AtomicBool,
-    /// What is shown beside the controller's own figures, in the order in which it came.
+    /// Limiters shown beside the controller's own figures, in the order of registration.
     limiters: Mutex<Vec<ShownLimiter>>,
     pub(crate) stop: tokio::sync::watch::Sender<bool>,
-    /// There is something that the others should hear of at once.
+    /// Wakes the rounds when there is a change that the other servers should receive at once.
     pub(crate) urgent: tokio::sync::Notify,
-    /// The worker has applied its last refresh.
+    /// Whether the worker has applied its last refresh.
     pub(crate) drained: tokio::sync::watch::Sender<bool>,
 }
 
-/// A limiter's name, and how its figures are asked for.
+/// A limiter's name, and a function that returns its figures.
 type ShownLimiter = (String, Box<dyn Fn() -> LimiterStatus + Send + Sync>);
 
-/// What the lock guards.
+/// The state guarded by the lock.
 pub(crate) struct State {
     pub(crate) ring: Ring,
-    /// Whom other generations remember.
+    /// The users that other generations remember.
     pub(crate) beside: Beside,
     pub(crate) room: Room,
     /// Fleet time as of the worker's last tick.
@@ -155,10 +158,10 @@ pub(crate) struct State {
     mode_changes: [u64; 2],
 }
 
-/// The state under the write lock. Should its holder panic, the ring is made whole before anybody else sees it.
+/// The state under the write lock. If the holder panics, the ring is repaired before another thread sees it.
 pub(crate) struct Writing<'s> {
     state: RwLockWriteGuard<'s, RawShardedLock, State>,
-    /// The thread was panicking before: then what it does here is its cleaning up, and is done.
+    /// Whether the thread was already panicking. Then this write is part of its cleanup, and completes.
     panicking: bool,
 }
 
@@ -167,10 +170,10 @@ const SHUT: u8 = 1;
 const THROTTLING: u8 = 2;
 /// Some seats are held.
 const HOLDING: u8 = 4;
-/// Other generations remember somebody.
+/// Other generations remember some users.
 const BESIDE: u8 = 8;
 
-/// What an operator asks for.
+/// An operator's request for an override.
 ///
 /// ```
 /// use headcount::{Headcount, OverrideMode, OverrideOrder};
@@ -191,19 +194,19 @@ const BESIDE: u8 = 8;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverrideOrder {
-    /// What is forced.
+    /// The mode to force.
     pub mode: OverrideMode,
-    /// Another X; `None` keeps the configured one.
+    /// The X to set; `None` keeps the configured one.
     pub max_active_users: Option<u64>,
-    /// How long, at most [`MAX_OVERRIDE`].
+    /// How long the override lasts, at most [`MAX_OVERRIDE`].
     pub lasting: Duration,
-    /// Who asks.
+    /// The operator who requests it.
     pub by: Option<String>,
-    /// Why.
+    /// Why the operator requests it.
     pub reason: Option<String>,
 }
 
-/// Why an override was refused.
+/// The reason why an override was refused.
 ///
 /// ```
 /// use headcount::{Headcount, MAX_OVERRIDE, OverrideError, OverrideMode, OverrideOrder};
@@ -221,52 +224,52 @@ pub struct OverrideOrder {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OverrideError {
-    /// X is 0, or more than the filters are sized for.
+    /// X is 0, or more than the filters' capacity.
     #[error("max_active_users is {found}; it must be between 1 and {capacity}, the window's capacity")]
     MaxActiveUsers {
-        /// What was asked for.
+        /// The requested X.
         found: u64,
-        /// The limit.
+        /// The largest X allowed.
         capacity: u64,
     },
-    /// No time at all, or more than [`MAX_OVERRIDE`].
+    /// The duration is zero, or more than [`MAX_OVERRIDE`].
     #[error("for is {}; it must be above 0 and at most 24h", humantime::format_duration(*found))]
     Lasting {
-        /// What was asked for.
+        /// The requested duration.
         found: Duration,
     },
-    /// A reason or name that no status line can show.
+    /// A reason or name that is too long, or has characters that a status line cannot show.
     #[error(
         "{key} has {found} characters; at most {most} are kept, and none that control a terminal or the direction of text"
     )]
     Words {
         /// `reason` or `by`.
         key: &'static str,
-        /// How many characters there were.
+        /// How many characters it has.
         found: usize,
-        /// How many there may be.
+        /// How many characters are allowed.
         most: usize,
     },
-    /// One of a later version is in force, and stays.
+    /// An override of a later version is in force, and stays in force.
     #[error("an override of version {found} is in force, and none can be later; it ends at {until}")]
     Superseded {
-        /// The version of the one in force.
+        /// The version of the override in force.
         found: u64,
-        /// When it ends by itself.
+        /// When that override ends.
         until: Timestamp,
     },
 }
 
 impl Headcount {
-    /// Begins to configure a controller.
+    /// Creates a builder to configure a controller.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Decides about a request that shows `token`.
+    /// Decides whether to admit a request with this token.
     ///
-    /// Who was seen in the window is admitted; a newcomer is admitted while there is room, and recorded before this
-    /// returns. Blank tokens are treated as `missing_token` says.
+    /// A user who was seen in the window is admitted. A newcomer is admitted while there is room, and is recorded
+    /// before this method returns. Blank tokens are treated according to `missing_token`.
     ///
     /// ```
     /// use headcount::{Decision, Headcount};
@@ -278,21 +281,20 @@ impl Headcount {
     /// ```
     ///
     /// # Cost
-    /// One keyed hash and one cache line for a user of the current minute; for others a shard of a read lock, and two lines
-    /// more. It never waits for a store, a disk or a full queue, and
-    /// allocates nothing.
+    /// One keyed hash and one cache line for a user of the current minute. For others, also a shard of a read lock and
+    /// two more cache lines. It never waits for a store, a disk or a full queue, and allocates nothing.
     #[inline]
     pub fn admit(&self, token: impl AsRef<[u8]>) -> Admission {
         self.shared.admit(token.as_ref())
     }
 
-    /// Renews a token that was seen in the window, as a request with it would: for users who play on and send none, over a
-    /// WebSocket, say. Returns whether it was seen, and so renewed.
+    /// Renews a token that was seen in the window, as a request with it would. This is for users who stay active
+    /// without sending requests, for example over a WebSocket. Returns whether the token was seen, and so renewed.
     ///
-    /// This is no check: it lets nobody in, records no token that was not seen, however much room there is and however
-    /// little this server knows yet, and [`Status::decisions`] does not count it. Who is unseen may be in all the same on a
-    /// server that has just started; [`Headcount::admit`] decides about that. With `enforcement = "off"` nothing is
-    /// recorded, and nobody can be forgotten: the answer is always `true`.
+    /// This is not an admission check. It admits nobody and never records an unseen token, even when there is room or
+    /// when this server does not cover its window yet, and [`Status::decisions`] does not count it. On a server that
+    /// has just started, an unseen user may still be an active user; [`Headcount::admit`] decides about such a user.
+    /// With `enforcement = "off"` nothing is recorded and no user can be forgotten, so the answer is always `true`.
     ///
     /// ```
     /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(10).build()?;
@@ -303,13 +305,14 @@ impl Headcount {
     /// ```
     ///
     /// # Cost
-    /// That of a decision about a user who is in.
+    /// The same as a decision about a seen user.
     pub fn touch(&self, token: impl AsRef<[u8]>) -> bool {
         self.shared.touch(token.as_ref())
     }
 
-    /// Like [`admit`](Self::admit), but a newcomer who is admitted is not recorded: a seat is held until whoever asked knows
-    /// whether the newcomer stays. Nobody but an admitted newcomer gets one.
+    /// Decides like [`admit`](Self::admit), but holds a seat for an admitted newcomer instead of recording them. The
+    /// caller takes or drops the seat once it knows whether the newcomer stays. Only an admitted newcomer gets a
+    /// [`HeldSeat`].
     ///
     /// ```
     /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(1).build()?;
@@ -325,15 +328,15 @@ impl Headcount {
         self.shared.decide(token.as_ref(), options)
     }
 
-    /// Like [`admit`](Self::admit), but who shows the [pass](Self::pass) of an earlier admission is seen, whether this server
-    /// has heard of it or not. A pass that is forged, expired or somebody else's has no effect but to be counted, and so has
-    /// any while `[pass]` is not configured.
+    /// Decides like [`admit`](Self::admit), but treats a user with a valid [pass](Self::pass) from an earlier admission
+    /// as seen, even if this server does not know the user. A pass that is forged, expired or another user's is counted
+    /// and otherwise ignored. While `[pass]` is not configured, passes are ignored and not counted.
     pub fn admit_with_pass(&self, token: impl AsRef<[u8]>, pass: impl AsRef<[u8]>) -> Admission {
         self.shared.decide(token.as_ref(), AdmitOptions { pass: Some(pass.as_ref()), ..AdmitOptions::ADMIT }).0
     }
 
-    /// A signed pass for somebody who was admitted; `None` while `[pass]` is not configured. Valid for a window, on every
-    /// server of the fleet.
+    /// Returns a signed pass for an admitted user, or `None` while `[pass]` is not configured. The pass is valid for
+    /// one window, on every server of the fleet.
     ///
     /// ```
     /// use headcount::{Headcount, config::PassCarrier};
@@ -354,7 +357,7 @@ impl Headcount {
         self.shared.settings.key.fingerprint(token.as_bytes())
     }
 
-    /// Decides on the caller's options.
+    /// Decides according to the caller's options.
     pub(crate) fn decide(&self, token: &str, options: AdmitOptions<'_>) -> (Admission, Option<HeldSeat>) {
         self.shared.decide(token.as_bytes(), options)
     }
@@ -372,7 +375,7 @@ impl Headcount {
         self.shared.missing(AdmitOptions::ADMIT)
     }
 
-    /// Counts a request that is admitted whatever the room: an exempt path, a preflight.
+    /// Counts a request that is admitted regardless of room, such as one for an exempt path or a preflight.
     ///
     /// ```
     /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(1).build()?;
@@ -385,42 +388,43 @@ impl Headcount {
         self.shared.admitted(Admitted::Exempt)
     }
 
-    /// As [`admit_missing`](Self::admit_missing), on the caller's options.
+    /// Decides like [`admit_missing`](Self::admit_missing), according to the caller's options.
     pub(crate) fn decide_missing(&self, options: AdmitOptions<'_>) -> Admission {
         self.shared.missing(options)
     }
 
-    /// Decides about somebody whose token no key can verify yet; `counts` as [`AdmitOptions`] has it.
+    /// Decides about a user whose token cannot be verified yet because no key is available. `counts` has the meaning of
+    /// [`AdmitOptions::counts`].
     #[cfg(feature = "tower")]
     pub(crate) fn decide_unverifiable(&self, counts: bool) -> Admission {
         self.shared.unverifiable(AdmitOptions { counts, ..AdmitOptions::ADMIT })
     }
 
-    /// Counts a connection that a listener has closed.
+    /// Counts a connection that a listener closed.
     #[cfg(feature = "server")]
     pub(crate) fn count_closed(&self, listener: usize, reason: usize) {
         self.shared.closed_connections[listener][reason].fetch_add(1, Relaxed);
     }
 
-    /// Whether no newcomer would be admitted now.
+    /// Returns whether every newcomer would be rejected now.
     #[cfg(feature = "tower")]
     pub(crate) fn is_shut(&self) -> bool {
         self.shared.gate.load(Relaxed) & SHUT != 0
     }
 
-    /// Whether a pass is the user's, and valid; not counted.
+    /// Returns whether a pass is valid and belongs to the user. The check is not counted.
     #[cfg(feature = "tower")]
     pub(crate) fn holds_pass(&self, pass: &[u8], user: &str) -> bool {
         self.shared.check_pass(pass, user.as_bytes()) == Some(PassCheck::Valid)
     }
 
-    /// After how long a user who is refused should come back.
+    /// Returns how long a refused user should wait before the next attempt.
     #[cfg(feature = "tower")]
     pub(crate) fn pause_of(&self, user: &str) -> Duration {
         self.shared.retry_after(self.fingerprint(user).0, self.shared.decisions.totals()[Decision::Limited as usize])
     }
 
-    /// Counts a purge of a database: the rows that it has deleted, or that it has failed.
+    /// Counts a purge of a database: the number of rows deleted, or a failure if `rows` is `None`.
     #[cfg(all(feature = "server", any(feature = "postgres", feature = "mysql")))]
     pub(crate) fn count_purge(&self, database: LimitDatabase, rows: Option<u64>) {
         let [purged, failures] = &self.shared.purges[database as usize];
@@ -428,12 +432,12 @@ impl Headcount {
         counter.fetch_add(count, Relaxed);
     }
 
-    /// Counts what was decided by others.
+    /// Counts a decision made outside this type.
     pub(crate) fn count(&self, decision: Decision) {
         self.shared.count(decision);
     }
 
-    /// The mode in force.
+    /// Returns the mode in force.
     ///
     /// ```
     /// use headcount::{Headcount, Mode};
@@ -447,9 +451,11 @@ impl Headcount {
         if self.shared.gate.load(Relaxed) & THROTTLING == 0 { Mode::Open } else { Mode::Throttling }
     }
 
-    /// Whether this server should be sent requests: what it knows is complete, or it has waited long enough for a store
-    /// that does not answer; and it is not stopping. Not a probe of the store: once ready, only stopping ends it, and
-    /// three panics within a minute in what works beside the decisions, until a minute has seen fewer.
+    /// Returns whether a load balancer should send requests to this server.
+    ///
+    /// A server is ready once it covers its window, or has waited long enough for a store that does not answer.
+    /// Readiness does not probe the store. A ready server becomes unready only when it stops, or after three panics of
+    /// the worker or the rounds within a minute, until a minute has seen fewer.
     ///
     /// ```
     /// use headcount::{Headcount, MemoryStore};
@@ -464,7 +470,7 @@ impl Headcount {
         self.not_ready_because().is_none()
     }
 
-    /// Why this server should not be sent requests.
+    /// Returns why this server should not receive requests.
     pub(crate) fn not_ready_because(&self) -> Option<&'static str> {
         if self.shared.draining.load(Relaxed) {
             Some("it is stopping")
@@ -479,13 +485,14 @@ impl Headcount {
         }
     }
 
-    /// Somebody watches: for some seconds, rounds ask for more than they need.
+    /// Notes that an admin page is open: for some seconds, rounds request more from the store than they need.
     pub(crate) fn watch(&self) {
         let until = self.shared.clock.monotonic() + WATCHED_FOR;
         self.shared.watched_until.store(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// Whether the worker has begun a tick within this time, or waits for a disk, which is no fault of its own.
+    /// Returns whether the worker began a tick within this time, or is waiting for a disk, which is not a failure of
+    /// the worker.
     pub(crate) fn works(&self, within: Duration) -> bool {
         let ticked = Duration::from_micros(self.shared.ticked.load(Relaxed));
         let since = self.shared.clock.monotonic().saturating_sub(ticked);
@@ -496,7 +503,7 @@ impl Headcount {
         self.shared.draining.load(Relaxed)
     }
 
-    /// Says not ready from now on, so that a load balancer sends requests elsewhere.
+    /// Makes the server report not ready from now on, so that a load balancer sends requests elsewhere.
     ///
     /// ```
     /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(10).build()?;
@@ -509,12 +516,15 @@ impl Headcount {
         self.shared.draining.store(true, Relaxed);
     }
 
-    /// Puts the operator's word in force: here at once, elsewhere with each server's next round, which begins within two
-    /// periods. This server's begins now. An X above half of the filters' capacity is logged and shown with a
-    /// [warning](OverrideStatus::warning).
+    /// Puts an override in force.
+    ///
+    /// It applies on this server at once, and on each other server with its next round, which begins within two
+    /// periods. This server's next round begins now. An X above half of the filters' capacity is logged and shown with
+    /// a [warning](OverrideStatus::warning).
     ///
     /// # Errors
-    /// [`OverrideError`] if a value is outside its bounds, or if a later override is in force; nothing changes then.
+    /// Returns [`OverrideError`], and changes nothing, if a value is outside its bounds or if a later override is in
+    /// force.
     pub fn set_override(&self, order: OverrideOrder) -> Result<Override, OverrideError> {
         let capacity = self.shared.settings.capacity;
         if let Some(found) = order.max_active_users.filter(|found| !(1..=capacity).contains(found)) {
@@ -537,7 +547,7 @@ impl Headcount {
         let operator = self.shared.change(|state| {
             let version = self.shared.next_version(state.room.operator(), now);
             let OverrideOrder { mode, max_active_users, lasting, by, reason } = order;
-            // As exact as it travels.
+            // The stored override has millisecond precision.
             let until = Timestamp::from_millis(now.plus(lasting).as_millis());
             let remembered_until = until;
             let operator =
@@ -548,10 +558,10 @@ impl Headcount {
         Ok(operator)
     }
 
-    /// Takes the operator's word back. Returns whether one was in force.
+    /// Withdraws the override. Returns whether one was in force.
     ///
     /// # Errors
-    /// [`OverrideError::Superseded`]: no version is later than that of the one in force.
+    /// Returns [`OverrideError::Superseded`] if no version can be later than that of the override in force.
     pub fn clear_override(&self) -> Result<bool, OverrideError> {
         let now = self.shared.now();
         let cleared = self.shared.change(|state| {
@@ -568,7 +578,7 @@ impl Headcount {
     }
 }
 
-/// Puts an override in force here, unless that of a later version is.
+/// Puts an override in force on this server, unless one of a later version is.
 fn put_in_force(state: &mut State, operator: Override, now: Timestamp) -> Result<Override, OverrideError> {
     let heeded = state.room.apply_if_newer(operator.clone(), now);
     let known = state.room.operator().unwrap_or(&operator).clone();
@@ -576,23 +586,23 @@ fn put_in_force(state: &mut State, operator: Override, now: Timestamp) -> Result
 }
 
 impl Shared {
-    /// Whether somebody watches.
+    /// Returns whether an admin page is open.
     pub(crate) fn is_watched(&self, now: Duration) -> bool {
         u128::from(self.watched_until.load(Relaxed)) > now.as_micros()
     }
 
-    /// Record turned away since the start.
+    /// Returns how many decisions since the start were rejections, shadow rejections included.
     pub(crate) fn turned_away(&self) -> u64 {
         let totals = self.decisions.totals();
         totals[Decision::Rejected as usize] + totals[Decision::ShadowRejected as usize]
     }
 
-    /// Refreshes that the worker has not applied yet.
+    /// Returns how many refreshes the worker has not applied yet.
     pub(crate) fn refreshes_waiting(&self) -> usize {
         self.refreshes.len()
     }
 
-    /// Shows a limiter in the place of an earlier one of its name.
+    /// Registers a limiter to be shown, and replaces an earlier one of the same name.
     pub(crate) fn show_limiter(&self, name: &str, status: Box<dyn Fn() -> LimiterStatus + Send + Sync>) {
         let mut limiters = self.limiters.lock();
         match limiters.iter_mut().find(|(shown, _)| shown == name) {
@@ -606,7 +616,7 @@ impl Shared {
         Writing { state: self.state.write(), panicking: std::thread::panicking() }
     }
 
-    /// Changes the state, and lets the mode and the gate follow.
+    /// Changes the state, then updates the mode and the gate.
     pub(crate) fn change<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.write();
         let result = act(&mut state);
@@ -629,8 +639,8 @@ impl Shared {
         }
     }
 
-    /// Takes another server's filter into minute `slot`, a chunk at a time. Returns whether this server holds bits that
-    /// the other filter lacks; `None` if the minute has left the ring.
+    /// Merges another server's filter into minute `slot`, a chunk at a time. Returns whether this server holds bits
+    /// that the other filter lacks, or `None` if the minute has left the ring.
     pub(crate) fn merge(&self, slot: Slot, filter: &Bloom) -> Option<bool> {
         let mut ours_only = false;
         for (chunk, words) in filter.words().chunks(CHUNK_WORDS).enumerate() {
@@ -642,28 +652,28 @@ impl Shared {
         Some(ours_only)
     }
 
-    /// Takes minute `slot` for clean from here on; whatever is inserted later makes it dirty again. Returns how many of its
-    /// newcomers no published value is known to hold.
+    /// Marks minute `slot` as clean; whatever is inserted later makes it dirty again. Returns how many of its newcomers
+    /// are not known to be in any published value.
     pub(crate) fn clean(&self, slot: Slot) -> u64 {
         let mut state = self.write();
         state.ring.set_dirty(slot, false);
         state.ring.newcomers_unpublished_in(slot)
     }
 
-    /// Whether a minute has bits that are not known to be in the store.
+    /// Returns whether any minute has bits that are not known to be in the store.
     pub(crate) fn has_news(&self) -> bool {
         let state = self.state.read();
         state.ring.slots().any(|slot| state.ring.is_dirty(slot))
     }
 
-    /// A copy of minute `slot`: it holds at least every bit that was set when this was called.
+    /// Copies the filter of minute `slot`. The copy holds at least every bit that was set when this was called.
     pub(crate) fn copy(&self, slot: Slot) -> Option<Bloom> {
         let copy = self.copy_of(|ring| ring.filter(slot));
         failpoints::at("minute-copied");
         copy
     }
 
-    /// A copy of one of the ring's filters, a chunk at a time.
+    /// Copies one of the ring's filters, a chunk at a time.
     fn copy_of(&self, filter: impl Fn(&Ring) -> Option<&Bloom>) -> Option<Bloom> {
         let mut copy = Bloom::new(self.settings.shape);
         for at in (0..self.settings.shape.words()).step_by(CHUNK_WORDS) {
@@ -674,7 +684,7 @@ impl Shared {
         Some(copy)
     }
 
-    /// Counts anew whom only other generations remember.
+    /// Recounts the users that only other generations remember.
     pub(crate) fn count_beside(&self) {
         let unions = self.state.read().beside.unions();
         if !unions.is_empty() {
@@ -683,10 +693,10 @@ impl Shared {
         }
     }
 
-    /// Exchanges what other generations remember.
+    /// Replaces what other generations remember.
     pub(crate) fn remember_beside(&self, unions: Vec<Union>) {
         let beside = Beside::new(self.users_beside(&unions), unions);
-        // Freed without the lock.
+        // Dropped after the lock is released.
         let _old = self.change(|state| std::mem::replace(&mut state.beside, beside));
     }
 
@@ -695,29 +705,30 @@ impl Shared {
         own.map_or(0.0, |own| beside::estimate(unions, &own))
     }
 
-    /// Fleet time now.
+    /// Returns the current fleet time.
     pub(crate) fn now(&self) -> Timestamp {
         self.fleet_clock.lock().now(self.clock.monotonic())
     }
 
-    /// Whether the worker has not run for longer than that, and has not noticed it yet.
+    /// Returns whether the worker has not run for longer than [`Self::longest_pause`] and has not noticed it yet.
     pub(crate) fn has_slept(&self) -> bool {
         let ticked = Duration::from_micros(self.ticked.load(Relaxed));
         self.clock.monotonic().saturating_sub(ticked) > self.longest_pause()
     }
 
-    /// Notes that somebody has seen what time it is.
+    /// Records now as the time of the last tick, so that a pause is noticed only once.
     pub(crate) fn note_tick(&self) {
         let now = self.clock.monotonic();
         self.ticked.store(u64::try_from(now.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// How long what works beside the decisions may stand still before what it knows is old.
+    /// Returns how long the worker or the rounds may stand still before their knowledge counts as stale.
     pub(crate) fn longest_pause(&self) -> Duration {
         (3 * self.settings.sync_every).max(Duration::from_millis(250))
     }
 
-    /// The minute that time has come to, if the worker has not turned to it for longer than that.
+    /// Returns the minute of the current time if the worker is overdue, by more than [`Self::longest_pause`], in
+    /// turning to it.
     pub(crate) fn overdue_turn(&self, monotonic: Duration) -> Option<Slot> {
         let (now, slot) = {
             let mut clock = self.fleet_clock.lock();
@@ -728,7 +739,7 @@ impl Shared {
         (slot >= due && late > self.longest_pause()).then_some(slot)
     }
 
-    /// A server that was alone joins a fleet: what it knows of itself says nothing about the others.
+    /// Joins a fleet. Until now the server was alone, so its own coverage says nothing about the other servers.
     pub(crate) fn join_fleet(&self, store: &'static str) {
         self.sync.lock().store = Some(store);
         let joined = self.change(|state| {
@@ -746,12 +757,12 @@ impl Shared {
         }
     }
 
-    /// Dice of their own for one purpose, from the controller's seed.
+    /// Creates a random number generator for one purpose, from the controller's seed.
     pub(crate) fn rng(&self, purpose: &str) -> fastrand::Rng {
         fastrand::Rng::with_seed(self.seed ^ self.settings.key.hash(purpose.as_bytes()))
     }
 
-    /// Whether another server's override is one that could have been set here.
+    /// Returns whether another server's override is within the bounds of this server.
     pub(crate) fn is_plausible(&self, operator: &Override, now: Timestamp) -> bool {
         let fits = |x: u64| (1..=self.settings.capacity).contains(&x);
         operator.max_active_users.is_none_or(fits)
@@ -759,8 +770,8 @@ impl Shared {
             && operator.version.number <= latest_version(now)
     }
 
-    /// Gives the override that is in force a version that other servers take, if the fleet's clock was far ahead when it
-    /// was set.
+    /// Gives the override in force a version that other servers accept, if the fleet's clock was far ahead when the
+    /// override was set.
     pub(crate) fn renumber_override(&self, state: &mut State, now: Timestamp) {
         let Some(operator) = state.room.operator().filter(|known| known.version.number > latest_version(now)) else {
             return;
@@ -777,7 +788,8 @@ impl Shared {
     }
 }
 
-/// The latest version that an override can have: versions are times, and a server's clock may be ahead, but not by a day.
+/// Returns the latest version that an override can have. Versions are times; a server's clock may be ahead, but not by
+/// a day.
 fn latest_version(now: Timestamp) -> u64 {
     now.plus(MAX_OVERRIDE).as_millis()
 }
@@ -809,13 +821,13 @@ impl State {
         self.estimate().users
     }
 
-    /// E, and the error of sampling.
+    /// Returns E and its sampling error.
     pub(crate) fn estimate(&self) -> Estimate {
         let (ours, beside) = (self.ring.union().estimate(), self.beside.users());
         Estimate { users: ours.users + beside, low: ours.low + beside, high: ours.high + beside, ..ours }
     }
 
-    /// Notes fleet time, from which the present mode counts when it changes.
+    /// Sets fleet time; the next mode change is dated to it.
     pub(crate) fn set_now(&mut self, now: Timestamp) {
         self.now = now;
     }

@@ -4,15 +4,16 @@
 //! # A map of the crate
 //! | | |
 //! |---|---|
-//! | [`guide`] | how to use it, one question a chapter |
-//! | [`Headcount`], [`Builder`], [`Worker`] | the controller: [`admit`](Headcount::admit), [`touch`](Headcount::touch), [`status`](Headcount::status), overrides |
+//! | [`guide`] | how to use the crate, one chapter a question |
+//! | [`Headcount`], [`Builder`], [`Worker`] | the controller |
+//! | [`Headcount::admit`], [`Headcount::touch`], [`Headcount::status`] | its main methods, beside overrides |
 //! | [`layer`] | the middleware for tower and axum |
-//! | [`FilterStore`], [`MemoryStore`], [`RedisStore`], [`Rounds`] | what a fleet shares, and the loop that shares it |
-//! | [`round`] | one exchange of news, without I/O |
-//! | [`bloom`], [`fingerprint`], [`time`] | what the rest stands on |
+//! | [`FilterStore`], [`MemoryStore`], [`RedisStore`], [`Rounds`] | the fleet's store, and the loop around it |
+//! | [`round`] | one exchange with the store, without I/O |
+//! | [`bloom`], [`fingerprint`], [`time`] | the building blocks |
 //! | [`config`] | every key, its meaning and bounds |
 
-// A smaller build leaves some of the façade without a user; what nobody uses, the full build tells.
+// A build with fewer features leaves parts of the façade unused. The full build still reports code that is never used.
 #![cfg_attr(not(feature = "server"), allow(dead_code, unused_imports))]
 
 #[cfg(feature = "admin")]
@@ -114,7 +115,7 @@ mod book {
     #![doc = include_str!("../docs/limiters.md")]
 }
 
-/// Internals that benches and simulators drive; no part of the public interface.
+/// Internals for benches and simulators; not part of the public interface.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::room::Sharing;
@@ -130,37 +131,37 @@ pub mod internals {
     use crate::time::{Slot, Timestamp};
     use std::time::Duration;
 
-    /// What reads and writes stored values, for those who bring hostile ones.
+    /// Encodes and decodes stored values, for tests that feed hostile ones.
     pub struct Values(Codec);
 
     impl Values {
-        /// For filters of this shape, of one generation.
+        /// Creates a codec for filters of this shape and generation.
         pub fn new(shape: Shape, generation: u64, key: &FingerprintKey) -> Self {
             Self(Codec::new(shape, generation, key))
         }
 
-        /// For values of this namespace.
+        /// Returns a codec for values of this namespace.
         #[must_use]
         pub fn in_namespace(&self, namespace: &str) -> Self {
             Self(self.0.in_namespace(namespace))
         }
 
-        /// The longest value.
+        /// Returns the size of the longest value, in bytes.
         pub fn most_bytes(&self) -> usize {
             self.0.most_bytes()
         }
 
-        /// The bytes of a minute's filter.
+        /// Encodes the filter of a minute.
         pub fn encode(&self, slot: Slot, covered: bool, filter: &Bloom) -> Vec<u8> {
             self.0.encode(slot, covered, filter)
         }
 
-        /// Gives a value the proof that it should have.
+        /// Writes the correct proof (MAC) into a value.
         pub fn prove(&self, bytes: &mut [u8]) {
             self.0.prove(bytes);
         }
 
-        /// The filter in bytes that anybody may have written, and whether its writer covered the minute.
+        /// Decodes a filter from untrusted bytes, with whether its writer covered the minute.
         ///
         /// # Errors
         /// [`DecodeError`].
@@ -169,7 +170,7 @@ pub mod internals {
         }
     }
 
-    /// An override as a server of the fleet stores it.
+    /// Encodes an override as a server of the fleet stores it.
     pub fn signed_override(
         key: &FingerprintKey,
         namespace: &str,
@@ -180,15 +181,15 @@ pub mod internals {
         crate::round::stored_override(operator, &mac)
     }
 
-    /// The keyed hash that ends snapshots.
+    /// Computes the keyed hash that ends a snapshot.
     pub fn keyed_hash(key: &FingerprintKey, bytes: &[u8]) -> u64 {
         key.hash(bytes)
     }
 
-    /// The user whom a token names, by the keys in a file's bytes.
+    /// Verifies a token with the keys in the bytes of a key file, and returns the user that it names.
     ///
     /// # Errors
-    /// Why the file holds no keys, or why the token cannot be verified.
+    /// The reason why the file holds no keys, or why the token cannot be verified.
     #[cfg(feature = "jwt")]
     pub fn verified(key_file: &[u8], token: &str, now: Timestamp) -> Result<String, String> {
         let keys = crate::jwt::Key::in_file(key_file)?;
@@ -196,30 +197,30 @@ pub mod internals {
         crate::jwt::Verifier::new(expected, keys, None).user(token, now).map_err(|error| error.to_string())
     }
 
-    /// What an oracle asks of a server beside its answers.
+    /// The state of a server that an oracle reads in addition to its decisions.
     #[derive(Debug, Clone, Copy)]
     pub struct Glance {
-        /// The minute in which it records now.
+        /// The current minute.
         pub current: Slot,
         /// How many minutes of the ring are covered.
         pub coverage: usize,
-        /// When its last round that read everything looked, in its own monotonic time.
+        /// When the last round that read everything began its look, in the server's monotonic time.
         pub last_success: Option<Duration>,
         /// Whether its last round succeeded.
         pub is_up: bool,
-        /// Whether its last round read everything, and the store refused its writes.
+        /// Whether the last round read everything but the store refused its writes.
         pub is_read_only: bool,
-        /// E.
+        /// E, the estimate of active users.
         pub active_users: f64,
-        /// Seats that it may give before its next round.
+        /// Seats that the server may give before its next round.
         pub share: u64,
-        /// Filters of its ring, one for each minute.
+        /// Filters in the ring, one for each minute.
         pub filters: usize,
-        /// Refreshes that wait for the worker.
+        /// Refreshes that the worker has not applied yet.
         pub refreshing: usize,
     }
 
-    /// Looks at a server.
+    /// Reads the state of a server.
     pub fn glance(headcount: &Headcount) -> Glance {
         let last_success = headcount.shared.sync.lock().last_success;
         let state = headcount.shared.state.read();
@@ -237,24 +238,24 @@ pub mod internals {
         }
     }
 
-    /// The minutes that a server covers: an unseen token was recorded in none of them.
+    /// Returns the minutes that a server covers: no unseen token was recorded in any of them.
     pub fn covered(headcount: &Headcount) -> Vec<Slot> {
         let state = headcount.shared.state.read();
         state.ring.slots().filter(|&slot| state.ring.covers(slot)).collect()
     }
 
-    /// A server's minutes, the current one first.
+    /// Returns a server's minutes and their filters, the current one first.
     pub fn minutes(headcount: &Headcount) -> Vec<(Slot, Bloom)> {
         let state = headcount.shared.state.read();
         state.ring.slots().filter_map(|slot| Some((slot, state.ring.filter(slot)?.clone()))).collect()
     }
 
-    /// The bytes that a store keeps of a filter.
+    /// Encodes a filter as the store keeps it.
     pub fn encode(filter: &Bloom) -> Vec<u8> {
         codec(filter.shape()).encode(Slot(0), true, filter)
     }
 
-    /// The filter in bytes that [`encode`] has made.
+    /// Decodes a filter that [`encode`] wrote.
     ///
     /// # Errors
     /// [`DecodeError`].

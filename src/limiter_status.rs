@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// What a limiter has answered since it was made.
+/// The counts of a limiter's answers since it was created.
 ///
 /// ```
 /// use headcount::limit::{Ask, Limiter, Memory, sliding_log};
@@ -19,15 +19,15 @@ use serde::Serialize;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LimiterStatus {
-    /// Its name.
+    /// The limiter's name.
     pub name: String,
-    /// Asks that were granted.
+    /// Requests that were allowed.
     pub allowed: u64,
-    /// Asks that were refused.
+    /// Requests that were refused.
     pub limited: u64,
-    /// Asks that would have been refused, and were granted because the limiter only looks.
+    /// Requests that would have been refused, and were allowed because the limiter runs in shadow mode.
     pub shadow_limited: u64,
-    /// Asks that the store did not answer; they are also among the others.
+    /// Requests for which the store did not answer; they are also counted in the other figures.
     pub store_errors: u64,
 }
 

@@ -1,4 +1,5 @@
-//! The figures as metrics, through the `metrics` facade. A library installs no recorder: whoever has one publishes to it.
+//! Publishes the controller's figures through the `metrics` facade. The library installs no recorder; it publishes to
+//! the one that the application installed.
 
 use crate::config::Enforcement;
 #[cfg(feature = "server")]
@@ -10,15 +11,15 @@ use crate::room::Mode;
 use crate::round::Outcome;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
-/// Publishes a controller's figures to the recorder in force whenever [`Metrics::publish`] is called: before a scrape, or
-/// every few seconds.
+/// Publishes a controller's figures to the current recorder. Call [`Metrics::publish`] before each scrape, or every few
+/// seconds.
 ///
 /// ```
 /// # #[cfg(feature = "admin")] {
 /// use headcount::Headcount;
 /// use metrics_exporter_prometheus::PrometheusBuilder;
 /// let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
-/// let recorder = PrometheusBuilder::new().build_recorder(); // Or one that is installed for the whole program.
+/// let recorder = PrometheusBuilder::new().build_recorder(); // Or the recorder installed for the whole program.
 /// let mut figures = headcount.metrics();
 /// let _ = headcount.admit("alice");
 /// metrics::with_local_recorder(&recorder, || figures.publish());
@@ -34,11 +35,11 @@ pub struct Metrics {
     round_times: Published,
 }
 
-/// How much of a histogram was published.
+/// How much of a histogram is already published, by bucket.
 type Published = [u64; Histogram::BUCKETS];
 
 impl Headcount {
-    /// Makes the figures ready to be published through the `metrics` facade.
+    /// Creates a publisher of this controller's figures for the `metrics` facade.
     pub fn metrics(&self) -> Metrics {
         let none = [0; Histogram::BUCKETS];
         Metrics { headcount: self.clone(), decision_times: none, round_times: none }
@@ -46,7 +47,7 @@ impl Headcount {
 }
 
 impl Metrics {
-    /// Says what each metric means.
+    /// Registers the description of each metric.
     pub fn describe() {
         describe_gauge!("headcount_active_users", "Estimated distinct tokens in the window, over the fleet.");
         describe_gauge!("headcount_active_users_low", "Lower end of the 95 % interval of active users.");
@@ -108,7 +109,7 @@ impl Metrics {
         describe_gauge!("headcount_build_info", "1, with the version as a label.");
     }
 
-    /// Publishes the present figures to the recorder in force.
+    /// Publishes the present figures to the current recorder.
     pub fn publish(&mut self) {
         let status = self.headcount.status();
         gauge!("headcount_active_users").set(status.active_users.estimate as f64);

@@ -1,13 +1,14 @@
-//! The signed pass: a user shows a server that has not heard of them yet that another one let them in.
+//! The signed pass, which proves to a server that does not know a user yet that another server admitted the user.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 1 | the format, 2 |
-//! | 7 | the slot in which it was handed out, big-endian |
-//! | 16 | the first half of HMAC-SHA256 (RFC 2104) over format, slot, the slot's length, the token's fingerprint, and the fleet's namespace |
+//! | 7 | the slot in which it was issued, big-endian |
+//! | 16 | the first half of HMAC-SHA256 (RFC 2104) over format, slot, slot length, fingerprint and namespace |
 //!
-//! All of it in the URL's base 64 (RFC 4648 §5), 32 characters. A pass says nothing about its token and is of no use with
-//! another one, nor in another namespace whose fleet has the same key. It is valid for a window: as long as its user would be remembered had they been silent since.
+//! The whole is encoded in URL-safe base 64 (RFC 4648 §5), 32 characters. A pass reveals nothing about its token, and
+//! is useless with another token or in another namespace whose fleet has the same key. It is valid for one window,
+//! which is as long as its user would be remembered without further requests.
 
 use crate::fingerprint::{Fingerprint, FingerprintKey};
 use crate::time::Slot;
@@ -24,7 +25,7 @@ const MAC_BYTES: usize = 16;
 /// The length of a pass, in characters.
 const CHARACTERS: usize = (HEAD_BYTES + MAC_BYTES) / 3 * 4;
 
-/// A signed pass, as it is handed out.
+/// A signed pass, in the form that the client receives.
 ///
 /// ```
 /// use headcount::{Headcount, config::PassCarrier};
@@ -38,14 +39,14 @@ const CHARACTERS: usize = (HEAD_BYTES + MAC_BYTES) / 3 * 4;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Pass([u8; CHARACTERS]);
 
-/// What a pass turned out to be.
+/// The result of checking a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PassCheck {
-    /// Its user was let in within the window.
+    /// The user was admitted within the window.
     Valid,
-    /// It was valid once.
+    /// The pass was valid once.
     Expired,
-    /// No pass of ours, or not of this token.
+    /// A pass that this fleet did not sign, or one of another token.
     Forged,
 }
 
@@ -61,10 +62,10 @@ impl PassCheck {
     }
 }
 
-/// Hands out passes, and knows its own.
+/// Issues and checks passes.
 #[derive(Debug, Clone)]
 pub(crate) struct Passes {
-    /// The first signs; all are accepted.
+    /// The first key signs; all are accepted.
     keys: Vec<Key>,
     namespace: String,
     slot_length: Duration,
@@ -78,7 +79,7 @@ struct Key {
 }
 
 impl Passes {
-    /// Signs with the fleet's key, and accepts what the fleet's earlier keys have signed.
+    /// Creates an issuer that signs with the fleet's key and also accepts passes signed with the fleet's earlier keys.
     pub(crate) fn new(
         key: &FingerprintKey,
         earlier: &[FingerprintKey],
@@ -90,7 +91,7 @@ impl Passes {
         Self { keys, namespace: namespace.to_owned(), slot_length, slots: slots as u64 }
     }
 
-    /// A pass for the token of this fingerprint, handed out in slot `now`.
+    /// Issues a pass for the token with this fingerprint, in slot `now`.
     pub(crate) fn issue(&self, fingerprint: Fingerprint, now: Slot) -> Pass {
         let mut bytes = [0; HEAD_BYTES + MAC_BYTES];
         bytes[..HEAD_BYTES].copy_from_slice(&now.0.to_be_bytes());
@@ -102,21 +103,22 @@ impl Passes {
         Pass(pass)
     }
 
-    /// Whether a pass that is shown with `token` in slot `now` is one of ours, made for it, and still valid.
+    /// Checks a pass that comes with `token` in slot `now`: it must be signed by this fleet, for this token, and not
+    /// expired.
     pub(crate) fn check(&self, pass: &[u8], token: &[u8], now: Slot) -> PassCheck {
         let mut bytes = [0; HEAD_BYTES + MAC_BYTES];
         let is_whole = pass.len() == CHARACTERS && BASE64.decode_slice(pass, &mut bytes).is_ok();
         let (head, mac) = bytes.split_at(HEAD_BYTES);
         let signed = |key: &Key| {
             let fingerprint = key.fingerprints.fingerprint(token);
-            // In constant time.
+            // `verify_truncated_left` takes constant time.
             self.sign(key, head, fingerprint).verify_truncated_left(mac).is_ok()
         };
         if !is_whole || head[0] != FORMAT || !self.keys.iter().any(signed) {
             return PassCheck::Forged;
         }
         let issued = Slot(head[1..].iter().fold(0, |slot, &byte| slot << 8 | u64::from(byte)));
-        // Another server's clock may be a little ahead.
+        // Another server's clock may be slightly ahead.
         if issued <= now.plus(1) && now.since(issued) <= self.slots { PassCheck::Valid } else { PassCheck::Expired }
     }
 
@@ -125,7 +127,7 @@ impl Passes {
         mac.update(head);
         mac.update(&self.slot_length.as_micros().to_be_bytes());
         mac.update(&fingerprint.0.to_be_bytes());
-        // Last: all that comes before has a length of its own.
+        // The namespace comes last: everything before it has a fixed length.
         mac.update(self.namespace.as_bytes());
         mac
     }
@@ -145,13 +147,13 @@ impl fmt::Debug for Key {
 }
 
 impl Pass {
-    /// What the client is given, and shows with each request.
+    /// Returns the text that the client receives and sends with each request.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("base 64 is ASCII")
     }
 }
 
-/// Whoever reads a pass can use it, with its token.
+/// Hides the pass, since anybody who reads it can use it together with its token.
 impl fmt::Debug for Pass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Pass([redacted])")

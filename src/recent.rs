@@ -1,7 +1,8 @@
-//! A map that keeps what was put or found lately, and no more of it than fits.
+//! A map that keeps recently used entries, up to a bound.
 //!
-//! Each shard has two generations. An entry goes into the young one; when that is full or old enough, it becomes the old one,
-//! and the one before is dropped whole. So an entry stays for one to two lifetimes after its last use, less under a flood.
+//! Each shard has two generations. A new entry goes into the young one. When the young generation is full or old
+//! enough, it becomes the old one, and the previous old one is dropped as a whole. So an entry stays for one to two
+//! lifetimes after its last use, or less under a flood.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -9,15 +10,15 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
-/// Threads that look up different keys seldom meet.
+/// Number of shards, so that threads that look up different keys rarely contend.
 const SHARDS: usize = 16;
 
-/// Remembers values by their keys, for a while. Times are monotonic.
+/// Remembers values by their keys for a limited time. Times are monotonic.
 pub(crate) struct Recent<K, V> {
     shards: [Mutex<Shard<K, V>>; SHARDS],
     hasher: RandomState,
     lifetime: Duration,
-    /// Entries of one shard's generation.
+    /// Entries in one generation of a shard, at most.
     most: usize,
 }
 
@@ -28,8 +29,8 @@ struct Shard<K, V> {
 }
 
 impl<K: Hash + Eq, V: Clone> Recent<K, V> {
-    /// Keeps an entry for `lifetime` at least, unless more than `most` come within that time; in all it keeps at most twice as
-    /// many.
+    /// Creates a map that keeps an entry for at least `lifetime`, unless more than `most` entries come within that
+    /// time. It holds at most twice as many entries in all.
     pub(crate) fn new(lifetime: Duration, most: usize) -> Self {
         let shard = || Mutex::new(Shard { young: HashMap::new(), old: HashMap::new(), begun: Duration::ZERO });
         Self {
@@ -40,7 +41,7 @@ impl<K: Hash + Eq, V: Clone> Recent<K, V> {
         }
     }
 
-    /// The value of a key, which stays for another lifetime.
+    /// Returns the value of a key, and keeps the entry for another lifetime.
     pub(crate) fn get(&self, key: &K, now: Duration) -> Option<V> {
         let mut shard = self.shard(key).lock();
         self.age(&mut shard, now);

@@ -6,10 +6,10 @@
 //! union     [                 the OR of all of them                 ]   end of a minute would be forgotten after 29
 //! ```
 //!
-//! At every instant the union holds every filter of the ring: each way in sets the minute's filter and the union
-//! together. When a minute turns, the oldest filter leaves, and bits cannot be taken out of a union; so the next union
-//! is built beforehand in small steps ([`Ring::begin_turn`], [`Ring::collect`], [`Ring::feed`]), while every way in
-//! sets its bits there too, and [`Ring::finish_turn`] exchanges the two.
+//! The union always holds every filter of the ring: each insertion sets the minute's filter and the union together.
+//! When a minute turns, the oldest filter leaves, but bits cannot be removed from a union. So the next union is built
+//! in advance in small steps ([`Ring::begin_turn`], [`Ring::collect`], [`Ring::feed`]). Meanwhile each insertion sets
+//! its bits in the next union, too. [`Ring::finish_turn`] exchanges the two unions.
 
 pub(crate) mod beside;
 pub(crate) mod codec;
@@ -25,18 +25,18 @@ use std::sync::Arc;
 pub(crate) use beside::Beside;
 pub(crate) use current_filter::CurrentFilter;
 
-/// The filters of the window. Time is told to it; nothing here reads a clock, locks or waits.
+/// The filters of the window. Time is an argument: nothing here reads a clock, locks or waits.
 #[derive(Debug)]
 pub(crate) struct Ring {
     shape: Shape,
     current: Slot,
-    /// By age: the current minute first.
+    /// By age, the current minute first.
     minutes: VecDeque<Minute>,
-    /// The current minute's filter once more, for readers without the lock.
+    /// A copy of the current minute's filter, for readers without the lock.
     current_filter: current_filter::Writer,
     union: Bloom,
     turning: Option<Turning>,
-    /// Minutes that are not covered, kept so that a decision need not count them.
+    /// How many minutes are not covered, cached so that a decision need not count them.
     uncovered: usize,
 }
 
@@ -45,24 +45,24 @@ struct Minute {
     filter: Bloom,
     covered: bool,
     dirty: bool,
-    /// Newcomers recorded here, and those of them that no published value holds.
+    /// Newcomers recorded here, and how many of them no published value holds.
     newcomers: u64,
     newcomers_unpublished: u64,
 }
 
-/// A turn in the making.
+/// A turn in progress.
 #[derive(Debug)]
 struct Turning {
     to: Slot,
     union: Bloom,
 }
 
-/// Whether the ring remembers a fingerprint.
+/// The result of looking up a fingerprint in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Membership {
-    /// Seen, and the current minute has it.
+    /// Seen, and in the current minute.
     Current,
-    /// Seen, and the current minute lacks it: a refresh is due.
+    /// Seen, but not in the current minute: a refresh is due.
     Older,
     /// Not seen.
     Unseen,
@@ -75,7 +75,7 @@ impl Minute {
 }
 
 impl Ring {
-    /// An empty ring of the current minute and `slots` full ones, none of them covered.
+    /// Creates an empty ring of the current minute and `slots` full ones, none of them covered.
     pub(crate) fn new(shape: Shape, slots: usize, current: Slot) -> Self {
         let minutes: VecDeque<_> = (0..=slots).map(|_| Minute::new(Bloom::new(shape), false)).collect();
         let (current_filter, union) = (current_filter::Writer::new(shape), Bloom::new(shape));
@@ -91,32 +91,32 @@ impl Ring {
         self.current
     }
 
-    /// How many minutes the ring holds, the current one included.
+    /// Returns how many minutes the ring holds, the current one included.
     pub(crate) fn len(&self) -> usize {
         self.minutes.len()
     }
 
-    /// Who is in the current minute, for readers without the lock.
+    /// Returns the current minute's filter for readers without the lock.
     pub(crate) fn current_filter(&self) -> &Arc<CurrentFilter> {
         self.current_filter.filter()
     }
 
-    /// Everything the ring remembers.
+    /// Returns the union of all minutes in the ring.
     pub(crate) fn union(&self) -> &Bloom {
         &self.union
     }
 
-    /// The minutes of the ring, the current one first.
+    /// Returns the minutes of the ring, the current one first.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> + use<> {
         let current = self.current;
         (0..self.minutes.len() as u64).filter_map(move |age| current.0.checked_sub(age).map(Slot))
     }
 
-    /// Whether a fingerprint is remembered, and whether the current minute has it.
+    /// Looks up a fingerprint in the current minute and in the union.
     ///
     /// # Cost
-    /// One cache line if the current minute has it: what the minute has, the union has. Otherwise two. Most are not asked
-    /// for here, since [`CurrentFilter`] knows them.
+    /// One cache line if the current minute has the fingerprint, since the union then has it, too. Otherwise two. Most
+    /// lookups do not get here, since [`CurrentFilter`] answers them.
     #[inline]
     pub(crate) fn membership(&self, fingerprint: Fingerprint) -> Membership {
         let probe = Probe::new(fingerprint, self.shape);
@@ -144,7 +144,7 @@ impl Ring {
         }
     }
 
-    /// Records a user who was not in before; counted until the minute's value is published.
+    /// Records a newcomer, who is counted as unpublished until the minute's value is published.
     pub(crate) fn record_newcomer(&mut self, fingerprint: Fingerprint) {
         self.record(fingerprint);
         self.minutes[0].newcomers += 1;
@@ -159,7 +159,7 @@ impl Ring {
         self.turning = Some(Turning { to, union: empty });
     }
 
-    /// The OR of a run of words over all minutes that will stay, written over `words`.
+    /// Computes the OR of a run of words over all minutes that will stay, and overwrites `words` with it.
     pub(crate) fn collect(&self, at: usize, words: &mut [u64]) {
         words.fill(0);
         let Some(turning) = &self.turning else { return };
@@ -171,22 +171,23 @@ impl Ring {
         }
     }
 
-    /// Puts collected words into the next union.
+    /// Adds collected words to the next union.
     pub(crate) fn feed(&mut self, at: usize, words: &[u64]) {
         if let Some(turning) = &mut self.turning {
             turning.union.union_words(at, words);
         }
     }
 
-    /// Makes the prepared turn, after which [`CurrentFilter::forget_the_last_minute`] is due. `empty` becomes the current minute's filter; the minutes that begin are covered if
-    /// `covered`. Returns the filters that left, to be emptied and used again.
+    /// Completes the prepared turn; the caller then calls [`CurrentFilter::forget_the_last_minute`]. `empty` becomes
+    /// the current minute's filter. The minutes that begin are covered if `covered` is set. Returns the filters that
+    /// left, to be emptied and reused.
     pub(crate) fn finish_turn(&mut self, empty: Bloom, covered: bool) -> Vec<Bloom> {
         let Some(Turning { to, union }) = self.turning.take() else { return vec![empty] };
         let mut spare = Some(empty);
         let mut left = vec![std::mem::replace(&mut self.union, union)];
         for _ in 0..to.since(self.current).min(self.minutes.len() as u64) {
             let Some(mut oldest) = self.minutes.pop_back() else { break };
-            // Only after a pause does more than one minute turn at once; then the oldest filters are emptied in place.
+            // More than one minute turns at once only after a pause; then the oldest filters are emptied in place.
             let filter = if let Some(spare) = spare.take() {
                 left.push(oldest.filter);
                 spare
@@ -202,12 +203,12 @@ impl Ring {
         left
     }
 
-    /// Makes the ring whole after a panic has broken off a change of it: what a minute holds, the union and [`CurrentFilter`]
-    /// hold again, and what is counted, counts. Every minute is dirty, since nobody knows whose mark was still to be set.
-    /// A turn in the making is given up; it is made again.
+    /// Repairs the ring after a panic interrupted a change. The union and [`CurrentFilter`] again hold what the minutes
+    /// hold, and the counts are recomputed. Every minute becomes dirty, since the panic may have come before a dirty
+    /// mark was set. A turn in progress is dropped, and the worker makes it again.
     ///
     /// # Cost
-    /// All filters are read once.
+    /// Reads all filters once.
     pub(crate) fn mend(&mut self) {
         self.turning = None;
         for minute in &mut self.minutes {
@@ -220,17 +221,17 @@ impl Ring {
         self.count_uncovered();
     }
 
-    /// Gives the minutes other numbers, so that the current one is `current`; what they hold stays. For the first word
-    /// from the store's clock, before which the numbers were this machine's guess.
+    /// Renumbers the minutes so that the current one is `current`; their contents stay. Used for the first answer of
+    /// the store's clock; until then the numbers were a guess from this machine's clock.
     pub(crate) fn renumber(&mut self, current: Slot) {
         self.current = current;
         self.turning = None;
     }
 
-    /// Goes back to a time when minute `current` was the current one, after the store's clock has jumped back.
+    /// Goes back to the time when minute `current` was the current one, after the store's clock has jumped back.
     ///
-    /// The new minute may end at any moment, and nobody may be forgotten early. So the current minute takes in the one
-    /// before it, and all older ones become one minute younger: users are remembered for up to a minute longer.
+    /// The new current minute may end at any moment, and no user may be forgotten early. So the current minute merges
+    /// the one before it, and all older ones become one minute younger: users are remembered for up to a minute longer.
     pub(crate) fn go_back_to(&mut self, current: Slot) {
         self.renumber(current);
         let Some(mut before) = self.minutes.remove(1) else { return };
@@ -246,7 +247,7 @@ impl Ring {
         self.count_uncovered();
     }
 
-    /// The union in the making, if the minute of this age will stay in it.
+    /// Returns the next union, if the minute of this age will stay in it.
     fn next_union(&mut self, age: usize) -> Option<&mut Bloom> {
         let staying = self.staying(self.turning.as_ref()?.to);
         self.turning.as_mut().filter(|_| age < staying).map(|turning| &mut turning.union)
@@ -257,9 +258,10 @@ impl Ring {
         self.minutes.len().saturating_sub(leaving)
     }
 
-    // --- news from elsewhere ---
+    // --- merging from other servers ---
 
-    /// Takes a run of words of another server's filter into minute `slot`. `None` if the minute is not in the ring.
+    /// Merges a run of words of another server's filter into minute `slot`. Returns `None` if the minute is not in the
+    /// ring.
     pub(crate) fn merge(&mut self, slot: Slot, at: usize, words: &[u64]) -> Option<Difference> {
         let age = self.age(slot)?;
         let difference = self.minutes[age].filter.union_words(at, words);
@@ -275,36 +277,36 @@ impl Ring {
         Some(difference)
     }
 
-    /// The filter of minute `slot`, if it is in the ring.
+    /// Returns the filter of minute `slot`, if it is in the ring.
     pub(crate) fn filter(&self, slot: Slot) -> Option<&Bloom> {
         self.age(slot).map(|age| &self.minutes[age].filter)
     }
 
-    // --- what the store still lacks ---
+    // --- what the store lacks ---
 
-    /// Whether minute `slot` has bits that are not known to be in the store.
+    /// Returns whether minute `slot` has bits that are not known to be in the store.
     pub(crate) fn is_dirty(&self, slot: Slot) -> bool {
         self.age(slot).is_some_and(|age| self.minutes[age].dirty)
     }
 
-    /// Notes whether minute `slot` has bits that are not known to be in the store.
+    /// Marks whether minute `slot` has bits that are not known to be in the store.
     pub(crate) fn set_dirty(&mut self, slot: Slot, dirty: bool) {
         if let Some(age) = self.age(slot) {
             self.minutes[age].dirty = dirty;
         }
     }
 
-    /// Newcomers recorded in minute `slot` that no published value holds.
+    /// Returns how many newcomers recorded in minute `slot` no published value holds.
     pub(crate) fn newcomers_unpublished_in(&self, slot: Slot) -> u64 {
         self.age(slot).map_or(0, |age| self.minutes[age].newcomers_unpublished)
     }
 
-    /// Newcomers recorded here that no published value holds.
+    /// Returns how many newcomers recorded on this server no published value holds.
     pub(crate) fn newcomers_unpublished(&self) -> u64 {
         self.minutes.iter().map(|minute| minute.newcomers_unpublished).sum()
     }
 
-    /// `count` newcomers of minute `slot` are now in the store.
+    /// Records that the store now holds `count` newcomers of minute `slot`.
     pub(crate) fn newcomers_published(&mut self, slot: Slot, count: u64) {
         if let Some(age) = self.age(slot) {
             let unpublished = &mut self.minutes[age].newcomers_unpublished;
@@ -312,7 +314,7 @@ impl Ring {
         }
     }
 
-    /// The store has lost what was published of minute `slot`: its newcomers are unpublished again.
+    /// Counts the newcomers of minute `slot` as unpublished again, after the store lost what was published of it.
     pub(crate) fn newcomers_lost(&mut self, slot: Slot) {
         if let Some(age) = self.age(slot) {
             self.minutes[age].newcomers_unpublished = self.minutes[age].newcomers;
@@ -321,12 +323,12 @@ impl Ring {
 
     // --- coverage ---
 
-    /// Whether minute `slot` is covered: an unseen token was not recorded in it anywhere.
+    /// Returns whether minute `slot` is covered: an unseen token was not recorded in it on any server.
     pub(crate) fn covers(&self, slot: Slot) -> bool {
         self.age(slot).is_some_and(|age| self.minutes[age].covered)
     }
 
-    /// Notes whether minute `slot` is covered.
+    /// Marks whether minute `slot` is covered.
     pub(crate) fn set_covered(&mut self, slot: Slot, covered: bool) {
         if let Some(age) = self.age(slot) {
             self.minutes[age].covered = covered;
@@ -334,12 +336,12 @@ impl Ring {
         }
     }
 
-    /// How many minutes are covered.
+    /// Returns how many minutes are covered.
     pub(crate) fn coverage(&self) -> usize {
         self.minutes.len() - self.uncovered
     }
 
-    /// Whether every minute is covered: an unseen token is a newcomer.
+    /// Returns whether every minute is covered, so that an unseen token is a newcomer's.
     #[inline]
     pub(crate) fn is_covered(&self) -> bool {
         self.uncovered == 0

@@ -1,5 +1,5 @@
-//! Who may come in: the room that is left, this server's share of it, the two modes, and the operator's override.
-//! Pure: time, rng and the estimate are arguments.
+//! Admission of newcomers: the room that is left, this server's share of it, the two modes, and the operator's
+//! override. Pure: time, random numbers and the estimate are arguments.
 
 mod budget;
 mod held;
@@ -16,19 +16,19 @@ use std::time::Duration;
 
 pub use overrides::{Override, OverrideMode, OverrideVersion};
 
-/// α: the part of the room that the fleet hands out per round, all servers together. Below 1, because every server
-/// hands out its share before it sees what the others did with theirs. `./test sim --measure` shows the choice: 1 overshoots
-/// by 11 %, 0.5 by 2.6 % at 100 servers, 0.25 by 0.4 %, and fills an empty house in 16 s where 0.5 takes 7.
+/// α: the part of the room that the whole fleet hands out per round. It is below 1 because every server hands out its
+/// share before it sees how the others used theirs. `./test sim --measure` shows the choice: 1 overshoots by 11 %, 0.5
+/// by 2.6 % at 100 servers, 0.25 by 0.4 %, and fills an empty room in 16 s where 0.5 takes 7.
 const ALPHA: f64 = 0.25;
 
-/// How many rounds' newcomers of another server are on their way here, by and large: a round and a half until they are
-/// published, and read.
+/// Roughly how many rounds pass until this server has read another server's newcomers: a round and a half to publish
+/// and read them.
 const ROUNDS_UNDER_WAY: f64 = 1.5;
 
-/// While any room is left, at least so much of it is handed out per round to those who want it.
+/// While any room is left, the servers that reject newcomers are handed at least this many seats per round together.
 const LEAST_HANDED_OUT: f64 = 1.0;
 
-/// The two modes.
+/// The mode of admission.
 ///
 /// ```
 /// use headcount::{Headcount, Mode};
@@ -44,12 +44,12 @@ const LEAST_HANDED_OUT: f64 = 1.0;
 pub enum Mode {
     /// There is room.
     Open,
-    /// No room is left, and not yet enough of it has come back.
+    /// No room is left, or not yet enough has come back.
     Throttling,
 }
 
 impl Mode {
-    /// `open` or `throttling`.
+    /// Returns `open` or `throttling`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -77,7 +77,7 @@ impl Mode {
 ///     pass(20);
 ///     let _ = ["bob", "carol", "dave"].map(|token| headcount.admit(token));
 ///     pass(12);
-///     // Of four, alice is forgotten; fewer than two would open the door.
+///     // Alice, one of four, is forgotten. The mode would be open again only below two active users.
 ///     assert_eq!(headcount.admit("erin").is_admitted(), is_admitted);
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -86,21 +86,21 @@ impl Mode {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Refill {
-    /// They go to newcomers as room allows.
+    /// They go to newcomers as long as there is room.
     #[default]
     Continuous,
     /// They stay free until the mode is open again (the talk's rule).
     AfterResume,
 }
 
-/// Who is let in while the store is away.
+/// Which newcomers are admitted while the store is away.
 ///
 /// ```
 /// use headcount::{Decision, Headcount, OnOutage};
 /// for (on_outage, decision) in [(OnOutage::Local, Decision::Warming), (OnOutage::Closed, Decision::Rejected)] {
 ///     let builder = Headcount::builder().max_active_users(10).secret("the key of our fleet");
 ///     let (headcount, _worker) = builder.redis_url("redis://127.0.0.1:6379/0").on_outage(on_outage).build()?;
-///     // Its store has not answered yet: this server cannot tell whether alice is a newcomer.
+///     // The store has not answered yet, so this server cannot tell whether alice is a newcomer.
 ///     assert_eq!(headcount.admit("alice").decision(), decision);
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -112,47 +112,47 @@ pub enum OnOutage {
     /// The last share, then as many as fit if every other node admits as many as this one.
     #[default]
     Local,
-    /// Everybody.
+    /// All newcomers.
     Open,
     /// No newcomers, not even while coverage is incomplete.
     Closed,
 }
 
-/// The bounds of the room.
+/// The configured bounds of the room.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Limits {
     pub(crate) max_active_users: u64,
     pub(crate) resume_ratio: f64,
     pub(crate) refill: Refill,
     pub(crate) on_outage: OnOutage,
-    /// How many servers the fleet has, for a start without a store.
+    /// How many servers the fleet has, used when a server starts without a store.
     pub(crate) expected_nodes: u64,
 }
 
-/// How this server stands to the fleet.
+/// The state of this server's connection to the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FleetLink {
-    /// No store: its own room is the room.
+    /// No store: this server has the room for itself.
     Alone,
     /// No successful round yet.
     Joining,
     /// The last round succeeded.
     Up,
-    /// The last round read everything, and the store refused its writes: the others do not hear of this server.
+    /// The last round read everything, but the store refused its writes: the other servers see nothing from this one.
     ReadOnly,
     /// Rounds succeeded before; the last one did not.
     Away,
 }
 
-/// How room is handed out.
+/// How the room is divided into shares.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Sharing {
-    /// This part of the room per round, all servers together.
+    /// This part of the room per round, for all servers together.
     Part(f64),
-    /// All of it, less what the others must be letting in if they let in as many as this server.
+    /// All of the room, less the newcomers of the other servers, assuming that each admits as many as this one.
     Adaptive,
-    /// Every server sees the same room and hands out all of it, as the talk's designs did.
+    /// Every server sees the same room and hands out all of it, as the designs in the talk did.
     None,
 }
 
@@ -162,61 +162,62 @@ impl Default for Sharing {
     }
 }
 
-/// The room's answer to a newcomer.
+/// Whether a newcomer gets a seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seat {
-    /// Come in.
+    /// Admitted.
     Free,
-    /// Come in: this server cannot tell whether you are a newcomer.
+    /// Admitted, because this server cannot tell whether the user is a newcomer.
     Warming,
-    /// No.
+    /// Rejected.
     Taken,
 }
 
-/// What a successful round tells the room.
+/// The input of [`Room::renew`] from a successful round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Renewal {
     pub(crate) active_users: f64,
     /// Whether this server covers its window.
     pub(crate) covered: bool,
-    /// Whether users of another generation may be inside.
+    /// Whether there may be active users of another generation.
     pub(crate) foreign_users: bool,
-    /// Servers that looked lately, this one and those of other generations that share the room included.
+    /// Servers that looked recently, including this one and those of other generations that share the room.
     pub(crate) nodes: u64,
-    /// When they were counted, in monotonic time, and for how long a server counts after its last look.
+    /// When the servers were counted, in monotonic time, and for how long a server counts after its last look.
     pub(crate) counted: Duration,
     pub(crate) alive_for: Duration,
-    /// Whether this server turned newcomers away before each of its last two looks, and how many servers did lately.
+    /// Whether this server rejected newcomers before each of its last two looks, and how many servers did recently.
     pub(crate) wants: bool,
     pub(crate) wanting: u64,
-    /// Whether servers of an earlier key are alive: they hand out the room, and cannot know whom this one lets in.
+    /// Whether servers with an earlier key are alive: they hand out the room, and cannot read which users this server
+    /// admits.
     pub(crate) has_predecessors: bool,
-    /// Newcomers let in here that the store does not hold yet.
+    /// Newcomers admitted here that the store does not hold yet.
     pub(crate) unpublished: u64,
-    /// Uniform in 0..1: rounds the fractions of the share and of the budget.
+    /// Uniform in 0..1; decides how the fractions of the share and of the budget are rounded.
     pub(crate) rng: f64,
 }
 
-/// X, what is left of it, and who gets it.
+/// X, the room that is left, and how it is handed out.
 #[derive(Debug, Clone)]
 pub(crate) struct Room {
     limits: Limits,
     sharing: Sharing,
     link: FleetLink,
-    /// The mode that the estimate calls for; the override is laid over it.
+    /// The mode according to the estimate, before the override is applied.
     mode: Mode,
     shown_mode: Mode,
     mode_since: Timestamp,
-    /// Seats handed out by the last round and not yet taken; those that are held are still among them.
+    /// Seats handed out by the last round and not yet taken, held seats included.
     share: u64,
-    /// Seats of newcomers of whom it is not yet known whether they stay.
+    /// Seats held for newcomers until it is known whether they stay.
     held: Held,
     nodes: u64,
-    /// Where `nodes` comes from.
+    /// The counts that `nodes` is computed from.
     counted: Nodes,
     budget: Budget,
     newcomers_since_read: u64,
-    /// Those between the last two reads.
+    /// The newcomers between the last two reads.
     newcomers_before_read: u64,
     operator: Option<Override>,
 }
@@ -241,8 +242,8 @@ impl Room {
         }
     }
 
-    /// Whether an unseen token would be admitted now. `covered` says whether this server covers its window, so that
-    /// an unseen token is a newcomer's.
+    /// Returns whether an unseen token would be admitted now. `covered` says whether this server covers its window, so
+    /// that an unseen token is a newcomer's.
     pub(crate) fn seat(&self, active_users: f64, covered: bool) -> Seat {
         let free = match self.forced() {
             Some(Mode::Open) => true,
@@ -257,42 +258,45 @@ impl Room {
         }
     }
 
-    /// Whether somebody passes, and takes no seat, of whom nothing can be known while a server of keys is away.
+    /// Returns whether a user whose token cannot be verified, because the key server is away, is admitted without a
+    /// seat.
     #[cfg(feature = "tower")]
     pub(crate) fn lets_unknown_pass(&self) -> bool {
         self.forced().map_or(self.limits.on_outage != OnOutage::Closed, |mode| mode == Mode::Open)
     }
 
-    /// A newcomer was let in.
+    /// Takes a seat for an admitted newcomer.
     pub(crate) fn take_seat(&mut self) {
         self.share = self.share.saturating_sub(1);
         self.newcomers_since_read = self.newcomers_since_read.saturating_add(1);
         self.budget.spend();
     }
 
-    /// A newcomer is on the way in: the seat is kept for it, and given to nobody else.
+    /// Holds a seat for a newcomer whose request is in progress; no other newcomer can take it.
     pub(crate) fn hold_seat(&mut self, newcomer: Fingerprint) {
         self.held.hold(newcomer);
     }
 
-    /// Whether a newcomer has a seat that is held.
+    /// Returns whether a seat is held for this newcomer.
     pub(crate) fn holds_seat_of(&self, newcomer: Fingerprint) -> bool {
         self.held.holds(newcomer)
     }
 
-    /// Whether any seat is held.
+    /// Returns whether any seat is held.
     pub(crate) fn holds_seats(&self) -> bool {
         self.held.seats() > 0
     }
 
-    /// A newcomer for whom a seat was held stays outside, or was let in by another request.
+    /// Releases a newcomer's held seat, because the newcomer does not stay or another request recorded them.
     pub(crate) fn release_seat(&mut self, newcomer: Fingerprint) {
         self.held.release(newcomer);
     }
 
-    /// Where shares come from: this server's part of the room, handed out at a successful round and at no other time.
+    /// Computes this server's share of the room. Shares are handed out at a successful round and at no other time.
+    ///
     /// The first share comes with the third successful round in a row, when the number of nodes has settled and the
-    /// others' newcomers are known. What this server let in and has not published counts against it.
+    /// newcomers of the other servers are known. Newcomers that this server admitted and has not published count
+    /// against the share.
     pub(crate) fn renew(&mut self, renewal: Renewal) {
         self.link = FleetLink::Up;
         self.nodes = self.counted.read(renewal.nodes, renewal.counted, renewal.alive_for);
@@ -305,7 +309,7 @@ impl Room {
             self.share = self.held.seats();
             return;
         }
-        // Every other node is taken to hold as many as this one.
+        // Assumes that every other node holds as many seats as this one.
         let held = self.held.seats();
         let taken = renewal.active_users + held as f64 * self.nodes as f64;
         let room = (self.max_active_users() as f64 - taken).max(0.0);
@@ -318,12 +322,12 @@ impl Room {
             Sharing::None => room / self.nodes as f64,
         };
         let share = (part + renewal.rng).floor() as u64;
-        // Those of the last round are published in this one. Older ones the others still do not know of.
+        // Newcomers of the last round are published in this one; the other servers do not know of older ones yet.
         self.share = share.saturating_sub(renewal.unpublished.saturating_sub(self.newcomers_before_read)) + held;
     }
 
-    /// This server's part of the room: the servers that turned newcomers away divide it, so that a small room is not
-    /// lost in fractions of a seat among servers that nobody asks.
+    /// Returns this server's part of the room. The servers that reject newcomers divide the room among themselves, so
+    /// that a small room is not split into fractions of a seat for servers without demand.
     fn part(&self, part: f64, room: f64, renewal: &Renewal) -> f64 {
         if !renewal.wants {
             return part * room / self.nodes as f64;
@@ -332,13 +336,13 @@ impl Room {
         (part * room).max(room.min(LEAST_HANDED_OUT)) / wanting as f64
     }
 
-    /// A server that was alone joins a fleet.
+    /// Joins a fleet, after this server was alone.
     pub(crate) fn join(&mut self) {
         self.link = FleetLink::Joining;
         self.budget = Budget::default();
     }
 
-    /// The last round did not succeed.
+    /// Records that the last round did not succeed.
     pub(crate) fn lose_store(&mut self) {
         self.budget.fail();
         if matches!(self.link, FleetLink::Up | FleetLink::ReadOnly) {
@@ -346,30 +350,31 @@ impl Room {
         }
     }
 
-    /// The last round read everything, and the store refused its writes: what the others let in stays unknown until it
-    /// takes writes again, and their heartbeats, too.
+    /// Records that the last round read everything, but the store refused its writes. Until the store takes writes
+    /// again, newcomers and heartbeats of the other servers stay unknown.
     pub(crate) fn lose_writes(&mut self) {
         self.budget.hear();
         self.link = FleetLink::ReadOnly;
     }
 
-    /// The last round has read what belongs to another time.
+    /// Records that the last round read values that do not belong to the present.
     pub(crate) fn misread(&mut self) {
         self.budget.fail();
     }
 
-    /// The process did not run for a while: seats that it was given have gone to others since.
+    /// Drops this server's free seats after the process did not run for a while, since other servers have handed them
+    /// out.
     pub(crate) fn wake(&mut self) {
         self.budget.forget();
         self.share = self.share.min(self.held.seats());
     }
 
-    /// The bootstrap has ended, and no store has answered.
+    /// Records that the bootstrap has ended without an answer from a store.
     pub(crate) fn go_without_store(&mut self) {
         self.budget.go_without_store();
     }
 
-    /// Adjusts the mode to the estimate. Returns the mode if the one shown has changed.
+    /// Updates the mode from the estimate. Returns the shown mode if it has changed.
     pub(crate) fn settle(&mut self, active_users: f64, now: Timestamp) -> Option<Mode> {
         self.mode = match self.mode {
             Mode::Open if self.room(active_users) == 0 => Mode::Throttling,
@@ -385,23 +390,23 @@ impl Room {
         Some(mode)
     }
 
-    /// X: the override's, or the configured one.
+    /// Returns X: the override's, or the configured one.
     pub(crate) fn max_active_users(&self) -> u64 {
         let overridden = self.operator.as_ref().and_then(|operator| operator.max_active_users);
         overridden.unwrap_or(self.limits.max_active_users)
     }
 
-    /// The estimate below which the mode is open again.
+    /// Returns the estimate below which the mode becomes open again.
     pub(crate) fn resume_below(&self) -> f64 {
         self.max_active_users() as f64 * self.limits.resume_ratio
     }
 
-    /// X − E, rounded, never below 0.
+    /// Returns X − E, rounded, never below 0.
     pub(crate) fn room(&self, active_users: f64) -> u64 {
         (self.max_active_users() as f64 - active_users).round().max(0.0) as u64
     }
 
-    /// How many newcomers this server may let in before its next round.
+    /// Returns how many newcomers this server may admit before its next round.
     pub(crate) fn share(&self, active_users: f64) -> u64 {
         match self.link {
             FleetLink::Alone => self.room(active_users),
@@ -410,33 +415,33 @@ impl Room {
         .saturating_sub(self.held.seats())
     }
 
-    /// The mode in force, and since when.
+    /// Returns the mode in force, and since when it is in force.
     pub(crate) fn mode(&self) -> (Mode, Timestamp) {
         (self.shown_mode, self.mode_since)
     }
 
-    /// How this server stands to the fleet.
+    /// Returns the state of this server's connection to the fleet.
     pub(crate) fn link(&self) -> FleetLink {
         self.link
     }
 
-    /// Servers that looked lately, this one included.
+    /// Returns how many servers looked recently, this one included.
     pub(crate) fn nodes(&self) -> u64 {
         self.nodes
     }
 
-    /// Newcomers let in here since the look before the last one.
+    /// Returns how many newcomers were admitted here since the look before the last one.
     pub(crate) fn newcomers_lately(&self) -> u64 {
         self.newcomers_before_read + self.newcomers_since_read
     }
 
-    /// The override that is in force or remembered.
+    /// Returns the override that is in force or remembered.
     pub(crate) fn operator(&self) -> Option<&Override> {
         self.operator.as_ref()
     }
 
-    /// Puts an override in force unless a later one is known, which is remembered until this one ends then. Returns whether it
-    /// was taken.
+    /// Puts an override in force unless the known one has a later version. The override that stays is remembered until
+    /// the later end of the two. Returns whether the new one was applied.
     pub(crate) fn apply_if_newer(&mut self, operator: Override, now: Timestamp) -> bool {
         let remembered_until = operator.until.max(operator.remembered_until);
         let known = self.operator.as_mut();
@@ -454,12 +459,13 @@ impl Room {
         taken
     }
 
-    /// Puts another in the place of the override in force, whatever its version.
+    /// Replaces the override in force, whatever its version.
     pub(crate) fn replace_override(&mut self, operator: Override) {
         self.operator = Some(operator);
     }
 
-    /// Remembers an override whose end has come, for as long as an older one might come back. Returns whether it was in force.
+    /// Ends an override whose time is over, and remembers it for as long as an older one might come back. Returns
+    /// whether it was in force.
     pub(crate) fn expire(&mut self, now: Timestamp) -> bool {
         let Some(ended) = self.operator.take_if(|operator| operator.until <= now) else { return false };
         let was_in_force = !ended.withdrawn;
@@ -492,13 +498,13 @@ impl Room {
         }
     }
 
-    /// Whether a token that is unseen here may be that of somebody inside, as far as the budget goes.
+    /// Returns whether an unseen token may belong to an active user, within the budget.
     fn may_be_inside(&self, active_users: f64) -> bool {
         match (self.link, self.limits.on_outage) {
             (_, OnOutage::Closed) => false,
-            // Only this server can have admitted it, before it lost its memory.
+            // Only this server can have admitted this user, before it lost its memory.
             (FleetLink::Alone, _) => self.room(active_users) > self.held.seats(),
-            // The others admitted everybody until this server knows of them.
+            // The other servers may have admitted anybody until this server has read their users.
             (_, OnOutage::Open) => !self.budget.has_settled(),
             (_, OnOutage::Local) => !self.budget.knows_everybody() && self.has_budget(active_users),
         }

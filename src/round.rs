@@ -1,4 +1,4 @@
-//! One exchange of news with the store, without I/O: what [`Rounds`](crate::Rounds) drives, and a simulator.
+//! One exchange with the store, without I/O. [`Rounds`](crate::Rounds) drives it, and so does a simulator.
 //!
 //! ```text
 //! begin ──► Look ──► what is foreign and unread? ──► Fetch … ──► merged: the round has succeeded
@@ -7,9 +7,9 @@
 //!                            └──► Publish ──► written, or in conflict: skipped until the next round
 //! ```
 //!
-//! A round *succeeds* when nothing foreign that its look has shown is left unread, and the store takes writes. Losing the
-//! race to publish does not undo that: the next look shows what the other server wrote. A round does not succeed if its
-//! look shows that the store's clock has stepped to a minute that the look did not ask for.
+//! A round *succeeds* when everything foreign that its look showed has been read, and the store accepts writes. Losing
+//! the race to publish does not change that: the next look shows what the other server wrote. A round does not succeed
+//! if its look shows that the store's clock has stepped to a minute that the look did not ask for.
 
 mod coverage;
 mod demand;
@@ -43,50 +43,51 @@ pub(crate) use overrides::encode as stored_override;
 pub use pace::Pace;
 use servers::Servers;
 
-/// Values fetched at a time: bounds the memory of a catch-up.
+/// Bytes of values fetched at a time; bounds the memory of a catch-up.
 const FETCH_AT_MOST_BYTES: usize = 8 << 20;
 
 /// Minutes published in a round: the current one and another, or more while more are dirty.
 const PUBLISH: usize = 2;
 const PUBLISH_WHILE_MANY: usize = 8;
 
-/// How long the values of a catch-up may take.
+/// Timeout for the values of a catch-up.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
-/// So many values in one request are a catch-up.
+/// A request for at least this many values is a catch-up.
 const CATCH_UP_VALUES: usize = 3;
 
-/// Servers that are named to somebody who watches: a page.
+/// Server names shown on an open admin page, at most.
 const MOST_NAMES: usize = 200;
 
-/// How long a server that has heard nothing yet waits for the store: long enough for a slow one, and short enough to meet
-/// one that has just come back within three seconds.
+/// Timeout of a look until the first round has succeeded: long enough for a slow store, and short enough to reach a
+/// store that has just come back within three seconds.
 const FIRST_ANSWER: Duration = Duration::from_millis(2500);
 
-/// A correction of the clock up to this is its error, and no step: a minute that it begins is begun as by time's passing.
+/// The largest correction of the clock that counts as its error and not as a step. A minute that begins with such a
+/// correction begins as by the passing of time.
 const CLOCK_ERROR: Duration = Duration::from_millis(100);
 
-/// Answers slower than a tick of a tight period are still waited for this long.
+/// The shortest timeout of a request, used when 80 % of the period is less.
 pub(crate) const LEAST_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How a fleet exchanges news. The talk's earlier designs are other values of it, for comparison.
+/// How a fleet exchanges data with the store. The talk's earlier designs are other values of this type, for comparison.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Protocol {
     /// Whether each round starts at a fresh random offset in its period.
     pub jitter: bool,
-    /// Whether the newest minute alone is exchanged.
+    /// Whether only the newest minute is exchanged.
     pub newest_only: bool,
-    /// Whether a lost race is run again at once, instead of in the next round.
+    /// Whether a lost race is retried at once, instead of in the next round.
     pub retry_on_conflict: bool,
     /// What a version is.
     pub versions: Versions,
-    /// Waited between reading and writing, to stand for larger filters and slower machines.
+    /// A delay between reading and writing, which simulates larger filters and slower machines.
     pub write_delay: Duration,
 }
 
 impl Protocol {
-    /// Ours.
+    /// The protocol of headcount.
     pub const HEADCOUNT: Self = Self {
         jitter: true,
         newest_only: false,
@@ -94,7 +95,7 @@ impl Protocol {
         versions: Versions::Unique,
         write_delay: Duration::ZERO,
     };
-    /// The talk's second design: retried until it succeeds.
+    /// The talk's second design, which retries until it succeeds.
     pub const V1: Self = Self {
         jitter: false,
         newest_only: true,
@@ -102,23 +103,24 @@ impl Protocol {
         versions: Versions::Clock,
         ..Self::HEADCOUNT
     };
-    /// The talk's third design: who loses the race skips the write until the next second.
+    /// The talk's third design: a server that loses the race skips the write until the next second.
     pub const V1_1: Self = Self { retry_on_conflict: false, ..Self::V1 };
 }
 
-/// Where the version of a write comes from. Only [`Versions::Unique`] loses nothing; `round/lock.rs` shows how the others do.
+/// Where the version of a write comes from. Only [`Versions::Unique`] loses no updates; `round/lock.rs` shows how the
+/// others do.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Versions {
-    /// The writer's random name and a count of its own: never there before.
+    /// The writer's random name and a counter of its own: never used before.
     Unique,
     /// The store's clock in milliseconds.
     Clock,
-    /// One more than the version that was read.
+    /// The version that was read, plus one.
     Counter,
 }
 
-/// What to do next.
+/// The next step of a round.
 ///
 /// ```
 /// # use headcount::{Headcount, internals::Protocol, round::Exchange};
@@ -136,7 +138,7 @@ pub enum Versions {
 /// ```
 #[derive(Debug)]
 pub enum Next {
-    /// Ask the store this, and tell [`Round::answer`] what it said.
+    /// Send this request to the store, and pass its answer to [`Round::answer`].
     Ask(Request),
     /// The round is over.
     Done(Outcome),
@@ -157,13 +159,13 @@ pub enum Next {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// All news read, all of this round's news written.
+    /// Everything was read, and all of this round's changes were written.
     Success,
-    /// All news read; another server was first to write.
+    /// Everything was read, but another server wrote first.
     Conflict,
     /// The store did not answer in time.
     Timeout,
-    /// The store could not be reached, or refused.
+    /// The store could not be reached, or refused the request.
     Failure,
 }
 
@@ -171,7 +173,7 @@ impl Outcome {
     /// Every outcome, in the order in which they are counted.
     pub const ALL: [Self; 4] = [Self::Success, Self::Conflict, Self::Timeout, Self::Failure];
 
-    /// One word for a metric's label.
+    /// Returns one word for a metric's label.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Success => "success",
@@ -182,7 +184,7 @@ impl Outcome {
     }
 }
 
-/// One server's side of the exchange, from round to round.
+/// One server's side of the exchange, over all its rounds.
 ///
 /// ```
 /// # use headcount::{Headcount, internals::Protocol, round::Exchange};
@@ -195,7 +197,7 @@ impl Outcome {
 /// # let (headcount, _worker) = Headcount::builder().max_active_users(10).secret("the key of our fleet").build()?;
 /// # let Exchange { identity, mut round, .. } = headcount.exchange_by("memory", "", Protocol::HEADCOUNT);
 /// let _ = headcount.admit("alice");
-/// let now = Duration::ZERO; // Of the controller's monotonic clock.
+/// let now = Duration::ZERO; // On the controller's monotonic clock.
 /// let mut request = round.begin(now);
 /// let outcome = loop {
 ///     let within = round.time_for(&request);
@@ -212,9 +214,9 @@ impl Outcome {
 #[cfg_attr(test, derive(Clone))]
 pub struct Round {
     shared: Arc<Shared>,
-    /// The name by which this server writes.
+    /// The writer name of this server.
     instance_id: String,
-    /// For values of the store's namespace.
+    /// The codec for values of the store's namespace.
     codec: Codec,
     protocol: Protocol,
     rng: fastrand::Rng,
@@ -222,37 +224,37 @@ pub struct Round {
     demand: Demand,
     servers: Servers,
     others: Others,
-    /// What is known of each minute's value in the store.
+    /// What this server knows of each minute's value in the store.
     known: BTreeMap<Slot, Known>,
     coverage: Coverage,
     phase: Phase,
-    /// Begun, and not come to its end.
+    /// Whether a round has begun and not ended.
     under_way: bool,
-    /// Minutes whose news the look has shown, until they are read.
+    /// Minutes whose changes the look has shown and that are not read yet.
     shown: BTreeSet<Slot>,
-    /// What kept this round from reading other generations.
+    /// The error that kept this round from reading other generations.
     others_failed: Option<StoreError>,
-    /// The same of a round before it, as it was told last.
+    /// The last such error that was logged.
     others_logged: Option<StoreError>,
-    /// Minutes that are to be fetched, with the sizes of their values, once other generations are read.
+    /// Minutes to fetch, with the sizes of their values, once other generations are read.
     unread: Vec<(Slot, usize)>,
     started: Duration,
     looked: Duration,
-    /// The store's clock is far from ours, and nobody knows yet which is right.
+    /// Whether the store's clock is far from this server's, and it is unknown which one is right.
     doubted: bool,
     /// The minute that a step of the store's clock has led to, until a look has asked for it.
     unasked: Option<Slot>,
-    /// How often this process was found to have paused, as of the look.
+    /// How many pauses of this process had been detected when the look began.
     pauses: u64,
     news: Publish,
     conflict: bool,
-    /// Why the store is away, as it was told last.
+    /// The last logged error because of which the store counts as away.
     last_logged: Option<StoreError>,
-    /// Why it was read and not written to, as it was told last.
+    /// The last logged error of a round that read the store and could not write to it.
     unwritten: Option<StoreError>,
 }
 
-/// The value that is in the store as far as this server knows.
+/// The value that this server knows to be in the store.
 #[derive(Debug, Clone)]
 struct Known {
     entry: Entry,
@@ -270,7 +272,7 @@ enum Phase {
     Publishing(Vec<InFlight>),
 }
 
-/// A value on its way to the store.
+/// A value that is being written to the store.
 #[cfg_attr(test, derive(Clone))]
 struct InFlight {
     slot: Slot,
@@ -278,20 +280,20 @@ struct InFlight {
     newcomers: u64,
 }
 
-/// All that a loop needs to exchange news, but for the store: what [`Rounds`](crate::Rounds) sleeps and awaits for, and
-/// a simulator does in its own time.
+/// Everything a loop needs to exchange data, except the store. [`Rounds`](crate::Rounds) sleeps and awaits; a simulator
+/// uses its own time.
 #[doc(hidden)]
 pub struct Exchange {
-    /// How this server presents itself to the store.
+    /// How this server identifies itself to the store.
     pub identity: Identity,
     /// When its rounds begin.
     pub pace: Pace,
-    /// What is said in them.
+    /// The state machine of its rounds.
     pub round: Round,
 }
 
 impl Headcount {
-    /// Joins the fleet behind a store of this name, in this namespace. Nothing is asked until [`Round::begin`].
+    /// Joins the fleet behind a store of this name, in this namespace. No request is made until [`Round::begin`].
     #[doc(hidden)]
     pub fn exchange_by(&self, store: &'static str, namespace: &str, protocol: Protocol) -> Exchange {
         let settings = &self.shared.settings;
@@ -346,7 +348,7 @@ impl Round {
         }
     }
 
-    /// In the place of one that is lost, and with it what it knew.
+    /// Replaces a `Round` that was dropped mid-exchange; what it knew of the store is gone.
     pub(crate) fn anew(headcount: &Headcount, namespace: &str, protocol: Protocol, seed: u64) -> Self {
         let mut round = Self::new(headcount, namespace, protocol, seed);
         round.shown = round.shared.state.read().ring.slots().collect();
@@ -355,8 +357,8 @@ impl Round {
         round
     }
 
-    /// Begins a round at monotonic time `now`. The one before it has failed if it has not come to its end: it panicked, or
-    /// nobody waited for it any more.
+    /// Begins a round at monotonic time `now`. If the previous round has not ended, because it panicked or was dropped,
+    /// it counts as failed.
     pub fn begin(&mut self, now: Duration) -> Request {
         self.give_up();
         self.under_way = true;
@@ -368,7 +370,7 @@ impl Round {
         self.look(now, false)
     }
 
-    /// Takes in the store's answer at monotonic time `now`.
+    /// Processes the store's answer at monotonic time `now`, and returns the next step.
     pub fn answer(&mut self, answer: Result<Reply, StoreError>, now: Duration) -> Next {
         match (std::mem::replace(&mut self.phase, Phase::Idle), answer) {
             (Phase::Looking { slots, corrected }, Ok(Reply::Looked(looked))) => {
@@ -397,7 +399,7 @@ impl Round {
         }
     }
 
-    /// How long the answer to a request is waited for.
+    /// Returns the timeout for a request.
     pub fn time_for(&self, request: &Request) -> Duration {
         match request {
             Request::Look { .. } if self.shared.sync.lock().last_success.is_none() => FIRST_ANSWER,
@@ -407,17 +409,17 @@ impl Round {
         }
     }
 
-    /// Whether filters of another generation are read, which may be larger than this server's.
+    /// Returns whether this server reads filters of another generation, which may be larger than its own.
     pub(crate) fn reads_others(&self) -> bool {
         !self.others.is_empty()
     }
 
-    /// Whether this server has bits that are not known to be in the store.
+    /// Returns whether this server has bits that are not known to be in the store.
     pub fn has_news(&self) -> bool {
         self.shared.has_news()
     }
 
-    /// Minutes whose value in the store is known.
+    /// Returns the number of minutes whose value in the store is known.
     #[doc(hidden)]
     pub fn minutes_known(&self) -> usize {
         self.known.len()
@@ -430,7 +432,7 @@ impl Round {
         self.pauses = self.shared.pauses.load(Relaxed);
         let slots: Vec<_> = self.shared.state.read().ring.slots().collect();
         self.unasked = self.unasked.filter(|&unasked| slots.first().is_none_or(|&newest| newest < unasked));
-        // A worker that cannot turn keeps this server from asking for what others publish now.
+        // While the worker cannot turn, this server does not ask for the minute that the others publish now.
         self.unasked = self.unasked.max(self.shared.overdue_turn(now));
         let wants = if corrected { self.demand.is_recent() } else { self.demand.look(self.shared.turned_away()) };
         let names = self.servers.names(if self.shared.is_watched(now) { MOST_NAMES } else { 0 });
@@ -443,7 +445,7 @@ impl Round {
             self.coverage.read_first_look(&self.shared, &looked);
         }
         if self.set_clock(slots, &looked, now) && !corrected {
-            // The minutes that were asked for were this machine's guess.
+            // The requested minutes came from this machine's own clock.
             return Next::Ask(self.look(now, true));
         }
         let alive_for = self.shared.settings.alive_for();
@@ -483,9 +485,9 @@ impl Round {
         self.look_beside(now)
     }
 
-    /// Sets the fleet's clock. Returns whether the current minute turned out to have another number.
+    /// Sets the fleet's clock. Returns whether the current minute has got another number.
     fn set_clock(&mut self, asked: &[Slot], looked: &Looked, now: Duration) -> bool {
-        // Held until the ring has the same number: the worker must not turn to a minute of the old clock.
+        // Locked until the ring has the new number: the worker must not turn to a minute of the old clock.
         let mut clock = self.shared.fleet_clock.lock();
         let before = clock.now(now);
         let observed = clock.observe(self.looked, looked.time, now);
@@ -505,7 +507,7 @@ impl Round {
             });
         drop(clock);
         if renumbered {
-            // Of the same numbers before, which were other minutes.
+            // The same numbers stood for other minutes before.
             self.known.clear();
         }
         let stepped = !renumbered && time.since(before) > CLOCK_ERROR;
@@ -556,8 +558,8 @@ impl Round {
         }
     }
 
-    /// Takes the store's override, or returns what is to be stored instead: ours if that is the later one, and nothing in
-    /// the place of what no server of the fleet has written.
+    /// Applies the store's override, or returns what to store instead: this server's override if that is later, and
+    /// nothing in place of an override that no server of the fleet has written.
     fn read_override(&self, looked: &Looked) -> Option<OutgoingOverride> {
         let now = self.shared.now();
         let after = looked.operator.clone();
@@ -571,7 +573,7 @@ impl Round {
         }
         let is_plausible = |stored: &Override| self.shared.is_plausible(stored, now);
         let stored = read.flatten();
-        // While two clocks disagree, nobody knows what is plausible, and nothing is written over.
+        // While two clocks disagree, plausibility is unknown, and nothing is overwritten.
         let stored_memory = stored.as_ref().filter(|stored| self.doubted || is_plausible(stored)).map(Override::memory);
         let (taken, ours) = self.shared.change(|state| {
             self.shared.renumber_override(state, now);
@@ -596,7 +598,7 @@ impl Round {
         if later { Some(OutgoingOverride { after, value: value() }) } else { remove }
     }
 
-    /// The store has no value of this minute: it lacks whatever this server holds.
+    /// Notes that the store has no value of this minute, so that it lacks whatever this server holds.
     fn miss(&mut self, slot: Slot) {
         self.known.remove(&slot);
         self.shown.remove(&slot);
@@ -631,8 +633,8 @@ impl Round {
         Next::Ask(Request::FetchBeside { generation, slots })
     }
 
-    /// Values of another generation were read, and these are left. Whoever writes into the store can show any number of
-    /// bytes there: own minutes do not wait for them.
+    /// Continues after values of another generation were read; `left` are not read yet. A writer with access to the
+    /// store can show any number of bytes there, so this server's own minutes do not wait for them.
     fn go_on_beside(&mut self, generation: u64, left: Vec<(Slot, usize)>, now: Duration) -> Next {
         if !self.others.is_proven(generation) {
             self.others.leave_unread(generation, &left);
@@ -646,7 +648,7 @@ impl Round {
         self.fetch_beside(generation, left, now)
     }
 
-    /// Everything of other generations is read: decisions may know it.
+    /// Publishes what was read of other generations to the decisions.
     fn remember_others(&mut self) {
         // Minutes may have turned since the look.
         let oldest = self.shared.state.read().ring.slots().last();
@@ -656,7 +658,8 @@ impl Round {
         }
     }
 
-    /// Own news goes both ways all the same; but the round does not succeed.
+    /// Continues the round without other generations. This generation is read and published, but the round does not
+    /// succeed.
     fn go_on_without_others(&mut self, error: &StoreError, now: Duration) -> Next {
         self.others.give_up();
         if self.others_logged.as_ref() != Some(error) {
@@ -705,7 +708,7 @@ impl Round {
         let Some(ours_only) = self.shared.merge(slot, &decoded.filter) else { return };
         let mut state = self.shared.write();
         if ours_only {
-            // Whoever was inserted during the merge has made it dirty; otherwise the store shows an older value.
+            // Insertions during the merge have made the minute dirty. If it is clean, the store holds an older value.
             if was_published && !state.ring.is_dirty(slot) {
                 state.ring.newcomers_lost(slot);
             }
@@ -719,7 +722,7 @@ impl Round {
         self.known.insert(slot, Known { entry, covered: decoded.covered });
     }
 
-    /// A value that is no filter of ours: counted, never merged, and replaced by what this server holds.
+    /// Rejects a value that is not a valid filter: it is counted, never merged, and replaced by what this server holds.
     fn refuse(&mut self, slot: Slot, entry: Entry, error: &DecodeError) {
         let reason = DecodeError::REASONS.iter().position(|&reason| reason == error.reason()).unwrap_or_default();
         self.shared.sync.lock().corrupt[reason] += 1;
@@ -738,7 +741,8 @@ impl Round {
         // The worker may not have noticed a pause yet.
         let stale = self.pauses != self.shared.pauses.load(Relaxed) || self.shared.has_slept();
         if self.doubted || stale {
-            // What was read belongs to another time than now: good to have, and no reason to call anybody a newcomer.
+            // What was read belongs to another time: it is merged, but an unseen token does not become a newcomer's by
+            // it.
             let current = self.shared.state.read().ring.current();
             self.shared.change(|state| {
                 state.ring.set_covered(current, false);
@@ -747,8 +751,8 @@ impl Round {
             return self.publish(now);
         }
         if self.unasked.is_some() || self.others_failed.is_some() {
-            // What was asked for is read, and not what others have published in the minute that the clock has come to, or
-            // what another generation has.
+            // The requested values are read, but not those that others published in the minute that the clock has
+            // stepped to, or those of another generation.
             let current = self.shared.state.read().ring.current();
             self.coverage.leave_unread(&self.shared, std::iter::once(current));
             self.shared.change(|state| state.room.misread());
@@ -802,7 +806,7 @@ impl Round {
 
     fn publish(&mut self, now: Duration) -> Next {
         let mut news = std::mem::take(&mut self.news);
-        // A round that has misread something comes here with writes refused, too.
+        // A round that could not use what it read also comes here, possibly while the store refuses writes.
         if self.shared.sync.lock().write_refused.is_some() {
             return self.end_unwritten(now);
         }
@@ -823,7 +827,8 @@ impl Round {
         Next::Ask(Request::Publish(news))
     }
 
-    /// The current minute first, and others at random, so that no minute waits for ever behind one that is contended.
+    /// Chooses the minutes to publish: the current one first, and others at random, so that no minute waits forever
+    /// behind a contended one.
     fn choose_dirty(&mut self) -> Vec<Slot> {
         let state = self.shared.state.read();
         let current = state.ring.current();
@@ -909,7 +914,7 @@ impl Round {
         self.finish(Outcome::Success, now)
     }
 
-    /// The store was read and takes no writes.
+    /// Ends a round in which the store was read but refuses writes.
     fn end_unwritten(&mut self, now: Duration) -> Next {
         self.shared.sync.lock().failures += 1;
         self.finish(Outcome::Failure, now)
@@ -923,7 +928,7 @@ impl Round {
 
     fn fail(&mut self, phase: Phase, error: &StoreError, now: Duration) -> Next {
         match phase {
-            // Whether they were written is unknown; the next look tells.
+            // It is unknown whether the values were written; the next look shows it.
             Phase::Publishing(in_flight) => {
                 let mut state = self.shared.write();
                 in_flight.iter().for_each(|value| state.ring.set_dirty(value.slot, true));
@@ -949,8 +954,8 @@ impl Round {
         figures.count_error(error, now);
     }
 
-    /// Ends as failed what has not come to its end. What is known of the store is learned anew: some of it may have been
-    /// noted, and the rest not, and minutes may have been taken for clean whose value was never sent.
+    /// Ends an unfinished round as failed, and forgets what is known of the store. A part of it may be recorded and the
+    /// rest missing, and minutes may be marked clean although their value was never sent.
     pub(crate) fn give_up(&mut self) {
         if !self.under_way {
             return;
@@ -968,7 +973,7 @@ impl Round {
         figures.outcomes[Outcome::Failure as usize] += 1;
     }
 
-    /// An outage is told once, and again when its reason changes.
+    /// Marks the store as away. An outage is logged once, and again when its reason changes.
     fn lose_store(&mut self, error: &StoreError) {
         let before = self.shared.change(|state| {
             let before = state.room.link();
@@ -1005,7 +1010,7 @@ impl Round {
     }
 }
 
-/// The first minutes of a list of them with the sizes of their values: as many as are fetched at a time.
+/// Takes the first minutes off a list of minutes with the sizes of their values, as many as are fetched at a time.
 fn take_some(left: &mut Vec<(Slot, usize)>) -> Vec<(Slot, usize)> {
     let mut bytes = 0;
     let mut fits = |&(_, size): &(Slot, usize)| {

@@ -1,10 +1,10 @@
-//! Values that are used and never shown.
+//! Values that are used but never shown.
 
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
-/// A value that is read from the configuration and never printed: every way to show it shows `[redacted]`, or of a
-/// URL all but what opens it.
+/// A configuration value that is never printed. It shows itself as `[redacted]`; a URL is shown without its credentials
+/// and its query.
 ///
 /// ```
 /// use headcount::config::Secret;
@@ -18,22 +18,22 @@ use std::fmt;
 pub struct Secret(String);
 
 impl Secret {
-    /// Hides a value.
+    /// Wraps a value so that it is hidden.
     pub fn new(value: impl Into<String>) -> Self {
         Self(value.into())
     }
 
-    /// The value itself.
+    /// Returns the value itself.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// A URL without its password; any other value whole is hidden.
+    /// Returns a URL without its credentials and its query; any other value is hidden as a whole.
     pub(crate) fn redacted_url(&self) -> String {
         let Some((scheme, rest)) = self.0.split_once("://") else { return "[redacted]".into() };
-        // A Unix socket's user and password stand in the query.
+        // The URL of a Unix socket has its user and password in the query.
         let (place, query) = match rest.split_once(['?', '#']) {
-            // Where the password ends is not clear: it may hold what should have been escaped.
+            // It is unclear where the password ends: it may contain characters that should have been escaped.
             Some((_, after)) if after.contains('@') => return format!("{scheme}://[redacted]"),
             Some((place, _)) => (place, "?[redacted]"),
             None => (rest, ""),
@@ -41,13 +41,13 @@ impl Secret {
         match place.rsplit_once('@') {
             Some((_, host)) => format!("{scheme}://[redacted]@{host}{query}"),
             None if names_a_host(place) => format!("{scheme}://{place}{query}"),
-            // The host may have been forgotten, or the @ escaped.
+            // The host may be missing, or the @ escaped.
             None => format!("{scheme}://[redacted]"),
         }
     }
 }
 
-/// Whether a URL without user and password begins with a host, and perhaps a port.
+/// Returns whether a URL without user and password begins with a host and an optional port.
 fn names_a_host(place: &str) -> bool {
     let authority = place.split('/').next().unwrap_or_default();
     let (host, port) = match authority.rsplit_once(':') {

@@ -1,6 +1,6 @@
-//! State that many threads read at once: a lock and counters whose readers do not share a cache line.
+//! A lock and counters for many concurrent readers, whose readers do not share a cache line.
 //!
-//! Each thread is given a shard of its own, as long as there are no more threads than shards (two per core).
+//! Each thread gets its own shard, as long as there are no more threads than shards (two per core).
 
 use crate::threads::{RawRwLock, this_thread};
 use crossbeam_utils::CachePadded;
@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const MOST_SHARDS: usize = 64;
 
-/// A reader-writer lock for state that is read all the time: a reader takes its thread's shard alone, a writer takes
-/// them all. With one shared reader count, two reading threads are slower than one (`cargo bench --features full --bench admit`).
+/// A reader-writer lock for state that is read constantly: a reader takes only its thread's shard, a writer takes all
+/// shards. With one shared reader count, two reading threads are slower than one (`cargo bench --features full --bench admit`).
 #[cfg_attr(not(feature = "shuttle"), allow(unreachable_pub))] // Seen from outside by the scheduled test alone.
 pub type ShardedLock<T> = lock_api::RwLock<RawShardedLock, T>;
 
@@ -31,12 +31,12 @@ impl RawShardedLock {
     }
 }
 
-// The gain over one parking_lot lock is what the module and `benches/admit.rs` measure; safe Rust has no way to guard
+// The module's doc and `benches/admit.rs` show the gain over a single parking_lot lock. Safe Rust has no way to guard
 // one value by many locks.
 //
 // SAFETY: exclusion holds because every reader owns one of the shards and a writer owns all of them. Guards stay on
-// their thread (`GuardNoSend`), so `mine` names the same shard at unlocking as at locking. Writers take the shards in
-// one order, so two of them cannot wait for each other.
+// their thread (`GuardNoSend`), so `mine` returns the same shard at unlocking as at locking. Writers take the shards in
+// one order, so two of them cannot deadlock.
 #[allow(unsafe_code)]
 unsafe impl lock_api::RawRwLock for RawShardedLock {
     #[allow(clippy::declare_interior_mutable_const)] // The trait asks for it.
@@ -84,14 +84,14 @@ unsafe impl lock_api::RawRwLock for RawShardedLock {
     }
 }
 
-/// `N` counters that many threads count up at once.
+/// `N` counters that many threads increment concurrently.
 ///
-/// A thread with a shard of its own counts by a load and a store. A read-modify-write would cost more than itself: the
-/// processor reads nothing ahead of it, so that one decision's wait for memory could not overlap with the next one's.
+/// A thread with its own shard counts with a load and a store. A read-modify-write would cost more than its own time:
+/// the processor reads nothing ahead of it, so the memory accesses of successive decisions could not overlap.
 pub(crate) struct ShardedCounters<const N: usize> {
     /// One for each of the first threads.
     own: Box<[Counters<N>]>,
-    /// For all that came later.
+    /// Shared by all later threads.
     common: Box<[Counters<N>]>,
 }
 
@@ -103,7 +103,7 @@ impl<const N: usize> ShardedCounters<N> {
         Self { own: shards(), common: shards() }
     }
 
-    /// Counts one up and returns how far this thread's shard has come with it.
+    /// Increments a counter. Returns its new value in this thread's shard.
     #[inline]
     pub(crate) fn count(&self, counter: usize) -> u64 {
         let thread = this_thread();
@@ -115,17 +115,18 @@ impl<const N: usize> ShardedCounters<N> {
         self.common[thread % self.common.len()][counter].fetch_add(1, Relaxed) + 1
     }
 
-    /// Every counter's sum over all threads.
+    /// Returns the sum of each counter over all threads.
     pub(crate) fn totals(&self) -> [u64; N] {
         let shards = || self.own.iter().chain(&self.common);
         std::array::from_fn(|counter| shards().map(|shard| shard[counter].load(Relaxed)).sum())
     }
 }
 
-/// How many shards are in use: two per core, so that a few threads more than cores still find one of their own.
+/// Returns how many shards are in use: two per core, so that with slightly more threads than cores each thread still
+/// has its own.
 fn shards() -> usize {
     if cfg!(feature = "shuttle") {
-        // As many as a scenario has threads, so that no two of them share one by chance.
+        // As many as a scenario has threads, so that no two threads share a shard by chance.
         return 4;
     }
     static SHARDS: OnceLock<usize> = OnceLock::new();
@@ -197,7 +198,7 @@ mod tests {
                     counters.count(0);
                     all_there.wait();
                     (0..500).for_each(|_| _ = counters.count(0));
-                    // Perhaps on the same shard, if this thread is gone by then.
+                    // Possibly on the same shard, if the other thread has ended by then.
                     scope.spawn(|| (0..500).for_each(|_| _ = counters.count(0)));
                 });
             }

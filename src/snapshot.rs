@@ -1,12 +1,12 @@
-//! What one server alone keeps over a restart: the ring as a file.
+//! The file in which a server without a store keeps its ring over a restart.
 //!
 //! ```text
 //! magic "HCS1" · generation u64 · time u64 (µs) · minutes u32 · minutes × { slot u64 · length u32 · value } · checksum u64
 //! ```
 //!
-//! Numbers are little endian; a value is what a store would hold (see `ring/codec`); the checksum is the keyed xxh3 of
-//! everything before it. The file is written beside its name, synced, and renamed over it, so that a reader finds the
-//! old one or the new one and never a mix.
+//! Numbers are little endian. A value has the format of a stored value (see `ring/codec`). The checksum is the keyed
+//! xxh3 of everything before it. The file is written under a temporary name, synced, and renamed, so that a reader
+//! finds either the old file or the new one, never a mix.
 
 use crate::fingerprint::FingerprintKey;
 use crate::ring::codec::{Codec, DecodeError, Decoded};
@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 const MAGIC: &[u8; 4] = b"HCS1";
 const HEADER_BYTES: usize = 24;
 
-/// The file, and the values that are in it.
+/// The snapshot file, and the values to write into it.
 pub(crate) struct Snapshot {
     file: PathBuf,
-    /// Held while this server runs, so that no second one writes the same file.
+    /// Locked while this server runs, so that no other server writes the same file.
     _lock: File,
     generation: u64,
     key: FingerprintKey,
@@ -30,15 +30,15 @@ pub(crate) struct Snapshot {
     changed: bool,
 }
 
-/// What a file held.
+/// The content of a snapshot file.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    /// When it was written.
+    /// When the file was written.
     pub(crate) at: Timestamp,
     pub(crate) minutes: Vec<(Slot, Decoded)>,
 }
 
-/// Why a file was not taken for a snapshot.
+/// Why a file was not accepted as a snapshot.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
     #[error("it cannot be read: {0}")]
@@ -56,10 +56,10 @@ pub(crate) enum LoadError {
 }
 
 impl Snapshot {
-    /// Takes the file for this server alone; makes its directory if there is none.
+    /// Locks the file for this server; creates its directory if there is none.
     ///
     /// # Errors
-    /// If the directory cannot be made or written, or another server holds the file.
+    /// Returns an error if the directory cannot be created or written, or if another server holds the file.
     pub(crate) fn open(file: PathBuf, codec: &Codec, key: FingerprintKey) -> io::Result<Self> {
         if let Some(directory) = file.parent().filter(|directory| !directory.as_os_str().is_empty()) {
             fs::create_dir_all(directory)?;
@@ -73,7 +73,7 @@ impl Snapshot {
         Ok(Self { file, _lock: lock, generation, key, values: BTreeMap::new(), changed: true })
     }
 
-    /// What the file holds; `None` if there is no file.
+    /// Reads the file. Returns `None` if there is no file.
     pub(crate) fn load(&self, codec: &Codec, most_minutes: usize) -> Result<Option<Loaded>, LoadError> {
         let mut file = match File::open(&self.file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -88,7 +88,8 @@ impl Snapshot {
         if bytes.len() > most_bytes || bytes.len() < HEADER_BYTES + 8 {
             return Err(LoadError::Length);
         }
-        // A key that was changed on purpose is told from a damaged file: the generation stands first.
+        // The generation comes before the checksum, so that a deliberately changed key is not reported as a damaged
+        // file.
         let mut fields = Fields(&bytes[4..]);
         if fields.u64()? != self.generation {
             return Err(LoadError::Generation);
@@ -99,7 +100,7 @@ impl Snapshot {
         }
         let at = Timestamp::from_micros(fields.u64()?);
         let count = fields.u32()? as usize;
-        // Empty filters are small in a file, and as large as others in memory.
+        // An empty filter is small in a file, but as large as any other in memory.
         if count > most_minutes {
             return Err(LoadError::Length);
         }
@@ -115,7 +116,7 @@ impl Snapshot {
         Ok(Some(Loaded { at, minutes }))
     }
 
-    /// Puts a file that is of no use out of the way, and keeps it.
+    /// Renames a file that cannot be used, so that it is kept but out of the way.
     pub(crate) fn set_aside(&self) -> io::Result<PathBuf> {
         let aside = beside(&self.file, "bad");
         fs::rename(&self.file, &aside)?;
@@ -126,12 +127,12 @@ impl Snapshot {
         &self.file
     }
 
-    /// Whether a value of this minute is in the snapshot.
+    /// Returns whether the snapshot has a value of this minute.
     pub(crate) fn holds(&self, slot: Slot) -> bool {
         self.values.contains_key(&slot)
     }
 
-    /// Drops a minute's value, until another is put.
+    /// Drops a minute's value until another one is put.
     pub(crate) fn forget(&mut self, slot: Slot) {
         self.values.remove(&slot);
         self.changed = true;
@@ -143,7 +144,7 @@ impl Snapshot {
         self.changed = true;
     }
 
-    /// Writes the values of these minutes and forgets all others. Does nothing if nothing changed.
+    /// Writes the values of these minutes and drops all others. Does nothing if nothing changed.
     pub(crate) fn save(&mut self, now: Timestamp, slots: &[Slot]) -> io::Result<()> {
         self.values.retain(|slot, _| slots.contains(slot));
         if !self.changed {
@@ -167,7 +168,7 @@ impl Snapshot {
     }
 }
 
-/// Replaces a file in one step that survives a crash at any point of it.
+/// Replaces a file atomically; a crash at any point leaves the old file or the new one.
 fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = beside(file, "new");
     write_synced(&temporary, bytes)?;
@@ -175,7 +176,7 @@ fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_directory(file)
 }
 
-/// Creates a file with its whole content, unless there is one by then.
+/// Creates a file with its whole content, unless the file exists by then.
 pub(crate) fn create(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = beside(file, &format!("{}.new", std::process::id()));
     write_synced(&temporary, bytes)?;
@@ -198,8 +199,8 @@ fn sync_directory(file: &Path) -> io::Result<()> {
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// Takes the lock, which the system gives back when this process ends, however it ends. The library alone goes without:
-/// its one caller knows which files it uses.
+/// Takes the lock, which the system releases when this process ends for any reason. Builds without the feature `server`
+/// take no lock: the one service that uses the library knows its own files.
 fn is_locked_by_us(lock: &File) -> bool {
     #[cfg(feature = "server")]
     return fs4::FileExt::try_lock(lock).is_ok();
@@ -207,7 +208,7 @@ fn is_locked_by_us(lock: &File) -> bool {
     return lock.metadata().is_ok();
 }
 
-/// Options for a file that only its owner may read.
+/// Returns options for a file that only its owner can read.
 fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).create(true);
@@ -216,7 +217,7 @@ fn private() -> OpenOptions {
     options
 }
 
-/// `ring.snapshot` → `ring.snapshot.lock`.
+/// Appends an extension: `ring.snapshot` → `ring.snapshot.lock`.
 fn beside(file: &Path, extension: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".");
@@ -224,7 +225,7 @@ fn beside(file: &Path, extension: &str) -> PathBuf {
     name.into()
 }
 
-/// Reads fields that may not be there.
+/// Reads fields from bytes that may be too short.
 struct Fields<'b>(&'b [u8]);
 
 impl<'b> Fields<'b> {
@@ -329,7 +330,7 @@ mod tests {
         };
         let minutes = &genuine[24..genuine.len() - 8];
         assert!(signed(2, minutes).is_ok());
-        // Small in the file, each as large as a filter in memory.
+        // Small in the file, but each as large as a filter in memory.
         let minute = &minutes[..minutes.len() / 2];
         assert!(signed(31, &minute.repeat(31)).is_ok());
         assert!(matches!(signed(32, &minute.repeat(32)), Err(LoadError::Length)));

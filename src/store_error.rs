@@ -1,13 +1,13 @@
-//! What went wrong between a server and a store.
+//! Errors of a store.
 
 use crate::text::misleads;
 use serde::Serialize;
 use std::fmt;
 
-/// The most of a store's words that is kept: enough for a person, and no more than some lines of a log.
+/// How many characters of a store's message are kept: enough for a person to read, at most a few lines of a log.
 const MOST_CHARS: usize = 500;
 
-/// A store's failure. What class it is of can be asked; which client library reported it cannot.
+/// A store's failure. It exposes the class of the failure, but not the client library that reported it.
 ///
 /// ```
 /// use headcount::StoreError;
@@ -23,7 +23,7 @@ pub struct StoreError {
     message: String,
 }
 
-/// What a store's failure calls for; one word for status and for a metric's label.
+/// The class of a store's failure; one word for status and for a metric's label.
 ///
 /// ```
 /// use headcount::round::{Identity, Reply, Request};
@@ -49,17 +49,17 @@ pub struct StoreError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorClass {
-    /// No answer in time. Tried again by itself; what was asked may have been done.
+    /// No answer in time. It is retried automatically; the request may have been carried out.
     Timeout,
-    /// No connection, or a server that cannot serve now. Tried again by itself.
+    /// No connection, or the store cannot serve requests now. It is retried automatically.
     Unreachable,
-    /// The store refuses: a password, a permission, a certificate. Somebody has to change a configuration.
+    /// The store refuses because of a password, a permission or a certificate. The configuration must be changed.
     Refused,
-    /// It answers reads and refuses writes: a replica, or a server that protects its data.
+    /// The store answers reads and refuses writes: a replica, or a server that protects its data.
     ReadOnly,
-    /// It answers reads and has no memory for writes.
+    /// The store answers reads and has no memory left for writes.
     Full,
-    /// Its answer makes no sense.
+    /// The store's answer is invalid.
     Corrupt,
 }
 
@@ -68,7 +68,7 @@ impl ErrorClass {
     pub const ALL: [Self; 6] =
         [Self::Timeout, Self::Unreachable, Self::Refused, Self::ReadOnly, Self::Full, Self::Corrupt];
 
-    /// One word for a metric's label.
+    /// Returns one word for a metric's label.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
@@ -82,66 +82,66 @@ impl ErrorClass {
 }
 
 impl StoreError {
-    /// The store did not answer in time.
+    /// Creates an error for a store that did not answer in time.
     pub fn timeout(message: impl fmt::Display) -> Self {
         Self::new(ErrorClass::Timeout, message)
     }
 
-    /// The store cannot be reached, or cannot serve now.
+    /// Creates an error for a store that cannot be reached, or cannot serve requests now.
     pub fn unavailable(message: impl fmt::Display) -> Self {
         Self::new(ErrorClass::Unreachable, message)
     }
 
-    /// The store answers and refuses: a password, a permission, a command it does not have.
+    /// Creates an error for a store that refuses: because of a password, a permission, or a command it does not have.
     pub fn refused(message: impl fmt::Display) -> Self {
         Self::new(ErrorClass::Refused, message)
     }
 
-    /// The store answers reads and refuses writes.
+    /// Creates an error for a store that answers reads and refuses writes.
     pub fn read_only(message: impl fmt::Display) -> Self {
         Self::new(ErrorClass::ReadOnly, message)
     }
 
-    /// The store answers reads and has no room for writes.
+    /// Creates an error for a store that answers reads and has no room for writes.
     pub fn full(message: impl fmt::Display) -> Self {
         Self::new(ErrorClass::Full, message)
     }
 
-    /// The store's answer makes no sense.
+    /// Creates an error for a store whose answer is invalid.
     pub fn corrupt(message: impl fmt::Display) -> Self {
         Self::new(ErrorClass::Corrupt, message)
     }
 
-    /// What the failure calls for.
+    /// Returns the class of the failure.
     pub fn class(&self) -> ErrorClass {
         self.class
     }
 
-    /// Whether the store did not answer in time; it may still have done what it was asked.
+    /// Returns whether the store did not answer in time; it may still have carried out the request.
     pub fn is_timeout(&self) -> bool {
         self.class == ErrorClass::Timeout
     }
 
-    /// Whether the store could not be reached.
+    /// Returns whether the store could not be reached.
     pub fn is_unavailable(&self) -> bool {
         self.class == ErrorClass::Unreachable
     }
 
-    /// Whether somebody has to change a configuration.
+    /// Returns whether the configuration must be changed.
     pub fn is_refused(&self) -> bool {
         self.class == ErrorClass::Refused
     }
 
-    /// Whether the store's answer made no sense.
+    /// Returns whether the store's answer was invalid.
     pub fn is_corrupt(&self) -> bool {
         self.class == ErrorClass::Corrupt
     }
 
-    /// The same, where these words are not shown.
+    /// Returns the same error with this secret redacted from its message.
     #[cfg(feature = "redis")]
     pub(crate) fn without(mut self, secret: &str) -> Self {
         self.message = self.message.replace(secret, "[redacted]");
-        // It may have been cut in two.
+        // The cut at the end of the message may have split the secret.
         if let Some(kept) = self.message.strip_suffix('…') {
             let part = (1..secret.len()).rev().filter_map(|end| secret.get(..end)).find(|part| kept.ends_with(part));
             let whole = kept.len() - part.map_or(0, str::len);
@@ -150,7 +150,8 @@ impl StoreError {
         self
     }
 
-    /// The words come from a store: they may be long, and hold what a terminal would obey or a reader would misread.
+    /// Creates an error. The message comes from a store: it may be long, and contain terminal control sequences or
+    /// characters that mislead a reader.
     fn new(class: ErrorClass, message: impl fmt::Display) -> Self {
         let words = message.to_string();
         let mut message: String = words.chars().take(MOST_CHARS).map(|c| if misleads(c) { ' ' } else { c }).collect();

@@ -1,10 +1,11 @@
-//! What threads meet on: locks, atomics, the channel of refreshes.
+//! Synchronization primitives: locks, atomics, and the channel of refreshes.
 //!
-//! They are parking_lot's, the standard library's and crossbeam's. With the feature `shuttle` they are the same things
-//! under a scheduler that chooses the order of all threads' steps from a seed, so that `tests/interleavings.rs` drives
-//! the shipped types and no copies of them. What only counts (`sharded`'s counters) stays outside: nobody decides by it.
+//! They come from parking_lot, the standard library and crossbeam. With the feature `shuttle` they run under a
+//! scheduler that chooses the order of all threads' steps from a seed, so that `tests/interleavings.rs` tests the
+//! shipped types and not copies of them. Counters for statistics (`sharded`'s counters) stay outside the scheduler,
+//! since no decision depends on them.
 //!
-//! Shuttle's atomics are sequentially consistent: it finds orders of steps, not what a weaker order of memory allows.
+//! Shuttle's atomics are sequentially consistent: it finds orders of steps, not what a weaker memory order allows.
 
 #[cfg(not(feature = "shuttle"))]
 mod number;
@@ -26,12 +27,12 @@ mod scheduled {
     pub(crate) use shuttle::sync::atomic;
     pub(crate) use shuttle_parking_lot::{Mutex, RawRwLock};
 
-    /// A thread's number in this schedule, which is the same whenever the schedule is run again.
+    /// Returns a thread's number in this schedule, which is the same whenever the schedule is run again.
     pub(crate) fn this_thread() -> usize {
         shuttle::current::me().into()
     }
 
-    /// As crossbeam's: as many as fit, in order, without waiting.
+    /// Creates a bounded channel like crossbeam's, first in first out, that never waits.
     pub(crate) fn bounded<T>(most: usize) -> (Sender<T>, Receiver<T>) {
         let queue = Arc::new(Mutex::new(VecDeque::new()));
         (Sender { queue: Arc::clone(&queue), most }, Receiver { queue })

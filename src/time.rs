@@ -1,8 +1,8 @@
-//! Points in time, slots, and the clocks: the only file that asks the machine what time it is.
+//! Points in time, slots, and clocks. This is the only file that reads the machine's clock.
 //!
-//! Two kinds of time exist. *Monotonic* time ([`Clock::monotonic`]) measures how long something took and never steps.
-//! *Fleet* time ([`Timestamp`]) is what all servers agree on, because the number of the current [`Slot`] is computed
-//! from it; [`FleetClock`] derives it from the store's clock.
+//! There are two kinds of time. *Monotonic* time ([`Clock::monotonic`]) measures durations and never steps. *Fleet*
+//! time ([`Timestamp`]) is the time that all servers agree on, because the number of the current [`Slot`] is computed
+//! from it. [`FleetClock`] derives it from the store's clock.
 
 mod fleet;
 
@@ -27,47 +27,47 @@ pub use fleet::{FleetClock, Observed};
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The point `micros` microseconds after the Unix epoch.
+    /// Creates a timestamp `micros` microseconds after the Unix epoch.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// The point `millis` milliseconds after the Unix epoch.
+    /// Creates a timestamp `millis` milliseconds after the Unix epoch.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1000))
     }
 
-    /// Microseconds since the Unix epoch.
+    /// Returns the microseconds since the Unix epoch.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// Whole milliseconds since the Unix epoch.
+    /// Returns the whole milliseconds since the Unix epoch.
     pub const fn as_millis(self) -> u64 {
         self.0 / 1000
     }
 
-    /// This point moved forward; saturates at the end of time.
+    /// Returns the time `duration` later; saturates at the largest timestamp.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(micros(duration)))
     }
 
-    /// How long after `earlier` this point lies; zero if it lies before.
+    /// Returns the time from `earlier` to this timestamp, or zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
 
-    /// The same point as the standard library's type, for printing.
+    /// Converts to the standard library's type, for printing.
     pub fn to_system_time(self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_micros(self.0)
     }
 }
 
 impl fmt::Display for Timestamp {
-    /// RFC 3339 in UTC, whole seconds.
+    /// Formats as RFC 3339 in UTC, with whole seconds.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Beyond the year 9999 humantime refuses to print; so far off, the exact second does not matter.
+        // humantime does not print years after 9999; that far off, the exact second does not matter.
         const END_OF_9999: u64 = 253_402_300_799_000_000;
         let printable = Self(self.0.min(END_OF_9999)).to_system_time();
         humantime::format_rfc3339_seconds(printable).fmt(f)
@@ -80,7 +80,7 @@ impl serde::Serialize for Timestamp {
     }
 }
 
-/// The number of a slot ("minute"): slot lengths since the Unix epoch.
+/// The number of a slot ("minute"), counted in slot lengths since the Unix epoch.
 ///
 /// ```
 /// use headcount::time::{Slot, Timestamp};
@@ -96,29 +96,29 @@ impl serde::Serialize for Timestamp {
 pub struct Slot(pub u64);
 
 impl Slot {
-    /// The slot that holds `at`, for slots of `length` (at least one microsecond is assumed).
+    /// Returns the slot that contains `at`, for slots of `length`, which is rounded up to at least one microsecond.
     pub fn at(at: Timestamp, length: Duration) -> Self {
         Self(at.0 / micros(length).max(1))
     }
 
-    /// When the slot begins.
+    /// Returns when the slot begins.
     pub fn start(self, length: Duration) -> Timestamp {
         Timestamp(self.0.saturating_mul(micros(length).max(1)))
     }
 
-    /// The slot `count` later.
+    /// Returns the slot `count` slots later.
     #[must_use]
     pub const fn plus(self, count: u64) -> Self {
         Self(self.0.saturating_add(count))
     }
 
-    /// The slot `count` earlier, or slot 0.
+    /// Returns the slot `count` slots earlier, or slot 0.
     #[must_use]
     pub const fn minus(self, count: u64) -> Self {
         Self(self.0.saturating_sub(count))
     }
 
-    /// How many slots after `earlier` this one is; zero if it is before.
+    /// Returns how many slots this one is after `earlier`, or zero if it is before.
     pub const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -130,7 +130,8 @@ impl fmt::Display for Slot {
     }
 }
 
-/// Where time comes from. The library reads it in the worker, in rounds, and around a request; a decision itself needs none.
+/// A source of time. The library reads it in the worker, in rounds, and around a request; a decision itself does not
+/// need it.
 ///
 /// ```
 /// use headcount::time::{Clock, ManualClock, Timestamp};
@@ -152,9 +153,9 @@ impl fmt::Display for Slot {
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 pub trait Clock: Send + Sync + 'static {
-    /// Time since a fixed origin of this process; never steps.
+    /// Returns the time since a fixed origin of this process; never steps.
     fn monotonic(&self) -> Duration;
-    /// The machine's idea of the time of day; may step.
+    /// Returns the machine's time of day; may step.
     fn wall(&self) -> Timestamp;
 }
 
@@ -173,7 +174,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// A clock whose monotonic time begins now.
+    /// Creates a clock whose monotonic time begins now.
     #[allow(clippy::disallowed_methods)] // The one place that reads the machine's clock.
     pub fn new() -> Self {
         Self { origin: Instant::now() }
@@ -198,7 +199,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told to: tests and simulators are stories with it.
+/// A clock that moves only on request, for tests and simulators.
 ///
 /// ```
 /// use headcount::time::{Clock, ManualClock, Timestamp};
@@ -214,18 +215,18 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that shows `wall` and monotonic zero.
+    /// Creates a clock that shows `wall`, with monotonic time zero.
     pub fn starting_at(wall: Timestamp) -> Self {
         Self { monotonic_nanos: AtomicU64::new(0), wall_micros: AtomicU64::new(wall.0) }
     }
 
-    /// Lets `duration` pass on both clocks.
+    /// Advances both clocks by `duration`.
     pub fn advance(&self, duration: Duration) {
         self.monotonic_nanos.fetch_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), SeqCst);
         self.wall_micros.fetch_add(micros(duration), SeqCst);
     }
 
-    /// Steps the time of day, as an operator or a time daemon would; monotonic time stays.
+    /// Sets the time of day, as an operator or a time daemon would; monotonic time stays.
     pub fn set_wall(&self, wall: Timestamp) {
         self.wall_micros.store(wall.0, SeqCst);
     }
@@ -241,7 +242,7 @@ impl Clock for ManualClock {
     }
 }
 
-/// A shared clock is a clock: a test keeps one handle and gives the server another.
+/// Lets a test keep one handle of a clock and give another to the server.
 impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
     fn monotonic(&self) -> Duration {
         (**self).monotonic()

@@ -1,13 +1,13 @@
-//! Where a request carries its token.
+//! The places where a request carries its token.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest token that is accepted, in bytes.
+/// The longest accepted token, in bytes.
 pub const MAX_TOKEN_BYTES: usize = 4096;
 
-/// One place to look for the token.
+/// One place where a request may carry its token.
 ///
 /// ```
 /// use headcount::TokenSource;
@@ -17,23 +17,23 @@ pub const MAX_TOKEN_BYTES: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum TokenSource {
-    /// `Authorization: Bearer …`.
+    /// The header `Authorization: Bearer …`.
     Bearer,
-    /// A cookie of this name.
+    /// The cookie with this name.
     Cookie(String),
-    /// A header of this name.
+    /// The header with this name.
     Header(String),
 }
 
 impl TokenSource {
-    /// Where tokens are looked for unless told otherwise: `Authorization: Bearer …` alone. Whatever is listed beside what the
-    /// backend authenticates by lets people in by tokens that are not theirs.
+    /// Returns the default sources: only `Authorization: Bearer …`. A source that the backend does not authenticate by
+    /// lets users in with tokens that are not theirs.
     pub fn defaults() -> Vec<Self> {
         vec![Self::Bearer]
     }
 }
 
-/// What a request is whose sources hold tokens that differ.
+/// What to do with a request whose sources hold different tokens.
 ///
 /// ```
 /// # #[cfg(feature = "tower")] {
@@ -52,14 +52,14 @@ impl TokenSource {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OnConflict {
-    /// Refused with 400: one of the tokens may be somebody else's, who is in.
+    /// Refuses the request with 400: one of the tokens may belong to another user, who is active.
     #[default]
     Refuse,
-    /// The first source that holds a token counts, and the others are not looked at.
+    /// Uses the first source that holds a token, and ignores the others.
     First,
 }
 
-/// A word that names no token source.
+/// An error for a text that does not name a token source.
 ///
 /// ```
 /// use headcount::TokenSource;
@@ -112,13 +112,13 @@ impl fmt::Display for TokenSource {
     }
 }
 
-/// A `token` in the grammar of RFC 9110 §5.6.2: what names of headers and cookies are made of.
+/// Returns whether a name is a `token` in the grammar of RFC 9110 §5.6.2, which names of headers and cookies are.
 pub(crate) fn is_http_token(name: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty() && name.bytes().all(legal)
 }
 
-/// Why the token of a request was not usable.
+/// Why the token of a request is not usable.
 ///
 /// ```
 /// # #[cfg(feature = "tower")] {
@@ -135,25 +135,25 @@ pub(crate) fn is_http_token(name: &str) -> bool {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidToken {
-    /// Longer than [`MAX_TOKEN_BYTES`].
+    /// The token is longer than [`MAX_TOKEN_BYTES`].
     #[error("the token is longer than {MAX_TOKEN_BYTES} bytes")]
     TooLong,
-    /// Not UTF-8.
+    /// The token is not UTF-8.
     #[error("the token is not valid UTF-8")]
     NotText,
-    /// One source, or several, hold tokens that differ.
+    /// One source, or several, hold different tokens.
     #[error("the request carries several different tokens")]
     Ambiguous,
-    /// It cannot be verified.
+    /// The token cannot be verified.
     #[error("{0}")]
     Unverifiable(Unverifiable),
 }
 
 /// Why a token cannot be verified.
 ///
-/// With `token.jwt.unverified = "reject"`, the rule, the request is answered 400 with these words; but for
-/// [`NoKeysYet`](Self::NoKeysYet), with which nobody is counted: it is admitted, or with `fleet.on_outage = "closed"` or under
-/// the override `throttling` rejected.
+/// By default (`token.jwt.unverified = "reject"`) such a request is answered 400 with the text of this error.
+/// [`NoKeysYet`](Self::NoKeysYet) is an exception: the request is admitted without counting a user, or rejected with
+/// `fleet.on_outage = "closed"` or under the override `throttling`.
 ///
 /// ```
 /// use axum::http::{Request, StatusCode};
@@ -179,31 +179,32 @@ pub enum InvalidToken {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unverifiable {
-    /// Not three parts of base64url with JSON in the first two, or with an extension or algorithm that is not understood.
+    /// The token is not three parts of base64url with JSON in the first two, or uses an unsupported extension or
+    /// algorithm.
     #[error("the token is no JSON Web Token that can be read here")]
     NoJwt,
-    /// No key of this algorithm and name is known.
+    /// No key with this algorithm and name is known.
     #[error("the token is signed with a key that is not known here")]
     UnknownKey,
-    /// The same, and the keys could not be fetched yet.
+    /// No such key is known, and the keys could not be fetched yet.
     #[error("the keys that tokens are verified with could not be fetched yet")]
     NoKeysYet,
-    /// No known key has signed this.
+    /// No known key has signed the token.
     #[error("the token's signature does not fit")]
     Forged,
-    /// Its `exp` is past.
+    /// The token's `exp` is in the past.
     #[error("the token has expired")]
     Expired,
-    /// It has no `exp`, and `token.jwt.require_exp` is not `false`.
+    /// The token has no `exp`, and `token.jwt.require_exp` is not `false`.
     #[error("the token has no end (exp)")]
     NoEnd,
-    /// Its `nbf` is to come.
+    /// The token's `nbf` is in the future.
     #[error("the token is not valid yet")]
     NotYet,
-    /// Its `iss` or `aud` is another.
+    /// The token's `iss` or `aud` is not the expected one.
     #[error("the token is not meant for this service")]
     NotForUs,
-    /// The claim that should name the user does not.
+    /// The token's user claim does not name a user.
     #[error("the token names no user")]
     NoUser,
 }
@@ -218,10 +219,10 @@ mod extract {
     use http::header::{AUTHORIZATION, COOKIE};
 
     impl TokenSource {
-        /// The token of a request. Blank tokens are none.
+        /// Returns the token of a request. Blank tokens are ignored.
         ///
         /// # Errors
-        /// [`InvalidToken`].
+        /// Returns [`InvalidToken`] if the token is too long, is not UTF-8, or differs between sources.
         pub fn find<'h>(
             sources: &[Self],
             on_conflict: OnConflict,
@@ -253,7 +254,7 @@ mod extract {
         headers.get_all(name).into_iter().map(|value| value.as_bytes())
     }
 
-    /// The scheme's name is compared without case (RFC 9110 §11.1).
+    /// Returns the token of a `Bearer` value. The name of the scheme is case-insensitive (RFC 9110 §11.1).
     fn bearer(value: &[u8]) -> Option<&[u8]> {
         let value = value.trim_ascii();
         let (scheme, token) = value.split_at_checked(6)?;
@@ -261,8 +262,9 @@ mod extract {
         (scheme.eq_ignore_ascii_case(b"bearer") && apart).then_some(token)
     }
 
-    /// The values of the cookies of one name in a `Cookie` header. Cookies stand between semicolons. Proxies that join several
-    /// headers, and old parsers, part them by commas: what follows one as a cookie of this name is a value, too.
+    /// Returns the values of the cookies with this name in a `Cookie` header. Cookies are separated by semicolons.
+    /// Proxies that join several headers, and old parsers, separate them by commas, so a cookie of this name after a
+    /// comma counts, too.
     pub(crate) fn cookies<'h>(value: &'h [u8], name: &str) -> impl Iterator<Item = &'h [u8]> {
         let named = move |pair: &'h [u8]| {
             let equals = pair.iter().position(|&byte| byte == b'=')?;
@@ -274,7 +276,7 @@ mod extract {
         })
     }
 
-    /// The one token among the values; the same value may stand there twice.
+    /// Returns the only token among the values; the same value may occur twice.
     fn only<'h>(values: impl Iterator<Item = &'h [u8]>) -> Result<Option<&'h str>, InvalidToken> {
         let mut found = None;
         for value in values.map(<[u8]>::trim_ascii).filter(|value| !value.is_empty()) {

@@ -1,11 +1,14 @@
-//! What other values of X would have refused, told while nobody is refused: miniature simulations.
+//! Miniature simulations of other values of X, which show what each would have refused while nothing is enforced.
 //!
-//! A part of the users, picked by their fingerprints so that one who is in the sample always is, comes to houses with the
-//! same part of several Xs of seats. Each house lets in who fits and remembers them for a window, as the real one does; what
-//! share of first attempts it refuses is what that X would have refused. The real house knows only whom its own X let in.
+//! A sample of the users visits simulated rooms ("houses"). The sample is chosen by fingerprint, so that a user is
+//! always in it or never. Each house has one of several Xs, scaled down like the sample. A house admits the users that
+//! fit and remembers them for a window, as the real controller does. The fraction of first attempts that a house
+//! refuses is the fraction that its X would have refused. The simulation is needed because the real controller only
+//! remembers the users that its own X admitted.
 //!
 //! # Source
-//! Waldspurger, Saemundsson, Ahmad, Park: *Cache Modeling and Optimization using Miniature Simulations*, USENIX ATC 2017.
+//! Waldspurger, Saemundsson, Ahmad, Park: *Cache Modeling and Optimization using Miniature Simulations*,
+//! USENIX ATC 2017.
 //!
 //! Pure: time is an argument.
 
@@ -16,25 +19,26 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// The Xs, as parts of the configured one.
+/// The simulated Xs, as multiples of the configured one.
 const PARTS: [f64; 10] = [0.50, 0.75, 0.90, 1.00, 1.10, 1.25, 1.50, 2.00, 3.00, 4.00];
 
-/// The sample is as small as leaves so many seats for X: one user in that many is about 2 % of what is told.
+/// The sample is the smallest that leaves at least this many seats for X. The standard error of a sample of that size
+/// is about 2 %.
 const SEATS: u64 = 2048;
 
-/// Users of the sample that are remembered, at most: some 8 MiB, while nothing is enforced.
+/// Users of the sample that are remembered, at most: about 8 MiB, only while nothing is enforced.
 const MOST_USERS: usize = 1 << 16;
 
-/// Arrivals of the sample that can wait for these houses.
+/// Arrivals of the sample that can wait for the simulation.
 pub(crate) const VISITS: usize = 8192;
 
-/// A house with fewer of X inside is as good as empty.
+/// A controller with fewer active users than this part of X counts as empty.
 const FEW: f64 = 0.02;
 
-/// Of the sample: fewer do not tell what part of the fleet's users comes here.
+/// Fewer active users than this in the sample do not show which part of the fleet's users comes to this server.
 const ENOUGH: f64 = 50.0;
 
-/// What one X would have done.
+/// The simulated result of one X.
 ///
 /// ```
 /// use headcount::{Enforcement, Headcount};
@@ -58,17 +62,17 @@ const ENOUGH: f64 = 50.0;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct WhatIf {
-    /// This X.
+    /// The simulated X.
     pub max_active_users: u64,
-    /// How many would be active now.
+    /// How many users would be active now.
     pub active_users: u64,
     /// Users who came for the first time in a window, since the start.
     pub first_attempts: u64,
-    /// Those of them who would have been refused.
+    /// How many of the first attempts would have been refused.
     pub refused: u64,
 }
 
-/// Which users are in the sample: one in a power of two.
+/// The users in the sample: one in a power of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     mask: u64,
@@ -82,17 +86,18 @@ impl Sample {
 
     #[inline]
     pub(crate) fn holds(self, fingerprint: Fingerprint) -> bool {
-        // Other bits than those that choose a place in a filter or a shard, if only by position: each is as good as random.
+        // These bits differ at least in position from those that choose a place in a filter or a shard; each bit is as
+        // good as random.
         (fingerprint.0 >> 20) & self.mask == 0
     }
 
-    /// How many users each of the sample stands for.
+    /// Returns how many users each user of the sample stands for.
     fn one_in(self) -> f64 {
         (self.mask + 1) as f64
     }
 }
 
-/// The houses, and who is in them.
+/// The houses and their users.
 #[derive(Debug)]
 pub(crate) struct CapacitySim {
     sample: Sample,
@@ -100,25 +105,25 @@ pub(crate) struct CapacitySim {
     slots: u64,
     users: HashMap<u64, User>,
     houses: [House; PARTS.len()],
-    /// Of the users, those whom the real house has in.
+    /// How many of the users are active in the real controller.
     really_in: u64,
     first_attempts: u64,
-    /// The minute before the first one here, from which minutes are counted.
+    /// The minute before the first one, from which minutes are counted.
     origin: Slot,
     current: Slot,
-    /// Until this minute some are in whom these houses have never seen.
+    /// Until this minute there may be active users whom the houses have never seen.
     blind_until: Slot,
     /// The part of the fleet's users that come to this server.
     part: f64,
 }
 
-/// A minute since the origin; 0 stands for none.
+/// Minutes since the origin; 0 stands for none.
 type Minute = u32;
 
 #[derive(Debug, Clone, Copy)]
 struct User {
     last_attempt: Minute,
-    /// When the real house last had it in.
+    /// When the real controller last had the user as active.
     really_in: Minute,
     last_in: [Minute; PARTS.len()],
 }
@@ -131,7 +136,8 @@ struct House {
 }
 
 impl CapacitySim {
-    /// Beside a real house with these limits. An override changes nothing here: its X is another question.
+    /// Creates a simulation beside a real room with these limits. An override does not affect it, since its X is not
+    /// the configured one.
     pub(crate) fn new(limits: Limits, slots: usize) -> Self {
         Self {
             sample: Sample::of(limits.max_active_users),
@@ -152,8 +158,8 @@ impl CapacitySim {
         self.sample
     }
 
-    /// This server begins to decide. If people are in already, a window passes until these houses know them: so long they
-    /// have in whom the real one has, and nothing is told.
+    /// Begins the simulation with this server's first decision. If users are active already, the houses take a window
+    /// to learn them. During that time they copy the real controller, and report nothing.
     pub(crate) fn begin(&mut self, slot: Slot, active_users: f64) {
         (self.origin, self.current) = (slot.minus(1), slot);
         if active_users > FEW * self.limits.max_active_users as f64 {
@@ -161,8 +167,8 @@ impl CapacitySim {
         }
     }
 
-    /// A user of the sample came in minute `slot`, and the real house, with so many active over the fleet, did or did not
-    /// have it in.
+    /// Records a visit of a user of the sample in minute `slot`. `is_in` says whether the real controller admitted the
+    /// user, `active_users` is its estimate for the fleet.
     pub(crate) fn visit(&mut self, fingerprint: Fingerprint, is_in: bool, slot: Slot, active_users: f64) {
         self.turn(slot);
         let now = self.minute(self.current);
@@ -170,7 +176,7 @@ impl CapacitySim {
         let mut is_first = false;
         let user = match self.users.entry(fingerprint.0) {
             Entry::Occupied(known) => known.into_mut(),
-            // Whom there is no place to remember takes no seat in any house.
+            // A user who cannot be remembered takes no seat in any house.
             Entry::Vacant(_) if is_full => return,
             Entry::Vacant(place) => {
                 is_first = true;
@@ -189,8 +195,8 @@ impl CapacitySim {
             }
             return;
         }
-        // Behind a balancer that sends each user to one server, each sees its part of them; behind one that takes turns, each
-        // sees all. The real house tells which.
+        // If the load balancer sends each user to one server, each server sees only its part of the users; if it
+        // alternates, each server sees all. The real controller's figures show which is the case.
         let of_fleet = active_users / self.sample.one_in();
         if of_fleet >= ENOUGH {
             self.part = (self.really_in as f64 / of_fleet).clamp(0.01, 1.0);
@@ -207,12 +213,12 @@ impl CapacitySim {
         }
     }
 
-    /// Another minute has begun: who was last seen before the window is forgotten.
+    /// Turns to another minute, and forgets the users last seen before the window.
     pub(crate) fn turn(&mut self, to: Slot) {
         if to == self.current {
             return;
         }
-        // Also backwards: the store may have corrected the clock.
+        // This also goes backwards: the store may have corrected the clock.
         self.current = to;
         let oldest = self.minute(to.minus(self.slots));
         let (houses, really_in) = (&mut self.houses, &mut self.really_in);
@@ -225,7 +231,8 @@ impl CapacitySim {
         });
     }
 
-    /// What each X would have done, scaled to all users of this server; nothing while that is not known.
+    /// Returns the result of each X, scaled to all users of this server. It is empty while the houses are still
+    /// learning.
     pub(crate) fn told(&self) -> Vec<WhatIf> {
         if self.current < self.blind_until {
             return Vec::new();
@@ -242,7 +249,8 @@ impl CapacitySim {
         told.collect()
     }
 
-    /// How many users of the window the real house has not in, over the fleet; and twice the error of the sample.
+    /// Estimates how many users of the window the real controller has not admitted, over the fleet; also returns twice
+    /// the standard error of the sample.
     pub(crate) fn outside(&self) -> (f64, f64) {
         let (one_in, sampled) = (self.sample.one_in(), (self.users.len() as u64).saturating_sub(self.really_in) as f64);
         let error = 2.0 * (sampled * one_in * (one_in - 1.0)).sqrt();
@@ -254,7 +262,7 @@ impl CapacitySim {
     }
 }
 
-/// Forgets a minute before the oldest that counts. Returns whether there was one.
+/// Clears a minute that is before the oldest one that counts. Returns whether it was cleared.
 fn leave(last: &mut Minute, oldest: Minute) -> bool {
     let leaves = *last != 0 && *last < oldest;
     if leaves {
@@ -335,7 +343,7 @@ mod tests {
         assert_eq!((told.active_users, told.first_attempts, told.refused), (100, 200, 100));
         houses.turn(Slot(131));
         assert_eq!(houses.told()[3].active_users, 100, "they are remembered for the whole window");
-        // A clock that is corrected loses nobody.
+        // A corrected clock loses no users.
         houses.turn(Slot(125));
         assert_eq!(houses.told()[3].active_users, 100);
         houses.turn(Slot(132));
@@ -343,7 +351,7 @@ mod tests {
         assert!(houses.users.is_empty() && houses.really_in == 0);
     }
 
-    /// Behind a balancer that sends each user always to the same server, and behind one that takes turns.
+    /// With a balancer that always sends a user to the same server, and with one that alternates.
     #[test]
     fn servers_of_a_fleet_refuse_together_what_one_would() {
         const X: u64 = 900;
@@ -354,7 +362,7 @@ mod tests {
             for (nth, user) in users(1800).enumerate() {
                 for visit in 0..6 {
                     let server = if is_sticky { nth % 3 } else { (nth + visit) % 3 };
-                    // The real house takes the first of them.
+                    // The real controller admits the first of them.
                     let is_in = nth < X as usize;
                     active_users += f64::from(u8::from(is_in && known.insert(nth)));
                     fleet[server].visit(user, is_in, Slot(100), active_users);
