@@ -32,7 +32,7 @@ fn links_and_anchors(page: &Path) -> (Vec<String>, BTreeSet<String>) {
     for event in Parser::new_ext(&text, Options::ENABLE_TABLES) {
         match event {
             Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
-                links.push(dest_url.into_string())
+                links.push(dest_url.into_string());
             }
             Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
             Event::Text(text) | Event::Code(text) if heading.is_some() => heading.as_mut().unwrap().push_str(&text),

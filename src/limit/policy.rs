@@ -201,10 +201,10 @@ impl Policy {
         match (self, old, &mut *state) {
             (Self::Gcra(new), Self::Gcra(old), State::Gcra(state)) => new.carry(old, state, now),
             (Self::PeriodicRefill(new), Self::PeriodicRefill(old), State::PeriodicRefill(state)) => {
-                new.carry(old, state, now)
+                new.carry(old, state, now);
             }
             (Self::SlidingCounter(new), Self::SlidingCounter(old), State::SlidingCounter(state)) => {
-                new.carry(old, state, now)
+                new.carry(old, state, now);
             }
             (Self::SlidingLog(new), Self::SlidingLog(old), State::SlidingLog(state)) => new.carry(old, state, now),
             (Self::WarmUp(new), Self::WarmUp(old), State::WarmUp(state)) => new.carry(old, state, now),
