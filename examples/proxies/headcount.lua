@@ -1,16 +1,16 @@
--- Asks headcount about a request, and gives the client the answer if it is a refusal. Otherwise sets txn.headcount_status
--- (200; nothing if headcount does not answer), _decision, _mode, _pass and _cookie.
+-- Asks headcount about a request. Sends a refusal to the client. Otherwise sets txn.headcount_status (200, or nothing if
+-- headcount does not answer), _decision, _mode, _pass and _cookie.
 --
--- If headcount does not answer in time, the gate says so with a status of 500 or more. An answer that is not the gate's, or a 503
--- after the whole wait for a turn, means that HAProxy has no place for another check: that is no silence, and lets nobody in.
+-- If headcount does not answer in time, the gate answers with a status of 500 or more. An answer that is not from the gate, or a
+-- 503 after the whole wait in the queue, means that HAProxy has no connection for another check. That rejects.
 
 local GATE = "abns@headcount"
 local FORWARDED = { "authorization", "x-headcount-pass", "accept", "origin", "access-control-request-method" }
 
--- A request with more values of these is refused: HAProxy 2.6 cannot send many, and ends.
+-- A request with more values of one of these headers is refused: HAProxy 2.6 crashes when it sends many.
 local MOST_VALUES = 16
 
--- How long the gate lets a check wait for its turn at most ("timeout queue"), in seconds.
+-- The longest wait of a check in the queue of the gate ("timeout queue"), in seconds.
 local LONGEST_WAIT = 5
 
 local HOPS = { connection = true, ["keep-alive"] = true, ["transfer-encoding"] = true, ["content-length"] = true,
