@@ -24,7 +24,7 @@ const FINGERPRINT_BITS: u64 = !0xFFFF;
 /// let key = FingerprintKey::new(b"the key of our fleet").unwrap();
 /// let alice = key.fingerprint(b"alice");
 /// assert_ne!(alice, key.fingerprint(b"Alice"));
-/// assert!(!format!("{alice:?}").contains("alice"), "what is logged names nobody");
+/// assert!(!format!("{alice:?}").contains("alice"), "a log shows no token");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub(crate) u64);

@@ -240,7 +240,7 @@ pub enum OverrideError {
     },
     /// A reason or name that is too long, or has characters that a status line cannot show.
     #[error(
-        "{key} has {found} characters; at most {most} are kept, and none that control a terminal or the direction of text"
+        "{key} has {found} characters; at most {most} are allowed, and none that control a terminal or the direction of text"
     )]
     Words {
         /// `reason` or `by`.
@@ -251,7 +251,9 @@ pub enum OverrideError {
         most: usize,
     },
     /// An override of a later version is in force, and stays in force.
-    #[error("an override of version {found} is in force, and none can be later; it ends at {until}")]
+    #[error(
+        "the override in force has the highest possible version, {found}, and cannot be superseded; it ends at {until}"
+    )]
     Superseded {
         /// The version of the override in force.
         found: u64,
@@ -345,7 +347,7 @@ impl Headcount {
     /// assert!(one.admit("alice").is_admitted());
     /// let pass = one.pass("alice").unwrap();
     /// assert!(other.admit("bob").is_admitted());
-    /// assert!(!other.admit("alice").is_admitted(), "nobody has told it of alice, and bob has the seat");
+    /// assert!(!other.admit("alice").is_admitted(), "this server does not know alice yet, and bob has the seat");
     /// assert!(other.admit_with_pass("alice", pass.as_str()).is_admitted());
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
@@ -368,7 +370,7 @@ impl Headcount {
     /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(1).build()?;
     /// assert!(headcount.admit_missing().is_admitted());
     /// let _ = headcount.admit("alice");
-    /// assert!(!headcount.admit_missing().is_admitted(), "as a newcomer would be");
+    /// assert!(!headcount.admit_missing().is_admitted(), "a newcomer would be rejected, too");
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
     pub fn admit_missing(&self) -> Admission {
@@ -380,7 +382,7 @@ impl Headcount {
     /// ```
     /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(1).build()?;
     /// let _ = headcount.admit("alice");
-    /// assert!(headcount.admit_exempt().is_admitted(), "the house is full, and it is no matter");
+    /// assert!(headcount.admit_exempt().is_admitted(), "an exempt request is admitted even without room");
     /// assert_eq!(headcount.status().decisions.exempt, 1);
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
@@ -461,9 +463,9 @@ impl Headcount {
     /// use headcount::{Headcount, MemoryStore};
     /// let server = Headcount::builder().max_active_users(10).secret("the key of our fleet");
     /// let (headcount, _worker) = server.build()?;
-    /// assert!(headcount.is_ready(), "who is alone has nothing to wait for");
+    /// assert!(headcount.is_ready(), "a server without a store has nothing to wait for");
     /// let _rounds = headcount.sync_with(MemoryStore::new());
-    /// assert!(!headcount.is_ready(), "the fleet has not told it yet who is in");
+    /// assert!(!headcount.is_ready(), "it has not read the fleet's users yet");
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
     pub fn is_ready(&self) -> bool {
@@ -475,7 +477,7 @@ impl Headcount {
         if self.shared.draining.load(Relaxed) {
             Some("it is stopping")
         } else if !self.shared.ready.load(Relaxed) {
-            Some("it does not know yet who is in")
+            Some("it does not know the active users yet")
         } else if self.shared.settings.waits_for_keys() {
             Some("the key set of token.jwt.jwks_url could not be fetched yet; the log says why")
         } else if self.shared.restarts_are_too_many() {
@@ -509,7 +511,7 @@ impl Headcount {
     /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(10).build()?;
     /// headcount.drain();
     /// assert!(!headcount.is_ready());
-    /// assert!(headcount.admit("alice").is_admitted(), "who comes all the same is answered as ever");
+    /// assert!(headcount.admit("alice").is_admitted(), "requests are still answered");
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
     pub fn drain(&self) {
@@ -541,7 +543,7 @@ impl Headcount {
             }
         }
         if let Some(doubt) = order.max_active_users.and_then(|max| self.shared.settings.doubt_about_max(max)) {
-            tracing::warn!("an override sets a doubtful X: {doubt}");
+            tracing::warn!("the override sets a questionable X: {doubt}");
         }
         let now = self.shared.now();
         let operator = self.shared.change(|state| {

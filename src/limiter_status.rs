@@ -11,7 +11,7 @@ use serde::Serialize;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let logins = Limiter::new("login", Memory::new(sliding_log(1, Duration::from_secs(60)))?).shadow(true);
 /// for _ in 0..3 {
-///     assert!(logins.ask("alice", Ask::ONE).await?.is_allowed(), "it only looks");
+///     assert!(logins.ask("alice", Ask::ONE).await?.is_allowed(), "a shadow limiter refuses nothing");
 /// }
 /// let status = logins.status();
 /// assert_eq!((status.allowed, status.limited, status.shadow_limited), (1, 0, 2));

@@ -52,44 +52,47 @@ impl Metrics {
         describe_gauge!("headcount_active_users", "Estimated distinct tokens in the window, over the fleet.");
         describe_gauge!("headcount_active_users_low", "Lower end of the 95 % interval of active users.");
         describe_gauge!("headcount_active_users_high", "Upper end of the 95 % interval of active users.");
-        describe_gauge!("headcount_max_active_users", "X: the most active users.");
+        describe_gauge!("headcount_max_active_users", "X: the limit of active users.");
         describe_gauge!("headcount_room", "X minus active users, never below 0.");
         describe_gauge!("headcount_throttling", "1 while throttling, 0 while open.");
-        describe_counter!("headcount_decisions_total", "Checks, by what was decided.");
+        describe_counter!("headcount_decisions_total", "Checks, by decision.");
         describe_counter!("headcount_mode_changes_total", "Mode changes, by the mode that began.");
         describe_histogram!("headcount_decision_duration_seconds", "Time to decide about one request.");
-        describe_counter!("headcount_sync_rounds_total", "Rounds, by how they ended.");
+        describe_counter!("headcount_sync_rounds_total", "Rounds, by outcome.");
         describe_histogram!("headcount_sync_round_duration_seconds", "Duration of a round.");
         describe_counter!("headcount_sync_bytes_total", "Bytes of filters exchanged with the store.");
-        describe_gauge!("headcount_sync_age_seconds", "Time since this server last read all news.");
+        describe_gauge!("headcount_sync_age_seconds", "Time since this server last read everything from the store.");
         describe_gauge!("headcount_sync_conflicts_in_a_row", "Rounds in a row that lost the race to write.");
         describe_counter!(
             "headcount_sync_errors_total",
-            "Failures of the store, by what they call for: timeout, unreachable (tried again by itself), refused (change \
-             the configuration), read_only, full (reads are answered, writes refused), corrupt (a senseless answer)."
+            "Failures of the store, by class: timeout, unreachable (retried automatically), refused (change \
+             the configuration), read_only, full (reads are answered, writes refused), corrupt (an invalid answer)."
         );
-        describe_counter!("headcount_sync_connections_total", "Connections to the store that were made.");
+        describe_counter!("headcount_sync_connections_total", "Connections made to the store.");
         describe_gauge!("headcount_ring_fill_ratio", "Share of the union's bits that are set.");
-        describe_gauge!("headcount_ring_false_positive_ratio", "How likely a newcomer is taken for a user who is in.");
-        describe_gauge!("headcount_ring_coverage_slots", "Minutes of the ring that this server knows completely.");
+        describe_gauge!(
+            "headcount_ring_false_positive_ratio",
+            "Probability that a newcomer is taken for an active user."
+        );
+        describe_gauge!("headcount_ring_coverage_slots", "Covered minutes of the ring.");
         describe_gauge!("headcount_ring_memory_bytes", "Memory of the filters.");
-        describe_gauge!("headcount_refresh_queue_length", "Refreshes that wait for the worker.");
+        describe_gauge!("headcount_refresh_queue_length", "Refreshes waiting for the worker.");
         describe_counter!("headcount_refresh_queue_full_total", "Refreshes made in place because the queue was full.");
         describe_counter!("headcount_corrupt_values_total", "Stored values that were refused, by reason.");
         describe_counter!(
             "headcount_limiter_decisions_total",
-            "Asks of each limiter: allowed, limited, shadow_limited; store_error: among those, the store did not answer."
+            "Requests to each limiter: allowed, limited, shadow_limited; store_error counts those that the store did not answer."
         );
-        describe_gauge!("headcount_enforcing", "1 if refusals are carried out, 0 with enforcement shadow or off.");
-        describe_gauge!("headcount_simulated_users", "In shadow: how many of the active users X would have in.");
+        describe_gauge!("headcount_enforcing", "1 if rejections are enforced, 0 with enforcement shadow or off.");
+        describe_gauge!("headcount_simulated_users", "In shadow mode: how many users would be active under X.");
         describe_gauge!("headcount_override_active", "1 while an operator's override is in force.");
         describe_gauge!(
             "headcount_foreign_generation",
             "1 while servers with another capacity, window or key are alive."
         );
         describe_gauge!("headcount_clock_offset_seconds", "How far this machine's wall clock is ahead of the fleet's.");
-        describe_counter!("headcount_passes_total", "Signed passes of unseen tokens, by what they turned out to be.");
-        describe_counter!("headcount_touches_total", "Tokens to be renewed without a check, by whether they were.");
+        describe_counter!("headcount_passes_total", "Signed passes of unseen tokens, by the result of the check.");
+        describe_counter!("headcount_touches_total", "Tokens to renew without a check, by outcome.");
         #[cfg(feature = "server")]
         describe_counter!(
             "headcount_connections_closed_total",
@@ -98,14 +101,14 @@ impl Metrics {
         #[cfg(feature = "server")]
         describe_counter!(
             "headcount_limiter_purged_rows_total",
-            "Rows of limits deleted from a database: keys that were as new, attempts that no longer counted."
+            "Limiter rows deleted from a database: keys back in their initial state, and attempts that no longer count."
         );
         #[cfg(feature = "server")]
         describe_counter!(
             "headcount_limiter_purge_failures_total",
             "Purges of a database that failed: the tables of limits grow until one succeeds."
         );
-        describe_counter!("headcount_restarts_total", "Panics after which background work began again, by part.");
+        describe_counter!("headcount_restarts_total", "Restarts of background work after a panic, by part.");
         describe_gauge!("headcount_build_info", "1, with the version as a label.");
     }
 

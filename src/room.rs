@@ -36,7 +36,7 @@ const LEAST_HANDED_OUT: f64 = 1.0;
 /// assert_eq!(headcount.mode(), Mode::Open);
 /// assert!(headcount.admit("alice").is_admitted());
 /// assert_eq!(headcount.mode(), Mode::Throttling);
-/// assert!(headcount.admit("alice").is_admitted(), "who is in stays in");
+/// assert!(headcount.admit("alice").is_admitted(), "an active user is still admitted");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -132,7 +132,7 @@ pub enum Versions {
 /// # let now = Duration::ZERO;
 /// assert!(matches!(round.begin(now), Request::Look { .. }));
 /// let next = round.answer(Err(StoreError::timeout("nothing for 2.5 s")), now);
-/// assert!(matches!(next, Next::Done(Outcome::Timeout)), "the next round asks again, this one does not");
+/// assert!(matches!(next, Next::Done(Outcome::Timeout)), "the next round tries again, not this one");
 /// # let _ = identity;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -208,7 +208,7 @@ impl Outcome {
 ///     }
 /// };
 /// assert_eq!(outcome, Outcome::Success);
-/// assert!(!round.has_news(), "the store knows of alice now");
+/// assert!(!round.has_news(), "the store holds alice now");
 /// # Ok(()) }
 /// ```
 #[cfg_attr(test, derive(Clone))]
@@ -394,7 +394,7 @@ impl Round {
             (Phase::Publishing(in_flight), Ok(Reply::Published(published))) => {
                 self.read_result(in_flight, &published, now)
             }
-            (phase, Ok(_)) => self.fail(phase, &StoreError::corrupt("an answer to another question"), now),
+            (phase, Ok(_)) => self.fail(phase, &StoreError::corrupt("the answer does not match the request"), now),
             (phase, Err(error)) => self.fail(phase, &error, now),
         }
     }
@@ -517,10 +517,10 @@ impl Round {
         self.doubted = observed == Observed::Doubted;
         match observed {
             Observed::Jumped | Observed::JumpedBack => {
-                tracing::warn!(%time, "the store's clock has jumped, and three rounds agree on it");
+                tracing::warn!(%time, "the store's clock has jumped; three rounds confirmed it");
             }
             Observed::Doubted => {
-                tracing::warn!(time = %looked.time, "the store's clock is far off; three rounds must agree");
+                tracing::warn!(time = %looked.time, "the store's clock is far off; it is used once three rounds agree");
             }
             Observed::First | Observed::Kept => {}
         }
@@ -536,11 +536,11 @@ impl Round {
             figures.foreign_generation = foreign_generation;
             if foreign_generation {
                 tracing::error!(
-                    "servers with another capacity, window or key share this namespace: a deploy, or a mistake; those with \
-                     another window or key do not know our users"
+                    "servers with another capacity, window or key share this namespace, because of a deploy or a mistake; those with \
+                     another window or key do not know this server's users"
                 );
             } else {
-                tracing::info!("no other generation is alive in this namespace any more");
+                tracing::info!("no other generation is alive in this namespace anymore");
             }
         }
         if let Some(refusal) = &looked.write_refused {
@@ -568,7 +568,7 @@ impl Round {
         if is_foreign {
             self.shared.sync.lock().corrupt[CORRUPT_OVERRIDE] += 1;
             tracing::warn!(
-                "the stored override was refused and will be removed: no server of this fleet has written it"
+                "the stored override was refused and will be removed: it was not written by a server of this fleet"
             );
         }
         let is_plausible = |stored: &Override| self.shared.is_plausible(stored, now);
@@ -584,13 +584,13 @@ impl Round {
         let remove = is_foreign.then(|| OutgoingOverride { after: after.clone(), value: None });
         let Some(ours) = ours else { return remove };
         if taken && ours.withdrawn {
-            tracing::info!("another server was told to take the override back");
+            tracing::info!("the override was withdrawn on another server");
         } else if taken {
             let [by, reason] = [&ours.by, &ours.reason].map(|words| words.as_deref().unwrap_or("not said"));
             let max_active_users = ours.max_active_users;
             tracing::info!(
                 mode = %ours.mode, max_active_users, until = %ours.until, ?by, ?reason,
-                "another server was told to set the override"
+                "an override set on another server is in force"
             );
         }
         let later = stored_memory.is_none_or(|stored| ours.memory() > stored) && ours.remembered_until > now;
@@ -664,7 +664,7 @@ impl Round {
         self.others.give_up();
         if self.others_logged.as_ref() != Some(error) {
             let class = error.class().as_str();
-            tracing::error!(class, reason = %error, "another generation was not read; the next round tries again");
+            tracing::error!(class, reason = %error, "another generation could not be read; the next round tries again");
             self.others_logged = Some(error.clone());
         }
         self.others_failed = Some(error.clone());
@@ -986,9 +986,11 @@ impl Round {
         let (class, reason) = (error.class().as_str(), error);
         match before {
             FleetLink::Joining => {
-                tracing::error!(class, %reason, "the store has not answered yet, and this server does not know who is in");
+                tracing::error!(class, %reason, "the store has not answered yet, so this server does not know the active users");
             }
-            _ => tracing::error!(class, %reason, "the store is away; decisions go on from what is known"),
+            _ => {
+                tracing::error!(class, %reason, "the store is unavailable; decisions continue with what this server knows")
+            }
         }
         self.last_logged = Some(error.clone());
     }
@@ -996,7 +998,7 @@ impl Round {
     fn log_unwritten(&mut self, error: &StoreError) {
         if self.unwritten.as_ref() != Some(error) {
             let class = error.class().as_str();
-            tracing::error!(class, reason = %error, "the store was read and not written to; the next round tries again");
+            tracing::error!(class, reason = %error, "the store was read but could not be written to; the next round tries again");
             self.unwritten = Some(error.clone());
         }
     }

@@ -43,7 +43,7 @@ pub(crate) struct Loaded {
 pub(crate) enum LoadError {
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
-    #[error("it is no headcount snapshot")]
+    #[error("it is not a headcount snapshot")]
     Magic,
     #[error("it was made with another window, capacity, false positive rate or fingerprint key")]
     Generation,
@@ -66,7 +66,7 @@ impl Snapshot {
         }
         let lock = private().open(beside(&file, "lock"))?;
         if !is_locked_by_us(&lock) {
-            let taken = "another headcount server is using it; give this one its own";
+            let taken = "another headcount server is using it; give this server a file of its own";
             return Err(io::Error::new(io::ErrorKind::WouldBlock, taken));
         }
         let generation = codec.generation();

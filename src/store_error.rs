@@ -15,7 +15,7 @@ const MOST_CHARS: usize = 500;
 /// assert_eq!(away.to_string(), "not reachable: connection refused");
 /// assert!(away.is_unavailable() && !away.is_timeout());
 /// let hostile = StoreError::corrupt("\u{1b}[2J\u{202e}surprise");
-/// assert_eq!(hostile.to_string(), "a senseless answer:  [2J surprise", "a log that shows it stays as it is");
+/// assert_eq!(hostile.to_string(), "an invalid answer:  [2J surprise", "a log that shows it is not garbled");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreError {
@@ -168,9 +168,9 @@ impl fmt::Display for StoreError {
             ErrorClass::Timeout => "no answer in time: ",
             ErrorClass::Unreachable => "not reachable: ",
             ErrorClass::Refused => "refused: ",
-            ErrorClass::ReadOnly => "not to be written to: ",
+            ErrorClass::ReadOnly => "read-only: ",
             ErrorClass::Full => "full: ",
-            ErrorClass::Corrupt => "a senseless answer: ",
+            ErrorClass::Corrupt => "an invalid answer: ",
         })?;
         f.write_str(&self.message)
     }

@@ -68,7 +68,7 @@ pub enum OnConflict {
 /// assert_eq!(error.to_string(), words);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} is no token source; use \"bearer\", \"cookie:NAME\" or \"header:NAME\"")]
+#[error("{found:?} is not a token source; use \"bearer\", \"cookie:NAME\" or \"header:NAME\"")]
 pub struct TokenSourceError {
     found: String,
 }
@@ -181,31 +181,31 @@ pub enum InvalidToken {
 pub enum Unverifiable {
     /// The token is not three parts of base64url with JSON in the first two, or uses an unsupported extension or
     /// algorithm.
-    #[error("the token is no JSON Web Token that can be read here")]
+    #[error("the token is not a supported JSON Web Token")]
     NoJwt,
     /// No key with this algorithm and name is known.
-    #[error("the token is signed with a key that is not known here")]
+    #[error("the token is signed with an unknown key")]
     UnknownKey,
     /// No such key is known, and the keys could not be fetched yet.
-    #[error("the keys that tokens are verified with could not be fetched yet")]
+    #[error("the keys that verify tokens could not be fetched yet")]
     NoKeysYet,
     /// No known key has signed the token.
-    #[error("the token's signature does not fit")]
+    #[error("the token's signature is invalid")]
     Forged,
     /// The token's `exp` is in the past.
     #[error("the token has expired")]
     Expired,
     /// The token has no `exp`, and `token.jwt.require_exp` is not `false`.
-    #[error("the token has no end (exp)")]
+    #[error("the token has no expiry (exp)")]
     NoEnd,
     /// The token's `nbf` is in the future.
     #[error("the token is not valid yet")]
     NotYet,
     /// The token's `iss` or `aud` is not the expected one.
-    #[error("the token is not meant for this service")]
+    #[error("the token was issued for another service")]
     NotForUs,
     /// The token's user claim does not name a user.
-    #[error("the token names no user")]
+    #[error("the token does not name a user")]
     NoUser,
 }
 

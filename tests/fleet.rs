@@ -487,7 +487,10 @@ async fn a_deploy_with_another_key_lets_in_x_beside_those_who_are_in() {
             came += usize::from(matches!(server.decide(&token), Decision::Warming | Decision::Newcomer));
         }
         if second == 29 {
-            assert!((0..100).all(|user| b.decide(&format!("user-{user}")) == Decision::Seen), "who is in stays in");
+            assert!(
+                (0..100).all(|user| b.decide(&format!("user-{user}")) == Decision::Seen),
+                "an active user is still admitted"
+            );
         }
     }
     assert!(came <= 105, "{came} came in beside the 100 who were");

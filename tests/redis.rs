@@ -227,7 +227,7 @@ fn an_override_survives_the_restart_of_the_server_it_was_set_on_and_ends_by_itse
     let in_force = |server: &Server| (server.status()["override"]["by"] == "ann").then_some(());
     assert_eq!(put(&servers[0], "10m"), 200);
     servers.iter().for_each(|server| wait_for("the override", || in_force(server)));
-    assert!(servers[1].logged().contains("another server was told to set the override"), "{}", servers[1].logged());
+    assert!(servers[1].logged().contains("an override set on another server is in force"), "{}", servers[1].logged());
     servers[0].process.signal("-KILL");
     servers[0].process.wait();
     servers[0] = serve(&state, &redis.url(), "1000", &USUAL);

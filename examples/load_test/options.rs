@@ -33,7 +33,7 @@ pub struct Options {
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N")]
     pub servers: u32,
 
-    /// X: the most active users.
+    /// X: the limit of active users.
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(10..=100_000), value_name = "X")]
     pub max_active_users: u64,
 

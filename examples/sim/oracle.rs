@@ -29,7 +29,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 pub const INVARIANTS: [(u8, &str); 7] = [
-    (1, "who is in stays in"),
+    (1, "an active user is still admitted"),
     (2, "a rejection leaves no trace"),
     (4, "memory is constant"),
     (6, "blindness is not evidence"),

@@ -29,7 +29,7 @@ use std::time::Duration;
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Admission {
-    /// X: the most active users. There is no default: only a measurement of the backend can tell. A configuration with limits of
+    /// X: the limit of active users. There is no default: only a measurement of the backend can tell. A configuration with limits of
     /// all requests may leave it out: then it limits, and admits everybody.
     #[serde(deserialize_with = "whole_if_any")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "20000")))]

@@ -84,7 +84,7 @@ impl From<Config> for Builder {
 
 /// `[admission]`
 impl Builder {
-    /// X: the most active users.
+    /// X: the limit of active users.
     pub fn max_active_users(mut self, max_active_users: u64) -> Self {
         self.config.admission.max_active_users = Some(max_active_users);
         self

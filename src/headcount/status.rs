@@ -405,7 +405,7 @@ pub struct RingStatus {
     pub false_positive_ratio: f64,
     /// Of all filters.
     pub memory_bytes: usize,
-    /// Refreshes that wait for the worker.
+    /// Refreshes waiting for the worker.
     pub queue_length: usize,
     /// Refreshes that were made in place because the queue was full.
     pub queue_full: u64,

@@ -524,16 +524,16 @@ fn an_outage_is_told_once_and_again_when_its_reason_changes() {
         (Some(&away), looks as fn(&Request) -> bool, "has not answered yet"),
         (Some(&away), looks, ""),
         (Some(&other), looks, "has not answered yet"),
-        (Some(&away), publishes, "not written to"),
+        (Some(&away), publishes, "could not be written to"),
         (Some(&away), publishes, ""),
-        (Some(&other), publishes, "not written to"),
+        (Some(&other), publishes, "could not be written to"),
         (None, looks, ""),
-        (Some(&away), looks, "the store is away"),
+        (Some(&away), looks, "the store is unavailable"),
         (Some(&away), looks, ""),
-        (Some(&other), looks, "the store is away"),
+        (Some(&other), looks, "the store is unavailable"),
         (None, looks, "the store is back"),
         (None, looks, ""),
-        (Some(&other), looks, "the store is away"),
+        (Some(&other), looks, "the store is unavailable"),
     ] {
         let lines = told(error, failing);
         assert!(if said.is_empty() { lines.is_empty() } else { lines.contains(said) }, "{error:?}: {lines:?}");

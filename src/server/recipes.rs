@@ -119,7 +119,7 @@ mod tests {
         let failures = number_after(" fall ", text);
         assert!(failures >= 3, "{failures} late answers open the door");
         let (every, failures) = (times_after(" inter", text)[0], u32::try_from(failures).unwrap());
-        let says = format!("know within {} s that headcount is gone", (every * 2 * failures).as_secs_f64());
+        let says = format!("detect within {} s that headcount is gone", (every * 2 * failures).as_secs_f64());
         assert!(text.contains(&says), "{says}");
     }
 }

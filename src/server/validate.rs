@@ -294,7 +294,7 @@ async fn read_beside(store: &RedisStore, settings: &Settings, generation: u64) -
         .in_namespace(store.namespace());
     let ask = async |request| store.exchange(&identity, request, PATIENCE).await.map_err(|error| error.to_string());
     let Reply::LookedBeside(looked) = ask(Request::LookBeside { generation, slots: slots.clone() }).await? else {
-        return Err("an answer to another question".into());
+        return Err("the answer does not match the request".into());
     };
     let mut found = slots.into_iter().zip(looked.minutes).filter_map(|(slot, entry)| Some((slot, entry?.bytes)));
     let (slot, bytes) = found.next().ok_or("no minute of theirs is there")?;
@@ -302,7 +302,7 @@ async fn read_beside(store: &RedisStore, settings: &Settings, generation: u64) -
         return Err(format!("their filters of {bytes} bytes are too large"));
     }
     let Reply::Fetched(stored) = ask(Request::FetchBeside { generation, slots: vec![slot] }).await? else {
-        return Err("an answer to another question".into());
+        return Err("the answer does not match the request".into());
     };
     let value = stored.first().ok_or("no minute of theirs is there")?;
     let decoded = codec.decode_beside(generation, slot, &value.value).map_err(|error| error.to_string())?;
