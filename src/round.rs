@@ -989,7 +989,7 @@ impl Round {
                 tracing::error!(class, %reason, "the store has not answered yet, so this server does not know the active users");
             }
             _ => {
-                tracing::error!(class, %reason, "the store is unavailable; decisions continue with what this server knows")
+                tracing::error!(class, %reason, "the store is unavailable; decisions continue with what this server knows");
             }
         }
         self.last_logged = Some(error.clone());

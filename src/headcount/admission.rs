@@ -1,9 +1,9 @@
-//! The answers.
+//! The answers of the controller: [`Admission`], its reasons, and the [`Decision`] that is counted.
 
 use serde::Serialize;
 use std::time::Duration;
 
-/// The answer to one request. A refusal is an answer, not an error.
+/// The answer to one request. A rejection is an answer, not an error.
 ///
 /// ```
 /// use headcount::{Admission, Headcount};
@@ -20,16 +20,17 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Admission {
-    /// Let it through.
+    /// The request may proceed.
     Admitted(Admitted),
-    /// Turn it away.
+    /// The request must not proceed.
     Rejected {
-        /// When to try again: whole seconds, spread so that the rejected do not return together.
+        /// How long to wait before the next attempt: whole seconds, spread so that rejected clients do not return
+        /// together.
         retry_after: Duration,
     },
 }
 
-/// Why a request was admitted.
+/// The reason why a request was admitted.
 ///
 /// ```
 /// use headcount::{Admission, Admitted, Headcount};
@@ -41,21 +42,22 @@ pub enum Admission {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admitted {
-    /// Its token was seen in the window.
+    /// The token was seen within the window.
     Seen,
-    /// There was room; the token is recorded.
+    /// There was room. The token is recorded.
     Newcomer,
-    /// This server cannot yet tell who is in, and its budget for that is not used up; the token is recorded.
+    /// This server cannot yet tell newcomers from active users, and its budget for that is not used up. The token is
+    /// recorded.
     Warming,
-    /// Nothing was decided: an exempt path, a preflight, `enforcement = "off"`.
+    /// No decision was needed: an exempt path, a preflight request, or `enforcement = "off"`.
     Exempt,
-    /// It carries no token.
+    /// The request carries no token.
     Missing,
-    /// It would have been rejected, and nothing is enforced.
+    /// The request would have been rejected if rejections were enforced.
     ShadowRejected,
 }
 
-/// What was decided, for headers, counters and metrics.
+/// The decision about a request, for headers, counters and metrics.
 ///
 /// ```
 /// use headcount::{Decision, Headcount};
@@ -67,7 +69,7 @@ pub enum Admitted {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // The variants are those of `Admitted`, and the refusals.
+#[allow(missing_docs)] // The variants are those of `Admitted`, and the rejections.
 pub enum Decision {
     Seen,
     Newcomer,
@@ -77,14 +79,14 @@ pub enum Decision {
     Exempt,
     Missing,
     Warming,
-    /// A limiter refused it.
+    /// A limiter refused the request.
     Limited,
-    /// Its token cannot be used; see [`InvalidToken`](crate::InvalidToken).
+    /// The token is unusable; see [`InvalidToken`](crate::InvalidToken).
     Invalid,
 }
 
 impl Decision {
-    /// Every decision, in the order in which they are counted.
+    /// All decisions, in the order in which they are counted.
     pub const ALL: [Self; 9] = [
         Self::Seen,
         Self::Newcomer,
@@ -97,7 +99,7 @@ impl Decision {
         Self::Invalid,
     ];
 
-    /// The word in `X-Headcount-Decision` and in the label `decision`.
+    /// Returns the value of the header `X-Headcount-Decision` and of the metric label `decision`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Seen => "seen",
@@ -114,12 +116,12 @@ impl Decision {
 }
 
 impl Admission {
-    /// Whether to let the request through.
+    /// Returns whether the request may proceed.
     pub fn is_admitted(&self) -> bool {
         matches!(self, Self::Admitted(_))
     }
 
-    /// What was decided.
+    /// Returns the decision to count.
     pub fn decision(&self) -> Decision {
         match self {
             Self::Admitted(admitted) => admitted.decision(),
@@ -129,7 +131,7 @@ impl Admission {
 }
 
 impl Admitted {
-    /// What was decided.
+    /// Returns the decision to count.
     #[inline]
     pub fn decision(self) -> Decision {
         match self {

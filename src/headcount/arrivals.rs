@@ -1,23 +1,23 @@
-//! Who comes, told to the worker for what other Xs would have done; see [`what_if`](crate::what_if).
+//! Sends the visits of sampled users to the worker, which simulates other values of X; see [`what_if`](crate::what_if).
 
 use super::{Admission, AdmitOptions, Admitted, Record, Shared};
 use crate::fingerprint::Fingerprint;
 use crate::threads::Sender;
 use crate::what_if::Sample;
 
-/// The way of the sample's visits to the worker, while nothing is enforced.
+/// The channel of sampled visits to the worker. It exists in shadow mode only.
 pub(super) struct Arrivals {
     pub(super) sample: Sample,
-    /// A user, and whether the house has them in.
+    /// A user, and whether the user is active under the configured X.
     pub(super) sender: Sender<(Fingerprint, bool)>,
 }
 
 impl Shared {
-    /// Notes what was decided about a user.
+    /// Records the decision about a user as a visit.
     pub(super) fn note_decision(&self, fingerprint: Fingerprint, admission: Admission, options: AdmitOptions<'_>) {
         let is_in = match admission {
             Admission::Admitted(Admitted::Seen) => true,
-            // Whether the others come in, whoever asked has yet to say.
+            // The caller decides later whether this newcomer stays.
             Admission::Admitted(Admitted::Newcomer | Admitted::Warming) if options.record != Record::Now => {
                 return;
             }
@@ -30,12 +30,12 @@ impl Shared {
         }
     }
 
-    /// Notes that a user came, and whether the house has them in.
+    /// Records the visit of a user, and whether the user is active under the configured X.
     pub(super) fn note_visit(&self, fingerprint: Fingerprint, is_in: bool) {
         if let Some(visits) = &self.visits
             && visits.sample.holds(fingerprint)
         {
-            // One that is lost in a rush is one of many.
+            // If the channel is full, one visit of many is lost.
             let _ = visits.sender.try_send((fingerprint, is_in));
         }
     }

@@ -1,4 +1,4 @@
-//! How to make a controller. Every key of the configuration file has a method of the same name here.
+//! The builder of a controller: a method for every key of the configuration file.
 
 use super::arrivals::Arrivals;
 use super::history::HistoryRecorder;
@@ -25,10 +25,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Refreshes that can wait for the worker: some 5 ms of a flood. More are made in place.
+/// The capacity of the refresh channel: about 5 ms of a flood. Further refreshes are applied in place.
 const REFRESH_QUEUE: usize = 65_536;
 
-/// Configures a controller; see [`Config`] for the meaning, bounds and default of each value.
+/// Configures a controller. See [`Config`] for the meaning, bounds and default of each value.
 ///
 /// ```
 /// use headcount::{Headcount, config::Enforcement};
@@ -51,7 +51,7 @@ pub struct Builder {
     sharing: Sharing,
 }
 
-/// Why a controller was not made.
+/// The error of [`Builder::build`] and [`Builder::start`].
 ///
 /// ```
 /// use headcount::{BuildError, ConfigError, Headcount};
@@ -69,9 +69,9 @@ pub enum BuildError {
     /// A background task could not be started.
     #[error("the {what} could not be started: {source}")]
     Start {
-        /// Which one.
+        /// The name of the task.
         what: &'static str,
-        /// Why.
+        /// The error of the operating system or runtime.
         source: io::Error,
     },
 }
@@ -84,43 +84,43 @@ impl From<Config> for Builder {
 
 /// `[admission]`
 impl Builder {
-    /// X: the limit of active users.
+    /// Sets X, the largest number of active users.
     pub fn max_active_users(mut self, max_active_users: u64) -> Self {
         self.config.admission.max_active_users = Some(max_active_users);
         self
     }
 
-    /// Throttling ends when fewer than this part of X is active.
+    /// Sets the part of X below which the number of active users must fall to end throttling.
     pub fn resume_ratio(mut self, resume_ratio: f64) -> Self {
         self.config.admission.resume_ratio = resume_ratio;
         self
     }
 
-    /// What happens to seats that become free while throttling.
+    /// Sets what happens to seats that become free while throttling.
     pub fn refill(mut self, refill: Refill) -> Self {
         self.config.admission.refill = refill;
         self
     }
 
-    /// Whether refusals are carried out.
+    /// Sets whether rejections are enforced.
     pub fn enforcement(mut self, enforcement: Enforcement) -> Self {
         self.config.admission.enforcement = enforcement;
         self
     }
 
-    /// When a rejected user is told to come back: whole seconds, uniformly between the two.
+    /// Sets the bounds of the `Retry-After` time of a rejection: whole seconds, uniformly distributed between the two.
     pub fn retry_after(mut self, min: Duration, max: Duration) -> Self {
         self.config.admission.retry_after = RetryAfter { min, max };
         self
     }
 
-    /// What a request without a token is.
+    /// Sets how requests without a token are treated.
     pub fn missing_token(mut self, missing_token: MissingToken) -> Self {
         self.config.admission.missing_token = missing_token;
         self
     }
 
-    /// Paths that are always admitted: exact, or a prefix that ends in `/*`.
+    /// Sets the paths that are always admitted: exact, or a prefix that ends in `/*`.
     pub fn exempt_paths(mut self, paths: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.config.admission.exempt_paths = paths.into_iter().map(Into::into).collect();
         self
@@ -129,7 +129,8 @@ impl Builder {
 
 /// `[[route]]`
 impl Builder {
-    /// What requests of a path (exact, or a prefix that ends in `/*`) are; the first rule that covers a path counts.
+    /// Sets the class of requests to a path (exact, or a prefix that ends in `/*`). The first rule that matches
+    /// applies.
     pub fn route(mut self, path: impl Into<String>, class: RouteClass) -> Self {
         self.config.route.push(Route { path: path.into(), class });
         self
@@ -138,25 +139,25 @@ impl Builder {
 
 /// `[window]`
 impl Builder {
-    /// How long a token is remembered at least.
+    /// Sets the minimum time for which a token is remembered.
     pub fn window(mut self, length: Duration) -> Self {
         self.config.window.length = length;
         self
     }
 
-    /// How many slots the window has.
+    /// Sets the number of slots of the window.
     pub fn slots(mut self, slots: u32) -> Self {
         self.config.window.slots = slots;
         self
     }
 
-    /// Distinct users of the whole window that the filters are sized for.
+    /// Sets the number of distinct users in a window that the filters are sized for.
     pub fn capacity(mut self, capacity: u64) -> Self {
         self.config.window.capacity = Some(capacity);
         self
     }
 
-    /// How likely an unknown token is taken for a known one at `capacity`.
+    /// Sets the probability that an unseen token is taken for a seen one when the filters hold `capacity` users.
     pub fn false_positive_rate(mut self, rate: f64) -> Self {
         self.config.window.false_positive_rate = rate;
         self
@@ -165,77 +166,79 @@ impl Builder {
 
 /// `[token]`
 impl Builder {
-    /// Where the token is looked for: list only what the service authenticates by.
+    /// Sets where the token is read from. List only sources that the service authenticates by.
     pub fn token_sources(mut self, sources: impl IntoIterator<Item = TokenSource>) -> Self {
         self.config.token.from = sources.into_iter().collect();
         self
     }
 
-    /// What a request is whose sources hold tokens that differ.
+    /// Sets how a request is treated whose sources hold different tokens.
     pub fn on_conflict(mut self, on_conflict: OnConflict) -> Self {
         self.config.token.on_conflict = on_conflict;
         self
     }
 
-    /// The fingerprint key, at least 16 bytes; all servers of a fleet share it.
+    /// Sets the fingerprint key, at least 16 bytes. All servers of a fleet share it.
     pub fn secret(mut self, secret: impl Into<String>) -> Self {
         self.config.token.secret = Some(Secret::new(secret));
         self
     }
 
-    /// A file that holds the fingerprint key.
+    /// Sets the file that holds the fingerprint key.
     pub fn secret_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.config.token.secret_file = Some(file.into());
         self
     }
 
-    /// Files of fingerprint keys that were the fleet's before this one: whom its servers of before have let in stays in, and
-    /// passes that such a key has signed hold.
+    /// Sets the files of the fleet's earlier fingerprint keys. Users admitted under such a key stay active, and passes
+    /// signed with it stay valid.
     pub fn earlier_secret_files(mut self, files: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
         self.config.token.earlier_secret_files = files.into_iter().map(Into::into).collect();
         self
     }
 }
 
-/// `[token.jwt]`: tokens are verified, and counted as the user whom they name. Each needs the feature `jwt`.
+/// `[token.jwt]`: tokens are verified, and a user is counted by the claim of the token that names them. All methods
+/// need the feature `jwt`.
 impl Builder {
-    /// Files of keys: PEM public keys, JWKs and sets of them, secrets of at least 32 bytes.
+    /// Sets the key files: PEM public keys, JWKs and JWK Sets, and secrets of at least 32 bytes.
     pub fn jwt_keys(mut self, files: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
         self.jwt().keys = files.into_iter().map(Into::into).collect();
         self
     }
 
-    /// A JWK Set, fetched at the start and every five minutes, if the controller is made by [`Builder::start`].
+    /// Sets the URL of a JWK Set. A controller made by [`Builder::start`] fetches it at the start and every five
+    /// minutes.
     pub fn jwks_url(mut self, url: impl Into<String>) -> Self {
         self.jwt().jwks_url = Some(Secret::new(url));
         self
     }
 
-    /// The claim that names the user.
+    /// Sets the claim that names the user.
     pub fn claim(mut self, claim: impl Into<String>) -> Self {
         self.jwt().claim = claim.into();
         self
     }
 
-    /// Whose tokens are accepted.
+    /// Sets the issuer (`iss`) whose tokens are accepted.
     pub fn issuer(mut self, issuer: impl Into<String>) -> Self {
         self.jwt().issuer = Some(issuer.into());
         self
     }
 
-    /// For whom a token must be, one of these.
+    /// Sets the accepted audiences: a token must name one of them in `aud`.
     pub fn audience(mut self, audience: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.jwt().audience = audience.into_iter().map(Into::into).collect();
         self
     }
 
-    /// What a token is that cannot be verified.
+    /// Sets how a request with an unverifiable token is treated.
     pub fn unverified(mut self, unverified: config::Unverified) -> Self {
         self.jwt().unverified = unverified;
         self
     }
 
-    /// Whether a token must have an end (`exp`); unless told, it must.
+    /// Sets whether a token must have an expiry (`exp`); by default it must.
     pub fn require_exp(mut self, required: bool) -> Self {
         self.jwt().require_exp = required;
         self
@@ -248,13 +251,13 @@ impl Builder {
 
 /// `[pass]`
 impl Builder {
-    /// Has every admission hand out a signed pass, which travels like this.
+    /// Issues a signed pass with every admission, and sets how it is transported.
     pub fn carry(mut self, carrier: PassCarrier) -> Self {
         self.pass().carry = carrier;
         self
     }
 
-    /// Whether a cookie that carries a pass is `Secure`; unless told, where the request came over TLS.
+    /// Sets whether the cookie that carries a pass is `Secure`. By default it is if the request came over TLS.
     pub fn secure(mut self, secure: bool) -> Self {
         self.pass().secure = Some(secure);
         self
@@ -273,19 +276,20 @@ impl Builder {
         self
     }
 
-    /// With `rediss://`: a PEM file of the authority that signed the Redis server's certificate; trusted beside the system's.
+    /// For `rediss://`: sets a PEM file with the certificate of the authority that signed the Redis server's
+    /// certificate. It is trusted in addition to the system's authorities.
     pub fn ca_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.redis().ca_file = Some(file.into());
         self
     }
 
-    /// With `rediss://`: a PEM file of this client's certificate; it needs [`Builder::key_file`], too.
+    /// For `rediss://`: sets the PEM file of the client certificate. Needs [`Builder::key_file`] too.
     pub fn cert_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.redis().cert_file = Some(file.into());
         self
     }
 
-    /// The PEM file of the certificate's private key.
+    /// Sets the PEM file of the client certificate's private key.
     pub fn key_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.redis().key_file = Some(file.into());
         self
@@ -315,7 +319,7 @@ impl Builder {
         self
     }
 
-    /// The snapshot's file, for one server alone; none by default.
+    /// Sets the snapshot file of a server that runs alone; none by default.
     pub fn snapshot_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.config.snapshot.file = Some(file.into());
         self
@@ -327,31 +331,32 @@ impl Builder {
         self
     }
 
-    /// Addresses and networks whose `X-Forwarded-*` and `X-Original-*` headers are believed.
+    /// Sets the addresses and networks whose `X-Forwarded-*` and `X-Original-*` headers are trusted.
     pub fn trusted_proxies(mut self, proxies: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.config.server.trusted_proxies = proxies.into_iter().map(Into::into).collect();
         self
     }
 
-    /// A file that holds the bearer token of `admin_router`.
+    /// Sets the file that holds the bearer token of `admin_router`.
     pub fn token_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.config.admin.token_file = Some(file.into());
         self
     }
 
-    /// Further names under which `admin_router` may be asked.
+    /// Sets further host names under which `admin_router` answers.
     pub fn hosts(mut self, hosts: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.config.admin.hosts = hosts.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Whether `/metrics` answers without the bearer token.
+    /// Sets whether `/metrics` answers without the bearer token.
     pub fn open_metrics(mut self, open: bool) -> Self {
         self.config.admin.open_metrics = open;
         self
     }
 
-    /// Without a bearer token: whether whoever reaches a proxy in front of the admin listener is an operator.
+    /// Sets whether, without a bearer token, requests that come through a proxy in front of the admin listener are
+    /// answered as an operator's.
     pub fn allow_proxied(mut self, allowed: bool) -> Self {
         self.config.admin.allow_proxied = allowed;
         self
@@ -368,33 +373,33 @@ impl Builder {
 
 /// For tests and simulators.
 impl Builder {
-    /// Another clock than the machine's.
+    /// Replaces the machine's clock.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Some(Arc::new(clock));
         self
     }
 
-    /// Where all rng begin; by default they are random. With the same seed, clock and calls, a controller does the
-    /// same.
+    /// Sets the seed of all random number generators; random by default. With the same seed, clock and calls, a
+    /// controller behaves the same.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// How many refreshes can wait for the worker.
+    /// Sets the capacity of the refresh channel.
     #[doc(hidden)]
     pub fn refresh_queue(mut self, length: usize) -> Self {
         self.refresh_queue = Some(length);
         self
     }
 
-    /// Every server hands out the whole room it sees, as the talk's designs did.
+    /// Lets every server hand out all of the room it sees, as the talk's designs did.
     #[doc(hidden)]
     pub fn without_shares(self) -> Self {
         self.sharing(Sharing::None)
     }
 
-    /// How the room is handed out.
+    /// Sets how the room is divided into shares.
     #[doc(hidden)]
     pub fn sharing(mut self, sharing: Sharing) -> Self {
         self.sharing = sharing;
@@ -403,10 +408,10 @@ impl Builder {
 }
 
 impl Builder {
-    /// Makes the controller and its worker, and starts nothing: the caller drives [`Worker::tick`].
+    /// Makes the controller and its worker. Starts nothing: the caller drives [`Worker::tick`].
     ///
     /// # Errors
-    /// [`BuildError::Config`] names the key, what was found and what would do.
+    /// [`BuildError::Config`] names the key, the value found, and what is allowed.
     pub fn build(self) -> Result<(Headcount, Worker), BuildError> {
         let Self { config, clock, seed, refresh_queue, sharing } = self;
         let settings = config.check(fingerprint_key(&config)?)?;
@@ -482,7 +487,7 @@ impl Builder {
     }
 }
 
-/// What other Xs would do is told while nothing is enforced.
+/// Makes the simulation of other values of X, which runs in shadow mode, and the channel of visits that feeds it.
 fn what_ifs(settings: &Settings) -> (Arrivals, (CapacitySim, Receiver<(Fingerprint, bool)>)) {
     let (sender, visits) = bounded(VISITS);
     let houses = CapacitySim::new(settings.limits, settings.slots);
@@ -490,19 +495,19 @@ fn what_ifs(settings: &Settings) -> (Arrivals, (CapacitySim, Receiver<(Fingerpri
     (Arrivals { sample, sender }, (houses, visits))
 }
 
-/// What a server alone knows when it starts.
+/// What a server that runs alone knows when it starts.
 enum Memory {
-    /// Nobody was in: everything is covered.
+    /// There is no snapshot: nobody was active, and every minute is covered.
     Fresh,
-    /// Somebody may have been in, and nobody knows who.
+    /// The snapshot could not be read: users may have been active, and they are unknown.
     Lost,
-    /// The snapshot's minutes.
+    /// The snapshot was read: these are its minutes.
     Kept(Loaded),
 }
 
 impl Memory {
-    /// When the server begins. Where a clock was set back since the snapshot was written, time goes on from the
-    /// snapshot: nobody is locked out.
+    /// Returns the time at which the server starts. If the clock was set back since the snapshot was written, time
+    /// continues from the snapshot, so that its users stay active.
     fn start(&self, wall: Timestamp) -> Timestamp {
         match self {
             Self::Kept(loaded) => wall.max(loaded.at),
@@ -551,7 +556,8 @@ fn open_snapshot(file: PathBuf, codec: &Codec, settings: &Settings) -> Result<(O
     Ok((Some(snapshot), memory))
 }
 
-/// The configured key. One server alone needs none: its key is made once and kept beside the snapshot.
+/// Returns the configured key. A server that runs alone needs none: its key is generated once and kept beside the
+/// snapshot.
 fn fingerprint_key(config: &Config) -> Result<FingerprintKey, ConfigError> {
     if let Some(key) = config.token.fingerprint_key()? {
         return Ok(key);
@@ -579,7 +585,7 @@ fn kept_key(file: &Path) -> io::Result<Vec<u8>> {
                 fs::create_dir_all(directory)?;
             }
             create(file, &random_key())?;
-            // Of two servers that start at once, one was first.
+            // If two servers start at once, both use the key of the one that created the file.
             fs::read(file)
         }
         other => other,

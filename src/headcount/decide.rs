@@ -1,4 +1,5 @@
-//! The decision: what is asked of ring and room, in which order, and what is written down.
+//! The decision about a request: the order in which it consults the ring, passes, limits and the room, and what it
+//! records.
 
 use super::{Admission, Admitted, BESIDE, Decision, HOLDING, HeldSeat, SHUT, Shared, State};
 use crate::bloom::Probe;
@@ -12,41 +13,42 @@ use crate::threads::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a decision leaves behind, and who is asked.
+/// The options of a decision: what it records and counts, and which further checks it makes.
 #[derive(Clone, Copy)]
 pub(crate) struct AdmitOptions<'r> {
-    /// Who is in is renewed.
+    /// Whether an active user is renewed.
     pub(crate) renews: bool,
     pub(crate) record: Record,
-    /// What is shown for a pass.
+    /// The pass that came with the request.
     pub(crate) pass: Option<&'r [u8]>,
-    /// Asked about a newcomer before a seat is taken.
+    /// A limit that a newcomer must pass before a seat is taken.
     pub(crate) newcomer_limit: Option<&'r dyn NewcomerLimit>,
-    /// An admission is counted. If not, whoever asks counts what becomes of it.
+    /// Whether an admission is counted. If not, the caller counts the outcome.
     pub(crate) counts: bool,
 }
 
-/// Who is asked about newcomers; who is refused hears after how long to come back.
+/// A limit of newcomers. A refusal returns the time to wait.
 pub(crate) trait NewcomerLimit {
-    /// Before the lock is taken: a crowd that would be refused must not queue for it.
+    /// Checks the limit before the write lock is taken, so that a crowd that would be refused does not queue for the
+    /// lock.
     fn precheck(&self) -> Result<(), Duration>;
-    /// When there is a seat, under the lock: must not wait.
+    /// Charges the limit when there is a seat. Runs under the write lock, so it must not wait.
     fn charge(&self) -> Result<(), Duration>;
 }
 
-/// What becomes of a newcomer who is admitted.
+/// When an admitted newcomer is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// In, before the answer leaves.
+    /// Recorded before the answer is returned.
     Now,
-    /// A seat is held until it is known whether they stay.
+    /// A seat is held until it is known whether the newcomer stays.
     OnSuccess,
-    /// Answered, and forgotten.
+    /// Never recorded.
     Never,
 }
 
 impl AdmitOptions<'_> {
-    /// Those of [`Headcount::admit`](super::Headcount::admit).
+    /// The options of [`Headcount::admit`](super::Headcount::admit).
     pub(crate) const ADMIT: Self =
         Self { renews: true, record: Record::Now, pass: None, newcomer_limit: None, counts: true };
 }
@@ -85,7 +87,7 @@ impl Shared {
         admission
     }
 
-    // Never inlined: the way that most requests take would keep in memory what only this one needs.
+    // Never inlined: the fast path would otherwise keep on its stack what only this path needs.
     #[inline(never)]
     fn admit_from_the_ring(&self, fingerprint: Fingerprint, token: &[u8]) -> Admission {
         if self.refresh(fingerprint) || self.move_in(fingerprint, token) {
@@ -95,7 +97,8 @@ impl Shared {
         }
     }
 
-    /// Decides on other options than [`admit`](Self::admit). Returns the newcomer's seat, if one is held.
+    /// Decides with the given options; [`admit`](Self::admit) has fixed ones. Returns the newcomer's seat, if one is
+    /// held.
     pub(super) fn decide(self: &Arc<Self>, token: &[u8], options: AdmitOptions<'_>) -> (Admission, Option<HeldSeat>) {
         if self.settings.enforcement == Enforcement::Off {
             return (self.granted(Admitted::Exempt, options), None);
@@ -179,13 +182,14 @@ impl Shared {
         seen
     }
 
-    /// Has a fingerprint that was seen recorded in the current minute. Returns whether it was seen.
+    /// Records a seen fingerprint in the current minute, through the worker. Returns whether it was seen.
     pub(super) fn refresh(&self, fingerprint: Fingerprint) -> bool {
         let state = self.state.read();
         match state.ring.membership(fingerprint) {
             Membership::Current => true,
             Membership::Older => {
-                // Sent while the lock is held: a turn, which empties the channel under the write lock, cannot miss it.
+                // Sent while the read lock is held: a turn empties the channel under the write lock, so it cannot miss
+                // this refresh.
                 if !self.send_refresh(fingerprint) {
                     drop(state);
                     self.refresh_in_place(fingerprint);
@@ -196,7 +200,7 @@ impl Shared {
         }
     }
 
-    /// Whether another generation remembers a token that is unseen here.
+    /// Returns whether another generation remembers a token that is unseen here.
     fn is_beside(&self, fingerprint: Fingerprint, token: &[u8]) -> bool {
         let keys = &self.settings.earlier_keys;
         self.gate.load(Relaxed) & BESIDE != 0
@@ -207,7 +211,7 @@ impl Shared {
     fn move_in(&self, fingerprint: Fingerprint, token: &[u8]) -> bool {
         let is_beside = self.is_beside(fingerprint, token);
         if is_beside {
-            // In place: the other generation may be forgotten before the worker comes.
+            // Recorded in place, because the other generation may be dropped before the worker applies a refresh.
             self.change(|state| {
                 state.ring.record(fingerprint);
                 state.beside.moved();
@@ -229,13 +233,13 @@ impl Shared {
         self.write().ring.record(fingerprint);
     }
 
-    /// Whoever is admitted is recorded, or has a seat held.
+    /// Decides about a newcomer. An admitted newcomer is recorded, or gets a held seat.
     fn newcomer(&self, fingerprint: Fingerprint, options: AdmitOptions<'_>) -> Admission {
-        // A crowd outside a full house must not queue for the write lock.
+        // Decided without the write lock: a crowd must not queue for the lock when there is no room.
         if self.is_shut_for(fingerprint) {
             return self.rejected(fingerprint.0, options);
         }
-        // Whose seat is held was asked about before.
+        // The newcomer limit was already checked when the seat was held.
         if let Some(limit) = options.newcomer_limit
             && !self.holds_seat_of(fingerprint)
             && let Err(retry_after) = limit.precheck()
@@ -274,11 +278,11 @@ impl Shared {
         self.granted(admitted, options)
     }
 
-    /// The room's answer to a newcomer. After a pause the first request may come before the worker's first tick, and seats
-    /// that this server held have gone to others.
+    /// Returns the room's answer to a newcomer. After a pause of the process, the first request may come before the
+    /// worker's first tick; by then the seats of this server's share have gone to other servers.
     fn seat_now(&self, state: &mut State) -> Seat {
         if state.room.link() != FleetLink::Alone && self.has_slept() {
-            // Once: the worker does the rest.
+            // Only the first request does this; the worker does the rest.
             self.note_tick();
             self.pauses.fetch_add(1, Relaxed);
             let current = state.ring.current();
@@ -288,7 +292,7 @@ impl Shared {
         state.seat()
     }
 
-    /// Whether a newcomer would be rejected; whose seat is held would not.
+    /// Returns whether a newcomer would be rejected. A newcomer with a held seat would not.
     fn is_shut_for(&self, fingerprint: Fingerprint) -> bool {
         self.gate.load(Relaxed) & SHUT != 0 && !self.holds_seat_of(fingerprint)
     }
@@ -297,7 +301,7 @@ impl Shared {
         self.gate.load(Relaxed) & HOLDING != 0 && self.state.read().room.holds_seat_of(fingerprint)
     }
 
-    /// A newcomer of whom nothing is kept.
+    /// Decides about a newcomer without recording anything.
     fn look(&self, fingerprint: Fingerprint, options: AdmitOptions<'_>) -> Admission {
         let state = self.state.read();
         let has_seat = state.room.holds_seat_of(fingerprint);
@@ -331,7 +335,8 @@ impl Shared {
         }
     }
 
-    /// Of somebody whose token no key can verify yet: they may be in, or anybody.
+    /// Decides about a request whose token cannot be verified yet, because its key is unknown. Its user may be active
+    /// or not.
     #[cfg(feature = "tower")]
     pub(super) fn unverifiable(&self, options: AdmitOptions<'_>) -> Admission {
         if self.state.read().room.lets_unknown_pass() {
@@ -368,10 +373,10 @@ impl Shared {
         Admission::Rejected { retry_after: self.retry_after(salt, count) }
     }
 
-    /// How long somebody is asked to wait: spread, so that those who are refused together do not come back together.
+    /// Returns the time to wait after a refusal, spread so that clients refused together do not return together.
     pub(super) fn retry_after(&self, salt: u64, count: u64) -> Duration {
         let RetryAfter { min, max } = self.settings.retry_after;
-        // Whole seconds, none of them too soon.
+        // Rounded up to whole seconds, so that no wait is below the minimum.
         let soonest = min.as_secs() + u64::from(min.subsec_nanos() > 0);
         let mut rng = fastrand::Rng::with_seed(self.seed ^ salt ^ count.rotate_left(32));
         Duration::from_secs(rng.u64(soonest..=max.as_secs().max(soonest)))

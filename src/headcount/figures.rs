@@ -1,49 +1,51 @@
-//! What is counted beside the decisions.
+//! The counters beside those of the decisions: rounds, store failures, and histograms of durations.
 
 use crate::ring::codec::DecodeError;
 use crate::sharded::ShardedCounters;
 use crate::store_error::{ErrorClass, StoreError};
 use std::time::Duration;
 
-/// Why stored values are refused, as metrics say it: filters by [`DecodeError::REASONS`], and overrides.
+/// The reasons for which stored values are refused, as metric labels: [`DecodeError::REASONS`] for filters, then
+/// overrides.
 pub(crate) const CORRUPT_REASONS: [&str; CORRUPT_OVERRIDE + 1] = {
     let [length, magic, shape, generation, slot, mac, payload, saturated] = DecodeError::REASONS;
     [length, magic, shape, generation, slot, mac, payload, saturated, "override"]
 };
 
-/// The place of overrides among [`CORRUPT_REASONS`].
+/// The index of overrides in [`CORRUPT_REASONS`].
 pub(crate) const CORRUPT_OVERRIDE: usize = DecodeError::REASONS.len();
 
-/// How rounds went; written by rounds, read by status and metrics.
+/// The statistics of the rounds. The rounds write them; status and metrics read them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SyncFigures {
-    /// What the store calls itself.
+    /// The name of the store.
     pub(crate) store: Option<&'static str>,
     pub(crate) rounds: u64,
     pub(crate) conflicts: u64,
     pub(crate) conflicts_in_a_row: u64,
     pub(crate) failures: u64,
-    /// By [`crate::round::Outcome`].
+    /// Indexed by [`crate::round::Outcome`].
     pub(crate) outcomes: [u64; 4],
-    /// By [`CORRUPT_REASONS`].
+    /// Indexed by [`CORRUPT_REASONS`].
     pub(crate) corrupt: [u64; CORRUPT_REASONS.len()],
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
     pub(crate) nodes: u64,
-    /// While somebody watches: the servers of the fleet, and how long ago each had looked at this one's last look.
+    /// While an admin page is open: the servers of the fleet, and the time between the last look of each and that of
+    /// this server.
     pub(crate) named: Vec<(String, Duration)>,
     pub(crate) foreign_generation: bool,
-    /// Why the store refuses writes although it answers reads.
+    /// The reason why the store refuses writes although it answers reads.
     pub(crate) write_refused: Option<StoreError>,
-    /// By [`ErrorClass`].
+    /// Indexed by [`ErrorClass`].
     pub(crate) errors: [u64; ErrorClass::ALL.len()],
-    /// The last of them, and when it came, in monotonic time.
+    /// The last failure, and its monotonic time.
     pub(crate) last_error: Option<(StoreError, Duration)>,
-    /// How many connections to the store were made.
+    /// The number of connections made to the store.
     pub(crate) connections: u64,
-    /// Monotonic time of the last successful look.
+    /// The monotonic time of the last successful look.
     pub(crate) last_success: Option<Duration>,
-    /// Record per second that arrive from elsewhere, lately.
+    /// The recent rate of newcomers on other servers, per second.
     pub(crate) foreign_newcomers_per_second: f64,
 }
 
@@ -55,7 +57,7 @@ impl SyncFigures {
     }
 }
 
-/// A database that holds limits.
+/// A database that stores limiter states.
 #[cfg(feature = "server")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LimitDatabase {
@@ -65,10 +67,10 @@ pub(crate) enum LimitDatabase {
 
 #[cfg(feature = "server")]
 impl LimitDatabase {
-    /// In the order of their figures.
+    /// All databases, in the order of their counters.
     pub(crate) const ALL: [Self; 2] = [Self::Postgres, Self::Mysql];
 
-    /// Its section in the configuration, and its name in metrics.
+    /// Returns the name of its configuration section, which is also its name in metrics.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
@@ -84,9 +86,9 @@ impl std::fmt::Display for LimitDatabase {
     }
 }
 
-/// Durations in buckets of doubling width, counted without a lock.
+/// A histogram of durations in buckets of doubling width, counted without a lock.
 pub(crate) struct Histogram {
-    /// Bucket b holds what is below 2^b · 64 ns and not in a lower bucket.
+    /// Bucket b counts durations below 2^b · 64 ns that belong to no lower bucket.
     buckets: ShardedCounters<{ Self::BUCKETS }>,
 }
 
@@ -103,12 +105,12 @@ impl Histogram {
         self.buckets.count(bucket.min(Self::BUCKETS - 1));
     }
 
-    /// How many were counted in each bucket.
+    /// Returns the count of each bucket.
     pub(crate) fn counts(&self) -> [u64; Self::BUCKETS] {
         self.buckets.totals()
     }
 
-    /// The upper end of a bucket.
+    /// Returns the upper bound of a bucket.
     pub(crate) fn upper_end(bucket: usize) -> Duration {
         Duration::from_nanos(64 << bucket)
     }

@@ -1,18 +1,18 @@
-//! What was: the window at the grain of its minutes, and a day at a coarser one, in memory that never grows.
-//! Pure: what is noted brings its time along.
+//! The history of a controller: one sample per minute for the window, and coarser samples for a day, in bounded memory.
+//! Pure: every recorded moment carries its time.
 
 use crate::time::{Slot, Timestamp};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How far back it goes.
+/// The length of the history.
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// The grain beyond the window, unless minutes are longer.
+/// The grain of samples beyond the window, unless slots are longer.
 const COARSE: Duration = Duration::from_secs(300);
 
-/// Some time of a controller; the JSON of `GET /api/v1/history`.
+/// A period of a controller's history; the JSON of `GET /api/v1/history`.
 ///
 /// ```
 /// use headcount::Headcount;
@@ -33,13 +33,13 @@ const COARSE: Duration = Duration::from_secs(300);
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct History {
-    /// How long each sample lasts; the last one is not over.
+    /// The length of each sample; the last one is still in progress.
     pub grain_seconds: f64,
-    /// Oldest first. Where the process did not run, there is none.
+    /// The samples, oldest first. There is none for times when the process did not run.
     pub samples: Vec<Sample>,
 }
 
-/// What happened in one stretch of time.
+/// The figures of one period of time.
 ///
 /// ```
 /// use headcount::Headcount;
@@ -58,29 +58,29 @@ pub struct History {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Sample {
-    /// When it began.
+    /// The start of the sample.
     pub from: Timestamp,
-    /// How long this server noted it: less than the grain at the start, and now.
+    /// The recorded part of the sample: less than the grain for the first one, and for the one in progress.
     pub seconds: f64,
-    /// E at its end.
+    /// E at the end of the sample.
     pub active_users: u64,
     /// The lower end of its 95 % interval.
     pub low: u64,
     /// The upper end of its 95 % interval.
     pub high: u64,
-    /// X at its end.
+    /// X at the end of the sample.
     pub max_active_users: u64,
-    /// The part of the time in which newcomers were turned away, 0 to 1.
+    /// The part of the time spent throttling, 0 to 1.
     pub throttling: f64,
     /// Checks of this server that were admitted, newcomers included.
     pub admitted: u64,
-    /// Record whom this server let in.
+    /// Newcomers admitted by this server.
     pub newcomers: u64,
-    /// Checks that this server rejected, or would have.
+    /// Checks that this server rejected, or would have rejected if it enforced rejections.
     pub rejected: u64,
 }
 
-/// A moment, as it is noted.
+/// The figures of a controller at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
     pub(crate) at: Timestamp,
@@ -89,11 +89,11 @@ pub(crate) struct Moment {
     pub(crate) high: u64,
     pub(crate) max_active_users: u64,
     pub(crate) is_throttling: bool,
-    /// Since the start.
+    /// Counts since the start.
     pub(crate) counts: Counts,
 }
 
-/// What was counted.
+/// Counts of decisions.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) admitted: u64,
@@ -101,28 +101,28 @@ pub(crate) struct Counts {
     pub(crate) rejected: u64,
 }
 
-/// Both grains.
+/// Records moments into samples of two grains.
 #[derive(Debug)]
 pub(crate) struct HistoryRecorder {
     window: Duration,
     fine: Track,
     coarse: Track,
-    /// The moment before.
+    /// The time and the counts of the previous moment.
     last: Option<(Timestamp, Counts)>,
 }
 
-/// Samples of one grain.
+/// The samples of one grain.
 #[derive(Debug)]
 struct Track {
     grain: Duration,
     most: usize,
     over: VecDeque<Sample>,
-    /// The one that is not over, and how many moments it was made of, and how many of them were throttling.
+    /// The sample in progress, with the number of its moments and of those that were throttling.
     open: Option<(Slot, Sample, [u32; 2])>,
 }
 
 impl HistoryRecorder {
-    /// For a window of so many slots.
+    /// Makes a recorder for a window of `slots` slots.
     pub(crate) fn new(slots: usize, slot_length: Duration) -> Self {
         let coarse = COARSE.max(slot_length);
         let in_a_day = DAY.as_micros().div_ceil(coarse.as_micros().max(1));
@@ -134,7 +134,7 @@ impl HistoryRecorder {
         }
     }
 
-    /// Adds a moment to what is under way.
+    /// Adds a moment to the samples in progress.
     pub(crate) fn note(&mut self, moment: Moment) {
         let (before, counted) = self.last.unwrap_or((moment.at, Counts::default()));
         let (since, lasted) = (moment.counts.since(counted), moment.at.since(before));
@@ -143,12 +143,13 @@ impl HistoryRecorder {
         self.coarse.note(moment, since, lasted);
     }
 
-    /// What was since so long before `now`: at the grain of minutes, if the window is that long.
+    /// Returns the history of the time `lasting` before `now`, with one sample per minute if the window is at least
+    /// that long.
     pub(crate) fn history(&self, now: Timestamp, lasting: Duration) -> History {
         let track = if lasting <= self.window { &self.fine } else { &self.coarse };
         let open = track.open.as_ref().map(|(_, sample, _)| *sample);
         let samples = track.over.iter().copied().chain(open);
-        // Those that ended in this time.
+        // Keeps the samples that ended in this time.
         let recent = |sample: &Sample| now.since(sample.from.plus(track.grain)) < lasting;
         History { grain_seconds: track.grain.as_secs_f64(), samples: samples.filter(recent).collect() }
     }
@@ -161,7 +162,7 @@ impl Track {
 
     fn note(&mut self, moment: Moment, counts: Counts, lasted: Duration) {
         let slot = Slot::at(moment.at, self.grain);
-        // The fleet's clock may have corrected ours: what was noted in a time that has not come yet is not to be kept open.
+        // The fleet's clock may have been set back: drop the samples that lie in the future.
         self.open.take_if(|(open, ..)| *open > slot);
         while self.over.back().is_some_and(|sample| sample.from > moment.at) {
             self.over.pop_back();
@@ -180,7 +181,7 @@ impl Track {
         *throttling = throttling.saturating_add(u32::from(moment.is_throttling));
         *sample = Sample {
             from: sample.from,
-            // Not what passed before it began.
+            // Leaves out the time before the sample began.
             seconds: sample.seconds + lasted.min(moment.at.since(sample.from)).as_secs_f64(),
             active_users: moment.active_users,
             low: moment.low,
@@ -281,7 +282,7 @@ mod tests {
         let from: Vec<_> = recorder.history(moment(910, 0, false).at, 30 * MINUTE).samples;
         assert_eq!(from.len(), 2);
         assert_eq!(from[1].from, moment(900, 0, false).at);
-        // A minute later only what is younger than that is asked for.
+        // A minute later, only the last minute is asked for.
         assert_eq!(recorder.history(moment(960, 0, false).at, MINUTE).samples.len(), 1);
     }
 }

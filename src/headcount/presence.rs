@@ -1,4 +1,4 @@
-//! Users who are here without asking: whoever has a WebSocket or a stream open is renewed each minute.
+//! Users with an open connection: everybody with an open WebSocket or stream is renewed each minute.
 
 use super::{Headcount, Shared};
 use crate::config::Enforcement;
@@ -6,17 +6,18 @@ use crate::fingerprint::Fingerprint;
 use slab::Slab;
 use std::sync::Arc;
 
-/// Who is renewed under one hold of the lock on their list.
+/// The number of users copied from the list under one hold of its lock.
 const BATCH: usize = 256;
 
-/// Everybody who is present, one entry for each [`Presence`].
+/// The list of users who are present, with one entry for each [`Presence`].
 pub(crate) type Presences = Slab<Fingerprint>;
 
-/// As long as this lives, its user is renewed each minute as if they had sent a request; who is not in is not let in by it.
+/// Renews its user each minute, as a request would, for as long as it lives. It does not admit a user who is not
+/// active.
 ///
-/// The [layer](crate::layer) keeps one for each streamed answer. Into the extensions of every request that asks for an upgrade
-/// it puts an `Arc<Presence>`, for the handler to keep with the WebSocket; where there is nobody to renew, one that renews
-/// nobody.
+/// The [layer](crate::layer) keeps one for each streamed response. It also puts an `Arc<Presence>` into the extensions
+/// of every request that asks for an upgrade, for the handler to keep with the WebSocket. If there is no user to renew,
+/// that presence renews nobody.
 ///
 /// ```
 /// use axum::extract::{Extension, WebSocketUpgrade, ws::WebSocket};
@@ -35,12 +36,13 @@ pub(crate) type Presences = Slab<Fingerprint>;
 #[must_use = "dropping it ends the presence"]
 pub struct Presence {
     shared: Arc<Shared>,
-    /// `None`: nobody is renewed.
+    /// The place in the list; `None` renews nobody.
     place: Option<usize>,
 }
 
 impl Headcount {
-    /// Keeps a user in for as long as the answer lives. A list entry of a few bytes; nothing is decided or recorded now.
+    /// Keeps a user active for as long as the returned value lives. This adds a list entry of a few bytes; it decides
+    /// and records nothing.
     ///
     /// ```
     /// # let (headcount, mut worker) = headcount::Headcount::builder().max_active_users(10).build()?;
@@ -59,7 +61,7 @@ impl Headcount {
         Presence { shared: Arc::clone(&self.shared), place: Some(place) }
     }
 
-    /// The presence of nobody.
+    /// Makes a presence that renews nobody.
     pub(crate) fn nobody_present(&self) -> Presence {
         Presence { shared: Arc::clone(&self.shared), place: None }
     }
@@ -80,8 +82,8 @@ impl std::fmt::Debug for Presence {
 }
 
 impl Shared {
-    /// Renews everybody who is present, and calls `rest` after each batch. Nobody who connects meanwhile waits for more than
-    /// one.
+    /// Renews every user who is present, and calls `rest` after each batch. A user who connects meanwhile waits for one
+    /// batch at most.
     pub(super) fn renew_presences(&self, mut rest: impl FnMut()) {
         if self.settings.enforcement == Enforcement::Off {
             return;

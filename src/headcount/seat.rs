@@ -1,14 +1,16 @@
-//! A seat that is kept for a newcomer of whom it is not yet known whether they stay.
+//! Seats reserved for newcomers until it is known whether they stay.
 
 use super::Shared;
 use crate::fingerprint::Fingerprint;
 use crate::ring::Membership;
 use std::sync::Arc;
 
-/// The seat of a newcomer who is on the way in: counted against the room, and recorded nowhere. Dropping it gives it back.
+/// The reserved seat of a newcomer whose request is in progress. It counts against the room, and the newcomer is not
+/// recorded yet. Dropping it releases the seat.
 ///
-/// The [layer](crate::layer) holds one while the service answers, so that a login that fails makes nobody an active user.
-/// Until it is [taken](Self::take), further requests of the same newcomer are a newcomer's, and share the seat.
+/// The [layer](crate::layer) holds one while the service answers, so that a failed login creates no active user. Until
+/// the seat is [taken](Self::take), further requests of the same newcomer still count as a newcomer's, and share the
+/// seat.
 ///
 /// ```
 /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(1).build()?;
@@ -32,7 +34,7 @@ impl HeldSeat {
         Self { shared, fingerprint, is_taken: false }
     }
 
-    /// The newcomer stays: recorded before this returns.
+    /// Takes the seat: the newcomer is recorded before this returns.
     pub fn take(mut self) {
         self.is_taken = true;
         self.shared.change(|state| {
@@ -41,7 +43,7 @@ impl HeldSeat {
                 state.room.take_seat();
                 state.ring.record_newcomer(self.fingerprint);
             } else {
-                // Another request of the same newcomer was quicker.
+                // Another request of the same newcomer has taken a seat already.
                 state.ring.record(self.fingerprint);
             }
         });

@@ -1,4 +1,4 @@
-//! Everything a person asks of a running controller, at one moment.
+//! The status of a running controller at one moment: every figure that operators see.
 
 use super::history::{Counts, History, Moment};
 use super::{CORRUPT_REASONS, Decision, Headcount, Part, Shared, State, SyncFigures};
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// A moment of a controller; the JSON of `GET /api/v1/status`.
+/// The status of a controller at one moment; the JSON of `GET /api/v1/status`.
 ///
 /// ```
 /// use headcount::{Headcount, Mode};
@@ -26,7 +26,7 @@ use std::time::Duration;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
-#[allow(missing_docs)] // Names and units are those of the metrics; what needs words has them.
+#[allow(missing_docs)] // Names and units are those of the metrics; fields that need an explanation have one.
 pub struct Status {
     pub version: &'static str,
     pub node: String,
@@ -38,36 +38,38 @@ pub struct Status {
     pub enforcement: Enforcement,
     pub ready: bool,
     pub active_users: ActiveUsers,
-    /// X: the override's, or the configured one.
+    /// X: the override's value, or else the configured one.
     pub max_active_users: u64,
     /// Throttling ends when the estimate falls below this.
     pub resume_below: u64,
     /// X − E.
     pub room: u64,
-    /// How many newcomers this server may let in before its next round.
+    /// The number of newcomers that this server may admit before its next round.
     pub share: u64,
     #[serde(rename = "override")]
     pub operator: OverrideStatus,
     pub decisions: Decisions,
     pub touches: Touches,
     pub passes: PassChecks,
-    /// Those of layers and of `[[limit]]`, and those that were [shown](Headcount::show_limiter).
+    /// The limiters of layers and of `[[limit]]`, and those that were [shown](Headcount::show_limiter).
     pub limits: Vec<LimiterStatus>,
     pub restarts: Restarts,
-    /// With `enforcement = "shadow"`: how many of the active users would be in if X were enforced. Everybody is.
+    /// With `enforcement = "shadow"`: the number of active users there would be if X were enforced. In shadow mode
+    /// everybody is admitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulated_users: Option<u64>,
-    /// With `enforcement = "shadow"`: what 50 to 400 % of X would have refused, by a sample of users.
+    /// With `enforcement = "shadow"`: the rejections there would have been with 50 to 400 % of X, estimated from a
+    /// sample of users.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub what_if: Vec<WhatIf>,
     pub sync: SyncStatus,
     pub ring: RingStatus,
-    /// How often each mode began.
+    /// The number of changes to each mode.
     #[serde(skip)]
     pub mode_changes: ModeChanges,
 }
 
-/// E, and how far to believe it.
+/// Estimates the number of active users (E), with its uncertainty.
 ///
 /// ```
 /// use headcount::Headcount;
@@ -82,18 +84,19 @@ pub struct Status {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ActiveUsers {
-    /// Distinct tokens in the ring, estimated. With `enforcement = "shadow"` also those that the ring would hold if everybody
-    /// was let in, as everybody is.
+    /// The estimated number of distinct tokens in the ring. With `enforcement = "shadow"` it includes the users whom an
+    /// enforced X would have kept out.
     pub estimate: u64,
     /// The lower end of the 95 % interval.
     pub low: u64,
-    /// The upper end of the 95 % interval: the error of sampling, and what arrived elsewhere and was not read yet.
+    /// The upper end of the 95 % interval: it covers the sampling error and the newcomers of other servers that were
+    /// not read yet.
     pub high: u64,
-    /// Every bit is set: there are at least `estimate` users, and nobody can tell how many more.
+    /// Whether every bit is set: there are at least `estimate` users, and the true number is unknown.
     pub saturated: bool,
-    /// How long a token is remembered at least.
+    /// The minimum time for which a token is remembered.
     pub window_seconds: u64,
-    /// How long ago this server last read all news.
+    /// The time since this server last read all news of the other servers.
     pub stale_seconds: f64,
 }
 
@@ -123,14 +126,14 @@ pub struct OverrideStatus {
     pub mode: OverrideMode,
     pub max_active_users: Option<u64>,
     pub until: Option<Timestamp>,
-    /// Who set it, as they said or from where they asked.
+    /// The name that the operator gave, or else the address of the request.
     pub by: Option<String>,
     pub reason: Option<String>,
-    /// What is doubtful about it: an X above half of the filters' capacity, at which strangers are taken for users who are in.
+    /// A warning if X is above half of the filters' capacity, because then false positives become frequent.
     pub warning: Option<String>,
 }
 
-/// All checks since the start, by what was decided.
+/// The number of checks since the start, by decision.
 ///
 /// ```
 /// use headcount::{Decision, Headcount};
@@ -157,7 +160,7 @@ pub struct Decisions {
     pub invalid: u64,
 }
 
-/// All touches since the start, by whether the token was seen.
+/// The number of touches since the start, by whether the token was seen.
 ///
 /// ```
 /// use headcount::Headcount;
@@ -176,7 +179,8 @@ pub struct Touches {
     pub unseen: u64,
 }
 
-/// All passes that were looked at since the start: those of tokens that this server had not seen.
+/// The number of passes checked since the start, by result. A pass is checked only if this server has not seen the
+/// token.
 ///
 /// ```
 /// use headcount::{Headcount, config::PassCarrier};
@@ -193,13 +197,13 @@ pub struct Touches {
 #[allow(missing_docs)]
 pub struct PassChecks {
     pub valid: u64,
-    /// Valid once, a window ago or longer.
+    /// Issued a window ago or longer.
     pub expired: u64,
-    /// No pass of this fleet's, or not of this token.
+    /// Not a pass of this fleet, or not one for this token.
     pub forged: u64,
 }
 
-/// How often what works beside the decisions had to begin again after a panic.
+/// The number of restarts of the worker and of the rounds after a panic.
 ///
 /// ```
 /// use headcount::{Headcount, Restarts};
@@ -214,7 +218,7 @@ pub struct Restarts {
     pub rounds: u64,
 }
 
-/// How the exchange with the store goes.
+/// The state of the exchange with the store.
 ///
 /// ```
 /// use headcount::{Headcount, MemoryStore};
@@ -241,48 +245,50 @@ pub struct Restarts {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[allow(missing_docs)]
 pub struct SyncStatus {
-    /// `redis` (or what the store calls itself), or `none`.
+    /// The name of the store, such as `redis`, or `none`.
     pub store: &'static str,
-    /// Without a store, always.
+    /// Whether the last round succeeded; always true without a store.
     pub ok: bool,
-    /// How long ago this server last read all news.
+    /// The time since this server last read all news of the other servers.
     pub last_success_seconds: Option<f64>,
     pub rounds: u64,
-    /// Rounds that lost the race to write. They have read all news, and write theirs with the next.
+    /// Rounds that lost the race to write. They read all news, and write their own with the next round.
     pub conflicts: u64,
     pub conflicts_in_a_row: u64,
-    /// Rounds in which the store did not answer, or answered with a failure.
+    /// Rounds in which the store did not answer, or answered with an error.
     pub failures: u64,
-    /// Stored values that were refused.
+    /// Stored values that were refused as invalid.
     pub corrupt: u64,
-    /// Filters by [`DecodeError::REASONS`](crate::DecodeError::REASONS); the last are overrides.
+    /// Refused filters by [`DecodeError::REASONS`](crate::DecodeError::REASONS); the last element counts overrides.
     #[serde(skip)]
     pub corrupt_by_reason: [u64; CORRUPT_REASONS.len()],
     #[serde(skip)]
     pub rounds_by_outcome: [u64; 4],
-    /// Of filters, as those received.
+    /// The bytes of filters sent; `bytes_received` counts those received.
     pub bytes_sent: u64,
     pub bytes_received: u64,
-    /// Servers that looked lately, this one included.
+    /// Servers that looked recently, this one included.
     pub nodes: u64,
-    /// Some of them by name, while somebody watches the page or the events.
+    /// Some of these servers by name, while an admin page or event stream is open.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub seen_nodes: Vec<SeenNode>,
-    /// Servers with another capacity, window or key share the namespace. Those with another window or key share no users.
+    /// Whether servers with another capacity, window or key use the namespace. Servers with another window or key share
+    /// no users with this one.
     pub foreign_generation: bool,
-    /// How far this machine's wall clock is ahead of the fleet's, in seconds; the fleet goes by the store's.
+    /// The number of seconds by which this machine's wall clock is ahead of the fleet's time, which follows the store's
+    /// clock.
     pub clock_offset_seconds: f64,
-    /// Why the store refuses writes although it answers reads.
+    /// The reason why the store refuses writes although it answers reads.
     pub write_refused: Option<String>,
     /// The store's failures since the start.
     pub errors: SyncErrors,
-    /// The last of them, also when all is well again.
+    /// The last failure, even if the store has recovered.
     pub last_error: Option<LastError>,
-    /// How many connections to the store were made; each but the first replaced one that had failed.
+    /// The number of connections made to the store; each after the first replaced a failed one.
     pub connections: u64,
 }
 
-/// The store's failures since the start, by what they call for; see [`ErrorClass`].
+/// The number of store failures since the start, by class; see [`ErrorClass`].
 ///
 /// ```
 /// use headcount::round::{Identity, Reply, Request};
@@ -313,7 +319,7 @@ pub struct SyncErrors {
     pub refused: u64,
     pub read_only: u64,
     pub full: u64,
-    /// Answers that made no sense; single values that did not are counted in `corrupt` beside this.
+    /// Unintelligible answers. Single invalid values are counted in `corrupt` of [`SyncStatus`].
     pub corrupt: u64,
 }
 
@@ -323,19 +329,19 @@ pub struct SyncErrors {
 /// use headcount::SeenNode;
 /// let seen = |node: &str, read_seconds_ago, alive| SeenNode { node: node.into(), read_seconds_ago, alive };
 /// let nodes = [seen("eu-1", 0.4, true), seen("eu-2", 1.1, true), seen("eu-3", 12.0, false)];
-/// // A round a second: whoever has read nothing for several is gone, cut off, or busy with other things.
+/// // One round a second: a server without a read for several seconds has stopped, is cut off, or is overloaded.
 /// let silent: Vec<_> = nodes.iter().filter(|node| !node.alive).collect();
 /// assert_eq!(serde_json::to_string(&silent)?, r#"[{"node":"eu-3","read_seconds_ago":12.0,"alive":false}]"#);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SeenNode {
-    /// Its name.
+    /// The server's name.
     pub node: String,
-    /// How long ago it last read the fleet's news.
+    /// The time since it last read the fleet's news.
     pub read_seconds_ago: f64,
-    /// Whether it counts as a node: it has read news within five rounds, or 3 s if that is more. One that stopped orderly
-    /// is named no more; one that did not, for a window.
+    /// Whether it counts as a node: it has read news within five rounds, or 3 s if that is more. A server that left the
+    /// fleet in order is no longer listed; one that did not is listed for a window.
     pub alive: bool,
 }
 
@@ -357,7 +363,7 @@ pub struct SeenNode {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), headcount::BuildError> {
 /// # let (headcount, _worker) = Headcount::builder().max_active_users(10).build()?;
-/// headcount.sync_with(Locked).round().await; // A store that refuses us.
+/// headcount.sync_with(Locked).round().await; // The store refuses our password.
 /// let sync = headcount.status().sync;
 /// assert!(!sync.ok && sync.failures == 1);
 /// let error = sync.last_error.unwrap();
@@ -367,15 +373,15 @@ pub struct SeenNode {
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LastError {
-    /// What it calls for.
+    /// The class of the failure, which says what to do.
     pub class: ErrorClass,
-    /// What went wrong and, where a person has to act, what to do. Holds no secret.
+    /// What went wrong and, if somebody has to act, what to do. Contains no secret.
     pub text: String,
-    /// How long ago it was.
+    /// The time since the failure.
     pub seconds_ago: f64,
 }
 
-/// What the ring holds.
+/// The state of the ring.
 ///
 /// ```
 /// use headcount::Headcount;
@@ -391,27 +397,27 @@ pub struct LastError {
 pub struct RingStatus {
     pub slots: usize,
     pub slot_seconds: f64,
-    /// Covered minutes, of `slots` + 1.
+    /// The number of covered minutes, out of `slots` + 1.
     pub coverage: usize,
-    /// Users whom a filter is sized for.
+    /// The number of users that a filter is sized for.
     pub capacity: u64,
-    /// Of one filter.
+    /// The size of one filter in bits.
     pub bits: u64,
-    /// Bits that a user sets.
+    /// The number of bits that a user sets.
     pub hashes: usize,
-    /// Of the union: the part of its bits that are set, 0 to 1.
+    /// The part of the union's bits that are set, 0 to 1.
     pub fill_ratio: f64,
-    /// How likely a newcomer is taken for a user who is in, now.
+    /// The current probability that a newcomer is taken for an active user.
     pub false_positive_ratio: f64,
-    /// Of all filters.
+    /// The memory of all filters.
     pub memory_bytes: usize,
     /// Refreshes waiting for the worker.
     pub queue_length: usize,
-    /// Refreshes that were made in place because the queue was full.
+    /// Refreshes that were applied in place because the queue was full.
     pub queue_full: u64,
 }
 
-/// How often each mode began.
+/// The number of changes to each mode.
 ///
 /// ```
 /// use headcount::{Headcount, ModeChanges};
@@ -428,8 +434,8 @@ pub struct ModeChanges {
 }
 
 impl Headcount {
-    /// What was since so long before now: at the grain of minutes for a window or less, otherwise at a coarser one, for a day
-    /// at most. It begins with the process.
+    /// Returns the history of the time `lasting` before now: one sample per minute for a window or less, and coarser
+    /// samples otherwise, for a day at most. The history begins with the process.
     ///
     /// ```
     /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(10).build()?;
@@ -443,7 +449,7 @@ impl Headcount {
         self.shared.recorder.lock().history(now, lasting)
     }
 
-    /// A moment of this controller.
+    /// Returns the status of this controller at this moment.
     ///
     /// # Cost
     /// A few microseconds; it delays no decision.
@@ -461,7 +467,7 @@ impl Headcount {
             shared.decisions.totals();
         let [unseen, renewed] = shared.touches.totals();
         let [valid, expired, forged] = shared.passes.totals();
-        // Before the state is locked: the worker takes the clock first, too.
+        // Read before the state is locked, because the worker also locks the clock first.
         let fleet_now = shared.now();
         let clock_offset_seconds = seconds_ahead(shared.clock.wall(), fleet_now);
         let state = shared.state.read();
@@ -535,7 +541,8 @@ impl Headcount {
                 hashes: crate::bloom::LANES,
                 fill_ratio: state.ring.union().fill_ratio(),
                 false_positive_ratio: state.ring.union().false_positive_ratio(),
-                // The minutes, the union, the two that the next turn needs, and the current minute twice more.
+                // The minutes, the union, two filters for the next turn, and two copies of the current minute for
+                // lock-free reads.
                 memory_bytes: (state.ring.len() + 5) * settings.shape.bytes(),
                 queue_length: shared.refreshes_waiting(),
                 queue_full: shared.refreshes_in_place.load(Relaxed),
@@ -548,16 +555,16 @@ impl Headcount {
     }
 }
 
-/// What is told where nothing is enforced.
+/// The results of the simulation of other values of X, in shadow mode.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WhatIfs {
     pub(super) told: Vec<WhatIf>,
-    /// How many users X would not have in, over the fleet, and how far that may be off.
+    /// The number of active users of the fleet whom an enforced X would have kept out, and the margin of error.
     pub(super) outside: (f64, f64),
 }
 
 impl Shared {
-    /// E, and how far to believe it.
+    /// Estimates the number of active users (E), with its uncertainty.
     fn active_users(&self, state: &State, sync: &SyncFigures, now: Duration) -> ActiveUsers {
         let settings = &self.settings;
         let estimate = state.estimate();
@@ -579,7 +586,7 @@ impl Shared {
         }
     }
 
-    /// Notes what is now for [`Headcount::history`].
+    /// Records the current figures for [`Headcount::history`].
     pub(super) fn note_history(&self, at: Timestamp, now: Duration) {
         let sync = self.sync.lock().clone();
         let [seen, newcomer, rejected, shadow_rejected, exempt, missing, warming, ..] = self.decisions.totals();
@@ -604,7 +611,7 @@ impl Shared {
     }
 }
 
-/// By name, each with what it read last: a server that was restarted is one.
+/// Returns the servers by name, each with its latest read. A restarted server is listed once.
 fn seen_nodes(named: Vec<(String, Duration)>, age: Option<Duration>, alive_for: Duration) -> Vec<SeenNode> {
     let mut latest = BTreeMap::<String, Duration>::new();
     for (node, ago) in named {
@@ -649,7 +656,7 @@ impl SyncErrors {
         Self { timeout, unreachable, refused, read_only, full, corrupt }
     }
 
-    /// The count of each class.
+    /// Returns the count of each class.
     pub fn by_class(&self) -> [(ErrorClass, u64); ErrorClass::ALL.len()] {
         let counts = [self.timeout, self.unreachable, self.refused, self.read_only, self.full, self.corrupt];
         std::array::from_fn(|at| (ErrorClass::ALL[at], counts[at]))
@@ -657,7 +664,7 @@ impl SyncErrors {
 }
 
 impl Decisions {
-    /// The count of each decision.
+    /// Returns the count of each decision.
     pub fn by_decision(&self) -> [(Decision, u64); 9] {
         let counts = [
             self.seen,
@@ -674,13 +681,13 @@ impl Decisions {
     }
 }
 
-/// Who arrived elsewhere and is not known here: what came since the last look, and what others held back until their
-/// own round. Rounds are jittered: two of one server are up to two periods apart, and news waits 0.6 periods on average
-/// and less than 1.5 almost always.
+/// Estimates the newcomers of other servers that this server does not know yet: those since the last look, and those
+/// that wait to be published in the other server's own round. Rounds are jittered: two of one server are up to two
+/// periods apart, and news waits 0.6 periods on average and less than 1.5 almost always.
 ///
-/// Told twice, and the larger is taken: by the rate at which news was read lately; and, because that rate is a round
-/// or two old when a crowd sets in, by what this server itself let in since the look before the last one, on the
-/// assumption of a load balancer that sends every node as many newcomers as this one.
+/// Returns the larger of two estimates. One uses the rate at which news was read recently. That rate is a round or two
+/// old when a crowd arrives, so the other uses the number of newcomers that this server itself admitted since the look
+/// before the last one, and assumes a load balancer that sends every node as many newcomers as this one.
 fn unread(age: Duration, period: Duration, foreign_per_second: f64, ours_lately: u64, others: u64) -> f64 {
     let by_rate = (age + period.mul_f64(1.5)).as_secs_f64() * foreign_per_second;
     let ours_lately = ours_lately as f64;

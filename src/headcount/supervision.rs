@@ -1,20 +1,20 @@
-//! What works beside the decisions begins again after a panic. How often it did, and whether that is too often.
+//! Restarts the worker and the rounds after a panic, counts the restarts, and tells when they are too many.
 //!
-//! Work that was broken off is made good when it begins again, each at its own place: the ring by whoever held it
-//! ([`Writing`](super::Writing)), a tick by the next tick, a round by the next round.
+//! Each part repairs its own interrupted work: [`Writing`](super::Writing) mends the ring before the lock is released,
+//! the next tick repairs a broken tick, and the next round repairs a broken round.
 
 use super::Shared;
 use std::any::Any;
 use std::time::Duration;
 
-/// How long broken work rests before it begins again.
+/// The pause between a panic and the restart.
 pub(crate) const REST_AFTER_PANIC: Duration = Duration::from_millis(100);
 
-/// So many restarts within this time are too many to trust what comes next.
+/// This many restarts within this time make the server not ready.
 const TOO_MANY: usize = 3;
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// What works beside the decisions.
+/// A part of the controller that runs beside the decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Worker,
@@ -34,7 +34,7 @@ impl Part {
 #[derive(Debug, Default)]
 pub(crate) struct Supervision {
     counts: [u64; 2],
-    /// When the latest ones were, the oldest of them first.
+    /// The times of the latest restarts, the oldest first.
     latest: [Option<Duration>; TOO_MANY],
 }
 
@@ -45,19 +45,19 @@ impl Supervision {
         self.latest[TOO_MANY - 1] = Some(now);
     }
 
-    /// How often a part has begun again since the start.
+    /// Returns the number of restarts of a part since the start.
     pub(crate) fn restarts_of(&self, part: Part) -> u64 {
         self.counts[part as usize]
     }
 
-    /// Whether the last minute saw so many restarts that this server should be sent no requests.
+    /// Returns whether there were so many restarts in the last minute that this server should receive no requests.
     pub(crate) fn restarts_are_too_many(&self, now: Duration) -> bool {
         self.latest[0].is_some_and(|oldest| now.saturating_sub(oldest) < WITHIN)
     }
 }
 
 impl Shared {
-    /// Counts and tells that a part panicked and begins again.
+    /// Counts and logs the restart of a part that panicked.
     pub(crate) fn count_restart(&self, part: Part, panic: &(dyn Any + Send)) {
         let now = self.clock.monotonic();
         let too_many = {
@@ -76,7 +76,7 @@ impl Shared {
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("it said nothing")
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn three_restarts_are_too_many_until_a_minute_has_passed_with_fewer() {
-        // Restarts, and at which times they are too many, in seconds.
+        // The times of restarts, and whether they are too many at other times, in seconds.
         for (restarts, times) in [
             (&[][..], &[(0, false), (1000, false)][..]),
             (&[5, 6], &[(6, false), (7, false)]),

@@ -22,7 +22,7 @@ fn decision(headcount: &Headcount, token: &str) -> Decision {
     headcount.admit(token).decision()
 }
 
-/// Lets minutes pass as a running worker would see them.
+/// Advances the clock minute by minute, with a tick of the worker after each.
 fn pass(minutes: u32, worker: &mut Worker, clock: &ManualClock) {
     for _ in 0..minutes {
         clock.advance(MINUTE);
@@ -33,12 +33,12 @@ fn pass(minutes: u32, worker: &mut Worker, clock: &ManualClock) {
 #[test]
 fn the_surge() {
     let (headcount, mut worker, clock) = alone(100);
-    // A hundred players come in and play.
+    // A hundred players are admitted and play.
     for player in 0..100 {
         assert_eq!(decision(&headcount, &format!("player-{player}")), Decision::Newcomer);
     }
     assert_eq!(headcount.mode(), Mode::Throttling);
-    // A crowd arrives and hammers the door: nobody gets in, however often they try.
+    // A crowd of newcomers keeps trying, and nobody is admitted.
     for newcomer in 0..10_000 {
         assert_eq!(decision(&headcount, &format!("newcomer-{}", newcomer % 500)), Decision::Rejected);
     }
@@ -129,7 +129,7 @@ fn a_refresh_counts_even_if_the_queue_is_full_and_the_worker_slow() {
             assert!(headcount.admit(format!("player-{player}")).is_admitted());
         }
         pass(30, &mut worker, &clock);
-        // Refreshed in the last moment of their window; the worker comes only after it has ended.
+        // Refreshed at the last moment of their window; the worker's tick comes only after it.
         for player in 0..100 {
             assert_eq!(decision(&headcount, &format!("player-{player}")), Decision::Seen);
         }
@@ -159,7 +159,7 @@ fn readers_never_miss_a_player_while_minutes_turn() {
             });
         }
         for _ in 0..200 {
-            // Everybody is refreshed at least once a window, as players are.
+            // Every player is refreshed at least once per window.
             for player in &players {
                 assert_eq!(decision(&headcount, player), Decision::Seen);
             }
@@ -411,7 +411,7 @@ fn a_token_that_is_touched_stays_in_for_windows_and_one_that_is_not_is_forgotten
     let builder = Headcount::builder().max_active_users(2).window(Duration::from_secs(2)).slots(2);
     let (headcount, mut worker) = builder.clock(Arc::clone(&clock)).build().unwrap();
     assert_eq!((decision(&headcount, "plays"), decision(&headcount, "left")), (Decision::Newcomer, Decision::Newcomer));
-    // Three windows, in which nobody sends a request; the worker is a little late each time.
+    // Three windows without a request; the worker is a little late each time.
     for _ in 0..7 {
         assert!(headcount.touch("plays"));
         clock.advance(Duration::from_secs(1));
@@ -421,7 +421,7 @@ fn a_token_that_is_touched_stays_in_for_windows_and_one_that_is_not_is_forgotten
     assert!(!headcount.touch("left"));
     assert_eq!(headcount.status().active_users.estimate, 1);
     assert_eq!(decision(&headcount, "plays"), Decision::Seen);
-    // No check is among them.
+    // Touches are not counted as decisions.
     let status = headcount.status();
     assert_eq!((status.decisions.newcomer, status.decisions.seen), (2, 1));
     assert_eq!((status.touches.renewed, status.touches.unseen), (14, 1));
@@ -459,7 +459,7 @@ fn a_server_that_knows_nothing_yet_renews_nobody_it_has_not_seen() {
 fn a_refresh_is_sent_while_the_lock_is_held_so_that_a_turn_cannot_miss_it() {
     let (headcount, mut worker, clock) = alone(10);
     assert_eq!(decision(&headcount, "alice"), Decision::Newcomer);
-    // A request of hers in the next minute needs a refresh.
+    // Her request in the next minute needs a refresh.
     pass(1, &mut worker, &clock);
     let turning = Arc::clone(&headcount.shared);
     let _sent = failpoints::when("refresh-sent", move || {

@@ -1,4 +1,4 @@
-//! What happens beside the decisions: refreshes are applied, minutes turn, overrides end, the snapshot is written.
+//! The work beside the decisions: the worker applies refreshes, turns minutes, ends overrides and writes the snapshot.
 
 use super::status::WhatIfs;
 use super::{CHUNK_WORDS, Part, REST_AFTER_PANIC, Shared};
@@ -16,26 +16,26 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Refreshes that are applied under one hold of the lock.
+/// The number of refreshes applied under one hold of the lock.
 const BATCH: usize = 256;
 
-/// How long a running worker rests between ticks. It polls, because waking a sleeping receiver would cost the request
-/// that sends a refresh a system call.
+/// The pause of a running worker between ticks. The worker polls because waking a sleeping receiver would cost the
+/// request that sends a refresh a system call.
 const REST: Duration = Duration::from_millis(5);
 
-/// How often what is now is noted for later, or four times a minute if minutes are short.
+/// The interval of records for the history; a quarter of a slot if that is shorter.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 
-/// How often the snapshot is written.
+/// The interval of snapshots.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(2);
 
-/// A server that heard from its store is given this long to complete what it knows before it counts as ready.
+/// The time after which a server that has reached its store counts as ready, even if its coverage is incomplete.
 const BOOTSTRAP_AT_MOST: Duration = Duration::from_secs(10);
 
-/// A server that has not heard from its store counts as ready after this time.
+/// The time after which a server that has not reached its store counts as ready.
 const NO_STORE_FOR: Duration = Duration::from_secs(3);
 
-/// Does the controller's work beside the decisions, whenever [`Worker::tick`] is called: by the thread that
+/// Does the controller's work beside the decisions. [`Worker::tick`] is called by the thread that
 /// [`Builder::start`](super::Builder::start) spawns, by a test, or by a simulator.
 ///
 /// ```
@@ -56,22 +56,22 @@ const NO_STORE_FOR: Duration = Duration::from_secs(3);
 pub struct Worker {
     shared: Arc<Shared>,
     refreshes: Receiver<Fingerprint>,
-    /// Refreshes out of the channel, kept until they are recorded.
+    /// Refreshes taken out of the channel, kept until they are recorded.
     taken: Vec<Fingerprint>,
     spares: Vec<Bloom>,
-    /// What other Xs would do, and who comes to them.
+    /// The simulation of other values of X, and the visits that feed it.
     houses: Option<(CapacitySim, Receiver<(Fingerprint, bool)>)>,
     houses_have_begun: bool,
     snapshot: Option<Snapshot>,
-    /// When the last tick began that came to its end.
+    /// When the last completed tick began.
     last_tick: Duration,
-    /// The minute in which a tick began that did not.
+    /// The current minute when a tick began that has not completed.
     unfinished: Option<Slot>,
     last_snapshot: Duration,
     last_note: Option<Duration>,
     shown_mode: Mode,
     logged_too_many: bool,
-    /// Told once, not every two seconds.
+    /// Whether the last snapshot failed: a failure is logged once, not every two seconds.
     snapshot_failing: bool,
 }
 
@@ -102,10 +102,10 @@ impl Worker {
     }
 
     /// Does what is due: applies refreshes, turns the minute, ends an override, writes the snapshot. Cheap when nothing
-    /// is due; meant to be called every few milliseconds. A tick after one that a panic broke off makes good what that one
-    /// has left undone.
+    /// is due; meant to be called every few milliseconds. If a panic broke off the previous tick, this one completes
+    /// its work.
     pub fn tick(&mut self) {
-        // Also after a snapshot that panicked.
+        // Also resets the flag of a snapshot that panicked.
         self.shared.saving.store(false, Relaxed);
         failpoints::at("worker-tick");
         let monotonic = self.shared.clock.monotonic();
@@ -123,7 +123,8 @@ impl Worker {
             (state.ring.current(), state.room.link())
         };
         if self.unfinished.is_some() {
-            // Between the turn and this the next minute would begin with the people of an old one.
+            // If the previous tick broke off between the turn and this step, the next minute would begin with the users
+            // of an old one.
             self.shared.present.forget_the_last_minute();
         }
         let from = *self.unfinished.get_or_insert(current);
@@ -139,13 +140,13 @@ impl Worker {
         if paused {
             match link {
                 FleetLink::Up | FleetLink::ReadOnly | FleetLink::Away => self.distrust(from.min(current), slot),
-                // Nothing is known yet; but what the first round has been told is old.
+                // Nothing is known yet, but the answers that a first round has received are outdated.
                 FleetLink::Joining => _ = self.shared.pauses.fetch_add(1, Relaxed),
                 FleetLink::Alone => {}
             }
         }
         self.age_link(monotonic);
-        // Not before: a turn that was broken off is no excuse for a pause that nobody has heard of.
+        // Set only here: if the tick breaks off earlier, the next one still notices the pause.
         self.last_tick = monotonic;
         self.unfinished = None;
 
@@ -165,15 +166,15 @@ impl Worker {
         }
     }
 
-    /// Ticks until the controller is stopped or its last handle is gone, then applies what is left and writes the
-    /// snapshot. After a panic, which is logged and counted, it goes on.
+    /// Ticks until the controller is stopped or its last handle is dropped, then applies the remaining refreshes and
+    /// writes the snapshot. After a panic, which is logged and counted, it continues.
     ///
     /// ```
     /// # let (headcount, worker) = headcount::Headcount::builder().max_active_users(10).build()?;
     /// let thread = std::thread::spawn(|| worker.run());
     /// let _ = headcount.admit("alice");
     /// drop(headcount);
-    /// thread.join().unwrap(); // There is nobody left to work for.
+    /// thread.join().unwrap(); // The last handle is gone.
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
     pub fn run(self) {
@@ -181,9 +182,9 @@ impl Worker {
         self.run_until(stop);
     }
 
-    /// Ticks until told to stop; `stop` is given back last, so that [`Headcount::stop`](super::Headcount::stop) can wait.
+    /// Ticks until stopped. Drops `stop` last, so that [`Headcount::stop`](super::Headcount::stop) can wait for it.
     pub(crate) fn run_until(mut self, stop: watch::Receiver<bool>) {
-        // What a panic leaves half done here, the next tick expects.
+        // Unwind safe: the next tick completes what a panic leaves half done.
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work(&stop))) {
             self.shared.count_restart(Part::Worker, &*panic);
             if *stop.borrow() && self.shared.restarts_are_too_many() {
@@ -195,7 +196,7 @@ impl Worker {
     }
 
     fn work(&mut self, stop: &watch::Receiver<bool>) {
-        // Handles are all that is left when nobody but this worker holds the state.
+        // When this worker alone holds the state, all handles are gone.
         while !*stop.borrow() && Arc::strong_count(&self.shared) > 1 {
             self.tick();
             std::thread::park_timeout(REST);
@@ -203,18 +204,18 @@ impl Worker {
         self.finish();
     }
 
-    /// A subscription to the controller's stop, for [`Worker::run_until`].
+    /// Subscribes to the controller's stop, for [`Worker::run_until`].
     pub(crate) fn stop(&self) -> watch::Receiver<bool> {
         self.shared.stop.subscribe()
     }
 
-    /// Applies what is left and writes the snapshot.
+    /// Applies the remaining refreshes and writes the snapshot.
     pub fn finish(&mut self) {
         self.tick();
         self.save();
     }
 
-    /// Applies refreshes, a batch under each hold of the lock.
+    /// Applies refreshes, one batch under each hold of the lock.
     fn drain(&mut self) {
         loop {
             let room = BATCH.saturating_sub(self.taken.len());
@@ -231,12 +232,13 @@ impl Worker {
         }
     }
 
-    /// Turns to minute `to`: the next union is built off the write lock, then takes over together with the turn.
+    /// Turns to minute `to`. The next union is built without holding the write lock throughout, and replaces the old
+    /// one in the turn.
     fn turn(&mut self, to: Slot, monotonic: Duration, covered: bool) {
         let next_union = self.spare();
         let empty = self.spare();
         {
-            // The store may have corrected the clock meanwhile, and with it the number of the current minute.
+            // The store may have corrected the clock meanwhile, and so the number of the current minute.
             let mut clock = self.shared.fleet_clock.lock();
             let mut state = self.shared.write();
             if clock.slot(monotonic) != to || state.ring.current() >= to {
@@ -254,7 +256,8 @@ impl Worker {
         }
         self.drain();
         let left = self.shared.change(|state| {
-            // Whoever was seen until now and waits in the channel is applied before the oldest minute drops.
+            // The refreshes in the channel are applied before the oldest minute leaves, so that no user seen until now
+            // is forgotten.
             for fingerprint in self.refreshes.try_iter() {
                 self.taken.push(fingerprint);
                 state.ring.record(fingerprint);
@@ -269,7 +272,7 @@ impl Worker {
             oldest.and_then(|oldest| state.beside.forget_before(oldest))
         });
         drop(forgotten);
-        // Whoever has left the ring may still be remembered by another generation.
+        // Users who have left the ring may still be remembered by another generation.
         self.shared.count_beside();
         for mut filter in left {
             filter.clear();
@@ -281,7 +284,8 @@ impl Worker {
         self.spares.pop().unwrap_or_else(|| Bloom::new(self.shared.settings.shape))
     }
 
-    /// The process did not run for a while: what the fleet did meanwhile is unknown until the next successful round.
+    /// Uncovers the minutes of a pause of the process: the fleet's users of that time are unknown until the next
+    /// successful round.
     fn distrust(&self, from: Slot, to: Slot) {
         self.shared.pauses.fetch_add(1, Relaxed);
         self.shared.change(|state| {
@@ -295,8 +299,8 @@ impl Worker {
         );
     }
 
-    /// A link without a successful round is no link, whatever keeps the rounds from succeeding: a blocked runtime, a store
-    /// that ignores its time limit.
+    /// Marks the store as away if no round has succeeded for `alive_for`, whatever the reason: a blocked runtime, or a
+    /// store that ignores its timeout.
     fn age_link(&self, monotonic: Duration) {
         let last = self.shared.sync.lock().last_success;
         let alive_for = self.shared.settings.alive_for();
@@ -332,18 +336,18 @@ impl Worker {
         }
     }
 
-    /// Lets those who came into the houses with other Xs.
+    /// Feeds the visits to the simulation of other values of X.
     fn play_what_if(&mut self, slot: Slot) {
         let Some((houses, visits)) = &mut self.houses else { return };
-        // Before, nobody knows who is in.
+        // Until it is ready, this server does not know the active users.
         if !self.shared.ready.load(Relaxed) {
             return;
         }
-        // No more than can have waited: who comes meanwhile has the next tick.
+        // Takes one full channel at most; later visits wait for the next tick.
         let waiting: Vec<_> = visits.try_iter().take(VISITS).collect();
         let active_users = self.shared.state.read().active_users();
         if !std::mem::replace(&mut self.houses_have_begun, true) {
-            // Who has come since the start is about to come into these houses, too.
+            // The waiting visits are fed below, so they are not among the users at the start.
             houses.begin(slot, active_users - waiting.len() as f64);
         }
         houses.turn(slot);
@@ -383,14 +387,14 @@ impl Worker {
         }
     }
 
-    /// Writes what changed since the last snapshot. Only this thread waits for the disk.
+    /// Writes the changes since the last snapshot. Only this thread waits for the disk.
     fn save(&mut self) {
         let Some(snapshot) = &mut self.snapshot else { return };
         let (slots, link): (Vec<_>, _) = {
             let state = self.shared.state.read();
             (state.ring.slots().collect(), state.room.link())
         };
-        // In a fleet the marks of dirty minutes belong to the rounds, and the store remembers.
+        // In a fleet the rounds own the dirty marks, and the store keeps the minutes.
         if link != FleetLink::Alone {
             return;
         }
@@ -400,7 +404,7 @@ impl Worker {
                 if snapshot.holds(slot) && !state.ring.is_dirty(slot) {
                     continue;
                 }
-                // From here on the minute is taken for clean, and what the snapshot holds of it is old.
+                // From here on the minute counts as clean, and its value in the snapshot as outdated.
                 snapshot.forget(slot);
                 state.ring.set_dirty(slot, false);
                 state.ring.covers(slot)

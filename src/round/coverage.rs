@@ -1,9 +1,15 @@
-//! Whether this server may call an unseen token a newcomer, minute by minute.
+//! Decides, minute by minute, whether this server covers it: whether a token that is unseen here was seen nowhere.
 //!
-//! A minute is covered if this server lived through it in successful rounds (the worker notes that at the turn), or
-//! merged a value whose writer covered it, or if nobody was in: before the namespace was first used (`since`), or while
-//! no node was alive. Covered minutes lose it when the store shows news that could not be read, and when the store was
-//! away while minutes passed, until what others saw meanwhile has been read.
+//! A minute becomes covered in one of three ways:
+//!
+//! - This server lived through it with successful rounds; the worker notes that at the turn.
+//!
+//! - This server merged a value whose writer covered the minute.
+//!
+//! - There were no active users: the minute lies before the namespace was first used (`since`), or no node was alive.
+//!
+//! A minute loses coverage when the store shows news that could not be read, and when minutes turned while the store
+//! was away, until the news of the other servers has been read.
 
 use super::{EpochStart, Gap, Looked};
 use crate::headcount::{Shared, State};
@@ -13,33 +19,33 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Rounds, and time, before a missing `since` is believed to be missing.
+/// The number of rounds, and the time, after which a missing `since` counts as missing.
 const ABSENT_ROUNDS: u32 = 3;
 const ABSENT_FOR: Duration = Duration::from_secs(3);
 
-/// Successful rounds that end a doubt: by then the others have published what they let in. News does not prolong it: under
-/// a crowd, the newcomers let in are the news.
+/// The number of successful rounds after which a doubtful minute is covered: by then the other servers have published
+/// whom they admitted. News does not prolong the doubt: when a crowd arrives, there is news in every round.
 const DOUBT_ROUNDS: u32 = 3;
 
-/// What the rounds know about coverage beside the ring's own marks.
+/// The rounds' knowledge about coverage, in addition to the marks in the ring.
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Coverage {
     since: Option<Slot>,
-    /// Minutes in which nobody had looked, and so published, before this server first did.
+    /// The minutes between the last look of any node and this server's first look: nothing was published in them.
     untouched: Option<RangeInclusive<Slot>>,
-    /// Looks that found no `since`, and the first of them.
+    /// The looks that found no `since`.
     absent: Option<Absent>,
-    /// The last minutes in which nobody was alive.
+    /// The latest minutes in which no node was alive.
     deserted: Option<RangeInclusive<Slot>>,
-    /// Covered only because they lie before `since`: reconsidered if a lower one appears.
+    /// Minutes covered only because they lie before `since`. They are reconsidered if a lower `since` appears.
     by_since: BTreeSet<Slot>,
-    /// Covered minutes with news that could not be read.
+    /// Minutes that were covered until there was news that could not be read.
     unread: BTreeSet<Slot>,
-    /// Minutes of which this server has seen a part, and whose news may still be on its way; with the successful rounds
-    /// since.
+    /// Minutes that this server saw in part and whose news may still be on its way, with the number of successful
+    /// rounds since.
     settling: BTreeMap<Slot, u32>,
-    /// The current minute at the first and at the last successful round.
+    /// The current minutes at the first and at the last successful round.
     first_success: Option<Slot>,
     last_success: Option<Slot>,
     foreign_newcomers: f64,
@@ -59,7 +65,8 @@ impl Absent {
 }
 
 impl Coverage {
-    /// Takes in this server's very first look: what is published in minutes that nobody touched before, it will see.
+    /// Reads this server's very first look: in minutes without a look of any node before it, this server sees
+    /// everything that is published.
     pub(super) fn read_first_look(&mut self, shared: &Shared, looked: &Looked) {
         let length = shared.settings.slot_length;
         let (Some(last), Some(_)) = (looked.last_heartbeat, looked.since) else { return };
@@ -67,12 +74,12 @@ impl Coverage {
         self.untouched = (last < now).then(|| last.plus(1)..=now);
     }
 
-    /// Takes in a look, before its values are read. Returns what the store must be told about `since`.
+    /// Reads a look, before its values are read. Returns the `since` to write to the store, if any.
     pub(super) fn read_look(&mut self, shared: &Shared, looked: &Looked, now: Duration) -> Option<EpochStart> {
         let current = shared.state.read().ring.current();
         self.deserted = looked.gap.as_ref().and_then(|gap| deserted(shared, gap));
         self.doubt_what_passed_without_the_store(shared, current);
-        // Nobody can have begun in the future.
+        // A `since` in the future cannot be true.
         let stored = looked.since.filter(|&since| since <= current.plus(1));
         match (stored, self.since) {
             (Some(stored), known) => {
@@ -88,7 +95,7 @@ impl Coverage {
         }
     }
 
-    /// The lowest `since` wins.
+    /// Takes in a `since`; the lowest one wins. Uncovers the minutes that were covered only because of a higher one.
     pub(super) fn learn_since(&mut self, shared: &Shared, since: Slot) {
         if self.since.is_some_and(|known| known <= since) {
             return;
@@ -101,7 +108,7 @@ impl Coverage {
         }
     }
 
-    /// A value of this minute was merged.
+    /// Notes that a value of this minute was merged.
     pub(super) fn read(&mut self, shared: &Shared, slot: Slot, writer_covered: bool) {
         let was_covered = self.unread.remove(&slot);
         if writer_covered || was_covered {
@@ -109,7 +116,7 @@ impl Coverage {
         }
     }
 
-    /// The round ends with news of these minutes unread.
+    /// Notes that the round ends with news of these minutes unread, and uncovers them.
     pub(super) fn leave_unread(&mut self, shared: &Shared, slots: impl Iterator<Item = Slot>) {
         shared.change(|state| {
             for slot in slots.filter(|&slot| state.ring.covers(slot)).collect::<Vec<_>>() {
@@ -119,7 +126,7 @@ impl Coverage {
         });
     }
 
-    /// Everything that the look has shown is read: covers what can be covered now.
+    /// Covers the minutes that can be covered, after everything that the look showed has been read.
     pub(super) fn settle(&mut self, shared: &Shared, covered_there: impl Fn(Slot) -> bool) {
         let (current, uncovered) = {
             let state = shared.state.read();
@@ -135,7 +142,8 @@ impl Coverage {
                 *rounds += 1;
                 *rounds >= DOUBT_ROUNDS
             });
-            // Servers that were cut off, and not dead, have let people in; those are waited for instead.
+            // Servers that were only cut off from the store have admitted users meanwhile; such minutes wait for their
+            // news instead.
             let waits = self.settling.contains_key(&slot);
             let lies_in =
                 |minutes: &Option<RangeInclusive<Slot>>| minutes.as_ref().is_some_and(|them| them.contains(&slot));
@@ -146,7 +154,7 @@ impl Coverage {
                 self.by_since.insert(slot);
                 shared.change(|state| state.ring.set_covered(slot, true));
             } else if self.first_success.is_some_and(|first| first < slot) {
-                // This server was there, for a part: whoever was there for all of it will tell soon, or nobody was.
+                // This server saw a part of the minute. A server that saw all of it publishes soon, or there was none.
                 self.settling.entry(slot).or_insert(1);
             }
         }
@@ -154,8 +162,8 @@ impl Coverage {
         self.last_success = Some(current);
     }
 
-    /// The store's clock has jumped back from minute `from` to minute `to`, and the ring with it. What the others publish
-    /// under the new numbers is still to come.
+    /// Renumbers the minutes after the store's clock jumped back from minute `from` to minute `to`, and the ring with
+    /// it. The other servers' values under the new numbers are still to come.
     pub(super) fn go_back(&mut self, state: &mut State, from: Slot, to: Slot) {
         let back = from.since(to);
         for slot in [&mut self.since, &mut self.first_success, &mut self.last_success].into_iter().flatten() {
@@ -177,25 +185,26 @@ impl Coverage {
         }
     }
 
-    /// Whether every server knows that nobody was in, without any value.
+    /// Returns whether the minute lies before `since`, so that every server covers it without any value.
     pub(super) fn is_before_since(&self, slot: Slot) -> bool {
         self.since.is_some_and(|since| slot < since)
     }
 
-    /// Users who came in elsewhere and were read in this round.
+    /// Counts newcomers of other servers that were read in this round.
     pub(super) fn count_foreign_newcomers(&mut self, gained: f64) {
         self.foreign_newcomers += gained.max(0.0);
     }
 
-    /// Turns what was counted since the last successful round into a rate that follows rises at once and falls slowly.
+    /// Computes the rate of other servers' newcomers since the last successful round. It follows a rise at once and a
+    /// fall slowly.
     ///
-    /// What is read was gathered over a period at least, however soon after another a jittered round comes.
+    /// The news was collected over one period at least, even if a jittered round comes soon after the one before it.
     pub(super) fn record_rate(&mut self, per_second: &mut f64, since_last: Option<Duration>, period: Duration) {
         if let Some(since_last) = since_last {
             let latest = self.foreign_newcomers / since_last.max(period).as_secs_f64();
             *per_second = latest.max(0.8 * *per_second + 0.2 * latest);
         }
-        // What is read in the first round was not news of any second.
+        // The news of the first round belongs to no known time.
         self.foreign_newcomers = 0.0;
     }
 
@@ -206,12 +215,13 @@ impl Coverage {
     }
 
     fn is_empty_by_since(&self, slot: Slot) -> bool {
-        // Whoever looked before `since` was recorded has missed nothing of that minute.
+        // A server that looked before `since` was recorded has missed nothing of that minute.
         let was_there = |since: Slot| self.absent.is_some_and(|absent| absent.first_in <= since);
         self.since.is_some_and(|since| slot < since || (slot == since && was_there(since)))
     }
 
-    /// The store is back, and minutes have turned without it: what others saw meanwhile is still to come.
+    /// Uncovers the minutes that turned while the store was away: the other servers' news of that time is still to
+    /// come.
     fn doubt_what_passed_without_the_store(&mut self, shared: &Shared, current: Slot) {
         let Some(last_success) = self.last_success.filter(|&last| last < current) else { return };
         shared.change(|state| {
@@ -225,16 +235,17 @@ impl Coverage {
                 }
             }
         });
-        // Doubted once per outage.
+        // Minutes are doubted once per outage.
         self.last_success = Some(current);
     }
 }
 
-/// The whole minutes in which no node was alive; for the server that came first, also the minute in which it came.
+/// Returns the whole minutes in which no node was alive. For the server that came first they include the minute in
+/// which it came.
 fn deserted(shared: &Shared, gap: &Gap) -> Option<RangeInclusive<Slot>> {
     let length = shared.settings.slot_length;
     let (last, first) = (Slot::at(gap.from, length), Slot::at(gap.to, length));
-    // The name by which a server writes begins with the one that it has drawn.
+    // The name under which a server writes begins with its random instance id.
     let end = if gap.closed_by.starts_with(&shared.instance_id) { first } else { first.minus(1) };
     (last < end).then(|| last.plus(1)..=end)
 }
@@ -247,7 +258,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A server of a namespace that was first used in its current minute, so that the others are covered.
+    /// Makes a server in a namespace that was first used in the current minute, so that the earlier minutes are
+    /// covered.
     fn server() -> (Headcount, Worker, Coverage, Slot) {
         let (headcount, worker) = Headcount::builder().max_active_users(1000).build().unwrap();
         let current = headcount.shared.change(|state| {
@@ -318,7 +330,8 @@ mod tests {
             rate_after(30.0, Some(2 * SECOND)),
             rate_after(100.0, Some(SECOND)),
             rate_after(0.0, Some(SECOND)),
-            // Bits that were seen to vanish are no newcomers, and what came in a period is no news of a tenth of it.
+            // A fall of the estimate counts as no newcomers, and news of a period is not taken for news of a tenth of
+            // it.
             rate_after(-5.0, Some(SECOND)),
             rate_after(50.0, Some(SECOND / 10)),
         ];
@@ -330,7 +343,7 @@ mod tests {
     #[test]
     fn a_minute_that_this_server_saw_a_part_of_is_covered_by_the_third_successful_round() {
         let (headcount, _worker, _, current) = server();
-        // Its first successful round was three minutes ago, in a namespace that is older.
+        // Its first successful round was three minutes ago, in an older namespace.
         let mut coverage = Coverage { first_success: Some(current.minus(3)), ..Coverage::default() };
         coverage.learn_since(&headcount.shared, current.minus(10));
         let uncover = |state: &mut State| (2..6).for_each(|age| state.ring.set_covered(current.minus(age), false));

@@ -1,34 +1,34 @@
-//! Whether this server turns newcomers away, and how many others do: who divides a small room.
+//! The demand for seats: which servers reject newcomers, and so divide a small room among them.
 
-/// Newcomers turned away, as of the last looks.
+/// The newcomers rejected here, as of the last looks.
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Demand {
-    /// Turned away here since the start, as of the last look.
+    /// Newcomers rejected here since the start, as of the last look.
     turned_away: u64,
-    /// Whether any were between the last two looks, and between the two before.
+    /// Whether any were rejected between the last two looks, and between the two looks before.
     lately: bool,
     before: bool,
-    /// Servers that turned newcomers away lately, as of the last look.
+    /// The number of servers that rejected newcomers recently, as of the last look.
     pub(super) wanting: u64,
 }
 
 impl Demand {
-    /// A look begins, and this server has turned so many newcomers away since its start. Returns whether any were since
-    /// the last look.
+    /// Begins a look; `turned_away` counts the newcomers rejected here since the start. Returns whether any were
+    /// rejected since the last look.
     pub(super) fn look(&mut self, turned_away: u64) -> bool {
         self.before = std::mem::replace(&mut self.lately, turned_away > self.turned_away);
         self.turned_away = turned_away;
         self.is_recent()
     }
 
-    /// Whether newcomers were turned away between the last two looks.
+    /// Returns whether newcomers were rejected between the last two looks.
     pub(super) fn is_recent(&self) -> bool {
         self.lately
     }
 
-    /// Whether newcomers were turned away before each of the last two looks. By the second one, every other server of a
-    /// crowd has said so, too: the first servers that a crowd meets do not take the room for their own.
+    /// Returns whether newcomers were rejected before each of the last two looks. By the second one, every other server
+    /// that a crowd has reached has reported it too, so the first servers do not take the room for themselves.
     pub(super) fn lasts(&self) -> bool {
         self.lately && self.before
     }

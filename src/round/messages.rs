@@ -1,12 +1,12 @@
-//! What a server and its store say to each other in a round.
+//! The requests of a round and the store's replies.
 
 use crate::store_error::StoreError;
 use crate::time::{Slot, Timestamp};
 use std::time::Duration;
 
-/// The version of a stored filter: opaque, unique per write, compared and never ordered.
+/// The version of a stored filter: opaque, unique per write, and compared for equality only.
 ///
-/// A clock would lose updates within its grain, and a counter would repeat after the store was emptied.
+/// A clock as version would lose updates within its resolution, and a counter would repeat after the store was emptied.
 ///
 /// ```
 /// # use headcount::round::{Identity, Outgoing, Publish, Published, Reply, Request, Version};
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = MemoryStore::new();
 /// store.flush();
-/// // What was read before the flush will never be there again, so nothing is written over by mistake.
+/// // The version read before the flush never comes back, so nothing is overwritten by mistake.
 /// let (after, version) = (Some(Version("k3v9-7".into())), Version("k3v9-8".into()));
 /// let minutes = vec![Outgoing { slot: Slot(30_000_000), after, version, value: vec![1] }];
 /// let publish = Request::Publish(Publish { minutes, ..Publish::default() });
@@ -33,7 +33,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub String);
 
-/// Who asks, and how long what it writes is kept.
+/// The identity of the requesting server, and the lifetime of what it writes.
 ///
 /// ```
 /// use headcount::round::{Identity, Reply, Request};
@@ -63,22 +63,22 @@ pub struct Version(pub String);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// This start's random name, and the proof that it is one of the fleet's.
+    /// The random name of this run of the server, with the proof that the server belongs to the fleet.
     pub instance_id: String,
     /// The server's name for people.
     pub node: String,
-    /// Format, shape, slots and key: servers share filters only within one generation.
+    /// A hash of format, shape, slots and key. Servers share filters only within one generation.
     pub generation: u64,
-    /// The size of an uncompressed filter: what one upload may cost.
+    /// The size of an uncompressed filter, which bounds the size of an upload.
     pub filter_bytes: usize,
-    /// A server that did not look for this long no longer counts as a node. Nor does it count as one that turns newcomers
-    /// away after this time.
+    /// The time after its last look for which a server counts as a node, and after its last request with `wants` as one
+    /// that turns newcomers away.
     pub alive_for: Duration,
-    /// When written values expire: window + 2 slots, at least 60 s.
+    /// The TTL of written values: window + 2 slots, at least 60 s.
     pub keep_for: Duration,
 }
 
-/// What a server asks of its store: its news and where it stands.
+/// A server's request to its store.
 ///
 /// ```
 /// use headcount::round::{Publish, Reply, Request};
@@ -104,41 +104,41 @@ pub struct Identity {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
-    /// What is there? Also notes that this server is alive.
+    /// Asks for the state of the store. Also counts as this server's heartbeat.
     Look {
         /// The minutes of the ring.
         slots: Vec<Slot>,
-        /// How many nodes are to be named; 0 unless somebody watches.
+        /// The number of nodes to return by name; 0 unless an admin page is open.
         names: usize,
-        /// Whether this server has turned newcomers away since its last look.
+        /// Whether this server has rejected newcomers since its last look.
         wants: bool,
     },
-    /// The values of these minutes.
+    /// Asks for the values of these minutes.
     Fetch {
         /// The minutes.
         slots: Vec<Slot>,
     },
-    /// What is there of another generation? Leaves no trace.
+    /// Asks for the state of another generation. Changes nothing in the store.
     LookBeside {
         /// The other generation.
         generation: u64,
         /// The minutes of the ring.
         slots: Vec<Slot>,
     },
-    /// Another generation's values of these minutes.
+    /// Asks for another generation's values of these minutes.
     FetchBeside {
         /// The other generation.
         generation: u64,
         /// The minutes.
         slots: Vec<Slot>,
     },
-    /// This server's news.
+    /// Writes this server's news.
     Publish(Publish),
-    /// This server stops, and is no node any more.
+    /// Removes this server from the nodes, because it stops.
     Leave,
 }
 
-/// News for the store.
+/// News to be written to the store.
 ///
 /// ```
 /// use headcount::round::{Publish, Reply, Request, EpochStart};
@@ -164,17 +164,17 @@ pub enum Request {
 /// ```
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Publish {
-    /// Filters, each written only if nobody wrote since it was read.
+    /// The filters. Each is written only if no other server wrote the minute since it was read.
     pub minutes: Vec<Outgoing>,
     /// The first minute of the namespace.
     pub since: Option<EpochStart>,
-    /// Other generations whose users this server knows: their keys do not stand in the way of a claim.
+    /// The other generations whose users this server knows: their keys do not prevent a claim of `since`.
     pub known_beside: Vec<u64>,
-    /// The operator's word.
+    /// The operator's override.
     pub operator: Option<OutgoingOverride>,
 }
 
-/// An operator's override to be stored, if what was read is still there.
+/// An operator's override, stored only if the stored bytes are still those that were read.
 ///
 /// ```
 /// use headcount::round::{OutgoingOverride, Publish, Reply, Request};
@@ -207,7 +207,7 @@ pub struct Publish {
 pub struct OutgoingOverride {
     /// The bytes that were read; `None` if there were none.
     pub after: Option<Vec<u8>>,
-    /// The new bytes; `None` takes away what is there, because no server of the fleet has written it.
+    /// The new bytes; `None` removes the stored bytes, because no server of the fleet wrote them.
     pub value: Option<Vec<u8>>,
 }
 
@@ -253,7 +253,7 @@ pub struct Outgoing {
     pub value: Vec<u8>,
 }
 
-/// The first minute in which the namespace was used: before it, nobody was in.
+/// The first minute in which the namespace was used: before it, there were no active users.
 ///
 /// ```
 /// use headcount::round::{Publish, Published, Reply, Request, EpochStart};
@@ -285,12 +285,13 @@ pub struct Outgoing {
 pub struct EpochStart {
     /// The minute.
     pub slot: Slot,
-    /// Whether it is new: granted only if there is none and no other generation has a key left, but for those in
-    /// [`Publish::known_beside`]. Otherwise it is known to the fleet and written back; the lowest wins.
+    /// Whether this is a claim. A claim is granted only if no first minute is recorded and no other generation has keys
+    /// left, except those in [`Publish::known_beside`]. Otherwise the fleet knows the minute already and this server
+    /// writes it back; the lowest wins.
     pub claimed: bool,
 }
 
-/// The store's answer; each request has its own.
+/// The store's reply; each kind of request has its own.
 ///
 /// ```
 /// use headcount::round::{Identity, Reply, Request};
@@ -315,19 +316,19 @@ pub struct EpochStart {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
-    /// To [`Request::Look`].
+    /// The reply to [`Request::Look`].
     Looked(Looked),
-    /// To [`Request::Fetch`] and [`Request::FetchBeside`]: the minutes that have a value.
+    /// The reply to [`Request::Fetch`] and [`Request::FetchBeside`]: the minutes that have a value.
     Fetched(Vec<Stored>),
-    /// To [`Request::LookBeside`].
+    /// The reply to [`Request::LookBeside`].
     LookedBeside(LookedBeside),
-    /// To [`Request::Publish`].
+    /// The reply to [`Request::Publish`].
     Published(Published),
-    /// To [`Request::Leave`].
+    /// The reply to [`Request::Leave`].
     Left,
 }
 
-/// What is in the store.
+/// The state of the store.
 ///
 /// ```
 /// use headcount::round::{Outgoing, Publish, Reply, Request, Version};
@@ -359,31 +360,33 @@ pub enum Reply {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Looked {
-    /// The store's clock.
+    /// The time by the store's clock.
     pub time: Timestamp,
-    /// For each minute that was asked for: the version and size of its value.
+    /// The version and size of the value of each requested minute.
     pub minutes: Vec<Option<Entry>>,
     /// The first minute of the namespace, if it is recorded.
     pub since: Option<Slot>,
-    /// When any node looked last, before this look.
+    /// The time of the last look of any node before this one.
     pub last_heartbeat: Option<Timestamp>,
-    /// The last time that no node was alive.
+    /// The last gap in which no node was alive.
     pub gap: Option<Gap>,
-    /// The operator's word, as bytes that anybody may have written; [`NO_OVERRIDE`] if they are too many.
+    /// The bytes of the operator's override. They are untrusted: anybody may have written them. [`NO_OVERRIDE`] if they
+    /// are too long.
     pub operator: Option<Vec<u8>>,
-    /// How many nodes looked lately, this one included. Anybody may have added to them; who counts them proves their names.
+    /// The number of nodes that looked recently, this one included. The number is untrusted: the server that reads it
+    /// checks the proofs in the nodes' names.
     pub nodes: u64,
-    /// How many of them have turned newcomers away lately, this one included if it has.
+    /// The number of them that rejected newcomers recently, this one included if it did.
     pub wanting: u64,
-    /// As many of them as were to be named.
+    /// Some of them by name, as many as were requested.
     pub named: Vec<Node>,
-    /// The other generations that have keys left: their users may be inside.
+    /// The other generations that have keys left. Their users may be active.
     pub other_generations: Vec<OtherGeneration>,
-    /// Why the store refuses writes, if it does.
+    /// The reason why the store refuses writes, if it does.
     pub write_refused: Option<StoreError>,
 }
 
-/// Stands for an override that no server has written: one that is too long to be read.
+/// Stands for a stored override that is too long to be read, and so was not written by a server.
 pub const NO_OVERRIDE: &[u8] = b"!";
 
 /// The longest override that is read, in bytes.
@@ -413,13 +416,13 @@ pub const MOST_OVERRIDE_BYTES: usize = 4096;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OtherGeneration {
-    /// Its number.
+    /// The generation's number.
     pub generation: u64,
-    /// Whether one of its servers looked lately.
+    /// Whether one of its servers looked recently.
     pub is_alive: bool,
 }
 
-/// What is in the store of another generation.
+/// The state of another generation in the store.
 ///
 /// ```
 /// use headcount::round::{Identity, LookedBeside, Outgoing, Publish, Reply, Request, Version};
@@ -448,15 +451,16 @@ pub struct OtherGeneration {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LookedBeside {
-    /// For each minute that was asked for: the version and size of its value.
+    /// The version and size of the value of each requested minute.
     pub minutes: Vec<Option<Entry>>,
-    /// The names by which those of its nodes write that looked lately, 4,096 at most. Anybody may have added to them.
+    /// The [`Identity::instance_id`] of each of its nodes that looked recently, 4,096 at most. They are untrusted:
+    /// anybody may have added some.
     pub writers: Vec<String>,
-    /// How many of them have turned newcomers away lately.
+    /// The number of them that rejected newcomers recently.
     pub wanting: u64,
 }
 
-/// A server that looked lately.
+/// A server that looked recently.
 ///
 /// ```
 /// use headcount::round::{Reply, Request};
@@ -473,7 +477,7 @@ pub struct LookedBeside {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let now = Timestamp::from_millis(1_800_000_000_000);
 /// let store = MemoryStore::with_clock(ManualClock::starting_at(now));
-/// let look = Request::Look { slots: vec![], names: 200, wants: false }; // Somebody has the page open.
+/// let look = Request::Look { slots: vec![], names: 200, wants: false }; // An admin page is open.
 /// let Reply::Looked(looked) = store.exchange(&server("k3v9"), look, SECOND).await? else {
 ///     unreachable!("a look is answered by what is there");
 /// };
@@ -482,15 +486,15 @@ pub struct LookedBeside {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// The name by which it writes: [`Identity::instance_id`].
+    /// The name under which it writes: [`Identity::instance_id`].
     pub instance_id: String,
     /// Its name for people.
     pub name: String,
-    /// When it looked last, by the store's clock.
+    /// The time of its last look, by the store's clock.
     pub looked: Timestamp,
 }
 
-/// A time in which no node was alive, so that nobody came in.
+/// A time in which no node was alive, so that nobody was admitted.
 ///
 /// ```
 /// use headcount::round::{Reply, Request};
@@ -514,24 +518,24 @@ pub struct Node {
 ///     }
 /// };
 /// assert_eq!(look("a").await, None);
-/// clock.advance(60 * SECOND); // The one server is restarted.
+/// clock.advance(60 * SECOND); // The only server is restarted.
 /// let gap = look("b").await.unwrap();
 /// assert_eq!((gap.to.since(gap.from), gap.closed_by.as_str()), (60 * SECOND, "b"));
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gap {
-    /// The last look of any node before it.
+    /// The last look of any node before the gap.
     pub from: Timestamp,
-    /// The first look after it.
+    /// The first look after the gap.
     pub to: Timestamp,
-    /// The writer that looked first.
+    /// The [`Identity::instance_id`] of the server that looked first.
     pub closed_by: String,
 }
 
 /// The version and size of a stored value.
 ///
-/// Two entries that are equal name the same bytes: what was merged once is not fetched again.
+/// Equal entries stand for the same bytes, so a value that was merged once is not fetched again.
 ///
 /// ```
 /// use headcount::round::{Entry, Version};
@@ -548,7 +552,7 @@ pub struct Entry {
     pub bytes: usize,
 }
 
-/// A stored value, as it was found.
+/// A stored value, unchecked.
 ///
 /// ```
 /// use headcount::round::{Outgoing, Publish, Reply, Request, Version, Stored};
@@ -567,7 +571,7 @@ pub struct Entry {
 /// let minutes = vec![Outgoing { slot, after: None, version: version.clone(), value: value.clone() }];
 /// let store = MemoryStore::new();
 /// store.exchange(&server("a"), Request::Publish(Publish { minutes, ..Publish::default() }), SECOND).await?;
-/// // A store keeps bytes; whether they are a filter, who reads them finds out.
+/// // A store keeps bytes. The reader checks whether they are a filter.
 /// let fetched = store.exchange(&server("b"), Request::Fetch { slots: vec![slot] }, SECOND).await?;
 /// assert_eq!(fetched, Reply::Fetched(vec![Stored { slot, version, value }]));
 /// # Ok(()) }
@@ -578,11 +582,11 @@ pub struct Stored {
     pub slot: Slot,
     /// The version.
     pub version: Version,
-    /// The bytes, which anybody may have written.
+    /// The bytes. They are untrusted: anybody may have written them.
     pub value: Vec<u8>,
 }
 
-/// How publishing went.
+/// The result of publishing.
 ///
 /// ```
 /// use headcount::round::{Outgoing, Publish, Published, Reply, Request, Version};
@@ -610,8 +614,8 @@ pub struct Stored {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
-    /// For each minute: whether it was written. If not, another server was first.
+    /// Whether each minute was written. If not, another server wrote it first.
     pub written: Vec<bool>,
-    /// The first minute of the namespace, as it is now.
+    /// The first minute of the namespace after this request.
     pub since: Option<Slot>,
 }

@@ -1,15 +1,16 @@
-//! Other generations of the namespace, read for membership alone.
+//! The other generations of the namespace, which this server reads but never writes.
 //!
-//! A deploy with another capacity begins a new generation: filters of another shape, and the same key. While servers of
-//! both run, and for a window after, users of the one come to the other. So each generation reads the other's minutes,
-//! asks them about tokens that its own ring has not seen, and counts their users against X. It writes nothing there.
+//! A deploy with another capacity starts a new generation: filters of another shape under the same key. While servers
+//! of both generations run, and for a window after that, users move between them. So each generation reads the other's
+//! minutes, looks up tokens there that its own ring has not seen, and counts the other's users against X.
 //!
-//! A value that was written with another key is read if that key is one of the fleet's earlier ones. Minutes of another
-//! length have other numbers, and are not found.
+//! A value written with another key is read if that key is one of the fleet's earlier ones. Minutes of another length
+//! have other numbers and are not found.
 //!
-//! Whoever writes into the store can make up generations. Two are read at a time, and one that has proven nothing, by a
-//! server's name or by a value, makes room for the next: those that are made up cannot hide one of the fleet. Until it has
-//! proven something, one of its values is fetched a round, and after a value in vain none for a growing number of rounds.
+//! Anybody who can write to the store can forge generations. This server reads two at a time. A generation that has
+//! proven nothing, by a server's name or by a value, makes room for the next one, so forged generations cannot hide a
+//! real one. Until a generation has proven something, one of its values is fetched per round, and after a value without
+//! proof none for a growing number of rounds.
 
 use super::{Entry, LookedBeside, OtherGeneration, Stored, servers};
 use crate::bloom::Bloom;
@@ -18,32 +19,33 @@ use crate::ring::codec::{Codec, Decoded};
 use crate::time::Slot;
 use std::collections::{BTreeMap, HashSet};
 
-/// Other generations that are read at a time: two deploys within a window.
+/// The number of other generations read at a time: two deploys within a window.
 const MOST_GENERATIONS: usize = 2;
 
-/// After a value in vain, 2 rounds pass before another is fetched, then 4, and so on: at most 2 to the power of this.
+/// The exponential backoff after a value without proof: 2 rounds pass before the next fetch, then 4, and so on, up to 2
+/// to the power of this.
 const LONGEST_PAUSE: u32 = 6;
 
-/// What is known of other generations.
+/// The server's knowledge of other generations.
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Others {
     generations: BTreeMap<u64, Other>,
-    /// Generations that this round has still to ask about.
+    /// The generations that this round has not looked at yet.
     left: Vec<u64>,
-    /// Of those that are shown and have proven nothing.
+    /// The doubts about generations that the look shows and that have proven nothing.
     doubts: BTreeMap<u64, Doubt>,
-    /// Whether the look has shown more of them than are read.
+    /// Whether the look showed more generations than are read.
     has_more: bool,
     has_news: bool,
 }
 
-/// A generation that anybody may have made up.
+/// A generation that may be forged.
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone))]
 struct Doubt {
-    /// Whether it has made room for another.
+    /// Whether it has made room for another generation.
     passed_over: bool,
-    /// Values that were fetched and proved nothing, and the rounds until the next one.
+    /// The number of values fetched without proof, and the rounds until the next fetch.
     in_vain: u32,
     pause: u32,
 }
@@ -51,15 +53,15 @@ struct Doubt {
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone))]
 struct Other {
-    /// Whether the last look has shown it; what was read of it is kept for a window in any case.
+    /// Whether the last look showed it. Its minutes are kept for a window in any case.
     is_shown: bool,
-    /// Whether a server of the fleet has made it: one of its names or values was proven.
+    /// Whether it belongs to the fleet: one of its names or values was proven.
     is_proven: bool,
-    /// Whether the last look has shown values that were not asked for.
+    /// Whether the last look showed values that were not fetched.
     has_unread: bool,
     nodes: u64,
     wanting: u64,
-    /// Which earlier key its values were written with.
+    /// The index of the earlier key that its values were written with.
     earlier_key: Option<usize>,
     minutes: BTreeMap<Slot, Minute>,
 }
@@ -67,27 +69,27 @@ struct Other {
 /// A minute of another generation.
 #[cfg_attr(test, derive(Clone))]
 struct Minute {
-    /// The value that was looked at last.
+    /// The entry that was shown last.
     entry: Entry,
-    /// Who was in any value of it that could be read.
+    /// The union of all its values that could be read.
     filter: Option<Bloom>,
     last: Last,
 }
 
-/// What the value is that was read last.
+/// The kind of the value that was read last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Last {
     /// A filter whose writer covered the minute.
     Covered,
-    /// A filter of a writer that did not.
+    /// A filter whose writer did not cover the minute.
     Uncovered,
-    /// Of another key, another format, damaged, or too large.
+    /// Unreadable: written with another key or in another format, damaged, or too large.
     Unreadable,
 }
 
 impl Others {
     pub(super) fn new() -> Self {
-        // Whatever was told by a round before this one is old.
+        // The unions reported by an earlier `Round` are outdated.
         Self {
             generations: BTreeMap::new(),
             left: Vec::new(),
@@ -97,9 +99,9 @@ impl Others {
         }
     }
 
-    /// A look has shown these, in a window of minutes `slots`, the latest first.
+    /// Takes in the generations that a look has shown. `slots` are the minutes of the window, the latest first.
     ///
-    /// What a generation has shown is true even if the store has lost it: it is kept until it leaves the window.
+    /// A generation's minutes are kept until they leave the window, even if the store has lost them.
     pub(super) fn begin(&mut self, shown: &[OtherGeneration], slots: &[Slot]) {
         for other in self.generations.values_mut() {
             (other.is_shown, other.nodes, other.wanting) = (false, 0, 0);
@@ -124,7 +126,8 @@ impl Others {
         self.left = self.shown().map(|(&generation, _)| generation).collect();
     }
 
-    /// Those that have proven nothing make room for those that have not been asked yet. Once all were, it begins anew.
+    /// Drops the generations that have proven nothing, to make room for those not read yet. When all were read, it
+    /// begins again.
     fn make_room(&mut self, shown: &[OtherGeneration]) {
         let waits = |other: &&OtherGeneration| !self.generations.contains_key(&other.generation);
         let mut waiting = shown.iter().filter(waits).map(|other| other.generation).peekable();
@@ -144,7 +147,7 @@ impl Others {
         self.doubts.get(&generation).is_some_and(|doubt| doubt.passed_over)
     }
 
-    /// The window begins with minute `oldest`.
+    /// Drops the minutes before `oldest`, the first one of the window.
     pub(super) fn forget_before(&mut self, oldest: Slot) {
         for other in self.generations.values_mut() {
             let staying = other.minutes.split_off(&oldest);
@@ -156,7 +159,7 @@ impl Others {
         self.generations.iter().filter(|(_, other)| other.is_shown)
     }
 
-    /// The store's clock has jumped back by so many minutes: everything has other numbers.
+    /// Renumbers all minutes after the store's clock jumped back by `back` minutes.
     pub(super) fn go_back(&mut self, back: u64) {
         for other in self.generations.values_mut() {
             let minutes = std::mem::take(&mut other.minutes);
@@ -165,22 +168,23 @@ impl Others {
         self.has_news = true;
     }
 
-    /// Whether any generation is read.
+    /// Returns whether no generation is read.
     pub(super) fn is_empty(&self) -> bool {
         self.generations.is_empty()
     }
 
-    /// The round goes on without those that it has not looked at yet.
+    /// Skips the generations that this round has not looked at yet.
     pub(super) fn give_up(&mut self) {
         self.left.clear();
     }
 
-    /// The next generation to look at.
+    /// Returns the next generation to look at.
     pub(super) fn next(&mut self) -> Option<u64> {
         self.left.pop()
     }
 
-    /// Takes in what is there of a generation's minutes `slots`. Returns those whose value is to be read, with its size.
+    /// Takes in a look at a generation's minutes `slots`. Returns the minutes whose values are to be fetched, with
+    /// their sizes.
     pub(super) fn look(
         &mut self,
         generation: u64,
@@ -214,24 +218,25 @@ impl Others {
         unread
     }
 
-    /// Whether a server of the fleet has made this generation.
+    /// Returns whether this generation is proven to belong to the fleet.
     pub(super) fn is_proven(&self, generation: u64) -> bool {
         self.generations.get(&generation).is_some_and(|other| other.is_proven)
     }
 
-    /// The round ends without these values: it would last too long, or they are probably nobody's.
+    /// Notes that the round ends without these values, because fetching them would take too long, or because they are
+    /// probably forged.
     pub(super) fn leave_unread(&mut self, generation: u64, left: &[(Slot, usize)]) {
         if let Some(other) = self.generations.get_mut(&generation) {
             other.has_unread |= !left.is_empty();
         }
     }
 
-    /// Takes in values of a generation, of the minutes that were asked for with the sizes that were shown.
+    /// Takes in fetched values of a generation. `asked` holds the requested minutes with the sizes that were shown.
     pub(super) fn read(&mut self, generation: u64, asked: &[(Slot, usize)], stored: Vec<Stored>, codec: &Codec) {
         let Some(other) = self.generations.get_mut(&generation) else { return };
         for Stored { slot, version, value } in stored {
             let Some(&(_, bytes)) = asked.iter().find(|(asked, _)| *asked == slot) else { continue };
-            // As the next look will show it: of what is no value of ours, nothing is fetched.
+            // With the size that the next look will show, since an invalid value arrives without its bytes.
             let entry = Entry { version, bytes };
             let decoded = codec.decode_beside(generation, slot, &value);
             self.has_news |= decoded.is_ok();
@@ -251,7 +256,7 @@ impl Others {
         }
     }
 
-    /// Generations whose users are all known here: every value was read, and covered by its writer.
+    /// Returns the generations whose users are all known here: every value was read, and covered by its writer.
     pub(super) fn known(&self) -> Vec<u64> {
         let is_known = |other: &Other| {
             let mut minutes = other.minutes.values();
@@ -260,13 +265,13 @@ impl Others {
         self.shown().filter(|(_, other)| is_known(other)).map(|(&generation, _)| generation).collect()
     }
 
-    /// Whether there are users inside of whom this server cannot know.
+    /// Returns whether there may be active users whom this server cannot know.
     pub(super) fn has_unknown(&self) -> bool {
         self.has_more || self.known().len() < self.shown().count()
     }
 
-    /// Servers of other generations that share the room, and how many of them turn newcomers away: those who read each
-    /// other.
+    /// Returns the number of servers of other generations that share the room, and how many of them reject newcomers.
+    /// Only generations that can read each other share it.
     pub(super) fn nodes(&self) -> (u64, u64) {
         let is_readable = |other: &&Other| other.minutes.values().all(|minute| minute.last != Last::Unreadable);
         self.generations.values().filter(is_readable).fold((0, 0), |(nodes, wanting): (u64, u64), other| {
@@ -274,24 +279,25 @@ impl Others {
         })
     }
 
-    /// Whether servers of an earlier key are alive. They cannot read this generation, and hand out the room without it.
+    /// Returns whether servers with an earlier key are alive. They cannot read this generation, and hand out the room
+    /// without it.
     pub(super) fn has_predecessors(&self) -> bool {
         self.generations.values().any(|other| other.earlier_key.is_some() && other.nodes > 0)
     }
 
-    /// The union of each generation's minutes, if any has changed since it was last asked for.
+    /// Returns the union of each generation's minutes, if any has changed since the last call.
     pub(super) fn news(&mut self) -> Option<Vec<Union>> {
         std::mem::take(&mut self.has_news).then(|| self.generations.values().filter_map(Other::union).collect())
     }
 
-    /// What was last asked for may not have arrived.
+    /// Marks the unions as changed, because those last returned may have been lost.
     pub(super) fn mark_changed(&mut self) {
         self.has_news = true;
     }
 }
 
 impl Other {
-    /// A value was read; `None` if it could not be.
+    /// Notes a value of a minute; `decoded` is `None` if it could not be read.
     fn note(&mut self, slot: Slot, entry: Entry, decoded: Option<Decoded>) {
         let last = match &decoded {
             Some(Decoded { covered: true, .. }) => Last::Covered,
@@ -314,7 +320,7 @@ impl Other {
     }
 }
 
-/// Filters of one generation have one shape; a value of another is none of it.
+/// Unites two filters. A filter of another shape does not belong to the generation and is ignored.
 fn united(mut union: Bloom, filter: impl std::borrow::Borrow<Bloom>) -> Bloom {
     let filter = filter.borrow();
     if union.shape() == filter.shape() {
@@ -349,14 +355,14 @@ mod tests {
         generations.iter().map(|&generation| OtherGeneration { generation, is_alive: true }).collect()
     }
 
-    /// A value of the other generation.
+    /// Makes a value of the other generation.
     fn value(codec: &Codec, slot: Slot, version: &str, users: &[u64], covered: bool) -> Stored {
         let mut filter = Bloom::new(codec.shape());
         users.iter().for_each(|&user| _ = filter.insert(Fingerprint(user)));
         Stored { slot, version: Version(version.into()), value: codec.encode(slot, covered, &filter) }
     }
 
-    /// Three servers of the other generation, and one that nobody has proven.
+    /// The names of three servers of the other generation, and one without proof.
     fn writers(key_byte: u8) -> Vec<String> {
         let mac = crate::fleet_mac::FleetMac::new(&key(key_byte), OTHER);
         ["a", "b", "c"].map(|name| servers::proven_name(name, &mac)).into_iter().chain(["x7aa".into()]).collect()
@@ -368,7 +374,7 @@ mod tests {
         LookedBeside { minutes: slots.iter().map(find).collect(), writers: writers(1), wanting: 2 }
     }
 
-    /// A round reads what is there of one generation. Returns how many values it fetched.
+    /// Reads one generation in a round. Returns the number of values fetched.
     fn read(others: &mut Others, values: &[Stored], slots: &[Slot]) -> usize {
         others.begin(&alive(&[OTHER]), slots);
         assert_eq!(others.next(), Some(OTHER));

@@ -1,9 +1,10 @@
-//! An operator's override as bytes in the store: 32 hexadecimal digits, the fleet's MAC of the rest; a space; JSON.
+//! The encoding of an operator's override in the store: 32 hexadecimal digits, which are the fleet's MAC of the rest; a
+//! space; JSON.
 
 use crate::fleet_mac::{FleetMac, MAC_BYTES, Purpose};
 use crate::room::Override;
 
-/// The override that a server of the fleet has stored; `None` if anybody else has.
+/// Decodes an override; `None` if no server of the fleet wrote it.
 pub(super) fn decode(bytes: &[u8], mac: &FleetMac) -> Option<Override> {
     let (proof, rest) = bytes.split_at_checked(2 * MAC_BYTES)?;
     let json = rest.strip_prefix(b" ")?;
@@ -12,7 +13,7 @@ pub(super) fn decode(bytes: &[u8], mac: &FleetMac) -> Option<Override> {
     is_ours.then(|| serde_json::from_slice(json).ok())?
 }
 
-/// The bytes of an override.
+/// Encodes an override.
 pub(crate) fn encode(operator: &Override, mac: &FleetMac) -> Vec<u8> {
     let json = serde_json::to_string(operator).expect("words and numbers can be written as JSON");
     let proof = u128::from_be_bytes(mac.prove(Purpose::Override, &[json.as_bytes()]));

@@ -1,18 +1,18 @@
-//! When a server's rounds begin: once a period, each at a fresh random offset in it, and at most once a period in between
-//! to send an operator's override. Pure: the loop sleeps, a simulator schedules.
+//! The times at which a server's rounds begin: once per period, each at a fresh random offset in it, and at most once
+//! per period in between, to send an operator's override. Pure: the loop sleeps, a simulator schedules.
 
 use std::time::Duration;
 
-/// Bounds of the first pause between two attempts of a stopping server to hand over; the period's tenth lies between them.
+/// The bounds of the first pause between two hand-over attempts of a stopping server. The pause is a tenth of the
+/// period within these bounds.
 const FIRST_PAUSE: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
 
-/// Each pause is twice the one before, this many times.
+/// How many times the pause doubles.
 const PAUSE_DOUBLES: u32 = 2;
 
 /// The times at which one server's rounds begin.
 ///
-/// With a constant offset, servers that once met in the same moment would meet there for ever, and some would never win
-/// a write.
+/// With a constant offset, servers whose rounds once coincided would always coincide, and some would never win a write.
 ///
 /// ```
 /// # use headcount::{Headcount, internals::Protocol, time::ManualClock};
@@ -41,42 +41,44 @@ pub struct Pace {
     jitter: bool,
     boundary: Duration,
     offset: Duration,
-    /// The next urgent round begins no earlier.
+    /// The earliest time of the next urgent round.
     urgent_from: Duration,
     rng: fastrand::Rng,
 }
 
 impl Pace {
-    /// The first round begins at monotonic time `now`.
+    /// Makes a pace whose first round begins at monotonic time `now`.
     pub(super) fn starting(now: Duration, period: Duration, jitter: bool, rng: fastrand::Rng) -> Self {
         Self { period, jitter, boundary: now, offset: Duration::ZERO, urgent_from: now, rng }
     }
 
-    /// When the next regular round begins, in monotonic time.
+    /// Returns the monotonic time at which the next regular round begins.
     pub fn next(&self) -> Duration {
         self.boundary + self.offset
     }
 
-    /// When the next round begins if an operator's override waits to be sent: a period after the last urgent round, or with
-    /// the regular round if that is earlier. A time in the past means at once.
+    /// Returns the monotonic time at which the next round begins if an operator's override waits to be sent: a period
+    /// after the last urgent round, or the time of the regular round if that is earlier. A time in the past means at
+    /// once.
     pub fn next_urgent(&self) -> Duration {
         self.next().min(self.urgent_from)
     }
 
-    /// An urgent round begins at monotonic time `now`. Regular rounds begin when they would have begun without it.
+    /// Notes that an urgent round begins at monotonic time `now`. Regular rounds keep their times.
     pub fn hurried(&mut self, now: Duration) {
         self.urgent_from = now + self.period;
     }
 
-    /// How long a stopping server pauses after its attempt number `attempt`, from 0: about a tenth of a period first, at
-    /// most 50 ms, then longer. Random, so that the servers of a fleet that stops spread out.
+    /// Returns the pause of a stopping server after attempt number `attempt`, counted from 0: about a tenth of a period
+    /// first, at most 50 ms, then longer. The pause is random, so that the servers of a stopping fleet spread out.
     pub fn pause(&mut self, attempt: u32) -> Duration {
         let [least, most] = FIRST_PAUSE;
         let mean = (self.period / 10).clamp(least, most) * (1 << attempt.min(PAUSE_DOUBLES));
         mean.mul_f64(0.5 + self.rng.f64())
     }
 
-    /// A regular round has ended at monotonic time `now`. Periods that passed meanwhile are skipped, not run after one another.
+    /// Notes that a regular round ended at monotonic time `now`. Periods that passed meanwhile are skipped, not made up
+    /// for.
     pub fn ended(&mut self, now: Duration) {
         self.boundary += self.period;
         while self.boundary + self.period <= now {

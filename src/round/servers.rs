@@ -1,9 +1,9 @@
-//! Which servers the store's heartbeats stand for.
+//! Counts the servers behind the store's heartbeats, by proven names.
 //!
-//! A heartbeat is a name and a time, and whoever can write into the store can add thousands. Each would take its share of
-//! the room. So a server writes under a name that only the fleet's key can make, and counts the names that are proven. To
-//! prove them all in every round would cost a fleet of 250 servers 4 MB a second: they are asked for when there are more
-//! heartbeats than were proven.
+//! A heartbeat is a name and a time, and anybody who can write to the store can add thousands. Each would take its
+//! share of the room. So a server writes under a name that only a holder of the fleet's key can make, and only proven
+//! names are counted. Proving all of them in every round would cost a fleet of 250 servers 4 MB a second, so names are
+//! requested only if there are more heartbeats than proven names.
 
 use super::Node;
 use crate::fleet_mac::{FleetMac, MAC_BYTES, Purpose};
@@ -12,14 +12,14 @@ use crate::time::Timestamp;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
-/// The most names that are asked for, to prove them: more servers than any fleet has.
+/// The largest number of names requested for proving: more than any fleet has servers.
 const MOST_PROVEN: usize = 4096;
 
-/// The servers whose heartbeats were proven.
+/// The number of servers whose heartbeats were proven.
 #[derive(Debug, Clone)]
 pub(super) struct Servers {
     proven: u64,
-    /// Whether there may be more heartbeats than were proven: before the first look, or because the last one has shown it.
+    /// Whether there may be more heartbeats than proven names: before the first look, or if the last look showed more.
     has_more: bool,
 }
 
@@ -28,13 +28,13 @@ impl Servers {
         Self { proven: 0, has_more: true }
     }
 
-    /// How many names the next look asks for, if somebody wants to see so many.
+    /// Returns the number of names that the next look requests, if an admin page shows `watched` of them.
     pub(super) fn names(&self, watched: usize) -> usize {
         if self.has_more { watched.max(MOST_PROVEN) } else { watched }
     }
 
-    /// A look has shown so many heartbeats, and the latest of their names, as many as were asked for and could be one.
-    /// Returns how many servers they stand for, and drops the names that nobody has proven.
+    /// Takes in the number of heartbeats of a look and the latest names, as many as were requested and have the right
+    /// form. Returns the number of servers, and drops the names without proof.
     pub(super) fn read(
         &mut self,
         heartbeats: u64,
@@ -44,7 +44,7 @@ impl Servers {
     ) -> u64 {
         let alive = |named: &[Node]| named.iter().filter(|node| is_alive(node.looked)).count() as u64;
         let is_whole = alive(named) == heartbeats;
-        // A proven name may be there twice, beside other words of the same server: anybody can copy it.
+        // Anybody can copy a proven name and add another display name, so it may appear twice.
         let mut seen = HashSet::new();
         named.sort_by_key(|node| Reverse(node.looked));
         named.retain(|node| is_proven(&node.instance_id, mac) && seen.insert(node.instance_id.clone()));
@@ -52,26 +52,26 @@ impl Servers {
             node.name = node.name.chars().map(|c| if misleads(c) { ' ' } else { c }).collect();
         }
         let proven = alive(named);
-        // Of a part of the names, those that were proven before may be missing.
+        // If only a part of the names was shown, names proven before may be missing from it.
         self.proven = if is_whole { proven } else { self.proven.max(proven) };
         self.has_more = heartbeats > self.proven;
-        // This server is one of them, even if its own heartbeat was not noted.
+        // This server counts, even if its own heartbeat was not recorded.
         heartbeats.min(self.proven).max(1)
     }
 }
 
-/// The name by which a server writes: a random one, and its proof.
+/// Returns the name under which a server writes: a random name and its proof.
 pub(super) fn proven_name(random: &str, mac: &FleetMac) -> String {
     let proof = mac.prove(Purpose::Writer, &[random.as_bytes()]);
     format!("{random}{:032x}", u128::from_be_bytes(proof))
 }
 
-/// Whether a server of the fleet has made this name.
+/// Returns whether a server of the fleet made this name.
 pub(super) fn is_proven(name: &str, mac: &FleetMac) -> bool {
     let Some((random, proof)) = name.len().checked_sub(2 * MAC_BYTES).and_then(|at| name.split_at_checked(at)) else {
         return false;
     };
-    // As it was written: of one proof there is one spelling.
+    // Exactly as written: a proof has only one valid spelling.
     let is_hex = proof.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
     let Ok(proof) = u128::from_str_radix(proof, 16) else { return false };
     is_hex && mac.is_proven(Purpose::Writer, &[random.as_bytes()], &proof.to_be_bytes())
@@ -94,7 +94,7 @@ mod tests {
         node(proven_name(&format!("{number:016x}"), &mac(7)), 100)
     }
 
-    /// A look with so many heartbeats and these names. Returns how many servers there are.
+    /// Reads a look with so many heartbeats and these names. Returns the number of servers.
     fn read(servers: &mut Servers, heartbeats: u64, mut named: Vec<Node>) -> u64 {
         servers.read(heartbeats, &mut named, &mac(7), |looked| looked >= Timestamp::from_millis(97_000))
     }
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(servers.read(503, &mut named, &mac(7), alive), 3);
         assert_eq!(named.len(), 3);
         assert_eq!(read(&mut servers, 20_003, (0..4095).map(forged).chain([ours(1)]).collect()), 3);
-        // Names that are none hide those that are: nobody is taken for gone.
+        // Forged names hide the real ones, and no server is taken for gone.
         assert_eq!(read(&mut servers, 4099, vec![]), 3);
         let copies = (0..3000).map(|nth| Node { name: format!("evil {nth}"), ..ours(1) });
         let mut named: Vec<_> = copies.chain([ours(1), ours(2)]).collect();
