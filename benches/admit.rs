@@ -5,8 +5,8 @@
 //! - our own filter alone: hash and one line, no lock, no count
 //! - one parking_lot `RwLock` around two filters like the union and the current minute's
 //! - `DashMap::get`, governor's keyed `check_key`, moka's `get` with a time to idle
-//! - one `HEXISTS` in Redis per request, one at a time and 256 in a pipeline (200k users; over TCP on this machine, as the
-//!   servers of a fleet would, and over a Unix socket, as none could)
+//! - one `HEXISTS` in Redis per request, one at a time and 256 in a pipeline (200k users; over TCP on this machine, as
+//!   the servers of a fleet would, and over a Unix socket, as none could)
 //!
 //! And the distribution of single decisions while a worker applies refreshes, minutes turn, and the filters of another
 //! server are merged. It needs `redis-server` on the PATH.

@@ -1,8 +1,8 @@
 //! How long checks of valid users take while forged RS256 tokens come from one address.
 //!
-//! `headcount serve` runs as a process of its own. 60,000 forged tokens come at 7,300 a second over 96 connections, or as
-//! fast as they are answered: first without a limit, then with `applies_to = "refused"`. Meanwhile a valid user's token is
-//! checked that was verified before, and then 400 that were not.
+//! `headcount serve` runs as a process of its own. 60,000 forged tokens come at 7,300 a second over 96 connections, or
+//! as fast as they are answered: first without a limit, then with `applies_to = "refused"`. Meanwhile a valid user's
+//! token is checked that was verified before, and then 400 that were not.
 //!
 //! `HEADCOUNT_PROGRAM=FILE` measures another build, without the limit, which it may not know.
 

@@ -6,7 +6,8 @@
 //! - inside `headcount.layer()`
 //! - the same with a verified token, by algorithm; a forged one costs as much
 //! - the same with a limit of the user inside
-//! - the same in shadow, for a user who is in the sample of what other Xs would do; seven of eight are not, with X = 20,000
+//! - the same in shadow, for a user who is in the sample of what other Xs would do; seven of eight are not, with X =
+//!   20,000
 //! - the decision by itself, and the same in shadow
 
 mod support;

@@ -2,8 +2,9 @@
 //! order, and one key from two threads; what a key costs in memory; and how often two counts err where a log does not.
 //!
 //! The work is the same for everybody. All is granted, so that each answer changes the state: a bucket of 10⁹ permits
-//! that gets one back a second, and with many keys of 10⁶ that gets one back an hour. So slowly no key is as good as new again
-//! within a run, and nobody may forget one: each holds all its keys, before and after. Keys are borrowed; nothing is allocated.
+//! that gets one back a second, and with many keys of 10⁶ that gets one back an hour. So slowly no key is as good as
+//! new again within a run, and nobody may forget one: each holds all its keys, before and after. Keys are borrowed;
+//! nothing is allocated.
 //!
 //! | entrant | clock | hash of the key |
 //! |---|---|---|
@@ -214,7 +215,8 @@ fn memory(keys: &Tokens, table: &mut Table) {
 const LIMIT: u64 = 50;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Wrong answers: granted although a log of what was granted says that the window is full, or refused although it is not.
+/// Wrong answers: granted although a log of what was granted says that the window is full, or refused although it is
+/// not.
 #[derive(Default)]
 struct Wrong {
     asked: u64,
@@ -242,8 +244,8 @@ impl Wrong {
         }
     }
 
-    /// The comparison that Cloudflare has published: every request counts, refused or not, and who is above the limit by
-    /// the estimate is compared with who is above it by an exact count.
+    /// The comparison that Cloudflare has published: every request counts, refused or not, and who is above the limit
+    /// by the estimate is compared with who is above it by an exact count.
     fn count_all(&mut self, times: &[f64]) {
         let estimate = Memory::new(sliding_counter(1_000_000, WINDOW)).expect("a valid policy");
         let (mut oldest, limit) = (0, LIMIT as f64);

@@ -1,6 +1,6 @@
 //! Limiters in Redis, beside what one would send it instead: a plain `INCR`, and the hash call per request that a fleet
-//! without filters makes (`HSET` of the user). Over a Unix socket, 10,000 keys in turn; one call at a time, and 256 under
-//! way at once on one connection. And what a refusal costs that this process remembers.
+//! without filters makes (`HSET` of the user). Over a Unix socket, 10,000 keys in turn; one call at a time, and 256
+//! under way at once on one connection. And what a refusal costs that this process remembers.
 //!
 //! It needs `redis-server` on the PATH.
 

@@ -1,16 +1,16 @@
 //! The limiters in PostgreSQL and MariaDB, with 20 clients on one hot key and on 10k keys.
 //!
-//! Granting and refusing are measured apart: a permit that is granted is a row that is locked and written, a refusal that
-//! holds is a read. Beside them, in the same run and through the same kind of pool, stand what a client gets at most
-//! (`SELECT 1`) and what a counter without a limit costs (an `UPDATE` of one row by its key).
+//! Granting and refusing are measured apart: a permit that is granted is a row that is locked and written, a refusal
+//! that holds is a read. Beside them, in the same run and through the same kind of pool, stand what a client gets at
+//! most (`SELECT 1`) and what a counter without a limit costs (an `UPDATE` of one row by its key).
 //!
 //! - PostgreSQL: the exact form and the published function (as_published)
 //! - MariaDB: the moving window, which keeps a row for each permit that it has granted
 //! - how many were let through where how many were due, with a limit of 50 that everybody hits
 //!
-//! The servers are started on temporary directories, with Unix sockets, and do not wait for the disk (PostgreSQL `fsync`
-//! off and `shared_buffers` 32 MB, MariaDB `innodb_flush_log_at_trx_commit` 2 and `innodb_buffer_pool_size` 32M): what is
-//! measured is the work, not the disk. Both must be on the machine, which also runs the clients.
+//! The servers are started on temporary directories, with Unix sockets, and do not wait for the disk (PostgreSQL
+//! `fsync` off and `shared_buffers` 32 MB, MariaDB `innodb_flush_log_at_trx_commit` 2 and `innodb_buffer_pool_size`
+//! 32M): what is measured is the work, not the disk. Both must be on the machine, which also runs the clients.
 
 #![allow(clippy::disallowed_methods)] // A bench times itself.
 

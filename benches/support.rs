@@ -86,7 +86,8 @@ pub fn is_measuring() -> bool {
 /// What the machine takes to fetch a line of `bytes` of memory that is read line after line in random order, each
 /// address known only when the line before has come: the median of some laps, in nanoseconds.
 ///
-/// A shared cache holds what is read often. Beside greedy neighbours, a few megabytes read once in 10 ms stay in no cache.
+/// A shared cache holds what is read often. Beside greedy neighbours, a few megabytes read once in 10 ms stay in no
+/// cache.
 pub fn line_latency(bytes: usize) -> f64 {
     let lines = bytes / 64;
     let mut order: Vec<usize> = (0..lines).collect();
@@ -297,8 +298,8 @@ impl RedisServer {
         self.connect_to(self.url())
     }
 
-    /// A connection for one call at a time, over TCP: how the servers of a fleet reach the Redis that they share, though
-    /// never over so short a wire.
+    /// A connection for one call at a time, over TCP: how the servers of a fleet reach the Redis that they share,
+    /// though never over so short a wire.
     pub fn connect_over_tcp(&self) -> redis::Connection {
         self.connect_to(format!("redis://127.0.0.1:{}", self.port))
     }

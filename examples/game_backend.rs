@@ -39,7 +39,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let headcount =
         Headcount::builder().max_active_users(max_players.parse()?).window(window).jwt_keys([key_file]).start()?;
 
-    // Guessing passwords: five attempts a minute from an address. A login is no player yet, so nobody needs a seat for it.
+    // Guessing passwords: five attempts a minute from an address. A login is no player yet, so nobody needs a seat for
+    // it.
     let attempts = Limiter::new("login", Memory::new(sliding_log(5, Duration::from_secs(60)))?);
     let attempts = Limit::new(attempts, LimitKey::ClientIp).period(Duration::from_secs(60));
     let key = std::fs::read(key_file)?;

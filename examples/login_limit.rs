@@ -3,7 +3,7 @@
 //! ```sh
 //! cargo run --features server --example login_limit
 //! cargo run --features server --example login_limit -- --store redis --url redis://127.0.0.1:6379/0
-//! cargo run --features server --example login_limit --features mysql -- --store mysql --url mysql://root@127.0.0.1:3306/headcount
+//! cargo run --features server,mysql --example login_limit -- --store mysql --url mysql://root@127.0.0.1/headcount
 //! ```
 //!
 //! Seven attempts are made for Alice, the last with the right password. A right password costs nothing: the limiter is

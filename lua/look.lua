@@ -1,8 +1,10 @@
 -- What is in the namespace, and that this server is alive.
 --
 -- KEYS[1] fleet: hash { since = slot, beat = ms of the last look of any node, and of the last time that no node was
---                      alive: gap_from = ms of the last look before it, gap_to = ms and gap_by = writer of the first after }
--- KEYS[2] nodes: sorted set, "writer id, space, name for people" by ms of their last look; the dead stay for a window, to be
+--                      alive: gap_from = ms of the last look before it, gap_to = ms and gap_by = writer of the first
+--                      after }
+-- KEYS[2] nodes: sorted set, "writer id, space, name for people" by ms of their last look; the dead stay for a window,
+-- to be
 --                named
 -- KEYS[3] override: hash { body }, bytes that this script does not read
 -- KEYS[4] generations: sorted set, generations by ms of their last look; the one key that all generations share

@@ -5,8 +5,8 @@
 -- KEYS[3…] slots, one per minute, hashes or strings: another generation's filters may be larger or smaller
 -- ARGV[1] ms after which a node is dead
 --
--- Returns { nodes that turn newcomers away, ts and size of each slot in the order of KEYS, { writer id, … } }; '' stands for
--- nothing, '!' for what is no value of ours. versions.lua stands before this script.
+-- Returns { nodes that turn newcomers away, ts and size of each slot in the order of KEYS, { writer id, … } }; ''
+-- stands for nothing, '!' for what is no value of ours. versions.lua stands before this script.
 --
 -- Atomic, so that the versions and the nodes belong to one moment.
 local clock = redis.call('TIME')

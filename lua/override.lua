@@ -1,13 +1,12 @@
 -- Stores the operator's override if nobody stored another one since it was read.
 --
--- KEYS[1] override: hash { body }
--- ARGV[1] the body that was read: '' for none, '!' for one that is too long to be read · ARGV[2] the new body, '' for none
--- ARGV[3] ms to keep it · ARGV[4] the longest body that is read, in bytes
+-- KEYS[1] override: hash { body } ARGV[1] the body that was read: '' for none, '!' for one that is too long to be read
+-- · ARGV[2] the new body, '' for none ARGV[3] ms to keep it · ARGV[4] the longest body that is read, in bytes
 --
 -- Returns 1 if it was stored, 0 if another server was first.
 --
--- Atomic, because between a comparison and a write of its own another server's override would be lost. What a body means,
--- and who has written it, the servers find out.
+-- Atomic, because between a comparison and a write of its own another server's override would be lost. What a body
+-- means, and who has written it, the servers find out.
 local size = redis.call('HSTRLEN', KEYS[1], 'body')
 local body = ''
 if size > tonumber(ARGV[4]) then

@@ -5,8 +5,8 @@
 --
 -- Returns 1 if it was written, 0 if another server was first.
 --
--- Atomic, because between a comparison and a write of its own another server's news would be lost. A key that is no hash,
--- or whose ts is none of ours, stands for no value ('!' in look.lua) and is replaced.
+-- Atomic, because between a comparison and a write of its own another server's news would be lost. A key that is no
+-- hash, or whose ts is none of ours, stands for no value ('!' in look.lua) and is replaced.
 local kind = redis.call('TYPE', KEYS[1]).ok
 local ts = ''
 if kind == 'hash' then

@@ -11,15 +11,16 @@
 //! GET    /api/v1/openapi.json  the description of all this (OpenAPI 3.1)
 //! GET    /api/v1/config     the effective configuration, secrets redacted
 //! GET    /api/v1/override   the operator's word in force
-//! PUT    /api/v1/override   { "mode": "open|throttling|auto", "max_active_users": 18000, "for": "10m", "reason": "launch", "by": "ann" }
+//! PUT    /api/v1/override   { "mode": "open|throttling|auto", "max_active_users": 18000, "for": "10m",
+//!                             "reason": "launch", "by": "ann" }
 //! DELETE /api/v1/override   takes it back
 //! ```
 //!
 //! `livez` and `readyz` answer everybody. All else answers only under a known `Host` and `Origin`, so that no web page
 //! can reach it through an operator's browser, and asks for the bearer token if one is configured; without one, only
-//! this machine may ask, and only through a listener of our own, and with the header `X-Headcount-Change`, may it change
-//! anything; what a proxy has marked as its own is refused then. The page itself, which holds no
-//! figures, is shown without the token: it asks for it.
+//! this machine may ask, and only through a listener of our own, and with the header `X-Headcount-Change`, may it
+//! change anything; what a proxy has marked as its own is refused then. The page itself, which holds no figures, is
+//! shown without the token: it asks for it.
 
 mod access;
 mod events;
@@ -67,8 +68,8 @@ struct LocalMetrics {
 }
 
 impl Headcount {
-    /// The admin pages and API, to be mounted into a service: by `nest_service`, and after the layer, which is for players.
-    /// (`nest` answers at `/admin` and not at `/admin/`.)
+    /// The admin pages and API, to be mounted into a service: by `nest_service`, and after the layer, which is for
+    /// players. (`nest` answers at `/admin` and not at `/admin/`.)
     ///
     /// With a bearer token (`token_file`) whoever shows it may do everything. Without one, this machine alone may look,
     /// and nobody may change anything; the listener must provide `ConnectInfo<SocketAddr>` then.

@@ -240,7 +240,8 @@ pub enum OverrideError {
     },
     /// A reason or name that is too long, or has characters that a status line cannot show.
     #[error(
-        "{key} has {found} characters; at most {most} are allowed, and none that control a terminal or the direction of text"
+        "{key} has {found} characters; at most {most} are allowed, and none that control a terminal or the direction \
+         of text"
     )]
     Words {
         /// `reason` or `by`.
@@ -342,7 +343,9 @@ impl Headcount {
     ///
     /// ```
     /// use headcount::{Headcount, config::PassCarrier};
-    /// let server = || Headcount::builder().max_active_users(1).secret("the key of the fleet").carry(PassCarrier::Header);
+    /// let server = || {
+    ///     Headcount::builder().max_active_users(1).secret("the key of the fleet").carry(PassCarrier::Header)
+    /// };
     /// let ((one, _), (other, _)) = (server().build()?, server().build()?);
     /// assert!(one.admit("alice").is_admitted());
     /// let pass = one.pass("alice").unwrap();

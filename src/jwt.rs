@@ -1,11 +1,11 @@
 //! Verified tokens: a JSON Web Token (RFC 7519) is counted as the user it names, and only if a known key has signed it.
 //!
-//! A refreshed token names the same user, so a refresh costs nobody their place. Verifying is arithmetic on keys that are
-//! here: no request waits for a key server, and a token that names an unknown key is answered without asking one.
+//! A refreshed token names the same user, so a refresh costs nobody their place. Verifying is arithmetic on keys that
+//! are here: no request waits for a key server, and a token that names an unknown key is answered without asking one.
 //!
-//! Signatures with public keys cost up to some hundred microseconds each, and strangers may ask for them. So a few are verified
-//! at a time, away from the threads that answer requests, and a few more wait ([`turns`]); what was found is remembered for a
-//! while, so that a token that comes again costs a hash.
+//! Signatures with public keys cost up to some hundred microseconds each, and strangers may ask for them. So a few are
+//! verified at a time, away from the threads that answer requests, and a few more wait ([`turns`]); what was found is
+//! remembered for a while, so that a token that comes again costs a hash.
 
 mod jwks;
 mod key;
@@ -122,8 +122,8 @@ impl Verifier {
         self.has_all.store(true, Relaxed);
     }
 
-    /// What a token is, if that takes no signature by a public key: it was verified a while ago, or it is signed with a shared
-    /// secret, or no key fits. `tick` is monotonic.
+    /// What a token is, if that takes no signature by a public key: it was verified a while ago, or it is signed with a
+    /// shared secret, or no key fits. `tick` is monotonic.
     pub(crate) fn at_once(
         &self,
         token: &str,
@@ -148,8 +148,8 @@ impl Verifier {
         (changes == self.changes.load(Relaxed)).then_some(Err(why))
     }
 
-    /// What a token is. It is verified when its turn has come, on another thread, where `refused` is called if it is none; also
-    /// if nobody waits for the answer any more. Whatever is not verified drops `refused`.
+    /// What a token is. It is verified when its turn has come, on another thread, where `refused` is called if it is
+    /// none; also if nobody waits for the answer any more. Whatever is not verified drops `refused`.
     ///
     /// # Errors
     /// [`Late`]: it cannot be verified, or too many wait before it.

@@ -9,9 +9,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A newcomer who is admitted takes a seat at once, and is recorded when the service answers below 400: whoever mistypes a
-//! password is no active user. [`RouteClass`](crate::RouteClass) says what is different for some paths. Who is in may still
-//! ask too much: [`LimitLayer`] limits that.
+//! A newcomer who is admitted takes a seat at once, and is recorded when the service answers below 400: whoever
+//! mistypes a password is no active user. [`RouteClass`](crate::RouteClass) says what is different for some paths. Who
+//! is in may still ask too much: [`LimitLayer`] limits that.
 
 mod body;
 mod caller;
@@ -95,8 +95,8 @@ impl Headcount {
 }
 
 impl AdmissionLayer {
-    /// Says who a request's user is, in the place of `token.from` and `token.jwt`: from what a layer outside of this one has
-    /// found out, perhaps. `None` and blanks are nobody, as a missing token is.
+    /// Says who a request's user is, in the place of `token.from` and `token.jwt`: from what a layer outside of this
+    /// one has found out, perhaps. `None` and blanks are nobody, as a missing token is.
     ///
     /// ```
     /// # use axum::http::request::Parts;
@@ -119,8 +119,8 @@ impl AdmissionLayer {
         self.ruled(|rules| rules.user = Some(Arc::new(user)))
     }
 
-    /// Asks a limiter about newcomers before they take a seat: who is refused takes none, and gets 429. Several are asked all
-    /// or nothing.
+    /// Asks a limiter about newcomers before they take a seat: who is refused takes none, and gets 429. Several are
+    /// asked all or nothing.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -150,10 +150,10 @@ impl AdmissionLayer {
         self.ruled(|rules| rules.limits.newcomers.add_to_admission(limit, &rules.headcount))
     }
 
-    /// Limits how many tokens may be refused by key, so that nobody in a full house tries one after another until one is taken
-    /// for a user who is in. Every token that is refused is charged once; while a key has used its limit up, tokens that are new to it get 429 without
-    /// being looked up or verified, and those that were answered before carry on. Give it the key
-    /// [`ClientIp`](crate::config::LimitKey::ClientIp) or another that is not made of the token.
+    /// Limits how many tokens may be refused by key, so that nobody in a full house tries one after another until one
+    /// is taken for a user who is in. Every token that is refused is charged once; while a key has used its limit up,
+    /// tokens that are new to it get 429 without being looked up or verified, and those that were answered before carry
+    /// on. Give it the key [`ClientIp`](crate::config::LimitKey::ClientIp) or another that is not made of the token.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -166,8 +166,9 @@ impl AdmissionLayer {
     /// let guesses = Limiter::new("guesses", Memory::new(token_bucket(Rate::per_minute(2), 2))?);
     /// let layer = headcount.layer().limit_refusals(Limit::new(guesses, LimitKey::Constant));
     /// let app = Router::new().route("/", get(|| async {})).layer(layer);
-    /// let words = [("alice", ""), ("bob", "rejected"), ("carol", "rejected"), ("dave", "limited"), ("bob", "rejected"), ("alice", "")];
-    /// for (user, decision) in words {
+    /// let (no, limited) = ("rejected", "limited");
+    /// let users = [("alice", ""), ("bob", no), ("carol", no), ("dave", limited), ("bob", no), ("alice", "")];
+    /// for (user, decision) in users {
     ///     let request = Request::get("/").header("authorization", format!("Bearer {user}")).body(Body::empty())?;
     ///     let response = app.clone().oneshot(request).await?;
     ///     let said = response.headers().get("x-headcount-decision").map_or("", |value| value.to_str().unwrap());

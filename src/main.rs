@@ -17,7 +17,14 @@ struct Cli {
     #[command(subcommand)]
     verb: Verb,
     /// How the log is written, on standard error; RUST_LOG says how much of it (info)
-    #[arg(long, value_name = "FORMAT", global = true, value_enum, default_value_t = LogFormat::Text, env = "HEADCOUNT_LOG_FORMAT")]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        global = true,
+        value_enum,
+        default_value_t = LogFormat::Text,
+        env = "HEADCOUNT_LOG_FORMAT"
+    )]
     log_format: LogFormat,
 }
 
@@ -41,7 +48,8 @@ enum Verb {
     Serve(Serve),
     /// Try it: three servers and their players in one process, and a page to watch them.
     #[command(
-        after_help = "Needs no Redis and no files, and leaves nothing behind. The house is full within half a minute, and another \
+        after_help = "Needs no Redis and no files, and leaves nothing behind. The house is full within half a minute, \
+            and another \
                       crowd comes every 50 seconds."
     )]
     Demo(Play),

@@ -81,7 +81,8 @@ impl Metrics {
         describe_counter!("headcount_corrupt_values_total", "Stored values that were refused, by reason.");
         describe_counter!(
             "headcount_limiter_decisions_total",
-            "Requests to each limiter: allowed, limited, shadow_limited; store_error counts those that the store did not answer."
+            "Requests to each limiter: allowed, limited, shadow_limited; store_error counts those that the store did \
+             not answer."
         );
         describe_gauge!("headcount_enforcing", "1 if rejections are enforced, 0 with enforcement shadow or off.");
         describe_gauge!("headcount_simulated_users", "In shadow mode: how many users would be active under X.");

@@ -1,9 +1,9 @@
 //! A crowd of players, seeded and pure: what a load test, a simulator and a demo let loose on a fleet.
 //!
 //! Time is an argument: the [`Duration`] since the start, in the fleet's own time. A caller that runs a window of 30
-//! minutes in one does so by dividing the clock, not by other players. The schedule is *open-loop*: when a player's next
-//! request is due depends on the answers it was given and never on how late they came, so that a slow server is sent
-//! as many requests as a fast one. Same seed, same answers: same schedule.
+//! minutes in one does so by dividing the clock, not by other players. The schedule is *open-loop*: when a player's
+//! next request is due depends on the answers it was given and never on how late they came, so that a slow server is
+//! sent as many requests as a fast one. Same seed, same answers: same schedule.
 //!
 //! ```
 //! use headcount::players::{Answer, Arrivals, Habits, Players};

@@ -1,8 +1,8 @@
 //! The one connection to Redis, with our own policy for giving it up and making it anew.
 //!
 //! The client library keeps a connection after a timeout and on a replica that answers READONLY; both would stay broken
-//! for ever. So: a connection with two timeouts in a row or a READONLY answer is dropped; one attempt to connect is made
-//! at a time, and after ten failures one a second.
+//! for ever. So: a connection with two timeouts in a row or a READONLY answer is dropped; one attempt to connect is
+//! made at a time, and after ten failures one a second.
 //!
 //! Many may use it at once: their commands share the connection, and who finds none waits for the attempt that is being
 //! made, and shares its outcome.

@@ -536,7 +536,8 @@ impl Round {
             figures.foreign_generation = foreign_generation;
             if foreign_generation {
                 tracing::error!(
-                    "servers with another capacity, window or key share this namespace, because of a deploy or a mistake; those with \
+                    "servers with another capacity, window or key share this namespace, because of a deploy or a \
+                     mistake; those with \
                      another window or key do not know this server's users"
                 );
             } else {
@@ -986,10 +987,12 @@ impl Round {
         let (class, reason) = (error.class().as_str(), error);
         match before {
             FleetLink::Joining => {
-                tracing::error!(class, %reason, "the store has not answered yet, so this server does not know the active users");
+                tracing::error!(class, %reason, "the store has not answered yet, so this server does not know the \
+                    active users");
             }
             _ => {
-                tracing::error!(class, %reason, "the store is unavailable; decisions continue with what this server knows");
+                tracing::error!(class, %reason, "the store is unavailable; decisions continue with what this server \
+                    knows");
             }
         }
         self.last_logged = Some(error.clone());
@@ -998,7 +1001,8 @@ impl Round {
     fn log_unwritten(&mut self, error: &StoreError) {
         if self.unwritten.as_ref() != Some(error) {
             let class = error.class().as_str();
-            tracing::error!(class, reason = %error, "the store was read but could not be written to; the next round tries again");
+            tracing::error!(class, reason = %error, "the store was read but could not be written to; the next round \
+                tries again");
             self.unwritten = Some(error.clone());
         }
     }

@@ -1,4 +1,5 @@
-//! What the `headcount` program does, verb by verb; `serve` is the check listener, the admin listener, and a graceful stop.
+//! What the `headcount` program does, verb by verb; `serve` is the check listener, the admin listener, and a graceful
+//! stop.
 
 mod check;
 mod config;

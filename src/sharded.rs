@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const MOST_SHARDS: usize = 64;
 
 /// A reader-writer lock for state that is read constantly: a reader takes only its thread's shard, a writer takes all
-/// shards. With one shared reader count, two reading threads are slower than one (`cargo bench --features full --bench admit`).
+/// shards. With one shared reader count, two reading threads are slower than one (`cargo bench --features full --bench
+/// admit`).
 #[cfg_attr(not(feature = "shuttle"), allow(unreachable_pub))] // Seen from outside by the scheduled test alone.
 pub type ShardedLock<T> = lock_api::RwLock<RawShardedLock, T>;
 

@@ -1,7 +1,8 @@
 //! The file in which a server without a store keeps its ring over a restart.
 //!
 //! ```text
-//! magic "HCS1" · generation u64 · time u64 (µs) · minutes u32 · minutes × { slot u64 · length u32 · value } · checksum u64
+//! magic "HCS1" · generation u64 · time u64 (µs) · minutes u32 ·
+//! minutes × { slot u64 · length u32 · value } · checksum u64
 //! ```
 //!
 //! Numbers are little endian. A value has the format of a stored value (see `ring/codec`). The checksum is the keyed

@@ -28,8 +28,8 @@ const LAST_ROUND: Duration = Duration::from_secs(2);
 /// How long rounds wait for the worker: for its last refreshes at the end, for its turn at a minute's beginning.
 const WORKER: Duration = Duration::from_millis(200);
 
-/// Filters above this size are coded on a thread where waiting is allowed. Smaller ones take some 1.3 ms a round, and the
-/// way to another thread and back 0.3.
+/// Filters above this size are coded on a thread where waiting is allowed. Smaller ones take some 1.3 ms a round, and
+/// the way to another thread and back 0.3.
 const HEAVY_BYTES: usize = 128 << 10;
 
 /// Where servers leave their news for each other.
@@ -62,7 +62,9 @@ const HEAVY_BYTES: usize = 128 << 10;
 ///         let mut minutes = self.0.lock().map_err(StoreError::unavailable)?;
 ///         Ok(match request {
 ///             Request::Look { slots, .. } => {
-///                 let entry = |(version, value): &(Version, Vec<u8>)| Entry { version: version.clone(), bytes: value.len() };
+///                 let entry = |(version, value): &(Version, Vec<u8>)| {
+///                     Entry { version: version.clone(), bytes: value.len() }
+///                 };
 ///                 Reply::Looked(Looked {
 ///                     time: SystemClock::new().wall(),
 ///                     minutes: slots.iter().map(|slot| minutes.get(slot).map(entry)).collect(),
@@ -97,7 +99,7 @@ const HEAVY_BYTES: usize = 128 << 10;
 ///             }
 ///             Request::Leave => Reply::Left,
 ///             Request::LookBeside { .. } | Request::FetchBeside { .. } => {
-///                 return Err(StoreError::corrupt("a question about another generation; there is only one on this board"));
+///                 return Err(StoreError::corrupt("this board knows one generation only"));
 ///             }
 ///         })
 ///     }
@@ -118,8 +120,8 @@ pub trait FilterStore: Send + Sync + 'static {
     /// What the store is called in status and metrics.
     fn name(&self) -> &'static str;
 
-    /// Where in the store its servers meet: what is written in one namespace is not read in another, even by servers with
-    /// the same key. Of a store that has none, nothing.
+    /// Where in the store its servers meet: what is written in one namespace is not read in another, even by servers
+    /// with the same key. Of a store that has none, nothing.
     fn namespace(&self) -> &str {
         ""
     }
@@ -199,8 +201,8 @@ impl Headcount {
 
 impl Builder {
     /// Makes the controller and starts what it needs: a thread for its [`Worker`], and with `[redis]` a task for its
-    /// rounds, on the runtime this is called on. [`Headcount::stop`] ends both; without rounds, so does dropping the last
-    /// handle.
+    /// rounds, on the runtime this is called on. [`Headcount::stop`] ends both; without rounds, so does dropping the
+    /// last handle.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -293,8 +295,8 @@ impl<S: FilterStore> Rounds<S> {
         })
     }
 
-    /// Runs rounds, each at a fresh random offset in its period, until the controller is stopped; then one more, to hand
-    /// over what is left, and leaves the fleet. An operator's override is sent at once, by one round more; further
+    /// Runs rounds, each at a fresh random offset in its period, until the controller is stopped; then one more, to
+    /// hand over what is left, and leaves the fleet. An operator's override is sent at once, by one round more; further
     /// overrides wait for a period, or for the regular round, which is never delayed by them. After a panic, which is
     /// logged and counted, rounds go on.
     pub fn run(self) -> impl Future<Output = ()> + Send {
@@ -358,8 +360,8 @@ impl<S: FilterStore> Rounds<S> {
         }
     }
 
-    /// Publishes what is left, again after a lost race or if it was too much for one round, and leaves. Pauses in between:
-    /// when a whole fleet stops, attempts without a pause would make most of its writes lose.
+    /// Publishes what is left, again after a lost race or if it was too much for one round, and leaves. Pauses in
+    /// between: when a whole fleet stops, attempts without a pause would make most of its writes lose.
     async fn hand_over(&mut self) {
         let mut drained = self.headcount.shared.drained.subscribe();
         let _ = timeout(WORKER, drained.wait_for(|drained| *drained)).await;

@@ -283,7 +283,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_slot_begins_where_its_number_says_over_the_whole_range(at: u64, length in prop_oneof![any::<u64>(), 1..10_u64, Just(60_000_000)]) {
+        fn a_slot_begins_where_its_number_says_over_the_whole_range(
+            at: u64,
+            length in prop_oneof![any::<u64>(), 1..10_u64, Just(60_000_000)],
+        ) {
             let (at, length) = (Timestamp(at), Duration::from_micros(length));
             let slot = Slot::at(at, length);
             prop_assert!(slot.start(length) <= at);

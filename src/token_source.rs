@@ -64,7 +64,7 @@ pub enum OnConflict {
 /// ```
 /// use headcount::TokenSource;
 /// let error = "query:token".parse::<TokenSource>().unwrap_err();
-/// let words = "\"query:token\" is no token source; use \"bearer\", \"cookie:NAME\" or \"header:NAME\"";
+/// let words = "\"query:token\" is not a token source; use \"bearer\", \"cookie:NAME\" or \"header:NAME\"";
 /// assert_eq!(error.to_string(), words);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -126,7 +126,9 @@ pub(crate) fn is_http_token(name: &str) -> bool {
 /// use headcount::{InvalidToken, OnConflict, TokenSource};
 /// let sources = [TokenSource::Cookie("sid".into())];
 /// let mut headers = HeaderMap::new();
-/// let find = |headers: &_| TokenSource::find(&sources, OnConflict::Refuse, headers).map(|token| token.map(str::to_owned));
+/// let find = |headers: &_| {
+///     TokenSource::find(&sources, OnConflict::Refuse, headers).map(|token| token.map(str::to_owned))
+/// };
 /// headers.append(COOKIE, HeaderValue::from_static("sid=alice"));
 /// assert_eq!(find(&headers), Ok(Some("alice".to_owned())));
 /// headers.append(COOKIE, HeaderValue::from_static("sid=bob"));

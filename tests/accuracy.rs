@@ -78,8 +78,8 @@ fn measured_ratio(seed: u64, capacity: u64, ratio: f64, users: u64, spread: Spre
         }
     }
     assert_eq!(next, users);
-    // From here on a stranger is rejected, and not recorded; who is admitted was taken for somebody else. That refreshes
-    // bits which the union has already, so asking changes nothing of what is measured.
+    // From here on a stranger is rejected, and not recorded; who is admitted was taken for somebody else. That
+    // refreshes bits which the union has already, so asking changes nothing of what is measured.
     force(&headcount, OverrideMode::Throttling);
     let taken_for_known = (0..strangers).filter(|&number| headcount.admit(token(1, number)).is_admitted()).count();
     taken_for_known as f64 / strangers as f64

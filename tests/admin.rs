@@ -140,7 +140,8 @@ fn nobody_but_the_operator_changes_anything() {
     // A form, a script of another page that asks no leave, and whoever leaves the header out.
     for kind in ["application/json", "text/plain", "application/x-www-form-urlencoded"] {
         let bare = format!(
-            "PUT {path} HTTP/1.1\r\nConnection: close\r\nHost: {}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{open}",
+            "PUT {path} HTTP/1.1\r\nConnection: close\r\nHost: {}\r\nContent-Type: {kind}\r\nContent-Length: \
+             {}\r\n\r\n{open}",
             server.admin,
             open.len()
         );
@@ -414,13 +415,16 @@ fn status_has_the_fields_of_the_contract() {
     let server = alone(&state, &["--max-active-users", "20000"]);
     server.check("A");
     let status = server.status();
-    let contract = r#"{"version":"0.1.0","node":"gs-7f2","uptime_seconds":3605,"mode":"throttling","mode_since":"2026-11-20T11:58:10Z",
+    let contract = r#"{"version":"0.1.0","node":"gs-7f2","uptime_seconds":3605,"mode":"throttling",
+        "mode_since":"2026-11-20T11:58:10Z",
         "enforcement":"enforce","ready":true,
         "active_users":{"estimate":20012,"low":19960,"high":20070,"window_seconds":1800,"stale_seconds":0.8},
         "max_active_users":20000,"resume_below":18000,"room":0,"share":0,
         "override":{"mode":"auto","max_active_users":null,"until":null,"by":null,"reason":null},
-        "decisions":{"seen":918223,"newcomer":20991,"rejected":20411,"shadow_rejected":0,"exempt":1022,"missing":3,"warming":0,"limited":0,"invalid":0},
-        "sync":{"store":"redis","ok":true,"last_success_seconds":0.6,"rounds":3600,"conflicts":12,"failures":0,"corrupt":0,
+        "decisions":{"seen":918223,"newcomer":20991,"rejected":20411,"shadow_rejected":0,"exempt":1022,"missing":3,
+            "warming":0,"limited":0,"invalid":0},
+        "sync":{"store":"redis","ok":true,"last_success_seconds":0.6,"rounds":3600,"conflicts":12,"failures":0,
+                "corrupt":0,
                 "bytes_sent":48211,"bytes_received":90211,"nodes":8},
         "ring":{"slots":30,"slot_seconds":60,"coverage":31,"capacity":65536,"bits":1048576,"hashes":8,"fill_ratio":0.14,
                 "false_positive_ratio":0.000001,"memory_bytes":4325376,"queue_length":0,"queue_full":0}}"#;

@@ -1,5 +1,5 @@
-//! FAULTS 34: what identifies a user goes nowhere: not to Redis, not into the log at its most talkative, into no metric, no
-//! status, no answer. Looked for as it is, in hexadecimal, and in base64 wherever it begins.
+//! FAULTS 34: what identifies a user goes nowhere: not to Redis, not into the log at its most talkative, into no
+//! metric, no status, no answer. Looked for as it is, in hexadecimal, and in base64 wherever it begins.
 #![cfg(feature = "server")]
 
 mod support;
@@ -45,7 +45,8 @@ impl Scene {
             format!("[[limit]]\nname = '{name}'\nkey = '{key}'\nrate = '3/1h'\nstore = 'redis'\n")
         });
         let text = format!(
-            "[admission]\nmax_active_users = 10\n[window]\nlength = '3s'\n[token]\nfrom = ['bearer', 'cookie:session', 'header:X-Access-Token']\non_conflict = 'first'\nsecret = '{SECRET}'\n[pass]\n\
+            "[admission]\nmax_active_users = 10\n[window]\nlength = '3s'\n[token]\nfrom = ['bearer', \
+             'cookie:session', 'header:X-Access-Token']\non_conflict = 'first'\nsecret = '{SECRET}'\n[pass]\n\
              [redis]\nurl = '{}'\n[fleet]\nsync_every = '50ms'\n{}{more}",
             redis.url(),
             limits.concat()

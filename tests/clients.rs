@@ -8,9 +8,9 @@ use support::Server;
 use support::proxy::Proxy;
 use tempfile::tempdir;
 
-/// What a client says of each request, one after another: `in`, or the status to answer, whether it has a `Retry-After`, and
-/// how its body begins. It waits so many seconds at most. A request is the arguments of `check` as JSON: an array of the token
-/// and an object of the others; the token may be a number, of which so many bytes are made.
+/// What a client says of each request, one after another: `in`, or the status to answer, whether it has a
+/// `Retry-After`, and how its body begins. It waits so many seconds at most. A request is the arguments of `check` as
+/// JSON: an array of the token and an object of the others; the token may be a number, of which so many bytes are made.
 type Ask = fn(&Server, f64, &[&str]) -> Vec<String>;
 
 /// What the clients wait unless told otherwise.
@@ -23,7 +23,8 @@ fn python(server: &Server, seconds: f64, requests: &[&str]) -> Vec<String> {
         "import json, sys\nfrom headcount import check\n\
          for request in sys.argv[1:]:\n token, more = json.loads(request)\n \
          answer = check('x' * token if isinstance(token, int) else token, port={}, timeout={seconds}, **more)\n \
-         print('in' if answer is None else f\"{{answer[0]}} {{answer[1].get('retry-after', '').isdigit()}} {{answer[2][:1].decode()}}\")",
+         print('in' if answer is None else f\"{{answer[0]}} {{answer[1].get('retry-after', '').isdigit()}} \
+         {{answer[2][:1].decode()}}\")",
         server.check.port()
     );
     let mut command = Command::new("python3");
@@ -36,7 +37,8 @@ fn node(server: &Server, seconds: f64, requests: &[&str]) -> Vec<String> {
                   const [wait, ...requests] = process.argv.slice(1)\n\
                   for (const request of requests) {\n\
                   const [token, more] = JSON.parse(request)\n\
-                  const answer = await check(typeof token === 'number' ? 'x'.repeat(token) : token, { timeout: Number(wait), ...more })\n\
+                  const answer = await check(typeof token === 'number' ? 'x'.repeat(token) : token, { timeout: \
+                  Number(wait), ...more })\n\
                   const retries = answer && /^\\d+$/.test(answer.headers['retry-after']) ? 'True' : 'False'\n\
                   console.log(answer ? `${answer.status} ${retries} ${answer.body[0]}` : 'in')\n}";
     let mut command = Command::new("node");

@@ -37,7 +37,8 @@ fn join_match(address: SocketAddr, token: &str) -> Result<TcpStream, u16> {
     stream.set_read_timeout(Some(support::DEADLINE)).unwrap();
     let handshake = format!(
         "GET /match HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nAuthorization: Bearer {token}\r\n\r\n"
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nAuthorization: Bearer \
+         {token}\r\n\r\n"
     );
     stream.write_all(handshake.as_bytes()).unwrap();
     let mut head = Vec::new();

@@ -1,8 +1,8 @@
 //! Bytes from outside: whatever they are, nothing panics, nothing allocates past its cap, and what was written is read.
 //!
-//! Each target runs its kept corpus (`tests/__fuzz__`) and some hundred new inputs; `./test fuzz --minutes 10` runs each
-//! for long. A failure prints a seed for `BOLERO_RANDOM_SEED`. Most bytes a proof would turn away at once; so inputs
-//! are scripts that edit a genuine value and may sign it again, as a server gone mad could.
+//! Each target runs its kept corpus (`tests/__fuzz__`) and some hundred new inputs; `./test fuzz --minutes 10` runs
+//! each for long. A failure prints a seed for `BOLERO_RANDOM_SEED`. Most bytes a proof would turn away at once; so
+//! inputs are scripts that edit a genuine value and may sign it again, as a server gone mad could.
 
 use axum::extract::connect_info::MockConnectInfo;
 use flate2::{Compress, Compression, FlushCompress, write::GzEncoder};
@@ -532,8 +532,8 @@ fn an_override_is_set_or_refused_and_the_status_stays_readable() {
     });
 }
 
-/// A store whose every answer is what a script says. It knows the fleet's key, and keeps what it was given, to give it back
-/// when the script says nothing else.
+/// A store whose every answer is what a script says. It knows the fleet's key, and keeps what it was given, to give it
+/// back when the script says nothing else.
 struct Mad {
     script: parking_lot::Mutex<Vec<u8>>,
     kept: parking_lot::Mutex<Vec<Vec<u8>>>,

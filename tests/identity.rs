@@ -63,10 +63,10 @@ fn what_cannot_be_verified_is_refused_and_never_counted() {
     let foreign = signed(&json!({"sub": "alice", "iss": "them", "exp": EXP}));
     let endless = signed(&json!({"sub": "alice", "iss": "us"}));
     for (token, why) in [
-        ("alice", "no JSON Web Token"),
+        ("alice", "not a supported JSON Web Token"),
         (&expired, "has expired"),
-        (&endless, "has no end (exp)"),
-        (&foreign, "not meant for this"),
+        (&endless, "has no expiry (exp)"),
+        (&foreign, "issued for another service"),
     ] {
         let answer = server.check(token);
         assert_eq!((answer.status, answer.header("x-headcount-decision")), (400, "invalid"));

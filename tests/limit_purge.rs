@@ -1,5 +1,5 @@
-//! What limits leave behind in real databases is deleted: by the program all the time, by several at once, without standing
-//! in anybody's way.
+//! What limits leave behind in real databases is deleted: by the program all the time, by several at once, without
+//! standing in anybody's way.
 
 #[path = "support/databases.rs"]
 mod databases;

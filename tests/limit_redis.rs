@@ -370,8 +370,8 @@ fn fifty_clients_get_exactly_the_limit_of_one_key() {
     }
 }
 
-/// What the script is for, as the vectors of the systems say: a count that is read and then written is written by all who
-/// read it at the same time.
+/// What the script is for, as the vectors of the systems say: a count that is read and then written is written by all
+/// who read it at the same time.
 #[test]
 fn a_count_that_is_read_and_then_written_lets_too_many_through() {
     let server = Server::start();
@@ -664,21 +664,26 @@ fn what_is_none_of_ours_stands_for_a_new_key() {
             vec!["SET".into(), key.clone(), String::new()],
             vec!["SET".into(), key.clone(), "|".into()],
             vec!["SET".into(), key.clone(), "hello".into()],
-            vec!["SET".into(), key.clone(), "t 1 2 3|nan inf 0 0".into()],
-            vec!["SET".into(), key.clone(), "t|1 2 3 4".into()],
-            vec!["SET".into(), key.clone(), "k 0 0 0 0 0|1 2 3".into()],
-            vec!["SET".into(), key.clone(), "w 1|1 2".into()],
-            vec!["SET".into(), key.clone(), "s 1e999 5|1 2 1e999 1e999".into()],
-            vec!["SET".into(), key.clone(), "s 1000 5|1 2 1e999 1e999".into()],
-            vec!["SET".into(), key.clone(), "t 0 0 0 b f s h|1 2 3 4".into()],
+            vec!["SET".into(), key.clone(), "gcra 1 2 3|nan inf 0 0".into()],
+            vec!["SET".into(), key.clone(), "gcra|1 2 3 4".into()],
+            vec!["SET".into(), key.clone(), "periodic_refill 0 0 0 0 0|1 2 3".into()],
+            vec!["SET".into(), key.clone(), "warm_up 1|1 2".into()],
+            vec!["SET".into(), key.clone(), "sliding_counter 1e999 5|1 2 1e999 1e999".into()],
+            vec!["SET".into(), key.clone(), "sliding_counter 1000 5|1 2 1e999 1e999".into()],
+            vec!["SET".into(), key.clone(), "gcra 0 0 0 b f s h|1 2 3 4".into()],
             vec!["SET".into(), key.clone(), "\u{0}\u{1}".into()],
             vec!["RPUSH".into(), key.clone(), "hello".into(), "1".into()],
-            vec!["RPUSH".into(), key.clone(), "l|1 2".into()],
-            vec!["RPUSH".into(), key.clone(), "l|1763700000 0 1".into(), "no instant".into()],
-            vec!["RPUSH".into(), key.clone(), "l|1763700000 0 9".into()],
-            vec!["RPUSH".into(), key.clone(), "l|1763700000 0 1".into(), "1763700000000000000*0".into()],
-            vec!["RPUSH".into(), key.clone(), "l|1763700000 0 1".into(), format!("{}*1", "9".repeat(400))],
-            vec!["RPUSH".into(), key.clone(), format!("l|{} 0 1", "9".repeat(400)), "1763700000000000000".into()],
+            vec!["RPUSH".into(), key.clone(), "sliding_log|1 2".into()],
+            vec!["RPUSH".into(), key.clone(), "sliding_log|1763700000 0 1".into(), "no instant".into()],
+            vec!["RPUSH".into(), key.clone(), "sliding_log|1763700000 0 9".into()],
+            vec!["RPUSH".into(), key.clone(), "sliding_log|1763700000 0 1".into(), "1763700000000000000*0".into()],
+            vec!["RPUSH".into(), key.clone(), "sliding_log|1763700000 0 1".into(), format!("{}*1", "9".repeat(400))],
+            vec![
+                "RPUSH".into(),
+                key.clone(),
+                format!("sliding_log|{} 0 1", "9".repeat(400)),
+                "1763700000000000000".into(),
+            ],
             vec!["HSET".into(), key.clone(), "a".into(), "b".into()],
             vec!["SADD".into(), key.clone(), "a".into()],
             vec!["ZADD".into(), key.clone(), "1".into(), "a".into()],

@@ -1,5 +1,5 @@
-//! The limiters in PostgreSQL and MariaDB, on real servers: what the sources answer, exactness under contention, and the
-//! errors that a caller can meet.
+//! The limiters in PostgreSQL and MariaDB, on real servers: what the sources answer, exactness under contention, and
+//! the errors that a caller can meet.
 
 #![allow(clippy::disallowed_methods)] // Tests wait in real time.
 
@@ -210,7 +210,8 @@ async fn a_key_that_meets_another_policy_is_told_under_it_as_in_memory() {
             if rng.u8(0..4) == 0 && *other != policy && memory.remembers("k") {
                 policy = other.clone();
                 memory.at(now).change(policy.clone()).unwrap();
-                // Told anew by whoever comes first: who is granted something, who is refused, or who gives nothing back.
+                // Told anew by whoever comes first: who is granted something, who is refused, or who gives nothing
+                // back.
                 if rng.bool() || ask == ask.peek() {
                     bucket(&policy).at(now).refund("k", 0).await.unwrap();
                     memory.at(now).refund("k", 0);
@@ -239,7 +240,8 @@ async fn a_postgres_schema_of_the_first_version_is_migrated_and_keeps_its_rows()
     let url = postgres_database().await;
     let client = psql(&url).await;
     let first = "create schema headcount; \
-        create table headcount.schema_version (one boolean primary key default true check (one), version integer not null); \
+        create table headcount.schema_version (one boolean primary key default true check (one), version integer not \
+        null); \
         insert into headcount.schema_version (version) values (1); \
         create table headcount.buckets (id bytea primary key, tat bigint not null, as_of bigint not null); \
         insert into headcount.buckets values ('\\x006b', 1700000003000000000, 1700000000000000000)";
@@ -304,7 +306,7 @@ async fn allowed_to_fifty<F: Future<Output = bool> + Send + 'static>(
 async fn the_faithful_form_gets_an_answer_for_each_of_many_at_once() {
     let store = postgres().await;
     let bucket = store.yugabyte(Rate::per_second(1), 5 * SECOND).unwrap().as_published(Rounding::HalfAway).unwrap();
-    assert_eq!(bucket.form(), Form::Faithful(Rounding::HalfAway));
+    assert_eq!(bucket.form(), Form::AsPublished(Rounding::HalfAway));
     let at = Duration::from_secs(1000);
     let mut clients = JoinSet::new();
     for _ in 0..20 {

@@ -104,8 +104,8 @@ async fn endures<F: Future<Output = (Result<Answer, SqlError>, usize)> + Send + 
     (seen.allowed.load(SeqCst), took)
 }
 
-/// How many of one client's questions are granted, who asks as fast as it is answered for so long; and for how long it could
-/// have been granted some: what a bucket of 100 ms loses while the machine gives the client no turn, nobody gets.
+/// How many of one client's questions are granted, who asks as fast as it is answered for so long; and for how long it
+/// could have been granted some: what a bucket of 100 ms loses while the machine gives the client no turn, nobody gets.
 async fn polls(ask: impl AsyncFn() -> Answer, how_long: Duration) -> (f64, f64) {
     let (begun, mut allowed, mut asked, mut lost) = (Instant::now(), 0.0, Instant::now(), Duration::ZERO);
     while begun.elapsed() < how_long {

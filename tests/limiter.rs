@@ -167,7 +167,8 @@ async fn gives_a_list_back([bucket, queue]: [Limiter; 2], look: impl AsyncFn() -
 
     let mut waiting = Box::pin(Limiter::wait_all(&list));
     while queue.status().allowed != 2 {
-        tokio::select! { biased; _ = &mut waiting => panic!("its turn is in an hour"), () = tokio::task::yield_now() => {} }
+        tokio::select! { biased; _ = &mut waiting => panic!("its turn is in an \
+        hour"), () = tokio::task::yield_now() => {} }
     }
     drop(waiting);
     let deadline = now() + Duration::from_secs(10);
@@ -390,7 +391,8 @@ async fn a_turn_that_this_process_gave_is_given_back_to_it() {
     let list = [(&limiter, "k", MAX)];
     let mut waiting = Box::pin(Limiter::wait_all(&list));
     while limiter.status().allowed != 2 {
-        tokio::select! { biased; _ = &mut waiting => panic!("its turn is in an hour"), () = tokio::task::yield_now() => {} }
+        tokio::select! { biased; _ = &mut waiting => panic!("its turn is in an \
+        hour"), () = tokio::task::yield_now() => {} }
     }
     drop(waiting);
     let after = reset_after(&local);

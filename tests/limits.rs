@@ -1,4 +1,5 @@
-//! `[[limit]]` behind a real `headcount serve`: what a client is told, whom it concerns, and what holds against a crowd.
+//! `[[limit]]` behind a real `headcount serve`: what a client is told, whom it concerns, and what holds against a
+//! crowd.
 #![cfg(feature = "server")]
 
 mod support;
@@ -461,7 +462,8 @@ fn a_constant_limit_caps_the_newcomers_of_a_server() {
     assert_eq!(status["decisions"]["limited"], 960);
 }
 
-/// Filters that take one stranger in ten for somebody who is in show in thousands of guesses what good ones show in millions.
+/// Filters that take one stranger in ten for somebody who is in show in thousands of guesses what good ones show in
+/// millions.
 #[test]
 fn guesses_at_a_full_house_are_bounded_and_those_who_are_in_or_wait_behind_the_same_address_carry_on() {
     let state = tempdir().unwrap();
@@ -497,8 +499,8 @@ fn guesses_at_a_full_house_are_bounded_and_those_who_are_in_or_wait_behind_the_s
             assert_eq!(decide(token, &shared), (429, "rejected".into()), "who was told to come back is not limited");
         }
     }
-    // What an address loses while somebody there guesses: tokens that never were there, of users who are in, too; but for those
-    // with a pass.
+    // What an address loses while somebody there guesses: tokens that never were there, of users who are in, too; but
+    // for those with a pass.
     let bob = crowd[0][0].1.trim_start_matches("Bearer ");
     let limited = ask(&server, "", bob, &shared);
     assert_eq!((limited.status, limited.header("x-headcount-limit")), (429, "guesses"));
@@ -511,7 +513,8 @@ fn guesses_at_a_full_house_are_bounded_and_those_who_are_in_or_wait_behind_the_s
     assert!(elsewhere.iter().all(|(_, decision)| decision != "limited"), "{elsewhere:?}");
 }
 
-/// In a house with room, whom the limit of newcomers keeps out would gain by a token that is taken for somebody who is in.
+/// In a house with room, whom the limit of newcomers keeps out would gain by a token that is taken for somebody who is
+/// in.
 #[test]
 fn whoever_may_not_come_in_may_not_guess_either() {
     let state = tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! What clients can use up of a real `headcount serve`, and cannot: connections, the time that a request takes to arrive, heads
-//! and bodies.
+//! What clients can use up of a real `headcount serve`, and cannot: connections, the time that a request takes to
+//! arrive, heads and bodies.
 #![cfg(feature = "server")]
 
 mod support;
@@ -229,7 +229,8 @@ fn nobody_keeps_others_from_the_admin() {
     }
 }
 
-/// Of several requests at a time on one connection, those that a client gives up would take a server's memory and places.
+/// Of several requests at a time on one connection, those that a client gives up would take a server's memory and
+/// places.
 #[test]
 fn nobody_is_answered_in_http_2() {
     let state = tempdir().unwrap();
@@ -243,8 +244,8 @@ fn nobody_is_answered_in_http_2() {
     }
 }
 
-/// As a proxy might send it: the length of its client's body, without the body. The next check must not be read as the body,
-/// nor a part of it as a request.
+/// As a proxy might send it: the length of its client's body, without the body. The next check must not be read as the
+/// body, nor a part of it as a request.
 #[test]
 fn a_body_that_does_not_come_is_not_taken_from_the_next_request() {
     let state = tempdir().unwrap();

@@ -59,7 +59,9 @@ fn a_person_sees_the_house_fill_and_steers_the_fleet() {
     std::fs::create_dir_all(&shots).unwrap();
     let plan = json!({
         "servers": servers.iter().map(|server| json!({
-            "check": format!("http://{}", server.check), "admin": format!("http://{}", server.admin), "pid": server.process.0.id(),
+            "check": format!("http://{}", server.check),
+            "admin": format!("http://{}", server.admin),
+            "pid": server.process.0.id(),
         })).collect::<Vec<_>>(),
         "redis": { "pid": redis.process.0.id() },
         "stranger": { "pid": stranger.process.0.id() },

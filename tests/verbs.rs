@@ -84,7 +84,8 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
         std::fs::write(&file, text).unwrap();
         run(state.path(), &[&["validate", "-c", file.to_str().unwrap()], more].concat())
     };
-    let good = "[admission]\nmax_active_users = 5\nexempt_paths = ['/healthz']\n[token]\nsecret = 'canary-canary-canary'\n\
+    let good = "[admission]\nmax_active_users = 5\nexempt_paths = ['/healthz']\n[token]\nsecret = \
+        'canary-canary-canary'\n\
                 [redis]\nurl = 'redis://ann:canary@127.0.0.1:1/0'\n";
     let output = validate(good, &[]);
     let text = said(&output);
@@ -108,7 +109,8 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
         ("[admission]\nmax_active_users = 5\n[admin]\nlisten = '0.0.0.0:1'\n", "admin.token_file", "/dev/urandom"),
         ("[admission]\nmax_active_users = 5\n[admin]\ntoken_file = '/nowhere'\n", "admin.token_file", "/nowhere"),
         (
-            "[admission]\nmax_active_users = 5\n[[limit]]\nname = 'a'\nkey = 'token'\nalgorithm = 'warm_up'\nrate = '0/1s'\n",
+            "[admission]\nmax_active_users = 5\n[[limit]]\nname = 'a'\nkey = 'token'\nalgorithm = 'warm_up'\nrate = \
+             '0/1s'\n",
             "limit",
             "rate",
         ),
@@ -118,7 +120,8 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
             "redis://",
         ),
         (
-            "[admission]\nmax_active_users = 5\n[token]\nsecret = 'the key of the fleet'\n[redis]\nurl = 'rediss://h'\nca_file = '/nowhere'\n",
+            "[admission]\nmax_active_users = 5\n[token]\nsecret = 'the key of the fleet'\n[redis]\nurl = \
+             'rediss://h'\nca_file = '/nowhere'\n",
             "redis.ca_file",
             "/nowhere",
         ),

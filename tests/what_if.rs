@@ -11,8 +11,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// So many that one user in eight is in the sample.
 const X: u64 = 16_384;
 
-/// Who asks when: a rush of an hour and a half, with an ebb in its middle; users ask every minute for twenty minutes, both in
-/// the mean, and go on asking whatever they are answered.
+/// Who asks when: a rush of an hour and a half, with an ebb in its middle; users ask every minute for twenty minutes,
+/// both in the mean, and go on asking whatever they are answered.
 fn trace() -> Vec<(Duration, u32)> {
     let mut rng = fastrand::Rng::with_seed(7);
     let mut exponential = move |mean: f64| -mean * (1.0 - rng.f64()).ln();

@@ -98,7 +98,8 @@ fn introduce(options: &Options, strategies: &[Strategy]) {
         scale.round()
     );
     println!(
-        "N·w/T {} · N {} servers · w {:.2?} between read and write (stands for {:.0} servers at 10 ms and a round a second)",
+        "N·w/T {} · N {} servers · w {:.2?} between read and write (stands for {:.0} servers at 10 ms and a round a \
+         second)",
         options.contention,
         options.servers,
         options.write_delay(),

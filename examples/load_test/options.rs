@@ -9,10 +9,10 @@ use std::time::Duration;
 
 /// Lets a crowd of players loose on a fleet of app servers, and keeps the truth about them.
 ///
-/// Starts N app servers (axum behind the admission layer, real HTTP on loopback) and sends them the requests of simulated
-/// players: sessions with think times, more and more arrivals until far more want in than fit, newcomers that retry
-/// after Retry-After, players that roam between servers, fall silent and return. In the end it says who was wrongly
-/// rejected, by how much the fleet overshot, and what it all cost Redis.
+/// Starts N app servers (axum behind the admission layer, real HTTP on loopback) and sends them the requests of
+/// simulated players: sessions with think times, more and more arrivals until far more want in than fit, newcomers that
+/// retry after Retry-After, players that roam between servers, fall silent and return. In the end it says who was
+/// wrongly rejected, by how much the fleet overshot, and what it all cost Redis.
 ///
 /// All times shrink alike: with --window 60s, the window of 30 minutes passes in one, a round (1 s) in 33 ms.
 #[derive(Debug, Parser)]
@@ -20,7 +20,8 @@ use std::time::Duration;
     name = "load_test",
     after_help = "Examples:\n  \
         load_test --quick                      half a minute: how it works\n  \
-        load_test --strategy all --check       all designs on the same traffic; exit 1 unless headcount keeps its word\n  \
+        load_test --strategy all --check       all designs on the same traffic; exit 1 unless headcount keeps its \
+        word\n  \
         load_test --contention 3               as 300 servers at 10 ms between read and write\n  \
         load_test --store memory               without Redis"
 )]
@@ -49,7 +50,8 @@ pub struct Options {
     #[arg(long)]
     pub quick: bool,
 
-    /// N·w/T, set by a delay between a server's read and its write (w) in a round (T). 1.0 stands for 100 servers at 10 ms.
+    /// N·w/T, set by a delay between a server's read and its write (w) in a round (T). 1.0 stands for 100 servers at 10
+    /// ms.
     #[arg(long, default_value_t = 1.0, value_parser = contention, value_name = "RATIO")]
     pub contention: f64,
 
@@ -74,7 +76,8 @@ pub struct Options {
     #[arg(long, value_name = "URL")]
     pub redis: Option<String>,
 
-    /// Exit 1 unless headcount rejects nobody wrongly (older than 20 rounds), overshoots by at most 2 % and keeps Redis flat.
+    /// Exit 1 unless headcount rejects nobody wrongly (older than 20 rounds), overshoots by at most 2 % and keeps Redis
+    /// flat.
     #[arg(long)]
     pub check: bool,
 

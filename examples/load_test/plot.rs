@@ -127,7 +127,8 @@ fn head(root: &Area<'_>, options: &Options) -> Drawn {
     let title = "A crowd at the door: who stays in, and what it costs Redis";
     bold(root, title, (24, 18), 28, INK)?;
     let what = format!(
-        "{} servers, limit X = {} users, N·w/T = {}, seed {}; the same players for every design, {:.0} times as fast as life",
+        "{} servers, limit X = {} users, N·w/T = {}, seed {}; the same players for every design, {:.0} times as fast \
+         as life",
         options.servers,
         options.max_active_users,
         options.contention,
@@ -137,8 +138,8 @@ fn head(root: &Area<'_>, options: &Options) -> Drawn {
     text(root, &what, (24, 56), 19, FAINT, HPos::Left)
 }
 
-/// What a design does wrong, and how many players it rejects in mid-session. Green is for a design that breaks no promise
-/// and rejects no more of them than any other.
+/// What a design does wrong, and how many players it rejects in mid-session. Green is for a design that breaks no
+/// promise and rejects no more of them than any other.
 fn column_head(root: &Area<'_>, report: &Report, all: &[Report], left: i32) -> Drawn {
     let wronged = report.wrongly_rejected();
     let is_best = all.iter().all(|other| other.wrongly_rejected() >= wronged);

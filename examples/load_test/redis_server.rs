@@ -9,8 +9,8 @@ use tokio::time::sleep;
 
 /// Commands that only clients send. `INFO commandstats` counts calls inside scripts too, and the scripts use others:
 /// HGET, HSET, ZADD and so on. (Beyond X of some 65,000, where filters exceed 256 KiB, a server also asks with HGET
-/// before an upload whether it can still win: one more per round that is not counted here. Beyond X of some 131,000 it asks
-/// with EVALSHA, reads with MGET, and stages values with SET, of which the last two are not counted here.)
+/// before an upload whether it can still win: one more per round that is not counted here. Beyond X of some 131,000 it
+/// asks with EVALSHA, reads with MGET, and stages values with SET, of which the last two are not counted here.)
 const CLIENT_COMMANDS: [&str; 5] = ["evalsha", "eval", "script|load", "hmget", "zrem"];
 
 /// A Redis and, if it is ours, its process.

@@ -257,8 +257,8 @@ async fn sample(mut meter: Option<Meter>, events: Sender<Event>) {
     }
 }
 
-/// A rush that rises until it has filled the house, in about the first seventh of the run, and a crowd outside until the
-/// end.
+/// A rush that rises until it has filled the house, in about the first seventh of the run, and a crowd outside until
+/// the end.
 fn arrivals(options: &Options) -> Arrivals {
     let duration = options.scale().fleet(options.duration());
     let (crowd, minutes) = (options.crowd(), duration.as_secs_f64() / 60.0);

@@ -12,8 +12,8 @@ const COMMANDS_PER_ROUND: f64 = 6.0;
 /// A crowd that fills less of X than this has tested nothing.
 const FULL: f64 = 0.95;
 
-/// How much of a growth of requests may show in the commands of a round: some, because a round without news sends fewer,
-/// and in calm slots there are such rounds.
+/// How much of a growth of requests may show in the commands of a round: some, because a round without news sends
+/// fewer, and in calm slots there are such rounds.
 const GROWTH: f64 = 0.25;
 
 /// One promise and whether it was kept.
@@ -46,7 +46,8 @@ pub fn was_tested(report: &Report) -> bool {
 fn who_is_in_stays_in(report: &Report) -> Verdict {
     let (wronged, young) = (report.wrongly_rejected_older, report.wrongly_rejected_younger);
     let text = format!(
-        "{wronged} players in for more than 20 rounds were wrongly rejected (0 promised), and {young} in for less: {} in all",
+        "{wronged} players in for more than 20 rounds were wrongly rejected (0 promised), and {young} in for less: {} \
+         in all",
         report.wrongly_rejected()
     );
     Verdict { kept: wronged == 0, text, fault: "forgets players" }
@@ -63,7 +64,8 @@ fn redis_is_flat(report: &Report) -> Option<Verdict> {
     let requests = busy.requests_per_second / calm.requests_per_second.max(1.0);
     let commands = busy.commands_per_round / calm.commands_per_round.max(1e-3);
     let text = format!(
-        "{:.1} Redis commands per server and round in the busiest fifth (6 promised): × {commands:.2} for × {requests:.1} \
+        "{:.1} Redis commands per server and round in the busiest fifth (6 promised): × {commands:.2} for × \
+         {requests:.1} \
          the requests",
         busy.commands_per_round
     );

@@ -1,8 +1,8 @@
--- Asks headcount about a request. Sends a refusal to the client. Otherwise sets txn.headcount_status (200, or nothing if
--- headcount does not answer), _decision, _mode, _pass and _cookie.
+-- Asks headcount about a request. Sends a refusal to the client. Otherwise sets txn.headcount_status (200, or nothing
+-- if headcount does not answer), _decision, _mode, _pass and _cookie.
 --
--- If headcount does not answer in time, the gate answers with a status of 500 or more. An answer that is not from the gate, or a
--- 503 after the whole wait in the queue, means that HAProxy has no connection for another check. That rejects.
+-- If headcount does not answer in time, the gate answers with a status of 500 or more. An answer that is not from the
+-- gate, or a 503 after the whole wait in the queue, means that HAProxy has no connection for another check. That rejects.
 
 local GATE = "abns@headcount"
 local FORWARDED = { "authorization", "x-headcount-pass", "accept", "origin", "access-control-request-method" }
@@ -49,7 +49,8 @@ core.register_action("headcount", { "http-req" }, function(txn)
 
     local since = now()
     local ok, answer = pcall(function()
-        return core.httpclient():get { url = "http://headcount/v1/check", dst = GATE, headers = headers, timeout = 6000 }
+        local check = { url = "http://headcount/v1/check", dst = GATE, headers = headers, timeout = 6000 }
+        return core.httpclient():get(check)
     end)
     if not ok or not answer or not answer.headers or not answer.headers["x-headcount-gate"] then
         no_place(txn)

@@ -1,4 +1,5 @@
-//! Fleets that were measured with real parts (`./test scale`), and beside them what the simulator says of the same ones.
+//! Fleets that were measured with real parts (`./test scale`), and beside them what the simulator says of the same
+//! ones.
 
 use crate::plan::{Crowd, Design, Fleet, MILLI, Plan, SECOND, Weather};
 use crate::world::World;
@@ -38,7 +39,8 @@ struct Measured {
     max_active_users: u64,
     capacity: u64,
     newcomers_per_second: f64,
-    /// The median: the mean is drawn up by servers that wait for a core together, and while they wait they write nothing.
+    /// The median: the mean is drawn up by servers that wait for a core together, and while they wait they write
+    /// nothing.
     w_p50_seconds: f64,
     conflicts_per_round: f64,
     value_bytes_sent_per_second: f64,
@@ -66,7 +68,8 @@ struct Redis {
 pub fn beside(file: &Path) -> Result<(), BesideError> {
     let fleets: Vec<Measured> = serde_json::from_slice(&fs::read(file)?)?;
     let mut table = String::from(
-        "| fleet on one Redis, measured / simulated | N·w/T | rounds that lose the race | news: mean | p50 | p99 | values written, kB/s | read, kB/s | Redis: cores | commands/s | in, kB/s | out, kB/s |\n\
+        "| fleet on one Redis, measured / simulated | N·w/T | rounds that lose the race | news: mean | p50 | p99 | \
+         values written, kB/s | read, kB/s | Redis: cores | commands/s | in, kB/s | out, kB/s |\n\
          |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );
     for real in &fleets {
@@ -77,7 +80,8 @@ pub fn beside(file: &Path) -> Result<(), BesideError> {
         let load = |w: f64| real.servers as f64 * w / real.sync_every_seconds as f64;
         let _ = writeln!(
             table,
-            "| {} | {:.2} / {:.2} | {:.0} / {:.0} % | {:.2} / {mean:.2} s | {:.2} / {median:.2} s | {:.1} / {p99:.1} s | {:.0} / {:.0} | {:.0} / {:.0} | {:.2} | {:.0} | {:.0} | {:.0} |",
+            "| {} | {:.2} / {:.2} | {:.0} / {:.0} % | {:.2} / {mean:.2} s | {:.2} / {median:.2} s | {:.1} / {p99:.1} \
+             s | {:.0} / {:.0} | {:.0} / {:.0} | {:.2} | {:.0} | {:.0} | {:.0} |",
             real.fleet,
             load(real.w_p50_seconds),
             load(figures.mean_work().as_secs_f64()),

@@ -1,9 +1,9 @@
 //! How many may be inside, as a part of X, by what is wrong: the promise of DESIGN §8.10, one constant a row. The guide
 //! shows the same table (docs/guide/fleets.md).
 //!
-//! Beside these parts of X, a bound allows for the error of the estimate, for a share that each server rounds up, for the
-//! budgets of servers that know nobody yet, and for users whom nobody could count: whom a server that fell asleep had let
-//! in and not yet told the others, and whom an older copy of Redis brought back.
+//! Beside these parts of X, a bound allows for the error of the estimate, for a share that each server rounds up, for
+//! the budgets of servers that know nobody yet, and for users whom nobody could count: whom a server that fell asleep
+//! had let in and not yet told the others, and whom an older copy of Redis brought back.
 
 use crate::plan::{Fleet, Kind};
 use std::time::Duration;
@@ -24,7 +24,8 @@ pub const REFUSED_WRITES: f64 = 1.02;
 pub const FLUSH: f64 = 1.02;
 /// Redis becomes an older copy of itself.
 pub const FAILOVER: f64 = 1.02;
-/// Redis' clock steps forward, and with it whole minutes leave at once; news under way is not counted in those that stay.
+/// Redis' clock steps forward, and with it whole minutes leave at once; news under way is not counted in those that
+/// stay.
 pub const CLOCK_STEP: f64 = 1.05;
 /// A value is damaged.
 pub const CORRUPTION: f64 = 1.02;

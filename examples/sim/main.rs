@@ -68,8 +68,8 @@ struct Options {
 
     /// Keeps the results in a file, and goes on after the seeds that it names.
     ///
-    /// The file is replaced every two seconds. It fits this build of the simulator and these --from, --seeds and --shard.
-    /// FILE.lock beside it keeps other runs off.
+    /// The file is replaced every two seconds. It fits this build of the simulator and these --from, --seeds and
+    /// --shard. FILE.lock beside it keeps other runs off.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "measure", "beside"])]
     state: Option<PathBuf>,
 
@@ -78,7 +78,12 @@ struct Options {
     shard: Shard,
 
     /// Plays nothing, and prints the total of state files.
-    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["seed", "measure", "beside", "state", "shard"])]
+    #[arg(
+        long,
+        value_name = "FILE",
+        num_args = 1..,
+        conflicts_with_all = ["seed", "measure", "beside", "state", "shard"]
+    )]
     merge: Vec<PathBuf>,
 
     /// Measures the designs instead, and how room is best handed out: tables, target/sim.csv and a plot.

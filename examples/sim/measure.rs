@@ -19,10 +19,13 @@ use std::time::Duration;
 
 /// Why what was measured is not what was predicted.
 const EXPLANATION: &str = "\
-Predicted are the chance of a write, 1/(1 + N·w), and the mean time of news, 1.17 s + (N + 1)·w, for N servers that each \
+Predicted are the chance of a write, 1/(1 + N·w), and the mean time of news, 1.17 s + (N + 1)·w, for N servers that \
+each \
 write once a second, with w between read and write. headcount is faster than that where N·w is large: a server without \
-news writes nothing, and who loses a race has read what the winner wrote. It is slower at 500 newcomers a second: seats are taken in the wake of the round that \
-hands them out, and their news waits for nearly a whole period, not for 0.58 of one. v1 and v1.1 run at fixed phases and exchange the newest minute \
+news writes nothing, and who loses a race has read what the winner wrote. It is slower at 500 newcomers a second: \
+seats are taken in the wake of the round that \
+hands them out, and their news waits for nearly a whole period, not for 0.58 of one. v1 and v1.1 run at fixed phases \
+and exchange the newest minute \
 alone: some servers always win and some never, and what was not written when a minute ends stays where it is until the \
 player asks again (the tail; minutes are 10 s long here).\n";
 
@@ -86,7 +89,8 @@ impl Row {
         1.0 / (1.0 + self.servers as f64 * self.w())
     }
 
-    /// Two rounds at random offsets, a second apart on average, are waited for 0.583 s each; a lost race costs a second.
+    /// Two rounds at random offsets, a second apart on average, are waited for 0.583 s each; a lost race costs a
+    /// second.
     fn predicted_news(&self) -> f64 {
         1.17 + (self.servers as f64 + 1.0) * self.w()
     }
@@ -238,13 +242,17 @@ fn floods_table(rows: &[Row]) -> String {
 
 fn designs_table(rows: &[Row]) -> String {
     let mut table = String::from(
-        "| design | N | w, ms | newcomers/s | news, s: mean (predicted) | p99 | everywhere p99 | writes that succeed (predicted) | conflicts/round | rejected in mid-session per 1000 sessions: older | younger | kB/s per server | overshoot | utilisation | mode changes |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+        "| design | N | w, ms | newcomers/s | news, s: mean (predicted) | p99 | everywhere p99 | writes that succeed \
+         (predicted) | conflicts/round | rejected in mid-session per 1000 sessions: older | younger | kB/s per server \
+         | overshoot | utilisation | mode changes \
+         |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );
     for row in rows {
         let ((mean, p99), (_, all)) = (row.figures.news(), row.figures.everywhere());
         let _ = writeln!(
             table,
-            "| {} | {} | {:.1} | {:.0} | {mean:.2} ({:.2}) | {p99:.1} | {all:.1} | {:.0} % ({:.0} %) | {:.2} | {:.1} | {:.1} | {:.1} | {:.1} % | {:.0} % | {} |",
+            "| {} | {} | {:.1} | {:.0} | {mean:.2} ({:.2}) | {p99:.1} | {all:.1} | {:.0} % ({:.0} %) | {:.2} | {:.1} \
+             | {:.1} | {:.1} | {:.1} % | {:.0} % | {} |",
             row.design,
             row.servers,
             1e3 * row.w(),
@@ -266,7 +274,8 @@ fn designs_table(rows: &[Row]) -> String {
 
 fn shares_table(rows: &[Row]) -> String {
     let mut table = String::from(
-        "| shares | N | traffic | overshoot | 99 % of the room taken after, s | utilisation |\n|---|---:|---|---:|---:|---:|\n",
+        "| shares | N | traffic | overshoot | 99 % of the room taken after, s | utilisation \
+         |\n|---|---:|---|---:|---:|---:|\n",
     );
     for row in rows {
         let filled = row.figures.filled_after().map_or("never".into(), |after| format!("{after:.1}"));
@@ -286,7 +295,10 @@ fn shares_table(rows: &[Row]) -> String {
 
 fn csv<'a>(rows: impl Iterator<Item = &'a Row>) -> String {
     let mut csv = String::from(
-        "design,shares,servers,work_seconds,w_seconds,newcomers_per_second,skewed,news_mean_seconds,news_predicted_seconds,news_p99_seconds,everywhere_mean_seconds,everywhere_p99_seconds,write_success,write_success_predicted,conflicts,rounds,sessions,wronged_older,wronged_younger,bytes_per_server_second,overshoot,utilisation,filled_after_seconds,mode_changes\n",
+        "design,shares,servers,work_seconds,w_seconds,newcomers_per_second,skewed,news_mean_seconds,\
+         news_predicted_seconds,news_p99_seconds,everywhere_mean_seconds,everywhere_p99_seconds,\
+         write_success,write_success_predicted,conflicts,rounds,sessions,wronged_older,wronged_younger,\
+         bytes_per_server_second,overshoot,utilisation,filled_after_seconds,mode_changes\n",
     );
     for row in rows {
         let ((mean, p99), (all_mean, all)) = (row.figures.news(), row.figures.everywhere());

@@ -11,9 +11,9 @@
 //! | 10 | Whenever a newcomer gets in, at most so many are in as `bounds` allows for what is wrong then or was lately, give or take the error of the estimate and a seat that each server rounds up. Beside that are those whom servers that know nobody let in by their budget, for twenty rounds, and those whom nobody could count: whom a server had let in and not yet told the others when it fell asleep, a share at most, and whom an older copy brought back. |
 //!
 //! *Published* means: the store holds a value that has it. If the store forgets it, it must be published again; if the
-//! value is damaged or replaced, too. A round reads the minutes that have begun by the server's clock, which is right by
-//! the store's, but for 100 ms and what slow answers hide; where the store's clock went back, older servers may be ahead
-//! of the younger, and those read what the others publish when the minute has begun for them, too.
+//! value is damaged or replaced, too. A round reads the minutes that have begun by the server's clock, which is right
+//! by the store's, but for 100 ms and what slow answers hide; where the store's clock went back, older servers may be
+//! ahead of the younger, and those read what the others publish when the minute has begun for them, too.
 
 use crate::plan::Fleet;
 use crate::server::Server;
@@ -175,7 +175,8 @@ impl Oracle {
             self.checks.count(1);
             if decision == Decision::Rejected {
                 let what = format!(
-                    "player {token} was published in minute {slot} at {published:.3?}; server {}, whose last successful round began at {began:.3?}, rejects it",
+                    "player {token} was published in minute {slot} at {published:.3?}; server {}, whose last \
+                     successful round began at {began:.3?}, rejects it",
                     asked.place
                 );
                 self.broken(1, what);
@@ -234,7 +235,8 @@ impl Oracle {
             self.broken(
                 6,
                 format!(
-                    "server {place} covers {coverage} of {whole} minutes, may let in {left:.1} more, and rejects player {token}"
+                    "server {place} covers {coverage} of {whole} minutes, may let in {left:.1} more, and rejects \
+                     player {token}"
                 ),
             );
         }
@@ -246,7 +248,8 @@ impl Oracle {
             self.checks.count(6);
             if let Some((token, since)) = store.lacked(server, slot, server.round_began) {
                 let what = format!(
-                    "server {place} covers minute {slot} and lacks player {token}, published at {since:.3?}, after a round that began at {:.3?}",
+                    "server {place} covers minute {slot} and lacks player {token}, published at {since:.3?}, after a \
+                     round that began at {:.3?}",
                     server.round_began
                 );
                 self.broken(6, what);
@@ -304,7 +307,8 @@ impl Oracle {
     /// Somebody was let in: by a server that knows nobody yet, as far as its budget goes.
     pub fn budget_is_kept(&mut self, place: usize, server: &Server, fleet: &Fleet, now: Duration) {
         let most = server.strangers_budget(fleet, now);
-        // Beside another generation whose users it does not know yet, it has the room that is left from its third round on.
+        // Beside another generation whose users it does not know yet, it has the room that is left from its third round
+        // on.
         let is_beside = server.rounds_in_a_row >= 3;
         if !server.has_known && !server.may_have_paused && !is_beside && server.let_in_blindly > most {
             let what =

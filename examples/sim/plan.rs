@@ -121,7 +121,8 @@ pub enum Kind {
     ReadOnly,
     /// Everything takes so many times as long.
     Slow { factor: u32 },
-    /// So many of a hundred replies are lost on their way; what they reply to has taken effect, or a part of it, or nothing.
+    /// So many of a hundred replies are lost on their way; what they reply to has taken effect, or a part of it, or
+    /// nothing.
     LostReplies { percent: u8 },
     /// The store forgets everything.
     Flush,

@@ -166,7 +166,8 @@ pub fn table(tally: &Tally) -> String {
     }
     let _ = writeln!(
         table,
-        "\n{} seeds in {:.1?} ({:.2} ms each): {} decisions, {} rounds, {} conflicts, {:.1} days of fleets; {} strangers taken for known, at most {:.0} expected",
+        "\n{} seeds in {:.1?} ({:.2} ms each): {} decisions, {} rounds, {} conflicts, {:.1} days of fleets; {} \
+         strangers taken for known, at most {:.0} expected",
         tally.seeds,
         tally.took,
         tally.took.as_secs_f64() * 1e3 / tally.seeds.max(1) as f64,

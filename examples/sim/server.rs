@@ -57,7 +57,8 @@ pub struct Server {
     pub leaving: Option<Duration>,
     /// When a pause ends that is too long to be overlooked.
     pub sleeps_until: Option<Duration>,
-    /// The worker has run after such a pause, and turned to this minute; until a round that looked after it has succeeded.
+    /// The worker has run after such a pause, and turned to this minute; until a round that looked after it has
+    /// succeeded.
     slept: Option<(Duration, Slot)>,
     /// Whether it has heard from the store's clock.
     pub has_looked: bool,
@@ -246,7 +247,8 @@ impl Server {
         self.held.entry(self.current).or_default().insert(token);
     }
 
-    /// It was seen: the worker puts it into the current minute at its next tick, or the request does, if the queue is full.
+    /// It was seen: the worker puts it into the current minute at its next tick, or the request does, if the queue is
+    /// full.
     pub fn refresh(&mut self, token: usize) {
         if self.held.get(&self.current).is_some_and(|minute| minute.has(token)) {
             return;
@@ -297,8 +299,8 @@ impl Server {
         self.slept.filter(|&(_, minute)| minute >= self.oldest()).map(|(woke, _)| woke)
     }
 
-    /// An answer was taken in. The first word from the store's clock gives the minutes other numbers. So does a jump back;
-    /// then the current minute takes in the one before it, and the others become a minute younger.
+    /// An answer was taken in. The first word from the store's clock gives the minutes other numbers. So does a jump
+    /// back; then the current minute takes in the one before it, and the others become a minute younger.
     pub fn follow_numbers(&mut self, looked: bool) {
         let (before, now) = (self.current, self.glance().current);
         let is_jump = self.has_looked;
@@ -334,8 +336,8 @@ impl Server {
         }
     }
 
-    /// An answer was taken in, or the round is over: whether the server says that it has read everything. What it says is
-    /// held against what it then knows.
+    /// An answer was taken in, or the round is over: whether the server says that it has read everything. What it says
+    /// is held against what it then knows.
     pub fn has_read(&mut self, ended: bool) {
         let glance = self.glance();
         let has_read = glance.last_success != self.told_success;

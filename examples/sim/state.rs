@@ -1,5 +1,5 @@
-//! A state file: which seeds of a range have been played, and their results. A run with the file goes on after the seeds
-//! that it names, and several files add up to one table.
+//! A state file: which seeds of a range have been played, and their results. A run with the file goes on after the
+//! seeds that it names, and several files add up to one table.
 //!
 //! ```text
 //! --from 1 --seeds 1000 --shard 2/4      the part      251 ..= 500
@@ -7,8 +7,8 @@
 //! the next run                           plays         331 ..= 346,  363 ..= 500
 //! ```
 //!
-//! Results of different programs do not add up. So the file holds a fingerprint of the simulator and of the code that it
-//! plays, and a program with another fingerprint refuses it.
+//! Results of different programs do not add up. So the file holds a fingerprint of the simulator and of the code that
+//! it plays, and a program with another fingerprint refuses it.
 
 use crate::plan::Sabotage;
 use crate::seeds::Tally;
@@ -215,8 +215,10 @@ pub enum StateError {
     )]
     Content { file: PathBuf, reason: String },
     #[error(
-        "{file} was written by another build of the simulator or of the code that it plays (fingerprint {found}, this build \
-         has {ours}): their results do not add up; delete it to begin anew, name another file, or go on with the build that wrote it"
+        "{file} was written by another build of the simulator or of the code that it plays (fingerprint {found}, this \
+         build \
+         has {ours}): their results do not add up; delete it to begin anew, name another file, or go on with the \
+         build that wrote it"
     )]
     Build { file: PathBuf, found: String, ours: String },
     #[error("{file} holds {found}, and not {asked}; repeat the options that it was begun with, or name another file")]

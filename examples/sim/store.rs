@@ -23,7 +23,8 @@ pub struct Store {
     damages: u64,
     /// Versions whose bytes were damaged: who read those takes the value for nothing, even when it is back.
     damaged: BTreeSet<(u64, Slot, Version)>,
-    /// What reads the values of each generation, and from how many tokens on a filter may be so full that it is refused.
+    /// What reads the values of each generation, and from how many tokens on a filter may be so full that it is
+    /// refused.
     readers: BTreeMap<u64, (Values, usize)>,
 }
 

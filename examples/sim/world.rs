@@ -808,7 +808,8 @@ impl<'a> World<'a> {
             self.plan.faults.iter().filter(move |fault| (fault.at..fault.at + fault.lasting).contains(&at))
         };
         faults.extend(sleeping.iter().flat_map(|pause| was_on(pause.at)));
-        // What the store has lost, nobody else may know if the server that knew it sleeps so long that it counts no more.
+        // What the store has lost, nobody else may know if the server that knew it sleeps so long that it counts no
+        // more.
         let counts_for = (5 * self.fleet.sync_every).max(3000 * MILLI);
         let mut forgets = faults.iter().filter(|fault| matches!(fault.kind, Kind::Flush | Kind::OlderCopy));
         let sleeps = faults.iter().any(|fault| matches!(fault.kind, Kind::Pause { .. }) && fault.lasting > counts_for);
@@ -962,8 +963,8 @@ impl<'a> World<'a> {
 
     // --- the end ---
 
-    /// Invariant 7: whatever a server holds is in the store, bit for bit: a token may be known by bits that others have set,
-    /// and then there is no news of it.
+    /// Invariant 7: whatever a server holds is in the store, bit for bit: a token may be known by bits that others have
+    /// set, and then there is no news of it.
     fn compare_with_the_store(&mut self) {
         // A value that was damaged under its old version is found by whoever comes next, and by nobody else.
         let unseen = |kind: &Kind| matches!(kind, Kind::Corrupt { how: Damage::Unseen, .. });

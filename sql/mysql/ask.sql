@@ -11,7 +11,8 @@
 -- v_room_after, v_next_after, v_last; see `headcount_decide`.
 -- Atomic: as `headcount_decide`, which does it all.
 CREATE PROCEDURE headcount_ask(
-  IN p_zone_id INT UNSIGNED, IN p_bucket_key VARBINARY(255), IN p_permits INT UNSIGNED, IN p_take BOOLEAN, IN p_at BIGINT)
+  IN p_zone_id INT UNSIGNED, IN p_bucket_key VARBINARY(255), IN p_permits INT UNSIGNED, IN p_take BOOLEAN,
+  IN p_at BIGINT)
 SQL SECURITY INVOKER
 MODIFIES SQL DATA
 COMMENT 'headcount'

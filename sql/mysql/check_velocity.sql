@@ -3,8 +3,8 @@
 -- p_zone_id     which zone
 -- p_bucket_key  which bucket of it, at most 255 bytes
 --
--- Returns two result sets, both to be read: the lock row, and v_blocked, v_zone_txn_id, p_zone_id, p_bucket_key, v_rate,
--- v_window (seconds).
+-- Returns two result sets, both to be read: the lock row, and v_blocked, v_zone_txn_id, p_zone_id, p_bucket_key,
+-- v_rate, v_window (seconds).
 -- Atomic: as `headcount_decide`, which does it all.
 CREATE PROCEDURE check_velocity(IN p_zone_id INT UNSIGNED, IN p_bucket_key VARBINARY(255))
 SQL SECURITY INVOKER

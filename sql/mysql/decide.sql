@@ -6,19 +6,20 @@
 -- p_take        whether the attempt is made, or only looked at: then nothing is locked or written
 -- p_at          the time, seconds since the Unix epoch; NULL is the server's clock. Only tests say one.
 --
--- Returns in its OUT parameters: whether it is blocked; the number of the transaction (NULL: nothing was recorded); the zone's rate and window; the
--- time of the attempt; how many permits count after it; the times of the attempts whose leaving makes room for this one
--- and, after it, for one permit more (NULL: there is room); and the time of the last one that counts (NULL: none).
--- The first result set of the call is the lock row, as published.
+-- Returns in its OUT parameters: whether it is blocked; the number of the transaction (NULL: nothing was recorded); the
+-- zone's rate and window; the time of the attempt; how many permits count after it; the times of the attempts whose
+-- leaving makes room for this one and, after it, for one permit more (NULL: there is room); and the time of the last
+-- one that counts (NULL: none). The first result set of the call is the lock row, as published.
 --
--- Atomic: the lock row first, then the count, then the insert, in one transaction. The count reads what was committed when
--- it begins, and that is after the lock was won. An outer transaction of the caller's is committed by the START.
+-- Atomic: the lock row first, then the count, then the insert, in one transaction. The count reads what was committed
+-- when it begins, and that is after the lock was won. An outer transaction of the caller's is committed by the START.
 --
--- What the published procedure lacks: an unknown zone is an error (1644, message 'unknown zone'), where a comparison with
--- NULL blocked nobody; and a clock that goes back stands still until it has caught up, so that it neither lets anybody
--- in nor keeps anybody out.
+-- What the published procedure lacks: an unknown zone is an error (1644, message 'unknown zone'), where a comparison
+-- with NULL blocked nobody; and a clock that goes back stands still until it has caught up, so that it neither lets
+-- anybody in nor keeps anybody out.
 CREATE PROCEDURE headcount_decide(
-  IN p_zone_id INT UNSIGNED, IN p_bucket_key VARBINARY(255), IN p_permits INT UNSIGNED, IN p_take BOOLEAN, IN p_at BIGINT,
+  IN p_zone_id INT UNSIGNED, IN p_bucket_key VARBINARY(255), IN p_permits INT UNSIGNED, IN p_take BOOLEAN,
+  IN p_at BIGINT,
   OUT v_blocked TINYINT, OUT v_transaction BIGINT UNSIGNED, OUT v_rate INT UNSIGNED, OUT v_window INT UNSIGNED,
   OUT v_now DATETIME, OUT v_held BIGINT UNSIGNED, OUT v_room_after DATETIME, OUT v_next_after DATETIME,
   OUT v_last DATETIME)

@@ -7,8 +7,8 @@
 --              written, and knows neither summer time nor the year 2038
 -- permits      how many permits it was for
 --
--- The index `counted` answers the one question of the hot path, how many were let through in the window, without reading
--- the table; `oldest` is for the purge. The published table has neither.
+-- The index `counted` answers the one question of the hot path, how many were let through in the window, without
+-- reading the table; `oldest` is for the purge. The published table has neither.
 --
 -- Takes and returns nothing. May be run again.
 -- Atomic: install() holds the lock 'headcount.install' of the database meanwhile.

@@ -10,9 +10,10 @@
 -- Returns the tokens that are left: the request is granted if and only if they are not negative.
 -- Atomic: one statement. It is to run SERIALIZABLE and to be tried again on 40001, as published.
 --
--- What it does otherwise than one would wish, on purpose: the capacity is a bound after the take, so that an idle bucket
--- yields one more; tokens are whole, so that fractions are lost or won; a refused request pays too; and the time that is
--- stored is when the transaction began, but the time that is compared is the clock's, so that waiting counts twice.
+-- What it does otherwise than one would wish, on purpose: the capacity is a bound after the take, so that an idle
+-- bucket yields one more; tokens are whole, so that fractions are lost or won; a refused request pays too; and the time
+-- that is stored is when the transaction began, but the time that is compared is the clock's, so that waiting counts
+-- twice.
 create or replace function headcount.rate_limiting_token_bucket_request(
   rate_id bytea, refill_per_sec bigint, window_seconds bigint,
   half_even boolean default false, at_us bigint default null)

@@ -20,8 +20,8 @@ const MIN_TOKEN_BYTES: usize = 16;
 /// Changes need it where there is no token.
 const CHANGE: HeaderName = HeaderName::from_static("x-headcount-change");
 
-/// How long the answer to a wrong token takes, how many such answers are on their way at a time, and how many connections wait
-/// for one: a quarter of those that a listener of ours has.
+/// How long the answer to a wrong token takes, how many such answers are on their way at a time, and how many
+/// connections wait for one: a quarter of those that a listener of ours has.
 const WRONG_TOKEN_TIME: Duration = Duration::from_millis(200);
 const MOST_SLOW: usize = 4;
 const MOST_WAITING: usize = 32;
@@ -60,7 +60,8 @@ impl IntoResponse for Denied {
             }
             Self::Origin => (
                 StatusCode::FORBIDDEN,
-                "a page from elsewhere asks; open this listener's own page, or list the name of its page in [admin] hosts",
+                "a page from elsewhere asks; open this listener's own page, or list the name of its page in [admin] \
+                 hosts",
             ),
             Self::Token => (StatusCode::UNAUTHORIZED, "the bearer token of [admin] token_file is needed"),
             Self::Peer => (StatusCode::FORBIDDEN, "without [admin] token_file, only this machine may ask"),
@@ -71,7 +72,8 @@ impl IntoResponse for Denied {
             ),
             Self::Form => (
                 StatusCode::FORBIDDEN,
-                "without [admin] token_file, a change needs the header X-Headcount-Change: 1, which no form of another page can send",
+                "without [admin] token_file, a change needs the header X-Headcount-Change: 1, which no form of \
+                 another page can send",
             ),
             Self::Change => {
                 (StatusCode::FORBIDDEN, "without a token_file, nothing can be changed through this listener")
@@ -120,8 +122,8 @@ impl Access {
         Arc::clone(&self.wrong_tokens)
     }
 
-    /// Whoever guesses over few connections gets few tries a second. Over many, the places of those who wait would be everybody's:
-    /// the others are answered at once. The right token never waits.
+    /// Whoever guesses over few connections gets few tries a second. Over many, the places of those who wait would be
+    /// everybody's: the others are answered at once. The right token never waits.
     async fn slow_down(&self) {
         self.wrong_tokens.fetch_add(1, Relaxed);
         let Ok(_place) = self.waiting.try_acquire() else { return };
@@ -200,8 +202,8 @@ impl Access {
         address.is_ok_and(|address| address.is_loopback() || self.listen == Some(address) || self.token.is_some())
     }
 
-    /// Whether the page that asks is our own: from where it asks, or from a name that somebody has listed. Another port of
-    /// this machine is somebody else's.
+    /// Whether the page that asks is our own: from where it asks, or from a name that somebody has listed. Another port
+    /// of this machine is somebody else's.
     fn knows_origin(&self, origin: &HeaderValue, host: &str) -> bool {
         let uri = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
         let Some(page) = uri.as_ref().and_then(Uri::authority).map(|authority| authority.as_str()) else {

@@ -164,7 +164,8 @@ pub enum ShapeError {
         found: u64,
     },
     /// No filter of this false positive ratio.
-    #[error("false_positive_rate is {found}; it must be between {:e} and {}", Shape::RATIOS.start(), Shape::RATIOS.end())]
+    #[error("false_positive_rate is {found}; it must be between {:e} and \
+        {}", Shape::RATIOS.start(), Shape::RATIOS.end())]
     Ratio {
         /// What was asked for.
         found: f64,

@@ -45,8 +45,8 @@ pub struct Admin {
     /// Whether `/metrics` answers without the bearer token.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TRUE_OR_FALSE, "such_as" = "true")))]
     pub open_metrics: bool,
-    /// Whether requests that a proxy has marked as its own (`Forwarded`, `X-Forwarded-*`, `Via`) are answered without a bearer
-    /// token where one is not configured: whoever reaches the proxy is an operator then. By default not.
+    /// Whether requests that a proxy has marked as its own (`Forwarded`, `X-Forwarded-*`, `Via`) are answered without a
+    /// bearer token where one is not configured: whoever reaches the proxy is an operator then. By default not.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TRUE_OR_FALSE, "such_as" = "false")))]
     pub allow_proxied: bool,
 }

@@ -29,8 +29,8 @@ use std::time::Duration;
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Admission {
-    /// X: the limit of active users. There is no default: only a measurement of the backend can tell. A configuration with limits of
-    /// all requests may leave it out: then it limits, and admits everybody.
+    /// X: the limit of active users. There is no default: only a measurement of the backend can tell. A configuration
+    /// with limits of all requests may leave it out: then it limits, and admits everybody.
     #[serde(deserialize_with = "whole_if_any")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "20000")))]
     pub max_active_users: Option<u64>,
@@ -72,7 +72,8 @@ pub struct Admission {
     pub exempt_paths: Vec<String>,
 }
 
-/// Whether refusals for want of room are carried out. Limits of all requests hold whatever it is; each has a `shadow` of its own.
+/// Whether refusals for want of room are carried out. Limits of all requests hold whatever it is; each has a `shadow`
+/// of its own.
 ///
 /// ```
 /// use headcount::{Admission, Admitted, Enforcement, Headcount};

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 /// `[fleet]`: servers that share their users.
 ///
-/// A server is one of a fleet if this section is there, or `[redis]`. It then waits for the fleet's store when it starts.
+/// A server is one of a fleet if this section is there, or `[redis]`. It then waits for the fleet's store when it
+/// starts.
 ///
 /// ```
 /// use headcount::{Config, OnOutage};
@@ -29,7 +30,8 @@ use std::time::Duration;
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Fleet {
-    /// The name of the fleet: servers of one namespace share their users. 1 to 64 of the characters `A-Z a-z 0-9 - _ .`.
+    /// The name of the fleet: servers of one namespace share their users. 1 to 64 of the characters `A-Z a-z 0-9 - _
+    /// .`.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a name of 1 to 64 of the characters A-Z a-z 0-9 - _ .", "such_as" = "\"default\""))

@@ -6,8 +6,8 @@ use super::{ConfigError, Secret, word};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// `[token.jwt]`: present, every token is a JSON Web Token (RFC 7519) whose signature is verified; what is counted is the
-/// user that its claim names, so that a refreshed token is the same user.
+/// `[token.jwt]`: present, every token is a JSON Web Token (RFC 7519) whose signature is verified; what is counted is
+/// the user that its claim names, so that a refreshed token is the same user.
 ///
 /// ```
 /// use headcount::Config;
@@ -26,16 +26,16 @@ use std::path::PathBuf;
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Jwt {
-    /// Files of keys: a PEM public key or certificate (RSA for RS256, P-256 for ES256, Ed25519 for EdDSA), a JWK or a JWK
-    /// Set, or the bytes of a secret of at least 32 bytes (HS256), without a final newline. Read at the start.
+    /// Files of keys: a PEM public key or certificate (RSA for RS256, P-256 for ES256, Ed25519 for EdDSA), a JWK or a
+    /// JWK Set, or the bytes of a secret of at least 32 bytes (HS256), without a final newline. Read at the start.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a list of names of files", "such_as" = "[\"/etc/headcount/jwt.pem\"]"))
     )]
     pub keys: Vec<PathBuf>,
-    /// A JWK Set, fetched at the start and every five minutes; secrets in it (`oct`) are left out. A server that has not got
-    /// it yet is not ready, and admits whose token names a key that it does not know, without counting them, unless
-    /// `fleet.on_outage` is `closed` or an override says `throttling`.
+    /// A JWK Set, fetched at the start and every five minutes; secrets in it (`oct`) are left out. A server that has
+    /// not got it yet is not ready, and admits whose token names a key that it does not know, without counting them,
+    /// unless `fleet.on_outage` is `closed` or an override says `throttling`.
     #[cfg_attr(
         feature = "server",
         schemars(
@@ -49,8 +49,8 @@ pub struct Jwt {
     /// The claim that names the user; by default `sub`.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "the name of a claim", "such_as" = "\"sub\"")))]
     pub claim: String,
-    /// Whose tokens are accepted (`iss`); absent: anybody's who has a key. There is one at most: a user's name is unique
-    /// only at its issuer.
+    /// Whose tokens are accepted (`iss`); absent: anybody's who has a key. There is one at most: a user's name is
+    /// unique only at its issuer.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "the issuer of the tokens", "such_as" = "\"https://login.example\""))
@@ -148,7 +148,8 @@ impl Jwt {
             keys.extend(Key::in_file(&bytes).map_err(unusable)?);
         }
         if let Some(found) = Key::too_many_alike(&keys) {
-            let expected = "of keys without a name (kid) only two of an algorithm can be tried for a token; name them in a JWK Set";
+            let expected = "of keys without a name (kid) only two of an algorithm can be tried for a token; name them \
+                in a JWK Set";
             return Err(value("token.jwt.keys", &found, expected));
         }
         let expected = Expected {

@@ -68,8 +68,8 @@ pub struct Limit {
         schemars(extend("must_be" = "permits per time", "such_as" = "\"20/s\""), with = "String")
     )]
     pub rate: Quota,
-    /// The most permits that can be saved up, where the algorithm saves; by default the permits of `rate`, and none with
-    /// `nginx`.
+    /// The most permits that can be saved up, where the algorithm saves; by default the permits of `rate`, and none
+    /// with `nginx`.
     #[serde(default, deserialize_with = "whole_if_any")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "40")))]
     pub burst: Option<u64>,
@@ -100,8 +100,8 @@ pub struct Limit {
     #[serde(default, deserialize_with = "word")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "the name of a store", "such_as" = "\"memory\"")))]
     pub store: LimitStore,
-    /// The most keys that are held in memory, some 110 bytes each and more with `sliding_log`. Then a new key takes the place
-    /// of one that was not asked for in a while.
+    /// The most keys that are held in memory, some 110 bytes each and more with `sliding_log`. Then a new key takes the
+    /// place of one that was not asked for in a while.
     #[serde(default = "a_million", deserialize_with = "whole")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "1000000")))]
     pub max_keys: u64,
@@ -152,8 +152,8 @@ pub enum LimitKey {
     ClientIp,
     /// The value of a header.
     Header(String),
-    /// The path without its query, as a lenient backend reads it; paths that it could read as any other are counted together.
-    /// A client can make paths up, so name those that you mean in `routes`.
+    /// The path without its query, as a lenient backend reads it; paths that it could read as any other are counted
+    /// together. A client can make paths up, so name those that you mean in `routes`.
     Path,
     /// The method.
     Method,
@@ -195,7 +195,8 @@ pub enum OnMissingKey {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{found:?} is no key of a limit; use \"token\", \"subject\", \"client_ip\", \"header:NAME\", \"path\", \"method\" or \"constant\""
+    "{found:?} is no key of a limit; use \"token\", \"subject\", \"client_ip\", \"header:NAME\", \"path\", \"method\" \
+     or \"constant\""
 )]
 pub struct LimitKeyError {
     found: String,
@@ -256,13 +257,14 @@ pub enum AppliesTo {
     /// Every request that was admitted.
     #[default]
     All,
-    /// Newcomers, before they take a seat: whoever is refused takes none, and only who takes one is charged. In memory only.
+    /// Newcomers, before they take a seat: whoever is refused takes none, and only who takes one is charged. In memory
+    /// only.
     Newcomers,
-    /// Tokens that are refused: by a house without room, by a limit of newcomers, or because their signature is wrong. Each is
-    /// charged once. While a
-    /// key has used its limit up, tokens that are new to it are refused without being looked up or verified: so nobody tries
-    /// one after another until one is taken for a user who is in. Tokens that were answered under the same key before carry
-    /// on, whether they are in or wait. In memory only, with a key that is not made of the token.
+    /// Tokens that are refused: by a house without room, by a limit of newcomers, or because their signature is wrong.
+    /// Each is charged once. While a key has used its limit up, tokens that are new to it are refused without being
+    /// looked up or verified: so nobody tries one after another until one is taken for a user who is in. Tokens that
+    /// were answered under the same key before carry on, whether they are in or wait. In memory only, with a key that
+    /// is not made of the token.
     Refused,
 }
 
@@ -424,8 +426,8 @@ impl Default for Limit {
     }
 }
 
-/// How long each recipe's proxy waits for an answer; then it admits. Whoever changes one changes it here and in the recipe's file:
-/// a test holds them to each other.
+/// How long each recipe's proxy waits for an answer; then it admits. Whoever changes one changes it here and in the
+/// recipe's file: a test holds them to each other.
 pub(crate) const RECIPES_WAIT: [(&str, Duration); 4] = [
     ("nginx", Duration::from_secs(1)),
     ("caddy", Duration::from_secs(1)),
@@ -468,7 +470,8 @@ impl Limit {
             && self.on_store_error == OnStoreError::Deny
         {
             doubts.push(format!(
-                "on_store_error is deny, but within is as long as proxies wait for an answer, or longer: while the store hangs, they \
+                "on_store_error is deny, but within is as long as proxies wait for an answer, or longer: while the \
+                 store hangs, they \
                  admit after {waits}; lower it below that, or have them wait longer"
             ));
         }
@@ -494,7 +497,8 @@ impl Limit {
             return value("limit.key", "subject".into(), expected);
         }
         if self.applies_to != AppliesTo::All && *store != LimitStore::Memory {
-            let expected = "limits of newcomers and of refusals are asked while a request is decided, which waits for no store; use memory";
+            let expected = "limits of newcomers and of refusals are asked while a request is decided, which waits for \
+                no store; use memory";
             return value("limit.store", format!("{store:?}").to_lowercase(), expected);
         }
         if self.applies_to != AppliesTo::All && config.only_limits() {

@@ -32,8 +32,8 @@ pub struct Pass {
         schemars(extend("must_be" = "\"header\" or \"cookie:NAME\"", "such_as" = "\"cookie:pass\""), with = "String")
     )]
     pub carry: PassCarrier,
-    /// Whether the cookie is `Secure`, so that browsers send it over TLS alone. Absent: where the request came over TLS, as
-    /// it says itself (HTTP/2) or as a trusted proxy says in `X-Forwarded-Proto`.
+    /// Whether the cookie is `Secure`, so that browsers send it over TLS alone. Absent: where the request came over
+    /// TLS, as it says itself (HTTP/2) or as a trusted proxy says in `X-Forwarded-Proto`.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TRUE_OR_FALSE, "such_as" = "true")))]
     pub secure: Option<bool>,
 }

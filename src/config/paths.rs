@@ -34,7 +34,8 @@ impl PathPatterns {
         self.0.iter().any(|pattern| pattern.covers_leniently(lenient))
     }
 
-    /// Whether a rule may cover the path (with or without a query), however a backend reads it. For rules that restrict.
+    /// Whether a rule may cover the path (with or without a query), however a backend reads it. For rules that
+    /// restrict.
     #[cfg(feature = "tower")]
     pub(crate) fn may_match(&self, path_and_query: &str) -> bool {
         let path = without_query(path_and_query);
@@ -71,9 +72,9 @@ pub(crate) fn without_query(path_and_query: &str) -> &str {
     path_and_query.split('?').next().unwrap_or_default()
 }
 
-/// A path as a lenient backend reads it, one that unescapes it, does not care for case and takes `/a/` for `/a`. `None` if a
-/// backend could read it as any other: what holds empty or dotted segments, parameters, a fragment, escaped separators, or
-/// anything but ASCII (which may be overlong, or be folded into dots and slashes).
+/// A path as a lenient backend reads it, one that unescapes it, does not care for case and takes `/a/` for `/a`. `None`
+/// if a backend could read it as any other: what holds empty or dotted segments, parameters, a fragment, escaped
+/// separators, or anything but ASCII (which may be overlong, or be folded into dots and slashes).
 pub(crate) fn lenient(path: &str) -> Option<String> {
     let is_clear = |byte: &u8| byte.is_ascii_graphic() && !b"\\;#".contains(byte);
     let is_clear_when_escaped = |byte: u8| byte == b' ' || is_clear(&byte) && !b"./%?".contains(&byte);

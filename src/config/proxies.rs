@@ -28,8 +28,8 @@ impl TrustedProxies {
         self.0.iter().any(|net| net.contains(&peer))
     }
 
-    /// Where a request comes from: the first address, seen from here, that is no proxy's. What it says of those before it
-    /// may be made up.
+    /// Where a request comes from: the first address, seen from here, that is no proxy's. What it says of those before
+    /// it may be made up.
     pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer.to_canonical();
         // Each proxy appends whom it was asked by: the last is the nearest.

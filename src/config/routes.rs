@@ -61,15 +61,15 @@ pub struct Route {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RouteClass {
-    /// The rule: who is in is renewed, a newcomer who is admitted is in.
+    /// The default. An active user is renewed. A newcomer is admitted or rejected; an admitted newcomer becomes active.
     #[default]
     Admit,
-    /// Answered like any other, and nobody is renewed or recorded: for what clients poll in the background.
+    /// The answer is the same, but no user is renewed or recorded. For requests that clients repeat in the background.
     Observe,
-    /// Always admitted; nothing is decided.
+    /// Always admitted. No decision is made.
     Exempt,
-    /// Who is in is renewed; a newcomer who is admitted is recorded only when the application says so: by
-    /// `POST /v1/confirm`, or by [`Headcount::admit`](crate::Headcount::admit).
+    /// An active user is renewed. An admitted newcomer is recorded only after the application confirms it, with
+    /// `POST /v1/confirm` or with `Headcount::admit`.
     Confirm,
 }
 
@@ -92,8 +92,8 @@ impl Routes {
         })
     }
 
-    /// The class of a path (with or without a query): the strictest that any reading of it has. `None` is a path that is not
-    /// known.
+    /// The class of a path (with or without a query): the strictest that any reading of it has. `None` is a path that
+    /// is not known.
     pub(crate) fn class(&self, path: Option<&str>) -> RouteClass {
         let Some(path) = path.map(paths::without_query) else { return RouteClass::Admit };
         let literal = self.first(|patterns| patterns.cover(path));

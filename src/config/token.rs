@@ -25,7 +25,8 @@ use std::path::{Path, PathBuf};
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Token {
-    /// Where the token is looked for; by default [`TokenSource::defaults`]. List only what the backend authenticates by.
+    /// Where the token is looked for; by default [`TokenSource::defaults`]. List only what the backend authenticates
+    /// by.
     #[cfg_attr(
         feature = "server",
         schemars(
@@ -57,8 +58,8 @@ pub struct Token {
         )
     )]
     pub secret: Option<Secret>,
-    /// Files of fingerprint keys that were the fleet's before this one. Whom the fleet's servers of before have let in stays in,
-    /// and passes that such a key has signed hold, for a window after the key has changed.
+    /// Files of fingerprint keys that were the fleet's before this one. Whom the fleet's servers of before have let in
+    /// stays in, and passes that such a key has signed hold, for a window after the key has changed.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a list of names of files", "such_as" = "[\"/etc/headcount/fingerprint.key.1\"]"))
@@ -108,7 +109,8 @@ impl Token {
     /// What is legal, and may not do what it seems to, in words.
     pub(crate) fn doubt(&self) -> Option<&'static str> {
         (self.from.len() > 1 && self.jwt.is_none()).then_some(
-            "token.from lists several sources, whose tokens nobody verifies: who shows a token of somebody who is in gets in, \
+            "token.from lists several sources, whose tokens nobody verifies: who shows a token of somebody who is in \
+             gets in, \
              unless the backend authenticates by that very source; list only what it authenticates by",
         )
     }

@@ -313,7 +313,8 @@ impl Builder {
         self
     }
 
-    /// Sets the number of servers of the fleet. A server whose store does not answer at the start admits X divided by it.
+    /// Sets the number of servers of the fleet. A server whose store does not answer at the start admits X divided by
+    /// it.
     pub fn expected_nodes(mut self, nodes: u64) -> Self {
         self.fleet().expected_nodes = nodes;
         self

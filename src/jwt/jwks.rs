@@ -24,7 +24,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(5);
 /// The largest set that is read.
 const MOST_BYTES: u64 = 256 << 10;
 
-/// Where a set is: `https://`, or `http://` on this machine. Whoever could change the answer on its way could name any user.
+/// Where a set is: `https://`, or `http://` on this machine. Whoever could change the answer on its way could name any
+/// user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeySetUrl(Uri);
 
@@ -97,7 +98,8 @@ pub(crate) async fn keep_fresh(verifier: Arc<Verifier>, mut stop: watch::Receive
         let rest = match fetched {
             Ok((keys, secrets)) => {
                 if secrets > secrets_before {
-                    tracing::warn!(%url, secrets, "the key set publishes secrets (kty \"oct\"); they verify nothing here");
+                    tracing::warn!(%url, secrets, "the key set publishes secrets (kty \"oct\"); they verify nothing \
+                        here");
                 }
                 secrets_before = secrets;
                 if !was_well || !verifier.has_all_keys() {

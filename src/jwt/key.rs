@@ -77,7 +77,8 @@ impl Key {
         Ok(keys)
     }
 
-    /// The keys of a set that was fetched, and how many secrets were left out of it: whoever can fetch a secret can sign.
+    /// The keys of a set that was fetched, and how many secrets were left out of it: whoever can fetch a secret can
+    /// sign.
     pub(super) fn in_fetched_set(json: &[u8]) -> Result<(Vec<Self>, usize), String> {
         let (secrets, keys): (Vec<_>, Vec<_>) =
             Self::in_set(json)?.into_iter().partition(|key| key.algorithm == Algorithm::HS256);
@@ -176,8 +177,8 @@ impl Key {
     }
 }
 
-/// Whether a file that is neither PEM nor JWK is one of the forms that public keys come in: taken for a secret, everybody
-/// could sign with it.
+/// Whether a file that is neither PEM nor JWK is one of the forms that public keys come in: taken for a secret,
+/// everybody could sign with it.
 fn is_public(bytes: &[u8]) -> bool {
     let begins = |what: &[u8]| bytes.trim_ascii_start().starts_with(what);
     let holds_pem = bytes.windows(11).any(|window| window == b"-----BEGIN ");

@@ -1,6 +1,7 @@
 //! Who verifies next: a few at a time, away from the threads that answer requests.
 //!
-//! Whoever finds the queue full is told so at once, and comes back: a proxy takes a check that is late for silence, and admits.
+//! Whoever finds the queue full is told so at once, and comes back: a proxy takes a check that is late for silence, and
+//! admits.
 
 use crate::token_source::Unverifiable;
 use std::sync::Arc;
@@ -9,12 +10,12 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Verifications that may wait for each one that runs: at 150 to 350 µs each, the last one waits for some 5 ms. Under a flood
-/// the queue is full, and its length is what everybody waits; a longer one would verify no more.
+/// Verifications that may wait for each one that runs: at 150 to 350 µs each, the last one waits for some 5 ms. Under a
+/// flood the queue is full, and its length is what everybody waits; a longer one would verify no more.
 const MOST_WAITING: usize = 16;
 
-/// How long a token waits until it is verified, however slow the processor is: less than half of what a proxy waits for the
-/// answer.
+/// How long a token waits until it is verified, however slow the processor is: less than half of what a proxy waits for
+/// the answer.
 const LONGEST_WAIT: Duration = Duration::from_millis(40);
 
 /// Why a token was not verified in its turn.
@@ -55,8 +56,8 @@ impl Turns {
         }
     }
 
-    /// Does the work when its turn has come; `None` if too many wait, or if it is not done in time. What has begun is done all
-    /// the same.
+    /// Does the work when its turn has come; `None` if too many wait, or if it is not done in time. What has begun is
+    /// done all the same.
     pub(super) async fn take<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let place = self.place()?;
         let running = Arc::clone(&self.running).acquire_owned();
@@ -80,7 +81,8 @@ impl Turns {
         }
         if !self.was_told.swap(true, Relaxed) {
             tracing::warn!(
-                "more tokens are to be verified than the processor can do: those that come too many get 429; a limit with \
+                "more tokens are to be verified than the processor can do: those that come too many get 429; a limit \
+                 with \
                  applies_to = \"refused\" keeps forgers back by address"
             );
         }

@@ -15,8 +15,8 @@ pub(crate) struct Caller<'r> {
     pub(crate) subject: Option<Cow<'r, str>>,
 }
 
-/// The user whom a verified token names. The layer puts it into the extensions of every request that it lets through and
-/// knows the user of: with `[token.jwt]`, or with [`AdmissionLayer::user`](super::AdmissionLayer::user).
+/// The user whom a verified token names. The layer puts it into the extensions of every request that it lets through
+/// and knows the user of: with `[token.jwt]`, or with [`AdmissionLayer::user`](super::AdmissionLayer::user).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -106,7 +106,8 @@ impl Headcount {
     }
 }
 
-/// The address of the client's connection: a `SocketAddr` in the request's extensions, or axum's `ConnectInfo<SocketAddr>`.
+/// The address of the client's connection: a `SocketAddr` in the request's extensions, or axum's
+/// `ConnectInfo<SocketAddr>`.
 pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(axum::extract::ConnectInfo(peer)) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {

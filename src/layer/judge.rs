@@ -101,8 +101,8 @@ impl Entry {
 }
 
 impl Headcount {
-    /// Decides about a request, and times the decision. `caller` is asked for if it matters; `record` is what becomes of
-    /// those whose path says nothing else.
+    /// Decides about a request, and times the decision. `caller` is asked for if it matters; `record` is what becomes
+    /// of those whose path says nothing else.
     pub(crate) fn judge<'r>(
         &self,
         info: &RequestInfo<'_>,

@@ -5,7 +5,7 @@ use super::judge::RequestInfo;
 use super::quota::Quotas;
 use crate::config::{A_PATH, ConfigError, Enforcement, LimitKey, OnMissingKey, PathPatterns, lenient, without_query};
 use crate::headcount::Headcount;
-use crate::limit::{Answer, Ask, CombinedAnswer, Granted, Limiter, Silent};
+use crate::limit::{Answer, Ask, CombinedAnswer, Granted, Limiter, SilentStore};
 use http::{HeaderMap, Method};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -90,7 +90,8 @@ impl<'r> LimitRequest<'r> {
         self.info.extensions?.get()
     }
 
-    /// The address that the request comes from, as `server.trusted_proxies` say; `None` if the connection's is not known.
+    /// The address that the request comes from, as `server.trusted_proxies` say; `None` if the connection's is not
+    /// known.
     pub fn client_ip(&self) -> Option<IpAddr> {
         self.client_ip
     }
@@ -123,7 +124,8 @@ impl Limit {
         Self::of(limiter, Key::Configured(key))
     }
 
-    /// A limiter of requests by what a function finds in them; `None` is a missing key. It leaves this process as a keyed hash.
+    /// A limiter of requests by what a function finds in them; `None` is a missing key. It leaves this process as a
+    /// keyed hash.
     pub fn by<F>(limiter: Limiter, key: F) -> Self
     where
         F: Fn(&LimitRequest<'_>) -> Option<Vec<u8>> + Send + Sync + 'static,
@@ -167,8 +169,8 @@ impl Limit {
         Ok(self)
     }
 
-    /// How long a request is held back at most until there is a permit; by default as the policy does it, which is mostly
-    /// not at all.
+    /// How long a request is held back at most until there is a permit; by default as the policy does it, which is
+    /// mostly not at all.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = Some(max_wait);
@@ -389,9 +391,9 @@ impl Limits {
         self.refuse_denied(applicable, ask)?;
         let step = &applicable.keys;
         let asks: Vec<_> = step.iter().map(|(place, key)| (&self.0[*place].limiter, key, ask)).collect();
-        let joint = Limiter::ask_all_here(&asks);
+        let combined = Limiter::ask_all_here(&asks);
         let mut quotas = Quotas::default();
-        self.note(step, &joint, &mut quotas)
+        self.note(step, &combined, &mut quotas)
     }
 
     fn refuse_denied(&self, applicable: &ApplicableLimits, ask: Ask) -> Result<(), Limited> {
@@ -409,47 +411,53 @@ impl Limits {
         applicable.keys.iter().for_each(|(place, key)| self.0[*place].limiter.refund_here(key, 1));
     }
 
-    /// Asks in order, and waits for the request's turn. If one refuses, nothing is charged anywhere: in one store that is one
-    /// step, in several what the earlier ones have charged is given back.
+    /// Asks in order, and waits for the request's turn. If one refuses, nothing is charged anywhere: in one store that
+    /// is one step, in several what the earlier ones have charged is given back.
     pub(crate) async fn ask(&self, applicable: &ApplicableLimits) -> Result<Quotas, Limited> {
         self.refuse_denied(applicable, Ask::ONE)?;
         let mut quotas = Quotas::default();
         let mut granted = Vec::new();
-        let mut silent = Silent::default();
+        let mut silent = SilentStore::default();
         for step in applicable.keys.chunk_by(|one, next| self.is_one_step(one, next)) {
             let asks: Vec<_> =
                 step.iter().map(|(place, key)| (&self.0[*place].limiter, key, self.0[*place].ask())).collect();
-            let joint = match Limiter::wait_all_unless_silent(&asks, &mut silent).await {
-                Ok(joint) => joint,
+            let combined = match Limiter::wait_all_unless_silent(&asks, &mut silent).await {
+                Ok(combined) => combined,
                 Err(error) => {
                     self.0[step[0].0].log_once(&error.to_string());
-                    Limiter::answer_without_store(&asks, &error)
+                    Limiter::answer_all_without_store(&asks, &error)
                 }
             };
             // Dropped, by a refusal or with this future, it is given back.
-            let noted = self.note(step, &joint, &mut quotas);
-            granted.push(joint.until_kept());
+            let noted = self.note(step, &combined, &mut quotas);
+            granted.push(combined.until_kept());
             noted?;
         }
         granted.into_iter().for_each(Granted::keep);
         Ok(quotas)
     }
 
-    /// In memory, lists of any keys; in Redis those of one key, which then is where it always is; in a database each alone.
+    /// In memory, lists of any keys; in Redis those of one key, which then is where it always is; in a database each
+    /// alone.
     fn is_one_step(&self, (one, one_key): &(usize, Vec<u8>), (next, next_key): &(usize, Vec<u8>)) -> bool {
         let (one, next) = (&self.0[*one].limiter, &self.0[*next].limiter);
         one.is_here() && next.is_here() || one.shares_store_with(next) && one_key == next_key
     }
 
-    fn note(&self, step: &[(usize, Vec<u8>)], joint: &CombinedAnswer, quotas: &mut Quotas) -> Result<Quotas, Limited> {
-        for ((place, _), answer) in step.iter().zip(&joint.answers) {
+    fn note(
+        &self,
+        step: &[(usize, Vec<u8>)],
+        combined: &CombinedAnswer,
+        quotas: &mut Quotas,
+    ) -> Result<Quotas, Limited> {
+        for ((place, _), answer) in step.iter().zip(&combined.answers) {
             let limit = &self.0[*place];
             quotas.add(limit.limiter.name(), answer, limit.period);
         }
-        match joint.refused_by {
+        match combined.refused_by {
             None => Ok(quotas.clone()),
             Some(nth) => {
-                let longest = joint.answers.iter().filter(|answer| !answer.is_allowed()).map(Answer::retry);
+                let longest = combined.answers.iter().filter(|answer| !answer.is_allowed()).map(Answer::retry);
                 // Never is the longest.
                 let retry = longest.reduce(|one, next| one.zip(next).map(|(one, next)| one.max(next))).flatten();
                 Err(Limited { by: self.0[step[nth].0].limiter.name().to_owned(), retry, quotas: quotas.clone() })
@@ -467,8 +475,8 @@ impl Headcount {
         format!("{:016x}", self.shared.settings.key.hash(bytes)).into_bytes()
     }
 
-    /// Shows a limiter's figures in the [status](Headcount::status) and the metrics, in the place of an earlier one of the
-    /// same name. Those of a layer and of `[[limit]]` are shown by themselves.
+    /// Shows a limiter's figures in the [status](Headcount::status) and the metrics, in the place of an earlier one of
+    /// the same name. Those of a layer and of `[[limit]]` are shown by themselves.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -21,9 +21,10 @@ use tower_service::Service;
 
 /// Puts limiters in front of a service: who is within the limits reaches it, who is not gets 429. Preflights pass.
 ///
-/// It finds tokens, users and clients as the controller's configuration says, passes what the controller exempts, and decides
-/// nothing about seats: put it *inside* the [`AdmissionLayer`](super::AdmissionLayer), so that only who is admitted is
-/// charged, and a newcomer who is refused takes no seat. Who an admission layer outside has found out is not found out again.
+/// It finds tokens, users and clients as the controller's configuration says, passes what the controller exempts, and
+/// decides nothing about seats: put it *inside* the [`AdmissionLayer`](super::AdmissionLayer), so that only who is
+/// admitted is charged, and a newcomer who is refused takes no seat. Who an admission layer outside has found out is
+/// not found out again.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -49,8 +50,8 @@ use tower_service::Service;
 /// ```
 ///
 /// # Cost
-/// A request that no limit concerns costs a look at its path and headers. For others a future is boxed, the limiters are
-/// asked, and headers written: a few microseconds with limiters in memory, elsewhere a round trip more.
+/// A request that no limit concerns costs a look at its path and headers. For others a future is boxed, the limiters
+/// are asked, and headers written: a few microseconds with limiters in memory, elsewhere a round trip more.
 #[derive(Clone)]
 pub struct LimitLayer {
     headcount: Headcount,
@@ -68,10 +69,11 @@ impl Headcount {
 }
 
 impl LimitLayer {
-    /// A layer of limits by itself, for a service without admission control. It finds tokens in `Authorization: Bearer …`, takes
-    /// the connection's other end for the client, and exempts preflights alone; a limiter in a store shared by several processes counts
-    /// tokens, users and headers by each process, since their hashes have a key of its own. For anything else configure a controller, which
-    /// [`limit_layer`](Headcount::limit_layer) takes it from; with [`Enforcement::Off`](crate::Enforcement) it decides nothing about seats.
+    /// A layer of limits by itself, for a service without admission control. It finds tokens in `Authorization: Bearer
+    /// …`, takes the connection's other end for the client, and exempts preflights alone; a limiter in a store shared
+    /// by several processes counts tokens, users and headers by each process, since their hashes have a key of its own.
+    /// For anything else configure a controller, which [`limit_layer`](Headcount::limit_layer) takes it from; with
+    /// [`Enforcement::Off`](crate::Enforcement) it decides nothing about seats.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -41,8 +41,8 @@ impl Headcount {
         info.is_https || told().is_some_and(is_https)
     }
 
-    /// The pass that a request shows, if passes are handed out at all. Another page of the site may have set a cookie of the
-    /// same name: of several, the user's own counts.
+    /// The pass that a request shows, if passes are handed out at all. Another page of the site may have set a cookie
+    /// of the same name: of several, the user's own counts.
     pub(super) fn shown_pass<'r>(&self, info: &RequestInfo<'r>, user: Option<&str>) -> Option<&'r [u8]> {
         let (_, config::Pass { carry, .. }) = self.shared.settings.passes.as_ref()?;
         let headers = info.headers;

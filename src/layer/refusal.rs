@@ -126,7 +126,8 @@ impl Refusal {
         }
     }
 
-    /// 429 for want of room and above a limit, or 503 if the layer was told so; 431 or 400 for a token that cannot be used.
+    /// 429 for want of room and above a limit, or 503 if the layer was told so; 431 or 400 for a token that cannot be
+    /// used.
     pub fn status(&self) -> StatusCode {
         match self.reason {
             Reason::Invalid(InvalidToken::TooLong) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,

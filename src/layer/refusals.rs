@@ -1,9 +1,10 @@
 //! Limits of refusals: how many tokens that are not in somebody may try, from one address, say.
 //!
-//! In a full house, and where a limit keeps newcomers out, every token that is refused was a guess: one in some ten thousand is taken for a user who is in, for good.
-//! So each refusal charges its key, and while a key's limit is used up, its *new* tokens are refused without being looked up,
-//! nor verified. A token is new to a key until this server has answered it under that key: then another answer tells nothing.
-//! So whoever is in, or waits, behind the same address carries on, however much somebody there guesses.
+//! In a full house, and where a limit keeps newcomers out, every token that is refused was a guess: one in some ten
+//! thousand is taken for a user who is in, for good. So each refusal charges its key, and while a key's limit is used
+//! up, its *new* tokens are refused without being looked up, nor verified. A token is new to a key until this server
+//! has answered it under that key: then another answer tells nothing. So whoever is in, or waits, behind the same
+//! address carries on, however much somebody there guesses.
 
 use super::judge::RequestInfo;
 use super::limit::{ApplicableLimits, Limit, Limited, Limits};
@@ -25,7 +26,8 @@ pub(crate) struct Refusals {
     answered: Option<Arc<Answered>>,
 }
 
-/// Keyed hashes of tokens, each with the limits' keys: apart, so that no flood of refusals makes the server forget who is in.
+/// Keyed hashes of tokens, each with the limits' keys: apart, so that no flood of refusals makes the server forget who
+/// is in.
 struct Answered {
     admitted: Recent<u64, ()>,
     refused: Recent<u64, ()>,
@@ -41,8 +43,9 @@ pub(crate) struct Attempt<'l> {
     now: Duration,
 }
 
-/// What a token was charged before it is known what it is: whatever is looked at meanwhile is charged, too. Unless it is kept,
-/// it is given back when this is dropped, as it is when nobody waits for the answer any more and nothing was done yet.
+/// What a token was charged before it is known what it is: whatever is looked at meanwhile is charged, too. Unless it
+/// is kept, it is given back when this is dropped, as it is when nobody waits for the answer any more and nothing was
+/// done yet.
 #[cfg(feature = "jwt")]
 pub(crate) struct Charge {
     limits: Limits,

@@ -65,7 +65,7 @@ where
         self.inner.poll_ready(context)
     }
 
-    #[allow(clippy::async_yields_async)] // What comes of the verified request is itself a future, which takes its place.
+    #[allow(clippy::async_yields_async)] // The closure returns a future, which replaces this one.
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (parts, body) = request.into_parts();
         if let Some(verdict) = self.rules.judge_at_once(&parts) {

@@ -26,7 +26,8 @@ pub struct Answer {
     pub limit: u64,
     /// Whole permits that could still be had at once; never above `limit`.
     pub remaining: u64,
-    /// The same as a number for people: with fractions, and below zero while permits are promised that have yet to come.
+    /// The same as a number for people: with fractions, and below zero while permits are promised that have yet to
+    /// come.
     pub available: f64,
     /// How long until one more permit could be had without waiting; zero if at once, [`Duration::MAX`] if never.
     pub next_in: Duration,
@@ -123,8 +124,8 @@ pub enum AnsweredBy {
     Shadow,
 }
 
-/// What was charged, so that it can be given back: once. Whoever cancels one twice gives back twice, though never more than
-/// the limit holds.
+/// What was charged, so that it can be given back: once. Whoever cancels one twice gives back twice, though never more
+/// than the limit holds.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, leaky_queue};

@@ -127,9 +127,9 @@ pub const fn governor(rate: Rate, burst: u64) -> Gcra {
 
 /// Go's `golang.org/x/time/rate`: [`token_bucket`], but that a clock that goes back counts its time again.
 ///
-/// `AllowN` is [`Ask::permits`](super::Ask::permits), `ReserveN` and `WaitN` are the same with `max_wait`, `Tokens` is a
-/// peek at no permits, `CancelAt` is `cancel`, `SetLimit` and `SetBurst` are `change`, which keeps the tokens that are left,
-/// at most the new burst. A bucket that is full stays full, while the original's fills up at the rate.
+/// `AllowN` is [`Ask::permits`](super::Ask::permits), `ReserveN` and `WaitN` are the same with `max_wait`, `Tokens` is
+/// a peek at no permits, `CancelAt` is `cancel`, `SetLimit` and `SetBurst` are `change`, which keeps the tokens that
+/// are left, at most the new burst. A bucket that is full stays full, while the original's fills up at the rate.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, x_time_rate};
@@ -238,8 +238,8 @@ impl TryFrom<Nginx> for Policy {
     }
 }
 
-/// Guava's `RateLimiter.create(rate)`, SmoothBursty: a request of any size goes on at once and the next one pays; a pause
-/// saves one second's permits. `tryAcquire(n, timeout)` is an ask with `max_wait`, `acquire(n)` one with
+/// Guava's `RateLimiter.create(rate)`, SmoothBursty: a request of any size goes on at once and the next one pays; a
+/// pause saves one second's permits. `tryAcquire(n, timeout)` is an ask with `max_wait`, `acquire(n)` one with
 /// [`Duration::MAX`].
 ///
 /// The original has one state and begins empty when it is created; here a key begins with what has come since the store
@@ -289,12 +289,12 @@ pub const fn guava_warming_up(rate: Rate, warm_up: Duration) -> WarmUp {
     WarmUp::new(rate, warm_up)
 }
 
-/// uber-go's `ratelimit.New(rate)`: each `Take` waits for its slot, and at most `slack` unused slots (its default is 10)
-/// are made up for. The original counts unused slots from the first `Take` on, this from the store's beginning.
+/// uber-go's `ratelimit.New(rate)`: each `Take` waits for its slot, and at most `slack` unused slots (its default is
+/// 10) are made up for. The original counts unused slots from the first `Take` on, this from the store's beginning.
 ///
-/// The original rounds the time of a slot *down* to whole nanoseconds, and this rounds it up: never above the rate, and at
-/// most 10⁹ a second, where the original is without limit. At 3 a second, a slot of the original is 333,333,333 ns long,
-/// and one here 1 ns longer.
+/// The original rounds the time of a slot *down* to whole nanoseconds, and this rounds it up: never above the rate, and
+/// at most 10⁹ a second, where the original is without limit. At 3 a second, a slot of the original is 333,333,333 ns
+/// long, and one here 1 ns longer.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, uber};
@@ -335,9 +335,10 @@ pub const fn producer_consumer(capacity: u64, per_tick: u64, tick: Duration) -> 
 
 /// resilience4j's `SemaphoreBasedRateLimiter`: `limit` permits in each period, and who waits gets the next period's.
 ///
-/// The timeout of its configuration is [`PeriodicRefill::max_wait`] (5 s there). Other than the original it owns no timer, says at
-/// once when a wait would be in vain; a limit that changes ([`Memory::change`](super::Memory::change)) holds at once, not
-/// from the next period on, and one that is lowered does not end its refreshing. Its scheduler's `refresh` is [`Memory::reset`](super::Memory::reset).
+/// The timeout of its configuration is [`PeriodicRefill::max_wait`] (5 s there). Other than the original it owns no
+/// timer, says at once when a wait would be in vain; a limit that changes ([`Memory::change`](super::Memory::change))
+/// holds at once, not from the next period on, and one that is lowered does not end its refreshing. Its scheduler's
+/// `refresh` is [`Memory::reset`](super::Memory::reset).
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, resilience4j_semaphore};
@@ -355,12 +356,12 @@ pub const fn resilience4j_semaphore(limit: u64, period: Duration) -> PeriodicRef
 
 /// resilience4j's `AtomicRateLimiter`: permits of cycles to come can be reserved, as far as the timeout
 /// ([`PeriodicRefill::max_wait`]) reaches, in one request also more than a cycle has. `drainPermissions` is
-/// [`Ask::all`](super::Ask::all), `changeLimitForPeriod` is [`Memory::change`](super::Memory::change): the permits that are
-/// left stay, at most as many as the new limit, where the original cuts them at the next cycle only.
+/// [`Ask::all`](super::Ask::all), `changeLimitForPeriod` is [`Memory::change`](super::Memory::change): the permits that
+/// are left stay, at most as many as the new limit, where the original cuts them at the next cycle only.
 ///
-/// `drainPermissions` of the original takes as many permits as were left after the last request, even if a new cycle has
-/// begun since: then the rest of the new cycle's permits stay, or all of them if none was left. [`Ask::all`](super::Ask::all)
-/// takes whatever is there now.
+/// `drainPermissions` of the original takes as many permits as were left after the last request, even if a new cycle
+/// has begun since: then the rest of the new cycle's permits stay, or all of them if none was left.
+/// [`Ask::all`](super::Ask::all) takes whatever is there now.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, resilience4j_atomic};
@@ -404,8 +405,8 @@ pub const fn classdojo(limit: u64, interval: Duration) -> SlidingLog {
     SlidingLog::new(limit, interval).records_refusals(true)
 }
 
-/// The moving window of the MySQL procedure `check_velocity`, as arithmetic: an attempt exactly as old as the window still
-/// counts, and times are whole seconds. The procedure itself runs in the MySQL store.
+/// The moving window of the MySQL procedure `check_velocity`, as arithmetic: an attempt exactly as old as the window
+/// still counts, and times are whole seconds. The procedure itself runs in the MySQL store.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, velocity};

@@ -1,12 +1,15 @@
 //! The arithmetic: what a key's state says about a question, and what becomes of the state. No clock, no I/O.
 //!
-//! Times are whole nanoseconds since the store's origin; a key that was never asked for is as of time zero. A clock that
-//! goes back counts as one that stands still: `now = max(now, as_of)`.
+//! Times are whole nanoseconds since the store's origin; a key that was never asked for is as of time zero. A clock
+//! that goes back counts as one that stands still: `now = max(now, as_of)`.
 
 mod gcra;
 mod periodic_refill;
+#[cfg(feature = "redis")]
+pub(crate) mod redis_words;
 mod sliding_counter;
 mod sliding_log;
+pub(crate) mod stored;
 mod warm_up;
 
 use super::answer::{Answer, AnsweredBy, RefusalReason, Reservation, Verdict};
@@ -24,58 +27,148 @@ pub use warm_up::WarmUp;
 /// A time that never comes, in nanoseconds.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// How a limiter decides: five ideas cover every system there is a constructor for.
-///
-/// | policy | state of a key | good for |
-/// |---|---|---|
-/// | [`Gcra`] | one time | token bucket, leaky bucket, nginx, Guava, … ; the default |
-/// | [`PeriodicRefill`] | a tick and its permits | fixed windows, a bucket that a timer fills |
-/// | [`SlidingCounter`] | two counts | a sliding window that may be wrong by a little |
-/// | [`SlidingLog`] | the last attempts | a sliding window that is exact, and gaps |
-/// | [`WarmUp`] | stored permits and a time | a cold service that must not get its full rate at once |
-///
-/// What "four a minute" can mean: four come in second 50, and in second 80 so many more may.
-///
-/// ```
-/// use headcount::limit::{Ask, Memory, Policy, Rate, fixed_window, sliding_counter, sliding_log, token_bucket};
-/// use std::time::Duration;
-/// let minute = Duration::from_secs(60);
-/// let policies: [Policy; 4] = [
-///     token_bucket(Rate::per_minute(4), 4).into(),
-///     fixed_window(4, minute).into(),
-///     sliding_counter(4, minute).into(),
-///     sliding_log(4, minute).into(),
-/// ];
-/// let remaining = policies.map(|policy| {
-///     let limiter = Memory::new(policy).unwrap();
-///     assert!(limiter.at(Duration::from_secs(50)).ask("alice", Ask::permits(4)).unwrap().is_allowed());
-///     limiter.at(Duration::from_secs(80)).ask("alice", Ask::permits(0).peek()).unwrap().remaining
-/// });
-/// assert_eq!(remaining, [2, 4, 1, 0]);
-/// ```
-#[derive(Debug, Clone, PartialEq)]
-pub enum Policy {
-    /// One theoretical arrival time.
-    Gcra(Gcra),
-    /// Permits that come in ticks.
-    PeriodicRefill(PeriodicRefill),
-    /// A weighted count of two windows.
-    SlidingCounter(SlidingCounter),
-    /// The times of the last attempts.
-    SlidingLog(SlidingLog),
-    /// Permits that are dearer after a pause.
-    WarmUp(WarmUp),
+/// Defines [`Policy`], [`State`] and what calls a policy with its own state, from one list of policies.
+macro_rules! policies {
+    ($(#[$policy_doc:meta])* pub enum Policy { $($(#[$doc:meta])* $name:ident = $kind:literal,)* }) => {
+        $(#[$policy_doc])*
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Policy {
+            $($(#[$doc])* $name($name),)*
+        }
+
+        /// The state of a key. Each policy has its own kind.
+        #[derive(Debug, Clone, PartialEq)]
+        pub(crate) enum State {
+            $($name(<$name as Arithmetic>::State),)*
+        }
+
+        $(impl From<$name> for Policy {
+            fn from(policy: $name) -> Self {
+                Self::$name(policy)
+            }
+        })*
+
+        impl Policy {
+            pub(crate) fn fresh(&self) -> State {
+                match self {
+                    $(Self::$name(policy) => State::$name(policy.fresh()),)*
+                }
+            }
+
+            pub(crate) fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {
+                match (self, fresh, state) {
+                    $(
+                        (Self::$name(policy), State::$name(fresh), State::$name(state)) => {
+                            policy.is_fresh(fresh, state, now)
+                        }
+                    )*
+                    _ => unreachable!("a state of another policy than {self:?}"),
+                }
+            }
+
+            /// Converts a state of the policy `old` into one of this policy. Nothing is carried over between policies
+            /// of two kinds.
+            pub(crate) fn carry(&self, old: &Self, state: &mut State, now: u64) {
+                match (self, old, &mut *state) {
+                    $((Self::$name(new), Self::$name(old), State::$name(state)) => new.carry(old, state, now),)*
+                    _ => *state = self.fresh(),
+                }
+            }
+
+            /// Returns an error if the policy makes no sense.
+            pub(crate) fn check(&self) -> Result<(), PolicyError> {
+                match self {
+                    $(Self::$name(policy) => policy.check(),)*
+                }
+            }
+
+            fn max_wait(&self) -> u64 {
+                match self {
+                    $(Self::$name(policy) => policy.max_wait(),)*
+                }
+            }
+
+            /// Returns the policy in the words of the Redis script, or an error if the script cannot compute it
+            /// exactly.
+            #[cfg(feature = "redis")]
+            pub(crate) fn redis_words(&self) -> Result<String, PolicyError> {
+                match self {
+                    $(Self::$name(policy) => policy.redis_words(),)*
+                }
+            }
+
+            /// Encodes the policy and a state of it; see [`stored`].
+            pub(crate) fn write(&self, state: &State) -> Vec<u8> {
+                match (self, state) {
+                    $((Self::$name(policy), State::$name(state)) => stored::write($kind, policy, state),)*
+                    _ => unreachable!("a state of another policy than {self:?}"),
+                }
+            }
+
+            /// Decodes what [`write`](Self::write) encoded; `None` for anything else.
+            pub(crate) fn read(bytes: &[u8]) -> Option<(Self, State)> {
+                let (kind, words) = stored::kind(bytes)?;
+                match kind {
+                    $($kind => stored::read(words).map(|(policy, state)| (Self::$name(policy), State::$name(state))),)*
+                    _ => None,
+                }
+            }
+        }
+
+        /// Calls a policy with its own state. A store never holds a state of another kind.
+        macro_rules! dispatch {
+            ($policy:expr, $state:expr, |$p:ident, $s:ident| $call:expr) => {
+                match ($policy, $state) {
+                    $((Policy::$name($p), State::$name($s)) => $call,)*
+                    (policy, _) => unreachable!("a state of another policy than {policy:?}"),
+                }
+            };
+        }
+    };
 }
 
-/// What is remembered of a key; each policy has its own.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum State {
-    Gcra(gcra::State),
-    PeriodicRefill(periodic_refill::State),
-    SlidingCounter(sliding_counter::State),
-    // Boxed, so that the keys of the others stay small.
-    SlidingLog(Box<sliding_log::State>),
-    WarmUp(Box<warm_up::State>),
+policies! {
+    /// How a limiter decides: five ideas cover every system there is a constructor for.
+    ///
+    /// | policy | state of a key | good for |
+    /// |---|---|---|
+    /// | [`Gcra`] | one time | token bucket, leaky bucket, nginx, Guava, … ; the default |
+    /// | [`PeriodicRefill`] | a tick and its permits | fixed windows, a bucket that a timer fills |
+    /// | [`SlidingCounter`] | two counts | a sliding window that may be wrong by a little |
+    /// | [`SlidingLog`] | the last attempts | a sliding window that is exact, and gaps |
+    /// | [`WarmUp`] | stored permits and a time | a cold service that must not get its full rate at once |
+    ///
+    /// What "four a minute" can mean: four come in second 50, and in second 80 so many more may.
+    ///
+    /// ```
+    /// use headcount::limit::{Ask, Memory, Policy, Rate, fixed_window, sliding_counter, sliding_log, token_bucket};
+    /// use std::time::Duration;
+    /// let minute = Duration::from_secs(60);
+    /// let policies: [Policy; 4] = [
+    ///     token_bucket(Rate::per_minute(4), 4).into(),
+    ///     fixed_window(4, minute).into(),
+    ///     sliding_counter(4, minute).into(),
+    ///     sliding_log(4, minute).into(),
+    /// ];
+    /// let remaining = policies.map(|policy| {
+    ///     let limiter = Memory::new(policy).unwrap();
+    ///     assert!(limiter.at(Duration::from_secs(50)).ask("alice", Ask::permits(4)).unwrap().is_allowed());
+    ///     limiter.at(Duration::from_secs(80)).ask("alice", Ask::permits(0).peek()).unwrap().remaining
+    /// });
+    /// assert_eq!(remaining, [2, 4, 1, 0]);
+    /// ```
+    pub enum Policy {
+        /// One theoretical arrival time.
+        Gcra = 1,
+        /// Permits that arrive in ticks.
+        PeriodicRefill = 2,
+        /// A weighted count of two windows.
+        SlidingCounter = 3,
+        /// The times of the last attempts.
+        SlidingLog = 4,
+        /// Permits that cost more time after a pause.
+        WarmUp = 5,
+    }
 }
 
 /// A question, in the units of the arithmetic.
@@ -89,8 +182,8 @@ pub(crate) struct Question {
 
 /// The pure part of a limiter.
 pub(crate) trait Arithmetic: Clone {
-    /// What is remembered of a key.
-    type State: Clone;
+    /// The state of a key.
+    type State: Clone + PartialEq + std::fmt::Debug;
 
     /// The state of a key that was never asked for.
     fn fresh(&self) -> Self::State;
@@ -107,28 +200,31 @@ pub(crate) trait Arithmetic: Clone {
     /// Gives permits back, never above the limit.
     fn refund(&self, state: &mut Self::State, now: u64, permits: u64);
 
-    /// Turns a state of the policy `old` into one of this policy, at the moment at which it takes its place: what was used
-    /// stays used.
+    /// Turns a state of the policy `old` into one of this policy, at the moment at which it takes its place: what was
+    /// used stays used.
     fn carry(&self, old: &Self, state: &mut Self::State, now: u64);
 
-    /// How long to wait if the caller does not say, in nanoseconds.
+    /// Returns the longest wait for a caller who gives none, in nanoseconds.
     fn max_wait(&self) -> u64 {
         0
     }
+
+    /// Returns an error if the policy makes no sense.
+    fn check(&self) -> Result<(), PolicyError>;
+
+    /// Returns the policy in the words of the Redis script, or an error if the script cannot compute it exactly.
+    #[cfg(feature = "redis")]
+    fn redis_words(&self) -> Result<String, PolicyError>;
 }
 
-/// Calls a policy with its own state. No store holds a state of another kind: it lets nobody change the kind.
-macro_rules! dispatch {
-    ($policy:expr, $state:expr, |$p:ident, $s:ident| $call:expr) => {
-        match ($policy, $state) {
-            (Policy::Gcra($p), State::Gcra($s)) => $call,
-            (Policy::PeriodicRefill($p), State::PeriodicRefill($s)) => $call,
-            (Policy::SlidingCounter($p), State::SlidingCounter($s)) => $call,
-            (Policy::SlidingLog($p), State::SlidingLog($s)) => $call,
-            (Policy::WarmUp($p), State::WarmUp($s)) => $call,
-            (policy, _) => unreachable!("a state of another policy than {policy:?}"),
-        }
-    };
+/// Returns an error for a window, tick or warm-up of zero.
+fn above_zero(window: Duration) -> Result<(), PolicyError> {
+    if window.is_zero() { Err(PolicyError::ZeroWindow) } else { Ok(()) }
+}
+
+/// Returns an error for more permits than `most`.
+fn at_most(most: u64, found: u64) -> Result<(), PolicyError> {
+    if found > most { Err(PolicyError::TooManyPermits { found, most }) } else { Ok(()) }
 }
 
 impl Policy {
@@ -139,16 +235,6 @@ impl Policy {
     /// Whether a key may be asked for under both: only where what is remembered does not depend on the burst.
     pub(crate) fn shares_keys_with(&self, other: &Self) -> bool {
         matches!((self, other), (Self::Gcra(one), Self::Gcra(other)) if one.rate == other.rate && !one.rate.is_zero())
-    }
-
-    pub(crate) fn fresh(&self) -> State {
-        match self {
-            Self::Gcra(policy) => State::Gcra(policy.fresh()),
-            Self::PeriodicRefill(policy) => State::PeriodicRefill(policy.fresh()),
-            Self::SlidingCounter(policy) => State::SlidingCounter(policy.fresh()),
-            Self::SlidingLog(policy) => State::SlidingLog(Box::new(policy.fresh())),
-            Self::WarmUp(policy) => State::WarmUp(Box::new(policy.fresh())),
-        }
     }
 
     #[inline(always)] // What is found of a `Gcra` then stays in registers.
@@ -164,23 +250,6 @@ impl Policy {
         dispatch!(self, state, |policy, state| policy.ask(state, now, question))
     }
 
-    pub(crate) fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {
-        match (self, fresh, state) {
-            (Self::Gcra(policy), State::Gcra(fresh), State::Gcra(state)) => policy.is_fresh(fresh, state, now),
-            (Self::PeriodicRefill(policy), State::PeriodicRefill(fresh), State::PeriodicRefill(state)) => {
-                policy.is_fresh(fresh, state, now)
-            }
-            (Self::SlidingCounter(policy), State::SlidingCounter(fresh), State::SlidingCounter(state)) => {
-                policy.is_fresh(fresh, state, now)
-            }
-            (Self::SlidingLog(policy), State::SlidingLog(fresh), State::SlidingLog(state)) => {
-                policy.is_fresh(fresh, state, now)
-            }
-            (Self::WarmUp(policy), State::WarmUp(fresh), State::WarmUp(state)) => policy.is_fresh(fresh, state, now),
-            _ => unreachable!("a state of another policy than {self:?}"),
-        }
-    }
-
     /// Records a refusal, where refusals count: for a list, whose other charges are undone.
     pub(crate) fn record_refusal(&self, state: &mut State, now: u64, question: Question) {
         if let (Self::SlidingLog(log), State::SlidingLog(state), Mode::Take) = (self, state, question.mode) {
@@ -194,22 +263,6 @@ impl Policy {
 
     pub(crate) fn refund(&self, state: &mut State, now: u64, permits: u64) {
         dispatch!(self, state, |policy, state| policy.refund(state, now, permits));
-    }
-
-    /// Turns a state of the policy `old` into one of this one; between policies of two kinds, nothing is carried over.
-    pub(crate) fn carry(&self, old: &Self, state: &mut State, now: u64) {
-        match (self, old, &mut *state) {
-            (Self::Gcra(new), Self::Gcra(old), State::Gcra(state)) => new.carry(old, state, now),
-            (Self::PeriodicRefill(new), Self::PeriodicRefill(old), State::PeriodicRefill(state)) => {
-                new.carry(old, state, now);
-            }
-            (Self::SlidingCounter(new), Self::SlidingCounter(old), State::SlidingCounter(state)) => {
-                new.carry(old, state, now);
-            }
-            (Self::SlidingLog(new), Self::SlidingLog(old), State::SlidingLog(state)) => new.carry(old, state, now),
-            (Self::WarmUp(new), Self::WarmUp(old), State::WarmUp(state)) => new.carry(old, state, now),
-            _ => *state = self.fresh(),
-        }
     }
 
     /// The state of a key that was never asked for, once this policy has taken the place of `old`. Guava's limiters are
@@ -232,52 +285,7 @@ impl Policy {
         // An endless wait is endless, and still not the wait for what never comes.
         Question { cost: ask.cost, max_wait: max_wait.min(NEVER - 1), mode: ask.mode }
     }
-
-    fn max_wait(&self) -> u64 {
-        match self {
-            Self::Gcra(policy) => policy.max_wait(),
-            Self::PeriodicRefill(policy) => policy.max_wait(),
-            Self::SlidingCounter(policy) => policy.max_wait(),
-            Self::SlidingLog(policy) => policy.max_wait(),
-            Self::WarmUp(policy) => policy.max_wait(),
-        }
-    }
-
-    /// Whether the policy makes sense.
-    pub(crate) fn check(&self) -> Result<(), PolicyError> {
-        let zero_window = |window: Duration| if window.is_zero() { Err(PolicyError::ZeroWindow) } else { Ok(()) };
-        match self {
-            Self::Gcra(tat) if tat.rate.is_zero() && tat.paid == Paid::After => Err(PolicyError::ZeroRate),
-            Self::Gcra(tat) if tat.span > MOST_NANOS || tat.interval > MOST_NANOS => {
-                Err(PolicyError::TooLong { rate: tat.rate })
-            }
-            Self::Gcra(_) => Ok(()),
-            Self::PeriodicRefill(ticks) if ticks.capacity == 0 => Err(PolicyError::ZeroLimit),
-            Self::PeriodicRefill(ticks) => zero_window(ticks.tick),
-            Self::SlidingCounter(windows) if windows.limit == 0 => Err(PolicyError::ZeroLimit),
-            Self::SlidingCounter(windows) if windows.limit > u64::from(u32::MAX) => {
-                Err(PolicyError::TooManyPermits { found: windows.limit, most: u64::from(u32::MAX) })
-            }
-            Self::SlidingCounter(windows) => zero_window(windows.window),
-            Self::SlidingLog(log) if log.limit == 0 => Err(PolicyError::ZeroLimit),
-            Self::SlidingLog(log) if log.limit > MOST_LOGGED => {
-                Err(PolicyError::TooManyPermits { found: log.limit, most: MOST_LOGGED })
-            }
-            Self::SlidingLog(log) => zero_window(log.window),
-            Self::WarmUp(warm_up) if warm_up.rate.is_zero() => Err(PolicyError::ZeroRate),
-            Self::WarmUp(warm_up) if !(1.0..=1e6).contains(&warm_up.cold_factor) => {
-                Err(PolicyError::ColdFactor { found: warm_up.cold_factor })
-            }
-            Self::WarmUp(warm_up) => zero_window(warm_up.warm_up),
-        }
-    }
 }
-
-/// The most that a burst may take to come back: 146 years.
-const MOST_NANOS: u64 = 1 << 62;
-
-/// The largest limit of a log: 8 MB of attempts per key.
-const MOST_LOGGED: u64 = 1_000_000;
 
 /// Why a limiter cannot be built.
 ///
@@ -313,7 +321,8 @@ pub enum PolicyError {
     },
     /// A time that Redis does not compute exactly.
     #[error(
-        "{} is more than the 104 days that are computed exactly in Redis; make the time shorter, the burst smaller or the \
+        "{} is more than the 104 days that are computed exactly in Redis; make the time shorter, the burst smaller or \
+         the \
          rate higher, or keep this limiter in memory",
         humantime::format_duration(*found)
     )]
@@ -343,36 +352,6 @@ pub enum PolicyError {
 impl From<std::convert::Infallible> for PolicyError {
     fn from(never: std::convert::Infallible) -> Self {
         match never {}
-    }
-}
-
-impl From<Gcra> for Policy {
-    fn from(policy: Gcra) -> Self {
-        Self::Gcra(policy)
-    }
-}
-
-impl From<PeriodicRefill> for Policy {
-    fn from(policy: PeriodicRefill) -> Self {
-        Self::PeriodicRefill(policy)
-    }
-}
-
-impl From<SlidingCounter> for Policy {
-    fn from(policy: SlidingCounter) -> Self {
-        Self::SlidingCounter(policy)
-    }
-}
-
-impl From<SlidingLog> for Policy {
-    fn from(policy: SlidingLog) -> Self {
-        Self::SlidingLog(policy)
-    }
-}
-
-impl From<WarmUp> for Policy {
-    fn from(policy: WarmUp) -> Self {
-        Self::WarmUp(policy)
     }
 }
 

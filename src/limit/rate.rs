@@ -91,6 +91,16 @@ impl Rate {
         if self.interval == NEVER { None } else { Some(self.interval) }
     }
 
+    /// The rate of which [`nanos`](Self::nanos) returns this.
+    pub(crate) const fn of_nanos(interval: Option<u64>) -> Self {
+        Self {
+            interval: match interval {
+                Some(interval) => interval,
+                None => NEVER,
+            },
+        }
+    }
+
     /// Whether no permit ever comes.
     pub const fn is_zero(self) -> bool {
         self.interval == NEVER

@@ -1,4 +1,5 @@
-//! One connection to a Redis server: dialled, encrypted if the URL says so, logged in, and held to what an answer may be.
+//! One connection to a Redis server: dialled, encrypted if the URL says so, logged in, and held to what an answer may
+//! be.
 
 use super::classify;
 #[cfg(feature = "tls")]
@@ -236,7 +237,8 @@ impl Guarded {
         }
         match bytes.first() {
             None => Err(StoreError::unavailable(
-                "the server closed the connection before it said anything. If this is a TLS port, write rediss:// in redis.url",
+                "the server closed the connection before it said anything. If this is a TLS port, write rediss:// in \
+                 redis.url",
             )),
             Some(&TLS_ALERT) => {
                 Err(StoreError::refused("this port speaks TLS: write rediss:// instead of redis:// in redis.url"))

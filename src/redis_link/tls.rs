@@ -1,6 +1,7 @@
 //! TLS to Redis: whom to trust, who we are, and what a failed handshake means.
 //!
-//! The server's certificate is always verified; there is no way to switch that off, and none back to a plain connection.
+//! The server's certificate is always verified; there is no way to switch that off, and none back to a plain
+//! connection.
 
 use super::dial::in_time;
 use crate::config::{self, ConfigError};

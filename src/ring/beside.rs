@@ -66,8 +66,8 @@ impl Beside {
     }
 }
 
-/// How many users these unions know whom the ring's own union does not. Each is counted once, but for those who are in a
-/// union of another key: their fingerprints cannot be compared.
+/// How many users these unions know whom the ring's own union does not. Each is counted once, but for those who are in
+/// a union of another key: their fingerprints cannot be compared.
 ///
 /// # Cost
 /// Every filter is read.

@@ -34,8 +34,8 @@ const GZIP_FLAGS: usize = 3;
 /// Above this share of set bits gzip saves nothing, and the bytes are only wrapped.
 const DENSE: f64 = 0.4;
 
-/// Values of another generation are read up to this size, or twice that of this generation's: filters of some four million
-/// users at the usual ratio of false positives.
+/// Values of another generation are read up to this size, or twice that of this generation's: filters of some four
+/// million users at the usual ratio of false positives.
 const MOST_BYTES_BESIDE: usize = 8 << 20;
 
 /// A filter so full can hold no news, and is the cheapest way to let everybody in.
@@ -261,8 +261,8 @@ impl Codec {
         Ok(Decoded { filter, covered: number(24) & COVERED != 0 })
     }
 
-    /// The filter of minute `slot` from the bytes of another generation, whose filters may have any shape up to that size.
-    /// Where a token's bits are in a line does not depend on the number of lines, and the proof names the key.
+    /// The filter of minute `slot` from the bytes of another generation, whose filters may have any shape up to that
+    /// size. Where a token's bits are in a line does not depend on the number of lines, and the proof names the key.
     /// Returns by which earlier key it was written; `None` means the fleet's own.
     ///
     /// # Cost

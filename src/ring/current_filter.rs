@@ -1,12 +1,12 @@
-//! The current minute once more, to be read without the lock: most requests come from somebody who was here seconds ago,
-//! and for them nothing else is needed.
+//! The current minute once more, to be read without the lock: most requests come from somebody who was here seconds
+//! ago, and for them nothing else is needed.
 //!
 //! A read-modify-write of a lock costs a few nanoseconds, and the processor reads nothing ahead of it: the wait for the
 //! filter's line is then a decision's own, where without it several decisions' lines are fetched at once.
 //!
-//! Its words are written under the ring's lock only. A reader may come upon a minute that ends this instant: what it finds
-//! there was true when it began. It may come upon a half that is being emptied, if it slept for a whole minute in the
-//! middle of a decision: then it finds less than there is, and asks the ring. It never finds what is not there.
+//! Its words are written under the ring's lock only. A reader may come upon a minute that ends this instant: what it
+//! finds there was true when it began. It may come upon a half that is being emptied, if it slept for a whole minute in
+//! the middle of a decision: then it finds less than there is, and asks the ring. It never finds what is not there.
 
 use crate::bloom::{LANES, Probe, Shape};
 use crate::threads::atomic::{

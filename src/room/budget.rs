@@ -3,17 +3,18 @@
 //! Blindness is no evidence that a token is a newcomer's, and no open door either: **a blind server admits at most as
 //! many as can be inside without its knowledge**. There are two kinds of blindness.
 //!
-//! - *A server that knew everybody* and then lost sight of some minutes knows how much room there was. The other servers
-//!   obey the same rules, so that all of them together can have filled that room and no more. Each server takes its part:
-//!   it admits while `X − E − (nodes − 1) · own` is at least a number between 1 and `nodes` that it has drawn, where `own`
-//!   are its own newcomers whom others may not know. So a fraction of a seat is won or lost by the rng: if every server
-//!   rounded its part up, twenty of them would admit up to nineteen too many.
+//! - *A server that knew everybody* and then lost sight of some minutes knows how much room there was. The other
+//!   servers obey the same rules, so that all of them together can have filled that room and no more. Each server takes
+//!   its part: it admits while `X − E − (nodes − 1) · own` is at least a number between 1 and `nodes` that it has
+//!   drawn, where `own` are its own newcomers whom others may not know. So a fraction of a seat is won or lost by the
+//!   rng: if every server rounded its part up, twenty of them would admit up to nineteen too many.
 //! - *A server that has known nobody* since it started, or since its process was paused, admits 1 % of X (at least 10).
-//!   If no store answers for the whole bootstrap, it admits X divided by the expected number of servers, if that is more.
+//!   If no store answers for the whole bootstrap, it admits X divided by the expected number of servers, if that is
+//!   more.
 //!
-//! Users of another generation whose filters cannot be read are the case in between: the house of this generation is known
-//! after three rounds, and nothing else. From then on its server counts as one that knew everybody, until it has lived a
-//! window: this generation lets in X beside those of the other one, and nobody is rejected while they fit.
+//! Users of another generation whose filters cannot be read are the case in between: the house of this generation is
+//! known after three rounds, and nothing else. From then on its server counts as one that knew everybody, until it has
+//! lived a window: this generation lets in X beside those of the other one, and nobody is rejected while they fit.
 
 /// Rounds that must succeed in a row before this server knows of everybody, and hands out shares again.
 const ROUNDS_TO_KNOW: u32 = 3;
@@ -75,7 +76,8 @@ impl Budget {
         self.rounds_in_a_row = 0;
     }
 
-    /// The process was paused for so long that what it knew is old. A server that knew nobody before has no second budget.
+    /// The process was paused for so long that what it knew is old. A server that knew nobody before has no second
+    /// budget.
     pub(super) fn forget(&mut self) {
         if std::mem::take(&mut self.has_known) {
             self.admitted = 0;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 /// The number of servers, which never falls faster than servers can leave.
 ///
-/// A store that was flushed, stalled, or failed over to a clock that is behind has lost heartbeats: the first server back
-/// counts one node, the next one two. Each would hand out the room as if the others were gone. So the highest count of
-/// the last three times `alive_for` holds. Only time that was spent with the store counts.
+/// A store that was flushed, stalled, or failed over to a clock that is behind has lost heartbeats: the first server
+/// back counts one node, the next one two. Each would hand out the room as if the others were gone. So the highest
+/// count of the last three times `alive_for` holds. Only time that was spent with the store counts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Nodes {
     /// Counts with the time they were read at, the highest first and falling.

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -57,7 +57,7 @@ pub struct Version(pub String);
 ///         unreachable!("a look is answered by what is there");
 ///     };
 ///     assert_eq!(looked.nodes, 1, "each counts its own generation");
-///     assert_eq!(looked.other_generations.len(), usize::from(*server == ours), "who came second sees that there is another one");
+///     assert_eq!(looked.other_generations.len(), usize::from(*server == ours), "the second sees the first");
 /// }
 /// # Ok(()) }
 /// ```
@@ -89,7 +89,7 @@ pub struct Identity {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -149,7 +149,7 @@ pub enum Request {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -184,7 +184,7 @@ pub struct Publish {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -222,7 +222,7 @@ pub struct OutgoingOverride {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -264,7 +264,7 @@ pub struct Outgoing {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -300,7 +300,7 @@ pub struct EpochStart {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -339,18 +339,20 @@ pub enum Reply {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let now = Timestamp::from_millis(1_800_000_000_000);
 /// let store = MemoryStore::with_clock(ManualClock::starting_at(now));
-/// let written = Outgoing { slot: Slot(30_000_000), after: None, version: Version("a-1".into()), value: vec![1, 2, 3] };
+/// let (slot, version) = (Slot(30_000_000), Version("a-1".into()));
+/// let written = Outgoing { slot, after: None, version, value: vec![1, 2, 3] };
 /// let news = Publish { minutes: vec![written], ..Publish::default() };
 /// store.exchange(&server("a"), Request::Publish(news), SECOND).await?;
 ///
 /// let slots = vec![Slot(30_000_000), Slot(29_999_999)];
-/// let Reply::Looked(looked) = store.exchange(&server("b"), Request::Look { slots, names: 0, wants: false }, SECOND).await? else {
+/// let look = Request::Look { slots, names: 0, wants: false };
+/// let Reply::Looked(looked) = store.exchange(&server("b"), look, SECOND).await? else {
 ///     unreachable!("a look is answered by what is there");
 /// };
 /// assert_eq!(looked.time, now, "by which the fleet sets its clocks");
@@ -403,7 +405,7 @@ pub const MOST_OVERRIDE_BYTES: usize = 4096;
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// let (ours, theirs) = (server("k3v9"), Identity { generation: 2, ..server("x7aa") });
 /// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0, wants: false });
@@ -434,7 +436,7 @@ pub struct OtherGeneration {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// let (ours, theirs) = (server("k3v9"), Identity { generation: 2, ..server("x7aa") });
 /// let (store, slots) = (MemoryStore::new(), vec![Slot(30_000_000), Slot(29_999_999)]);
@@ -471,7 +473,7 @@ pub struct LookedBeside {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -505,7 +507,7 @@ pub struct Node {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -563,7 +565,7 @@ pub struct Entry {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -597,7 +599,7 @@ pub struct Stored {
 /// # const SECOND: Duration = Duration::from_secs(1);
 /// # fn server(writer: &str) -> Identity {
 /// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
-/// #     Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -122,8 +122,8 @@ impl<'r> Original<'r> {
 }
 
 /// What headers say that mean the same. Of two values that differ, one may be the client's, which most proxies hand on
-/// beside their own; those, and what cannot be read, may mean anything: no rule opens a door for it, and each that restricts
-/// holds.
+/// beside their own; those, and what cannot be read, may mean anything: no rule opens a door for it, and each that
+/// restricts holds.
 fn only<'h>(headers: &'h HeaderMap, names: [&str; 2]) -> Option<&'h str> {
     let mut values = names.into_iter().flat_map(|name| headers.get_all(name));
     let first = values.next()?;

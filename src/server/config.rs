@@ -20,7 +20,8 @@ pub use address::resolve;
 pub use mistake::LoadError;
 pub(super) use reference::TEMPLATE;
 
-/// Environment variables are `HEADCOUNT__SECTION__KEY`; with single underscores, Kubernetes would inject `HEADCOUNT_PORT`.
+/// Environment variables are `HEADCOUNT__SECTION__KEY`; with single underscores, Kubernetes would inject
+/// `HEADCOUNT_PORT`.
 const ENVIRONMENT: &str = "HEADCOUNT__";
 
 /// What the flags of the command line are called.
@@ -42,8 +43,8 @@ pub struct Loaded {
 /// What flags set: a key and its value.
 pub type Flags = Vec<(&'static str, String)>;
 
-/// Reads the configuration, and finds everything that is wrong with it: keys that do not exist, values of another type, and
-/// whatever `check` refuses, which is asked again without what it has refused.
+/// Reads the configuration, and finds everything that is wrong with it: keys that do not exist, values of another type,
+/// and whatever `check` refuses, which is asked again without what it has refused.
 ///
 /// # Errors
 /// [`LoadError`] names for each mistake the file, variable or flag, the key, what was found, and what would do.

@@ -1,9 +1,9 @@
 //! `POST /v1/confirm`: the application knows that a newcomer of a route of class `confirm` is real.
 //!
-//! The token is looked for where a check looks for it, and decided about like that of any request: who is in is renewed, a
-//! newcomer who is admitted is in when the answer leaves. Between the check and this, others may have come: 429 says so, and
-//! the application answers its user as it would one who was turned away at the door. Without a token, or with one that counts
-//! as none, 400: there is nobody to confirm.
+//! The token is looked for where a check looks for it, and decided about like that of any request: who is in is
+//! renewed, a newcomer who is admitted is in when the answer leaves. Between the check and this, others may have come:
+//! 429 says so, and the application answers its user as it would one who was turned away at the door. Without a token,
+//! or with one that counts as none, 400: there is nobody to confirm.
 
 use super::check;
 use crate::headcount::Headcount;

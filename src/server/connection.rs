@@ -1,7 +1,7 @@
 //! A connection that holds its client to a time limit, and closes without cutting off an answer.
 //!
-//! From its first byte, a request has [`REQUEST_TIME`] to arrive, head and body. How long a client may be silent between
-//! requests is not limited: proxies keep connections for later.
+//! From its first byte, a request has [`REQUEST_TIME`] to arrive, head and body. How long a client may be silent
+//! between requests is not limited: proxies keep connections for later.
 
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use parking_lot::Mutex;
@@ -19,11 +19,12 @@ use tokio::time::{Instant, Sleep, sleep};
 /// How long a request may take to arrive.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
 
-/// For so long after it was accepted or answered, a connection is in use: longer than a proxy waits for the answer to a check.
+/// For so long after it was accepted or answered, a connection is in use: longer than a proxy waits for the answer to a
+/// check.
 const IN_USE: Duration = Duration::from_millis(250);
 
-/// After an answer to a request that was not read whole, its rest is read and thrown away: if it were not, the operating
-/// system would cut the connection, and the client might not see the answer.
+/// After an answer to a request that was not read whole, its rest is read and thrown away: if it were not, the
+/// operating system would cut the connection, and the client might not see the answer.
 const MOST_DISCARDED: usize = 4 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(2);
 
@@ -80,10 +81,10 @@ impl Connection {
         Self { state: Mutex::new(state), evicted: Notify::new() }
     }
 
-    /// The least goes first if there are too many: those that were never answered, by age, and then those whose last answer
-    /// is the longest ago; last of all those that have just come to ask. `None` if it cannot be spared, for one that ends
-    /// anyway. Where proxies ask, neither can one that waits for an answer, since whose check ends without an answer is
-    /// admitted, nor one whose next request may be on its way.
+    /// The least goes first if there are too many: those that were never answered, by age, and then those whose last
+    /// answer is the longest ago; last of all those that have just come to ask. `None` if it cannot be spared, for one
+    /// that ends anyway. Where proxies ask, neither can one that waits for an answer, since whose check ends without an
+    /// answer is admitted, nor one whose next request may be on its way.
     pub(super) fn rank(&self, now: Instant, proxies_ask: bool) -> Option<(bool, bool, Instant)> {
         let state = self.state.lock();
         let is_asking = matches!(state.phase, Phase::New | Phase::Answering);
@@ -121,9 +122,9 @@ impl Connection {
         self.asked(true);
     }
 
-    /// The answer to a request is made. Returns whether the connection must end: what was not read of a request, such as a
-    /// body that was announced and never sent, would be taken for the next one, and that one's rest for a third, whose head
-    /// somebody may have put into a header of the second.
+    /// The answer to a request is made. Returns whether the connection must end: what was not read of a request, such
+    /// as a body that was announced and never sent, would be taken for the next one, and that one's rest for a third,
+    /// whose head somebody may have put into a header of the second.
     pub(super) fn answered(&self) -> bool {
         let mut state = self.state.lock();
         state.phase = if state.is_unread { Phase::Unread } else { Phase::Idle };

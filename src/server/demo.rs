@@ -1,7 +1,7 @@
 //! `headcount demo`: a small fleet with its players, in one process and with nothing beside it.
 //!
-//! Three servers share a store in memory. Time runs sixty times as fast for the players: a window is half a minute, a rush
-//! fills the house within it, an ebb empties it, and another crowd comes.
+//! Three servers share a store in memory. Time runs sixty times as fast for the players: a window is half a minute, a
+//! rush fills the house within it, an ebb empties it, and another crowd comes.
 
 use super::listener::{Listener, MOST_ADMINS, Purpose};
 use super::serve::ServeError;
@@ -23,7 +23,8 @@ const SERVERS: usize = 3;
 const SLOTS: u32 = 30;
 const SYNC_EVERY: Duration = Duration::from_millis(200);
 
-/// Long enough for the house to empty in between: who came with a crowd is forgotten half a minute after the last request.
+/// Long enough for the house to empty in between: who came with a crowd is forgotten half a minute after the last
+/// request.
 const CROWD_EVERY: Duration = Duration::from_secs(50);
 
 /// What is asked for.

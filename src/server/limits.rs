@@ -15,9 +15,9 @@ use crate::redis_link::RedisConnection;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use std::time::Duration;
 
-/// Opens the stores that limits name, and makes the limiters. Schemas are installed in the background, again and again until
-/// it is done: a database that does not answer now may do so later, and until then `on_store_error` answers. From then on
-/// they are purged.
+/// Opens the stores that limits name, and makes the limiters. Schemas are installed in the background, again and again
+/// until it is done: a database that does not answer now may do so later, and until then `on_store_error` answers. From
+/// then on they are purged.
 ///
 /// # Errors
 /// [`ConfigError`] for a limit that makes no sense.

@@ -1,9 +1,10 @@
 //! A listener that serves a router until it is told to stop.
 //!
-//! It speaks HTTP/1.1, as proxies do with what they ask: with one request at a time, what a connection can use up is what a
-//! request can. Each connection is a task of its own: a handler that panics ends its connection, without an answer, and nothing else. What
-//! clients can use up is bounded: connections, the head of a request, and the time that it takes to arrive. If there are too
-//! many connections, the one that was answered the longest time ago makes room for a new one.
+//! It speaks HTTP/1.1, as proxies do with what they ask: with one request at a time, what a connection can use up is
+//! what a request can. Each connection is a task of its own: a handler that panics ends its connection, without an
+//! answer, and nothing else. What clients can use up is bounded: connections, the head of a request, and the time that
+//! it takes to arrive. If there are too many connections, the one that was answered the longest time ago makes room for
+//! a new one.
 
 use super::connection::{ArrivingBody, Connection, Guarded};
 use crate::headcount::Headcount;
@@ -42,8 +43,8 @@ pub(super) const MOST_ADMINS: usize = 128;
 /// How soon it is tried again when the operating system has no room for a connection.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Connections that wait to be accepted. Where they do not fit, the operating system lets a client ask again after a second:
-/// a proxy does not wait for so long, and admits. The system has a bound of its own (`net.core.somaxconn`).
+/// Connections that wait to be accepted. Where they do not fit, the operating system lets a client ask again after a
+/// second: a proxy does not wait for so long, and admits. The system has a bound of its own (`net.core.somaxconn`).
 const BACKLOG: u32 = 4096;
 
 /// How often the log tells at most that there are too many connections.

@@ -34,7 +34,8 @@ pub enum OperatorError {
         why: String,
     },
     /// It will not.
-    #[error("{url} answers {status}: {why}{}", if *status == 401 { ". --token-file FILE shows the bearer token" } else { "" })]
+    #[error("{url} answers {status}: {why}{}", if *status == 401 { ". --token-file FILE shows the bearer \
+        token" } else { "" })]
     Refused {
         /// Where it was asked.
         url: String,

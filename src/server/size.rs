@@ -46,7 +46,8 @@ impl fmt::Display for Size {
             (self.0.false_positive_rate_at_twice_capacity, self.0.false_positive_rate_at_four_times_capacity);
         writeln!(
             f,
-            "  false positives    {at_max:.1e} at X, {at_capacity:.1e} at capacity, {twice:.2} at twice, {four_times:.2} at four times"
+            "  false positives    {at_max:.1e} at X, {at_capacity:.1e} at capacity, {twice:.2} at twice, \
+             {four_times:.2} at four times"
         )?;
         writeln!(
             f,
@@ -74,7 +75,8 @@ impl fmt::Display for Size {
         }
         writeln!(
             f,
-            "\nBytes are at most, with all of X seen every minute and news in every round. Servers that share no Redis share\nnothing; one server alone needs none."
+            "\nBytes are at most, with all of X seen every minute and news in every round. Servers that share no \
+             Redis share\nnothing; one server alone needs none."
         )
     }
 }

@@ -1,8 +1,8 @@
 //! What a fleet costs, and how many servers may share one Redis: arithmetic on a configuration, for capacity planning.
 //!
-//! N servers each exchange news once in T; w passes between a server's read of a value and its write. Of N·w/T depends how
-//! often a write loses the race, and with it how fast news travel. The formulas are held against measurements in the
-//! README ("Measured"): `./test sim --measure`, `cargo bench --features full --bench sync`.
+//! N servers each exchange news once in T; w passes between a server's read of a value and its write. Of N·w/T depends
+//! how often a write loses the race, and with it how fast news travel. The formulas are held against measurements in
+//! the README ("Measured"): `./test sim --measure`, `cargo bench --features full --bench sync`.
 
 use crate::config::{Config, ConfigError};
 use std::time::Duration;

@@ -15,7 +15,8 @@ pub(super) fn choose(config: &mut Config) -> Result<(), String> {
     if config.is_fleet() || config.snapshot.file.is_some() {
         return Ok(());
     }
-    const WAY_OUT: &str = "so a restart forgets who is in: set snapshot.file, or STATE_DIRECTORY to a directory that can be written \
+    const WAY_OUT: &str = "so a restart forgets who is in: set snapshot.file, or STATE_DIRECTORY to a directory that \
+        can be written \
                            (in a container, a volume); snapshot.file = \"\" says that this is meant";
     let Some(directory) = directory() else {
         return Err(format!("there is no state directory, {WAY_OUT}"));

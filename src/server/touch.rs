@@ -1,8 +1,9 @@
 //! `POST /v1/touch`: renews who plays on without sending requests, and lets nobody in.
 //!
-//! Without a body it is about the token of the request, which is looked for where a check looks for it. With one, about the
-//! tokens in a JSON array of strings. Either they are all valid, and each that was seen is renewed, or none is. With
-//! `[token.jwt]`, the array holds users, as the claim of their tokens names them: the application has verified those.
+//! Without a body it is about the token of the request, which is looked for where a check looks for it. With one, about
+//! the tokens in a JSON array of strings. Either they are all valid, and each that was seen is renewed, or none is.
+//! With `[token.jwt]`, the array holds users, as the claim of their tokens names them: the application has verified
+//! those.
 //!
 //! | answer | when |
 //! |---|---|

@@ -60,7 +60,8 @@ impl Validated {
     /// What everybody should know who runs it like this.
     pub fn note(&self) -> Option<&'static str> {
         self.config.admin.token_file.is_none().then_some(
-            "there is no admin.token_file: every user of this machine is an operator, and so is whoever reaches a proxy on it that \
+            "there is no admin.token_file: every user of this machine is an operator, and so is whoever reaches a \
+             proxy on it that \
              leads to admin.listen and adds no Forwarded, X-Forwarded-* or Via",
         )
     }
@@ -111,7 +112,8 @@ fn warnings(config: &Config) -> Vec<String> {
     }
     if config.redis.is_some() && config.fleet.as_ref().is_none_or(|fleet| fleet.expected_nodes == 1) {
         warnings.push(
-            "fleet.expected_nodes is 1: a server that starts while Redis is away admits all of max_active_users by itself; set it to \
+            "fleet.expected_nodes is 1: a server that starts while Redis is away admits all of max_active_users by \
+             itself; set it to \
              the number of your servers"
                 .into(),
         );
@@ -191,7 +193,8 @@ impl Live {
                 self.clock(seconds, micros);
             }
             Err(error) => self.findings.push(Finding::Error(format!(
-                "it may not do what rounds need: {error}; an ACL user for it: ~headcount:* +@read +@write +@scripting +time \
+                "it may not do what rounds need: {error}; an ACL user for it: ~headcount:* +@read +@write +@scripting \
+                 +time \
                  +ping"
             ))),
         }
@@ -223,12 +226,14 @@ impl Live {
             }
             self.findings.push(match read_beside(&store, settings, generation).await {
                 Ok(None) => Finding::Well(
-                    "servers with another capacity have used this namespace within a window: their users are known here, \
+                    "servers with another capacity have used this namespace within a window: their users are known \
+                     here, \
                      and count against max_active_users"
                         .into(),
                 ),
                 Ok(Some(_)) => Finding::Well(
-                    "servers with an earlier key have used this namespace within a window: their users are known here, and \
+                    "servers with an earlier key have used this namespace within a window: their users are known \
+                     here, and \
                      newcomers wait until those servers have stopped"
                         .into(),
                 ),
@@ -265,7 +270,8 @@ impl Live {
             (_, 0) => Finding::Well("no limit of memory".into()),
             ("noeviction", most) => Finding::Well(format!("at most {} MB, and throws nothing away", most / 1_000_000)),
             (policy, most) => Finding::Warning(format!(
-                "with {} MB full it throws keys away ({policy}): minutes may get lost, and are written back; maxmemory-policy \
+                "with {} MB full it throws keys away ({policy}): minutes may get lost, and are written back; \
+                 maxmemory-policy \
                  noeviction keeps them",
                 most / 1_000_000
             )),
@@ -273,8 +279,8 @@ impl Live {
     }
 }
 
-/// Reads the newest value of another generation. Returns by which earlier key, if it was not by the key of now, or why it
-/// cannot be read.
+/// Reads the newest value of another generation. Returns by which earlier key, if it was not by the key of now, or why
+/// it cannot be read.
 #[allow(clippy::disallowed_methods)] // Minutes are named by the clock, give or take one.
 async fn read_beside(store: &RedisStore, settings: &Settings, generation: u64) -> Result<Option<usize>, String> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -314,7 +320,8 @@ static WRITE: std::sync::LazyLock<redis::Script> = std::sync::LazyLock::new(|| {
     redis::Script::new(
         "redis.call('DEL', KEYS[1]) redis.call('PEXPIRE', KEYS[1], 1000) \
          redis.call('HSET', KEYS[1], 'ts', '1', 'value', '1') redis.call('PEXPIRE', KEYS[1], 1000) \
-         redis.call('HMGET', KEYS[1], 'ts', 'value') redis.call('HGET', KEYS[1], 'ts') redis.call('HSTRLEN', KEYS[1], 'ts') \
+         redis.call('HMGET', KEYS[1], 'ts', 'value') redis.call('HGET', KEYS[1], 'ts') redis.call('HSTRLEN', KEYS[1], \
+         'ts') \
          redis.call('TYPE', KEYS[1]) redis.call('DEL', KEYS[1]) \
          redis.call('SET', KEYS[1], 'value', 'PX', 1000) redis.call('RENAME', KEYS[1], KEYS[1]) \
          redis.call('MGET', KEYS[1]) redis.call('GET', KEYS[1]) redis.call('GETRANGE', KEYS[1], 0, 1) \

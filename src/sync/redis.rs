@@ -1,11 +1,11 @@
 //! The store in Redis: one key per minute, and five small keys beside them.
 //!
 //! A minute's key is a hash with the fields `ts` and `value`, written by a script that compares `ts`. Where filters are
-//! large, it is a string instead: the same two, with a line feed in between. A plain `SET` then *stages* the value under a
-//! key of the writer's own, and the script compares versions and renames, so that no value passes through Lua.
+//! large, it is a string instead: the same two, with a line feed in between. A plain `SET` then *stages* the value
+//! under a key of the writer's own, and the script compares versions and renames, so that no value passes through Lua.
 //!
-//! Every key is `headcount:{namespace}:generation:…`, so that two releases with other parameters never mix, and all keys
-//! of a namespace share one hash tag. One key is the namespace's own, because it tells generations of each other:
+//! Every key is `headcount:{namespace}:generation:…`, so that two releases with other parameters never mix, and all
+//! keys of a namespace share one hash tag. One key is the namespace's own, because it tells generations of each other:
 //! `headcount:{namespace}:generations`.
 
 use super::FilterStore;
@@ -41,10 +41,10 @@ const NO_VALUE_OF_OURS: &str = "!";
 /// empty filter as of the full one, so that the number of calls does not depend on the load.
 const WORTH_ASKING_BYTES: usize = 256 << 10;
 
-/// Values of filters from this size on are staged. As an argument of a script, a value of 512 KiB takes Redis 0.9 ms, and
-/// one of 4 MB 7 ms (`cargo test --features full --test redis costs_redis -- --nocapture`); staged, 0.2 and 1.5 ms. Below, a write is one
-/// command instead of three. The size is that of the empty filter as of the full one, so that neither the layout nor the
-/// number of commands depends on the load.
+/// Values of filters from this size on are staged. As an argument of a script, a value of 512 KiB takes Redis 0.9 ms,
+/// and one of 4 MB 7 ms (`cargo test --features full --test redis costs_redis -- --nocapture`); staged, 0.2 and 1.5 ms.
+/// Below, a write is one command instead of three. The size is that of the empty filter as of the full one, so that
+/// neither the layout nor the number of commands depends on the load.
 pub(crate) const STAGED_FROM_BYTES: usize = 512 << 10;
 
 /// A staged value that is not put in place, because its server has died, expires after this time.

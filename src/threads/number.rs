@@ -22,8 +22,8 @@ thread_local! {
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
-/// Numbers that threads had, and how many there ever were. The lock also hands a shard's counts from its last thread to its
-/// next one.
+/// Numbers that threads had, and how many there ever were. The lock also hands a shard's counts from its last thread to
+/// its next one.
 static FREE: Mutex<(BTreeSet<usize>, usize)> = Mutex::new((BTreeSet::new(), 0));
 
 /// Gives the number back when the thread ends.

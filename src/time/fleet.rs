@@ -8,8 +8,9 @@ use std::time::Duration;
 /// A reading told between `sent` and `received` bounds the offset from both sides, so the estimate moves only as far as
 /// the bounds force it: slow replies widen the bounds instead of shifting the clock.
 ///
-/// A jump of more than two slots needs three rounds that agree, so that one confused answer cannot wipe the ring. Only such
-/// a jump makes the result run backwards; a smaller step back makes it stand still until the store's clock has caught up.
+/// A jump of more than two slots needs three rounds that agree, so that one confused answer cannot wipe the ring. Only
+/// such a jump makes the result run backwards; a smaller step back makes it stand still until the store's clock has
+/// caught up.
 ///
 /// ```
 /// use headcount::time::{FleetClock, Observed, Timestamp};
@@ -283,7 +284,10 @@ mod tests {
         /// As rounds go: monotonic time moves on, and the store tells anything.
         #[test]
         fn a_jump_of_more_than_two_slots_has_three_rounds_that_agree(
-            tellings in prop::collection::vec((0..5_000_000_u64, 0..300_000_u64, micros_of_any_kind(), any::<bool>()), 4..60),
+            tellings in prop::collection::vec(
+                (0..5_000_000_u64, 0..300_000_u64, micros_of_any_kind(), any::<bool>()),
+                4..60,
+            ),
         ) {
             let most = 2 * SLOT.as_micros();
             let mut clock = synced(1_800_000_000);
@@ -298,7 +302,8 @@ mod tests {
                 let (sent, received) = (monotonic + pause, monotonic + pause + travel);
                 monotonic = received;
                 let before = clock.offset;
-                let observed = clock.observe(Duration::from_micros(sent), Timestamp(told), Duration::from_micros(received));
+                let (sent, received) = (Duration::from_micros(sent), Duration::from_micros(received));
+                let observed = clock.observe(sent, Timestamp(told), received);
                 let moved = clock.offset.abs_diff(before);
                 let offset = i128::from(told) - i128::from(sent);
                 match observed {

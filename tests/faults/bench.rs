@@ -65,7 +65,8 @@ pub struct Bench {
     state: TempDir,
     /// Who is in.
     pub players: Range<usize>,
-    /// The largest X that any server was started with, or that [`Bench::set_x`] has set: what is inside is divided by it.
+    /// The largest X that any server was started with, or that [`Bench::set_x`] has set: what is inside is divided by
+    /// it.
     pub largest_x: u64,
     /// The first token that nobody has shown yet; see [`Bench::surge`].
     fresh: Arc<AtomicUsize>,

@@ -1,10 +1,10 @@
 //! How long answers take under a fault, beside how long they take while nothing is wrong.
 //!
-//! Machines have bad seconds: one of them in a minute is one answer in sixty, and decides alone over one in a thousand. So
-//! calm and fault take turns, some seconds each, and each kind of fault has its own calm, in which the machine has the same
-//! work beside. Of each turn the slowest thousandth is taken, and of those the median: whatever a fault does to any second of
-//! most of its turns shows, and what the machine does to some of them does not. How far two halves of the calm are apart says
-//! what that is worth; what all turns together come to is told beside it.
+//! Machines have bad seconds: one of them in a minute is one answer in sixty, and decides alone over one in a thousand.
+//! So calm and fault take turns, some seconds each, and each kind of fault has its own calm, in which the machine has
+//! the same work beside. Of each turn the slowest thousandth is taken, and of those the median: whatever a fault does
+//! to any second of most of its turns shows, and what the machine does to some of them does not. How far two halves of
+//! the calm are apart says what that is worth; what all turns together come to is told beside it.
 
 use crate::origin::{Latency, Origin};
 use crate::report::Finding;
@@ -38,8 +38,8 @@ impl Comparison {
         played
     }
 
-    /// Nobody waited; and where there was a calm, one answer in a thousand took not much longer than in it: 1.2 times, and
-    /// 100 µs.
+    /// Nobody waited; and where there was a calm, one answer in a thousand took not much longer than in it: 1.2 times,
+    /// and 100 µs.
     pub fn found(&self) -> Finding {
         let mut found = Finding::default();
         let mut remarks = Vec::new();

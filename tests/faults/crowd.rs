@@ -97,8 +97,8 @@ impl Asker {
         rng.choice(places)
     }
 
-    /// Where a player asks now: behind a balancer that sends it elsewhere from time to time, so that it comes to a server
-    /// only when that has forgotten it, or has heard of it from others.
+    /// Where a player asks now: behind a balancer that sends it elsewhere from time to time, so that it comes to a
+    /// server only when that has forgotten it, or has heard of it from others.
     fn home(&self, token: usize, stay: Duration) -> usize {
         let addresses = self.addresses.read();
         let moved = (self.origin.now() + stay.mul_f64((token % 64) as f64 / 64.0)).as_secs_f64() / stay.as_secs_f64();
@@ -175,9 +175,9 @@ impl Drop for Crowd {
     }
 }
 
-/// Newcomers that arrive at a steady rate until it is dropped. Each shows a token that nobody has shown before, to a server
-/// at random. Half of those that are rejected ask once more, at another time and a server at random. Those that are
-/// admitted are players from then on: they ask again and again, at servers at random, so that they stay in.
+/// Newcomers that arrive at a steady rate until it is dropped. Each shows a token that nobody has shown before, to a
+/// server at random. Half of those that are rejected ask once more, at another time and a server at random. Those that
+/// are admitted are players from then on: they ask again and again, at servers at random, so that they stay in.
 pub struct Surge {
     stop: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<()>>,

@@ -1,11 +1,12 @@
 //! What must hold when parts of a real fleet die, stand still, lie or lose their way: real `headcount serve` processes,
 //! a real redis-server, a real network gone wrong.
 //!
-//! `./test faults` plays every row in full; by itself (`cargo test --features full --test faults`) each is played with a
-//! twentieth of its repetitions, at least one. `target/faults.json` and a table say what was found. `./test soak --hours 2`
-//! plays for long, `./test scale` with many servers. Who is in and was turned away is read from the origin
+//! `./test faults` plays every row in full; by itself (`cargo test --features full --test faults`) each is played with
+//! a twentieth of its repetitions, at least one. `target/faults.json` and a table say what was found. `./test soak
+//! --hours 2` plays for long, `./test scale` with many servers. Who is in and was turned away is read from the origin
 //! log ([`origin`]), and so is how many were inside at the same time: the column "most inside ÷ X". Rows that a promise
-//! covers check it against `rows/bounds.rs`. What no request shows (readiness, alarms, errors counted) is asked of the servers.
+//! covers check it against `rows/bounds.rs`. What no request shows (readiness, alarms, errors counted) is asked of the
+//! servers.
 
 #![allow(unreachable_pub, missing_docs)] // A program for itself.
 
@@ -69,8 +70,8 @@ impl Rig {
         found.unwrap_or_else(|| Bench::start(self.runtime.handle(), spec.clone()))
     }
 
-    /// Another row may have it, if it is like those that most rows want. Who is in stays in over the rows: in a house that
-    /// an override has overfilled, the next row would find more than X inside.
+    /// Another row may have it, if it is like those that most rows want. Who is in stays in over the rows: in a house
+    /// that an override has overfilled, the next row would find more than X inside.
     pub fn keep(&self, bench: Bench) {
         let is_overfull = bench.origin.inside() as f64 > 1.01 * bench.largest_x as f64;
         if bench.spec == Spec::default() && !is_overfull {

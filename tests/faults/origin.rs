@@ -191,7 +191,10 @@ impl Origin {
                 if let Some(old) = old {
                     log.wrong(|| {
                         let (age, at) = (sent - old.received, old.server);
-                        format!("{sent:.3?}: server {server} rejects token {token}, whom server {at} admitted {age:.3?} before")
+                        format!(
+                            "{sent:.3?}: server {server} rejects token {token}, whom server {at} admitted \
+                            {age:.3?} before"
+                        )
                     });
                 } else if youngest.is_some() {
                     log.tally.younger += 1;
@@ -252,8 +255,8 @@ impl Origin {
         self.log.lock().tally.checks += checks;
     }
 
-    /// Begins anew. Tokens that the servers still remember from an earlier row do not count as inside: the count of a row
-    /// must not include the admissions of another.
+    /// Begins anew. Tokens that the servers still remember from an earlier row do not count as inside: the count of a
+    /// row must not include the admissions of another.
     pub fn forget(&self) {
         *self.log.lock() = Log::default();
     }

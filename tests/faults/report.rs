@@ -117,7 +117,8 @@ impl Report {
                     "by_news": finding.by_news, "in_process": finding.in_process, "unanswered": finding.unanswered,
                     "most_inside": finding.inside,
                     "worst_recovery_ms": millis(finding.recovery), "worst_latency_ms": millis(finding.slowest),
-                    "p999_latency_ms": millis(finding.p999), "median_latency_ms": millis(finding.median), "remark": finding.remark,
+                    "p999_latency_ms": millis(finding.p999), "median_latency_ms": millis(finding.median),
+                    "remark": finding.remark,
                     "seconds": finding.took.as_secs_f64(),
                 })
             })
@@ -127,7 +128,9 @@ impl Report {
 
     pub fn table(&self) -> String {
         let mut table = String::from(
-            "| row | repetitions | checks | by news alone | violations | younger | unanswered | most inside ÷ X | back after | slowest answer | played for | |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
+            "| row | repetitions | checks | by news alone | violations | younger | unanswered | most inside ÷ X | \
+             back after | slowest answer | played for | \
+             |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
         );
         let shown = |time: Option<Duration>| time.map_or("–".into(), |time| format!("{time:.1?}"));
         for (name, finding) in &self.0 {
@@ -149,7 +152,8 @@ impl Report {
             let inside = inside.map_or("–".into(), |part| format!("{:.1} %", 100.0 * part));
             let _ = writeln!(
                 table,
-                "| {name} | {repetitions} | {checks} | {by_news} | {wrong} | {younger} | {unanswered} | {inside} | {recovery} | {slowest} | {took:.0?} | {remark} |"
+                "| {name} | {repetitions} | {checks} | {by_news} | {wrong} | {younger} | {unanswered} | {inside} | \
+                 {recovery} | {slowest} | {took:.0?} | {remark} |"
             );
         }
         let sum = |of: fn(&Finding) -> u64| self.0.values().map(of).sum::<u64>();

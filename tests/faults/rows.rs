@@ -89,8 +89,8 @@ pub const ROWS: &[Row] = &[
     alone("row_28_readers_and_a_writer", in_process::readers_and_a_writer),
 ];
 
-/// What a bench's origin log says. Where X changes during a row, the users inside are divided by the largest X in force,
-/// so that the quotient never exaggerates.
+/// What a bench's origin log says. Where X changes during a row, the users inside are divided by the largest X in
+/// force, so that the quotient never exaggerates.
 pub fn heard(bench: &Bench) -> Finding {
     let tally = bench.origin.tally();
     let mut finding = Finding {

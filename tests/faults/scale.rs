@@ -1,5 +1,5 @@
-//! Many servers on one Redis, measured from outside: how often writes lose the race, how long news take, and what it costs
-//! Redis. `target/scale.json` is what the simulator is held against (`sim --beside`).
+//! Many servers on one Redis, measured from outside: how often writes lose the race, how long news take, and what it
+//! costs Redis. `target/scale.json` is what the simulator is held against (`sim --beside`).
 
 use crate::Rig;
 use crate::bench::{self, Bench, SECRET, Spec};
@@ -200,7 +200,8 @@ fn measure(rig: &Rig, processes: usize, clients: usize) -> serde_json::Value {
     .into();
     row["servers"] = (processes + clients).into();
     row["news"] = serde_json::json!({
-        "samples": news.len(), "never": observers.iter().map(|(_, waiting)| waiting.lock().len()).sum::<usize>(), "mean": seconds(news.mean()),
+        "samples": news.len(), "mean": seconds(news.mean()),
+        "never": observers.iter().map(|(_, waiting)| waiting.lock().len()).sum::<usize>(),
         "p50": seconds(news.value_at_quantile(0.5) as f64), "p99": seconds(news.value_at_quantile(0.99) as f64),
     });
     row
@@ -300,7 +301,8 @@ fn listen(members: &[Member], bench: &Bench, arriving: &AtomicBool, admitted: &A
     serde_json::json!({
         "slots": SLOTS, "slot_seconds": SLOT.as_secs(), "sync_every_seconds": SYNC_EVERY.as_secs(),
         "max_active_users": X, "capacity": CAPACITY, "newcomers_per_second": newcomers,
-        "w_seconds": w.iter().sum::<f64>() / w.len() as f64, "w_p50_seconds": w[w.len() / 2], "w_p99_seconds": w[w.len() * 99 / 100],
+        "w_seconds": w.iter().sum::<f64>() / w.len() as f64,
+        "w_p50_seconds": w[w.len() / 2], "w_p99_seconds": w[w.len() * 99 / 100],
         "rounds_per_second": rounds / seconds,
         "failed_rounds": sync_then.failures - sync.failures,
         "conflicts_per_round": (sync_then.conflicts - sync.conflicts) as f64 / rounds,

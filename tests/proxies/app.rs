@@ -68,7 +68,8 @@ async fn status(Path(code): Path<u16>) -> (StatusCode, &'static str) {
     (StatusCode::from_u16(code).unwrap(), "the application says so")
 }
 
-/// An answer that a shared cache may keep, with a cookie that is the application's own. Each segment of the path is a line.
+/// An answer that a shared cache may keep, with a cookie that is the application's own. Each segment of the path is a
+/// line.
 async fn cached(Path(how): Path<String>) -> impl IntoResponse {
     let lines: Vec<_> = how.split('/').map(|line| (CACHE_CONTROL, line.to_owned())).collect();
     (AppendHeaders(lines), [(SET_COOKIE, "theme=dark; Path=/")], "for everybody")

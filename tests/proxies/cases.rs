@@ -96,8 +96,8 @@ fn bodies_arrive_whole(runtime: &Handle, kind: Kind) {
     }
 }
 
-/// A body that the check announces and does not bring is taken from the next check on that connection: its rest would begin
-/// inside a header that the client has written.
+/// A body that the check announces and does not bring is taken from the next check on that connection: its rest would
+/// begin inside a header that the client has written.
 fn bodies_are_no_checks(runtime: &Handle, kind: Kind) {
     let stack = full_and_bare(runtime, kind);
     let hidden = "zzzHEAD /v1/check/healthz HTTP/1.1";
@@ -247,8 +247,8 @@ fn many_at_once(runtime: &Handle, kind: Kind) {
     assert!(stack.app.arrived().is_empty());
 }
 
-/// Over HTTP/2, one client asks a hundred times at once. Each request is its own, and most checks are in time: those that
-/// would be late wait before their time begins.
+/// Over HTTP/2, one client asks a hundred times at once. Each request is its own, and most checks are in time: those
+/// that would be late wait before their time begins.
 fn many_streams(runtime: &Handle, kind: Kind) {
     const STREAMS: usize = 3_000;
     raise_open_files();
@@ -282,7 +282,8 @@ fn a_pass_both_ways(runtime: &Handle, kind: Kind) {
     assert_eq!(pass.len(), 32);
     stack.forget();
     assert_eq!(stack.headcount.check("dora").status, 200);
-    // Nobody knows her, and dora has the seat. A proxy may find a connection broken first, and let her through unchecked.
+    // Nobody knows her, and dora has the seat. A proxy may find a connection broken first, and let her through
+    // unchecked.
     wait_for("alice to be rejected", || (stack.get("/play", "alice").status == 429).then_some(()));
     assert_eq!(stack.ask("GET", "/play", "bob", &[("X-Headcount-Pass", &pass)], b"").status, 429);
     stack.app.arrived();
@@ -587,8 +588,8 @@ fn silent(runtime: &Handle, kind: Kind, when: WhenSilent, gone: bool) {
     }
 }
 
-/// A crowd at once, while headcount hangs. Where checks wait for each other, they would take turns at waiting for it: 20 s
-/// for these, a hundred at a time. The first crowd may, until the proxy has noticed.
+/// A crowd at once, while headcount hangs. Where checks wait for each other, they would take turns at waiting for it:
+/// 20 s for these, a hundred at a time. The first crowd may, until the proxy has noticed.
 #[allow(clippy::disallowed_methods)] // How long clients wait is what is asked.
 fn nobody_queues(runtime: &Handle, kind: Kind, stack: &Stack, expected: u16) {
     const CROWD: usize = 2_000;

@@ -96,7 +96,8 @@ impl Kind {
                 let global = "\n{\n\tservers {";
                 assert!(text.contains(global), "the recipe has no global options");
                 let options = format!(
-                    "\n{{\n\tadmin off\n\tauto_https off\n\tservers {http2} {{\n\t\tprotocols h1 h2c\n\t}}\n\tservers {{"
+                    "\n{{\n\tadmin off\n\tauto_https off\n\tservers {http2} {{\n\t\tprotocols h1 h2c\n\t}}\n\tservers \
+                     {{"
                 );
                 fs::write(&file, text.replacen(global, &options, 1)).unwrap();
                 let mut command = Command::new("caddy");
@@ -173,7 +174,8 @@ pub fn start_cache(directory: &Path, behind: SocketAddr) -> (Process, SocketAddr
             "user root; daemon off; master_process off; pid {here}/nginx.pid; error_log stderr; events {{}}\n\
              http {{ access_log off;\n{temporary}proxy_cache_path {here}/kept keys_zone=all:1m;\n\
              server {{ listen {at}; large_client_header_buffers 4 16k; location / {{\n\
-             proxy_pass http://{behind}; proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_cache all; proxy_cache_key $request_uri; proxy_cache_valid any 1h;\n\
+             proxy_pass http://{behind}; proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_cache all; \
+             proxy_cache_key $request_uri; proxy_cache_valid any 1h;\n\
              add_header X-Cache $upstream_cache_status always; }} }} }}\n"
         );
         let file = directory.join("nginx.conf");

@@ -1,4 +1,5 @@
-//! headcount behind real proxies, each with the recipe that `headcount config` prints: one test for each proxy and case.
+//! headcount behind real proxies, each with the recipe that `headcount config` prints: one test for each proxy and
+//! case.
 #![allow(unreachable_pub)] // A program, and no crate that others use.
 
 mod app;

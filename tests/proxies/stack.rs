@@ -71,7 +71,8 @@ impl Stack {
         self.gate.as_ref().expect("a gate").leads_to(self.headcount.check);
     }
 
-    /// From now on requests go through an nginx that caches all that it may, and says in `X-Cache` whence an answer came.
+    /// From now on requests go through an nginx that caches all that it may, and says in `X-Cache` whence an answer
+    /// came.
     pub fn put_a_cache_in_front(&mut self) {
         let (process, at) = kinds::start_cache(self.directory.path(), self.at);
         (self.cache, self.at) = (Some(process), at);
@@ -136,7 +137,8 @@ impl Stack {
         let mut stream = TcpStream::connect(self.at).unwrap();
         stream.set_read_timeout(Some(crate::support::DEADLINE)).unwrap();
         let handshake = format!(
-            "GET /echo HTTP/1.1\r\nHost: {}\r\nConnection: {connection}\r\nUpgrade: {upgrade}\r\nSec-WebSocket-Version: 13\r\n\
+            "GET /echo HTTP/1.1\r\nHost: {}\r\nConnection: {connection}\r\nUpgrade: \
+             {upgrade}\r\nSec-WebSocket-Version: 13\r\n\
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nAuthorization: Bearer {token}\r\n\r\n",
             self.at
         );

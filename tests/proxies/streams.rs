@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
-/// Asks for `/play` so often on each of so many connections, without waiting for answers. Each token asks on a stream of
-/// every connection in turn. Returns the answers' tokens and statuses; a stream that is refused has status 0.
+/// Asks for `/play` so often on each of so many connections, without waiting for answers. Each token asks on a stream
+/// of every connection in turn. Returns the answers' tokens and statuses; a stream that is refused has status 0.
 pub async fn ask(
     at: SocketAddr,
     connections: usize,

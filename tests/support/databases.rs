@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 /// How long a server may take for anything.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Ends the server and removes its directory when the process that started it ends, however that happens: what is static
-/// is never dropped, and a test that is killed drops nothing.
+/// Ends the server and removes its directory when the process that started it ends, however that happens: what is
+/// static is never dropped, and a test that is killed drops nothing.
 const KEEPER: &str = r#"trap '' INT TERM HUP
 read _
 all=$(pgrep -P "$(cat "$1/pid")"; cat "$1/pid")
@@ -110,7 +110,8 @@ impl Server {
                 let program = if std::path::Path::new(debian).exists() { debian } else { "mariadbd" };
                 let mut command = Command::new(program);
                 command.args(["--no-defaults", "--skip-networking", "--max-connections=200"]);
-                // Written at each commit, so that a killed server forgets nothing; not waited for until it is on the disk.
+                // Written at each commit, so that a killed server forgets nothing; not waited for until it is on the
+                // disk.
                 command.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"]);
                 command.arg(format!("--tmpdir={}", self.directory.display()));
                 command.arg(format!("--datadir={}", data.display())).args(as_root());

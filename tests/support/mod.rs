@@ -321,8 +321,8 @@ impl Redis {
         }
     }
 
-    /// Adds the user `headcount`, with the password `password`, by the guide's rules: who may do what a round does in the
-    /// namespace `default`, and nothing else.
+    /// Adds the user `headcount`, with the password `password`, by the guide's rules: who may do what a round does in
+    /// the namespace `default`, and nothing else.
     pub fn add_narrow_user(&self) {
         let guide = include_str!("../../docs/guide/redis.md");
         let rules = guide.lines().find_map(|line| line.strip_prefix("user ")).expect("the guide's rules");

@@ -110,8 +110,8 @@ impl Proxy {
         self.connections.most.swap(0, Relaxed)
     }
 
-    /// The most scripts that were called on one connection before anything came back, since this was last asked: a round
-    /// calls one at a time.
+    /// The most scripts that were called on one connection before anything came back, since this was last asked: a
+    /// round calls one at a time.
     pub fn most_in_flight(&self) -> u64 {
         self.connections.most_in_flight.swap(0, Relaxed)
     }

@@ -13,12 +13,18 @@
 //! # Source
 //! ITU-T I.371, the generic cell rate algorithm in its virtual scheduling form.
 
-use super::{Arithmetic, Finding, NEVER, Question, Ruling};
+#[cfg(feature = "redis")]
+use super::redis_words;
+use super::stored::{Stored, stored};
+use super::{Arithmetic, Finding, NEVER, PolicyError, Question, Ruling};
 use crate::limit::answer::Reservation;
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
 use crate::limit::rate::Rate;
 use std::time::Duration;
+
+/// The longest time in which a burst may come back, in nanoseconds: 146 years.
+const LONGEST: u64 = 1 << 62;
 
 /// Token bucket, leaky bucket, GCRA: see the module `limit` for the systems that it stands for.
 ///
@@ -121,6 +127,27 @@ pub(crate) struct State {
     tat: u64,
     as_of: u64,
 }
+
+stored!(Gcra { rate, interval, span, limit, paid, start, max_wait, on_step_back, keeps_left });
+stored!(State { tat, as_of });
+
+/// Stores an enum of two values as a flag.
+macro_rules! stored_flag {
+    ($type:ident: $no:ident, $yes:ident) => {
+        impl Stored for $type {
+            fn put(&self, words: &mut Vec<u8>) {
+                (*self == Self::$yes).put(words);
+            }
+
+            fn take(words: &mut &[u8]) -> Option<Self> {
+                bool::take(words).map(|is_set| if is_set { Self::$yes } else { Self::$no })
+            }
+        }
+    };
+}
+stored_flag!(Paid: Before, After);
+stored_flag!(Start: Full, Empty);
+stored_flag!(OnStepBack: Hold, Recount);
 
 /// A decision that has taken effect; what else there is to say about it can be said after the lock is released.
 #[derive(Debug, Clone)]
@@ -375,5 +402,28 @@ impl Arithmetic for Gcra {
 
     fn max_wait(&self) -> u64 {
         self.max_wait
+    }
+
+    fn check(&self) -> Result<(), PolicyError> {
+        match self {
+            _ if self.rate.is_zero() && self.paid == Paid::After => Err(PolicyError::ZeroRate),
+            _ if self.span.max(self.interval) > LONGEST => Err(PolicyError::TooLong { rate: self.rate }),
+            _ => Ok(()),
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    fn redis_words(&self) -> Result<String, PolicyError> {
+        let (span, interval) = (redis_words::time(self.span)?, redis_words::time(self.interval)?);
+        let paid = if self.paid == Paid::Before { 'b' } else { 'a' };
+        let start = if self.start == Start::Full { 'f' } else { 'e' };
+        let rate = match () {
+            () if self.rate.is_zero() => 'z',
+            () if self.rate.is_infinite() => 'i',
+            () => 's',
+        };
+        let back = if self.on_step_back == OnStepBack::Hold { 'h' } else { 'r' };
+        let kept = if self.keeps_left { 'l' } else { 'u' };
+        Ok(format!("gcra {interval} {span} {} {paid} {start} {rate} {back} {kept}", self.limit))
     }
 }

@@ -1,13 +1,17 @@
 //! Permits that come all at once, tick by tick: a fixed window, or a bucket that a timer fills.
 //!
 //! ```text
-//! 3 permits a tick, capacity 3, ahead          ask 2   ask 2: waits for the next tick, one of whose permits is gone then
+//! 3 permits a tick, capacity 3, ahead          ask 2   ask 2: waits for the next tick, and takes one of its permits
 //! tick    0│3──────────────1│3────────────────2│3──▼───▼──3│2
 //! ```
 //!
-//! No timer runs: the ticks that have passed are counted when somebody asks, which nobody can tell from a perfect timer.
+//! No timer runs: the ticks that have passed are counted when somebody asks, which nobody can tell from a perfect
+//! timer.
 
-use super::{Arithmetic, Finding, NEVER, Question, Ruling};
+#[cfg(feature = "redis")]
+use super::redis_words;
+use super::stored::stored;
+use super::{Arithmetic, Finding, NEVER, PolicyError, Question, Ruling, above_zero};
 use crate::limit::answer::Reservation;
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
@@ -45,10 +49,14 @@ pub(crate) struct State {
     as_of: u64,
     /// As of `as_of`; below zero if permits of later ticks are promised.
     permits: i64,
-    /// What was used in this tick beyond a limit that was lowered since, so that a limit that is raised again knows of it.
+    /// What was used in this tick beyond a limit that was lowered since, so that a limit that is raised again knows of
+    /// it.
     // Its tag is also that of the enum of all states, which are no larger for it.
     over: Option<u32>,
 }
+
+stored!(PeriodicRefill { per_tick, capacity, tick, initial, above_capacity, max_wait, keeps_left });
+stored!(State { as_of, permits, over });
 
 impl PeriodicRefill {
     /// So many permits at each tick, of which none is kept for the next one: a fixed window.
@@ -128,8 +136,8 @@ impl PeriodicRefill {
         if turn == NEVER { NEVER } else { turn - state.as_of }
     }
 
-    /// How long the wait for more than the capacity still gets shorter: until the tick after the one that fills the bucket,
-    /// at which the permits of that tick are lost.
+    /// How long the wait for more than the capacity still gets shorter: until the tick after the one that fills the
+    /// bucket, at which the permits of that tick are lost.
     fn best_until(&self, state: &State) -> u64 {
         let full_at = state.as_of.saturating_add(self.wait(state, self.capacity));
         (full_at / self.tick_nanos()).saturating_add(1).saturating_mul(self.tick_nanos()) - state.as_of
@@ -223,5 +231,17 @@ impl Arithmetic for PeriodicRefill {
 
     fn max_wait(&self) -> u64 {
         nanos(self.max_wait)
+    }
+
+    fn check(&self) -> Result<(), PolicyError> {
+        if self.capacity == 0 { Err(PolicyError::ZeroLimit) } else { above_zero(self.tick) }
+    }
+
+    #[cfg(feature = "redis")]
+    fn redis_words(&self) -> Result<String, PolicyError> {
+        let tick = redis_words::time(self.tick_nanos())?;
+        let (capacity, per_tick) = (redis_words::permits(self.capacity)?, redis_words::permits(self.per_tick)?);
+        let (above, left) = (redis_words::flag(self.above_capacity), redis_words::flag(self.keeps_left));
+        Ok(format!("periodic_refill {tick} {per_tick} {capacity} {} {above} {left}", self.initial))
     }
 }

@@ -7,13 +7,17 @@
 //!                        ¼   now
 //! ```
 //!
-//! The sum assumes that the previous window's requests came evenly; where they did not, it errs. Refused requests are not
-//! counted. Waiting by reservation is not offered: what a later moment will allow depends on the mix of both windows.
+//! The sum assumes that the previous window's requests came evenly; where they did not, it errs. Refused requests are
+//! not counted. Waiting by reservation is not offered: what a later moment will allow depends on the mix of both
+//! windows.
 //!
 //! # Source
 //! Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017.
 
-use super::{Arithmetic, Finding, NEVER, Question, Ruling};
+#[cfg(feature = "redis")]
+use super::redis_words;
+use super::stored::stored;
+use super::{Arithmetic, Finding, NEVER, PolicyError, Question, Ruling, above_zero, at_most};
 use crate::limit::answer::{RefusalReason, Reservation};
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
@@ -45,6 +49,9 @@ pub(crate) struct State {
     previous: u32,
     current: u32,
 }
+
+stored!(SlidingCounter { limit, window });
+stored!(State { as_of, previous, current });
 
 impl SlidingCounter {
     /// At most `limit` requests in each `window`.
@@ -164,5 +171,18 @@ impl Arithmetic for SlidingCounter {
             let seen = old.estimate(&at).div_ceil(u128::from(old.window_nanos()));
             State { as_of: at.as_of, previous: 0, current: u32::try_from(seen).unwrap_or(u32::MAX) }
         };
+    }
+
+    fn check(&self) -> Result<(), PolicyError> {
+        if self.limit == 0 {
+            return Err(PolicyError::ZeroLimit);
+        }
+        at_most(u64::from(u32::MAX), self.limit)?;
+        above_zero(self.window)
+    }
+
+    #[cfg(feature = "redis")]
+    fn redis_words(&self) -> Result<String, PolicyError> {
+        Ok(format!("sliding_counter {} {}", redis_words::time(self.window_nanos())?, self.limit))
     }
 }

@@ -3,7 +3,10 @@
 //! # Source
 //! ClassDojo, "Better Rate Limiting With Redis Sorted Sets", 2015, for the minimum gap and the recorded refusals.
 
-use super::{Arithmetic, Finding, NEVER, Question, Ruling};
+#[cfg(feature = "redis")]
+use super::redis_words;
+use super::stored::stored;
+use super::{Arithmetic, Finding, NEVER, PolicyError, Question, Ruling, above_zero, at_most};
 use crate::limit::answer::{RefusalReason, Reservation};
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
@@ -41,11 +44,17 @@ pub(crate) struct State {
     attempts: VecDeque<u64>,
 }
 
+/// The largest limit: 8 MB of attempts per key.
+const MOST_LOGGED: u64 = 1_000_000;
+
 /// So many windows can be full of reservations; who comes later is refused, however long he would wait.
 const MOST_WINDOWS: u64 = 64;
 
 /// An attempt exactly as old as the window has left it.
 const HALF_OPEN: u64 = 0;
+
+stored!(SlidingLog { limit, window, min_gap, records_refusals, closed, grain, max_wait });
+stored!(State { as_of, attempts });
 
 impl SlidingLog {
     /// At most `limit` attempts in any `window`.
@@ -161,8 +170,8 @@ impl SlidingLog {
         let mut later = state.attempts.split_off(state.attempts.partition_point(|&attempt| attempt <= at));
         state.attempts.extend(std::iter::repeat_n(at, count));
         state.attempts.append(&mut later);
-        // Where refusals count, the newest attempts of a full window say all that matters; those beyond a limit that was
-        // lowered meanwhile count again if it is raised. Elsewhere none is dropped before it has left the window: a
+        // Where refusals count, the newest attempts of a full window say all that matters; those beyond a limit that
+        // was lowered meanwhile count again if it is raised. Elsewhere none is dropped before it has left the window: a
         // reservation may be canceled, and those that it made way for count again then.
         if self.records_refusals {
             let most = usize::try_from(self.limit).unwrap_or(usize::MAX).max(before);
@@ -177,13 +186,14 @@ impl SlidingLog {
 }
 
 impl Arithmetic for SlidingLog {
-    type State = State;
+    // Boxed, so that the keys of the other policies stay small.
+    type State = Box<State>;
 
-    fn fresh(&self) -> State {
-        State::default()
+    fn fresh(&self) -> Self::State {
+        Box::default()
     }
 
-    fn ask(&self, state: &mut State, now: u64, question: Question) -> Finding {
+    fn ask(&self, state: &mut Self::State, now: u64, question: Question) -> Finding {
         let now = self.now(state, now);
         let expired = self.expired(state, now);
         let mut peeked;
@@ -245,12 +255,12 @@ impl Arithmetic for SlidingLog {
         }
     }
 
-    fn is_fresh(&self, _fresh: &State, state: &State, now: u64) -> bool {
+    fn is_fresh(&self, _fresh: &Self::State, state: &Self::State, now: u64) -> bool {
         let gone = |last: &u64| last.saturating_add(self.counts_for().max(self.gap())) <= now;
         state.as_of <= now && state.attempts.back().is_none_or(gone)
     }
 
-    fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
+    fn cancel(&self, state: &mut Self::State, now: u64, reservation: &Reservation) {
         if reservation.act_at < self.now(state, now) {
             return;
         }
@@ -261,15 +271,30 @@ impl Arithmetic for SlidingLog {
     }
 
     /// Which attempts the permits belong to is not known, so the oldest go: those that would be the first to go anyway.
-    fn refund(&self, state: &mut State, now: u64, permits: u64) {
+    fn refund(&self, state: &mut Self::State, now: u64, permits: u64) {
         state.attempts.drain(..self.expired(state, self.now(state, now)));
         let gone = usize::try_from(permits).unwrap_or(usize::MAX).min(state.attempts.len());
         state.attempts.drain(..gone);
     }
 
-    fn carry(&self, _old: &Self, _state: &mut State, _now: u64) {}
+    fn carry(&self, _old: &Self, _state: &mut Self::State, _now: u64) {}
 
     fn max_wait(&self) -> u64 {
         nanos(self.max_wait)
+    }
+
+    fn check(&self) -> Result<(), PolicyError> {
+        if self.limit == 0 {
+            return Err(PolicyError::ZeroLimit);
+        }
+        at_most(MOST_LOGGED, self.limit)?;
+        above_zero(self.window)
+    }
+
+    #[cfg(feature = "redis")]
+    fn redis_words(&self) -> Result<String, PolicyError> {
+        let (counts_for, min_gap) = (redis_words::time(self.counts_for())?, redis_words::time(nanos(self.min_gap))?);
+        let (grain, records) = (redis_words::time(nanos(self.grain))?.max(1), redis_words::flag(self.records_refusals));
+        Ok(format!("sliding_log {counts_for} {min_gap} {} {grain} {records}", self.limit))
     }
 }

@@ -14,7 +14,8 @@
 //! # Source
 //! Guava, `SmoothRateLimiter.SmoothWarmingUp`.
 
-use super::{Arithmetic, Finding, NEVER, Question, Ruling};
+use super::stored::stored;
+use super::{Arithmetic, Finding, NEVER, PolicyError, Question, Ruling, above_zero};
 use crate::limit::answer::Reservation;
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
@@ -49,6 +50,9 @@ pub(crate) struct State {
     /// Microseconds.
     as_of: u64,
 }
+
+stored!(WarmUp { rate, warm_up, cold_factor, max_wait });
+stored!(State { stored, next_free, as_of });
 
 /// The curve: everything that follows from rate, warm-up and cold factor. Times in microseconds.
 pub(crate) struct Curve {
@@ -102,7 +106,8 @@ impl WarmUp {
 }
 
 impl WarmUp {
-    /// The state after `cost` permits: the stored ones at the height of the curve, the missing ones at the stable interval.
+    /// The state after `cost` permits: the stored ones at the height of the curve, the missing ones at the stable
+    /// interval.
     fn charged(&self, curve: &Curve, state: &State, cost: u64) -> State {
         if self.rate.is_infinite() {
             return State { stored: 0.0, ..*state };
@@ -130,14 +135,15 @@ impl Curve {
 }
 
 impl Arithmetic for WarmUp {
-    type State = State;
+    // Boxed, so that the keys of the other policies stay small.
+    type State = Box<State>;
 
-    fn fresh(&self) -> State {
+    fn fresh(&self) -> Self::State {
         let max = self.curve().max;
-        State { stored: if max.is_finite() { max } else { 0.0 }, next_free: 0, as_of: 0 }
+        Box::new(State { stored: if max.is_finite() { max } else { 0.0 }, next_free: 0, as_of: 0 })
     }
 
-    fn ask(&self, state: &mut State, now: u64, question: Question) -> Finding {
+    fn ask(&self, state: &mut Self::State, now: u64, question: Question) -> Finding {
         let curve = self.curve();
         let mut at = Self::at(&curve, state, now / 1000);
         let now = at.as_of;
@@ -153,7 +159,7 @@ impl Arithmetic for WarmUp {
         if ruling.is_granted() {
             at = self.charged(&curve, &at, cost);
             if question.mode == Mode::Take {
-                *state = at;
+                **state = at;
             }
         }
         let wait = at.next_free.saturating_sub(now).saturating_mul(1000);
@@ -169,34 +175,34 @@ impl Arithmetic for WarmUp {
         }
     }
 
-    fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {
+    fn is_fresh(&self, fresh: &Self::State, state: &Self::State, now: u64) -> bool {
         let (curve, now) = (self.curve(), now / 1000);
         state.next_free <= now
             && state.as_of <= now
             && Self::at(&curve, state, now).stored == Self::at(&curve, fresh, now).stored
     }
 
-    fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
+    fn cancel(&self, state: &mut Self::State, now: u64, reservation: &Reservation) {
         let before = State {
             stored: f64::from_bits(reservation.mark),
             next_free: reservation.act_at / 1000,
             as_of: state.as_of,
         };
         // Only the last one can be taken back: what a permit costs depends on those before it.
-        if before.next_free >= now / 1000 && *state == self.charged(&self.curve(), &before, reservation.cost) {
-            *state = before;
+        if before.next_free >= now / 1000 && **state == self.charged(&self.curve(), &before, reservation.cost) {
+            **state = before;
         }
     }
 
-    fn refund(&self, state: &mut State, now: u64, permits: u64) {
+    fn refund(&self, state: &mut Self::State, now: u64, permits: u64) {
         let curve = self.curve();
-        *state = Self::at(&curve, state, now / 1000);
+        **state = Self::at(&curve, state, now / 1000);
         state.stored = (state.stored + permits as f64).min(if curve.max.is_finite() { curve.max } else { 0.0 });
     }
 
-    fn carry(&self, old: &Self, state: &mut State, now: u64) {
+    fn carry(&self, old: &Self, state: &mut Self::State, now: u64) {
         let (before, after) = (old.curve(), self.curve());
-        *state = Self::at(&before, state, now / 1000);
+        **state = Self::at(&before, state, now / 1000);
         state.stored = match () {
             () if !before.max.is_finite() || !after.max.is_finite() => 0.0,
             () if before.max == 0.0 => after.max,
@@ -206,6 +212,23 @@ impl Arithmetic for WarmUp {
 
     fn max_wait(&self) -> u64 {
         nanos(self.max_wait)
+    }
+
+    fn check(&self) -> Result<(), PolicyError> {
+        match self {
+            _ if self.rate.is_zero() => Err(PolicyError::ZeroRate),
+            _ if !(1.0..=1e6).contains(&self.cold_factor) => Err(PolicyError::ColdFactor { found: self.cold_factor }),
+            _ => above_zero(self.warm_up),
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    fn redis_words(&self) -> Result<String, PolicyError> {
+        if self.rate.is_infinite() {
+            return Ok("warm_up 1 0 0 0 0 0".to_owned());
+        }
+        let Curve { stable, threshold, max, slope, cool_down } = self.curve();
+        Ok(format!("warm_up 0 {stable:e} {threshold:e} {max:e} {slope:e} {cool_down:e}"))
     }
 }
 

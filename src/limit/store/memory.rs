@@ -1,17 +1,18 @@
 //! The store in this process: shards of keys, each behind its own lock.
 //!
-//! A key is remembered as 128 bits of a keyed hash, so that its length does not matter and nobody can aim at a shard. It
-//! is forgotten when it would be answered like a new one; each insertion looks at a few others for that, so the table
-//! follows what is in use.
+//! A key is remembered as 128 bits of a keyed hash, so that its length does not matter and nobody can aim at a shard.
+//! It is forgotten when it would be answered like a new one; each insertion looks at a few others for that, so the
+//! table follows what is in use.
 //!
-//! In a shard that is full, a new key takes the place of one that was not asked for in a while, limited or not: the clock
-//! algorithm, or second chance. A hand goes round the keys; a key that was asked for since the hand's last visit is passed
-//! over, and the first other one is forgotten.
+//! In a shard that is full, a new key takes the place of one that was not asked for in a while, limited or not: the
+//! clock algorithm, or second chance. A hand goes round the keys; a key that was asked for since the hand's last visit
+//! is passed over, and the first other one is forgotten.
 
 use crate::limit::answer::{Answer, Reservation};
 use crate::limit::ask::{Ask, Mode};
 use crate::limit::nanos;
 use crate::limit::policy::{Found, Policy, PolicyError, State};
+use crate::limit::step::Step;
 use crate::time::{Clock, SystemClock};
 use crossbeam_utils::CachePadded;
 use indexmap::IndexMap;
@@ -71,8 +72,8 @@ struct Shard {
     cursor: usize,
 }
 
-/// A keyed hash of a key: 127 bits of it. The topmost bit of `shard` is not the key's: in the table it says whether the key
-/// was asked for again since the hand's last visit. In a field of its own it would cost eight bytes.
+/// A keyed hash of a key: 127 bits of it. The topmost bit of `shard` is not the key's: in the table it says whether the
+/// key was asked for again since the hand's last visit. In a field of its own it would cost eight bytes.
 #[derive(Clone, Copy)]
 struct Key {
     shard: u64,
@@ -151,14 +152,14 @@ pub struct MemoryBuilder {
 impl MemoryBuilder {
     /// The most keys that are held, at least one; 10 million unless said.
     ///
-    /// When the store is full, a new key takes the place of one that was not asked for in a while, whatever that one has
-    /// left. So every key is limited, and no flood of keys locks anybody out. A key keeps its place if it is asked for again
-    /// before a third as many new keys have come as the store holds.
+    /// When the store is full, a new key takes the place of one that was not asked for in a while, whatever that one
+    /// has left. So every key is limited, and no flood of keys locks anybody out. A key keeps its place if it is asked
+    /// for again before a third as many new keys have come as the store holds.
     ///
-    /// An attacker can make the store forget a key that nobody asks for meanwhile, such as one of his own that is used up,
-    /// and then has its permits anew: one limit's worth for at least a third of `max_keys` requests, each with another key.
-    /// A key that costs nothing to make up, such as a header or an unverified token, limits nobody who makes keys up: put a
-    /// limit by address, or by a constant key, beside it.
+    /// An attacker can make the store forget a key that nobody asks for meanwhile, such as one of his own that is used
+    /// up, and then has its permits anew: one limit's worth for at least a third of `max_keys` requests, each with
+    /// another key. A key that costs nothing to make up, such as a header or an unverified token, limits nobody who
+    /// makes keys up: put a limit by address, or by a constant key, beside it.
     ///
     /// Each shard holds its part of the keys, so with unlucky keys one of them is full a few percent early.
     ///
@@ -238,8 +239,8 @@ impl Memory {
     /// None at present: a store that is full makes room, see [`MemoryBuilder::max_keys`]. [`TooManyKeys`] is for lists.
     ///
     /// # Cost
-    /// A clock's reading, a hash, one lock that few share, and some additions; nothing is allocated for a known key. A new
-    /// key in a full store looks at 66 others at most.
+    /// A clock's reading, a hash, one lock that few share, and some additions; nothing is allocated for a known key. A
+    /// new key in a full store looks at 66 others at most.
     pub fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, TooManyKeys> {
         self.now().ask(key, ask)
     }
@@ -260,6 +261,25 @@ impl Memory {
         self.shard(key).lock().keys.swap_remove(&key);
     }
 
+    /// Carries out one step on a key.
+    pub(crate) fn execute(&self, key: &[u8], step: Step) -> Result<Option<Answer>, TooManyKeys> {
+        if let Step::Ask(ask) = step {
+            return self.ask(key, ask).map(Some);
+        }
+        self.take_back(key, step);
+        Ok(None)
+    }
+
+    /// Carries out a step that gives permits back.
+    pub(crate) fn take_back(&self, key: &[u8], step: Step) {
+        match step {
+            Step::Cancel(reservation) => self.cancel(key, &reservation),
+            Step::Refund(permits) => self.refund(key, permits),
+            Step::Reset => self.reset(key),
+            Step::Ask(_) => {}
+        }
+    }
+
     /// Puts another policy in force; see [`At::change`].
     ///
     /// # Errors
@@ -272,9 +292,9 @@ impl Memory {
         self.now().change(policy)
     }
 
-    /// A handle that asks for the same keys with another burst: nginx's locations that share a zone, or tiers of users. Both
-    /// policies must be [`Gcra`](crate::limit::policy::Gcra) of one rate, since what one charges is what the other reads. A
-    /// later `change` does not concern the handle.
+    /// A handle that asks for the same keys with another burst: nginx's locations that share a zone, or tiers of users.
+    /// Both policies must be [`Gcra`](crate::limit::policy::Gcra) of one rate, since what one charges is what the other
+    /// reads. A later `change` does not concern the handle.
     ///
     /// ```
     /// use headcount::limit::{Ask, Memory, Rate, token_bucket};
@@ -325,7 +345,8 @@ impl Memory {
         self.shard(key).lock().keys.contains_key(&key)
     }
 
-    /// The limiter at a time of the caller's, counted from its beginning: for tests, which are stories and do not sleep.
+    /// The limiter at a time of the caller's, counted from its beginning: for tests, which are stories and do not
+    /// sleep.
     pub fn at(&self, time: Duration) -> At<'_> {
         At { limiter: self, now: nanos(time) }
     }
@@ -410,8 +431,8 @@ impl At<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`PolicyError`]; the old policy stays in force then. [`PolicyError::OtherKind`] for one of another kind, which could
-    /// make nothing of what is remembered.
+    /// [`PolicyError`]; the old policy stays in force then. [`PolicyError::OtherKind`] for one of another kind, which
+    /// could make nothing of what is remembered.
     pub fn change<P>(&self, policy: P) -> Result<(), PolicyError>
     where
         P: TryInto<Policy>,
@@ -452,8 +473,8 @@ impl At<'_> {
 
 /// Asks several limiters as one step: either all of them grant, or nothing is charged anywhere.
 ///
-/// Returns each one's answer. If one refuses, the answers of those that would have granted are what they would have been.
-/// A policy that records refusals records its own.
+/// Returns each one's answer. If one refuses, the answers of those that would have granted are what they would have
+/// been. A policy that records refusals records its own.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, ask_all, token_bucket};
@@ -580,8 +601,8 @@ impl Shard {
 
     fn insert(&mut self, key: Key, state: State, at: &At<'_>) {
         let most = at.limiter.shared.keys_per_shard;
-        // In a full shard one or none, by the hash's chance: or else all keys would be replaced in one round of the hand, and
-        // all passed over in the next.
+        // In a full shard one or none, by the hash's chance: or else all keys would be replaced in one round of the
+        // hand, and all passed over in the next.
         let looks = if self.keys.len() < most { SAMPLE } else { (key.rest & 1) as usize };
         for _ in 0..looks.min(self.keys.len()) {
             self.visit(at.now, |_| false);

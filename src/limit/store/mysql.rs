@@ -10,11 +10,13 @@ use super::sql::{CONNECTIONS, Deadline, INSTALL_WITHIN, SqlError, WITHIN, stored
 use crate::config::Secret;
 use crate::limit::answer::{Answer, AnsweredBy, RefusalReason, Reservation, Verdict};
 use crate::limit::ask::{Ask, Cost, Mode};
+use crate::limit::limiter_store::{LimiterStore, LimiterStoreError, StoreKey};
+use crate::limit::step::Step;
 use crate::store_error::StoreError;
 use mysql_async::prelude::Queryable;
 use mysql_async::{
-    Conn, DriverError, Error, IsolationLevel, Opts, OptsBuilder, Params, Row, ServerError, Transaction as Step, TxOpts,
-    Value,
+    Conn, DriverError, Error, IsolationLevel, Opts, OptsBuilder, Params, Row, ServerError,
+    Transaction as DbTransaction, TxOpts, Value,
 };
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -75,14 +77,14 @@ type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>
 /// ```
 ///
 /// # What grows
-/// Each attempt is a row, blocked ones too, until [`purge`](Self::purge) deletes it: call it all the time, as `headcount
-/// serve` does. An attempt counts the rows of its key in the window: this store is for limits of some thousands in a
-/// window, not of millions.
+/// Each attempt is a row, blocked ones too, until [`purge`](Self::purge) deletes it: call it all the time, as
+/// `headcount serve` does. An attempt counts the rows of its key in the window: this store is for limits of some
+/// thousands in a window, not of millions.
 ///
 /// # What the tables hold
-/// Times are UTC in whole seconds (`created_at`), windows are seconds (`window_s`), and neither depends on the time zone of
-/// the server or of the session. `headcount_zones.description` is for people: see [`describe_zone`](Self::describe_zone).
-/// `sql/mysql/` says it column by column.
+/// Times are UTC in whole seconds (`created_at`), windows are seconds (`window_s`), and neither depends on the time
+/// zone of the server or of the session. `headcount_zones.description` is for people: see
+/// [`describe_zone`](Self::describe_zone). `sql/mysql/` says it column by column.
 ///
 /// # Servers
 /// MySQL from 8.0.1 on, or MariaDB from 10.6 on. It was run on MariaDB 10.11.
@@ -92,8 +94,8 @@ type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>
 /// `innodb_flush_log_at_trx_commit = 0` it forgets up to a second.
 ///
 /// # TLS
-/// This build speaks none: a URL with `require_ssl=true` is refused. Keep the database in a private network, or reach it
-/// through a local proxy.
+/// This build speaks none: a URL with `require_ssl=true` is refused. Keep the database in a private network, or reach
+/// it through a local proxy.
 #[derive(Clone)]
 pub struct Mysql {
     pool: Arc<Pool>,
@@ -126,8 +128,8 @@ impl MysqlBuilder {
         self
     }
 
-    /// How long an answer may take, waiting for a free connection and every attempt included; 1 s unless said. The server
-    /// is told to give up a statement, and waiting for a lock (in whole seconds, rounded up), after as long.
+    /// How long an answer may take, waiting for a free connection and every attempt included; 1 s unless said. The
+    /// server is told to give up a statement, and waiting for a lock (in whole seconds, rounded up), after as long.
     #[must_use]
     pub fn within(mut self, within: Duration) -> Self {
         self.within = within;
@@ -149,8 +151,8 @@ impl MysqlBuilder {
         }
         let seconds = self.within.as_secs() + u64::from(self.within.subsec_nanos() > 0);
         let millis = self.within.as_millis().clamp(1, i32::MAX as u128);
-        // What is MariaDB's or MySQL's alone stands in the comments that the other skips. MySQL's is for reading statements
-        // only; both leave procedures out, whose waits are bounded by the one for a lock.
+        // What is MariaDB's or MySQL's alone stands in the comments that the other skips. MySQL's is for reading
+        // statements only; both leave procedures out, whose waits are bounded by the one for a lock.
         let session = format!(
             "SET SESSION innodb_lock_wait_timeout = {}, SESSION autocommit = 1 \
              /*M!100100 , SESSION max_statement_time = {} */ /*!80000 , SESSION max_execution_time = {millis} */",
@@ -175,8 +177,8 @@ impl MysqlBuilder {
 }
 
 impl Mysql {
-    /// A database by its URL: `mysql://user:password@host:port/database`, with `?socket=/path` for a Unix socket. Connects
-    /// to nothing yet.
+    /// A database by its URL: `mysql://user:password@host:port/database`, with `?socket=/path` for a Unix socket.
+    /// Connects to nothing yet.
     ///
     /// # Errors
     /// [`SqlError::Url`].
@@ -189,15 +191,16 @@ impl Mysql {
         MysqlBuilder { url: Secret::new(url), connections: CONNECTIONS, within: WITHIN }
     }
 
-    /// Creates tables and procedures in the database, all but `check_velocity` named `headcount_..`, or brings older ones up
-    /// to this program's version; does nothing if they are there. May be called by everybody at once, at each start.
+    /// Creates tables and procedures in the database, all but `check_velocity` named `headcount_..`, or brings older
+    /// ones up to this program's version; does nothing if they are there. May be called by everybody at once, at each
+    /// start.
     ///
-    /// The first to call it must be allowed to create tables and routines. To all others `SELECT, INSERT, UPDATE, DELETE,
-    /// EXECUTE` on the database are enough.
+    /// The first to call it must be allowed to create tables and routines. To all others `SELECT, INSERT, UPDATE,
+    /// DELETE, EXECUTE` on the database are enough.
     ///
     /// # Errors
-    /// [`SqlError::NewerSchema`]; [`SqlError::NameTaken`] if there is a `check_velocity` of somebody else's, which is left
-    /// alone; [`SqlError::Store`]. It may take up to 30 s if somebody else is at it.
+    /// [`SqlError::NewerSchema`]; [`SqlError::NameTaken`] if there is a `check_velocity` of somebody else's, which is
+    /// left alone; [`SqlError::Store`]. It may take up to 30 s if somebody else is at it.
     pub async fn install(&self) -> Result<(), SqlError> {
         let deadline = Deadline::new(INSTALL_WITHIN);
         let mut lease = self.pool.lease(&deadline).await?;
@@ -209,8 +212,8 @@ impl Mysql {
     /// counted, against the new limit, see [the rule](crate::limit#when-a-limit-changes).
     ///
     /// # Errors
-    /// [`SqlError::Zone`] unless the rate is from 1 to 2,147,483,647 and the window from 1 s to 68 years in whole seconds;
-    /// [`SqlError::Store`].
+    /// [`SqlError::Zone`] unless the rate is from 1 to 2,147,483,647 and the window from 1 s to 68 years in whole
+    /// seconds; [`SqlError::Store`].
     pub async fn set_zone(&self, zone: u32, rate: u32, window: Duration) -> Result<(), SqlError> {
         let refused = |why| Err(SqlError::Zone { rate, window, why });
         if rate == 0 {
@@ -232,8 +235,8 @@ impl Mysql {
         self.run(about, |conn, about| Box::pin(conn.exec_drop(SET, *about))).await
     }
 
-    /// Says in words what a zone is for, to whoever reads the table `headcount_zones`; what is longer than 255 characters
-    /// is cut. A zone that is not there is left alone.
+    /// Says in words what a zone is for, to whoever reads the table `headcount_zones`; what is longer than 255
+    /// characters is cut. A zone that is not there is left alone.
     ///
     /// # Errors
     /// [`SqlError::Store`].
@@ -346,8 +349,8 @@ impl fmt::Debug for Mysql {
 
 /// Connections that are idle, and the right to have more.
 ///
-/// The client library's own pool asks each connection for a sign of life before it gives it out, which is one more wait,
-/// and forgets to count down when the asker goes away during it: beside a stalled server it runs dry.
+/// The client library's own pool asks each connection for a sign of life before it gives it out, which is one more
+/// wait, and forgets to count down when the asker goes away during it: beside a stalled server it runs dry.
 struct Pool {
     opts: Opts,
     free: Arc<Semaphore>,
@@ -382,8 +385,8 @@ impl Pool {
     }
 }
 
-/// A connection in use. One whose work did not come to an end, because its caller ran out of time or went away, is closed:
-/// its next user would read answers to questions of another.
+/// A connection in use. One whose work did not come to an end, because its caller ran out of time or went away, is
+/// closed: its next user would read answers to questions of another.
 struct Lease {
     pool: Arc<Pool>,
     held: Option<(Open, OwnedSemaphorePermit)>,
@@ -520,15 +523,15 @@ async fn purge_some_locks(conn: &mut Conn, zone: u32, after: &[u8]) -> Result<Ve
     Ok(if keys.len() < BATCH as usize { Vec::new() } else { keys.pop().unwrap_or_default() })
 }
 
-async fn purge_step(conn: &mut Conn) -> Result<Step<'_>, Error> {
+async fn purge_step(conn: &mut Conn) -> Result<DbTransaction<'_>, Error> {
     let mut options = TxOpts::default();
     options.with_isolation_level(IsolationLevel::ReadCommitted);
     conn.start_transaction(options).await
 }
 
-/// Of these keys, the locks of those without transactions. An asker that waits for a lock row which goes away makes a new
-/// one; who holds one has not recorded yet, and keeps it.
-async fn delete_unneeded_locks(step: &mut Step<'_>, zone: u32, keys: &[Vec<u8>]) -> Result<(), Error> {
+/// Of these keys, the locks of those without transactions. An asker that waits for a lock row which goes away makes a
+/// new one; who holds one has not recorded yet, and keeps it.
+async fn delete_unneeded_locks(step: &mut DbTransaction<'_>, zone: u32, keys: &[Vec<u8>]) -> Result<(), Error> {
     let lock = "SELECT bucket_key FROM headcount_bucket_locks FORCE INDEX (PRIMARY)";
     let mut free = of_keys(step, lock, zone, keys, "FOR UPDATE SKIP LOCKED").await?;
     // Whoever has recorded anything had the lock before, so this sees it.
@@ -541,7 +544,7 @@ async fn delete_unneeded_locks(step: &mut Step<'_>, zone: u32, keys: &[Vec<u8>])
 
 /// Runs a statement on the rows of these keys, if there are any.
 async fn of_keys(
-    step: &mut Step<'_>,
+    step: &mut DbTransaction<'_>,
     statement: &str,
     zone: u32,
     keys: &[Vec<u8>],
@@ -580,15 +583,16 @@ pub struct Velocity {
 }
 
 impl Velocity {
-    /// Asks for a key. The time is the database server's. [`Answer::transaction`] is the number of the attempt, let through
-    /// or blocked; a peek, and an ask for no permits, has none.
+    /// Asks for a key. The time is the database server's. [`Answer::transaction`] is the number of the attempt, let
+    /// through or blocked; a peek, and an ask for no permits, has none.
     ///
     /// # Errors
-    /// [`SqlError::UnknownZone`]; [`SqlError::Store`], and after a timeout it is unknown whether the attempt was recorded;
-    /// [`SqlError::NoWaiting`] with a `max_wait`: a window cannot promise permits that have yet to come.
+    /// [`SqlError::UnknownZone`]; [`SqlError::Store`], and after a timeout it is unknown whether the attempt was
+    /// recorded; [`SqlError::NoWaiting`] with a `max_wait`: a window cannot promise permits that have yet to come.
     ///
     /// # Cost
-    /// One `CALL`, in one round trip; in it a row lock, a count over the index of the attempts in the window, and an insert.
+    /// One `CALL`, in one round trip; in it a row lock, a count over the index of the attempts in the window, and an
+    /// insert.
     pub async fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, SqlError> {
         self.asked(key.as_ref(), ask, None).await
     }
@@ -601,8 +605,8 @@ impl Velocity {
         self.store.history(self.zone, key, at_most).await
     }
 
-    /// The limiter at a time of the caller's, counted from the Unix epoch: for tests, which are stories and do not sleep.
-    /// It is handed to the database as the one argument that stands in for its clock; nothing else differs.
+    /// The limiter at a time of the caller's, counted from the Unix epoch: for tests, which are stories and do not
+    /// sleep. It is handed to the database as the one argument that stands in for its clock; nothing else differs.
     pub fn at(&self, time: Duration) -> VelocityAt<'_> {
         VelocityAt { velocity: self, time }
     }
@@ -623,8 +627,8 @@ impl Velocity {
         let asked = self.store.run(arguments, |conn, arguments| {
             Box::pin(async move {
                 let mut sets = conn.exec_iter(ASK, arguments.clone()).await?;
-                // The lock row, the answer, and what the procedure itself returns: all are read, or they would be the next
-                // asker's.
+                // The lock row, the answer, and what the procedure itself returns: all are read, or they would be the
+                // next asker's.
                 let mut last = None;
                 while !sets.is_empty() {
                     let rows: Vec<Row> = sets.collect().await?;
@@ -641,6 +645,16 @@ impl Velocity {
                 Err(SqlError::UnknownZone { zone: self.zone })
             }
             Err(error) => Err(error),
+        }
+    }
+}
+
+impl LimiterStore for Velocity {
+    async fn execute(&self, key: StoreKey<'_>, step: Step) -> Result<Option<Answer>, LimiterStoreError> {
+        match step {
+            Step::Ask(ask) => Ok(Some(self.ask(key.bytes, ask).await?)),
+            // A zone keeps every transaction.
+            _ => Err(LimiterStoreError::Unsupported),
         }
     }
 }

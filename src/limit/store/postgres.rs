@@ -1,15 +1,17 @@
 //! The store in PostgreSQL, or YugabyteDB: token buckets that a fleet shares, decided by the server in one statement.
 //!
-//! The *exact* form is the arithmetic of [`Gcra`] in SQL: the row is locked, the server's clock is read once, and the state
-//! that was found comes back, so that the answer is worded by the same code as the memory store's. The *as_published* form is
-//! the function published for YugabyteDB, with its quirks; see `sql/postgres/` for both.
+//! The *exact* form is the arithmetic of [`Gcra`] in SQL: the row is locked, the server's clock is read once, and the
+//! state that was found comes back, so that the answer is worded by the same code as the memory store's. The
+//! *as_published* form is the function published for YugabyteDB, with its quirks; see `sql/postgres/` for both.
 
 use super::sql::{CONNECTIONS, Deadline, INSTALL_WITHIN, MAX_NAME, SqlError, WITHIN, stored_key};
 use crate::config::Secret;
 use crate::limit::answer::{Answer, AnsweredBy, RefusalReason, Reservation, Verdict};
 use crate::limit::ask::{Ask, Cost, Mode};
+use crate::limit::limiter_store::{LimiterStore, LimiterStoreError, StoreKey};
 use crate::limit::policy::{Arithmetic, Gcra, OnStepBack, Paid, Policy, Question, Start};
 use crate::limit::rate::Rate;
+use crate::limit::step::Step;
 use crate::limit::{nanos, yugabyte};
 use crate::store_error::StoreError;
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
@@ -39,9 +41,11 @@ const IS_COMPLETE: &str = "select to_regclass('headcount.buckets') is not null \
     and to_regclass('headcount.purge_place') is not null \
     and to_regprocedure('headcount.convert_state(bigint, bigint, bigint, bigint, bigint, bigint, bigint)') is not null \
     and to_regprocedure('headcount.ask(bytea, bigint, bigint, bigint, bigint, boolean, bigint)') is not null \
-    and to_regprocedure('headcount.rate_limiting_token_bucket_request(bytea, bigint, bigint, boolean, bigint)') is not null";
+    and to_regprocedure('headcount.rate_limiting_token_bucket_request(bytea, bigint, bigint, boolean, bigint)') is \
+    not null";
 
-/// The number that stands for our installation among the database's advisory locks: "headcount" in ASCII, the end cut off.
+/// The number that stands for our installation among the database's advisory locks: "headcount" in ASCII, the end cut
+/// off.
 const INSTALLING: i64 = 0x6865_6164_636f_756e;
 
 const ASK: &str = "select now_ns, was_tat, was_as_of, granted from headcount.ask($1, $2, $3, $4, $5, $6, $7)";
@@ -85,18 +89,19 @@ type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, tokio_postgres::Erro
 ///
 /// # YugabyteDB
 /// The SQL is PostgreSQL's; it was run on PostgreSQL 15 and not on YugabyteDB itself. What is different there:
-/// - Under its snapshot isolation, and wherever read committed is not turned on (`yb_enable_read_committed_isolation`), a
-///   conflict is not waited for but reported (40001), also to the exact form. Both forms try again, so answers stay right;
-///   a hot key costs more attempts.
+/// - Under its snapshot isolation, and wherever read committed is not turned on (`yb_enable_read_committed_isolation`),
+///   a conflict is not waited for but reported (40001), also to the exact form. Both forms try again, so answers stay
+///   right; a hot key costs more attempts.
 /// - Releases built on PostgreSQL 11 give `extract(epoch ..)` as double precision, not numeric. The exact form reads
-///   microseconds from it, which double precision holds; the as_published form rounds a half to the even neighbour there:
+///   microseconds from it, which double precision holds; the published form rounds a half to the even neighbour there:
 ///   [`Rounding::HalfEven`].
 /// - [`install`](Self::install) takes an advisory lock, which older releases lack: run the four files that define the
-///   schema, `sql/postgres/{schema,convert_state,ask,rate_limiting_token_bucket_request}.sql`, and insert the version (3) by
-///   hand there.
+///   schema, `sql/postgres/{schema,convert_state,ask,rate_limiting_token_bucket_request}.sql`, and insert the version
+///   (3) by hand there.
 ///
 /// # Behind a pooler
-/// Statements are prepared and the session is set up once per connection: PgBouncer must pool sessions, not transactions.
+/// Statements are prepared and the session is set up once per connection: PgBouncer must pool sessions, not
+/// transactions.
 ///
 /// # TLS
 /// This build speaks none: a URL with `sslmode=require` is refused. Keep the database in a private network, or reach it
@@ -133,8 +138,8 @@ impl PostgresBuilder {
         self
     }
 
-    /// How long an answer may take, waiting for a free connection and every attempt included; 1 s unless said. The server
-    /// is told to give up a statement after as long.
+    /// How long an answer may take, waiting for a free connection and every attempt included; 1 s unless said. The
+    /// server is told to give up a statement after as long.
     #[must_use]
     pub fn within(mut self, within: Duration) -> Self {
         self.within = within;
@@ -193,12 +198,12 @@ impl Postgres {
         PostgresBuilder { url: Secret::new(url), connections: CONNECTIONS, within: WITHIN }
     }
 
-    /// Creates the schema `headcount` in the database, or brings an older one up to this program's version; does nothing
-    /// if it is there. May be called by everybody at once, at each start. Programs that know an older version only must
-    /// be stopped before: they would write rows and not say under which policy.
+    /// Creates the schema `headcount` in the database, or brings an older one up to this program's version; does
+    /// nothing if it is there. May be called by everybody at once, at each start. Programs that know an older version
+    /// only must be stopped before: they would write rows and not say under which policy.
     ///
-    /// The first to call it must be allowed to create a schema. To all others it is enough to have `usage` of the schema
-    /// `headcount` and `select, insert, update, delete` on its tables.
+    /// The first to call it must be allowed to create a schema. To all others it is enough to have `usage` of the
+    /// schema `headcount` and `select, insert, update, delete` on its tables.
     ///
     /// # Errors
     /// [`SqlError::NewerSchema`]; [`SqlError::Store`]. It may take up to 30 s if somebody else is at it.
@@ -225,8 +230,9 @@ impl Postgres {
     /// [`token_bucket`](crate::limit::token_bucket), [`leaky_bucket`](crate::limit::leaky_bucket),
     /// [`leaky_queue`](crate::limit::leaky_queue) and their like.
     ///
-    /// A row knows the policy that it was last asked under. Asked under another one, it is converted: what was used counts
-    /// against the new limit, see [the rule](crate::limit#when-a-limit-changes), and from then on the new rate holds.
+    /// A row knows the policy that it was last asked under. Asked under another one, it is converted: what was used
+    /// counts against the new limit, see [the rule](crate::limit#when-a-limit-changes), and from then on the new rate
+    /// holds.
     ///
     /// # Errors
     /// [`SqlError::NotHere`] for another policy, [`SqlError::Policy`] for one that makes no sense.
@@ -245,9 +251,9 @@ impl Postgres {
         Ok(Bucket { store: self.clone(), policy, window, form: Form::Exact, name: Arc::from("") })
     }
 
-    /// Forgets at most so many keys of the exact form that would be answered like new ones, and returns how many it forgot.
-    /// Without it the table keeps a row for every key there ever was; `headcount serve` calls it all the time. Rows of the
-    /// as_published form stay: they do not say when they are full.
+    /// Forgets at most so many keys of the exact form that would be answered like new ones, and returns how many it
+    /// forgot. Without it the table keeps a row for every key there ever was; `headcount serve` calls it all the time.
+    /// Rows of the as_published form stay: they do not say when they are full.
     ///
     /// Looks at 1,000 rows in a statement, from where the last purge ended to the end of the table, and then from its
     /// beginning. Several may purge at once: they share the work, and one that meets another ends.
@@ -331,8 +337,8 @@ impl fmt::Debug for Postgres {
     }
 }
 
-/// A connection in use. One whose work did not come to an end, because its caller ran out of time or went away, is closed:
-/// its next user would wait for answers to questions that nobody asks any more.
+/// A connection in use. One whose work did not come to an end, because its caller ran out of time or went away, is
+/// closed: its next user would wait for answers to questions that nobody asks any more.
 struct Lease(Option<Object>);
 
 impl Lease {
@@ -395,7 +401,7 @@ async fn install(client: &mut Object) -> Result<(), SqlError> {
 /// let bucket = store.yugabyte(Rate::per_second(2), Duration::from_secs(60))?;
 /// assert_eq!(bucket.form(), Form::Exact);
 /// let as_published = bucket.as_published(Rounding::HalfAway)?;
-/// assert_eq!(as_published.form(), Form::Faithful(Rounding::HalfAway));
+/// assert_eq!(as_published.form(), Form::AsPublished(Rounding::HalfAway));
 /// // The published function counts in whole tokens per second.
 /// assert!(store.yugabyte(Rate::per_minute(5), Duration::from_secs(60))?.as_published(Rounding::HalfAway).is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -405,7 +411,7 @@ pub enum Form {
     /// As the memory store: the row locked, the clock read once, whole nanoseconds, refusals free.
     Exact,
     /// As published, quirks and all.
-    Faithful(Rounding),
+    AsPublished(Rounding),
 }
 
 /// What the published function makes of half a token.
@@ -471,15 +477,15 @@ impl Bucket {
         Ok(self)
     }
 
-    /// The published function instead, for those who migrate from it: every quirk is kept. It takes one permit at a time
-    /// and promises none that have yet to come.
+    /// The published function instead, for those who migrate from it: every quirk is kept. It takes one permit at a
+    /// time and promises none that have yet to come.
     ///
     /// - The capacity is a bound *after* the take: an idle bucket yields one more than its capacity.
-    /// - Tokens are whole: at 1/s, a client that asks each 0.6 s always passes, and one that asks each 1.2 s from an empty
-    ///   bucket never does.
+    /// - Tokens are whole: at 1/s, a client that asks each 0.6 s always passes, and one that asks each 1.2 s from an
+    ///   empty bucket never does.
     /// - A refused request pays too.
-    /// - The time at which a transaction began is stored, and the clock compared with it: among many who ask for one key at
-    ///   once, waiting counts twice, and too many pass.
+    /// - The time at which a transaction began is stored, and the clock compared with it: among many who ask for one
+    ///   key at once, waiting counts twice, and too many pass.
     ///
     /// It runs SERIALIZABLE and is tried again when the database reports a conflict, within the store's time.
     /// [`Answer::available`] is what the function returned.
@@ -488,7 +494,7 @@ impl Bucket {
     /// [`SqlError::NotWhole`] unless the rate is a whole number per second and the window one of seconds.
     pub fn as_published(mut self, rounding: Rounding) -> Result<Self, SqlError> {
         published(self.policy.rate, self.window)?;
-        self.form = Form::Faithful(rounding);
+        self.form = Form::AsPublished(rounding);
         Ok(self)
     }
 
@@ -501,11 +507,11 @@ impl Bucket {
     ///
     /// # Errors
     /// [`SqlError::Store`]; after a timeout it is unknown whether the permits were taken. [`SqlError::OnlyOne`] and
-    /// [`SqlError::NoWaiting`] from the as_published form.
+    /// [`SqlError::NoWaiting`] from the published form.
     ///
     /// # Cost
-    /// One statement, in one round trip. What is granted holds a row lock until the server has written it; a refusal takes no
-    /// lock and writes nothing.
+    /// One statement, in one round trip. What is granted holds a row lock until the server has written it; a refusal
+    /// takes no lock and writes nothing.
     pub async fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, SqlError> {
         self.asked(key.as_ref(), ask, None).await
     }
@@ -513,7 +519,7 @@ impl Bucket {
     /// Takes a reservation back whose turn has not come. What was promised to later ones stays promised.
     ///
     /// # Errors
-    /// [`SqlError::Store`]; [`SqlError::OnlyOne`] from the as_published form, which gives nothing back.
+    /// [`SqlError::Store`]; [`SqlError::OnlyOne`] from the published form, which gives nothing back.
     pub async fn cancel(&self, key: impl AsRef<[u8]>, reservation: &Reservation) -> Result<(), SqlError> {
         self.given_back(key.as_ref(), Back::Reservation(*reservation), None).await
     }
@@ -521,7 +527,7 @@ impl Bucket {
     /// Gives permits back, never above the limit.
     ///
     /// # Errors
-    /// [`SqlError::Store`]; [`SqlError::OnlyOne`] from the as_published form, which gives nothing back.
+    /// [`SqlError::Store`]; [`SqlError::OnlyOne`] from the published form, which gives nothing back.
     pub async fn refund(&self, key: impl AsRef<[u8]>, permits: u64) -> Result<(), SqlError> {
         self.given_back(key.as_ref(), Back::Permits(permits), None).await
     }
@@ -533,7 +539,7 @@ impl Bucket {
     pub async fn reset(&self, key: impl AsRef<[u8]>) -> Result<(), SqlError> {
         let forget = match self.form {
             Form::Exact => "delete from headcount.buckets where id = $1",
-            Form::Faithful(_) => "delete from headcount.rate_limiting_token_bucket where id = $1",
+            Form::AsPublished(_) => "delete from headcount.rate_limiting_token_bucket where id = $1",
         };
         let about = (forget, self.id(key.as_ref()));
         self.store
@@ -542,8 +548,8 @@ impl Bucket {
             .map(|_| ())
     }
 
-    /// Puts a key where it has so many permits: for migrating from another limiter. To the exact form what is below zero is
-    /// a debt, and what is above the limit is the limit; to the as_published form it is the number in the row.
+    /// Puts a key where it has so many permits: for migrating from another limiter. To the exact form what is below
+    /// zero is a debt, and what is above the limit is the limit; to the published form it is the number in the row.
     ///
     /// # Errors
     /// [`SqlError::Store`].
@@ -551,8 +557,8 @@ impl Bucket {
         self.put(key.as_ref(), permits, None).await
     }
 
-    /// The limiter at a time of the caller's, counted from the Unix epoch: for tests, which are stories and do not sleep.
-    /// It is handed to the database as the one argument that stands in for its clock; nothing else differs.
+    /// The limiter at a time of the caller's, counted from the Unix epoch: for tests, which are stories and do not
+    /// sleep. It is handed to the database as the one argument that stands in for its clock; nothing else differs.
     pub fn at(&self, time: Duration) -> BucketAt<'_> {
         BucketAt { bucket: self, time }
     }
@@ -568,7 +574,7 @@ impl Bucket {
     async fn asked(&self, key: &[u8], ask: Ask, at: Option<Duration>) -> Result<Answer, SqlError> {
         match self.form {
             Form::Exact => self.ask_exact(self.id(key), ask, at).await,
-            Form::Faithful(rounding) => self.ask_faithful(self.id(key), ask, rounding, at).await,
+            Form::AsPublished(rounding) => self.ask_as_published(self.id(key), ask, rounding, at).await,
         }
     }
 
@@ -604,7 +610,7 @@ impl Bucket {
         Ok(if take { answer } else { Answer { reservation: Reservation::default(), ..answer } })
     }
 
-    async fn ask_faithful(
+    async fn ask_as_published(
         &self,
         id: Vec<u8>,
         ask: Ask,
@@ -687,7 +693,7 @@ impl Bucket {
                 });
                 set.await?;
             }
-            Form::Faithful(_) => {
+            Form::AsPublished(_) => {
                 // As published, what is above the capacity is cut after the next take only.
                 let tokens = permits.clamp(-bigint(MOST_NANOS), bigint(MOST_NANOS));
                 let about = (id, tokens, at.map(micros));
@@ -698,6 +704,18 @@ impl Bucket {
             }
         }
         Ok(())
+    }
+}
+
+impl LimiterStore for Bucket {
+    async fn execute(&self, key: StoreKey<'_>, step: Step) -> Result<Option<Answer>, LimiterStoreError> {
+        match step {
+            Step::Ask(ask) => return Ok(Some(self.ask(key.bytes, ask).await?)),
+            Step::Cancel(reservation) => self.cancel(key.bytes, &reservation).await?,
+            Step::Refund(permits) => self.refund(key.bytes, permits).await?,
+            Step::Reset => self.reset(key.bytes).await?,
+        }
+        Ok(None)
     }
 }
 

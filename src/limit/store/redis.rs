@@ -1,15 +1,17 @@
 //! The store in Redis: one script, and in it one round trip, for a question or a list of them.
 //!
 //! Time is the server's. A key lives until it would be answered like a new one. Keys are named
-//! `headcount:limit:{key}:namespace:limiter`; what stands in braces decides where a cluster keeps them, and in a list asked
-//! as one step it is the first key of the list for all of them, so that they lie together.
+//! `headcount:limit:{key}:namespace:limiter`; what stands in braces decides where a cluster keeps them, and in a list
+//! asked as one step it is the first key of the list for all of them, so that they lie together.
 
 mod denied;
 mod wire;
 
 use crate::limit::answer::{Answer, Reservation};
 use crate::limit::ask::{Ask, Cost, Mode};
+use crate::limit::limiter_store::{LimiterStore, LimiterStoreError, StoreKey};
 use crate::limit::policy::{Policy, PolicyError};
+use crate::limit::step::Step;
 use crate::redis_link::RedisConnection;
 use crate::store_error::StoreError;
 use crate::time::{Clock, SystemClock};
@@ -19,7 +21,24 @@ use redis::Script;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-static LIMIT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/limit.lua")));
+/// Joins the files of the script. Only the table of the policy that a call needs is made, because making all of them
+/// would cost each call some microseconds.
+macro_rules! script {
+    ($($policy:literal),*) => {
+        concat!(
+            include_str!("../../../lua/limit.lua"),
+            include_str!("../../../lua/limit/numbers.lua"),
+            "local function make(policy)\n",
+            $("if policy == '", $policy, "' \
+                then\n", include_str!(concat!("../../../lua/limit/", $policy, ".lua")), "end\n",)*
+            "end\n",
+            include_str!("../../../lua/limit/step.lua"),
+        )
+    };
+}
+
+static LIMIT: LazyLock<Script> =
+    LazyLock::new(|| Script::new(script!("gcra", "periodic_refill", "sliding_counter", "sliding_log", "warm_up")));
 
 /// How long a call may take, unless said.
 const TIME_LIMIT: Duration = Duration::from_millis(100);
@@ -52,40 +71,40 @@ const DENY_CACHE: usize = 10_000;
 /// charged.
 ///
 /// # What lies under a key
-/// Whatever is there and is no state of this kind of policy (a value of another program, a cut one, one of another kind)
-/// stands for a key that was never asked for, and is replaced when something is charged.
+/// Whatever is there and is no state of this kind of policy (a value of another program, a cut one, one of another
+/// kind) stands for a key that was never asked for, and is replaced when something is charged.
 #[derive(Clone)]
 pub struct Redis {
     shared: Arc<Shared>,
     /// In place of the shared policy, on the handles that [`Redis::under`] makes.
-    own: Option<Arc<AdmitOptions>>,
+    own: Option<Arc<InForce>>,
 }
 
 struct Shared {
     connection: RedisConnection,
     namespace: String,
     name: String,
-    terms: RwLock<Arc<AdmitOptions>>,
+    in_force: RwLock<Arc<InForce>>,
     time_limit: Duration,
     denied: Denied,
     clock: Arc<dyn Clock>,
 }
 
-/// A policy, and how the script is told of it.
-struct AdmitOptions {
+/// A policy, and the same in the words of the script.
+struct InForce {
     policy: Policy,
-    text: String,
+    words: String,
 }
 
-impl AdmitOptions {
+impl InForce {
     fn new<P>(policy: P) -> Result<Self, PolicyError>
     where
         P: TryInto<Policy>,
         P::Error: Into<PolicyError>,
     {
         let policy = policy.try_into().map_err(Into::into)?;
-        wire::check(&policy)?;
-        Ok(Self { text: wire::policy(&policy), policy })
+        policy.check()?;
+        Ok(Self { words: policy.redis_words()?, policy })
     }
 }
 
@@ -106,7 +125,7 @@ impl AdmitOptions {
 pub struct RedisBuilder {
     connection: RedisConnection,
     name: String,
-    terms: Result<AdmitOptions, PolicyError>,
+    policy: Result<InForce, PolicyError>,
     namespace: String,
     time_limit: Duration,
     deny_cache: usize,
@@ -150,14 +169,14 @@ impl RedisBuilder {
     /// Builds the limiter; connects to nothing.
     ///
     /// # Errors
-    /// [`PolicyError`]; beside those that hold everywhere, [`PolicyError::TooLongForRedis`] for a burst, window, tick, gap
-    /// or interval of more than 104 days.
+    /// [`PolicyError`]; beside those that hold everywhere, [`PolicyError::TooLongForRedis`] for a burst, window, tick,
+    /// gap or interval of more than 104 days.
     pub fn build(self) -> Result<Redis, PolicyError> {
         let shared = Shared {
             connection: self.connection,
             namespace: self.namespace,
             name: self.name,
-            terms: RwLock::new(Arc::new(self.terms?)),
+            in_force: RwLock::new(Arc::new(self.policy?)),
             time_limit: self.time_limit,
             denied: Denied::new(self.deny_cache),
             clock: self.clock,
@@ -200,7 +219,7 @@ impl Redis {
         RedisBuilder {
             connection: connection.clone(),
             name: name.into(),
-            terms: AdmitOptions::new(policy),
+            policy: InForce::new(policy),
             namespace: "default".into(),
             time_limit: TIME_LIMIT,
             deny_cache: DENY_CACHE,
@@ -246,9 +265,9 @@ impl Redis {
 
     /// Puts another policy in force on this handle and its clones; other processes are told by whoever configures them.
     ///
-    /// A key is converted when it is next asked for, at the terms that it was last asked under until then: what it has used
-    /// counts against the new limit, see [the rule](crate::limit#when-a-limit-changes); with a policy of another kind it
-    /// begins anew. To convert one at once, [`refund`](Self::refund) it no permits.
+    /// A key is converted when it is next asked for, under the policy that it was last asked under until then: what it
+    /// has used counts against the new limit, see [the rule](crate::limit#when-a-limit-changes); with a policy of
+    /// another kind it begins anew. To convert one at once, [`refund`](Self::refund) it no permits.
     ///
     /// # Errors
     /// As [`RedisBuilder::build`]; the old policy stays in force then.
@@ -257,14 +276,15 @@ impl Redis {
         P: TryInto<Policy>,
         P::Error: Into<PolicyError>,
     {
-        let terms = Arc::new(AdmitOptions::new(policy)?);
-        *self.shared.terms.write() = terms;
+        let in_force = Arc::new(InForce::new(policy)?);
+        *self.shared.in_force.write() = in_force;
         self.shared.denied.clear();
         Ok(())
     }
 
-    /// A handle that asks for the same keys under another policy of the same kind: tiers of users, or nginx's locations that
-    /// share a zone and differ in their bursts. Its refusals are not remembered. A later `change` does not concern it.
+    /// A handle that asks for the same keys under another policy of the same kind: tiers of users, or nginx's locations
+    /// that share a zone and differ in their bursts. Its refusals are not remembered. A later `change` does not concern
+    /// it.
     ///
     /// # Errors
     /// As [`RedisBuilder::build`]; a policy that cannot share keys with the limiter's is [`PolicyError::OtherKind`].
@@ -273,15 +293,15 @@ impl Redis {
         P: TryInto<Policy>,
         P::Error: Into<PolicyError>,
     {
-        let terms = AdmitOptions::new(policy)?;
-        if !terms.policy.shares_keys_with(&self.shared.terms.read().policy) {
+        let in_force = InForce::new(policy)?;
+        if !in_force.policy.shares_keys_with(&self.shared.in_force.read().policy) {
             return Err(PolicyError::OtherKind);
         }
-        Ok(Self { shared: Arc::clone(&self.shared), own: Some(Arc::new(terms)) })
+        Ok(Self { shared: Arc::clone(&self.shared), own: Some(Arc::new(in_force)) })
     }
 
-    /// The limiter at a time of the caller's, counted from the Unix epoch, and not the server's: for tests, which are stories
-    /// and do not sleep. Keys are then kept an hour longer, and refusals are not remembered.
+    /// The limiter at a time of the caller's, counted from the Unix epoch, and not the server's: for tests, which are
+    /// stories and do not sleep. Keys are then kept an hour longer, and refusals are not remembered.
     pub fn at(&self, time: Duration) -> RedisView<'_> {
         self.view().at(time)
     }
@@ -302,9 +322,9 @@ impl Redis {
     /// Returns each one's answer. If one refuses, the answers of those that would have granted are what they would have
     /// been. A policy that records refusals records its own.
     ///
-    /// All must share one connection. The first key decides where a cluster keeps the keys of the whole list, and they are
-    /// **other keys** than the same ones asked for alone or behind another first key. So begin a list with the key that
-    /// the others belong to: the same key for limits by second, hour and day, the customer before his users.
+    /// All must share one connection. The first key decides where a cluster keeps the keys of the whole list, and they
+    /// are **other keys** than the same ones asked for alone or behind another first key. So begin a list with the key
+    /// that the others belong to: the same key for limits by second, hour and day, the customer before his users.
     ///
     /// ```no_run
     /// # use headcount::RedisConnection;
@@ -354,9 +374,9 @@ impl Redis {
         let mut time_limit = Duration::MAX;
         for (view, key, ask) in asks {
             let shared = &view.limiter.shared;
-            let (terms, text) = view.limiter.terms();
+            let (in_force, text) = view.limiter.in_force();
             let key = wire::key(&shared.namespace, &shared.name, tag.as_ref(), key.as_ref());
-            call.add(key, text, wire::question(terms.policy.question(*ask)));
+            call.add(key, text, wire::question(in_force.policy.question(*ask)));
             time_limit = time_limit.min(shared.time_limit);
         }
         let texts = call.send(connection, time_limit).await?;
@@ -366,22 +386,38 @@ impl Redis {
         texts.iter().zip(asks).map(|(text, (_, _, ask))| Ok(wire::answer(text)?.of(*ask))).collect()
     }
 
-    /// Whether both can be asked in one list.
-    pub(crate) fn shares_connection(&self, other: &Self) -> bool {
-        self.shared.connection.is(&other.shared.connection)
-    }
-
     fn view(&self) -> RedisView<'_> {
         RedisView { limiter: self, now: None, first_key: None }
     }
 
     /// The policy in force, and how the script is told of it.
-    fn terms(&self) -> (Arc<AdmitOptions>, String) {
-        let home = Arc::clone(&self.shared.terms.read());
+    fn in_force(&self) -> (Arc<InForce>, String) {
+        let home = Arc::clone(&self.shared.in_force.read());
         match &self.own {
-            None => (Arc::clone(&home), home.text.clone()),
-            Some(own) => (Arc::clone(own), format!("{}/{}", own.text, home.text)),
+            None => (Arc::clone(&home), home.words.clone()),
+            Some(own) => (Arc::clone(own), format!("{}/{}", own.words, home.words)),
         }
+    }
+}
+
+impl LimiterStore for Redis {
+    async fn execute(&self, key: StoreKey<'_>, step: Step) -> Result<Option<Answer>, LimiterStoreError> {
+        let view = RedisView { first_key: key.list, ..self.view() };
+        match step {
+            Step::Ask(ask) => return Ok(Some(view.ask(key.bytes, ask).await?)),
+            Step::Cancel(reservation) => view.cancel(key.bytes, &reservation).await?,
+            Step::Refund(permits) => view.refund(key.bytes, permits).await?,
+            Step::Reset => view.reset(key.bytes).await?,
+        }
+        Ok(None)
+    }
+
+    async fn ask_all(asks: &[(&Self, &[u8], Ask)]) -> Result<Vec<Answer>, LimiterStoreError> {
+        Ok(Self::ask_all(asks).await?)
+    }
+
+    fn shares_connection_with(&self, other: &Self) -> bool {
+        self.shared.connection.is(&other.shared.connection)
     }
 }
 
@@ -390,7 +426,7 @@ impl std::fmt::Debug for Redis {
         f.debug_struct("Redis")
             .field("namespace", &self.shared.namespace)
             .field("name", &self.shared.name)
-            .field("policy", &self.terms().0.policy)
+            .field("policy", &self.in_force().0.policy)
             .finish_non_exhaustive()
     }
 }
@@ -436,8 +472,8 @@ impl<'a> RedisView<'a> {
     /// [`StoreError`].
     pub async fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, StoreError> {
         let (key, shared) = (key.as_ref(), &*self.limiter.shared);
-        let (terms, text) = self.limiter.terms();
-        let asked = self.asked(&terms.policy, ask);
+        let (in_force, text) = self.limiter.in_force();
+        let asked = self.asked(&in_force.policy, ask);
         // The refusal's time counts from before it was asked, so that it never holds too long here.
         let since = shared.clock.monotonic();
         let place = match asked.map(|asked| shared.denied.look(key, asked, since)) {
@@ -446,7 +482,7 @@ impl<'a> RedisView<'a> {
             None => None,
         };
         let mut call = Call::new("ask", self.now);
-        call.add(self.key(key), text, wire::question(terms.policy.question(ask)));
+        call.add(self.key(key), text, wire::question(in_force.policy.question(ask)));
         let texts = call.send(&shared.connection, shared.time_limit).await?;
         let [text] = texts.as_slice() else {
             return Err(StoreError::corrupt(format_args!("{} answers to one question", texts.len())));
@@ -454,7 +490,7 @@ impl<'a> RedisView<'a> {
         let answer = wire::answer(text)?.of(ask);
         if let (Some(asked), Some(place)) = (asked, place) {
             shared.denied.note(place, asked, &answer, since);
-            if !Arc::ptr_eq(&terms, &shared.terms.read()) {
+            if !Arc::ptr_eq(&in_force, &shared.in_force.read()) {
                 // Asked under a policy that was changed meanwhile.
                 shared.denied.forget(key);
             }
@@ -467,7 +503,7 @@ impl<'a> RedisView<'a> {
     /// # Errors
     /// [`StoreError`].
     pub async fn cancel(&self, key: impl AsRef<[u8]>, reservation: &Reservation) -> Result<(), StoreError> {
-        let what = wire::reservation(&self.limiter.terms().0.policy, reservation);
+        let what = wire::reservation(&self.limiter.in_force().0.policy, reservation);
         self.give_back("cancel", key.as_ref(), what).await
     }
 
@@ -496,7 +532,7 @@ impl<'a> RedisView<'a> {
     async fn give_back(&self, verb: &str, key: &[u8], what: String) -> Result<(), StoreError> {
         let shared = &*self.limiter.shared;
         let mut call = Call::new(verb, self.now);
-        call.add(self.key(key), self.limiter.terms().1, what);
+        call.add(self.key(key), self.limiter.in_force().1, what);
         let done = call.send(&shared.connection, shared.time_limit).await;
         shared.denied.forget(key);
         done.map(|_| ())

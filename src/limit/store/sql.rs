@@ -1,10 +1,12 @@
 //! What the two SQL stores share: their errors, how a key is stored, and how long they try.
 
+use crate::limit::limiter_store::LimiterStoreError;
 use crate::limit::policy::PolicyError;
 use crate::limit::rate::Rate;
 use crate::store_error::StoreError;
 use sha2::{Digest, Sha256};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -42,7 +44,8 @@ pub enum SqlError {
     },
     /// A newer version of this program has installed its schema.
     #[error(
-        "the database holds version {found} of headcount's schema, and this program knows {known}: update this program, \
+        "the database holds version {found} of headcount's schema, and this program knows {known}: update this \
+         program, \
          or give it a database of its own"
     )]
     NewerSchema {
@@ -53,7 +56,8 @@ pub enum SqlError {
     },
     /// Somebody else's procedure has the name of one of ours.
     #[error(
-        "the database has a procedure {procedure} that is not headcount's: rename it, or give headcount a database of its \
+        "the database has a procedure {procedure} that is not headcount's: rename it, or give headcount a database of \
+         its \
          own"
     )]
     NameTaken {
@@ -117,6 +121,15 @@ impl SqlError {
     }
 }
 
+impl From<SqlError> for LimiterStoreError {
+    fn from(error: SqlError) -> Self {
+        match error {
+            SqlError::Store(error) => Self::Store(error),
+            error => Self::Mistake(Arc::new(error)),
+        }
+    }
+}
+
 /// The longest name of a limiter, in bytes.
 pub(crate) const MAX_NAME: usize = 64;
 
@@ -169,8 +182,8 @@ impl Deadline {
         timeout_at(self.until, of).await.map_err(late)
     }
 
-    /// Waits before another attempt: twice as long each time, half of it by chance, so that those who came in each other's
-    /// way do not do so again. Whoever has no time left for it is told why the last attempt failed.
+    /// Waits before another attempt: twice as long each time, half of it by chance, so that those who came in each
+    /// other's way do not do so again. Whoever has no time left for it is told why the last attempt failed.
     pub(crate) async fn pause(&mut self, why: StoreError) -> Result<(), StoreError> {
         let half = self.pause / 2;
         let pause = half + half.mul_f64(fastrand::f64());

@@ -2,8 +2,8 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// Reads `127.0.0.1:7070`, `[::1]:7070` or `localhost:7070`; asks the system for a name's address, and takes the IPv4 one of
-/// several, as the proxies' recipes do.
+/// Reads `127.0.0.1:7070`, `[::1]:7070` or `localhost:7070`; asks the system for a name's address, and takes the IPv4
+/// one of several, as the proxies' recipes do.
 ///
 /// # Errors
 /// What is wrong with it, to be read after "the address".

@@ -181,8 +181,8 @@ impl Document {
         }
     }
 
-    /// What of a line is known to be harmless: keys and values up to the last of them, without those that may be secret, and
-    /// without a comment.
+    /// What of a line is known to be harmless: keys and values up to the last of them, without those that may be
+    /// secret, and without a comment.
     fn excerpt(&self, line: Span, marked: &Span) -> Excerpt {
         let marked_end = marked.end.min(line.end);
         let within = |at: &usize| line.contains(at) || *at == line.end;

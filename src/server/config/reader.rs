@@ -172,8 +172,8 @@ impl Reader {
         }
     }
 
-    /// Puts something harmless in the place of what was refused, so that what else is wrong can be found. Returns whether
-    /// there is anything.
+    /// Puts something harmless in the place of what was refused, so that what else is wrong can be found. Returns
+    /// whether there is anything.
     fn replace(&mut self, path: &str) -> bool {
         let times = self.replaced.entry(path.to_owned()).or_default();
         *times += 1;

@@ -76,9 +76,12 @@ mod tests {
     fn page() -> String {
         let mut page = String::from(
             "# Configuration\n\n\
-             `headcount serve -c headcount.toml`. A flag beats `HEADCOUNT__SECTION__KEY` in the environment, which beats the file. \
-             `headcount config toml` prints a commented file, `headcount validate -c FILE` says what is wrong with one, and where.\n\n\
-             Times are written with their unit: `\"500ms\"`, `\"30m\"`, `\"1h 30m\"`. This page is made from the doc comments of \
+             `headcount serve -c headcount.toml`. A flag beats `HEADCOUNT__SECTION__KEY` in the environment, which \
+             beats the file. \
+             `headcount config toml` prints a commented file, `headcount validate -c FILE` says what is wrong with \
+             one, and where.\n\n\
+             Times are written with their unit: `\"500ms\"`, `\"30m\"`, `\"1h 30m\"`. This page is made from the doc \
+             comments of \
              `src/config`.\n",
         );
         for (section, doc) in SECTIONS.iter() {

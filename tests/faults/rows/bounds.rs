@@ -1,8 +1,8 @@
 //! How many may be inside, as parts of X: the promise of DESIGN §8.10, one constant for each kind of fault.
 //!
 //! A bound holds during the fault, not only after it. It holds with `on_outage = "local"` or `"closed"`, without an
-//! override of mode `open`, and while a fault lasts at most a sixth of the window (five minutes of thirty). Rows outside
-//! these limits report how many were inside, and check nothing.
+//! override of mode `open`, and while a fault lasts at most a sixth of the window (five minutes of thirty). Rows
+//! outside these limits report how many were inside, and check nothing.
 
 use crate::bench::{Bench, Spec};
 use crate::report::Finding;

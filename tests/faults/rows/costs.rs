@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Row 24. The same number of Redis commands per server and round under a light load and under a heavy one, both with news
-/// in every round; fewer without.
+/// Row 24. The same number of Redis commands per server and round under a light load and under a heavy one, both with
+/// news in every round; fewer without.
 pub fn redis_costs_the_same(rig: &Rig) -> Finding {
     // Room for many more than come in a window, or a late round's share would run out; by filters of a megabyte: within
-    // what `headcount size` says that one Redis carries, or rounds would be catching up all the time. More servers share
-    // the load: their rounds are longer, so that each brings news.
+    // what `headcount size` says that one Redis carries, or rounds would be catching up all the time. More servers
+    // share the load: their rounds are longer, so that each brings news.
     let fleet = |servers, period| Spec {
         servers,
         max_active_users: 500_000,
@@ -51,9 +51,9 @@ pub fn redis_costs_50_servers_the_same(rig: &Rig) -> Finding {
     of_processes(rig, [fleet], [400.0, 2_000.0])
 }
 
-/// Row 24 with 50 servers at its own loads: the shipped round without HTTP, whose requests would need more than two cores.
-/// It is the fleet of `./test scale`. As many in a second are newcomers, be it of one thousand or of twenty: what there is
-/// to write is what rounds take their time for, and 50 servers share two cores here.
+/// Row 24 with 50 servers at its own loads: the shipped round without HTTP, whose requests would need more than two
+/// cores. It is the fleet of `./test scale`. As many in a second are newcomers, be it of one thousand or of twenty:
+/// what there is to write is what rounds take their time for, and 50 servers share two cores here.
 pub fn redis_costs_50_clients_the_same(rig: &Rig) -> Finding {
     let (slot, slots) = (10 * SECOND, 6);
     let (servers, sync_every) = if rig.full { (50, SECOND) } else { (4, SECOND / 20) };
@@ -254,7 +254,8 @@ fn costs_the_same(rig: &Rig, fleet: &impl Fleet, loads: [f64; 2]) -> (Finding, S
     found.checks += admitted;
     found.repetitions += u64::from(rounds(rig));
     let remark = format!(
-        "{servers} servers: {light:.2} commands at {at_light:.0} requests a second, {heavy:.2} at {at_heavy:.0}, {none:.2} without"
+        "{servers} servers: {light:.2} commands at {at_light:.0} requests a second, {heavy:.2} at {at_heavy:.0}, \
+         {none:.2} without"
     );
     (found, remark)
 }

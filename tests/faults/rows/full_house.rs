@@ -1,5 +1,5 @@
-//! A crowd of newcomers at a house that is full, or nearly, while Redis stands still, refuses writes or loses the nodes:
-//! how many are inside at every instant.
+//! A crowd of newcomers at a house that is full, or nearly, while Redis stands still, refuses writes or loses the
+//! nodes: how many are inside at every instant.
 
 use super::{bounds, heard};
 use crate::bench::{Bench, CAPACITY, Spec};
@@ -167,8 +167,8 @@ impl Refusal {
     }
 }
 
-/// Row 42. Redis answers reads and refuses writes while a fifth of the room is free and a crowd comes. The refusal lasts
-/// longer than `alive_for`, so that no heartbeat counts any more.
+/// Row 42. Redis answers reads and refuses writes while a fifth of the room is free and a crowd comes. The refusal
+/// lasts longer than `alive_for`, so that no heartbeat counts any more.
 pub fn writes_are_refused(rig: &Rig) -> Finding {
     if !rig.full {
         // One outage that has each reason in turn.
@@ -287,7 +287,8 @@ enum Undercount {
     ClockBehind(u32),
 }
 
-/// Row 43. Servers count too few nodes, and take too large shares of the room, while half of it is free and a crowd comes.
+/// Row 43. Servers count too few nodes, and take too large shares of the room, while half of it is free and a crowd
+/// comes.
 pub fn nodes_are_undercounted(rig: &Rig) -> Finding {
     use Undercount::{ClockBehind, Flush, LongStall};
     if !rig.full {

@@ -23,8 +23,8 @@ enum Ending {
 /// Every answer that is documented. Malformed HTTP gets 400, 405, 414, 431 or no answer from the HTTP library.
 const DOCUMENTED: [u16; 10] = [200, 400, 404, 405, 409, 413, 414, 415, 429, 431];
 
-/// Row 31. Tokens missing, empty, too long, not UTF-8, with bytes that no header may have, sent twice; and requests that are
-/// hardly any: each gets a documented answer or a closed connection, and the server goes on.
+/// Row 31. Tokens missing, empty, too long, not UTF-8, with bytes that no header may have, sent twice; and requests
+/// that are hardly any: each gets a documented answer or a closed connection, and the server goes on.
 pub fn requests_make_no_sense(rig: &Rig) -> Finding {
     let state = tempfile::tempdir().expect("a directory");
     let server = Server::start(state.path(), &["--max-active-users", "50"], &[]);

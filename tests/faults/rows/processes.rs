@@ -209,7 +209,8 @@ pub fn servers_are_stopped(rig: &Rig) -> Finding {
         let mut rolling = Finding::default();
         bounds::check(&mut rolling, bench, "a rolling restart", bounds::DEPLOY);
         bench.origin.cut_off(0..5);
-        // Servers that start without a store have a budget of X ÷ `expected_nodes`, which is X here: no bound from here on.
+        // Servers that start without a store have a budget of X ÷ `expected_nodes`, which is X here: no bound from here
+        // on.
         bench.redis.process.signal("-STOP");
         for place in 0..4 {
             stop(bench, place, "stands still");
@@ -227,8 +228,8 @@ pub fn servers_are_stopped(rig: &Rig) -> Finding {
     })
 }
 
-/// Row 8. SIGSTOP for half a second, five, a minute, and longer than the window: then who has been silent since before it
-/// is not taken for seen.
+/// Row 8. SIGSTOP for half a second, five, a minute, and longer than the window: then who has been silent since before
+/// it is not taken for seen.
 pub fn servers_stand_still(rig: &Rig) -> Finding {
     let mut all = Finding::default();
     let pauses: &[f64] = if rig.full { &[0.5, 5.0, 60.0, 8.0, 0.5, 5.0, 8.0] } else { &[0.5, 8.0] };

@@ -37,7 +37,8 @@ pub fn absent_at_the_start(rig: &Rig) -> Finding {
         let first = bench.ask(0, 0);
         let took = bench.origin.now() - began;
         found.check(first == Heard::Admitted && took < SECOND, || format!("{name}: {first:?} after {took:.1?}"));
-        // Nothing is known of the fleet: ten are admitted before the server is ready, and then its part of X, which is X.
+        // Nothing is known of the fleet: ten are admitted before the server is ready, and then its part of X, which is
+        // X.
         let crowd: Vec<_> = (0..900).chain(0..900).map(|token| (token, 0)).collect();
         let early = bench.ask_all(&crowd[..40]).into_iter().filter(|heard| *heard == Heard::Admitted).count();
         found.check(early == 10 || bench.server(0).is_ready(), || format!("{name}: {early} were admitted early"));
@@ -245,8 +246,8 @@ impl Slow {
     }
 }
 
-/// Row 15. Redis stands still for 5 s, or pauses its clients; a busy script; 400 ms more each way; 1 kB/s. Five servers, and
-/// a sixth in this process.
+/// Row 15. Redis stands still for 5 s, or pauses its clients; a busy script; 400 ms more each way; 1 kB/s. Five
+/// servers, and a sixth in this process.
 pub fn slow(rig: &Rig) -> Finding {
     in_play(rig, &Spec::default(), rig.rate(2000.0), |bench| {
         let mut found = Finding::default();
@@ -290,8 +291,8 @@ pub fn slow(rig: &Rig) -> Finding {
         }
         found.repetitions = 5 * rig.times(10);
         let (connections, in_flight) = (bench.proxy.most_connections(), bench.proxy.most_in_flight());
-        // One round at a time; and Redis may still owe the answer to one that has given up. When the next gives up, too, the
-        // connection goes.
+        // One round at a time; and Redis may still owe the answer to one that has given up. When the next gives up,
+        // too, the connection goes.
         found.check(connections <= 6 && in_flight <= 2, || {
             format!("six servers had {connections} connections, and {in_flight} scripts in flight on one")
         });

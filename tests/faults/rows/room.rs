@@ -79,8 +79,8 @@ fn cohort(rig: &Rig, x: usize, slots: u32) -> (Finding, String) {
     )
 }
 
-/// Row 12. As many players as seats, a percent more, a percent less, and every ten seconds others: the mode stays what it
-/// is.
+/// Row 12. As many players as seats, a percent more, a percent less, and every ten seconds others: the mode stays what
+/// it is.
 pub fn as_many_as_seats(rig: &Rig) -> Finding {
     // A minute is a second here: half an hour is half a minute, and more is better.
     let turns = if rig.full { 30 } else { 2 };
@@ -178,8 +178,8 @@ pub fn retries_without_end(rig: &Rig) -> Finding {
     finding
 }
 
-/// Row 38. The mode turns while newcomers stream in; each asks again, elsewhere, 0.3 s later. Without a pass some are not
-/// known there yet: at most as many as come in D, and they are counted.
+/// Row 38. The mode turns while newcomers stream in; each asks again, elsewhere, 0.3 s later. Without a pass some are
+/// not known there yet: at most as many as come in D, and they are counted.
 pub fn the_mode_turns(rig: &Rig) -> Finding {
     turn_the_mode(rig, 24, false)
 }

@@ -21,8 +21,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const OVERRIDES_PER_SECOND: u32 = 100;
 const OVERRIDES_FOR: Duration = Duration::from_secs(5);
 
-/// Row 44. An operator's script sets an override a hundred times a second on one server. Each override starts a round there
-/// at once. The regular rounds of all servers go on, also after the last override.
+/// Row 44. An operator's script sets an override a hundred times a second on one server. Each override starts a round
+/// there at once. The regular rounds of all servers go on, also after the last override.
 pub fn overrides_without_end(rig: &Rig) -> Finding {
     let spec = Spec { servers: 3, max_active_users: 400, sync_every: SECOND / 4, ..Spec::default() };
     let mut bench = Bench::start(rig.runtime.handle(), spec);

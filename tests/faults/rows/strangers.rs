@@ -52,8 +52,8 @@ impl Lie {
     }
 }
 
-/// Row 49. A stranger writes into Redis while a crowd stands before a full house: nothing takes effect, and the operator's
-/// word does.
+/// Row 49. A stranger writes into Redis while a crowd stands before a full house: nothing takes effect, and the
+/// operator's word does.
 pub fn a_stranger_writes(rig: &Rig) -> Finding {
     let spec = Spec { servers: 3, max_active_users: 500, slot: 4 * SECOND, sync_every: SECOND / 5, ..Spec::default() };
     let bench = Bench::start(rig.runtime.handle(), spec);
@@ -90,8 +90,8 @@ pub fn a_stranger_writes(rig: &Rig) -> Finding {
     found.and(heard(&bench))
 }
 
-/// An override that closes the house is in force everywhere, and taken back everywhere. Returns how long the slower of the
-/// two took.
+/// An override that closes the house is in force everywhere, and taken back everywhere. Returns how long the slower of
+/// the two took.
 fn the_operators_word(bench: &Bench, found: &mut Finding, lie: Lie) -> Duration {
     let tell = |method: &str, body: &str| request(bench.server(0).admin, method, "/api/v1/override", &[], body).status;
     let everywhere = |mode: &str| {

@@ -109,8 +109,8 @@ fn corrupt(bench: &Bench) -> u64 {
     (0..bench.spec.servers).map(of).sum()
 }
 
-/// Rows 22 and 23. Values with a bit flipped, cut, extended, of a bomb, of ones, of another minute: never merged, always
-/// replaced, and memory stays what it was.
+/// Rows 22 and 23. Values with a bit flipped, cut, extended, of a bomb, of ones, of another minute: never merged,
+/// always replaced, and memory stays what it was.
 pub fn values_are_lies(rig: &Rig) -> Finding {
     let spec = Spec { sync_every: Duration::from_millis(50), ..Spec::default() };
     in_play(rig, &spec, rig.rate(3000.0), |bench| {
@@ -179,7 +179,8 @@ fn lie(turn: u64, value: Vec<u8>, other: Vec<u8>, [bomb, ones]: [&[u8]; 2], rng:
     lie
 }
 
-/// Row 22, in this process: a hundred thousand values with bits flipped, cut or extended; none is taken for another filter.
+/// Row 22, in this process: a hundred thousand values with bits flipped, cut or extended; none is taken for another
+/// filter.
 fn lies_at_the_decoder(rig: &Rig) -> Finding {
     let shape = Shape::for_capacity(2000, 1e-3).expect("a shape");
     let values = Values::new(shape, 1, &key());

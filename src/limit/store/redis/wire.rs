@@ -1,18 +1,13 @@
-//! What travels between the limiter and its script (`lua/limit.lua`): keys, policies, questions, answers.
+//! What travels between the limiter and its script (`lua/limit.lua` and `lua/limit/`): keys, policies, questions,
+//! answers.
 
 use crate::limit::answer::{Answer, RefusalReason, Reservation};
 use crate::limit::ask::{Cost, Mode};
-use crate::limit::nanos;
-use crate::limit::policy::{
-    Finding, NEVER, OnStepBack, Paid, PeriodicRefill, Policy, PolicyError, Question, Ruling, Start,
-};
+use crate::limit::policy::{Finding, NEVER, Policy, Question, Ruling};
 use crate::store_error::StoreError;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::time::Duration;
-
-/// The script's numbers are doubles, exact up to here: 104 days in nanoseconds.
-const EXACT: u64 = 1 << 53;
 
 /// The longest part of a key that is written as it is.
 const READABLE_BYTES: usize = 100;
@@ -34,7 +29,8 @@ pub(super) fn key(namespace: &str, name: &str, tag: &[u8], own: &[u8]) -> String
     key
 }
 
-/// A part that is long, empty, or holds what separates parts is told by its hash; `%` marks it, which no other part holds.
+/// A part that is long, empty, or holds what separates parts is told by its hash; `%` marks it, which no other part
+/// holds.
 fn push_part(key: &mut String, part: &[u8], may_hold_colons: bool) {
     let plain = |&byte: &u8| byte.is_ascii_graphic() && !b"{}%".contains(&byte) && (byte != b':' || may_hold_colons);
     match std::str::from_utf8(part) {
@@ -44,65 +40,6 @@ fn push_part(key: &mut String, part: &[u8], may_hold_colons: bool) {
             for byte in &Sha256::digest(part)[..16] {
                 let _ = write!(key, "{byte:02x}");
             }
-        }
-    }
-}
-
-/// Whether the script computes the policy exactly.
-pub(super) fn check(policy: &Policy) -> Result<(), PolicyError> {
-    let time = |nanos: u64| {
-        if nanos > EXACT { Err(PolicyError::TooLongForRedis { found: Duration::from_nanos(nanos) }) } else { Ok(()) }
-    };
-    let permits = |found| if found > EXACT { Err(PolicyError::TooManyPermits { found, most: EXACT }) } else { Ok(()) };
-    policy.check()?;
-    match policy {
-        Policy::Gcra(tat) => time(tat.span).and_then(|()| time(tat.interval)),
-        Policy::PeriodicRefill(ticks) => {
-            time(ticks.tick_nanos())?;
-            permits(ticks.capacity)?;
-            permits(ticks.per_tick)
-        }
-        Policy::SlidingCounter(windows) => time(windows.window_nanos()),
-        Policy::SlidingLog(log) => {
-            time(log.counts_for())?;
-            time(nanos(log.min_gap))?;
-            time(nanos(log.grain))
-        }
-        Policy::WarmUp(_) => Ok(()),
-    }
-}
-
-/// The policy in the script's words.
-pub(super) fn policy(policy: &Policy) -> String {
-    match policy {
-        Policy::Gcra(tat) => {
-            let paid = if tat.paid == Paid::Before { 'b' } else { 'a' };
-            let start = if tat.start == Start::Full { 'f' } else { 'e' };
-            let rate = match () {
-                () if tat.rate.is_zero() => 'z',
-                () if tat.rate.is_infinite() => 'i',
-                () => 's',
-            };
-            let back = if tat.on_step_back == OnStepBack::Hold { 'h' } else { 'r' };
-            let kept = if tat.keeps_left { 'l' } else { 'u' };
-            format!("t {} {} {} {paid} {start} {rate} {back} {kept}", tat.interval, tat.span, tat.limit)
-        }
-        Policy::PeriodicRefill(ticks) => {
-            let (above, left) = (u8::from(ticks.above_capacity), u8::from(ticks.keeps_left));
-            let PeriodicRefill { per_tick, capacity, initial, .. } = ticks;
-            format!("k {} {per_tick} {capacity} {initial} {above} {left}", ticks.tick_nanos())
-        }
-        Policy::SlidingCounter(windows) => format!("s {} {}", windows.window_nanos(), windows.limit),
-        Policy::SlidingLog(log) => {
-            let records = u8::from(log.records_refusals);
-            let grain = nanos(log.grain).max(1);
-            format!("l {} {} {} {grain} {records}", log.counts_for(), nanos(log.min_gap), log.limit)
-        }
-        Policy::WarmUp(warm_up) if warm_up.rate.is_infinite() => "w 1 0 0 0 0 0".to_owned(),
-        Policy::WarmUp(warm_up) => {
-            let curve = warm_up.curve();
-            let (stable, threshold, max) = (curve.stable, curve.threshold, curve.max);
-            format!("w 0 {stable:e} {threshold:e} {max:e} {:e} {:e}", curve.slope, curve.cool_down)
         }
     }
 }
