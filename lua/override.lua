@@ -1,7 +1,9 @@
 -- Stores the operator's override if nobody stored another one since it was read.
 --
--- KEYS[1] override: hash { body } ARGV[1] the body that was read: '' for none, '!' for one that is too long to be read
--- · ARGV[2] the new body, '' for none ARGV[3] ms to keep it · ARGV[4] the longest body that is read, in bytes
+-- KEYS[1] override: hash { body }
+-- ARGV[1] the body that was read: '' for none, '!' for one that is too long to be read · ARGV[2] the new body, '' for
+-- none
+-- ARGV[3] ms to keep it · ARGV[4] the longest body that is read, in bytes
 --
 -- Returns 1 if it was stored, 0 if another server was first.
 --

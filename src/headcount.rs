@@ -15,7 +15,10 @@ mod history;
 mod presence;
 mod seat;
 mod status;
+#[cfg(feature = "tower")]
+mod steps;
 mod supervision;
+mod user;
 mod worker;
 
 use crate::bloom::{Bloom, Estimate};
@@ -44,7 +47,7 @@ use std::time::Duration;
 
 pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};
-pub(crate) use decide::{AdmitOptions, NewcomerLimit, Record};
+pub(crate) use decide::{AdmitOptions, Record};
 #[cfg(feature = "server")]
 pub(crate) use figures::LimitDatabase;
 pub(crate) use figures::{CORRUPT_OVERRIDE, CORRUPT_REASONS, Histogram, SyncFigures};
@@ -58,6 +61,7 @@ pub use status::{
     SyncErrors, SyncStatus, Touches,
 };
 pub(crate) use supervision::{Part, REST_AFTER_PANIC, Supervision};
+pub(crate) use user::User;
 pub use worker::Worker;
 
 /// Words merged or collected while the lock is held once: 8 KiB, a few microseconds.
@@ -328,14 +332,15 @@ impl Headcount {
     /// ```
     pub fn hold(&self, token: impl AsRef<[u8]>) -> (Admission, Option<HeldSeat>) {
         let options = AdmitOptions { record: Record::OnSuccess, ..AdmitOptions::ADMIT };
-        self.shared.decide(token.as_ref(), options)
+        self.shared.decide(&self.user(token.as_ref()), options)
     }
 
     /// Decides like [`admit`](Self::admit), but treats a user with a valid [pass](Self::pass) from an earlier admission
     /// as seen, even if this server does not know the user. A pass that is forged, expired or another user's is counted
     /// and otherwise ignored. While `[pass]` is not configured, passes are ignored and not counted.
     pub fn admit_with_pass(&self, token: impl AsRef<[u8]>, pass: impl AsRef<[u8]>) -> Admission {
-        self.shared.decide(token.as_ref(), AdmitOptions { pass: Some(pass.as_ref()), ..AdmitOptions::ADMIT }).0
+        let options = AdmitOptions { pass: Some(pass.as_ref()), ..AdmitOptions::ADMIT };
+        self.shared.decide(&self.user(token.as_ref()), options).0
     }
 
     /// Returns a signed pass for an admitted user, or `None` while `[pass]` is not configured. The pass is valid for
@@ -355,16 +360,12 @@ impl Headcount {
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
     pub fn pass(&self, token: impl AsRef<[u8]>) -> Option<Pass> {
-        self.shared.pass(token.as_ref())
+        self.shared.pass(self.user(token.as_ref()).fingerprint())
     }
 
-    pub(crate) fn fingerprint(&self, token: &str) -> Fingerprint {
-        self.shared.settings.key.fingerprint(token.as_bytes())
-    }
-
-    /// Decides according to the caller's options.
-    pub(crate) fn decide(&self, token: &str, options: AdmitOptions<'_>) -> (Admission, Option<HeldSeat>) {
-        self.shared.decide(token.as_bytes(), options)
+    /// Hashes a token, once for everything that is decided about it.
+    pub(crate) fn user<'t>(&self, token: &'t [u8]) -> User<'t> {
+        User::new(token, &self.shared.settings.key)
     }
 
     /// Decides about a request without a token.
@@ -393,40 +394,10 @@ impl Headcount {
         self.shared.admitted(Admitted::Exempt)
     }
 
-    /// Decides like [`admit_missing`](Self::admit_missing), according to the caller's options.
-    pub(crate) fn decide_missing(&self, options: AdmitOptions<'_>) -> Admission {
-        self.shared.missing(options)
-    }
-
-    /// Decides about a user whose token cannot be verified yet because no key is available. `counts` has the meaning of
-    /// [`AdmitOptions::counts`].
-    #[cfg(feature = "tower")]
-    pub(crate) fn decide_unverifiable(&self, counts: bool) -> Admission {
-        self.shared.unverifiable(AdmitOptions { counts, ..AdmitOptions::ADMIT })
-    }
-
     /// Counts a connection that a listener closed.
     #[cfg(feature = "server")]
     pub(crate) fn count_closed(&self, listener: usize, reason: usize) {
         self.shared.closed_connections[listener][reason].fetch_add(1, Relaxed);
-    }
-
-    /// Returns whether every newcomer would be rejected now.
-    #[cfg(feature = "tower")]
-    pub(crate) fn is_shut(&self) -> bool {
-        self.shared.gate.load(Relaxed) & SHUT != 0
-    }
-
-    /// Returns whether a pass is valid and belongs to the user. The check is not counted.
-    #[cfg(feature = "tower")]
-    pub(crate) fn holds_pass(&self, pass: &[u8], user: &str) -> bool {
-        self.shared.check_pass(pass, user.as_bytes()) == Some(PassCheck::Valid)
-    }
-
-    /// Returns how long a refused user should wait before the next attempt.
-    #[cfg(feature = "tower")]
-    pub(crate) fn pause_of(&self, user: &str) -> Duration {
-        self.shared.retry_after(self.fingerprint(user).0, self.shared.decisions.totals()[Decision::Limited as usize])
     }
 
     /// Counts a purge of a database: the number of rows deleted, or a failure if `rows` is `None`.

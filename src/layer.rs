@@ -18,12 +18,15 @@ mod caller;
 mod future;
 mod judge;
 mod limit;
+mod limit_layer;
 mod limited;
 mod pass;
 mod quota;
 mod refusal;
 mod refusals;
+mod request;
 mod service;
+mod verdict;
 mod verify;
 
 use crate::headcount::Headcount;
@@ -40,13 +43,14 @@ pub use caller::Subject;
 pub use future::AdmissionFuture;
 #[cfg(feature = "server")]
 pub(crate) use judge::RequestLimits;
-pub(crate) use judge::{RequestInfo, Verdict};
 pub use limit::{Limit, LimitRequest};
-pub use limited::{LimitFuture, LimitLayer, LimitService};
+pub use limit_layer::{LimitFuture, LimitLayer, LimitService};
 pub use refusal::Refusal;
 #[cfg(feature = "server")]
 pub(crate) use refusal::mark;
+pub(crate) use request::RequestInfo;
 pub use service::AdmissionService;
+pub(crate) use verdict::Verdict;
 #[cfg(feature = "server")]
 pub(crate) use verify::Unknown;
 

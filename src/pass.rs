@@ -103,18 +103,20 @@ impl Passes {
         Pass(pass)
     }
 
-    /// Checks a pass that comes with `token` in slot `now`: it must be signed by this fleet, for this token, and not
-    /// expired.
-    pub(crate) fn check(&self, pass: &[u8], token: &[u8], now: Slot) -> PassCheck {
+    /// Checks a pass that comes in slot `now` with `token`, whose fingerprint under the fleet's key is `fingerprint`.
+    /// The pass must be signed by this fleet, for this token, and not expired.
+    pub(crate) fn check(&self, pass: &[u8], fingerprint: Fingerprint, token: &[u8], now: Slot) -> PassCheck {
         let mut bytes = [0; HEAD_BYTES + MAC_BYTES];
         let is_whole = pass.len() == CHARACTERS && BASE64.decode_slice(pass, &mut bytes).is_ok();
         let (head, mac) = bytes.split_at(HEAD_BYTES);
-        let signed = |key: &Key| {
-            let fingerprint = key.fingerprints.fingerprint(token);
-            // `verify_truncated_left` takes constant time.
-            self.sign(key, head, fingerprint).verify_truncated_left(mac).is_ok()
+        // `verify_truncated_left` takes constant time.
+        let signed_with = |key: &Key, fingerprint| self.sign(key, head, fingerprint).verify_truncated_left(mac).is_ok();
+        let (current, earlier) = self.keys.split_first().expect("one key signs");
+        let is_signed = || {
+            signed_with(current, fingerprint)
+                || earlier.iter().any(|key| signed_with(key, key.fingerprints.fingerprint(token)))
         };
-        if !is_whole || head[0] != FORMAT || !self.keys.iter().any(signed) {
+        if !is_whole || head[0] != FORMAT || !is_signed() {
             return PassCheck::Forged;
         }
         let issued = Slot(head[1..].iter().fold(0, |slot, &byte| slot << 8 | u64::from(byte)));
@@ -181,7 +183,7 @@ mod tests {
     }
 
     fn check(passes: &Passes, pass: &str, token: &str, now: Slot) -> PassCheck {
-        passes.check(pass.as_bytes(), token.as_bytes(), now)
+        passes.check(pass.as_bytes(), passes.keys[0].fingerprints.fingerprint(token.as_bytes()), token.as_bytes(), now)
     }
 
     fn issue(secret: &str, token: &str) -> Pass {

@@ -9,6 +9,7 @@
 
 mod classify;
 mod dial;
+mod in_time;
 #[cfg(feature = "tls")]
 mod tls;
 

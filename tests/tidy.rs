@@ -1,6 +1,6 @@
 //! Taste, as a test: the layout is the architecture, and stays so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -68,6 +68,114 @@ fn a_file_uses_only_floors_below_it() {
     }
 }
 
+/// `src/layer/judge.rs` → `["layer", "judge"]`.
+fn module_path(path: &Path) -> Vec<String> {
+    let inside = path.strip_prefix("src").unwrap().with_extension("");
+    inside.iter().map(|name| name.to_string_lossy().into_owned()).collect()
+}
+
+/// The paths that a source names from `crate`, `self` or `super` on, as far as the first `{` or the first name that is
+/// no module, and each name within the braces.
+fn named_paths(own: &[String], source: &str) -> Vec<Vec<String>> {
+    let product = source.split("#[cfg(test)]\nmod ").next().unwrap();
+    let code: String =
+        product.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let mut found = Vec::new();
+    for start in ["crate::", "self::", "super::"] {
+        for (at, _) in code.match_indices(start) {
+            if code[..at].ends_with(|c: char| is_name(c) || c == ':') {
+                continue;
+            }
+            let mut path: Vec<String> = if start == "crate::" { Vec::new() } else { own.to_vec() };
+            let mut rest = &code[at..];
+            loop {
+                let name: String = rest.chars().take_while(|c| is_name(*c)).collect();
+                match name.as_str() {
+                    "super" => _ = path.pop(),
+                    "crate" | "self" => {}
+                    _ => path.push(name.clone()),
+                }
+                rest = &rest[name.len()..];
+                match rest.strip_prefix("::") {
+                    Some(after) => rest = after,
+                    None => break,
+                }
+                if let Some(braced) = rest.strip_prefix('{') {
+                    let names = braced.split('}').next().unwrap().split(',');
+                    found.extend(names.map(|name| {
+                        let first = name.trim().chars().take_while(|c| is_name(*c)).collect();
+                        path.iter().cloned().chain([first]).collect()
+                    }));
+                    break;
+                }
+            }
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The files that each file uses. A file that uses a name of the module around it is a part of that module: such uses
+/// are left out.
+fn file_uses() -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
+    let sources: BTreeMap<_, _> = sources()
+        .into_iter()
+        .map(|(path, source)| (module_path(&path), source))
+        .filter(|(path, _)| !["lib", "main", "tests"].contains(&path.last().unwrap().as_str()))
+        .collect();
+    let file_of = |mut path: Vec<String>| {
+        while !path.is_empty() && !sources.contains_key(&path) {
+            path.pop();
+        }
+        path
+    };
+    let uses = |own: &Vec<String>, source: &String| -> BTreeSet<Vec<String>> {
+        let files = named_paths(own, source).into_iter().map(file_of);
+        files.filter(|used| !used.is_empty() && !own.starts_with(used)).collect()
+    };
+    sources.iter().map(|(own, source)| (own.clone(), uses(own, source))).collect()
+}
+
+#[test]
+fn no_files_use_each_other_in_a_circle() {
+    let uses = file_uses();
+    assert!(uses[&vec!["layer".to_owned(), "judge".to_owned()]].len() > 10, "the uses of a file are found");
+    for start in uses.keys() {
+        let mut reached = BTreeMap::new();
+        let mut next: Vec<_> = uses[start].iter().map(|used| (used, start)).collect();
+        while let Some((file, from)) = next.pop() {
+            if reached.contains_key(file) {
+                continue;
+            }
+            reached.insert(file, from);
+            next.extend(uses[file].iter().map(|used| (used, file)));
+        }
+        if let Some(from) = reached.get(start) {
+            panic!("{} uses files that lead to {}, which uses it", start.join("/"), from.join("/"));
+        }
+    }
+}
+
+/// Files in which people read code or comments.
+fn texts() -> Vec<(PathBuf, String)> {
+    let folders =
+        [("src", ".rs"), ("tests", ".rs"), ("examples", ".rs"), ("benches", ".rs"), ("lua", ".lua"), ("sql", ".sql")];
+    let paths = folders.iter().flat_map(|(folder, ending)| files(Path::new(folder), ending));
+    paths.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
+}
+
+#[test]
+fn no_line_is_longer_than_120_columns() {
+    for (path, text) in texts() {
+        for (nth, line) in text.lines().enumerate() {
+            // A row of a table cannot be broken.
+            let is_row = ["//! |", "/// |"].iter().any(|row| line.trim_start().starts_with(row));
+            assert!(is_row || line.chars().count() <= 120, "{}:{}", path.display(), nth + 1);
+        }
+    }
+}
+
 #[test]
 fn the_map_of_the_files_is_complete() {
     let map = fs::read_to_string("ARCHITECTURE.md").unwrap();
@@ -88,8 +196,9 @@ fn every_file_opens_with_what_it_is_for() {
     }
     for path in files(Path::new("lua"), ".lua") {
         let script = fs::read_to_string(&path).unwrap();
-        // What two scripts begin with takes nothing and returns nothing.
-        if path.ends_with("versions.lua") {
+        assert!(script.starts_with("-- "), "{}", path.display());
+        // A part of a script takes nothing and returns nothing.
+        if path.ends_with("versions.lua") || path.starts_with("lua/limit/") {
             continue;
         }
         for part in ["-- KEYS[1]", "-- ARGV[1]", "-- Returns", "-- Atomic"] {

@@ -4,12 +4,12 @@
 -- $2   how many to forget at most
 --
 -- Returns one row: whether it was this statement's turn, how many it looked at, and how many it forgot. Fewer looks
--- than $1 are the end of the table, after which the next statement begins anew. Atomic: one statement. It locks the row
--- of `purge_place`, which says where the last purge ended: a server that finds it locked does nothing. Rows that an
--- asker has locked are skipped, and an asker that waits for a row which goes away inserts a new one: no statement waits
--- while it holds a row, so there is no deadlock. The table is read in the order of its key, because an index on the
--- time would have to be written at each grant. A bucket whose rate is zero stands at time 0 and never becomes new: it
--- is left.
+-- than $1 are the end of the table, after which the next statement begins anew.
+-- Atomic: one statement. It locks the row of `purge_place`, which says where the last purge ended: a server that finds
+-- it locked does nothing. Rows that an asker has locked are skipped, and an asker that waits for a row which goes away
+-- inserts a new one: no statement waits while it holds a row, so there is no deadlock. The table is read in the order
+-- of its key, because an index on the time would have to be written at each grant. A bucket whose rate is zero stands
+-- at time 0 and never becomes new: it is left.
 with place as (
   select up_to from headcount.purge_place for update skip locked),
 seen as materialized (

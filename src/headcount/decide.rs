@@ -1,6 +1,7 @@
 //! The decision about a request: the order in which it consults the ring, passes, limits and the room, and what it
 //! records.
 
+use super::user::User;
 use super::{Admission, Admitted, BESIDE, Decision, HOLDING, HeldSeat, SHUT, Shared, State};
 use crate::bloom::Probe;
 use crate::config::{Enforcement, MissingToken, RetryAfter};
@@ -21,19 +22,8 @@ pub(crate) struct AdmitOptions<'r> {
     pub(crate) record: Record,
     /// The pass that came with the request.
     pub(crate) pass: Option<&'r [u8]>,
-    /// A limit that a newcomer must pass before a seat is taken.
-    pub(crate) newcomer_limit: Option<&'r dyn NewcomerLimit>,
     /// Whether an admission is counted. If not, the caller counts the outcome.
     pub(crate) counts: bool,
-}
-
-/// A limit of newcomers. A refusal returns the time to wait.
-pub(crate) trait NewcomerLimit {
-    /// Checks the limit before the write lock is taken, so that a crowd that would be refused does not queue for the
-    /// lock.
-    fn precheck(&self) -> Result<(), Duration>;
-    /// Charges the limit when there is a seat. Runs under the write lock, so it must not wait.
-    fn charge(&self) -> Result<(), Duration>;
 }
 
 /// When an admitted newcomer is recorded.
@@ -49,8 +39,7 @@ pub(crate) enum Record {
 
 impl AdmitOptions<'_> {
     /// The options of [`Headcount::admit`](super::Headcount::admit).
-    pub(crate) const ADMIT: Self =
-        Self { renews: true, record: Record::Now, pass: None, newcomer_limit: None, counts: true };
+    pub(crate) const ADMIT: Self = Self { renews: true, record: Record::Now, pass: None, counts: true };
 }
 
 impl Shared {
@@ -99,69 +88,95 @@ impl Shared {
 
     /// Decides with the given options; [`admit`](Self::admit) has fixed ones. Returns the newcomer's seat, if one is
     /// held.
-    pub(super) fn decide(self: &Arc<Self>, token: &[u8], options: AdmitOptions<'_>) -> (Admission, Option<HeldSeat>) {
-        if self.settings.enforcement == Enforcement::Off {
-            return (self.granted(Admitted::Exempt, options), None);
-        }
-        if token.iter().all(u8::is_ascii_whitespace) {
-            return (self.missing(options), None);
-        }
-        let fingerprint = self.settings.key.fingerprint(token);
-        let (admission, seat) = self.decide_about(fingerprint, token, options);
-        self.note_decision(fingerprint, admission, options);
-        (admission, seat)
-    }
-
-    fn decide_about(
+    pub(super) fn decide(
         self: &Arc<Self>,
-        fingerprint: Fingerprint,
-        token: &[u8],
+        user: &User<'_>,
         options: AdmitOptions<'_>,
     ) -> (Admission, Option<HeldSeat>) {
-        if self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.sees(fingerprint, token, options) {
-            return (self.granted(Admitted::Seen, options), None);
+        match self.recognize(user, options) {
+            Some(admission) => (admission, None),
+            None => self.seat_newcomer(user, options),
         }
-        if options.pass.is_some_and(|pass| self.accepts(pass, token)) {
+    }
+
+    /// Decides about a user who needs no seat, such as an active one. Returns `None` for a newcomer.
+    pub(super) fn recognize(&self, user: &User<'_>, options: AdmitOptions<'_>) -> Option<Admission> {
+        if self.settings.enforcement == Enforcement::Off {
+            return Some(self.granted(Admitted::Exempt, options));
+        }
+        if user.is_blank() {
+            return Some(self.missing(options));
+        }
+        let fingerprint = user.fingerprint();
+        let is_seen = self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.sees(user, options.renews);
+        if !is_seen {
+            options.pass.filter(|pass| self.accepts(pass, user))?;
             if options.renews {
                 self.write().ring.record(fingerprint);
             }
-            return (self.granted(Admitted::Seen, options), None);
         }
-        if options.record == Record::Never {
-            return (self.look(fingerprint, options), None);
-        }
-        let admission = self.newcomer(fingerprint, options);
-        let came_in = matches!(admission, Admission::Admitted(Admitted::Newcomer | Admitted::Warming));
-        let holds = came_in && options.record == Record::OnSuccess;
+        let admission = self.granted(Admitted::Seen, options);
+        self.note_decision(fingerprint, admission, options);
+        Some(admission)
+    }
+
+    /// Decides about a newcomer. Returns the seat, if one is held.
+    pub(super) fn seat_newcomer(
+        self: &Arc<Self>,
+        user: &User<'_>,
+        options: AdmitOptions<'_>,
+    ) -> (Admission, Option<HeldSeat>) {
+        let fingerprint = user.fingerprint();
+        let admission = match options.record {
+            Record::Never => self.look(fingerprint, options),
+            Record::Now | Record::OnSuccess => self.newcomer(fingerprint, options),
+        };
+        self.note_decision(fingerprint, admission, options);
+        let is_new = matches!(admission, Admission::Admitted(Admitted::Newcomer | Admitted::Warming));
+        let holds = is_new && options.record == Record::OnSuccess;
         (admission, holds.then(|| HeldSeat::new(Arc::clone(self), fingerprint)))
     }
 
-    fn sees(&self, fingerprint: Fingerprint, token: &[u8], options: AdmitOptions<'_>) -> bool {
-        if options.renews {
+    /// Counts a newcomer whom a limit refuses.
+    #[cfg(feature = "tower")]
+    pub(super) fn limit_newcomer(&self, user: &User<'_>, options: AdmitOptions<'_>) {
+        self.count(Decision::Limited);
+        self.note_decision(user.fingerprint(), Admission::Rejected { retry_after: Duration::ZERO }, options);
+    }
+
+    /// Returns whether a newcomer may take a seat now. A newcomer with a held seat takes no other.
+    #[cfg(feature = "tower")]
+    pub(super) fn may_take_seat(&self, user: &User<'_>) -> bool {
+        self.gate.load(Relaxed) & SHUT == 0 && !self.holds_seat_of(user.fingerprint())
+    }
+
+    fn sees(&self, user: &User<'_>, renews: bool) -> bool {
+        let (fingerprint, token) = (user.fingerprint(), user.token());
+        if renews {
             self.refresh(fingerprint) || self.move_in(fingerprint, token)
         } else {
             self.state.read().ring.membership(fingerprint) != Membership::Unseen || self.is_beside(fingerprint, token)
         }
     }
 
-    fn accepts(&self, pass: &[u8], token: &[u8]) -> bool {
-        let found = self.check_pass(pass, token);
+    fn accepts(&self, pass: &[u8], user: &User<'_>) -> bool {
+        let found = self.check_pass(pass, user);
         if let Some(found) = found {
             self.passes.count(found as usize);
         }
         found == Some(PassCheck::Valid)
     }
 
-    pub(super) fn check_pass(&self, pass: &[u8], token: &[u8]) -> Option<PassCheck> {
+    pub(super) fn check_pass(&self, pass: &[u8], user: &User<'_>) -> Option<PassCheck> {
         let (passes, _) = self.settings.passes.as_ref()?;
         let now = self.state.read().ring.current();
-        Some(passes.check(pass, token, now))
+        Some(passes.check(pass, user.fingerprint(), user.token(), now))
     }
 
-    pub(super) fn pass(&self, token: &[u8]) -> Option<Pass> {
+    pub(super) fn pass(&self, fingerprint: Fingerprint) -> Option<Pass> {
         let (passes, _) = self.settings.passes.as_ref()?;
         let now = self.state.read().ring.current();
-        Some(passes.issue(self.settings.key.fingerprint(token), now))
+        Some(passes.issue(fingerprint, now))
     }
 
     pub(super) fn touch(&self, token: &[u8]) -> bool {
@@ -239,13 +254,6 @@ impl Shared {
         if self.is_shut_for(fingerprint) {
             return self.rejected(fingerprint.0, options);
         }
-        // The newcomer limit was already checked when the seat was held.
-        if let Some(limit) = options.newcomer_limit
-            && !self.holds_seat_of(fingerprint)
-            && let Err(retry_after) = limit.precheck()
-        {
-            return self.limited(retry_after);
-        }
         let mut state = self.write();
         if state.ring.membership(fingerprint) != Membership::Unseen {
             state.ring.record(fingerprint);
@@ -262,11 +270,6 @@ impl Shared {
                 return self.rejected(fingerprint.0, options);
             }
         };
-        if let (false, Some(limit)) = (has_seat, options.newcomer_limit)
-            && let Err(retry_after) = limit.charge()
-        {
-            return self.limited(retry_after);
-        }
         if options.record == Record::OnSuccess {
             state.room.hold_seat(fingerprint);
         } else {
@@ -307,11 +310,6 @@ impl Shared {
         let has_seat = state.room.holds_seat_of(fingerprint);
         let seat = if has_seat { Seat::Free } else { state.seat() };
         drop(state);
-        if let (false, Seat::Free | Seat::Warming, Some(limit)) = (has_seat, seat, options.newcomer_limit)
-            && let Err(retry_after) = limit.precheck().and_then(|()| limit.charge())
-        {
-            return self.limited(retry_after);
-        }
         match seat {
             Seat::Free => self.granted(Admitted::Newcomer, options),
             Seat::Warming => self.granted(Admitted::Warming, options),
@@ -344,11 +342,6 @@ impl Shared {
         } else {
             self.rejected(0, options)
         }
-    }
-
-    fn limited(&self, retry_after: Duration) -> Admission {
-        self.count(Decision::Limited);
-        Admission::Rejected { retry_after }
     }
 
     pub(super) fn count(&self, decision: Decision) {

@@ -65,7 +65,7 @@ fn who_was_seen_in_an_earlier_minute_is_seen_on_any_terms_in_a_full_house() {
     assert_eq!(decision(&headcount, "player"), Decision::Newcomer);
     pass(1, &mut worker, &clock);
     let watched = AdmitOptions { renews: false, record: Record::Never, ..AdmitOptions::ADMIT };
-    assert_eq!(headcount.shared.decide(b"player", watched).0.decision(), Decision::Seen);
+    assert_eq!(headcount.shared.decide(&headcount.user(b"player"), watched).0.decision(), Decision::Seen);
     let (admission, seat) = headcount.hold("player");
     assert_eq!((admission.decision(), seat.is_none()), (Decision::Seen, true));
     assert_eq!(headcount.hold("newcomer").0.decision(), Decision::Rejected);

@@ -2,9 +2,8 @@
 
 use crate::headcount::Headcount;
 use crate::token_source::{InvalidToken, TokenSource};
-use http::{Extensions, HeaderMap};
+use http::HeaderMap;
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
 
 /// What a request shows of its user.
 #[derive(Debug, Default)]
@@ -104,14 +103,4 @@ impl Headcount {
             (Err(why), Unverified::Reject) => Err(InvalidToken::Unverifiable(why)),
         }
     }
-}
-
-/// The address of the client's connection: a `SocketAddr` in the request's extensions, or axum's
-/// `ConnectInfo<SocketAddr>`.
-pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
-    #[cfg(feature = "axum")]
-    if let Some(axum::extract::ConnectInfo(peer)) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
-        return Some(peer.ip());
-    }
-    extensions.get().map(SocketAddr::ip)
 }

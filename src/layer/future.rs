@@ -1,8 +1,8 @@
 //! The guarded service's future. A newcomer is recorded once the service has answered below 400.
 
 use super::body::AdmissionBody;
-use super::judge::Entry;
 use super::pass::Handout;
+use super::verdict::Entry;
 use crate::fingerprint::Fingerprint;
 use crate::headcount::{Headcount, HeldSeat};
 use bytes::Bytes;

@@ -1,8 +1,9 @@
 //! Limiters as they are applied to requests: by which key, on which paths, and what a client is told of them.
 
 use super::caller::Caller;
-use super::judge::RequestInfo;
+use super::limited::Limited;
 use super::quota::Quotas;
+use super::request::RequestInfo;
 use crate::config::{A_PATH, ConfigError, Enforcement, LimitKey, OnMissingKey, PathPatterns, lenient, without_query};
 use crate::headcount::Headcount;
 use crate::limit::{Answer, Ask, CombinedAnswer, Granted, Limiter, SilentStore};
@@ -296,29 +297,6 @@ fn network(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// A request that a limiter has refused.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Limited {
-    /// The limiter's name.
-    pub(crate) by: String,
-    /// `None` is never.
-    pub(crate) retry: Option<Duration>,
-    pub(crate) quotas: Quotas,
-}
-
-impl Limited {
-    /// Where too many tokens wait to be verified.
-    #[cfg(feature = "jwt")]
-    pub(super) fn for_want_of_turns() -> Self {
-        Self { by: "verification".into(), retry: Some(Duration::from_secs(1)), quotas: Quotas::default() }
-    }
-
-    /// Nobody is asked to come back sooner.
-    pub(super) fn not_before(self, pause: Duration) -> Self {
-        Self { retry: self.retry.map(|retry| retry.max(pause)), ..self }
-    }
-}
-
 /// Limits in their order.
 #[derive(Clone, Default)]
 pub(crate) struct Limits(Vec<Limit>);
@@ -405,8 +383,7 @@ impl Limits {
         Err(Limited { by: limiter.name().to_owned(), retry: None, quotas: Quotas::default() })
     }
 
-    /// Gives back what those in this process were asked for.
-    #[cfg(feature = "jwt")]
+    /// Gives one permit back to each limiter in this process.
     pub(super) fn give_back_here(&self, applicable: &ApplicableLimits) {
         applicable.keys.iter().for_each(|(place, key)| self.0[*place].limiter.refund_here(key, 1));
     }

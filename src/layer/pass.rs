@@ -1,8 +1,8 @@
 //! Signed passes in headers and cookies.
 
-use super::judge::RequestInfo;
+use super::request::RequestInfo;
 use crate::config::{self, PassCarrier};
-use crate::headcount::Headcount;
+use crate::headcount::{Headcount, User};
 use crate::pass::Pass;
 use crate::token_source::cookies;
 use http::header::{CACHE_CONTROL, COOKIE, SET_COOKIE};
@@ -24,9 +24,9 @@ pub(crate) struct Handout {
 
 impl Headcount {
     /// What is handed out to a user who is in, if passes are.
-    pub(super) fn handout(&self, user: &str, info: &RequestInfo<'_>) -> Option<Handout> {
+    pub(super) fn handout(&self, user: &User<'_>, info: &RequestInfo<'_>) -> Option<Handout> {
         let (_, config::Pass { secure, .. }) = self.shared.settings.passes.as_ref()?;
-        Some(Handout { pass: self.pass(user)?, is_secure: secure.unwrap_or_else(|| self.is_https(info)) })
+        Some(Handout { pass: self.pass_of(user)?, is_secure: secure.unwrap_or_else(|| self.is_https(info)) })
     }
 
     /// Whether a request came over TLS: the last part of its way may not have.
@@ -43,7 +43,7 @@ impl Headcount {
 
     /// The pass that a request shows, if passes are handed out at all. Another page of the site may have set a cookie
     /// of the same name: of several, the user's own counts.
-    pub(super) fn shown_pass<'r>(&self, info: &RequestInfo<'r>, user: Option<&str>) -> Option<&'r [u8]> {
+    pub(super) fn shown_pass<'r>(&self, info: &RequestInfo<'r>, user: Option<&User<'_>>) -> Option<&'r [u8]> {
         let (_, config::Pass { carry, .. }) = self.shared.settings.passes.as_ref()?;
         let headers = info.headers;
         match carry {

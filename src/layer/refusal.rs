@@ -1,8 +1,8 @@
 //! What a refused request is answered.
 
-use super::judge::RequestInfo;
-use super::limit::Limited;
+use super::limited::Limited;
 use super::quota::{Quotas, whole_seconds};
+use super::request::RequestInfo;
 use crate::headcount::Decision;
 use crate::room::Mode;
 use crate::token_source::InvalidToken;

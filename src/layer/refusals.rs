@@ -6,8 +6,9 @@
 //! has answered it under that key: then another answer tells nothing. So whoever is in, or waits, behind the same
 //! address carries on, however much somebody there guesses.
 
-use super::judge::RequestInfo;
-use super::limit::{ApplicableLimits, Limit, Limited, Limits};
+use super::limit::{ApplicableLimits, Limit, Limits};
+use super::limited::Limited;
+use super::request::RequestInfo;
 use crate::headcount::Headcount;
 use crate::limit::Ask;
 use crate::recent::Recent;

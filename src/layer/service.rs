@@ -4,7 +4,8 @@ use super::Rules;
 use super::body::AdmissionBody;
 use super::caller::Caller;
 use super::future::AdmissionFuture;
-use super::judge::{RequestInfo, Verdict};
+use super::request::RequestInfo;
+use super::verdict::{Entry, Verdict};
 use super::verify::Unknown;
 use crate::headcount::Record;
 use bytes::Bytes;
@@ -128,7 +129,7 @@ impl Rules {
         }
     }
 
-    fn with_presence<B>(&self, mut request: Request<B>, entry: &super::judge::Entry) -> Request<B> {
+    fn with_presence<B>(&self, mut request: Request<B>, entry: &Entry) -> Request<B> {
         let headcount = &self.headcount;
         let present = |fingerprint| headcount.present_as(fingerprint);
         let presence = entry.fingerprint.map_or_else(|| headcount.nobody_present(), present);

@@ -1,9 +1,9 @@
 //! Who asks, where a signature says so: verified in its turn, and not at all for an address that has forged enough.
 
 use super::caller::Caller;
-use super::judge::RequestInfo;
-use super::limit::Limited;
+use super::limited::Limited;
 use super::refusals::Refusals;
+use super::request::RequestInfo;
 use crate::headcount::Headcount;
 #[cfg(feature = "jwt")]
 use crate::jwt::Late;
@@ -34,8 +34,9 @@ impl Headcount {
         #[cfg(feature = "jwt")]
         if let (Some((verifier, _)), Ok(Some(token))) = (&self.shared.settings.jwt, self.shown_token(info.headers)) {
             let charge = refusals.attempt(self, info, token).map(super::refusals::Attempt::charge).transpose();
-            let charge =
-                charge.map_err(|limited| Unknown::Limited(limited.not_before(self.pause_of(token))))?.flatten();
+            let charge = charge
+                .map_err(|limited| Unknown::Limited(limited.not_before(self.pause_of(&self.user(token.as_bytes())))))?
+                .flatten();
             let refused = move || charge.into_iter().for_each(super::refusals::Charge::keep);
             let (now, tick) = (self.shared.clock.wall(), self.shared.clock.monotonic());
             let user = match verifier.in_turn(token, now, tick, refused).await {

@@ -2,6 +2,7 @@
 //! be.
 
 use super::classify;
+use super::in_time::in_time;
 #[cfg(feature = "tls")]
 use super::tls::{self, Tls};
 use crate::config::{self, ConfigError};
@@ -200,11 +201,6 @@ async fn connect_tcp(host: &str, port: u16, deadline: Instant) -> Result<TcpStre
 
 fn unreached(error: io::Error) -> StoreError {
     StoreError::unavailable(error)
-}
-
-/// Whatever `work` brings, if it is done in time.
-pub(super) async fn in_time<T>(deadline: Instant, what: &str, work: impl Future<Output = T>) -> Result<T, StoreError> {
-    timeout_at(deadline, work).await.map_err(|_| StoreError::timeout(what))
 }
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}

@@ -3,7 +3,7 @@
 //! The server's certificate is always verified; there is no way to switch that off, and none back to a plain
 //! connection.
 
-use super::dial::in_time;
+use super::in_time::in_time;
 use crate::config::{self, ConfigError};
 use crate::store_error::StoreError;
 use std::io;

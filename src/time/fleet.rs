@@ -302,8 +302,8 @@ mod tests {
                 let (sent, received) = (monotonic + pause, monotonic + pause + travel);
                 monotonic = received;
                 let before = clock.offset;
-                let (sent, received) = (Duration::from_micros(sent), Duration::from_micros(received));
-                let observed = clock.observe(sent, Timestamp(told), received);
+                let [sent_at, received_at] = [sent, received].map(Duration::from_micros);
+                let observed = clock.observe(sent_at, Timestamp(told), received_at);
                 let moved = clock.offset.abs_diff(before);
                 let offset = i128::from(told) - i128::from(sent);
                 match observed {

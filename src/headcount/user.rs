@@ -1,0 +1,31 @@
+//! A user of whom a decision is made.
+
+use crate::fingerprint::{Fingerprint, FingerprintKey};
+
+/// A token or a verified user's name, with its fingerprint, so that a request hashes it once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct User<'t> {
+    token: &'t [u8],
+    fingerprint: Fingerprint,
+}
+
+impl<'t> User<'t> {
+    pub(super) fn new(token: &'t [u8], key: &FingerprintKey) -> Self {
+        Self { token, fingerprint: key.fingerprint(token) }
+    }
+
+    /// Returns the token or name.
+    pub(crate) fn token(&self) -> &'t [u8] {
+        self.token
+    }
+
+    /// Returns the fingerprint under this server's key.
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// Returns whether there is nothing but white space, which names nobody.
+    pub(super) fn is_blank(&self) -> bool {
+        self.token.iter().all(u8::is_ascii_whitespace)
+    }
+}

@@ -1,0 +1,286 @@
+//! The middleware that limits, for requests that are in.
+
+use super::body::AdmissionBody;
+use super::caller::{Caller, Subject};
+use super::limit::{ApplicableLimits, Limit, Limits};
+use super::limited::Limited;
+use super::quota::Quotas;
+use super::refusal::{Refusal, RefusalStyle};
+use super::request::RequestInfo;
+use crate::config::Enforcement;
+use crate::headcount::Headcount;
+use crate::token_source::TokenSource;
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// Puts limiters in front of a service: who is within the limits reaches it, who is not gets 429. Preflights pass.
+///
+/// It finds tokens, users and clients as the controller's configuration says, passes what the controller exempts, and
+/// decides nothing about seats: put it *inside* the [`AdmissionLayer`](super::AdmissionLayer), so that only who is
+/// admitted is charged, and a newcomer who is refused takes no seat. Who an admission layer outside has found out is
+/// not found out again.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use axum::{Router, body::Body, http::Request, routing::get};
+/// use headcount::{Headcount, config::LimitKey, layer::Limit};
+/// use headcount::limit::{Limiter, Memory, sliding_log};
+/// use std::time::Duration;
+/// # use tower::ServiceExt;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+/// let api = Limiter::new("api", Memory::new(sliding_log(2, Duration::from_secs(60)))?);
+/// let app = Router::new()
+///     .route("/", get(|| async { "you are in" }))
+///     .layer(headcount.limit_layer([Limit::new(api, LimitKey::Token).period(Duration::from_secs(60))]))
+///     .layer(headcount.layer());
+/// for (status, quota) in [(200, "\"api\";r=1;t="), (200, "\"api\";r=0;t="), (429, "\"api\";r=0;t=")] {
+///     let request = Request::get("/").header("authorization", "Bearer alice").body(Body::empty())?;
+///     let response = app.clone().oneshot(request).await?;
+///     assert_eq!(response.status(), status);
+///     assert!(response.headers()["ratelimit"].to_str()?.starts_with(quota), "what remains, and when all is back");
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// # Cost
+/// A request that no limit concerns costs a look at its path and headers. For others a future is boxed, the limiters
+/// are asked, and headers written: a few microseconds with limiters in memory, elsewhere a round trip more.
+#[derive(Clone)]
+pub struct LimitLayer {
+    headcount: Headcount,
+    limits: Arc<Limits>,
+    style: RefusalStyle,
+}
+
+impl Headcount {
+    /// A layer of limits, asked in order; those in one store, and of one key if it is not memory, as one step.
+    pub fn limit_layer(&self, limits: impl IntoIterator<Item = Limit>) -> LimitLayer {
+        let mut list = Limits::default();
+        limits.into_iter().for_each(|limit| list.add(limit, self));
+        LimitLayer { headcount: self.clone(), limits: Arc::new(list), style: RefusalStyle::default() }
+    }
+}
+
+impl LimitLayer {
+    /// A layer of limits by itself, for a service without admission control. It finds tokens in `Authorization: Bearer
+    /// …`, takes the connection's other end for the client, and exempts preflights alone; a limiter in a store shared
+    /// by several processes counts tokens, users and headers by each process, since their hashes have a key of its own.
+    /// For anything else configure a controller, which [`limit_layer`](Headcount::limit_layer) takes it from; with
+    /// [`Enforcement::Off`](crate::Enforcement) it decides nothing about seats.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use axum::{Router, body::Body, http::Request, routing::get};
+    /// use headcount::{config::LimitKey, layer::{Limit, LimitLayer}};
+    /// use headcount::limit::{Limiter, Memory, sliding_log};
+    /// use std::time::Duration;
+    /// # use tower::ServiceExt;
+    /// let api = Limiter::new("api", Memory::new(sliding_log(1, Duration::from_secs(60)))?);
+    /// let app = Router::new()
+    ///     .route("/", get(|| async { "hello" }))
+    ///     .layer(LimitLayer::new([Limit::new(api, LimitKey::Token)]));
+    /// for (user, status) in [("alice", 200), ("alice", 429), ("bob", 200)] {
+    ///     let request = Request::get("/").header("authorization", format!("Bearer {user}")).body(Body::empty())?;
+    ///     assert_eq!(app.clone().oneshot(request).await?.status(), status);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
+        // Nobody is admitted by it, so that its filters are as small as they can be.
+        let builder = Headcount::builder().max_active_users(1).enforcement(Enforcement::Off);
+        let builder = builder.slots(1).capacity(1).exempt_paths([] as [&str; 0]);
+        let (headcount, _) = builder.build().expect("the values are within their bounds");
+        headcount.limit_layer(limits)
+    }
+
+    /// Refuses with 503 and not with 429: for clients and load balancers that know what that means.
+    #[must_use]
+    pub fn refuse_with_503(mut self) -> Self {
+        self.style.is_unavailable = true;
+        self
+    }
+
+    /// Another body for refusals, by its content type; see
+    /// [`AdmissionLayer::refusal_body`](super::AdmissionLayer::refusal_body).
+    #[must_use]
+    pub fn refusal_body<F>(mut self, body: F) -> Self
+    where
+        F: Fn(&Refusal) -> (HeaderValue, Bytes) + Send + Sync + 'static,
+    {
+        self.style.body = Some(Arc::new(body));
+        self
+    }
+}
+
+impl<S> Layer<S> for LimitLayer {
+    type Service = LimitService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        LimitService { inner, layer: self.clone() }
+    }
+}
+
+/// A service with limiters in front of it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use axum::{body::{Body, Bytes}, http::{Request, Response}};
+/// # use headcount::{Headcount, config::LimitKey, layer::Limit, limit::{Limiter, Memory, sliding_log}};
+/// # use http_body_util::Full;
+/// # use std::{convert::Infallible, time::Duration};
+/// use tower::{Layer, ServiceExt, service_fn};
+/// # let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+/// # let limiter = Limiter::new("api", Memory::new(sliding_log(1, Duration::from_secs(60)))?);
+/// let inner = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("you are in"))) });
+/// let service = headcount.limit_layer([Limit::new(limiter.clone(), LimitKey::Constant)]).layer(inner);
+/// for status in [200, 429] {
+///     let response = service.clone().oneshot(Request::new(Body::empty())).await?;
+///     assert_eq!(response.status(), status, "clones share the limiters");
+/// }
+/// assert_eq!((limiter.status().allowed, limiter.status().limited), (1, 1));
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct LimitService<S> {
+    inner: S,
+    layer: LimitLayer,
+}
+
+impl<S, B, R> Service<Request<B>> for LimitService<S>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone,
+    R: Body,
+    R::Data: From<Bytes>,
+{
+    type Response = Response<AdmissionBody<R>>;
+    type Error = S::Error;
+    type Future = LimitFuture<S, B>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let LimitLayer { headcount, limits, .. } = &self.layer;
+        let info = RequestInfo::of(request.method(), request.uri(), request.headers(), request.extensions());
+        let applicable = if headcount.exempts(&info) {
+            ApplicableLimits::default()
+        } else {
+            let needs_caller = limits.need_caller(info.path);
+            let caller = if needs_caller { caller(headcount, &request) } else { Caller::default() };
+            limits.applicable(headcount, &info, Some(&caller))
+        };
+        if applicable.is_empty() {
+            return LimitFuture {
+                state: State::Answering { answer: self.inner.call(request), quotas: Quotas::default() },
+            };
+        }
+        let refusal = Refusal::limited(headcount.mode(), &info);
+        let limits = Arc::clone(limits);
+        let asking: Asking = Box::pin(async move { limits.ask(&applicable).await });
+        // The one that is ready goes along; the next request finds a clone, which is polled anew.
+        let clone = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, clone);
+        LimitFuture {
+            state: State::Asking { asking, waiting: Some((inner, request, refusal)), style: self.layer.style.clone() },
+        }
+    }
+}
+
+/// Whom an admission layer outside has found out, or whom the request's token names. What is wrong with a token is
+/// admission's business.
+fn caller<'r, B>(headcount: &Headcount, request: &'r Request<B>) -> Caller<'r> {
+    match request.extensions().get::<Subject>() {
+        Some(Subject(subject)) => {
+            let settings = &headcount.shared.settings;
+            let token =
+                TokenSource::find(&settings.sources, settings.on_conflict, request.headers()).unwrap_or_default();
+            Caller { token, subject: Some(subject.as_str().into()) }
+        }
+        None => headcount.caller_here(request.headers()).unwrap_or_default(),
+    }
+}
+
+type Asking = Pin<Box<dyn Future<Output = Result<Quotas, Limited>> + Send>>;
+
+pin_project! {
+    /// The limiters' answer and then the inner service's, or a refusal.
+    ///
+    /// Nothing is charged before it is polled; what was charged is given back if it is dropped while it waits.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use axum::{body::{Body, Bytes}, http::{Request, Response}};
+    /// # use headcount::{Headcount, config::LimitKey, layer::Limit, limit::{Limiter, Memory, sliding_log}};
+    /// # use http_body_util::Full;
+    /// # use std::{convert::Infallible, time::Duration};
+    /// # use tower::{Layer, Service, service_fn};
+    /// # let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+    /// # let limiter = Limiter::new("api", Memory::new(sliding_log(1, Duration::from_secs(60)))?);
+    /// # let inner = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("you are in"))) });
+    /// let mut service = headcount.limit_layer([Limit::new(limiter.clone(), LimitKey::Constant)]).layer(inner);
+    /// let future = service.call(Request::new(Body::empty()));
+    /// assert_eq!(limiter.status().allowed, 0);
+    /// assert_eq!(future.await?.status(), 200);
+    /// assert_eq!(limiter.status().allowed, 1);
+    /// # Ok(()) }
+    /// ```
+    #[must_use = "futures do nothing unless polled"]
+    pub struct LimitFuture<S, B> where S: Service<Request<B>> {
+        #[pin]
+        state: State<S, B, S::Future>,
+    }
+}
+
+pin_project! {
+    #[project = StateProjection]
+    enum State<S, B, F> {
+        Asking { asking: Asking, waiting: Option<(S, Request<B>, Refusal)>, style: RefusalStyle },
+        Answering { #[pin] answer: F, quotas: Quotas },
+    }
+}
+
+impl<S, B, R> Future for LimitFuture<S, B>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: Body,
+    R::Data: From<Bytes>,
+{
+    type Output = Result<Response<AdmissionBody<R>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            match state.as_mut().project() {
+                StateProjection::Asking { asking, waiting, style } => {
+                    let answer = ready!(asking.as_mut().poll(context));
+                    let (mut inner, request, refusal) = waiting.take().expect("a future is not polled after its end");
+                    match answer {
+                        Ok(quotas) => state.set(State::Answering { answer: inner.call(request), quotas }),
+                        Err(limited) => {
+                            let response = style.answer(refusal.by(limited));
+                            return Poll::Ready(Ok(response.map(AdmissionBody::refusal)));
+                        }
+                    }
+                }
+                StateProjection::Answering { answer, quotas } => {
+                    return Poll::Ready(ready!(answer.poll(context)).map(|mut response| {
+                        quotas.tell(response.headers_mut());
+                        response.map(|body| AdmissionBody::inner(body, || None))
+                    }));
+                }
+            }
+        }
+    }
+}

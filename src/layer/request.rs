@@ -1,0 +1,45 @@
+//! The facts of a request that decisions and limits use.
+
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
+use http::uri::Scheme;
+use http::{Extensions, HeaderMap, Method, Uri};
+use std::net::{IpAddr, SocketAddr};
+
+/// The request that a decision is about: one that arrives here, or one that a proxy describes.
+pub(crate) struct RequestInfo<'r> {
+    pub(crate) method: &'r Method,
+    /// With or without a query; `None` if it is not known.
+    pub(crate) path: Option<&'r str>,
+    pub(crate) headers: &'r HeaderMap,
+    /// The address of the other end of the connection, if it is known.
+    pub(crate) peer: Option<IpAddr>,
+    /// Whether the request itself shows that it came over TLS.
+    pub(crate) is_https: bool,
+    /// The extensions of the request, which hold what outer layers have found out.
+    pub(crate) extensions: Option<&'r Extensions>,
+}
+
+impl<'r> RequestInfo<'r> {
+    /// Describes a request that arrives here.
+    pub(super) fn of(method: &'r Method, uri: &'r Uri, headers: &'r HeaderMap, extensions: &'r Extensions) -> Self {
+        let is_https = uri.scheme() == Some(&Scheme::HTTPS);
+        Self { method, path: Some(uri.path()), headers, peer: peer(extensions), is_https, extensions: Some(extensions) }
+    }
+
+    /// Returns whether the request is a CORS preflight, which carries no token (Fetch §3.2.2).
+    pub(super) fn is_preflight(&self) -> bool {
+        self.method == Method::OPTIONS
+            && self.headers.contains_key(ORIGIN)
+            && self.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+    }
+}
+
+/// Returns the address of the client's connection: a `SocketAddr` in the request's extensions, or axum's
+/// `ConnectInfo<SocketAddr>`.
+fn peer(extensions: &Extensions) -> Option<IpAddr> {
+    #[cfg(feature = "axum")]
+    if let Some(axum::extract::ConnectInfo(peer)) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
+        return Some(peer.ip());
+    }
+    extensions.get().map(SocketAddr::ip)
+}
