@@ -109,7 +109,7 @@ pub(crate) struct Shared {
     refreshes: Sender<Fingerprint>,
     refreshes_in_place: AtomicU64,
     /// The channel that reports arrivals to the worker; present only while nothing is enforced.
-    visits: Option<Arrivals>,
+    arrivals: Option<Arrivals>,
     /// What other values of X would have done, as of the worker's last report.
     what_if: Mutex<WhatIfs>,
     decisions: ShardedCounters<{ Decision::ALL.len() }>,
@@ -183,14 +183,14 @@ const BESIDE: u8 = 8;
 /// use headcount::{Headcount, OverrideMode, OverrideOrder};
 /// use std::time::Duration;
 /// let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
-/// let operator = headcount.set_override(OverrideOrder {
+/// let override_ = headcount.set_override(OverrideOrder {
 ///     mode: OverrideMode::Throttling,
 ///     max_active_users: None,
 ///     lasting: Duration::from_secs(600),
 ///     by: Some("erin".into()),
 ///     reason: Some("the database is slow".into()),
 /// })?;
-/// assert_eq!(operator.until, headcount.status().operator.until.unwrap());
+/// assert_eq!(override_.until, headcount.status().override_.until.unwrap());
 /// assert!(!headcount.admit("alice").is_admitted());
 /// assert!(headcount.clear_override()?);
 /// assert!(headcount.admit("alice").is_admitted());
@@ -520,18 +520,18 @@ impl Headcount {
             tracing::warn!("the override sets a questionable X: {doubt}");
         }
         let now = self.shared.now();
-        let operator = self.shared.change(|state| {
-            let version = self.shared.next_version(state.room.operator(), now);
+        let override_ = self.shared.change(|state| {
+            let version = self.shared.next_version(state.room.override_(), now);
             let OverrideOrder { mode, max_active_users, lasting, by, reason } = order;
             // The stored override has millisecond precision.
             let until = Timestamp::from_millis(now.plus(lasting).as_millis());
             let remembered_until = until;
-            let operator =
+            let override_ =
                 Override { version, mode, max_active_users, until, remembered_until, by, reason, withdrawn: false };
-            put_in_force(state, operator, now)
+            put_in_force(state, override_, now)
         })?;
         self.shared.urgent.notify_one();
-        Ok(operator)
+        Ok(override_)
     }
 
     /// Withdraws the override. Returns whether one was in force.
@@ -541,11 +541,11 @@ impl Headcount {
     pub fn clear_override(&self) -> Result<bool, OverrideError> {
         let now = self.shared.now();
         let cleared = self.shared.change(|state| {
-            let Some(operator) = state.room.operator().filter(|operator| !operator.withdrawn).cloned() else {
+            let Some(override_) = state.room.override_().filter(|override_| !override_.withdrawn).cloned() else {
                 return Ok(false);
             };
-            let version = self.shared.next_version(Some(&operator), now);
-            put_in_force(state, operator.withdraw(version), now).map(|_| true)
+            let version = self.shared.next_version(Some(&override_), now);
+            put_in_force(state, override_.withdraw(version), now).map(|_| true)
         })?;
         if cleared {
             self.shared.urgent.notify_one();
@@ -555,10 +555,14 @@ impl Headcount {
 }
 
 /// Puts an override in force on this server, unless one of a later version is.
-fn put_in_force(state: &mut State, operator: Override, now: Timestamp) -> Result<Override, OverrideError> {
-    let heeded = state.room.apply_if_newer(operator.clone(), now);
-    let known = state.room.operator().unwrap_or(&operator).clone();
-    if heeded { Ok(known) } else { Err(OverrideError::Superseded { found: known.version.number, until: known.until }) }
+fn put_in_force(state: &mut State, override_: Override, now: Timestamp) -> Result<Override, OverrideError> {
+    let is_newest = state.room.apply_if_newer(override_.clone(), now);
+    let known = state.room.override_().unwrap_or(&override_).clone();
+    if is_newest {
+        Ok(known)
+    } else {
+        Err(OverrideError::Superseded { found: known.version.number, until: known.until })
+    }
 }
 
 impl Shared {
@@ -739,22 +743,22 @@ impl Shared {
     }
 
     /// Returns whether another server's override is within the bounds of this server.
-    pub(crate) fn is_plausible(&self, operator: &Override, now: Timestamp) -> bool {
+    pub(crate) fn is_plausible(&self, override_: &Override, now: Timestamp) -> bool {
         let fits = |x: u64| (1..=self.settings.capacity).contains(&x);
-        operator.max_active_users.is_none_or(fits)
-            && operator.until.max(operator.remembered_until) <= now.plus(MAX_OVERRIDE + Duration::from_secs(60))
-            && operator.version.number <= latest_version(now)
+        override_.max_active_users.is_none_or(fits)
+            && override_.until.max(override_.remembered_until) <= now.plus(MAX_OVERRIDE + Duration::from_secs(60))
+            && override_.version.number <= latest_version(now)
     }
 
     /// Gives the override in force a version that other servers accept, if the fleet's clock was far ahead when the
     /// override was set.
     pub(crate) fn renumber_override(&self, state: &mut State, now: Timestamp) {
-        let Some(operator) = state.room.operator().filter(|known| known.version.number > latest_version(now)) else {
+        let Some(override_) = state.room.override_().filter(|known| known.version.number > latest_version(now)) else {
             return;
         };
         let latest = now.plus(MAX_OVERRIDE);
-        let (until, remembered_until) = (operator.until.min(latest), operator.remembered_until.min(latest));
-        let again = Override { version: self.next_version(None, now), until, remembered_until, ..operator.clone() };
+        let (until, remembered_until) = (override_.until.min(latest), override_.remembered_until.min(latest));
+        let again = Override { version: self.next_version(None, now), until, remembered_until, ..override_.clone() };
         state.room.replace_override(again);
     }
 

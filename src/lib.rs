@@ -115,11 +115,18 @@ mod book {
     #![doc = include_str!("../docs/limiters.md")]
 }
 
+/// The choices by which other designs differ, for comparisons. Only the feature `testing` has functions that take them.
+#[doc(hidden)]
+pub mod designs {
+    pub use crate::room::Sharing;
+    pub use crate::round::protocol::{Protocol, Versions};
+}
+
 /// Internals for benches and simulators; not part of the public interface.
+#[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::room::Sharing;
-    pub use crate::round::{Protocol, Versions};
+    pub use crate::designs::{Protocol, Sharing, Versions};
     #[cfg(feature = "shuttle")]
     pub use crate::sharded::ShardedLock;
 
@@ -175,10 +182,10 @@ pub mod internals {
         key: &FingerprintKey,
         namespace: &str,
         generation: u64,
-        operator: &crate::room::Override,
+        override_: &crate::room::Override,
     ) -> Vec<u8> {
         let mac = crate::fleet_mac::FleetMac::new(key, generation).in_namespace(namespace);
-        crate::round::stored_override(operator, &mac)
+        crate::round::stored_override(override_, &mac)
     }
 
     /// Computes the keyed hash that ends a snapshot.

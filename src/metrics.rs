@@ -151,7 +151,7 @@ impl Metrics {
         for (reason, count) in CORRUPT_REASONS.into_iter().zip(status.sync.corrupt_by_reason) {
             counter!("headcount_corrupt_values_total", "reason" => reason).absolute(count);
         }
-        gauge!("headcount_override_active").set(flag(status.operator.until.is_some()));
+        gauge!("headcount_override_active").set(flag(status.override_.until.is_some()));
         gauge!("headcount_foreign_generation").set(flag(status.sync.foreign_generation));
         gauge!("headcount_clock_offset_seconds").set(status.sync.clock_offset_seconds);
         counter!("headcount_touches_total", "outcome" => "renewed").absolute(status.touches.renewed);

@@ -219,7 +219,7 @@ pub(crate) struct Room {
     newcomers_since_read: u64,
     /// The newcomers between the last two reads.
     newcomers_before_read: u64,
-    operator: Option<Override>,
+    override_: Option<Override>,
 }
 
 impl Room {
@@ -238,7 +238,7 @@ impl Room {
             budget: Budget::default(),
             newcomers_since_read: 0,
             newcomers_before_read: 0,
-            operator: None,
+            override_: None,
         }
     }
 
@@ -392,7 +392,7 @@ impl Room {
 
     /// Returns X: the override's, or the configured one.
     pub(crate) fn max_active_users(&self) -> u64 {
-        let overridden = self.operator.as_ref().and_then(|operator| operator.max_active_users);
+        let overridden = self.override_.as_ref().and_then(|override_| override_.max_active_users);
         overridden.unwrap_or(self.limits.max_active_users)
     }
 
@@ -436,45 +436,45 @@ impl Room {
     }
 
     /// Returns the override that is in force or remembered.
-    pub(crate) fn operator(&self) -> Option<&Override> {
-        self.operator.as_ref()
+    pub(crate) fn override_(&self) -> Option<&Override> {
+        self.override_.as_ref()
     }
 
     /// Puts an override in force unless the known one has a later version. The override that stays is remembered until
     /// the later end of the two. Returns whether the new one was applied.
-    pub(crate) fn apply_if_newer(&mut self, operator: Override, now: Timestamp) -> bool {
-        let remembered_until = operator.until.max(operator.remembered_until);
-        let known = self.operator.as_mut();
+    pub(crate) fn apply_if_newer(&mut self, override_: Override, now: Timestamp) -> bool {
+        let remembered_until = override_.until.max(override_.remembered_until);
+        let known = self.override_.as_mut();
         let known_until = known.as_ref().map_or(remembered_until, |known| known.remembered_until);
         let remembered_until = remembered_until.max(known_until);
-        if let Some(known) = known.filter(|known| operator.version <= known.version) {
+        if let Some(known) = known.filter(|known| override_.version <= known.version) {
             known.remembered_until = remembered_until;
             return false;
         }
-        let heeded = Override { remembered_until, ..operator }.at(now);
-        let taken = heeded.is_some();
+        let is_newest = Override { remembered_until, ..override_ }.at(now);
+        let taken = is_newest.is_some();
         if taken {
-            self.operator = heeded;
+            self.override_ = is_newest;
         }
         taken
     }
 
     /// Replaces the override in force, whatever its version.
-    pub(crate) fn replace_override(&mut self, operator: Override) {
-        self.operator = Some(operator);
+    pub(crate) fn replace_override(&mut self, override_: Override) {
+        self.override_ = Some(override_);
     }
 
     /// Ends an override whose time is over, and remembers it for as long as an older one might come back. Returns
     /// whether it was in force.
     pub(crate) fn expire(&mut self, now: Timestamp) -> bool {
-        let Some(ended) = self.operator.take_if(|operator| operator.until <= now) else { return false };
+        let Some(ended) = self.override_.take_if(|override_| override_.until <= now) else { return false };
         let was_in_force = !ended.withdrawn;
-        self.operator = ended.at(now);
+        self.override_ = ended.at(now);
         was_in_force
     }
 
     fn forced(&self) -> Option<Mode> {
-        match self.operator.as_ref()?.mode {
+        match self.override_.as_ref()?.mode {
             OverrideMode::Open => Some(Mode::Open),
             OverrideMode::Throttling => Some(Mode::Throttling),
             OverrideMode::Auto => None,

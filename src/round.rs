@@ -19,6 +19,7 @@ mod messages;
 mod others;
 mod overrides;
 mod pace;
+pub(crate) mod protocol;
 mod servers;
 
 use crate::failpoints;
@@ -41,6 +42,7 @@ pub use messages::{
 use others::Others;
 pub(crate) use overrides::encode as stored_override;
 pub use pace::Pace;
+pub(crate) use protocol::{Protocol, Versions};
 use servers::Servers;
 
 /// Bytes of values fetched at a time; bounds the memory of a catch-up.
@@ -70,65 +72,15 @@ const CLOCK_ERROR: Duration = Duration::from_millis(100);
 /// The shortest timeout of a request, used when 80 % of the period is less.
 pub(crate) const LEAST_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How a fleet exchanges data with the store. The talk's earlier designs are other values of this type, for comparison.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Protocol {
-    /// Whether each round starts at a fresh random offset in its period.
-    pub jitter: bool,
-    /// Whether only the newest minute is exchanged.
-    pub newest_only: bool,
-    /// Whether a lost race is retried at once, instead of in the next round.
-    pub retry_on_conflict: bool,
-    /// What a version is.
-    pub versions: Versions,
-    /// A delay between reading and writing, which simulates larger filters and slower machines.
-    pub write_delay: Duration,
-}
-
-impl Protocol {
-    /// The protocol of headcount.
-    pub const HEADCOUNT: Self = Self {
-        jitter: true,
-        newest_only: false,
-        retry_on_conflict: false,
-        versions: Versions::Unique,
-        write_delay: Duration::ZERO,
-    };
-    /// The talk's second design, which retries until it succeeds.
-    pub const V1: Self = Self {
-        jitter: false,
-        newest_only: true,
-        retry_on_conflict: true,
-        versions: Versions::Clock,
-        ..Self::HEADCOUNT
-    };
-    /// The talk's third design: a server that loses the race skips the write until the next second.
-    pub const V1_1: Self = Self { retry_on_conflict: false, ..Self::V1 };
-}
-
-/// Where the version of a write comes from. Only [`Versions::Unique`] loses no updates; `round/lock.rs` shows how the
-/// others do.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Versions {
-    /// The writer's random name and a counter of its own: never used before.
-    Unique,
-    /// The store's clock in milliseconds.
-    Clock,
-    /// The version that was read, plus one.
-    Counter,
-}
-
 /// The next step of a round.
 ///
 /// ```
-/// # use headcount::{Headcount, internals::Protocol, round::Exchange};
+/// # use headcount::{Headcount, round::Exchange};
 /// use headcount::StoreError;
 /// use headcount::round::{Next, Outcome, Request};
 /// # use std::time::Duration;
 /// # let (headcount, _worker) = Headcount::builder().max_active_users(10).secret("the key of our fleet").build()?;
-/// # let Exchange { identity, mut round, .. } = headcount.exchange_by("memory", "", Protocol::HEADCOUNT);
+/// # let Exchange { identity, mut round, .. } = headcount.exchange("memory", "");
 /// # let now = Duration::ZERO;
 /// assert!(matches!(round.begin(now), Request::Look { .. }));
 /// let next = round.answer(Err(StoreError::timeout("nothing for 2.5 s")), now);
@@ -187,7 +139,7 @@ impl Outcome {
 /// One server's side of the exchange, over all its rounds.
 ///
 /// ```
-/// # use headcount::{Headcount, internals::Protocol, round::Exchange};
+/// # use headcount::{Headcount, round::Exchange};
 /// use headcount::round::{Next, Outcome};
 /// use headcount::{FilterStore, MemoryStore};
 /// # use std::time::Duration;
@@ -195,7 +147,7 @@ impl Outcome {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = MemoryStore::new();
 /// # let (headcount, _worker) = Headcount::builder().max_active_users(10).secret("the key of our fleet").build()?;
-/// # let Exchange { identity, mut round, .. } = headcount.exchange_by("memory", "", Protocol::HEADCOUNT);
+/// # let Exchange { identity, mut round, .. } = headcount.exchange("memory", "");
 /// let _ = headcount.admit("alice");
 /// let now = Duration::ZERO; // On the controller's monotonic clock.
 /// let mut request = round.begin(now);
@@ -280,9 +232,12 @@ struct InFlight {
     newcomers: u64,
 }
 
-/// Everything a loop needs to exchange data, except the store. [`Rounds`](crate::Rounds) sleeps and awaits; a simulator
-/// uses its own time.
-#[doc(hidden)]
+/// Everything a loop needs to exchange data with a store, except the store itself. Returned by
+/// [`Headcount::exchange`](crate::Headcount::exchange).
+///
+/// [`Rounds`](crate::Rounds) is such a loop on tokio. Another loop, such as a simulator's, uses its own time. [`Round`] has
+/// an example.
+#[non_exhaustive]
 pub struct Exchange {
     /// How this server identifies itself to the store.
     pub identity: Identity,
@@ -293,9 +248,20 @@ pub struct Exchange {
 }
 
 impl Headcount {
-    /// Joins the fleet behind a store of this name, in this namespace. No request is made until [`Round::begin`].
-    #[doc(hidden)]
+    /// Joins the fleet behind a store of this name, in this namespace, and returns the parts of the exchange. The caller
+    /// carries the requests to the store; [`sync_with`](Self::sync_with) does so on tokio. No request is made until
+    /// [`Round::begin`].
+    pub fn exchange(&self, store: &'static str, namespace: &str) -> Exchange {
+        self.exchange_with(store, namespace, Protocol::HEADCOUNT)
+    }
+
+    /// Exchanges like [`exchange`](Self::exchange), by another protocol.
+    #[cfg(any(test, feature = "testing"))]
     pub fn exchange_by(&self, store: &'static str, namespace: &str, protocol: Protocol) -> Exchange {
+        self.exchange_with(store, namespace, protocol)
+    }
+
+    pub(crate) fn exchange_with(&self, store: &'static str, namespace: &str, protocol: Protocol) -> Exchange {
         let settings = &self.shared.settings;
         let window = settings.slot_length * settings.slots as u32;
         let mut rng = self.shared.rng("rounds");
@@ -420,7 +386,7 @@ impl Round {
     }
 
     /// Returns the number of minutes whose value in the store is known.
-    #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn minutes_known(&self) -> usize {
         self.known.len()
     }
@@ -455,7 +421,7 @@ impl Round {
         self.demand.wanting = looked.wanting.min(looked.nodes);
         self.others.begin(&looked.other_generations, slots);
         self.record_figures(&looked, now);
-        self.news = Publish { operator: self.read_override(&looked), ..Publish::default() };
+        self.news = Publish { override_: self.read_override(&looked), ..Publish::default() };
         let current = self.shared.state.read().ring.current();
         self.known.retain(|&slot, _| slot <= current && current.since(slot) <= self.shared.settings.slots as u64);
         self.news.since = self.coverage.read_look(&self.shared, &looked, now);
@@ -563,7 +529,7 @@ impl Round {
     /// nothing in place of an override that no server of the fleet has written.
     fn read_override(&self, looked: &Looked) -> Option<OutgoingOverride> {
         let now = self.shared.now();
-        let after = looked.operator.clone();
+        let after = looked.override_.clone();
         let read = after.as_deref().map(|bytes| overrides::decode(bytes, self.codec.mac()));
         let is_foreign = matches!(read, Some(None));
         if is_foreign {
@@ -580,7 +546,7 @@ impl Round {
             self.shared.renumber_override(state, now);
             let stored = stored.filter(is_plausible);
             let taken = stored.is_some_and(|stored| state.room.apply_if_newer(stored, now));
-            (taken, state.room.operator().cloned())
+            (taken, state.room.override_().cloned())
         });
         let remove = is_foreign.then(|| OutgoingOverride { after: after.clone(), value: None });
         let Some(ours) = ours else { return remove };

@@ -71,7 +71,7 @@ const HEAVY_BYTES: usize = 128 << 10;
 ///                     since: None,
 ///                     last_heartbeat: None,
 ///                     gap: None,
-///                     operator: None,
+///                     override_: None,
 ///                     nodes: 2,
 ///                     wanting: 0,
 ///                     named: Vec::new(),
@@ -181,7 +181,7 @@ impl Headcount {
     }
 
     /// As [`Headcount::sync_with`], by another protocol.
-    #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn sync_by<S: FilterStore>(&self, store: S, protocol: Protocol) -> Rounds<S> {
         Rounds::new(self.clone(), store, protocol)
     }
@@ -264,7 +264,7 @@ impl Headcount {
 
 impl<S: FilterStore> Rounds<S> {
     fn new(headcount: Headcount, store: S, protocol: Protocol) -> Self {
-        let Exchange { identity, pace, round } = headcount.exchange_by(store.name(), store.namespace(), protocol);
+        let Exchange { identity, pace, round } = headcount.exchange_with(store.name(), store.namespace(), protocol);
         let rng = headcount.shared.rng("rounds anew");
         let round = Some(round);
         Self { headcount, store, identity, pace, round, protocol, rng }

@@ -1,8 +1,8 @@
 //! Miniature simulations of other values of X, which show what each would have refused while nothing is enforced.
 //!
-//! A sample of the users visits simulated rooms ("houses"). The sample is chosen by fingerprint, so that a user is
-//! always in it or never. Each house has one of several Xs, scaled down like the sample. A house admits the users that
-//! fit and remembers them for a window, as the real controller does. The fraction of first attempts that a house
+//! A sample of the users visits simulated rooms. The sample is chosen by fingerprint, so that a user is
+//! always in it or never. Each room has one of several Xs, scaled down like the sample. A room admits the users that
+//! fit and remembers them for a window, as the real controller does. The fraction of first attempts that a room
 //! refuses is the fraction that its X would have refused. The simulation is needed because the real controller only
 //! remembers the users that its own X admitted.
 //!
@@ -97,21 +97,21 @@ impl Sample {
     }
 }
 
-/// The houses and their users.
+/// The rooms and their users.
 #[derive(Debug)]
 pub(crate) struct CapacitySim {
     sample: Sample,
     limits: Limits,
     slots: u64,
     users: HashMap<u64, User>,
-    houses: [House; PARTS.len()],
+    rooms: [SimulatedRoom; PARTS.len()],
     /// How many of the users are active in the real controller.
     really_in: u64,
     first_attempts: u64,
     /// The minute before the first one, from which minutes are counted.
     origin: Slot,
     current: Slot,
-    /// Until this minute there may be active users whom the houses have never seen.
+    /// Until this minute there may be active users whom the rooms have never seen.
     blind_until: Slot,
     /// The part of the fleet's users that come to this server.
     part: f64,
@@ -129,7 +129,7 @@ struct User {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct House {
+struct SimulatedRoom {
     inside: u64,
     refused: u64,
     is_throttling: bool,
@@ -144,7 +144,7 @@ impl CapacitySim {
             limits,
             slots: slots as u64,
             users: HashMap::new(),
-            houses: [House::default(); PARTS.len()],
+            rooms: [SimulatedRoom::default(); PARTS.len()],
             really_in: 0,
             first_attempts: 0,
             origin: Slot(0),
@@ -158,7 +158,7 @@ impl CapacitySim {
         self.sample
     }
 
-    /// Begins the simulation with this server's first decision. If users are active already, the houses take a window
+    /// Begins the simulation with this server's first decision. If users are active already, the rooms take a window
     /// to learn them. During that time they copy the real controller, and report nothing.
     pub(crate) fn begin(&mut self, slot: Slot, active_users: f64) {
         (self.origin, self.current) = (slot.minus(1), slot);
@@ -176,7 +176,7 @@ impl CapacitySim {
         let mut is_first = false;
         let user = match self.users.entry(fingerprint.0) {
             Entry::Occupied(known) => known.into_mut(),
-            // A user who cannot be remembered takes no seat in any house.
+            // A user who cannot be remembered takes no seat in any room.
             Entry::Vacant(_) if is_full => return,
             Entry::Vacant(place) => {
                 is_first = true;
@@ -189,8 +189,8 @@ impl CapacitySim {
             user.really_in = now;
         }
         if self.current < self.blind_until {
-            for (house, last_in) in self.houses.iter_mut().zip(&mut user.last_in).filter(|_| is_in) {
-                house.inside += u64::from(*last_in == 0);
+            for (room, last_in) in self.rooms.iter_mut().zip(&mut user.last_in).filter(|_| is_in) {
+                room.inside += u64::from(*last_in == 0);
                 *last_in = now;
             }
             return;
@@ -203,12 +203,12 @@ impl CapacitySim {
         }
         self.first_attempts += u64::from(is_first);
         let seats_of_x = self.limits.max_active_users as f64 / self.sample.one_in() * self.part;
-        for ((house, last_in), part) in self.houses.iter_mut().zip(&mut user.last_in).zip(PARTS) {
-            if *last_in != 0 || house.has_seat(part * seats_of_x, &self.limits) {
-                house.inside += u64::from(*last_in == 0);
+        for ((room, last_in), part) in self.rooms.iter_mut().zip(&mut user.last_in).zip(PARTS) {
+            if *last_in != 0 || room.has_seat(part * seats_of_x, &self.limits) {
+                room.inside += u64::from(*last_in == 0);
                 *last_in = now;
             } else {
-                house.refused += u64::from(is_first);
+                room.refused += u64::from(is_first);
             }
         }
     }
@@ -221,17 +221,17 @@ impl CapacitySim {
         // This also goes backwards: the store may have corrected the clock.
         self.current = to;
         let oldest = self.minute(to.minus(self.slots));
-        let (houses, really_in) = (&mut self.houses, &mut self.really_in);
+        let (rooms, really_in) = (&mut self.rooms, &mut self.really_in);
         self.users.retain(|_, user| {
-            for (house, last_in) in houses.iter_mut().zip(&mut user.last_in) {
-                house.inside -= u64::from(leave(last_in, oldest));
+            for (room, last_in) in rooms.iter_mut().zip(&mut user.last_in) {
+                room.inside -= u64::from(leave(last_in, oldest));
             }
             *really_in -= u64::from(leave(&mut user.really_in, oldest));
             user.last_attempt >= oldest
         });
     }
 
-    /// Returns the result of each X, scaled to all users of this server. It is empty while the houses are still
+    /// Returns the result of each X, scaled to all users of this server. It is empty while the rooms are still
     /// learning.
     pub(crate) fn told(&self) -> Vec<WhatIf> {
         if self.current < self.blind_until {
@@ -240,11 +240,11 @@ impl CapacitySim {
         let one_in = self.sample.one_in();
         let of_all = |count: u64| (count as f64 * one_in).round() as u64;
         let of_fleet = |count: u64| (count as f64 * one_in / self.part).round() as u64;
-        let told = self.houses.iter().zip(PARTS).map(|(house, part)| WhatIf {
+        let told = self.rooms.iter().zip(PARTS).map(|(room, part)| WhatIf {
             max_active_users: (part * self.limits.max_active_users as f64).round() as u64,
-            active_users: of_fleet(house.inside),
+            active_users: of_fleet(room.inside),
             first_attempts: of_all(self.first_attempts),
-            refused: of_all(house.refused),
+            refused: of_all(room.refused),
         });
         told.collect()
     }
@@ -271,7 +271,7 @@ fn leave(last: &mut Minute, oldest: Minute) -> bool {
     leaves
 }
 
-impl House {
+impl SimulatedRoom {
     fn has_seat(&mut self, seats: f64, limits: &Limits) -> bool {
         let inside = self.inside as f64;
         if inside >= seats {
@@ -293,7 +293,7 @@ mod tests {
         (0..count).map(move |_| Fingerprint(rng.u64(..)))
     }
 
-    fn houses(max_active_users: u64) -> CapacitySim {
+    fn rooms(max_active_users: u64) -> CapacitySim {
         let refill = Refill::Continuous;
         CapacitySim::new(
             Limits { max_active_users, resume_ratio: 0.9, refill, on_outage: OnOutage::Local, expected_nodes: 1 },
@@ -313,42 +313,42 @@ mod tests {
 
     #[test]
     fn each_x_refuses_who_does_not_fit() {
-        let mut houses = houses(20_000);
-        let sample = houses.sample();
-        houses.begin(Slot(100), 0.0);
+        let mut rooms = rooms(20_000);
+        let sample = rooms.sample();
+        rooms.begin(Slot(100), 0.0);
         for user in users(40_000).filter(|&user| sample.holds(user)) {
-            houses.visit(user, true, Slot(100), 0.0);
+            rooms.visit(user, true, Slot(100), 0.0);
         }
-        for told in houses.told() {
+        for told in rooms.told() {
             let fits = told.max_active_users.min(told.first_attempts);
             assert!(told.active_users.abs_diff(fits) <= 8, "{told:?}");
             assert!(told.first_attempts.abs_diff(40_000) < 1500, "{told:?}");
             assert_eq!(told.refused, told.first_attempts - told.active_users, "{told:?}");
         }
-        let told: Vec<_> = houses.told().iter().map(|it| it.max_active_users).collect();
+        let told: Vec<_> = rooms.told().iter().map(|it| it.max_active_users).collect();
         assert_eq!(told, [10_000, 15_000, 18_000, 20_000, 22_000, 25_000, 30_000, 40_000, 60_000, 80_000]);
     }
 
     #[test]
     fn who_is_silent_for_a_window_makes_room_and_who_asks_again_is_no_first_attempt() {
-        let mut houses = houses(100);
-        houses.begin(Slot(100), 0.0);
+        let mut rooms = rooms(100);
+        rooms.begin(Slot(100), 0.0);
         for user in users(200) {
-            houses.visit(user, true, Slot(100), 0.0);
+            rooms.visit(user, true, Slot(100), 0.0);
         }
         for user in users(200) {
-            houses.visit(user, true, Slot(101), 0.0);
+            rooms.visit(user, true, Slot(101), 0.0);
         }
-        let told = houses.told()[3];
+        let told = rooms.told()[3];
         assert_eq!((told.active_users, told.first_attempts, told.refused), (100, 200, 100));
-        houses.turn(Slot(131));
-        assert_eq!(houses.told()[3].active_users, 100, "they are remembered for the whole window");
+        rooms.turn(Slot(131));
+        assert_eq!(rooms.told()[3].active_users, 100, "they are remembered for the whole window");
         // A corrected clock loses no users.
-        houses.turn(Slot(125));
-        assert_eq!(houses.told()[3].active_users, 100);
-        houses.turn(Slot(132));
-        assert_eq!(houses.told()[3].active_users, 0);
-        assert!(houses.users.is_empty() && houses.really_in == 0);
+        rooms.turn(Slot(125));
+        assert_eq!(rooms.told()[3].active_users, 100);
+        rooms.turn(Slot(132));
+        assert_eq!(rooms.told()[3].active_users, 0);
+        assert!(rooms.users.is_empty() && rooms.really_in == 0);
     }
 
     /// With a balancer that always sends a user to the same server, and with one that alternates.
@@ -356,8 +356,8 @@ mod tests {
     fn servers_of_a_fleet_refuse_together_what_one_would() {
         const X: u64 = 900;
         for is_sticky in [true, false] {
-            let mut fleet = [(); 3].map(|()| houses(X));
-            fleet.iter_mut().for_each(|houses| houses.begin(Slot(100), 0.0));
+            let mut fleet = [(); 3].map(|()| rooms(X));
+            fleet.iter_mut().for_each(|rooms| rooms.begin(Slot(100), 0.0));
             let (mut active_users, mut known) = (0.0, std::collections::HashSet::new());
             for (nth, user) in users(1800).enumerate() {
                 for visit in 0..6 {
@@ -368,12 +368,12 @@ mod tests {
                     fleet[server].visit(user, is_in, Slot(100), active_users);
                 }
             }
-            for houses in &fleet {
-                let (outside, _) = houses.outside();
+            for rooms in &fleet {
+                let (outside, _) = rooms.outside();
                 assert!((outside - 900.0).abs() < 45.0, "sticky: {is_sticky}, {outside} of 900 are not in");
             }
             for (nth, part) in PARTS.into_iter().enumerate() {
-                let told: Vec<_> = fleet.iter().map(|houses| houses.told()[nth]).collect();
+                let told: Vec<_> = fleet.iter().map(|rooms| rooms.told()[nth]).collect();
                 let sum = |of: fn(&WhatIf) -> u64| told.iter().map(of).sum::<u64>() as f64;
                 let said = sum(|told| told.refused) / sum(|told| told.first_attempts);
                 let really = (1.0 - part * X as f64 / 1800.0).max(0.0);
@@ -384,45 +384,45 @@ mod tests {
 
     #[test]
     fn a_server_that_joins_a_full_house_says_nothing_for_a_window() {
-        let mut houses = houses(100);
-        houses.begin(Slot(100), 100.0);
+        let mut rooms = rooms(100);
+        rooms.begin(Slot(100), 100.0);
         let crowd: Vec<_> = users(300).collect();
         for (nth, &user) in crowd[..200].iter().enumerate() {
-            houses.visit(user, nth < 100, Slot(130), 100.0);
+            rooms.visit(user, nth < 100, Slot(130), 100.0);
         }
-        assert!(houses.told().is_empty());
+        assert!(rooms.told().is_empty());
         for &user in &crowd[200..] {
-            houses.visit(user, false, Slot(131), 100.0);
+            rooms.visit(user, false, Slot(131), 100.0);
         }
-        let told = houses.told();
+        let told = rooms.told();
         assert_eq!((told[3].first_attempts, told[3].refused, told[5].refused), (100, 100, 75));
     }
 
     #[test]
     fn who_is_not_in_is_counted_too_for_a_window() {
         for x in [100, 20_000] {
-            let mut houses = houses(x);
-            let sample = houses.sample();
-            houses.begin(Slot(100), 0.0);
+            let mut rooms = rooms(x);
+            let sample = rooms.sample();
+            rooms.begin(Slot(100), 0.0);
             for (nth, user) in users(3 * x).enumerate().filter(|(_, user)| sample.holds(*user)) {
-                houses.visit(user, nth < x as usize, Slot(100), x as f64);
+                rooms.visit(user, nth < x as usize, Slot(100), x as f64);
             }
-            let (outside, error) = houses.outside();
+            let (outside, error) = rooms.outside();
             assert!((outside - 2.0 * x as f64).abs() <= error.max(0.05 * x as f64), "{x}: {outside} ± {error}");
-            houses.turn(Slot(132));
-            assert_eq!(houses.outside(), (0.0, 0.0));
+            rooms.turn(Slot(132));
+            assert_eq!(rooms.outside(), (0.0, 0.0));
         }
     }
 
     #[test]
     fn memory_has_a_bound() {
         assert!(size_of::<(u64, User)>() <= 56);
-        let mut houses = houses(2000);
-        houses.begin(Slot(1), 0.0);
+        let mut rooms = rooms(2000);
+        rooms.begin(Slot(1), 0.0);
         for user in users(MOST_USERS as u64 + 1000) {
-            houses.visit(user, false, Slot(1), 0.0);
+            rooms.visit(user, false, Slot(1), 0.0);
         }
-        assert_eq!(houses.users.len(), MOST_USERS);
-        assert_eq!(houses.told()[3].active_users, 2000);
+        assert_eq!(rooms.users.len(), MOST_USERS);
+        assert_eq!(rooms.told()[3].active_users, 2000);
     }
 }

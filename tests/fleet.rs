@@ -426,11 +426,11 @@ async fn an_override_reaches_the_fleet_survives_a_flush_and_can_be_taken_back() 
     fleet.pass(2, &mut [&mut a, &mut b]).await;
     let mut joiner = fleet.start();
     joiner.round().await;
-    assert_eq!(joiner.headcount.status().operator.reason.as_deref(), Some("launch"));
+    assert_eq!(joiner.headcount.status().override_.reason.as_deref(), Some("launch"));
     assert_eq!(b.headcount.clear_override(), Ok(true));
     fleet.pass(2, &mut [&mut a, &mut b, &mut joiner]).await;
     for server in [&a, &b, &joiner] {
-        assert_eq!(server.headcount.status().operator.mode, OverrideMode::Auto);
+        assert_eq!(server.headcount.status().override_.mode, OverrideMode::Auto);
     }
 }
 
@@ -971,11 +971,11 @@ async fn a_hundred_overrides_a_second_cost_one_more_round_a_second() {
     let flood = store.looks_since(begun).len();
     assert!((30..=41).contains(&flood), "{flood} rounds in 20 s");
     // The last override is in the store a period later.
-    let last = headcount.status().operator.until;
+    let last = headcount.status().override_.until;
     sleep(SECOND).await;
     let (other, _, _other_running) = store.start();
     sleep(SECOND / 10).await;
-    assert_eq!(other.status().operator.until, last);
+    assert_eq!(other.status().override_.until, last);
 }
 
 #[tokio::test(start_paused = true)]

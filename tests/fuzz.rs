@@ -551,10 +551,10 @@ impl Mad {
             to: Timestamp::from_micros(script.u64()),
             closed_by: "x".into(),
         });
-        let operator = script.run();
-        let operator = match serde_json::from_slice(operator) {
-            Ok(operator) => Some(signed_override(&key(), "", generation, &operator)),
-            Err(_) => Some(operator.to_vec()).filter(|bytes| !bytes.is_empty()),
+        let override_ = script.run();
+        let override_ = match serde_json::from_slice(override_) {
+            Ok(override_) => Some(signed_override(&key(), "", generation, &override_)),
+            Err(_) => Some(override_.to_vec()).filter(|bytes| !bytes.is_empty()),
         };
         let minutes = Self::entries(script, slots);
         let nodes = script.u64();
@@ -567,7 +567,7 @@ impl Mad {
             since,
             last_heartbeat,
             gap,
-            operator,
+            override_,
             nodes,
             wanting: nodes.rotate_left(17),
             named: vec![Node {

@@ -1,5 +1,4 @@
 //! The files of `examples/ops`, by the programs that they are for.
-#![cfg(feature = "server")]
 
 mod support;
 

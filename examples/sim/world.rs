@@ -524,7 +524,7 @@ impl<'a> World<'a> {
         }
         if let Request::Publish(news) = &request {
             tokens = news.minutes.iter().map(|minute| server.minute(minute.slot)).collect();
-            parts = news.minutes.len() + usize::from(news.since.is_some() || news.operator.is_some());
+            parts = news.minutes.len() + usize::from(news.since.is_some() || news.override_.is_some());
             departure += work;
         }
         let mut request = request;
@@ -1055,9 +1055,9 @@ fn budget_left(server: &mut Server, fleet: &Fleet, lives: u64) -> Option<f64> {
 
 /// The next script of what is published, and who is in the values that it writes.
 fn first_part(news: &mut Publish, tokens: &mut Vec<Tokens>) -> (Publish, Vec<Tokens>) {
-    if news.since.is_some() || news.operator.is_some() {
+    if news.since.is_some() || news.override_.is_some() {
         let (since, known_beside) = (news.since.take(), std::mem::take(&mut news.known_beside));
-        let part = Publish { minutes: Vec::new(), since, known_beside, operator: news.operator.take() };
+        let part = Publish { minutes: Vec::new(), since, known_beside, override_: news.override_.take() };
         return (part, Vec::new());
     }
     let minutes = if news.minutes.is_empty() { Vec::new() } else { vec![news.minutes.remove(0)] };

@@ -52,7 +52,7 @@ fn address(peer: Option<Peer>) -> Option<String> {
 }
 
 pub(super) async fn show(State(admin): State<Admin>) -> Response {
-    Json(admin.headcount.status().operator).into_response()
+    Json(admin.headcount.status().override_).into_response()
 }
 
 pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: Bytes) -> Response {
@@ -72,10 +72,10 @@ pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: By
             let [by, reason] = [&set.by, &set.reason].map(|words| words.as_deref().unwrap_or("not said"));
             let from = from.as_deref().unwrap_or("unknown");
             tracing::info!(
-                mode = %set.mode, max_active_users, until = %set.until, ?by, from, ?reason, "an operator set the \
+                mode = %set.mode, max_active_users, until = %set.until, ?by, from, ?reason, "an override_ set the \
                     override"
             );
-            Json(admin.headcount.status().operator).into_response()
+            Json(admin.headcount.status().override_).into_response()
         }
         Err(error) => refused(&error),
     }
@@ -120,5 +120,5 @@ pub(super) async fn clear(
         Ok(false) => {}
         Err(error) => return refused(&error),
     }
-    Json(admin.headcount.status().operator).into_response()
+    Json(admin.headcount.status().override_).into_response()
 }

@@ -32,11 +32,11 @@ impl Shared {
 
     /// Records the visit of a user, and whether the user is active under the configured X.
     pub(super) fn note_visit(&self, fingerprint: Fingerprint, is_in: bool) {
-        if let Some(visits) = &self.visits
-            && visits.sample.holds(fingerprint)
+        if let Some(arrivals) = &self.arrivals
+            && arrivals.sample.holds(fingerprint)
         {
             // If the channel is full, one visit of many is lost.
-            let _ = visits.sender.try_send((fingerprint, is_in));
+            let _ = arrivals.sender.try_send((fingerprint, is_in));
         }
     }
 }

@@ -388,20 +388,20 @@ impl Builder {
     }
 
     /// Sets the capacity of the refresh channel.
-    #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn refresh_queue(mut self, length: usize) -> Self {
         self.refresh_queue = Some(length);
         self
     }
 
     /// Lets every server hand out all of the room it sees, as the talk's designs did.
-    #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn without_shares(self) -> Self {
         self.sharing(Sharing::None)
     }
 
     /// Sets how the room is divided into shares.
-    #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn sharing(mut self, sharing: Sharing) -> Self {
         self.sharing = sharing;
         self
@@ -434,15 +434,15 @@ impl Builder {
         let room = Room::new(settings.limits, link, sharing, now);
         let mut rng = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         let (refreshes, due) = bounded(refresh_queue.unwrap_or(REFRESH_QUEUE).max(1));
-        let (visits, houses) = match settings.enforcement {
+        let (arrivals, simulation) = match settings.enforcement {
             Enforcement::Shadow => {
-                let (visits, houses) = what_ifs(&settings);
-                (Some(visits), Some(houses))
+                let (arrivals, simulation) = what_ifs(&settings);
+                (Some(arrivals), Some(simulation))
             }
             Enforcement::Enforce | Enforcement::Off => (None, None),
         };
         let shared = Arc::new(Shared {
-            visits,
+            arrivals,
             what_if: Mutex::default(),
             instance_id: format!("{:016x}", rng.u64(..)),
             writes: AtomicU64::new(0),
@@ -483,7 +483,7 @@ impl Builder {
             clock,
         });
         shared.change(|_| ());
-        let worker = Worker::new(Arc::clone(&shared), due, houses, snapshot);
+        let worker = Worker::new(Arc::clone(&shared), due, simulation, snapshot);
         Ok((Headcount { shared }, worker))
     }
 }
@@ -491,9 +491,9 @@ impl Builder {
 /// Makes the simulation of other values of X, which runs in shadow mode, and the channel of visits that feeds it.
 fn what_ifs(settings: &Settings) -> (Arrivals, (CapacitySim, Receiver<(Fingerprint, bool)>)) {
     let (sender, visits) = bounded(VISITS);
-    let houses = CapacitySim::new(settings.limits, settings.slots);
-    let sample = houses.sample();
-    (Arrivals { sample, sender }, (houses, visits))
+    let simulation = CapacitySim::new(settings.limits, settings.slots);
+    let sample = simulation.sample();
+    (Arrivals { sample, sender }, (simulation, visits))
 }
 
 /// What a server that runs alone knows when it starts.

@@ -47,7 +47,7 @@ pub struct Status {
     /// The number of newcomers that this server may admit before its next round.
     pub share: u64,
     #[serde(rename = "override")]
-    pub operator: OverrideStatus,
+    pub override_: OverrideStatus,
     pub decisions: Decisions,
     pub touches: Touches,
     pub passes: PassChecks,
@@ -106,7 +106,7 @@ pub struct ActiveUsers {
 /// use headcount::{Headcount, OverrideMode, OverrideOrder};
 /// # use std::time::Duration;
 /// let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
-/// assert_eq!(headcount.status().operator.mode, OverrideMode::Auto);
+/// assert_eq!(headcount.status().override_.mode, OverrideMode::Auto);
 /// # let order = OverrideOrder {
 /// #     mode: OverrideMode::Open,
 /// #     max_active_users: None,
@@ -115,9 +115,9 @@ pub struct ActiveUsers {
 /// #     reason: Some("the finals".into()),
 /// # };
 /// headcount.set_override(OverrideOrder { mode: OverrideMode::Open, by: Some("erin".into()), ..order })?;
-/// let operator = headcount.status().operator;
-/// assert_eq!((operator.mode, operator.by.as_deref()), (OverrideMode::Open, Some("erin")));
-/// assert!(operator.until.is_some(), "none is forever");
+/// let override_ = headcount.status().override_;
+/// assert_eq!((override_.mode, override_.by.as_deref()), (OverrideMode::Open, Some("erin")));
+/// assert!(override_.until.is_some(), "none is forever");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -488,7 +488,7 @@ impl Headcount {
             resume_below: state.room.resume_below().ceil() as u64,
             room: state.room.room(estimate.users),
             share: state.room.share(estimate.users),
-            operator: OverrideStatus::of(state.room.operator(), settings),
+            override_: OverrideStatus::of(state.room.override_(), settings),
             decisions: Decisions {
                 seen,
                 newcomer,
@@ -629,15 +629,15 @@ fn seconds_ahead(of: Timestamp, than: Timestamp) -> f64 {
 }
 
 impl OverrideStatus {
-    fn of(operator: Option<&crate::room::Override>, settings: &Settings) -> Self {
-        match operator.filter(|operator| !operator.withdrawn) {
-            Some(operator) => Self {
-                mode: operator.mode,
-                max_active_users: operator.max_active_users,
-                until: Some(operator.until),
-                by: operator.by.clone(),
-                reason: operator.reason.clone(),
-                warning: operator.max_active_users.and_then(|max| settings.doubt_about_max(max)),
+    fn of(override_: Option<&crate::room::Override>, settings: &Settings) -> Self {
+        match override_.filter(|override_| !override_.withdrawn) {
+            Some(override_) => Self {
+                mode: override_.mode,
+                max_active_users: override_.max_active_users,
+                until: Some(override_.until),
+                by: override_.by.clone(),
+                reason: override_.reason.clone(),
+                warning: override_.max_active_users.and_then(|max| settings.doubt_about_max(max)),
             },
             None => Self {
                 mode: OverrideMode::Auto,

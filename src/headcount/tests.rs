@@ -261,7 +261,7 @@ fn an_override_steers_and_ends_by_itself() {
     }
     pass(1, &mut worker, &clock);
     assert_eq!(decision(&headcount, "dave"), Decision::Rejected);
-    assert_eq!(headcount.status().operator.until, None);
+    assert_eq!(headcount.status().override_.until, None);
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn an_override_outside_its_bounds_changes_nothing() {
     for refused in [x(0), x(16_385), lasting(Duration::ZERO), lasting(MAX_OVERRIDE + MINUTE)] {
         assert!(headcount.set_override(refused).is_err());
     }
-    assert_eq!(headcount.status().operator.mode, OverrideMode::Auto);
+    assert_eq!(headcount.status().override_.mode, OverrideMode::Auto);
     headcount.set_override(x(16_384)).unwrap();
     assert_eq!(headcount.status().max_active_users, 16_384);
 }
@@ -297,7 +297,7 @@ fn an_override_that_cannot_come_into_force_says_so() {
     let superseded = OverrideError::Superseded { found: u64::MAX, until: latest.until };
     assert_eq!(headcount.set_override(order(OverrideMode::Open)), Err(superseded.clone()));
     assert_eq!(headcount.clear_override(), Err(superseded));
-    assert_eq!(headcount.status().operator.mode, OverrideMode::Throttling);
+    assert_eq!(headcount.status().override_.mode, OverrideMode::Throttling);
     headcount.shared.change(|state| headcount.shared.renumber_override(state, headcount.shared.now()));
     assert_eq!(headcount.clear_override(), Ok(true), "a round gives it a version of now");
 }

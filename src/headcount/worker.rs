@@ -60,7 +60,7 @@ pub struct Worker {
     taken: Vec<Fingerprint>,
     spares: Vec<Bloom>,
     /// The simulation of other values of X, and the visits that feed it.
-    houses: Option<(CapacitySim, Receiver<(Fingerprint, bool)>)>,
+    simulation: Option<(CapacitySim, Receiver<(Fingerprint, bool)>)>,
     houses_have_begun: bool,
     snapshot: Option<Snapshot>,
     /// When the last completed tick began.
@@ -79,7 +79,7 @@ impl Worker {
     pub(super) fn new(
         shared: Arc<Shared>,
         refreshes: Receiver<Fingerprint>,
-        houses: Option<(CapacitySim, Receiver<(Fingerprint, bool)>)>,
+        simulation: Option<(CapacitySim, Receiver<(Fingerprint, bool)>)>,
         snapshot: Option<Snapshot>,
     ) -> Self {
         let now = shared.clock.monotonic();
@@ -87,7 +87,7 @@ impl Worker {
             refreshes,
             taken: Vec::with_capacity(BATCH),
             spares: Vec::new(),
-            houses,
+            simulation,
             houses_have_begun: false,
             snapshot,
             last_tick: now,
@@ -329,8 +329,8 @@ impl Worker {
         let every = NOTE_EVERY.min(self.shared.settings.slot_length / 4);
         if self.last_note.is_none_or(|last| monotonic.saturating_sub(last) >= every) {
             self.last_note = Some(monotonic);
-            if let Some((houses, _)) = &self.houses {
-                *self.shared.what_if.lock() = WhatIfs { told: houses.told(), outside: houses.outside() };
+            if let Some((simulation, _)) = &self.simulation {
+                *self.shared.what_if.lock() = WhatIfs { told: simulation.told(), outside: simulation.outside() };
             }
             self.shared.note_history(now, monotonic);
         }
@@ -338,7 +338,7 @@ impl Worker {
 
     /// Feeds the visits to the simulation of other values of X.
     fn play_what_if(&mut self, slot: Slot) {
-        let Some((houses, visits)) = &mut self.houses else { return };
+        let Some((simulation, visits)) = &mut self.simulation else { return };
         // Until it is ready, this server does not know the active users.
         if !self.shared.ready.load(Relaxed) {
             return;
@@ -348,11 +348,11 @@ impl Worker {
         let active_users = self.shared.state.read().active_users();
         if !std::mem::replace(&mut self.houses_have_begun, true) {
             // The waiting visits are fed below, so they are not among the users at the start.
-            houses.begin(slot, active_users - waiting.len() as f64);
+            simulation.begin(slot, active_users - waiting.len() as f64);
         }
-        houses.turn(slot);
+        simulation.turn(slot);
         for (fingerprint, is_in) in waiting {
-            houses.visit(fingerprint, is_in, slot, active_users);
+            simulation.visit(fingerprint, is_in, slot, active_users);
         }
     }
 

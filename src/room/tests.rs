@@ -308,11 +308,11 @@ fn an_override_that_has_ended_is_remembered_for_as_long_as_those_it_superseded()
     assert!(
         room.apply_if_newer(Override::numbered(7, OverrideMode::Throttling, LATER.plus(Duration::from_secs(1))), LATER)
     );
-    let third = room.operator().unwrap().clone();
+    let third = room.override_().unwrap().clone();
     assert!(room.apply_if_newer(third.withdraw(OverrideVersion { number: 8, writer: "w".into() }), LATER));
     assert!(!room.apply_if_newer(open, LATER));
     assert!(!room.expire(much_later), "only remembered");
-    assert_eq!(room.operator(), None);
+    assert_eq!(room.override_(), None);
 }
 
 /// Its operator asked a server that had not heard of the older one.
@@ -323,14 +323,14 @@ fn a_later_override_that_comes_first_is_remembered_until_the_older_one_ends() {
         (Override::numbered(5, OverrideMode::Open, much_later), Override::numbered(6, OverrideMode::Throttling, LATER));
     assert!(room.apply_if_newer(shut.clone(), NOW));
     assert!(!room.apply_if_newer(open.clone(), NOW));
-    assert_eq!(room.operator().unwrap().until, LATER);
+    assert_eq!(room.override_().unwrap().until, LATER);
     assert!(room.expire(LATER));
     assert!(!room.apply_if_newer(open, LATER), "it was superseded");
     // Of one override, two servers may remember different ends.
     let mut other = alone(1);
     assert!(other.apply_if_newer(shut, NOW));
-    assert!(!other.apply_if_newer(room.operator().unwrap().clone(), NOW));
-    assert_eq!(other.operator().map(Override::memory), room.operator().map(Override::memory));
+    assert!(!other.apply_if_newer(room.override_().unwrap().clone(), NOW));
+    assert_eq!(other.override_().map(Override::memory), room.override_().map(Override::memory));
 }
 
 #[test]
@@ -339,8 +339,8 @@ fn a_later_override_ends_an_older_one_even_if_it_has_ended_itself() {
     assert!(room.apply_if_newer(Override::numbered(5, OverrideMode::Open, much_later), NOW));
     assert!(room.apply_if_newer(Override::numbered(6, OverrideMode::Throttling, LATER), LATER), "heard of too late");
     assert_eq!((room.seat(9.0, true), room.seat(0.0, true)), (Seat::Taken, Seat::Free));
-    let operator = room.operator().unwrap();
-    assert!(operator.withdrawn && operator.version.number == 6 && operator.until == much_later);
+    let override_ = room.override_().unwrap();
+    assert!(override_.withdrawn && override_.version.number == 6 && override_.until == much_later);
     assert!(!alone(1).apply_if_newer(Override::numbered(6, OverrideMode::Open, LATER), LATER), "nothing to remember");
 }
 
@@ -364,7 +364,7 @@ fn of_two_overrides_of_one_number_the_writer_decides_and_none_counts_twice() {
     open.version.writer = "x".into();
     open.mode = OverrideMode::Throttling;
     assert!(room.apply_if_newer(open.clone(), NOW));
-    assert_eq!(room.operator(), Some(&open));
+    assert_eq!(room.override_(), Some(&open));
 }
 
 #[test]

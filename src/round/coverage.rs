@@ -368,7 +368,7 @@ mod tests {
             since,
             last_heartbeat: None,
             gap: None,
-            operator: None,
+            override_: None,
             nodes: 1,
             wanting: 0,
             named: Vec::new(),

@@ -83,7 +83,7 @@ impl Store {
             since: None,
             last_heartbeat: None,
             gap: None,
-            operator: None,
+            override_: None,
             nodes: SERVERS as u64,
             wanting: 0,
             named: Vec::new(),

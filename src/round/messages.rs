@@ -171,7 +171,7 @@ pub struct Publish {
     /// The other generations whose users this server knows: their keys do not prevent a claim of `since`.
     pub known_beside: Vec<u64>,
     /// The operator's override.
-    pub operator: Option<OutgoingOverride>,
+    pub override_: Option<OutgoingOverride>,
 }
 
 /// An operator's override, stored only if the stored bytes are still those that were read.
@@ -190,8 +190,8 @@ pub struct Publish {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = MemoryStore::new();
 /// let tell = async |after: Option<&[u8]>, value: &[u8]| {
-///     let operator = OutgoingOverride { after: after.map(<[u8]>::to_vec), value: Some(value.to_vec()) };
-///     let news = Publish { operator: Some(operator), ..Publish::default() };
+///     let override_ = OutgoingOverride { after: after.map(<[u8]>::to_vec), value: Some(value.to_vec()) };
+///     let news = Publish { override_: Some(override_), ..Publish::default() };
 ///     store.exchange(&server("a"), Request::Publish(news), SECOND).await
 /// };
 /// tell(None, b"open").await?;
@@ -200,7 +200,7 @@ pub struct Publish {
 /// let Reply::Looked(looked) = store.exchange(&server("b"), look, SECOND).await? else {
 ///     unreachable!("a look is answered by what is there");
 /// };
-/// assert_eq!(looked.operator.as_deref(), Some(&b"open"[..]), "whoever writes must have read what is there");
+/// assert_eq!(looked.override_.as_deref(), Some(&b"open"[..]), "whoever writes must have read what is there");
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -374,7 +374,7 @@ pub struct Looked {
     pub gap: Option<Gap>,
     /// The bytes of the operator's override. They are untrusted: anybody may have written them. [`NO_OVERRIDE`] if they
     /// are too long.
-    pub operator: Option<Vec<u8>>,
+    pub override_: Option<Vec<u8>>,
     /// The number of nodes that looked recently, this one included. The number is untrusted: the server that reads it
     /// checks the proofs in the nodes' names.
     pub nodes: u64,

@@ -14,8 +14,8 @@ pub(super) fn decode(bytes: &[u8], mac: &FleetMac) -> Option<Override> {
 }
 
 /// Encodes an override.
-pub(crate) fn encode(operator: &Override, mac: &FleetMac) -> Vec<u8> {
-    let json = serde_json::to_string(operator).expect("words and numbers can be written as JSON");
+pub(crate) fn encode(override_: &Override, mac: &FleetMac) -> Vec<u8> {
+    let json = serde_json::to_string(override_).expect("words and numbers can be written as JSON");
     let proof = u128::from_be_bytes(mac.prove(Purpose::Override, &[json.as_bytes()]));
     format!("{proof:032x} {json}").into_bytes()
 }
@@ -31,7 +31,7 @@ mod tests {
         FleetMac::new(&FingerprintKey::new(&[key; 16]).unwrap(), generation).in_namespace(namespace)
     }
 
-    fn operator() -> Override {
+    fn override_() -> Override {
         Override {
             version: OverrideVersion { number: 1_800_000_000_000, writer: "a".into() },
             mode: OverrideMode::Open,
@@ -46,8 +46,8 @@ mod tests {
 
     #[test]
     fn an_override_is_read_by_its_own_fleet_alone() {
-        let bytes = encode(&operator(), &mac(1, "shop", 7));
-        assert_eq!(decode(&bytes, &mac(1, "shop", 7)), Some(operator()));
+        let bytes = encode(&override_(), &mac(1, "shop", 7));
+        assert_eq!(decode(&bytes, &mac(1, "shop", 7)), Some(override_()));
         for stranger in [mac(2, "shop", 7), mac(1, "other", 7), mac(1, "shop", 8)] {
             assert_eq!(decode(&bytes, &stranger), None, "{stranger:?}");
         }
@@ -56,14 +56,14 @@ mod tests {
     #[test]
     fn what_was_changed_cut_or_made_up_is_no_override() {
         let ours = mac(1, "shop", 7);
-        let bytes = encode(&operator(), &ours);
+        let bytes = encode(&override_(), &ours);
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
             assert_eq!(decode(&changed, &ours), None, "byte {at}");
             assert_eq!(decode(&bytes[..at], &ours), None, "cut at {at}");
         }
-        let json = serde_json::to_vec(&operator()).unwrap();
+        let json = serde_json::to_vec(&override_()).unwrap();
         assert_eq!(decode(&json, &ours), None, "without a proof");
         assert_eq!(decode(&[&[b'0'; 32][..], b" ", &json].concat(), &ours), None);
     }

@@ -15,11 +15,11 @@ const PAUSE_DOUBLES: u32 = 2;
 /// With a constant offset, servers whose rounds once coincided would always coincide, and some would never win a write.
 ///
 /// ```
-/// # use headcount::{Headcount, internals::Protocol, time::ManualClock};
+/// # use headcount::{Headcount, time::ManualClock};
 /// # use std::time::Duration;
 /// # let builder = Headcount::builder().max_active_users(10).secret("the key of our fleet");
 /// # let (headcount, _worker) = builder.clock(ManualClock::default()).build()?;
-/// # let mut pace = headcount.exchange_by("memory", "", Protocol::HEADCOUNT).pace;
+/// # let mut pace = headcount.exchange("memory", "").pace;
 /// let second = Duration::from_secs(1);
 /// assert_eq!(pace.next(), Duration::ZERO);
 /// pace.ended(second / 10);

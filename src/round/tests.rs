@@ -328,7 +328,7 @@ fn an_override_is_told_until_the_store_has_it_and_no_longer() {
     let mut told = |store: &MemoryStore| {
         let mut told = 0;
         play(&mut exchange, store, |request| {
-            told += usize::from(matches!(request, Request::Publish(Publish { operator: Some(_), .. })));
+            told += usize::from(matches!(request, Request::Publish(Publish { override_: Some(_), .. })));
         });
         told
     };
@@ -355,11 +355,11 @@ fn a_store_that_refuses_writes_is_known_as_long_as_it_does() {
 /// What is in the store for an override, after a round that has found these bytes there.
 fn operator_after(headcount: &Headcount, exchange: &mut Exchange, bytes: &[u8]) -> Option<Vec<u8>> {
     let store = MemoryStore::with_clock(Arc::clone(&headcount.shared.clock));
-    let operator = Some(OutgoingOverride { after: None, value: Some(bytes.to_vec()) });
-    store.answer(&exchange.identity, Request::Publish(Publish { operator, ..Publish::default() }));
+    let override_ = Some(OutgoingOverride { after: None, value: Some(bytes.to_vec()) });
+    store.answer(&exchange.identity, Request::Publish(Publish { override_, ..Publish::default() }));
     play(exchange, &store, |_| ());
     match store.answer(&exchange.identity, Request::Look { slots: Vec::new(), names: 0, wants: false }) {
-        Reply::Looked(looked) => looked.operator,
+        Reply::Looked(looked) => looked.override_,
         other => panic!("{other:?}"),
     }
 }
@@ -375,7 +375,7 @@ fn an_override_that_no_server_has_written_is_counted_and_removed() {
         let counted = headcount.shared.sync.lock().corrupt[CORRUPT_OVERRIDE];
         assert_eq!(operator_after(&headcount, &mut exchange, bytes), None, "{}", bytes.escape_ascii());
         assert_eq!(headcount.shared.sync.lock().corrupt[CORRUPT_OVERRIDE], counted + 1);
-        assert_eq!(headcount.status().operator.mode, OverrideMode::Auto);
+        assert_eq!(headcount.status().override_.mode, OverrideMode::Auto);
     }
     // What the operator says takes the place of what a stranger says.
     let order = OverrideOrder {
@@ -405,7 +405,7 @@ fn an_override_of_a_version_that_no_clock_has_given_is_left_alone() {
     ] {
         let bytes = stored_override(&Override::numbered(number, OverrideMode::Open, until), exchange.round.codec.mac());
         assert_eq!(operator_after(&headcount, &mut exchange, &bytes), Some(bytes), "it may be a clock that is wrong");
-        assert_eq!(headcount.status().operator.mode, mode, "{number}");
+        assert_eq!(headcount.status().override_.mode, mode, "{number}");
     }
     let closes = OverrideOrder {
         mode: OverrideMode::Throttling,
@@ -418,7 +418,7 @@ fn an_override_of_a_version_that_no_clock_has_given_is_left_alone() {
     let impossible =
         stored_override(&Override::numbered(u64::MAX, OverrideMode::Open, until), exchange.round.codec.mac());
     assert_ne!(operator_after(&headcount, &mut exchange, &impossible), Some(impossible), "the operator's word wins");
-    assert_eq!(headcount.status().operator.mode, OverrideMode::Throttling);
+    assert_eq!(headcount.status().override_.mode, OverrideMode::Throttling);
 }
 
 #[test]
@@ -432,7 +432,7 @@ fn an_older_override_that_is_put_back_is_written_over_after_the_later_one_has_en
     clock.advance(5 * SECOND);
     worker.tick();
     let stored = operator_after(&headcount, &mut exchange, &recorded).unwrap();
-    assert_eq!(headcount.status().operator.mode, OverrideMode::Auto);
+    assert_eq!(headcount.status().override_.mode, OverrideMode::Auto);
     let stored = overrides::decode(&stored, exchange.round.codec.mac()).unwrap();
     assert!(stored.withdrawn && stored.version > open.version && stored.until == open.until, "{stored:?}");
     // So a server that starts now does not obey it either.
@@ -440,7 +440,7 @@ fn an_older_override_that_is_put_back_is_written_over_after_the_later_one_has_en
     let stored = stored_override(&stored, exchange.round.codec.mac());
     operator_after(&newcomer, &mut exchange, &stored);
     operator_after(&newcomer, &mut exchange, &recorded);
-    assert_eq!(newcomer.status().operator.mode, OverrideMode::Auto);
+    assert_eq!(newcomer.status().override_.mode, OverrideMode::Auto);
 }
 
 #[test]

@@ -41,7 +41,7 @@ struct Generation {
     gap: Option<Gap>,
     keys_until: Timestamp,
     since: Option<Slot>,
-    operator: Option<Vec<u8>>,
+    override_: Option<Vec<u8>>,
     nodes: BTreeMap<String, Node>,
     /// When each server last said that it turns newcomers away.
     wanting: BTreeMap<String, Timestamp>,
@@ -72,19 +72,19 @@ impl MemoryStore {
     }
 
     /// A copy of what is there now: what a replica that lags behind would have, or a backup.
-    #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn backup(&self) -> Self {
         Self { clock: Arc::clone(&self.clock), namespace: Arc::new(Mutex::new(self.namespace.lock().clone())) }
     }
 
     /// Replaces everything by what `other` has, as a failover to a replica would.
-    #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn become_as(&self, other: &Self) {
         *self.namespace.lock() = other.namespace.lock().clone();
     }
 
     /// What a look shows while writes are refused: no heartbeat is noted, not even this server's.
-    #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn look_without_writes(&self, identity: &Identity, slots: &[Slot], refusal: StoreError) -> Looked {
         let now = self.clock.wall();
         let mut namespace = self.namespace.lock();
@@ -92,8 +92,7 @@ impl MemoryStore {
         Looked { write_refused: Some(refusal), ..namespace.describe(identity, slots, 0, now) }
     }
 
-    /// Answers at once.
-    #[doc(hidden)]
+    /// Answers a request without waiting.
     pub fn answer(&self, identity: &Identity, request: Request) -> Reply {
         let now = self.clock.wall();
         let mut namespace = self.namespace.lock();
@@ -173,7 +172,7 @@ impl Namespace {
             since: own.since,
             last_heartbeat: own.last_heartbeat,
             gap: own.gap.clone(),
-            operator: own.operator_read(),
+            override_: own.operator_read(),
             nodes: own.nodes.values().filter(|node| is_alive(node.looked)).count() as u64,
             wanting: own.wanting.values().filter(|&&wanted| is_alive(wanted)).count() as u64,
             named,
@@ -204,9 +203,9 @@ impl Namespace {
         if let Some(since) = publish.since.filter(|since| !since.claimed || (own.since.is_none() && !others)) {
             own.since = Some(own.since.map_or(since.slot, |known| known.min(since.slot)));
         }
-        if let Some(ours) = publish.operator {
+        if let Some(ours) = publish.override_ {
             let unchanged = own.operator_read() == ours.after;
-            own.operator = if unchanged { ours.value } else { own.operator.take() };
+            own.override_ = if unchanged { ours.value } else { own.override_.take() };
         }
         let mut write = |minute: crate::round::Outgoing| {
             let unchanged = own.minutes.get(&minute.slot).map(|value| &value.version) == minute.after.as_ref();
@@ -227,7 +226,7 @@ impl Generation {
 
     /// The override, if it is short enough to be one.
     fn operator_read(&self) -> Option<Vec<u8>> {
-        self.operator.clone().map(|bytes| if bytes.len() > MOST_OVERRIDE_BYTES { NO_OVERRIDE.to_vec() } else { bytes })
+        self.override_.clone().map(|bytes| if bytes.len() > MOST_OVERRIDE_BYTES { NO_OVERRIDE.to_vec() } else { bytes })
     }
 
     fn writers_alive(&self, is_alive: impl Fn(Timestamp) -> bool) -> Vec<String> {
@@ -460,9 +459,9 @@ mod tests {
         let fleet = Fleet::new();
         let tell = |after: Option<&[u8]>, value: Option<&[u8]>| {
             let [after, value] = [after, value].map(|bytes| bytes.map(<[u8]>::to_vec));
-            let operator = Some(OutgoingOverride { after, value });
-            fleet.publishes(&server("a", 1), Publish { operator, ..Publish::default() });
-            fleet.looks("b").operator
+            let override_ = Some(OutgoingOverride { after, value });
+            fleet.publishes(&server("a", 1), Publish { override_, ..Publish::default() });
+            fleet.looks("b").override_
         };
         assert_eq!(tell(None, Some(b"first")), Some(b"first".to_vec()));
         assert_eq!(tell(None, Some(b"unread")), Some(b"first".to_vec()));

@@ -267,8 +267,8 @@ impl RedisStore {
             Some(since) => self.record_since(&mut connection, identity, since, &publish.known_beside).await?,
             None => None,
         };
-        if let Some(operator) = &publish.operator {
-            self.store_override(&mut connection, identity, operator).await?;
+        if let Some(override_) = &publish.override_ {
+            self.store_override(&mut connection, identity, override_).await?;
         }
         let written = match Layout::of(identity) {
             Layout::Hash => self.write_hashes(&mut connection, identity, &publish.minutes).await?,
@@ -390,10 +390,10 @@ impl RedisStore {
         &self,
         connection: &mut MultiplexedConnection,
         identity: &Identity,
-        operator: &OutgoingOverride,
+        override_: &OutgoingOverride,
     ) -> Result<(), RedisError> {
         let mut store = OVERRIDE.key(self.key(identity, "override"));
-        store.arg(operator.after.as_deref().unwrap_or_default()).arg(operator.value.as_deref().unwrap_or_default());
+        store.arg(override_.after.as_deref().unwrap_or_default()).arg(override_.value.as_deref().unwrap_or_default());
         store.arg(millis(identity.keep_for)).arg(MOST_OVERRIDE_BYTES);
         let _: bool = store.invoke_async(connection).await?;
         Ok(())
@@ -478,7 +478,7 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
     let gap_to = number(fields.next()?).map(Timestamp::from_millis);
     let closed_by = fields.next()?;
     let gap = gap_from.zip(gap_to).map(|(from, to)| Gap { from, to, closed_by });
-    let operator = Some(fields.next_bytes()?).filter(|bytes| !bytes.is_empty());
+    let override_ = Some(fields.next_bytes()?).filter(|bytes| !bytes.is_empty());
     let nodes = number(fields.next()?).unwrap_or(1);
     let wanting = number(fields.next()?).unwrap_or_default();
     let write_refused =
@@ -491,7 +491,7 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
         since,
         last_heartbeat,
         gap,
-        operator,
+        override_,
         nodes,
         wanting,
         named,

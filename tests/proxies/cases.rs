@@ -584,7 +584,7 @@ fn silent(runtime: &Handle, kind: Kind, when: WhenSilent, gone: bool) {
     if !gone {
         nobody_queues(runtime, kind, &stack, if when == WhenSilent::Closed { 503 } else { 200 });
         stack.headcount.process.signal("-CONT");
-        wait_for("headcount to be heeded again", || (stack.get("/play", "bob").status == 429).then_some(()));
+        wait_for("headcount to be is_newest again", || (stack.get("/play", "bob").status == 429).then_some(()));
     }
 }
 

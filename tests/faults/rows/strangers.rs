@@ -204,7 +204,7 @@ impl Stranger {
     /// An override that lets everybody in for an hour.
     fn open_for_all(&self, bench: &Bench, version: u64, hand: Hand) -> Vec<u8> {
         let (seconds, _): (u64, u64) = bench.redis.ask(&["TIME"]);
-        let operator = Override {
+        let override_ = Override {
             version: OverrideVersion { number: version, writer: "zzz".into() },
             mode: OverrideMode::Open,
             max_active_users: None,
@@ -215,9 +215,10 @@ impl Stranger {
             withdrawn: false,
         };
         let key = |secret: &str| FingerprintKey::new(secret.as_bytes()).expect("a key");
-        let sign = |secret: &str, namespace: &str| signed_override(&key(secret), namespace, self.generation, &operator);
+        let sign =
+            |secret: &str, namespace: &str| signed_override(&key(secret), namespace, self.generation, &override_);
         match hand {
-            Hand::Nobodys => serde_json::to_vec(&operator).unwrap(),
+            Hand::Nobodys => serde_json::to_vec(&override_).unwrap(),
             Hand::Strangers => sign("the key of a stranger", "default"),
             Hand::Neighbours => sign(SECRET, "another"),
             Hand::Fleets => sign(SECRET, "default"),

@@ -1,0 +1,51 @@
+//! The choices of the exchange with a store that a comparison varies.
+
+use std::time::Duration;
+
+/// How a fleet exchanges data with the store. The talk's earlier designs are other values of this type, for comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Protocol {
+    /// Whether each round starts at a fresh random offset in its period.
+    pub jitter: bool,
+    /// Whether only the newest minute is exchanged.
+    pub newest_only: bool,
+    /// Whether a lost race is retried at once, instead of in the next round.
+    pub retry_on_conflict: bool,
+    /// What a version is.
+    pub versions: Versions,
+    /// A delay between reading and writing, which simulates larger filters and slower machines.
+    pub write_delay: Duration,
+}
+
+impl Protocol {
+    /// The protocol of headcount.
+    pub const HEADCOUNT: Self = Self {
+        jitter: true,
+        newest_only: false,
+        retry_on_conflict: false,
+        versions: Versions::Unique,
+        write_delay: Duration::ZERO,
+    };
+    /// The talk's second design, which retries until it succeeds.
+    pub const V1: Self = Self {
+        jitter: false,
+        newest_only: true,
+        retry_on_conflict: true,
+        versions: Versions::Clock,
+        ..Self::HEADCOUNT
+    };
+    /// The talk's third design: a server that loses the race skips the write until the next second.
+    pub const V1_1: Self = Self { retry_on_conflict: false, ..Self::V1 };
+}
+
+/// Where the version of a write comes from. Only [`Versions::Unique`] loses no updates; `round/lock.rs` shows how the
+/// others do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Versions {
+    /// The writer's random name and a counter of its own: never used before.
+    Unique,
+    /// The store's clock in milliseconds.
+    Clock,
+    /// The version that was read, plus one.
+    Counter,
+}
