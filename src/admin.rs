@@ -10,7 +10,7 @@
 //! GET    /api/v1/events     the status once a second, as server-sent events
 //! GET    /api/v1/openapi.json  the description of all this (OpenAPI 3.1)
 //! GET    /api/v1/config     the effective configuration, secrets redacted
-//! GET    /api/v1/override   the override_'s word in force
+//! GET    /api/v1/override   the override in force
 //! PUT    /api/v1/override   { "mode": "open|throttling|auto", "max_active_users": 18000, "for": "10m",
 //!                             "reason": "launch", "by": "ann" }
 //! DELETE /api/v1/override   takes it back

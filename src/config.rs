@@ -76,6 +76,7 @@ pub(crate) use words::A_TIME;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Config {
     /// Who may come in.
     pub admission: Admission,

@@ -18,6 +18,7 @@ use serde::Serialize;
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct LimiterStatus {
     /// The limiter's name.
     pub name: String,

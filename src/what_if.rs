@@ -61,6 +61,7 @@ const ENOUGH: f64 = 50.0;
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct WhatIf {
     /// The simulated X.
     pub max_active_users: u64,

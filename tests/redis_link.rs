@@ -49,7 +49,10 @@ impl Node {
 }
 
 fn to(url: String, ca_file: Option<&str>) -> config::Redis {
-    config::Redis { url: Secret::new(url), ca_file: ca_file.map(Into::into), ..config::Redis::default() }
+    let mut redis = config::Redis::default();
+    redis.url = Secret::new(url);
+    redis.ca_file = ca_file.map(Into::into);
+    redis
 }
 
 fn present(redis: &Redis, certificate: &Certificate) {

@@ -67,7 +67,7 @@ impl IntoResponse for Denied {
             Self::Peer => (StatusCode::FORBIDDEN, "without [admin] token_file, only this machine may ask"),
             Self::Proxy => (
                 StatusCode::FORBIDDEN,
-                "a proxy asks: without [admin] token_file, whoever reaches it would be an override_; set token_file, or \
+                "a proxy asks: without [admin] token_file, whoever reaches it would be an operator; set token_file, or \
                  allow_proxied = true if that is meant",
             ),
             Self::Form => (

@@ -72,8 +72,8 @@ pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: By
             let [by, reason] = [&set.by, &set.reason].map(|words| words.as_deref().unwrap_or("not said"));
             let from = from.as_deref().unwrap_or("unknown");
             tracing::info!(
-                mode = %set.mode, max_active_users, until = %set.until, ?by, from, ?reason, "an override_ set the \
-                    override"
+                mode = %set.mode, max_active_users, until = %set.until, ?by, from, ?reason,
+                "an operator set the override"
             );
             Json(admin.headcount.status().override_).into_response()
         }

@@ -23,6 +23,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Admin {
     /// Where operators are answered; by default `127.0.0.1:7071`.
     #[cfg_attr(

@@ -28,6 +28,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Admission {
     /// X: the limit of active users. There is no default: only a measurement of the backend can tell. A configuration
     /// with limits of all requests may leave it out: then it limits, and admits everybody.
@@ -141,6 +142,7 @@ pub enum MissingToken {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct RetryAfter {
     /// The soonest, at least 1 s; 15 s by default.
     #[serde(with = "humantime_serde")]

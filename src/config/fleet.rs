@@ -29,6 +29,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Fleet {
     /// The name of the fleet: servers of one namespace share their users. 1 to 64 of the characters `A-Z a-z 0-9 - _
     /// .`.

@@ -30,6 +30,7 @@ use std::time::Duration;
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Limit {
     /// For headers, status and metrics: 1 to 64 of the characters `A-Z a-z 0-9 - _ .`, and no other limit's.
     #[cfg_attr(
@@ -345,6 +346,7 @@ pub enum OnStoreError {
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Database {
     /// `postgres://user:password@host/database`, `mysql://user:password@host/database`.
     #[cfg_attr(

@@ -25,6 +25,7 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Pass {
     /// How passes travel.
     #[cfg_attr(

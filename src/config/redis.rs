@@ -18,6 +18,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Redis {
     /// `redis://[[user]:password@]host[:port][/database]`, `rediss://…` for TLS, or `redis+unix:///path`.
     #[cfg_attr(

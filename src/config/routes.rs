@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Route {
     /// Exact, or a prefix that ends in `/*`.
     #[cfg_attr(

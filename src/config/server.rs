@@ -19,6 +19,7 @@ use std::net::SocketAddr;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Server {
     /// Where checks are answered; by default `127.0.0.1:7070`.
     #[cfg_attr(

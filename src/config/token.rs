@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Token {
     /// Where the token is looked for; by default [`TokenSource::defaults`]. List only what the backend authenticates
     /// by.

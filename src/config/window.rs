@@ -28,6 +28,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Window {
     /// How long a token is remembered at least; at most 7 days, and 30 minutes by default.
     #[serde(with = "humantime_serde")]

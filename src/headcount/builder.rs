@@ -463,7 +463,7 @@ impl Builder {
             #[cfg(feature = "server")]
             purges: Default::default(),
             passes: ShardedCounters::<{ PassCheck::ALL.len() }>::new(),
-            presences: Mutex::new(Presences::new()),
+            presences: Mutex::new(Presences::default()),
             decision_times: Histogram::new(),
             round_times: Histogram::new(),
             sync: Mutex::new(SyncFigures::default()),

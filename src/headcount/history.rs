@@ -32,6 +32,7 @@ const COARSE: Duration = Duration::from_secs(300);
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct History {
     /// The length of each sample; the last one is still in progress.
     pub grain_seconds: f64,
@@ -57,6 +58,7 @@ pub struct History {
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Sample {
     /// The start of the sample.
     pub from: Timestamp,

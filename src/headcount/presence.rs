@@ -3,14 +3,28 @@
 use super::{Headcount, Shared};
 use crate::config::Enforcement;
 use crate::fingerprint::Fingerprint;
-use slab::Slab;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The number of users copied from the list under one hold of its lock.
 const BATCH: usize = 256;
 
 /// The list of users who are present, with one entry for each [`Presence`].
-pub(crate) type Presences = Slab<Fingerprint>;
+#[derive(Default)]
+pub(crate) struct Presences {
+    users: BTreeMap<u64, Fingerprint>,
+    /// The place of the next entry.
+    next: u64,
+}
+
+impl Presences {
+    fn add(&mut self, fingerprint: Fingerprint) -> u64 {
+        let place = self.next;
+        self.next += 1;
+        self.users.insert(place, fingerprint);
+        place
+    }
+}
 
 /// Renews its user each minute, as a request would, for as long as it lives. It does not admit a user who is not
 /// active.
@@ -37,7 +51,7 @@ pub(crate) type Presences = Slab<Fingerprint>;
 pub struct Presence {
     shared: Arc<Shared>,
     /// The place in the list; `None` renews nobody.
-    place: Option<usize>,
+    place: Option<u64>,
 }
 
 impl Headcount {
@@ -57,7 +71,7 @@ impl Headcount {
     }
 
     pub(crate) fn present_as(&self, fingerprint: Fingerprint) -> Presence {
-        let place = self.shared.presences.lock().insert(fingerprint);
+        let place = self.shared.presences.lock().add(fingerprint);
         Presence { shared: Arc::clone(&self.shared), place: Some(place) }
     }
 
@@ -70,7 +84,7 @@ impl Headcount {
 impl Drop for Presence {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            self.shared.presences.lock().remove(place);
+            self.shared.presences.lock().users.remove(&place);
         }
     }
 }
@@ -88,18 +102,15 @@ impl Shared {
         if self.settings.enforcement == Enforcement::Off {
             return;
         }
-        let mut batch = Vec::with_capacity(BATCH);
         let mut from = 0;
         loop {
             let presences = self.presences.lock();
-            let places = from..presences.capacity().min(from + BATCH);
-            if places.is_empty() {
-                return;
-            }
-            from = places.end;
-            batch.extend(places.filter_map(|place| presences.get(place).copied()));
+            let batch: Vec<_> =
+                presences.users.range(from..).take(BATCH).map(|(place, user)| (*place, *user)).collect();
             drop(presences);
-            for fingerprint in batch.drain(..) {
+            let Some((last, _)) = batch.last() else { return };
+            from = last + 1;
+            for (_, fingerprint) in batch {
                 let is_in = self.refresh(fingerprint);
                 if is_in {
                     self.note_visit(fingerprint, true);

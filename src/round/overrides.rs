@@ -1,31 +1,87 @@
-//! The encoding of an operator's override in the store: 32 hexadecimal digits, which are the fleet's MAC of the rest; a
-//! space; JSON.
+//! The encoding of an operator's override in the store: 32 hexadecimal digits, which are the fleet's MAC of the rest, and
+//! one line per field, `name value`.
+//!
+//! ```text
+//! 5f1c…9a
+//! number 1800000000000
+//! writer a3f2…
+//! mode throttling
+//! until 1800000600000
+//! remembered_until 1800000600000
+//! by ann
+//! reason the database is slow
+//! ```
 
 use crate::fleet_mac::{FleetMac, MAC_BYTES, Purpose};
-use crate::room::Override;
+use crate::room::{Override, OverrideMode, OverrideVersion};
+use crate::time::Timestamp;
+use std::collections::BTreeMap;
+
+const MODES: [OverrideMode; 3] = [OverrideMode::Open, OverrideMode::Throttling, OverrideMode::Auto];
 
 /// Decodes an override; `None` if no server of the fleet wrote it.
 pub(super) fn decode(bytes: &[u8], mac: &FleetMac) -> Option<Override> {
     let (proof, rest) = bytes.split_at_checked(2 * MAC_BYTES)?;
-    let json = rest.strip_prefix(b" ")?;
+    let fields = rest.strip_prefix(b"\n")?;
     let proof = std::str::from_utf8(proof).ok().and_then(|proof| u128::from_str_radix(proof, 16).ok())?;
-    let is_ours = mac.is_proven(Purpose::Override, &[json], &proof.to_be_bytes());
-    is_ours.then(|| serde_json::from_slice(json).ok())?
+    let is_ours = mac.is_proven(Purpose::Override, &[fields], &proof.to_be_bytes());
+    is_ours.then(|| read(std::str::from_utf8(fields).ok()?))?
 }
 
 /// Encodes an override.
 pub(crate) fn encode(override_: &Override, mac: &FleetMac) -> Vec<u8> {
-    let json = serde_json::to_string(override_).expect("words and numbers can be written as JSON");
-    let proof = u128::from_be_bytes(mac.prove(Purpose::Override, &[json.as_bytes()]));
-    format!("{proof:032x} {json}").into_bytes()
+    let fields = write(override_);
+    let proof = u128::from_be_bytes(mac.prove(Purpose::Override, &[fields.as_bytes()]));
+    format!("{proof:032x}\n{fields}").into_bytes()
+}
+
+/// Reads the fields. A name that is unknown here belongs to a later version and is ignored.
+fn read(fields: &str) -> Option<Override> {
+    let fields: BTreeMap<_, _> = fields.lines().filter_map(|line| line.split_once(' ')).collect();
+    let number = |name: &str| fields.get(name)?.parse().ok();
+    let words = |name: &str| fields.get(name).map(|words| (*words).to_owned());
+    let max_active_users = match fields.get("max_active_users") {
+        Some(max_active_users) => Some(max_active_users.parse().ok()?),
+        None => None,
+    };
+    let mode = words("mode")?;
+    let mode = MODES.into_iter().find(|named| named.to_string() == mode)?;
+    Some(Override {
+        version: OverrideVersion { number: number("number")?, writer: words("writer")? },
+        mode,
+        max_active_users,
+        until: Timestamp::from_millis(number("until")?),
+        remembered_until: Timestamp::from_millis(number("remembered_until")?),
+        by: words("by"),
+        reason: words("reason"),
+        withdrawn: fields.contains_key("withdrawn"),
+    })
+}
+
+fn write(override_: &Override) -> String {
+    let Override { version, mode, max_active_users, until, remembered_until, by, reason, withdrawn } = override_;
+    let mut fields = String::new();
+    let mut field = |name: &str, value: Option<&str>| {
+        // A line break ends a field.
+        let value = value.map(|value| value.replace(['\n', '\r'], " "));
+        value.into_iter().for_each(|value| fields.extend([name, " ", &value, "\n"]));
+    };
+    field("number", Some(&version.number.to_string()));
+    field("writer", Some(&version.writer));
+    field("mode", Some(&mode.to_string()));
+    field("max_active_users", max_active_users.map(|max| max.to_string()).as_deref());
+    field("until", Some(&until.as_millis().to_string()));
+    field("remembered_until", Some(&remembered_until.as_millis().to_string()));
+    field("by", by.as_deref());
+    field("reason", reason.as_deref());
+    field("withdrawn", withdrawn.then_some("yes"));
+    fields
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fingerprint::FingerprintKey;
-    use crate::room::{OverrideMode, OverrideVersion};
-    use crate::time::Timestamp;
 
     fn mac(key: u8, namespace: &str, generation: u64) -> FleetMac {
         FleetMac::new(&FingerprintKey::new(&[key; 16]).unwrap(), generation).in_namespace(namespace)
@@ -63,8 +119,35 @@ mod tests {
             assert_eq!(decode(&changed, &ours), None, "byte {at}");
             assert_eq!(decode(&bytes[..at], &ours), None, "cut at {at}");
         }
-        let json = serde_json::to_vec(&override_()).unwrap();
-        assert_eq!(decode(&json, &ours), None, "without a proof");
-        assert_eq!(decode(&[&[b'0'; 32][..], b" ", &json].concat(), &ours), None);
+        let fields = write(&override_());
+        assert_eq!(decode(fields.as_bytes(), &ours), None, "without a proof");
+        assert_eq!(decode(format!("{:032}\n{fields}", 0).as_bytes(), &ours), None);
+    }
+
+    #[test]
+    fn every_override_is_read_as_it_was_written() {
+        let ours = mac(1, "shop", 7);
+        for mode in MODES {
+            for withdrawn in [false, true] {
+                let bare = Override { mode, withdrawn, max_active_users: None, by: None, reason: None, ..override_() };
+                assert_eq!(decode(&encode(&bare, &ours), &ours), Some(bare));
+            }
+        }
+        let odd = Override { by: Some(String::new()), reason: Some(" = % \\ ü 日本 ".into()), ..override_() };
+        assert_eq!(decode(&encode(&odd, &ours), &ours), Some(odd));
+        let broken = Override { reason: Some("one\nmode open".into()), ..override_() };
+        let read = decode(&encode(&broken, &ours), &ours).unwrap();
+        assert_eq!(read.reason.as_deref(), Some("one mode open"), "a line break adds no field");
+    }
+
+    #[test]
+    fn fields_of_a_later_version_are_ignored_and_missing_ones_are_not() {
+        let fields = write(&override_());
+        assert_eq!(read(&format!("{fields}colour blue\n\n")), Some(override_()));
+        for name in ["number", "writer", "mode", "until", "remembered_until"] {
+            let lines: Vec<_> = fields.lines().filter(|line| !line.starts_with(&format!("{name} "))).collect();
+            assert_eq!(read(&lines.join("\n")), None, "{name}");
+        }
+        assert_eq!(read(&fields.replace("max_active_users 7", "max_active_users many")), None);
     }
 }

@@ -60,7 +60,7 @@ impl Validated {
     /// What everybody should know who runs it like this.
     pub fn note(&self) -> Option<&'static str> {
         self.config.admin.token_file.is_none().then_some(
-            "there is no admin.token_file: every user of this machine is an override_, and so is whoever reaches a \
+            "there is no admin.token_file: every user of this machine is an operator, and so is whoever reaches a \
              proxy on it that \
              leads to admin.listen and adds no Forwarded, X-Forwarded-* or Via",
         )
