@@ -10,6 +10,7 @@ mod fleet;
 mod jwt;
 mod limit;
 mod pass;
+#[cfg(feature = "tower")]
 mod paths;
 #[cfg(feature = "tower")]
 mod proxies;
@@ -30,6 +31,8 @@ use serde::{Deserialize, Serialize};
 pub use crate::secret::Secret;
 pub use admin::Admin;
 pub use admission::{Admission, Enforcement, MissingToken, RetryAfter};
+#[cfg(feature = "tower")]
+pub(crate) use error::A_PATH;
 pub use error::ConfigError;
 pub use fleet::Fleet;
 pub use jwt::{Jwt, Unverified};
@@ -40,10 +43,12 @@ pub use limit::{
     QuotaError,
 };
 pub use pass::{Pass, PassCarrier, PassCarrierError};
-pub(crate) use paths::{A_PATH, PathPatterns, lenient, without_query};
+#[cfg(feature = "tower")]
+pub(crate) use paths::{PathPatterns, lenient, without_query};
 #[cfg(feature = "tower")]
 pub(crate) use proxies::TrustedProxies;
 pub use redis::Redis;
+#[cfg(feature = "tower")]
 pub(crate) use routes::Routes;
 pub use routes::{Route, RouteClass};
 pub use server::Server;

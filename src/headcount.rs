@@ -51,6 +51,7 @@ pub(crate) use decide::{AdmitOptions, Record};
 #[cfg(feature = "server")]
 pub(crate) use figures::LimitDatabase;
 pub(crate) use figures::{CORRUPT_OVERRIDE, CORRUPT_REASONS, Histogram, SyncFigures};
+#[cfg(feature = "admin")]
 pub(crate) use history::DAY;
 pub use history::{History, Sample};
 pub use presence::Presence;
@@ -68,6 +69,7 @@ pub use worker::Worker;
 const CHUNK_WORDS: usize = 1024;
 
 /// How long after its last request an admin page still counts as open.
+#[cfg(feature = "admin")]
 const WATCHED_FOR: Duration = Duration::from_secs(10);
 
 /// The longest override.
@@ -124,6 +126,7 @@ pub(crate) struct Shared {
     pub(crate) purges: [[AtomicU64; 2]; 2],
     passes: ShardedCounters<{ PassCheck::ALL.len() }>,
     pub(crate) presences: Mutex<Presences>,
+    #[cfg(any(feature = "tower", feature = "metrics"))]
     pub(crate) decision_times: Histogram,
     pub(crate) round_times: Histogram,
     pub(crate) sync: Mutex<SyncFigures>,
@@ -409,6 +412,7 @@ impl Headcount {
     }
 
     /// Counts a decision made outside this type.
+    #[cfg(feature = "tower")]
     pub(crate) fn count(&self, decision: Decision) {
         self.shared.count(decision);
     }
@@ -462,6 +466,7 @@ impl Headcount {
     }
 
     /// Notes that an admin page is open: for some seconds, rounds request more from the store than they need.
+    #[cfg(feature = "admin")]
     pub(crate) fn watch(&self) {
         let until = self.shared.clock.monotonic() + WATCHED_FOR;
         self.shared.watched_until.store(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Relaxed);
@@ -469,12 +474,14 @@ impl Headcount {
 
     /// Returns whether the worker began a tick within this time, or is waiting for a disk, which is not a failure of
     /// the worker.
+    #[cfg(feature = "server")]
     pub(crate) fn works(&self, within: Duration) -> bool {
         let ticked = Duration::from_micros(self.shared.ticked.load(Relaxed));
         let since = self.shared.clock.monotonic().saturating_sub(ticked);
         since < within || self.shared.saving.load(Relaxed)
     }
 
+    #[cfg(feature = "admin")]
     pub(crate) fn is_draining(&self) -> bool {
         self.shared.draining.load(Relaxed)
     }
@@ -583,6 +590,7 @@ impl Shared {
     }
 
     /// Registers a limiter to be shown, and replaces an earlier one of the same name.
+    #[cfg(feature = "tower")]
     pub(crate) fn show_limiter(&self, name: &str, status: Box<dyn Fn() -> LimiterStatus + Send + Sync>) {
         let mut limiters = self.limiters.lock();
         match limiters.iter_mut().find(|(shown, _)| shown == name) {

@@ -48,8 +48,10 @@ pub use limit_layer::{LimitFuture, LimitLayer, LimitService};
 pub use refusal::Refusal;
 #[cfg(feature = "server")]
 pub(crate) use refusal::mark;
+#[cfg(feature = "server")]
 pub(crate) use request::RequestInfo;
 pub use service::AdmissionService;
+#[cfg(feature = "server")]
 pub(crate) use verdict::Verdict;
 #[cfg(feature = "server")]
 pub(crate) use verify::Unknown;

@@ -13,9 +13,6 @@
 //! | [`bloom`], [`fingerprint`], [`time`] | the building blocks |
 //! | [`config`] | every key, its meaning and bounds |
 
-// A build with fewer features leaves parts of the façade unused. The full build still reports code that is never used.
-#![cfg_attr(not(feature = "server"), allow(dead_code, unused_imports))]
-
 #[cfg(feature = "admin")]
 mod admin;
 pub mod bloom;
@@ -135,7 +132,9 @@ pub mod internals {
     use crate::headcount::Headcount;
     use crate::ring::codec::{Codec, DecodeError};
     use crate::room::FleetLink;
-    use crate::time::{Slot, Timestamp};
+    use crate::time::Slot;
+    #[cfg(feature = "jwt")]
+    use crate::time::Timestamp;
     use std::time::Duration;
 
     /// Encodes and decodes stored values, for tests that feed hostile ones.

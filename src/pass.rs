@@ -53,6 +53,7 @@ pub(crate) enum PassCheck {
 impl PassCheck {
     pub(crate) const ALL: [Self; 3] = [Self::Valid, Self::Expired, Self::Forged];
 
+    #[cfg(feature = "metrics")]
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Valid => "valid",

@@ -2,12 +2,15 @@
 
 use super::Secret;
 use super::fleet::MAX_NODES;
-use super::paths::A_PATH;
 use super::window::MAX_SLOTS;
 use crate::bloom::{Shape, ShapeError};
 use crate::fingerprint::KeyError;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// What a path in the configuration must be.
+pub(crate) const A_PATH: &str =
+    "a path begins with /, is exact or a prefix that ends in /*, and is plain ASCII without //, .., ; or #";
 
 /// Why a configuration was refused: the key, what was found, and what would do.
 ///

@@ -2,7 +2,9 @@
 
 #[cfg(feature = "server")]
 use super::words;
-use super::{A_PATH, ConfigError, PathPatterns, Secret, whole, whole_if_any, word};
+#[cfg(feature = "tower")]
+use super::{A_PATH, PathPatterns};
+use super::{ConfigError, Secret, whole, whole_if_any, word};
 use crate::token_source::is_http_token;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -430,6 +432,7 @@ impl Default for Limit {
 
 /// How long each recipe's proxy waits for an answer; then it admits. Whoever changes one changes it here and in the
 /// recipe's file: a test holds them to each other.
+#[cfg(feature = "server")]
 pub(crate) const RECIPES_WAIT: [(&str, Duration); 4] = [
     ("nginx", Duration::from_secs(1)),
     ("caddy", Duration::from_secs(1)),
@@ -438,6 +441,7 @@ pub(crate) const RECIPES_WAIT: [(&str, Duration); 4] = [
 ];
 
 /// The recipes whose proxies do not wait for so long, in words; `None` if all do.
+#[cfg(feature = "server")]
 fn too_long_for(time: Duration) -> Option<String> {
     let impatient: Vec<_> = RECIPES_WAIT.iter().filter(|(_, waits)| *waits <= time).collect();
     let shortest = impatient.iter().map(|(_, waits)| *waits).min()?;
@@ -447,6 +451,7 @@ fn too_long_for(time: Duration) -> Option<String> {
 
 impl Limit {
     /// What is legal, and will not do what it seems to, in words.
+    #[cfg(feature = "server")]
     pub(crate) fn doubts(&self, trusted_proxies: &[String]) -> Vec<String> {
         let mut doubts = Vec::new();
         if trusted_proxies.is_empty() {
@@ -491,6 +496,7 @@ impl Limit {
         if others.iter().any(|other| other.name == *name) {
             return value("limit.name", name.clone(), "another limit has this name; give each its own");
         }
+        #[cfg(feature = "tower")]
         if let Err(found) = PathPatterns::parse(&self.routes) {
             return value("limit.routes", found, A_PATH);
         }

@@ -2,10 +2,6 @@
 
 use percent_encoding::percent_decode_str;
 
-/// What a rule must be, in words.
-pub(crate) const A_PATH: &str =
-    "a path begins with /, is exact or a prefix that ends in /*, and is plain ASCII without //, .., ; or #";
-
 /// A list of path rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct PathPatterns(Vec<Pattern>);
@@ -36,7 +32,6 @@ impl PathPatterns {
 
     /// Whether a rule may cover the path (with or without a query), however a backend reads it. For rules that
     /// restrict.
-    #[cfg(feature = "tower")]
     pub(crate) fn may_match(&self, path_and_query: &str) -> bool {
         let path = without_query(path_and_query);
         self.cover(path) || lenient(path).is_none_or(|lenient| self.cover_leniently(&lenient))

@@ -1,6 +1,8 @@
 //! `[[route]]`: what requests of some paths are to a controller.
 
-use super::{ConfigError, PathPatterns, paths, word};
+use super::word;
+#[cfg(feature = "tower")]
+use super::{ConfigError, PathPatterns, paths};
 use serde::{Deserialize, Serialize};
 
 /// One rule: the first that covers a path gives it its class.
@@ -75,12 +77,14 @@ pub enum RouteClass {
 }
 
 /// All rules.
+#[cfg(feature = "tower")]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Routes {
     exempt: PathPatterns,
     rules: Vec<(PathPatterns, RouteClass)>,
 }
 
+#[cfg(feature = "tower")]
 impl Routes {
     pub(crate) fn parse(exempt_paths: &[String], routes: &[Route]) -> Result<Self, ConfigError> {
         let rule = |route: &Route| match PathPatterns::parse(std::slice::from_ref(&route.path)) {
@@ -114,6 +118,7 @@ impl Routes {
     }
 }
 
+#[cfg(feature = "tower")]
 impl RouteClass {
     fn stricter(self, other: Self) -> Self {
         let strictness = |class: &Self| match class {
@@ -126,7 +131,7 @@ impl RouteClass {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "tower"))]
 mod tests {
     use super::*;
 

@@ -1,13 +1,16 @@
 //! A configuration that was held to its bounds.
 
-#[cfg(feature = "tower")]
-use super::TrustedProxies;
+#[cfg(feature = "jwt")]
+use super::Unverified;
 use super::window::MIN_CAPACITY;
-use super::{AppliesTo, Config, ConfigError, Enforcement, Limit, MissingToken, Pass, RetryAfter, Routes, Unverified};
+use super::{AppliesTo, Config, ConfigError, Enforcement, Limit, MissingToken, Pass, RetryAfter};
+#[cfg(feature = "tower")]
+use super::{Routes, TrustedProxies};
 use crate::bloom::Shape;
 use crate::fingerprint::FingerprintKey;
 use crate::pass::Passes;
 use crate::room::Limits;
+#[cfg(feature = "tower")]
 use crate::token_source::{OnConflict, TokenSource};
 use std::time::Duration;
 
@@ -21,12 +24,15 @@ pub(crate) struct Settings {
     pub(crate) enforcement: Enforcement,
     pub(crate) retry_after: RetryAfter,
     pub(crate) missing_token: MissingToken,
+    #[cfg(feature = "tower")]
     pub(crate) routes: Routes,
     pub(crate) slot_length: Duration,
     pub(crate) slots: usize,
     pub(crate) capacity: u64,
     pub(crate) shape: Shape,
+    #[cfg(feature = "tower")]
     pub(crate) sources: Vec<TokenSource>,
+    #[cfg(feature = "tower")]
     pub(crate) on_conflict: OnConflict,
     /// Who verifies tokens, and what one is that cannot be.
     #[cfg(feature = "jwt")]
@@ -95,6 +101,9 @@ impl Config {
         if let Some(jwt) = &self.token.jwt {
             match jwt.verifier()? {}
         }
+        let sources = self.token.check()?;
+        #[cfg(not(feature = "tower"))]
+        drop(sources);
         let generation = [
             FORMAT,
             u64::from(shape.lines()),
@@ -107,12 +116,15 @@ impl Config {
             enforcement: if self.only_limits() { Enforcement::Off } else { self.admission.enforcement },
             retry_after: self.admission.retry_after,
             missing_token: self.admission.missing_token,
+            #[cfg(feature = "tower")]
             routes: Routes::parse(&self.admission.exempt_paths, &self.route)?,
             slot_length,
             slots,
             capacity,
             shape,
-            sources: self.token.check()?,
+            #[cfg(feature = "tower")]
+            sources,
+            #[cfg(feature = "tower")]
             on_conflict: self.token.on_conflict,
             #[cfg(feature = "jwt")]
             jwt,
@@ -133,6 +145,7 @@ impl Config {
     }
 
     /// The name of the fleet, or of the server alone.
+    #[cfg(feature = "redis")]
     pub(crate) fn namespace(&self) -> String {
         self.fleet.clone().unwrap_or_default().namespace
     }

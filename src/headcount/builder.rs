@@ -464,6 +464,7 @@ impl Builder {
             purges: Default::default(),
             passes: ShardedCounters::<{ PassCheck::ALL.len() }>::new(),
             presences: Mutex::new(Presences::default()),
+            #[cfg(any(feature = "tower", feature = "metrics"))]
             decision_times: Histogram::new(),
             round_times: Histogram::new(),
             sync: Mutex::new(SyncFigures::default()),

@@ -34,6 +34,7 @@ pub(crate) enum Record {
     /// A seat is held until it is known whether the newcomer stays.
     OnSuccess,
     /// Never recorded.
+    #[cfg(any(test, feature = "tower"))]
     Never,
 }
 
@@ -128,6 +129,7 @@ impl Shared {
     ) -> (Admission, Option<HeldSeat>) {
         let fingerprint = user.fingerprint();
         let admission = match options.record {
+            #[cfg(any(test, feature = "tower"))]
             Record::Never => self.look(fingerprint, options),
             Record::Now | Record::OnSuccess => self.newcomer(fingerprint, options),
         };
@@ -305,6 +307,7 @@ impl Shared {
     }
 
     /// Decides about a newcomer without recording anything.
+    #[cfg(any(test, feature = "tower"))]
     fn look(&self, fingerprint: Fingerprint, options: AdmitOptions<'_>) -> Admission {
         let state = self.state.read();
         let has_seat = state.room.holds_seat_of(fingerprint);
@@ -344,6 +347,7 @@ impl Shared {
         }
     }
 
+    #[cfg(feature = "tower")]
     pub(super) fn count(&self, decision: Decision) {
         self.decisions.count(decision as usize);
     }

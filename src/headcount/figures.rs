@@ -106,11 +106,13 @@ impl Histogram {
     }
 
     /// Returns the count of each bucket.
+    #[cfg(any(test, feature = "metrics"))]
     pub(crate) fn counts(&self) -> [u64; Self::BUCKETS] {
         self.buckets.totals()
     }
 
     /// Returns the upper bound of a bucket.
+    #[cfg(any(test, feature = "metrics"))]
     pub(crate) fn upper_end(bucket: usize) -> Duration {
         Duration::from_nanos(64 << bucket)
     }

@@ -76,6 +76,7 @@ impl Headcount {
     }
 
     /// Makes a presence that renews nobody.
+    #[cfg(feature = "tower")]
     pub(crate) fn nobody_present(&self) -> Presence {
         Presence { shared: Arc::clone(&self.shared), place: None }
     }

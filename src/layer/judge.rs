@@ -113,6 +113,7 @@ impl Headcount {
                 return self.answer(self.decide_unverifiable(applicable.is_empty()), info, applicable);
             }
             Unknown::Invalid(invalid) => (Decision::Invalid, Refusal::invalid(invalid, self.mode(), info)),
+            #[cfg(feature = "jwt")]
             Unknown::Limited(limited) => (Decision::Limited, Refusal::limited(self.mode(), info).by(limited)),
         };
         // A limit of users cannot count an unknown caller, so it refuses.
@@ -201,16 +202,21 @@ impl Headcount {
         applicable: ApplicableLimits,
     ) -> Verdict {
         let Decided { admission, seat, is_renewed, quotas } = decided;
+        #[cfg(not(feature = "server"))]
+        drop(quotas);
         match self.answer(admission, info, applicable) {
-            Verdict::Admitted(entry) => Verdict::Admitted(Entry {
-                seat,
+            Verdict::Admitted(mut entry) => {
+                entry.seat = seat;
                 // A pass renews, so a user who is only observed gets none.
-                pass: if is_renewed { self.handout(user, info) } else { None },
-                fingerprint: is_renewed.then_some(user.fingerprint()),
-                subject: caller.to_subject(),
-                quotas,
-                ..entry
-            }),
+                entry.pass = if is_renewed { self.handout(user, info) } else { None };
+                entry.fingerprint = is_renewed.then_some(user.fingerprint());
+                entry.subject = caller.to_subject();
+                #[cfg(feature = "server")]
+                {
+                    entry.quotas = quotas;
+                }
+                Verdict::Admitted(entry)
+            }
             refused @ Verdict::Refused(_) => refused,
         }
     }

@@ -3,6 +3,7 @@
 use super::caller::Subject;
 use super::limit::ApplicableLimits;
 use super::pass::Handout;
+#[cfg(feature = "server")]
 use super::quota::Quotas;
 use super::refusal::Refusal;
 use crate::fingerprint::Fingerprint;
@@ -17,6 +18,7 @@ pub(crate) enum Verdict {
 /// An admitted request.
 #[derive(Debug)]
 pub(crate) struct Entry {
+    #[cfg(feature = "server")]
     pub(crate) decision: Decision,
     /// The seat that is held for a newcomer.
     pub(crate) seat: Option<HeldSeat>,
@@ -26,15 +28,30 @@ pub(crate) struct Entry {
     pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) subject: Option<Subject>,
     /// The quotas of the newcomers' limiters.
+    #[cfg(feature = "server")]
     pub(crate) quotas: Quotas,
     /// The limits that the caller asks next. If there are some, the decision is not counted yet.
+    #[cfg(feature = "server")]
     pub(crate) applicable: ApplicableLimits,
 }
 
 impl Entry {
     /// An admitted request of nobody in particular.
     pub(super) fn of(decision: Decision, applicable: ApplicableLimits) -> Self {
-        let quotas = Quotas::default();
-        Self { decision, seat: None, pass: None, fingerprint: None, subject: None, quotas, applicable }
+        // The layer passes an admitted request on; only the check endpoint answers it.
+        #[cfg(not(feature = "server"))]
+        let _ = (decision, applicable);
+        Self {
+            #[cfg(feature = "server")]
+            decision,
+            seat: None,
+            pass: None,
+            fingerprint: None,
+            subject: None,
+            #[cfg(feature = "server")]
+            quotas: Quotas::default(),
+            #[cfg(feature = "server")]
+            applicable,
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Who asks, where a signature says so: verified in its turn, and not at all for an address that has forged enough.
 
 use super::caller::Caller;
+#[cfg(feature = "jwt")]
 use super::limited::Limited;
 use super::refusals::Refusals;
 use super::request::RequestInfo;
@@ -14,6 +15,7 @@ use crate::token_source::InvalidToken;
 pub(crate) enum Unknown {
     Invalid(InvalidToken),
     /// The token was not looked at: its address has used up the limit of refusals, or too many wait to be verified.
+    #[cfg(feature = "jwt")]
     Limited(Limited),
 }
 

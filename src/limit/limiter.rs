@@ -125,22 +125,26 @@ impl Limiter {
     }
 
     /// Returns whether the limiter enforces its refusals.
+    #[cfg(feature = "tower")]
     pub(crate) fn refuses(&self) -> bool {
         !self.shared.shadow
     }
 
     /// Returns whether the limiter's keys are in this process.
+    #[cfg(feature = "tower")]
     pub(crate) fn is_here(&self) -> bool {
         self.shared.store.memory().is_some()
     }
 
     /// Returns whether one step can ask both limiters.
+    #[cfg(feature = "tower")]
     pub(crate) fn shares_store_with(&self, other: &Self) -> bool {
         let (one, other) = (self.store(), other.store());
         one.shares_connection_with(other) || one.memory().is_some() && other.memory().is_some()
     }
 
     /// Counts a refusal without a question to the store.
+    #[cfg(feature = "tower")]
     pub(crate) fn count_refused(&self) {
         self.shared.limited.fetch_add(1, Relaxed);
     }

@@ -6,6 +6,7 @@ use super::ask::{Ask, Mode};
 use super::ask_error::AskError;
 use super::limiter::Limiter;
 use super::limiter_store::LimiterStoreError;
+#[cfg(feature = "tower")]
 use super::store::ask_all;
 use super::turn::{Given, Turn, give_back};
 use crate::store_error::StoreError;
@@ -148,6 +149,7 @@ impl Limiter {
     }
 
     /// Answers a list that no store can be asked for, because of a mistake in the configuration.
+    #[cfg(feature = "tower")]
     pub(crate) fn answer_all_without_store<K: AsRef<[u8]>>(
         asks: &[(&Self, K, Ask)],
         error: &AskError,
@@ -162,6 +164,7 @@ impl Limiter {
     }
 
     /// As [`ask_all`](Self::ask_all) for limiters in this process, at once.
+    #[cfg(feature = "tower")]
     pub(crate) fn ask_all_here<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> CombinedAnswer {
         let place = |nth: usize| (asks[nth].0, asks[nth].1.as_ref(), asks[nth].2);
         let (in_shadow, enforcing): (Vec<_>, Vec<_>) = (0..asks.len()).partition(|&nth| asks[nth].0.is_shadow());
@@ -237,14 +240,17 @@ impl CombinedAnswer {
     }
 
     /// Returns the charged permits. They are given back when they are dropped, unless they are kept.
+    #[cfg(feature = "tower")]
     pub(crate) fn until_kept(self) -> Granted {
         Granted(Turn(self.given))
     }
 }
 
 /// The permits of a list. They are given back when this is dropped.
+#[cfg(feature = "tower")]
 pub(crate) struct Granted(Turn);
 
+#[cfg(feature = "tower")]
 impl Granted {
     /// Keeps the permits charged.
     pub(crate) fn keep(self) {

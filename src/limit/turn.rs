@@ -88,6 +88,7 @@ impl Limiter {
     }
 
     /// As [`refund`](Self::refund) for a limiter in this process, at once.
+    #[cfg(feature = "tower")]
     pub(crate) fn refund_here(&self, key: &[u8], permits: u64) {
         if let Some(memory) = self.store().memory() {
             memory.refund(key, permits);
