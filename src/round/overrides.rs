@@ -1,5 +1,5 @@
-//! The encoding of an operator's override in the store: 32 hexadecimal digits, which are the fleet's MAC of the rest, and
-//! one line per field, `name value`.
+//! The encoding of an operator's override in the store: 32 hexadecimal digits, which are the fleet's MAC of the rest,
+//! and one line per field, `name value`.
 //!
 //! ```text
 //! 5f1c…9a
