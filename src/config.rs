@@ -36,7 +36,7 @@ pub(crate) use error::A_PATH;
 pub use error::ConfigError;
 pub use fleet::Fleet;
 pub use jwt::{Jwt, Unverified};
-#[cfg(test)]
+#[cfg(all(test, feature = "server"))]
 pub(crate) use limit::RECIPES_WAIT;
 pub use limit::{
     Algorithm, AppliesTo, Database, Limit, LimitKey, LimitKeyError, LimitStore, OnMissingKey, OnStoreError, Quota,

@@ -412,7 +412,7 @@ impl Headcount {
     }
 
     /// Counts a decision made outside this type.
-    #[cfg(feature = "tower")]
+    #[cfg(any(test, feature = "tower"))]
     pub(crate) fn count(&self, decision: Decision) {
         self.shared.count(decision);
     }

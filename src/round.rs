@@ -235,8 +235,8 @@ struct InFlight {
 /// Everything a loop needs to exchange data with a store, except the store itself. Returned by
 /// [`Headcount::exchange`](crate::Headcount::exchange).
 ///
-/// [`Rounds`](crate::Rounds) is such a loop on tokio. Another loop, such as a simulator's, uses its own time. [`Round`] has
-/// an example.
+/// [`Rounds`](crate::Rounds) is such a loop on tokio. Another loop, such as a simulator's, uses its own time. [`Round`]
+/// has an example.
 #[non_exhaustive]
 pub struct Exchange {
     /// How this server identifies itself to the store.
@@ -248,9 +248,9 @@ pub struct Exchange {
 }
 
 impl Headcount {
-    /// Joins the fleet behind a store of this name, in this namespace, and returns the parts of the exchange. The caller
-    /// carries the requests to the store; [`sync_with`](Self::sync_with) does so on tokio. No request is made until
-    /// [`Round::begin`].
+    /// Joins the fleet behind a store of this name, in this namespace, and returns the parts of the exchange. The
+    /// caller carries the requests to the store; [`sync_with`](Self::sync_with) does so on tokio. No request is made
+    /// until [`Round::begin`].
     pub fn exchange(&self, store: &'static str, namespace: &str) -> Exchange {
         self.exchange_with(store, namespace, Protocol::HEADCOUNT)
     }

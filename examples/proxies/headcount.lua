@@ -2,7 +2,8 @@
 -- if headcount does not answer), _decision, _mode, _pass and _cookie.
 --
 -- If headcount does not answer in time, the gate answers with a status of 500 or more. An answer that is not from the
--- gate, or a 503 after the whole wait in the queue, means that HAProxy has no connection for another check. That rejects.
+-- gate, or a 503 after the whole wait in the queue, means that HAProxy has no connection for another check. That
+-- rejects.
 
 local GATE = "abns@headcount"
 local FORWARDED = { "authorization", "x-headcount-pass", "accept", "origin", "access-control-request-method" }

@@ -347,7 +347,7 @@ impl Shared {
         }
     }
 
-    #[cfg(feature = "tower")]
+    #[cfg(any(test, feature = "tower"))]
     pub(super) fn count(&self, decision: Decision) {
         self.decisions.count(decision as usize);
     }
