@@ -1,28 +1,28 @@
-//! Rate limiters: how much one user may do once in.
+//! Rate limiters: how much an active user may do.
 //!
-//! A limiter is a *policy* (pure arithmetic) in a *store* (where the keys live). One question is asked of it: so many
-//! permits, waiting at most so long, to take or [to look](Ask::peek). One of three answers comes back:
-//! [now](Verdict::Now), [after so long](Verdict::After), or [refused](Verdict::Refused) with the time after which
-//! trying again makes sense.
+//! A limiter is a *policy* (pure arithmetic) in a *store* (which holds the keys). A question asks for a number of
+//! permits, with a longest wait, and takes them or only [peeks](Ask::peek). The answer is one of three:
+//! [now](Verdict::Now), [after this time](Verdict::After), or [refused](Verdict::Refused), with the time after which
+//! another attempt makes sense.
 //!
 //! # When a limit changes
-//! What a key has used stays used, and counts against the new limit at once: it has left what the new limit leaves
-//! beside it, in every policy and every store. Under 100 a minute `alice` has used 30; at 10 a minute she has nothing
-//! left, at 50 she has 20, and at 100 again she has 70. What was granted stays granted: a promised turn comes when it
-//! was promised. A key that has used nothing has the whole new limit.
+//! What a key has used counts against the new limit at once, in every policy and every store. An example: under 100 a
+//! minute, `alice` has used 30. At 10 a minute she has nothing left, at 50 she has 20, and at 100 again she has 70.
+//! What was granted stays granted, and reserved turns keep their times. A key that has used nothing has the whole new
+//! limit.
 //!
-//! A key that has used more than the new limit waits until it has used less. In a window and in a log, what was used
-//! goes with its time, as always. A token bucket gives it back at the new rate: at 10 a minute, the 30 are below 10
-//! after two minutes. [`Limiter::reset`] forgets a key that should not wait.
+//! A key that has used more than the new limit waits until it has used less. In a window and in a log, uses expire with
+//! time, as always. A token bucket gives permits back at the new rate: at 10 a minute, the 30 are below 10 after two
+//! minutes. [`Limiter::reset`] forgets a key that should not wait.
 //!
-//! Six names keep to what their originals do. A lowered limit binds at once there, too; what differs is how much is
-//! left. [`x_time_rate`] and [`resilience4j_atomic`] keep the permits that are *left*, at most the new limit: a higher
-//! limit comes with the next permits. [`guava_bursty`], [`next_free_ticket`] and [`uber`], which are paid after, keep
-//! the time that is saved or owed. [`guava_warming_up`] keeps the share of its stored permits.
+//! Six policies behave as their originals do. They enforce a lowered limit at once, too, but leave a key another number
+//! of permits. [`x_time_rate`] and [`resilience4j_atomic`] keep the permits that are *left*, at most the new limit; a
+//! higher limit arrives with the next permits. [`guava_bursty`], [`next_free_ticket`] and [`uber`] charge after the
+//! fact, and keep the time that is saved or owed. [`guava_warming_up`] keeps the fraction of its stored permits.
 //!
-//! A store in memory learns of the change when [`Memory::change`] is called. In Redis and PostgreSQL a key learns of it
-//! when it is next asked for; as long as servers disagree, a key gets no more than the highest of their limits. In
-//! MySQL the limit belongs to the zone, which all servers share.
+//! A store in memory changes all keys when [`Memory::change`] is called. In Redis, in PostgreSQL and in a store of your
+//! own, a key is converted when it is next asked for. While servers disagree, a key gets at most the highest of their
+//! limits. In MySQL the limit belongs to the zone, which all servers share.
 
 mod answer;
 mod any_store;
@@ -68,7 +68,7 @@ pub use store::{Mysql, MysqlBuilder, Transaction, Velocity, VelocityAt};
 #[cfg(feature = "redis")]
 pub use store::{Redis, RedisBuilder, RedisView};
 
-/// A duration in whole nanoseconds, at most 584 years.
+/// Returns a duration in whole nanoseconds, at most 584 years.
 #[inline]
 pub(crate) const fn nanos(duration: std::time::Duration) -> u64 {
     duration.as_secs().saturating_mul(1_000_000_000).saturating_add(duration.subsec_nanos() as u64)

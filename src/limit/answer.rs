@@ -1,9 +1,10 @@
-//! The answer.
+//! A limiter's answer.
 
 use super::ask::{Ask, Mode};
 use std::time::Duration;
 
-/// What a limiter answered. After `Peek` every field is what it would be after `Take`, but that nothing is reserved.
+/// A limiter's answer. After a peek, every field has the value that it would have after a take, except that nothing is
+/// reserved.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, Verdict, token_bucket};
@@ -20,28 +21,28 @@ use std::time::Duration;
 #[non_exhaustive]
 #[must_use]
 pub struct Answer {
-    /// Now, later, or no.
+    /// Whether the request may go on.
     pub verdict: Verdict,
-    /// The most permits that can be had at once.
+    /// The most permits that a request can get at once.
     pub limit: u64,
-    /// Whole permits that could still be had at once; never above `limit`.
+    /// The whole permits that are still available at once; never above `limit`.
     pub remaining: u64,
-    /// The same as a number for people: with fractions, and below zero while permits are promised that have yet to
-    /// come.
+    /// The same with fractions, for people. Below zero while permits are reserved that have yet to come.
     pub available: f64,
-    /// How long until one more permit could be had without waiting; zero if at once, [`Duration::MAX`] if never.
+    /// The time until one more permit is available without waiting: zero if it is, [`Duration::MAX`] if it never will
+    /// be.
     pub next_in: Duration,
-    /// How long until the key is as if it had never asked; [`Duration::MAX`] if never.
+    /// The time until the key equals one that was never asked for; [`Duration::MAX`] if it never will.
     pub reset_after: Duration,
-    /// Who answered.
+    /// The part that answered.
     pub answered_by: AnsweredBy,
-    /// The row that a store with a history has written.
+    /// The row that a store with a history wrote for this request.
     pub transaction: Option<u64>,
-    /// What to hand to `cancel`.
+    /// The reservation, for `cancel`.
     pub reservation: Reservation,
 }
 
-/// Now, later, or no.
+/// Whether a request may go on, now or later.
 ///
 /// ```
 /// use headcount::limit::{Ask, RefusalReason, Memory, Rate, Verdict, token_bucket};
@@ -58,20 +59,20 @@ pub struct Answer {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Go on.
+    /// The request may go on.
     Now,
-    /// Go on after so long; it has been charged, and nobody takes this turn away.
+    /// The request may go on after this time. The permits are charged, and the turn is reserved.
     After(Duration),
-    /// Do not go on.
+    /// The request is refused.
     Refused {
-        /// After how long the same question would be granted, if nobody else asks; `None` is never.
+        /// The time after which the same question would be granted if nobody else asked; `None` if it never would.
         retry: Option<Duration>,
-        /// What is in the way.
+        /// The reason.
         because: RefusalReason,
     },
 }
 
-/// What is in the way of a permit.
+/// The reason of a refusal.
 ///
 /// ```
 /// use headcount::limit::{Ask, RefusalReason, Memory, classdojo};
@@ -89,17 +90,17 @@ pub enum Verdict {
 pub enum RefusalReason {
     /// The permits are used up.
     Used,
-    /// The last attempt was too short ago.
+    /// The last attempt was too recent.
     TooSoon,
-    /// Both: the permits are used up, and the last attempt was too short ago.
+    /// The permits are used up, and the last attempt was too recent.
     UsedAndTooSoon,
-    /// More was asked than can ever be there at once.
+    /// The request asks for more permits than the limiter can ever hold.
     AboveCapacity,
-    /// The store did not answer, and the limiter is told to deny then.
+    /// The store did not answer, and the limiter refuses then; see [`OnStoreError::Deny`](super::OnStoreError::Deny).
     StoreError,
 }
 
-/// Who answered.
+/// The part that answered.
 ///
 /// ```
 /// use headcount::limit::{AnsweredBy, Ask, Limiter, Memory, sliding_log};
@@ -116,16 +117,16 @@ pub enum RefusalReason {
 pub enum AnsweredBy {
     /// The store that holds the state.
     Store,
-    /// This process, which remembers a refusal that still holds.
+    /// This process: it remembers a refusal that still holds.
     DenyCache,
-    /// This process, because the store did not answer: as `on_store_error` says.
+    /// This process, because the store did not answer; see [`OnStoreError`](super::OnStoreError).
     OnStoreError,
-    /// The store refused or asked to wait, and the limiter only looks.
+    /// The store refused or asked to wait, and the limiter is in shadow mode.
     Shadow,
 }
 
-/// What was charged, so that it can be given back: once. Whoever cancels one twice gives back twice, though never more
-/// than the limit holds.
+/// A charge, for giving it back once. A reservation that is canceled twice gives its permits back twice, though never
+/// more than the limit.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, leaky_queue};
@@ -141,13 +142,13 @@ pub enum AnsweredBy {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reservation {
-    /// How many permits; none if nothing was charged.
+    /// The number of permits; 0 if nothing was charged.
     pub(crate) cost: u64,
-    /// When its turn is: nanoseconds on the store's clock.
+    /// The time of its turn, in nanoseconds on the store's clock.
     pub(crate) act_at: u64,
-    /// Where the state stood after it: the policy's own mark, by which it sees whether somebody came later.
+    /// The policy's mark of the state after it, which shows whether a later request was granted.
     pub(crate) mark: u64,
-    /// Charged by the limiter of this process, because the store did not answer.
+    /// Whether a limiter in this process was charged, because the store did not answer.
     pub(crate) is_local: bool,
 }
 
@@ -159,7 +160,7 @@ impl Reservation {
 }
 
 impl Answer {
-    /// The answer to this question: a peek reserves nothing.
+    /// Returns the answer without its reservation if the question was a peek.
     #[inline]
     pub(crate) fn of(self, ask: Ask) -> Self {
         match ask.mode {
@@ -168,7 +169,7 @@ impl Answer {
         }
     }
 
-    /// What is said without having asked.
+    /// An answer without a store.
     pub(crate) fn without_store(verdict: Verdict) -> Self {
         Self {
             verdict,
@@ -183,12 +184,12 @@ impl Answer {
         }
     }
 
-    /// Whether to go on, at once or after [`wait`](Self::wait).
+    /// Returns whether the request may go on, at once or after [`wait`](Self::wait).
     pub fn is_allowed(&self) -> bool {
         !matches!(self.verdict, Verdict::Refused { .. })
     }
 
-    /// How long to hold an allowed request back; zero if it is refused.
+    /// Returns how long to hold an allowed request back; zero for a refused one.
     pub fn wait(&self) -> Duration {
         match self.verdict {
             Verdict::After(wait) => wait,
@@ -196,7 +197,7 @@ impl Answer {
         }
     }
 
-    /// When to try again, if it is refused and trying again makes sense.
+    /// Returns the time after which another attempt makes sense, if the request was refused and any does.
     pub fn retry(&self) -> Option<Duration> {
         match self.verdict {
             Verdict::Refused { retry, .. } => retry,
@@ -204,7 +205,7 @@ impl Answer {
         }
     }
 
-    /// What is in the way, if it is refused.
+    /// Returns the reason of a refusal.
     pub fn because(&self) -> Option<RefusalReason> {
         match self.verdict {
             Verdict::Refused { because, .. } => Some(because),

@@ -1,8 +1,8 @@
-//! The question.
+//! A question to a limiter.
 
 use std::time::Duration;
 
-/// What is asked of a limiter: so many permits, waiting at most so long.
+/// A question to a limiter: how many permits, and how long the request may wait.
 ///
 /// ```
 /// use headcount::limit::Ask;
@@ -13,25 +13,25 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
     pub(crate) cost: Cost,
-    /// `None`: as long as the policy says.
+    /// `None` uses the policy's longest wait.
     pub(crate) max_wait: Option<Duration>,
     pub(crate) mode: Mode,
 }
 
-/// How many permits.
+/// A number of permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cost {
     Permits(u64),
-    /// Whatever is there.
+    /// Every permit that is available at once.
     All,
 }
 
-/// Whether the answer is to take effect.
+/// Whether the answer takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// What is granted is charged.
+    /// Granted permits are charged.
     Take,
-    /// The answer is the one that `Take` would get; nothing changes.
+    /// The answer is that of `Take`, and nothing changes.
     Peek,
 }
 
@@ -39,26 +39,26 @@ impl Ask {
     /// One permit.
     pub const ONE: Self = Self::permits(1);
 
-    /// So many permits, all or none. No permits are granted whenever no reservation is pending, and cost nothing: with
-    /// [`peek`](Self::peek), the way to look at a limiter.
+    /// Asks for this number of permits, all or none. Zero permits are granted while no reservation is pending, and cost
+    /// nothing. Together with [`peek`](Self::peek) they show the state of a limiter.
     pub const fn permits(permits: u64) -> Self {
         Self { cost: Cost::Permits(permits), max_wait: None, mode: Mode::Take }
     }
 
-    /// Every permit that can be had at once.
+    /// Asks for every permit that is available at once.
     pub const fn all() -> Self {
         Self { cost: Cost::All, max_wait: None, mode: Mode::Take }
     }
 
-    /// Waits at most so long, by reservation: an answer of [`Verdict::After`](super::Verdict::After) has been charged.
-    /// Without this, as long as the policy says, which is not at all unless it says so.
+    /// Sets the longest wait. A request that waits holds a reservation: [`Verdict::After`](super::Verdict::After) means
+    /// that the permits were charged. The default is the policy's longest wait, which is zero for most policies.
     #[must_use]
     pub const fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = Some(max_wait);
         self
     }
 
-    /// Asks what the answer would be, and changes nothing.
+    /// Asks what the answer would be, without a charge.
     ///
     /// ```
     /// use headcount::limit::{Ask, Memory, sliding_log};
@@ -66,7 +66,7 @@ impl Ask {
     /// let limiter = Memory::new(sliding_log(1, Duration::from_secs(60)))?;
     /// let look = limiter.ask("alice", Ask::ONE.peek())?;
     /// let take = limiter.ask("alice", Ask::ONE)?;
-    /// assert!(take.is_allowed(), "the look has charged nothing");
+    /// assert!(take.is_allowed(), "the peek charged nothing");
     /// assert_eq!((look.verdict, look.remaining), (take.verdict, take.remaining));
     /// assert!(!limiter.ask("alice", Ask::ONE.peek())?.is_allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -1,7 +1,8 @@
-//! The arithmetic: what a key's state says about a question, and what becomes of the state. No clock, no I/O.
+//! The arithmetic of the limiters: from a key's state, a question and the time to an answer and a new state. No clock,
+//! no I/O.
 //!
-//! Times are whole nanoseconds since the store's origin; a key that was never asked for is as of time zero. A clock
-//! that goes back counts as one that stands still: `now = max(now, as_of)`.
+//! Times are whole nanoseconds since the store's origin. The state of a key that was never asked for is as of time
+//! zero. A clock that goes back counts as one that stands still: `now = max(now, as_of)`.
 
 mod gcra;
 mod periodic_refill;
@@ -24,7 +25,7 @@ pub use sliding_counter::SlidingCounter;
 pub use sliding_log::SlidingLog;
 pub use warm_up::WarmUp;
 
-/// A time that never comes, in nanoseconds.
+/// The time, in nanoseconds, that stands for never.
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Defines [`Policy`], [`State`] and what calls a policy with its own state, from one list of policies.
@@ -128,17 +129,18 @@ macro_rules! policies {
 }
 
 policies! {
-    /// How a limiter decides: five ideas cover every system there is a constructor for.
+    /// How a limiter decides. Five policies cover every named system.
     ///
     /// | policy | state of a key | good for |
     /// |---|---|---|
     /// | [`Gcra`] | one time | token bucket, leaky bucket, nginx, Guava, … ; the default |
-    /// | [`PeriodicRefill`] | a tick and its permits | fixed windows, a bucket that a timer fills |
-    /// | [`SlidingCounter`] | two counts | a sliding window that may be wrong by a little |
-    /// | [`SlidingLog`] | the last attempts | a sliding window that is exact, and gaps |
-    /// | [`WarmUp`] | stored permits and a time | a cold service that must not get its full rate at once |
+    /// | [`PeriodicRefill`] | a tick and its permits | fixed windows, a bucket that a timer refills |
+    /// | [`SlidingCounter`] | two counts | a sliding window that is approximate |
+    /// | [`SlidingLog`] | the last attempts | an exact sliding window, minimum gaps |
+    /// | [`WarmUp`] | stored permits and a time | a cold service that must not receive its full rate at once |
     ///
-    /// What "four a minute" can mean: four come in second 50, and in second 80 so many more may.
+    /// What "four a minute" means to four policies, if four requests come in second 50: how many more may come in
+    /// second 80.
     ///
     /// ```
     /// use headcount::limit::{Ask, Memory, Policy, Rate, fixed_window, sliding_counter, sliding_log, token_bucket};
@@ -171,7 +173,7 @@ policies! {
     }
 }
 
-/// A question, in the units of the arithmetic.
+/// A question in the units of the arithmetic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Question {
     pub(crate) cost: Cost,
@@ -185,23 +187,22 @@ pub(crate) trait Arithmetic: Clone {
     /// The state of a key.
     type State: Clone + PartialEq + std::fmt::Debug;
 
-    /// The state of a key that was never asked for.
+    /// Returns the state of a key that was never asked for.
     fn fresh(&self) -> Self::State;
 
-    /// Answers, and on `Take` charges what it grants. On `Peek` the state is left alone.
+    /// Answers a question. `Take` charges what is granted; `Peek` leaves the state as it is.
     fn ask(&self, state: &mut Self::State, now: u64, question: Question) -> Finding;
 
-    /// Whether the key may be forgotten: from now on it would be answered like one in the state `fresh`.
+    /// Returns whether the key may be forgotten, because every answer from now on equals that of the state `fresh`.
     fn is_fresh(&self, fresh: &Self::State, state: &Self::State, now: u64) -> bool;
 
-    /// Takes a reservation back whose turn has not come; what was promised to later ones stays promised.
+    /// Cancels a reservation whose turn has not come. Later reservations keep their turns.
     fn cancel(&self, state: &mut Self::State, now: u64, reservation: &Reservation);
 
     /// Gives permits back, never above the limit.
     fn refund(&self, state: &mut Self::State, now: u64, permits: u64);
 
-    /// Turns a state of the policy `old` into one of this policy, at the moment at which it takes its place: what was
-    /// used stays used.
+    /// Converts a state of the policy `old` into one of this policy, which replaces it now. What was used stays used.
     fn carry(&self, old: &Self, state: &mut Self::State, now: u64);
 
     /// Returns the longest wait for a caller who gives none, in nanoseconds.
@@ -232,12 +233,12 @@ impl Policy {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
-    /// Whether a key may be asked for under both: only where what is remembered does not depend on the burst.
+    /// Returns whether one key may be asked for under both policies: only if the state does not depend on the burst.
     pub(crate) fn shares_keys_with(&self, other: &Self) -> bool {
         matches!((self, other), (Self::Gcra(one), Self::Gcra(other)) if one.rate == other.rate && !one.rate.is_zero())
     }
 
-    #[inline(always)] // What is found of a `Gcra` then stays in registers.
+    #[inline(always)] // So that the result of a `Gcra` stays in registers.
     pub(crate) fn ask(&self, state: &mut State, now: u64, question: Question) -> Found {
         match (self, state) {
             (Self::Gcra(policy), State::Gcra(state)) => Found::Gcra(policy.decide(state, now, question)),
@@ -250,7 +251,7 @@ impl Policy {
         dispatch!(self, state, |policy, state| policy.ask(state, now, question))
     }
 
-    /// Records a refusal, where refusals count: for a list, whose other charges are undone.
+    /// Records a refusal in a list, whose other charges are undone, if the policy records refusals.
     pub(crate) fn record_refusal(&self, state: &mut State, now: u64, question: Question) {
         if let (Self::SlidingLog(log), State::SlidingLog(state), Mode::Take) = (self, state, question.mode) {
             log.record_refusal(state, now, question.cost);
@@ -265,8 +266,8 @@ impl Policy {
         dispatch!(self, state, |policy, state| policy.refund(state, now, permits));
     }
 
-    /// The state of a key that was never asked for, once this policy has taken the place of `old`. Guava's limiters are
-    /// one state, which begins when they are created: it has had its permits under the old policy.
+    /// Returns the state of a key that was never asked for, after this policy has replaced `old`. A limiter of Guava
+    /// has one state, which begins when the limiter is created, so it already had its permits under the old policy.
     pub(crate) fn fresh_after(&self, old: &Self, fresh: &State, now: u64) -> State {
         match self {
             Self::WarmUp(_) | Self::Gcra(Gcra { paid: Paid::After, .. }) => {
@@ -278,11 +279,11 @@ impl Policy {
         }
     }
 
-    /// What a caller asks, in the units of the arithmetic.
+    /// Returns a caller's question in the units of the arithmetic.
     #[inline]
     pub(crate) fn question(&self, ask: Ask) -> Question {
         let max_wait = ask.max_wait.map_or_else(|| self.max_wait(), nanos);
-        // An endless wait is endless, and still not the wait for what never comes.
+        // An endless wait is shorter than the wait for a permit that never comes.
         Question { cost: ask.cost, max_wait: max_wait.min(NEVER - 1), mode: ask.mode }
     }
 }
@@ -304,22 +305,22 @@ impl Policy {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// A rate at which nothing ever comes, where a request would wait for ever.
+    /// A rate of zero, at which a request would wait for ever.
     #[error("the rate is zero, so nobody would ever be let through; give one above zero")]
     ZeroRate,
-    /// A limit of no permits at all.
+    /// A limit of zero permits.
     #[error("the limit is zero, so nobody would ever be let through; give at least one permit")]
     ZeroLimit,
-    /// A window, tick or warm-up of no time.
+    /// A window, tick or warm-up of zero.
     #[error("the time is zero; a window, a tick or a warm-up needs one above zero")]
     ZeroWindow,
-    /// A burst that takes centuries to come back.
+    /// A burst that takes more than 146 years to come back.
     #[error("the burst at {rate} takes more than 146 years to come back; make the burst smaller or the rate higher")]
     TooLong {
         /// The rate.
         rate: Rate,
     },
-    /// A time that Redis does not compute exactly.
+    /// A time that Redis cannot compute exactly.
     #[error(
         "{} is more than the 104 days that are computed exactly in Redis; make the time shorter, the burst smaller or \
          the \
@@ -327,24 +328,24 @@ pub enum PolicyError {
         humantime::format_duration(*found)
     )]
     TooLongForRedis {
-        /// The burst's time, the window, tick, gap or interval.
+        /// The time of the burst, the window, the tick, the gap or the interval.
         found: Duration,
     },
-    /// More permits than are remembered one by one.
+    /// More permits than the policy can count.
     #[error("the limit is {found} permits; this policy counts at most {most}; for more, use a token bucket")]
     TooManyPermits {
-        /// What was asked for.
+        /// The limit.
         found: u64,
-        /// The bound.
+        /// The largest limit.
         most: u64,
     },
-    /// A policy that cannot take over or share what another one remembers.
+    /// A policy that cannot share or take over the keys of the other one.
     #[error("the keys are those of a policy of another kind or rate; build a limiter of its own for this one")]
     OtherKind,
-    /// A cold key that would be faster than a warm one.
+    /// A cold factor outside its bounds: a cold key would be faster than a warm one.
     #[error("the cold factor is {found}; it must be between 1 (no warm-up) and 1000000")]
     ColdFactor {
-        /// What was asked for.
+        /// The cold factor.
         found: f64,
     },
 }
@@ -355,7 +356,7 @@ impl From<std::convert::Infallible> for PolicyError {
     }
 }
 
-/// What a policy found out, before it is worded as an [`Answer`].
+/// The result of a policy, from which an [`Answer`] is made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Finding {
     pub(crate) ruling: Ruling,
@@ -366,7 +367,7 @@ pub(crate) struct Finding {
     pub(crate) reset_after: u64,
 }
 
-/// A finding, or what is needed to come to one: the arithmetic that nobody waits for is done outside the lock.
+/// A finding, or what is needed to compute it: the part of the arithmetic that can be done outside the lock.
 #[derive(Debug)]
 pub(crate) enum Found {
     Finding(Finding),
@@ -383,7 +384,7 @@ impl From<Found> for Answer {
     }
 }
 
-/// Granted or not; times in nanoseconds.
+/// Whether a question is granted. Times are in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ruling {
     Granted { wait: u64, reservation: Reservation },
@@ -391,7 +392,7 @@ pub(crate) enum Ruling {
 }
 
 impl Ruling {
-    /// Granted if the wait is not too long; refused until it is not.
+    /// Grants if the wait is at most `max_wait`; otherwise refuses until it is.
     pub(crate) fn of_wait(wait: u64, max_wait: u64, reservation: Reservation) -> Self {
         if wait <= max_wait {
             Self::Granted { wait, reservation }

@@ -1,4 +1,4 @@
-//! How many permits come in how much time.
+//! Permits per time.
 
 use crate::config::{Quota, QuotaError};
 use std::fmt;
@@ -7,9 +7,8 @@ use std::time::Duration;
 
 /// A number of permits per time. The unit is in the name of each constructor, so that it cannot be misread.
 ///
-/// Two rates are special, and both are allowed: [`Rate::ZERO`], at which nothing ever comes back, and
-/// [`Rate::INFINITE`], at which everything is there at once. A limiter that makes no sense at one of them refuses it
-/// when it is built.
+/// Two rates are special: at [`Rate::ZERO`] no permit ever comes back, and at [`Rate::INFINITE`] every permit is
+/// available at once. A limiter that makes no sense at one of them refuses it when it is built.
 ///
 /// ```
 /// use headcount::limit::Rate;
@@ -33,43 +32,44 @@ impl Rate {
     /// There is always a permit.
     pub const INFINITE: Self = Self { interval: 0 };
 
-    /// So many permits a second; 0 is [`Rate::ZERO`].
+    /// This number of permits a second; 0 is [`Rate::ZERO`].
     pub const fn per_second(permits: u64) -> Self {
         Self::per_nanos(permits, 1_000_000_000)
     }
 
-    /// So many permits a minute.
+    /// This number of permits a minute.
     pub const fn per_minute(permits: u64) -> Self {
         Self::per_nanos(permits, 60 * 1_000_000_000)
     }
 
-    /// So many permits an hour.
+    /// This number of permits an hour.
     pub const fn per_hour(permits: u64) -> Self {
         Self::per_nanos(permits, 3600 * 1_000_000_000)
     }
 
-    /// So many permits in each `time`. No permits are [`Rate::ZERO`]; some in no time at all are [`Rate::INFINITE`].
+    /// This number of permits in each `time`. Zero permits are [`Rate::ZERO`]; a time of zero is [`Rate::INFINITE`].
     ///
-    /// The time of one permit is rounded up to whole nanoseconds: never more than the rate, and at most 10⁹ a second.
+    /// The time of one permit is rounded up to whole nanoseconds, so the rate is never exceeded and is at most 10⁹ a
+    /// second.
     pub fn new(permits: u64, time: Duration) -> Self {
         Self::per_nanos(permits, super::nanos(time))
     }
 
-    /// One permit in each `interval`; none at all is [`Rate::INFINITE`].
+    /// One permit in each `interval`; an interval of zero is [`Rate::INFINITE`].
     pub fn every(interval: Duration) -> Self {
         Self::new(1, interval)
     }
 
-    /// So many permits a second, a fraction perhaps.
+    /// This number of permits a second, which may be a fraction.
     ///
     /// # Errors
-    /// [`RateError::NotARate`] if the number is negative or none.
+    /// [`RateError::NotARate`] if the number is negative or NaN.
     pub fn per_second_f64(permits: f64) -> Result<Self, RateError> {
         match 1e9 / permits {
             _ if permits.is_nan() || permits < 0.0 => Err(RateError::NotARate { found: permits }),
-            // Of either sign.
+            // Zero of either sign.
             _ if permits == 0.0 => Ok(Self::ZERO),
-            // 0.2 has no exact binary form, and its interval should be five seconds all the same.
+            // 0.2 has no exact binary form. Its interval must be five seconds exactly.
             interval if (interval - interval.round()).abs() < interval * 1e-12 => {
                 Ok(Self { interval: interval.round() as u64 })
             }
@@ -81,12 +81,12 @@ impl Rate {
         if permits == 0 { Self::ZERO } else { Self { interval: time.div_ceil(permits) } }
     }
 
-    /// The time between two permits; `None` at [`Rate::ZERO`].
+    /// Returns the time between two permits; `None` at [`Rate::ZERO`].
     pub fn interval(self) -> Option<Duration> {
         (self.interval != NEVER).then(|| Duration::from_nanos(self.interval))
     }
 
-    /// The same in nanoseconds.
+    /// Returns the time between two permits in nanoseconds; `None` at [`Rate::ZERO`].
     pub(crate) const fn nanos(self) -> Option<u64> {
         if self.interval == NEVER { None } else { Some(self.interval) }
     }
@@ -101,17 +101,17 @@ impl Rate {
         }
     }
 
-    /// Whether no permit ever comes.
+    /// Returns whether no permit ever comes.
     pub const fn is_zero(self) -> bool {
         self.interval == NEVER
     }
 
-    /// Whether there is always a permit.
+    /// Returns whether there is always a permit.
     pub const fn is_infinite(self) -> bool {
         self.interval == 0
     }
 
-    /// Permits per second.
+    /// Returns the permits per second.
     pub fn as_per_second(self) -> f64 {
         if self.is_zero() { 0.0 } else { 1e9 / self.interval as f64 }
     }
