@@ -1,12 +1,12 @@
-//! The store in this process: shards of keys, each behind its own lock.
+//! The store in this process: shards of keys, each under its own lock.
 //!
-//! A key is remembered as 128 bits of a keyed hash, so that its length does not matter and nobody can aim at a shard.
-//! It is forgotten when it would be answered like a new one; each insertion looks at a few others for that, so the
-//! table follows what is in use.
+//! A key is stored as 128 bits of a keyed hash, so its length does not matter and a client cannot choose its shard. A
+//! key is removed once it would be answered like a new one. Each insertion checks a few other keys for that, so the
+//! table holds the keys in use.
 //!
-//! In a shard that is full, a new key takes the place of one that was not asked for in a while, limited or not: the
-//! clock algorithm, or second chance. A hand goes round the keys; a key that was asked for since the hand's last visit
-//! is passed over, and the first other one is forgotten.
+//! In a full shard, a new key replaces one that was not asked for in a while, limited or not (the clock algorithm, also
+//! called second chance). A hand goes round the keys. It skips a key that was asked for since its last visit, and
+//! removes the first other key.
 
 use crate::limit::answer::{Answer, Reservation};
 use crate::limit::ask::{Ask, Mode};
@@ -23,13 +23,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// Entries that an insertion looks at, for those that can be forgotten.
+/// The number of entries that an insertion checks for removal.
 const SAMPLE: usize = 4;
 
-/// Entries that the hand of a full shard passes over at most; the next one is forgotten, whenever it was asked for.
+/// The most entries that the hand of a full shard skips. The next one is removed, whenever it was asked for.
 const PASSED_OVER: usize = 64;
 
-/// Keys that a store holds at most, unless said.
+/// The default of the most keys in a store.
 const MAX_KEYS: usize = 10_000_000;
 
 /// A limiter in this process. Clones are handles of one limiter.
@@ -48,12 +48,12 @@ const MAX_KEYS: usize = 10_000_000;
 #[derive(Clone)]
 pub struct Memory {
     shared: Arc<Shared>,
-    /// In place of the shards' policy, on the handles that [`Memory::under`] makes.
+    /// Replaces the shards' policy in the handles that [`Memory::under`] makes.
     own: Option<Arc<Policy>>,
 }
 
 struct Shared {
-    /// Held while a policy is put in force, so that two of them do not share the shards out.
+    /// Held while the policy is changed, so that two changes do not mix.
     changing: Mutex<()>,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     keys_per_shard: usize,
@@ -63,17 +63,17 @@ struct Shared {
 }
 
 struct Shard {
-    /// In each shard, so that a change is seen by a shard's keys at one moment.
+    /// Stored per shard, so that all keys of a shard change at one moment.
     policy: Arc<Policy>,
-    /// What a key begins with.
+    /// The state of a key that was never asked for.
     fresh: State,
     keys: IndexMap<Key, State, BuildHasherDefault<AlreadyHashed>>,
-    /// Where the next insertion looks: the hand of the clock.
+    /// The position of the hand.
     cursor: usize,
 }
 
-/// A keyed hash of a key: 127 bits of it. The topmost bit of `shard` is not the key's: in the table it says whether the
-/// key was asked for again since the hand's last visit. In a field of its own it would cost eight bytes.
+/// 127 bits of a key's keyed hash. The top bit of `shard` is not part of the hash: in the table it marks a key that was
+/// asked for since the hand's last visit. A field of its own would cost eight bytes.
 #[derive(Clone, Copy)]
 struct Key {
     shard: u64,
@@ -113,7 +113,7 @@ impl Hasher for AlreadyHashed {
     }
 }
 
-/// A list names more keys of one store than the store may hold, so that it could not be charged as a whole.
+/// An error for a list with more keys of one store than the store may hold, which could not be charged as a whole.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, TooManyKeys, ask_all, sliding_log};
@@ -150,18 +150,18 @@ pub struct MemoryBuilder {
 }
 
 impl MemoryBuilder {
-    /// The most keys that are held, at least one; 10 million unless said.
+    /// Sets the most keys that the store holds, at least one. The default is 10 million.
     ///
-    /// When the store is full, a new key takes the place of one that was not asked for in a while, whatever that one
-    /// has left. So every key is limited, and no flood of keys locks anybody out. A key keeps its place if it is asked
-    /// for again before a third as many new keys have come as the store holds.
+    /// In a full store, a new key replaces one that was not asked for in a while, whatever that one has left. So every
+    /// key is limited, and a flood of keys locks nobody out. A key stays if it is asked for again before a third of
+    /// `max_keys` new keys have come.
     ///
-    /// An attacker can make the store forget a key that nobody asks for meanwhile, such as one of his own that is used
-    /// up, and then has its permits anew: one limit's worth for at least a third of `max_keys` requests, each with
-    /// another key. A key that costs nothing to make up, such as a header or an unverified token, limits nobody who
-    /// makes keys up: put a limit by address, or by a constant key, beside it.
+    /// An attacker can make the store forget a key that is not asked for meanwhile, such as an exhausted key of the
+    /// attacker, and gets its permits again. That costs at least a third of `max_keys` requests per limit, each with
+    /// another key. A key that is free to invent, such as a header or an unverified token, does not limit an attacker
+    /// who invents keys. Add a limit by address, or by a constant key.
     ///
-    /// Each shard holds its part of the keys, so with unlucky keys one of them is full a few percent early.
+    /// Each shard holds its part of the keys, so a shard may be full a few percent early.
     ///
     /// ```
     /// use headcount::limit::{Ask, Memory, sliding_log};
@@ -179,14 +179,14 @@ impl MemoryBuilder {
         self
     }
 
-    /// Another clock than the machine's.
+    /// Sets the clock. The default is the machine's.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Builds the limiter. Its time, and with it windows and ticks, begins now.
+    /// Builds the limiter. Its windows and ticks begin now.
     ///
     /// # Errors
     /// [`PolicyError`].
@@ -194,7 +194,7 @@ impl MemoryBuilder {
         let policy = Arc::new(self.policy?);
         policy.check()?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        // A power of two; and each with so many keys that the bound of none is reached long before that of all.
+        // A power of two, with enough keys per shard that no shard is full long before the store is.
         let shards = (8 * cores).next_power_of_two().min(1 << (self.max_keys / 4096).max(1).ilog2());
         let shard =
             || Shard { policy: Arc::clone(&policy), fresh: policy.fresh(), keys: IndexMap::default(), cursor: 0 };
@@ -211,7 +211,7 @@ impl MemoryBuilder {
 }
 
 impl Memory {
-    /// A limiter with a policy of its own.
+    /// Creates a limiter with this policy.
     ///
     /// # Errors
     /// [`PolicyError`] if the policy makes no sense.
@@ -223,7 +223,7 @@ impl Memory {
         Self::builder(policy).build()
     }
 
-    /// Begins to configure a limiter.
+    /// Returns a builder for a limiter with this policy.
     pub fn builder<P>(policy: P) -> MemoryBuilder
     where
         P: TryInto<Policy>,
@@ -233,29 +233,29 @@ impl Memory {
         MemoryBuilder { policy, max_keys: MAX_KEYS, clock: Arc::new(SystemClock::new()) }
     }
 
-    /// Asks for a key.
+    /// Asks for permits for a key.
     ///
     /// # Errors
-    /// None at present: a store that is full makes room, see [`MemoryBuilder::max_keys`]. [`TooManyKeys`] is for lists.
+    /// None at present: a full store makes room, see [`MemoryBuilder::max_keys`]. [`TooManyKeys`] is for lists.
     ///
     /// # Cost
-    /// A clock's reading, a hash, one lock that few share, and some additions; nothing is allocated for a known key. A
-    /// new key in a full store looks at 66 others at most.
+    /// One reading of the clock, a hash, one lock that few threads share, and some additions. A known key allocates
+    /// nothing. A new key in a full store checks at most 66 others.
     pub fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, TooManyKeys> {
         self.now().ask(key, ask)
     }
 
-    /// Takes a reservation back whose turn has not come; see [`At::cancel`].
+    /// Cancels a reservation whose turn has not come; see [`At::cancel`].
     pub fn cancel(&self, key: impl AsRef<[u8]>, reservation: &Reservation) {
         self.now().cancel(key, reservation);
     }
 
-    /// Gives permits back, never above the limit: for what turned out cheaper than it was asked for.
+    /// Gives permits back, never above the limit, for a request that cost less than it asked for.
     pub fn refund(&self, key: impl AsRef<[u8]>, permits: u64) {
         self.now().refund(key, permits);
     }
 
-    /// Forgets a key: it is as if it had never been asked for.
+    /// Forgets a key, as if it had never been asked for.
     pub fn reset(&self, key: impl AsRef<[u8]>) {
         let key = self.key(key.as_ref());
         self.shard(key).lock().keys.swap_remove(&key);
@@ -280,7 +280,7 @@ impl Memory {
         }
     }
 
-    /// Puts another policy in force; see [`At::change`].
+    /// Changes the policy; see [`At::change`].
     ///
     /// # Errors
     /// [`PolicyError`]; the old policy stays in force then.
@@ -292,9 +292,9 @@ impl Memory {
         self.now().change(policy)
     }
 
-    /// A handle that asks for the same keys with another burst: nginx's locations that share a zone, or tiers of users.
-    /// Both policies must be [`Gcra`](crate::limit::policy::Gcra) of one rate, since what one charges is what the other
-    /// reads. A later `change` does not concern the handle.
+    /// Returns a handle that asks for the same keys with another burst, such as nginx locations that share a zone, or
+    /// tiers of users. Both policies must be a [`Gcra`](crate::limit::policy::Gcra) of the same rate, because one reads
+    /// what the other charges. A later `change` does not affect the handle.
     ///
     /// ```
     /// use headcount::limit::{Ask, Memory, Rate, token_bucket};
@@ -329,24 +329,23 @@ impl Memory {
         self.now().forget_fresh();
     }
 
-    /// How many keys are remembered.
+    /// Returns the number of stored keys.
     pub fn len(&self) -> usize {
         self.shared.shards.iter().map(|shard| shard.lock().keys.len()).sum()
     }
 
-    /// Whether no key is remembered.
+    /// Returns whether no key is stored.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether a key is remembered.
+    /// Returns whether a key is stored.
     pub fn remembers(&self, key: impl AsRef<[u8]>) -> bool {
         let key = self.key(key.as_ref());
         self.shard(key).lock().keys.contains_key(&key)
     }
 
-    /// The limiter at a time of the caller's, counted from its beginning: for tests, which are stories and do not
-    /// sleep.
+    /// Returns the limiter at a given time since it was built, for tests that do not sleep.
     pub fn at(&self, time: Duration) -> At<'_> {
         At { limiter: self, now: nanos(time) }
     }
@@ -394,7 +393,7 @@ pub struct At<'a> {
 }
 
 impl At<'_> {
-    /// Asks for a key; see [`Memory::ask`].
+    /// Asks for permits for a key; see [`Memory::ask`].
     ///
     /// # Errors
     /// None at present.
@@ -404,8 +403,8 @@ impl At<'_> {
         Ok(Answer::from(found).of(ask))
     }
 
-    /// Takes a reservation back whose turn has not come. What was promised to later ones stays promised: as far as they
-    /// lean on its permits, those stay taken.
+    /// Cancels a reservation whose turn has not come. Later reservations keep their turns, so permits on which they
+    /// depend stay charged.
     pub fn cancel(&self, key: impl AsRef<[u8]>, reservation: &Reservation) {
         self.change_key(key, |policy, state, now| policy.cancel(state, now, reservation));
     }
@@ -415,7 +414,7 @@ impl At<'_> {
         self.change_key(key, |policy, state, now| policy.refund(state, now, permits));
     }
 
-    /// Puts another policy in force: what a key has used counts against the new limit at once. See [the
+    /// Changes the policy. What a key has used counts against the new limit at once; see [the
     /// rule](crate::limit#when-a-limit-changes).
     ///
     /// ```
@@ -431,8 +430,8 @@ impl At<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`PolicyError`]; the old policy stays in force then. [`PolicyError::OtherKind`] for one of another kind, which
-    /// could make nothing of what is remembered.
+    /// [`PolicyError`]; the old policy stays in force then. [`PolicyError::OtherKind`] for a policy of another kind,
+    /// which cannot read the stored states.
     pub fn change<P>(&self, policy: P) -> Result<(), PolicyError>
     where
         P: TryInto<Policy>,
@@ -471,10 +470,10 @@ impl At<'_> {
     }
 }
 
-/// Asks several limiters as one step: either all of them grant, or nothing is charged anywhere.
+/// Asks several limiters as one step: either all grant, or nothing is charged.
 ///
-/// Returns each one's answer. If one refuses, the answers of those that would have granted are what they would have
-/// been. A policy that records refusals records its own.
+/// Returns the answer of each. If one refuses, the others answer as if they had been asked alone, and are not charged.
+/// A policy that records refusals records its own.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, ask_all, token_bucket};
@@ -494,7 +493,7 @@ pub fn ask_all<K: AsRef<[u8]>>(asks: &[(&Memory, K, Ask)]) -> Result<Vec<Answer>
     ask_all_at(&moments)
 }
 
-/// [`ask_all`] at times of the caller's.
+/// As [`ask_all`], at given times.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, ask_all_at, token_bucket};
@@ -517,7 +516,7 @@ pub fn ask_all<K: AsRef<[u8]>>(asks: &[(&Memory, K, Ask)]) -> Result<Vec<Answer>
 /// [`TooManyKeys`]; nothing is charged then.
 pub fn ask_all_at<K: AsRef<[u8]>>(asks: &[(At<'_>, K, Ask)]) -> Result<Vec<Answer>, TooManyKeys> {
     let keys: Vec<_> = asks.iter().map(|(at, key, _)| at.limiter.key(key.as_ref())).collect();
-    // One order for everybody, so that no two lists wait for each other.
+    // All lists lock shards in one order, so that no two lists wait for each other.
     let address = |at: &At<'_>, key: Key| std::ptr::from_ref(at.limiter.shard(key)).addr();
     let mut order: Vec<_> = asks.iter().zip(&keys).map(|((at, ..), &key)| (address(at, key), *at, key)).collect();
     order.sort_unstable_by_key(|(address, ..)| *address);
@@ -542,7 +541,7 @@ pub fn ask_all_at<K: AsRef<[u8]>>(asks: &[(At<'_>, K, Ask)]) -> Result<Vec<Answe
         let before = shard.keys.get(&keys[nth]).cloned();
         (before, Answer::from(shard.ask(keys[nth], *ask, at)).of(*ask))
     };
-    // Charged one after another, since a list may name a key twice; undone if one does not grant.
+    // Charged one after another, because a list may name a key twice. Undone if one refuses.
     let (before, mut answers): (Vec<_>, Vec<_>) = (0..asks.len()).map(&mut ask_one).unzip();
     if answers.iter().all(Answer::is_allowed) {
         return Ok(answers);
@@ -583,7 +582,7 @@ impl Shard {
         found
     }
 
-    /// Records a refusal, where refusals count.
+    /// Records a refusal, if the policy records refusals.
     fn record_refusal(&mut self, key: Key, ask: Ask, at: &At<'_>) {
         let policy = at.limiter.own.as_deref().unwrap_or(&self.policy);
         let question = policy.question(ask);
@@ -601,13 +600,13 @@ impl Shard {
 
     fn insert(&mut self, key: Key, state: State, at: &At<'_>) {
         let most = at.limiter.shared.keys_per_shard;
-        // In a full shard one or none, by the hash's chance: or else all keys would be replaced in one round of the
-        // hand, and all passed over in the next.
+        // In a full shard the hash decides between one and none. Otherwise the hand would remove all keys in one round
+        // and skip all in the next.
         let looks = if self.keys.len() < most { SAMPLE } else { (key.rest & 1) as usize };
         for _ in 0..looks.min(self.keys.len()) {
             self.visit(at.now, |_| false);
         }
-        // More than one only where a refused list has put back what it had made room for.
+        // More than one only after a refused list has restored the keys that it had replaced.
         while self.keys.len() >= most {
             let passed_over =
                 (0..PASSED_OVER).take_while(|_| !self.visit(at.now, |key| key.shard & WAS_ASKED_FOR == 0)).count();
@@ -618,9 +617,10 @@ impl Shard {
         self.keys.insert(key, state);
     }
 
-    /// Moves the hand over one key, and forgets it if it is as new or to go. Returns whether it did.
+    /// Moves the hand over one key, and removes the key if it equals a new one or `is_to_go`. Returns whether it was
+    /// removed.
     fn visit(&mut self, now: u64, is_to_go: impl Fn(&Key) -> bool) -> bool {
-        // Where one was forgotten stands the last one now, the newest, and the hand has passed it.
+        // The last key, which is the newest, has moved to the place of a removed one. The hand is past it.
         self.cursor = if self.cursor < self.keys.len() { self.cursor } else { 0 };
         let Some((key, state)) = self.keys.get_index_mut2(self.cursor) else { return false };
         let goes = is_to_go(key) || self.policy.is_fresh(&self.fresh, state, now);

@@ -1,8 +1,8 @@
-//! The store in Redis: one script, and in it one round trip, for a question or a list of them.
+//! The store in Redis: one script, and one round trip, per question or list of questions.
 //!
-//! Time is the server's. A key lives until it would be answered like a new one. Keys are named
-//! `headcount:limit:{key}:namespace:limiter`; what stands in braces decides where a cluster keeps them, and in a list
-//! asked as one step it is the first key of the list for all of them, so that they lie together.
+//! The clock is the Redis server's. A key expires once it would be answered like a new one. Its name is
+//! `headcount:limit:{key}:namespace:limiter`. The part in braces decides where a cluster keeps the key. In a list that
+//! is asked as one step, it is the first key of the list for all of them, so that they lie together.
 
 mod denied;
 mod wire;
@@ -40,13 +40,13 @@ macro_rules! script {
 static LIMIT: LazyLock<Script> =
     LazyLock::new(|| Script::new(script!("gcra", "periodic_refill", "sliding_counter", "sliding_log", "warm_up")));
 
-/// How long a call may take, unless said.
+/// The default time limit of a call.
 const TIME_LIMIT: Duration = Duration::from_millis(100);
 
-/// Refusals that are remembered at most, unless said.
+/// The default of the most refusals that are remembered.
 const DENY_CACHE: usize = 10_000;
 
-/// A limiter in Redis, shared by all who ask for the same namespace and name. Clones are handles of one limiter.
+/// A limiter in Redis, shared by all processes that use the same namespace and name. Clones are handles of one limiter.
 ///
 /// ```no_run
 /// use headcount::RedisConnection;
@@ -63,20 +63,20 @@ const DENY_CACHE: usize = 10_000;
 /// ```
 ///
 /// # What a call costs
-/// One round trip; none if the same question was refused and the refusal still holds (see
+/// One round trip, or none if the same question was refused and the refusal still holds (see
 /// [`RedisBuilder::deny_cache`]).
 ///
 /// # When Redis does not answer
-/// Each call ends within its [time limit](RedisBuilder::time_limit) with an error. What it asked may still have been
+/// Each call ends with an error within its [time limit](RedisBuilder::time_limit). The permits may still have been
 /// charged.
 ///
-/// # What lies under a key
-/// Whatever is there and is no state of this kind of policy (a value of another program, a cut one, one of another
-/// kind) stands for a key that was never asked for, and is replaced when something is charged.
+/// # Foreign values
+/// A value that is not a state of this kind of policy (another program's, a cut one, one of another kind) counts as a
+/// key that was never asked for. It is replaced when permits are charged.
 #[derive(Clone)]
 pub struct Redis {
     shared: Arc<Shared>,
-    /// In place of the shared policy, on the handles that [`Redis::under`] makes.
+    /// Replaces the shared policy in the handles that [`Redis::under`] makes.
     own: Option<Arc<InForce>>,
 }
 
@@ -227,10 +227,10 @@ impl Redis {
         }
     }
 
-    /// Asks for a key.
+    /// Asks for permits for a key.
     ///
     /// # Errors
-    /// [`StoreError`]. After a [timeout](StoreError::is_timeout) it may have been charged all the same.
+    /// [`StoreError`]. After a [timeout](StoreError::is_timeout) the permits may have been charged.
     ///
     /// # Cost
     /// One round trip, or none.
@@ -238,8 +238,8 @@ impl Redis {
         self.view().ask(key, ask).await
     }
 
-    /// Takes a reservation back whose turn has not come. What was promised to later ones stays promised: as far as they
-    /// lean on its permits, those stay taken.
+    /// Cancels a reservation whose turn has not come. Later reservations keep their turns, so permits on which they
+    /// depend stay charged.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -247,7 +247,7 @@ impl Redis {
         self.view().cancel(key, reservation).await
     }
 
-    /// Gives permits back, never above the limit: for what turned out cheaper than it was asked for.
+    /// Gives permits back, never above the limit, for a request that cost less than it asked for.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -255,7 +255,7 @@ impl Redis {
         self.view().refund(key, permits).await
     }
 
-    /// Forgets a key: it is as if it had never been asked for.
+    /// Forgets a key, as if it had never been asked for.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -263,11 +263,11 @@ impl Redis {
         self.view().reset(key).await
     }
 
-    /// Puts another policy in force on this handle and its clones; other processes are told by whoever configures them.
+    /// Changes the policy of this handle and its clones. Other processes need the same change.
     ///
-    /// A key is converted when it is next asked for, under the policy that it was last asked under until then: what it
-    /// has used counts against the new limit, see [the rule](crate::limit#when-a-limit-changes); with a policy of
-    /// another kind it begins anew. To convert one at once, [`refund`](Self::refund) it no permits.
+    /// A key is converted when it is next asked for. What it has used counts against the new limit; see [the
+    /// rule](crate::limit#when-a-limit-changes). With a policy of another kind the key starts anew. To convert a key at
+    /// once, [`refund`](Self::refund) it zero permits.
     ///
     /// # Errors
     /// As [`RedisBuilder::build`]; the old policy stays in force then.
@@ -282,9 +282,9 @@ impl Redis {
         Ok(())
     }
 
-    /// A handle that asks for the same keys under another policy of the same kind: tiers of users, or nginx's locations
-    /// that share a zone and differ in their bursts. Its refusals are not remembered. A later `change` does not concern
-    /// it.
+    /// Returns a handle that asks for the same keys under another policy of the same kind, such as tiers of users, or
+    /// nginx locations that share a zone and differ in their bursts. Its refusals are not remembered. A later `change`
+    /// does not affect the handle.
     ///
     /// # Errors
     /// As [`RedisBuilder::build`]; a policy that cannot share keys with the limiter's is [`PolicyError::OtherKind`].
@@ -300,31 +300,31 @@ impl Redis {
         Ok(Self { shared: Arc::clone(&self.shared), own: Some(Arc::new(in_force)) })
     }
 
-    /// The limiter at a time of the caller's, counted from the Unix epoch, and not the server's: for tests, which are
-    /// stories and do not sleep. Keys are then kept an hour longer, and refusals are not remembered.
+    /// Returns the limiter at a given time since the Unix epoch instead of the server's time, for tests that do not
+    /// sleep. Keys are then kept an hour longer, and refusals are not remembered.
     pub fn at(&self, time: Duration) -> RedisView<'_> {
         self.view().at(time)
     }
 
-    /// The limiter's keys as lists see them whose first key is this one: to cancel, refund or reset what
+    /// Returns the limiter's keys in lists that begin with `first_key`, for canceling, refunding or resetting what
     /// [`Redis::ask_all`] has granted.
     pub fn beside<'a>(&'a self, first_key: &'a (impl AsRef<[u8]> + ?Sized)) -> RedisView<'a> {
         self.view().beside(first_key)
     }
 
-    /// The connection, for other limiters and for the admission store.
+    /// Returns the connection, for other limiters and for the admission store.
     pub fn connection(&self) -> &RedisConnection {
         &self.shared.connection
     }
 
-    /// Asks several limiters as one step: either all of them grant, or nothing is charged anywhere.
+    /// Asks several limiters as one step: either all grant, or nothing is charged.
     ///
-    /// Returns each one's answer. If one refuses, the answers of those that would have granted are what they would have
-    /// been. A policy that records refusals records its own.
+    /// Returns the answer of each. If one refuses, the others answer as if they had been asked alone, and are not
+    /// charged. A policy that records refusals records its own.
     ///
-    /// All must share one connection. The first key decides where a cluster keeps the keys of the whole list, and they
-    /// are **other keys** than the same ones asked for alone or behind another first key. So begin a list with the key
-    /// that the others belong to: the same key for limits by second, hour and day, the customer before his users.
+    /// All must share one connection. The first key decides where a cluster keeps the keys of the list. They are
+    /// **other keys** than the same ones asked for alone, or in a list with another first key. So begin a list with the
+    /// key that the others belong to: the same key for limits by second, hour and day; a customer before its users.
     ///
     /// ```no_run
     /// # use headcount::RedisConnection;
@@ -349,7 +349,7 @@ impl Redis {
         Self::ask_all_views(&views, None).await
     }
 
-    /// [`Redis::ask_all`] at a time of the caller's; see [`Redis::at`].
+    /// As [`Redis::ask_all`], at a given time; see [`Redis::at`].
     ///
     /// # Errors
     /// As [`Redis::ask_all`].
@@ -390,7 +390,7 @@ impl Redis {
         RedisView { limiter: self, now: None, first_key: None }
     }
 
-    /// The policy in force, and how the script is told of it.
+    /// Returns the policy in force, and the same in the words of the script.
     fn in_force(&self) -> (Arc<InForce>, String) {
         let home = Arc::clone(&self.shared.in_force.read());
         match &self.own {
@@ -431,7 +431,7 @@ impl std::fmt::Debug for Redis {
     }
 }
 
-/// A [`Redis`] at one moment, or as a list sees it; see [`Redis::at`] and [`Redis::beside`].
+/// A [`Redis`] at one moment, or its keys in a list; see [`Redis::at`] and [`Redis::beside`].
 ///
 /// ```no_run
 /// use headcount::limit::{Ask, Redis};
@@ -454,13 +454,13 @@ pub struct RedisView<'a> {
 }
 
 impl<'a> RedisView<'a> {
-    /// At a time of the caller's; see [`Redis::at`].
+    /// Sets the time; see [`Redis::at`].
     #[must_use]
     pub fn at(self, time: Duration) -> Self {
         Self { now: Some(time), ..self }
     }
 
-    /// As lists see it whose first key is this one; see [`Redis::beside`].
+    /// Sets the first key of the list; see [`Redis::beside`].
     #[must_use]
     pub fn beside(self, first_key: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self { first_key: Some(first_key.as_ref()), ..self }
@@ -474,7 +474,7 @@ impl<'a> RedisView<'a> {
         let (key, shared) = (key.as_ref(), &*self.limiter.shared);
         let (in_force, text) = self.limiter.in_force();
         let asked = self.asked(&in_force.policy, ask);
-        // The refusal's time counts from before it was asked, so that it never holds too long here.
+        // The time of a refusal counts from before the question, so that it never holds too long here.
         let since = shared.clock.monotonic();
         let place = match asked.map(|asked| shared.denied.look(key, asked, since)) {
             Some(Ok(answer)) => return Ok(answer),
@@ -491,14 +491,14 @@ impl<'a> RedisView<'a> {
         if let (Some(asked), Some(place)) = (asked, place) {
             shared.denied.note(place, asked, &answer, since);
             if !Arc::ptr_eq(&in_force, &shared.in_force.read()) {
-                // Asked under a policy that was changed meanwhile.
+                // The policy has changed since the question.
                 shared.denied.forget(key);
             }
         }
         Ok(answer)
     }
 
-    /// Takes a reservation back; see [`Redis::cancel`].
+    /// Cancels a reservation; see [`Redis::cancel`].
     ///
     /// # Errors
     /// [`StoreError`].
@@ -524,7 +524,7 @@ impl<'a> RedisView<'a> {
         let name = self.key(key);
         let delete = async |mut connection| redis::cmd("DEL").arg(name).query_async::<()>(&mut connection).await;
         let done = shared.connection.link().call(shared.time_limit, delete).await;
-        // Whatever has become of it, what is known here may be wrong now.
+        // Whether the call succeeded or not, a remembered refusal may be wrong now.
         shared.denied.forget(key);
         done
     }
@@ -543,7 +543,7 @@ impl<'a> RedisView<'a> {
         wire::key(&shared.namespace, &shared.name, self.first_key.unwrap_or(key), key)
     }
 
-    /// The question, if its refusal may be remembered.
+    /// Returns the question if its refusal may be remembered.
     fn asked(&self, policy: &Policy, ask: Ask) -> Option<Asked> {
         if self.limiter.own.is_some() || self.now.is_some() || self.first_key.is_some() || ask.mode == Mode::Peek {
             return None;
@@ -551,7 +551,7 @@ impl<'a> RedisView<'a> {
         let Cost::Permits(cost) = ask.cost else { return None };
         let max_wait = match policy {
             Policy::SlidingLog(log) if log.records_refusals => return None,
-            // Its refusals do not depend on it.
+            // Its refusals do not depend on the wait.
             Policy::SlidingCounter(_) => Duration::ZERO,
             _ => Duration::from_nanos(policy.question(ask).max_wait),
         };
