@@ -86,10 +86,10 @@ impl Mode {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Refill {
-    /// They go to newcomers as long as there is room.
+    /// They go to newcomers while there is room.
     #[default]
     Continuous,
-    /// They stay free until the mode is open again (the talk's rule).
+    /// They stay free until the mode is open again.
     AfterResume,
 }
 

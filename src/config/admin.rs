@@ -25,29 +25,29 @@ use std::path::PathBuf;
 #[serde(default)]
 #[non_exhaustive]
 pub struct Admin {
-    /// Where operators are answered; by default `127.0.0.1:7071`.
+    /// The address of the admin page and API. Default: `127.0.0.1:7071`.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = words::AN_ADDRESS, "such_as" = "\"127.0.0.1:7071\""), with = "String")
     )]
     pub listen: SocketAddr,
-    /// A file that holds the bearer token; needed on any other address than loopback.
+    /// A file with the bearer token. Required unless the address is a loopback address.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = words::A_FILE, "such_as" = "\"/etc/headcount/admin.token\""))
     )]
     pub token_file: Option<PathBuf>,
-    /// Further names under which the admin listener may be asked.
+    /// Further host names under which the admin listener may be reached.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a list of host names", "such_as" = "[\"headcount.internal\"]"))
     )]
     pub hosts: Vec<String>,
-    /// Whether `/metrics` answers without the bearer token.
+    /// Whether `/metrics` is served without the bearer token.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TRUE_OR_FALSE, "such_as" = "true")))]
     pub open_metrics: bool,
-    /// Whether requests that a proxy has marked as its own (`Forwarded`, `X-Forwarded-*`, `Via`) are answered without a
-    /// bearer token where one is not configured: whoever reaches the proxy is an operator then. By default not.
+    /// Whether requests with a proxy's headers (`Forwarded`, `X-Forwarded-*`, `Via`) are served while no bearer token
+    /// is configured. Then everybody who reaches the proxy is an operator. Default: `false`.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TRUE_OR_FALSE, "such_as" = "false")))]
     pub allow_proxied: bool,
 }

@@ -8,7 +8,7 @@ use crate::room::{Limits, OnOutage, Refill};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// `[admission]`: who may come in.
+/// `[admission]`: which users are admitted.
 ///
 /// ```
 /// # use headcount::{Builder, Config};
@@ -30,12 +30,12 @@ use std::time::Duration;
 #[serde(default)]
 #[non_exhaustive]
 pub struct Admission {
-    /// X: the limit of active users. There is no default: only a measurement of the backend can tell. A configuration
-    /// with limits of all requests may leave it out: then it limits, and admits everybody.
+    /// X: the largest number of active users. It has no default, because it follows from a measurement of the backend.
+    /// A configuration with limits of all requests may leave it out. Then the limits apply, and every user is admitted.
     #[serde(deserialize_with = "whole_if_any")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "20000")))]
     pub max_active_users: Option<u64>,
-    /// Throttling ends when fewer than this part of X is active; above 0, at most 1, and 0.9 by default.
+    /// Throttling ends when the active users fall below this fraction of X. Above 0, at most 1. Default: 0.9.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a number above 0 and at most 1", "such_as" = "0.9")))]
     pub resume_ratio: f64,
     /// What happens to seats that become free while throttling.
@@ -45,27 +45,27 @@ pub struct Admission {
         schemars(extend("must_be" = "\"continuous\" or \"after-resume\"", "such_as" = "\"continuous\""))
     )]
     pub refill: Refill,
-    /// Whether refusals are carried out.
+    /// Whether users are rejected.
     #[serde(deserialize_with = "word")]
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "\"enforce\", \"shadow\" or \"off\"", "such_as" = "\"shadow\""))
     )]
     pub enforcement: Enforcement,
-    /// When a rejected user is told to come back.
+    /// The time after which a rejected user may try again (`Retry-After`).
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "two times, min and max", "such_as" = "{ min = \"15s\", max = \"45s\" }"))
     )]
     pub retry_after: RetryAfter,
-    /// What a request without a token is.
+    /// How a request without a token is treated.
     #[serde(deserialize_with = "word")]
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "\"new-user\", \"admit\" or \"reject\"", "such_as" = "\"new-user\""))
     )]
     pub missing_token: MissingToken,
-    /// Paths that are always admitted: exact, or a prefix that ends in `/*`; by default `/healthz`.
+    /// Paths that are always admitted. Each is exact, or a prefix that ends in `/*`. Default: `/healthz`.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a list of paths", "such_as" = "[\"/healthz\", \"/static/*\"]"))
@@ -73,8 +73,8 @@ pub struct Admission {
     pub exempt_paths: Vec<String>,
 }
 
-/// Whether refusals for want of room are carried out. Limits of all requests hold whatever it is; each has a `shadow`
-/// of its own.
+/// Whether newcomers are rejected when there is no room. It does not affect limits of all requests; each of them has
+/// its own `shadow`.
 ///
 /// ```
 /// use headcount::{Admission, Admitted, Enforcement, Headcount};
@@ -91,13 +91,13 @@ pub enum Enforcement {
     /// Newcomers are rejected while there is no room.
     #[default]
     Enforce,
-    /// Everything is decided and counted; nobody is rejected.
+    /// Every decision is made and counted, but no user is rejected.
     Shadow,
-    /// Nothing is decided; it is what a configuration is that has limits and no `max_active_users`.
+    /// No decision is made. A configuration with limits and without `max_active_users` is in this mode.
     Off,
 }
 
-/// What a request without a token is.
+/// How a request without a token is treated.
 ///
 /// ```
 /// use headcount::{Headcount, MissingToken};
@@ -113,7 +113,7 @@ pub enum Enforcement {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum MissingToken {
-    /// Admitted while a newcomer would be.
+    /// Admitted while newcomers are admitted.
     #[default]
     NewUser,
     /// Always admitted.
@@ -122,7 +122,7 @@ pub enum MissingToken {
     Reject,
 }
 
-/// When a rejected user is told to come back: whole seconds, uniformly between the two.
+/// The time after which a rejected user may try again: whole seconds, chosen uniformly between both bounds.
 ///
 /// ```
 /// use headcount::{Admission, Config};
@@ -144,11 +144,11 @@ pub enum MissingToken {
 #[serde(default)]
 #[non_exhaustive]
 pub struct RetryAfter {
-    /// The soonest, at least 1 s; 15 s by default.
+    /// The shortest time, at least 1 s. Default: 15 s.
     #[serde(with = "humantime_serde")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::A_TIME, "such_as" = "\"15s\""), with = "String"))]
     pub min: Duration,
-    /// The latest, at most 24 h; 45 s by default.
+    /// The longest time, at most 24 h. Default: 45 s.
     #[serde(with = "humantime_serde")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::A_TIME, "such_as" = "\"45s\""), with = "String"))]
     pub max: Duration,
@@ -174,7 +174,7 @@ impl Default for RetryAfter {
     }
 }
 
-/// The latest retry that can be asked for.
+/// The longest time that can be configured.
 const MAX_RETRY: Duration = Duration::from_secs(24 * 3600);
 
 impl Admission {

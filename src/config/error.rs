@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(crate) const A_PATH: &str =
     "a path begins with /, is exact or a prefix that ends in /*, and is plain ASCII without //, .., ; or #";
 
-/// Why a configuration was refused: the key, what was found, and what would do.
+/// An error in a configuration: the key, the value that was found, and what is allowed.
 ///
 /// ```
 /// use headcount::{BuildError, Headcount};
@@ -104,7 +104,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// The key whose value has to change.
+    /// Returns the key whose value has to change.
     pub fn key(&self) -> &'static str {
         match self {
             Self::MaxActiveUsersMissing | Self::MaxActiveUsers { .. } => "admission.max_active_users",

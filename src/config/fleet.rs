@@ -9,8 +9,7 @@ use std::time::Duration;
 
 /// `[fleet]`: servers that share their users.
 ///
-/// A server is one of a fleet if this section is there, or `[redis]`. It then waits for the fleet's store when it
-/// starts.
+/// With this section, or with `[redis]`, a server belongs to a fleet. When it starts, it waits for the fleet's store.
 ///
 /// ```
 /// use headcount::{Config, OnOutage};

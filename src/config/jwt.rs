@@ -6,8 +6,8 @@ use super::{ConfigError, Secret, word};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// `[token.jwt]`: present, every token is a JSON Web Token (RFC 7519) whose signature is verified; what is counted is
-/// the user that its claim names, so that a refreshed token is the same user.
+/// `[token.jwt]`: tokens are JSON Web Tokens (RFC 7519), and their signatures are verified. The user named by a claim
+/// is counted, so a refreshed token belongs to the same user.
 ///
 /// ```
 /// use headcount::Config;
@@ -27,16 +27,17 @@ use std::path::PathBuf;
 #[serde(default)]
 #[non_exhaustive]
 pub struct Jwt {
-    /// Files of keys: a PEM public key or certificate (RSA for RS256, P-256 for ES256, Ed25519 for EdDSA), a JWK or a
-    /// JWK Set, or the bytes of a secret of at least 32 bytes (HS256), without a final newline. Read at the start.
+    /// Files with keys: a PEM public key or certificate (RSA for RS256, P-256 for ES256, Ed25519 for EdDSA), a JWK or
+    /// JWK Set, or the bytes of a secret (HS256; at least 32 bytes, without a final newline). They are read at the
+    /// start.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a list of names of files", "such_as" = "[\"/etc/headcount/jwt.pem\"]"))
     )]
     pub keys: Vec<PathBuf>,
-    /// A JWK Set, fetched at the start and every five minutes; secrets in it (`oct`) are left out. A server that has
-    /// not got it yet is not ready, and admits whose token names a key that it does not know, without counting them,
-    /// unless `fleet.on_outage` is `closed` or an override says `throttling`.
+    /// The URL of a JWK Set. It is fetched at the start and every five minutes. Secrets in it (`oct`) are ignored.
+    /// Until the first fetch succeeds, the server is not ready. It then admits requests whose token names an unknown
+    /// key, without counting them, unless `fleet.on_outage` is `closed` or an override sets `throttling`.
     #[cfg_attr(
         feature = "server",
         schemars(
@@ -47,23 +48,24 @@ pub struct Jwt {
         )
     )]
     pub jwks_url: Option<Secret>,
-    /// The claim that names the user; by default `sub`.
+    /// The claim that names the user. Default: `sub`.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "the name of a claim", "such_as" = "\"sub\"")))]
     pub claim: String,
-    /// Whose tokens are accepted (`iss`); absent: anybody's who has a key. There is one at most: a user's name is
-    /// unique only at its issuer.
+    /// The accepted issuer (`iss`). Without it, every issuer whose key is known is accepted. There is at most one,
+    /// because a user's name is unique only at its issuer.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "the issuer of the tokens", "such_as" = "\"https://login.example\""))
     )]
     pub issuer: Option<String>,
-    /// For whom a token must be (`aud`), one of these; empty: for anybody.
+    /// The accepted audiences (`aud`). A token must name one of them. An empty list accepts every audience.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a list of names", "such_as" = "[\"game\"]")))]
     pub audience: Vec<String>,
-    /// Whether a token must have an end (`exp`); by default it must. One without is good for ever, stolen ones too.
+    /// Whether a token must have an expiry (`exp`). Default: `true`. A token without one is valid for ever, even if it
+    /// is stolen.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TRUE_OR_FALSE, "such_as" = "true")))]
     pub require_exp: bool,
-    /// What a token is that cannot be verified.
+    /// How a token that cannot be verified is treated.
     #[serde(deserialize_with = "word")]
     #[cfg_attr(
         feature = "server",
@@ -72,7 +74,7 @@ pub struct Jwt {
     pub unverified: Unverified,
 }
 
-/// What a token is that cannot be verified. It is never counted.
+/// How a token that cannot be verified is treated. It is never counted.
 ///
 /// ```
 /// # #[cfg(feature = "jwt")] {
@@ -99,10 +101,10 @@ pub struct Jwt {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Unverified {
-    /// Refused with 400.
+    /// The request is refused with 400.
     #[default]
     Reject,
-    /// None at all: `admission.missing_token` says what happens, and the application may answer 401 as ever.
+    /// The request counts as one without a token; see `admission.missing_token`. The application can answer 401.
     MissingToken,
 }
 

@@ -12,7 +12,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// `[[limit]]`: a rate limiter that `headcount serve` applies to checks, after admission and in order.
+/// `[[limit]]`: a rate limiter. `headcount serve` asks the limits after admission, in their order.
 ///
 /// ```
 /// use headcount::Config;
@@ -34,13 +34,15 @@ use std::time::Duration;
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Limit {
-    /// For headers, status and metrics: 1 to 64 of the characters `A-Z a-z 0-9 - _ .`, and no other limit's.
+    /// The name of the limit in headers, status and metrics: 1 to 64 of the characters `A-Z a-z 0-9 - _ .`. It is
+    /// unique.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a name that no other limit has", "such_as" = "\"login\""))
     )]
     pub name: String,
-    /// Whose requests are counted together: one word, or a list of words that count together what they all agree in.
+    /// Which requests are counted together: those with the same key. A list of keys counts requests together that agree
+    /// in all of them.
     #[cfg_attr(
         feature = "server",
         schemars(
@@ -51,14 +53,14 @@ pub struct Limit {
         )
     )]
     pub key: LimitKey,
-    /// What becomes of a request that has no such key, or lacks a part of it.
+    /// How a request without the key, or without a part of it, is treated.
     #[serde(default, deserialize_with = "word")]
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "\"shared\", \"deny\" or \"allow\"", "such_as" = "\"shared\""))
     )]
     pub on_missing_key: OnMissingKey,
-    /// How it counts.
+    /// The algorithm of the limit.
     #[serde(default, deserialize_with = "word")]
     #[cfg_attr(
         feature = "server",
@@ -71,71 +73,71 @@ pub struct Limit {
         schemars(extend("must_be" = "permits per time", "such_as" = "\"20/s\""), with = "String")
     )]
     pub rate: Quota,
-    /// The most permits that can be saved up, where the algorithm saves; by default the permits of `rate`, and none
-    /// with `nginx`.
+    /// The most permits that are saved up, if the algorithm saves permits. Default: the permits of `rate`; 0 with
+    /// `nginx`.
     #[serde(default, deserialize_with = "whole_if_any")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "40")))]
     pub burst: Option<u64>,
-    /// With `warm_up`: how long a cold key takes to get its full rate.
+    /// With `warm_up`: the time in which a cold key reaches its full rate.
     #[serde(default = "ten_seconds", with = "humantime_serde")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::A_TIME, "such_as" = "\"10s\""), with = "String"))]
     pub warm_up: Duration,
-    /// How long an answer is held back at most until there are permits. A proxy that waits for less takes headcount for
-    /// silent, and admits: those of our recipes wait 1 s; each says so where it begins.
+    /// The longest time for which an answer is held back until permits are available. A proxy that does not wait that
+    /// long treats headcount as silent and admits the request. The proxies of the recipes wait 1 s.
     #[serde(default, with = "humantime_serde")]
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = words::A_TIME, "such_as" = "\"50ms\""), with = "String")
     )]
     pub max_wait: Duration,
-    /// Whom it concerns.
+    /// The requests to which the limit applies.
     #[serde(default, deserialize_with = "word")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "whom the limit concerns", "such_as" = "\"all\"")))]
     pub applies_to: AppliesTo,
-    /// Paths, exact or a prefix that ends in `/*`; absent: all.
+    /// The paths to which the limit applies. Each is exact, or a prefix that ends in `/*`. Default: all paths.
     #[serde(default)]
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a list of paths", "such_as" = "[\"/login\", \"/api/auth/*\"]"))
     )]
     pub routes: Vec<String>,
-    /// Where its keys are.
+    /// The store of the keys.
     #[serde(default, deserialize_with = "word")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "the name of a store", "such_as" = "\"memory\"")))]
     pub store: LimitStore,
-    /// The most keys that are held in memory, some 110 bytes each and more with `sliding_log`. Then a new key takes the
-    /// place of one that was not asked for in a while.
+    /// The most keys in memory, at about 110 bytes each, and more with `sliding_log`. In a full store a new key
+    /// replaces one that was not used for a while.
     #[serde(default = "a_million", deserialize_with = "whole")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "1000000")))]
     pub max_keys: u64,
-    /// How long its store may take to answer.
+    /// The time limit of one call to the store.
     #[serde(default = "fifty_millis", with = "humantime_serde")]
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = words::A_TIME, "such_as" = "\"50ms\""), with = "String")
     )]
     pub within: Duration,
-    /// With `mysql`: the number of the limit's zone, which no other limit has.
+    /// With `mysql`: the number of the limit's zone. It is unique.
     #[serde(default, deserialize_with = "whole_if_any")]
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a whole number that no other limit has", "such_as" = "1"))
     )]
     pub zone: Option<u32>,
-    /// What it answers when its store does not.
+    /// The limit's answer when its store does not answer.
     #[serde(default, deserialize_with = "word")]
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "\"allow\", \"deny\" or \"local\"", "such_as" = "\"local\""))
     )]
     pub on_store_error: OnStoreError,
-    /// Refusals are counted, and not carried out.
+    /// Whether refusals are only counted.
     #[serde(default)]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TRUE_OR_FALSE, "such_as" = "true")))]
     pub shadow: bool,
 }
 
-/// Whose requests are counted together.
+/// Which requests are counted together.
 ///
 /// ```
 /// use headcount::config::{Limit, LimitKey};
@@ -147,26 +149,26 @@ pub struct Limit {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LimitKey {
-    /// The token as it was sent. Who gets another token gets another limit.
+    /// The token as it was sent. A user with a new token gets a new limit.
     Token,
-    /// The user whom a verified token names: needs `[token.jwt]`, or a service that says who its users are.
+    /// The user named by a verified token. Requires `[token.jwt]`, or a service that names its users.
     Subject,
-    /// The address that the request comes from; of IPv6 the first 64 bits, which is what one customer is given.
+    /// The client's address. Of an IPv6 address the first 64 bits, which usually belong to one customer.
     ClientIp,
     /// The value of a header.
     Header(String),
-    /// The path without its query, as a lenient backend reads it; paths that it could read as any other are counted
-    /// together. A client can make paths up, so name those that you mean in `routes`.
+    /// The path without its query, as a lenient backend reads it. Paths that could be read as another path are counted
+    /// together. A client can invent paths, so list the intended ones in `routes`.
     Path,
     /// The method.
     Method,
-    /// All requests together.
+    /// One key for all requests.
     Constant,
-    /// Several of them: requests that agree in all are counted together.
+    /// A list of keys: requests that agree in all of them are counted together.
     All(Vec<LimitKey>),
 }
 
-/// What becomes of a request without the key that a limit counts by.
+/// How a request without the key of a limit is treated.
 ///
 /// ```
 /// use headcount::config::{Limit, OnMissingKey};
@@ -180,16 +182,16 @@ pub enum LimitKey {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnMissingKey {
-    /// It is not limited.
+    /// The limit does not apply.
     Allow,
-    /// It is refused.
+    /// The request is refused.
     Deny,
-    /// All such requests are counted together, so that leaving a header out is no way around a limit.
+    /// All such requests share one key, so leaving a header out does not evade the limit.
     #[default]
     Shared,
 }
 
-/// A word that names no key.
+/// An error for a text that does not name a key.
 ///
 /// ```
 /// use headcount::config::LimitKey;
@@ -205,7 +207,7 @@ pub struct LimitKeyError {
     found: String,
 }
 
-/// How a limiter counts; each is a constructor of the same name in [`crate::limit`].
+/// The algorithm of a limiter. Each has a constructor of the same name in [`crate::limit`].
 ///
 /// ```
 /// use headcount::config::{Algorithm, Limit};
@@ -234,7 +236,7 @@ pub enum Algorithm {
     Nginx,
 }
 
-/// Whom a limit concerns.
+/// The requests to which a limit applies.
 ///
 /// ```
 /// use headcount::{BuildError, Builder, Config};
@@ -257,21 +259,20 @@ pub enum Algorithm {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AppliesTo {
-    /// Every request that was admitted.
+    /// Every admitted request.
     #[default]
     All,
-    /// Newcomers, before they take a seat: whoever is refused takes none, and only who takes one is charged. In memory
-    /// only.
+    /// Newcomers. A refused newcomer takes no seat, and only a newcomer who takes a seat is charged. In memory only.
     Newcomers,
-    /// Tokens that are refused: by a house without room, by a limit of newcomers, or because their signature is wrong.
-    /// Each is charged once. While a key has used its limit up, tokens that are new to it are refused without being
-    /// looked up or verified: so nobody tries one after another until one is taken for a user who is in. Tokens that
-    /// were answered under the same key before carry on, whether they are in or wait. In memory only, with a key that
-    /// is not made of the token.
+    /// Refused tokens: those rejected for lack of room, those refused by a limit of newcomers, and those with an
+    /// invalid signature. Each token is charged once. While a key has used up its limit, tokens that are new to the key
+    /// are refused without a lookup or verification, so a client cannot try tokens until one passes for an active user.
+    /// Tokens that were answered under the key before are not affected. In memory only, with a key that does not depend
+    /// on the token.
     Refused,
 }
 
-/// Where a limiter's keys are.
+/// The store of a limiter's keys.
 ///
 /// ```
 /// use headcount::{BuildError, Builder, Config};
@@ -293,18 +294,18 @@ pub enum AppliesTo {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LimitStore {
-    /// In this process: each server has a limit of its own.
+    /// This process. Each server has a limit of its own.
     #[default]
     Memory,
-    /// In the Redis of `[redis]`.
+    /// The Redis of `[redis]`.
     Redis,
-    /// In the database of `[postgres]`; token buckets only.
+    /// The database of `[postgres]`. Token buckets only.
     Postgres,
-    /// In the database of `[mysql]`; `velocity` only.
+    /// The database of `[mysql]`. `velocity` only.
     Mysql,
 }
 
-/// What a limiter answers when its store does not.
+/// A limiter's answer when its store does not answer.
 ///
 /// ```
 /// use headcount::Config;
@@ -325,16 +326,16 @@ pub enum LimitStore {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnStoreError {
-    /// Yes.
+    /// The request is allowed.
     #[default]
     Allow,
-    /// No.
+    /// The request is refused.
     Deny,
-    /// What the same limiter in this process says.
+    /// The same limiter in this process answers.
     Local,
 }
 
-/// `[postgres]` and `[mysql]`: databases that hold limits.
+/// `[postgres]` and `[mysql]`: databases that hold the keys of limits.
 ///
 /// ```
 /// # use headcount::Config;
@@ -373,13 +374,13 @@ pub struct Database {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Quota {
-    /// How many.
+    /// The number of permits.
     pub permits: u64,
-    /// In how much time; never zero.
+    /// The time in which they come; never zero.
     pub time: Duration,
 }
 
-/// A text that is not `permits/time`.
+/// An error for a text that is not `permits/time`.
 ///
 /// ```
 /// use headcount::config::Quota;
@@ -390,7 +391,7 @@ pub struct Quota {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{found:?} is no rate; write permits per time, as in \"20/s\", \"5/1m\" or \"100/1h\"")]
 pub struct QuotaError {
-    /// What was given.
+    /// The text.
     pub found: String,
 }
 
@@ -407,7 +408,7 @@ fn ten_seconds() -> Duration {
 }
 
 impl Default for Limit {
-    /// One of which all but name, key and rate is as it is unless said.
+    /// A limit with this name, key and rate, and the defaults for everything else.
     fn default() -> Self {
         Self {
             name: String::new(),
@@ -430,8 +431,8 @@ impl Default for Limit {
     }
 }
 
-/// How long each recipe's proxy waits for an answer; then it admits. Whoever changes one changes it here and in the
-/// recipe's file: a test holds them to each other.
+/// How long the proxy of each recipe waits for an answer before it admits. The recipes hold the same values; a test
+/// compares them.
 #[cfg(feature = "server")]
 pub(crate) const RECIPES_WAIT: [(&str, Duration); 4] = [
     ("nginx", Duration::from_secs(1)),
@@ -440,7 +441,7 @@ pub(crate) const RECIPES_WAIT: [(&str, Duration); 4] = [
     ("haproxy", Duration::from_secs(1)),
 ];
 
-/// The recipes whose proxies do not wait for so long, in words; `None` if all do.
+/// Names the recipes whose proxies do not wait this long; `None` if all do.
 #[cfg(feature = "server")]
 fn too_long_for(time: Duration) -> Option<String> {
     let impatient: Vec<_> = RECIPES_WAIT.iter().filter(|(_, waits)| *waits <= time).collect();
@@ -450,7 +451,7 @@ fn too_long_for(time: Duration) -> Option<String> {
 }
 
 impl Limit {
-    /// What is legal, and will not do what it seems to, in words.
+    /// Describes settings that are legal but do not do what they seem to do.
     #[cfg(feature = "server")]
     pub(crate) fn doubts(&self, trusted_proxies: &[String]) -> Vec<String> {
         let mut doubts = Vec::new();
@@ -485,7 +486,7 @@ impl Limit {
         doubts
     }
 
-    /// Holds the limit to what its fields say of each other; `others` come before it.
+    /// Checks the fields against each other and against `others`, the limits before this one.
     fn check(&self, others: &[Self], config: &super::Config) -> Result<(), ConfigError> {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let value = |key, found: String, expected| Err(ConfigError::Value { key, found, expected });
@@ -590,7 +591,7 @@ impl FromStr for LimitKey {
 }
 
 impl LimitKey {
-    /// The words of a list, or the one.
+    /// Returns the keys of a list, or the one key.
     pub(crate) fn parts(&self) -> &[Self] {
         match self {
             Self::All(parts) => parts,
@@ -602,7 +603,7 @@ impl LimitKey {
         self.parts().contains(part)
     }
 
-    /// Whether it takes a token, or the user whom one names.
+    /// Returns whether the key depends on the token or the user.
     pub(crate) fn is_of_caller(&self) -> bool {
         self.parts().iter().any(|part| matches!(part, Self::Token | Self::Subject))
     }
@@ -664,7 +665,7 @@ impl fmt::Display for LimitKey {
 impl FromStr for Quota {
     type Err = QuotaError;
 
-    /// Reads `20/s`, `5/1m`, `100/1h`: permits, a slash, and a time whose number may be left out if it is 1.
+    /// Parses `20/s`, `5/1m`, `100/1h`: permits, a slash, and a time whose number may be left out if it is 1.
     fn from_str(text: &str) -> Result<Self, QuotaError> {
         let no_rate = || QuotaError { found: text.to_owned() };
         let (permits, time) = text.split_once('/').ok_or_else(no_rate)?;

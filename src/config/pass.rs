@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// `[pass]`: present, every admission hands out a signed pass.
+/// `[pass]`: every admission issues a signed pass.
 ///
 /// ```
 /// use headcount::{Builder, Config};
@@ -27,19 +27,19 @@ use std::str::FromStr;
 #[serde(default)]
 #[non_exhaustive]
 pub struct Pass {
-    /// How passes travel.
+    /// The carrier of passes.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "\"header\" or \"cookie:NAME\"", "such_as" = "\"cookie:pass\""), with = "String")
     )]
     pub carry: PassCarrier,
-    /// Whether the cookie is `Secure`, so that browsers send it over TLS alone. Absent: where the request came over
-    /// TLS, as it says itself (HTTP/2) or as a trusted proxy says in `X-Forwarded-Proto`.
+    /// Whether the cookie is `Secure`, so that browsers send it over TLS only. Default: if the request came over TLS,
+    /// as the request itself (HTTP/2) or a trusted proxy (`X-Forwarded-Proto`) shows.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TRUE_OR_FALSE, "such_as" = "true")))]
     pub secure: Option<bool>,
 }
 
-/// How passes travel.
+/// The carrier of passes.
 ///
 /// ```
 /// use headcount::config::PassCarrier;
@@ -49,14 +49,14 @@ pub struct Pass {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum PassCarrier {
-    /// In the header `X-Headcount-Pass`, both ways: for clients that keep it.
+    /// The header `X-Headcount-Pass` of request and response, for clients that keep it.
     #[default]
     Header,
-    /// In a cookie of this name, `HttpOnly`: for browsers.
+    /// An `HttpOnly` cookie of this name, for browsers.
     Cookie(String),
 }
 
-/// A word that names no carrier.
+/// An error for a text that does not name a carrier.
 ///
 /// ```
 /// use headcount::config::PassCarrier;

@@ -8,29 +8,29 @@ pub(crate) struct PathPatterns(Vec<Pattern>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pattern {
-    /// Of a prefix: without the star, with the slash.
+    /// The path; of a prefix without the star, with the slash.
     path: String,
     lenient: String,
     is_prefix: bool,
 }
 
 impl PathPatterns {
-    /// Reads rules; returns the first that means nothing, or that no path could ever match.
+    /// Parses rules. Returns the first one that is invalid, or that no path can match.
     pub(crate) fn parse(patterns: &[String]) -> Result<Self, String> {
         patterns.iter().map(|pattern| Pattern::parse(pattern).ok_or_else(|| pattern.clone())).collect()
     }
 
-    /// Whether a rule covers the path, taken by the letter.
+    /// Returns whether a rule covers the path literally.
     pub(crate) fn cover(&self, path: &str) -> bool {
         self.0.iter().any(|pattern| pattern.covers(path))
     }
 
-    /// Whether a rule covers what [`lenient`] made of a path.
+    /// Returns whether a rule covers a path that [`lenient`] returned.
     pub(crate) fn cover_leniently(&self, lenient: &str) -> bool {
         self.0.iter().any(|pattern| pattern.covers_leniently(lenient))
     }
 
-    /// Whether a rule may cover the path (with or without a query), however a backend reads it. For rules that
+    /// Returns whether a rule may cover the path (with or without a query), however a backend reads it. For rules that
     /// restrict.
     pub(crate) fn may_match(&self, path_and_query: &str) -> bool {
         let path = without_query(path_and_query);
@@ -62,14 +62,14 @@ impl Pattern {
     }
 }
 
-/// The path of a request's target.
+/// Returns the path of a request's target.
 pub(crate) fn without_query(path_and_query: &str) -> &str {
     path_and_query.split('?').next().unwrap_or_default()
 }
 
-/// A path as a lenient backend reads it, one that unescapes it, does not care for case and takes `/a/` for `/a`. `None`
-/// if a backend could read it as any other: what holds empty or dotted segments, parameters, a fragment, escaped
-/// separators, or anything but ASCII (which may be overlong, or be folded into dots and slashes).
+/// Returns a path as a lenient backend reads it: unescaped, in lower case, and `/a/` as `/a`. Returns `None` if a
+/// backend could read it as another path: with empty or dotted segments, parameters, a fragment, escaped separators, or
+/// anything but ASCII (which may be overlong, or be folded into dots and slashes).
 pub(crate) fn lenient(path: &str) -> Option<String> {
     let is_clear = |byte: &u8| byte.is_ascii_graphic() && !b"\\;#".contains(byte);
     let is_clear_when_escaped = |byte: u8| byte == b' ' || is_clear(&byte) && !b"./%?".contains(&byte);

@@ -22,14 +22,14 @@ impl TrustedProxies {
         list.iter().map(net).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether a connection's other end may be believed.
+    /// Returns whether the headers of this peer are trusted.
     pub(crate) fn include(&self, peer: IpAddr) -> bool {
         let peer = peer.to_canonical();
         self.0.iter().any(|net| net.contains(&peer))
     }
 
-    /// Where a request comes from: the first address, seen from here, that is no proxy's. What it says of those before
-    /// it may be made up.
+    /// Returns the client's address: going back from this server, the first address that is not a trusted proxy's.
+    /// Addresses before it may be forged.
     pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer.to_canonical();
         // Each proxy appends whom it was asked by: the last is the nearest.
@@ -43,7 +43,7 @@ impl TrustedProxies {
     }
 }
 
-/// An address as proxies write it, perhaps with a port.
+/// Parses an address as proxies write it, with or without a port.
 fn address(hop: &str) -> Option<IpAddr> {
     let hop = hop.trim();
     let bare = hop.strip_prefix('[').and_then(|hop| hop.strip_suffix(']')).unwrap_or(hop);

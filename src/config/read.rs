@@ -3,13 +3,13 @@
 use serde::de::Unexpected;
 use serde::{Deserialize, Deserializer};
 
-/// One of a few words, read so that an error lists them all.
+/// Deserializes one of a few words; an error lists them all.
 pub(super) fn word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     let word = String::deserialize(deserializer)?;
     T::deserialize(serde::de::value::StringDeserializer::<D::Error>::new(word))
 }
 
-/// A whole number, also as text: environments know no numbers. A fraction is a mistake, not something to round.
+/// Deserializes a whole number, also from text, because environment variables are text. A fraction is an error.
 pub(super) fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<T, D::Error> {
     struct Whole;
     impl serde::de::Visitor<'_> for Whole {

@@ -31,20 +31,20 @@ pub struct Redis {
         )
     )]
     pub url: Secret,
-    /// With `rediss://`: a PEM file of the authority that signed the server's certificate. It is trusted in addition to
-    /// the authorities of the system.
+    /// With `rediss://`: a PEM file with the certificate of the authority that signed the server's certificate. It is
+    /// trusted in addition to the system's authorities.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = words::A_FILE, "such_as" = "\"/etc/headcount/ca.pem\""))
     )]
     pub ca_file: Option<PathBuf>,
-    /// With `rediss://`: a PEM file of this client's certificate, for a server that asks for one.
+    /// With `rediss://`: a PEM file with this client's certificate, for a server that requires one.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = words::A_FILE, "such_as" = "\"/etc/headcount/client.pem\""))
     )]
     pub cert_file: Option<PathBuf>,
-    /// The PEM file of the certificate's private key.
+    /// A PEM file with the private key of the client's certificate.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = words::A_FILE, "such_as" = "\"/etc/headcount/client.key\""))

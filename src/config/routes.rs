@@ -1,11 +1,11 @@
-//! `[[route]]`: what requests of some paths are to a controller.
+//! `[[route]]`: how requests to certain paths are treated.
 
 use super::word;
 #[cfg(feature = "tower")]
 use super::{ConfigError, PathPatterns, paths};
 use serde::{Deserialize, Serialize};
 
-/// One rule: the first that covers a path gives it its class.
+/// One rule. The first rule that covers a path gives the path its class.
 ///
 /// ```
 /// use headcount::{Config, RouteClass};
@@ -26,13 +26,13 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Route {
-    /// Exact, or a prefix that ends in `/*`.
+    /// The path: exact, or a prefix that ends in `/*`.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a path, or a prefix that ends in /*", "such_as" = "\"/api/presence/*\""))
     )]
     pub path: String,
-    /// What requests of this path are.
+    /// How requests to this path are treated.
     #[serde(deserialize_with = "word")]
     #[cfg_attr(
         feature = "server",
@@ -41,7 +41,7 @@ pub struct Route {
     pub class: RouteClass,
 }
 
-/// What requests of a path are to a controller.
+/// How requests to a path are treated.
 ///
 /// ```
 /// # #[cfg(feature = "tower")] {
@@ -97,8 +97,8 @@ impl Routes {
         })
     }
 
-    /// The class of a path (with or without a query): the strictest that any reading of it has. `None` is a path that
-    /// is not known.
+    /// Returns the class of a path (with or without a query): the strictest class of all readings of the path. `None`
+    /// is an unknown path.
     pub(crate) fn class(&self, path: Option<&str>) -> RouteClass {
         let Some(path) = path.map(paths::without_query) else { return RouteClass::Admit };
         let literal = self.first(|patterns| patterns.cover(path));

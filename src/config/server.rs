@@ -21,13 +21,14 @@ use std::net::SocketAddr;
 #[serde(default)]
 #[non_exhaustive]
 pub struct Server {
-    /// Where checks are answered; by default `127.0.0.1:7070`.
+    /// The address of the check endpoint. Default: `127.0.0.1:7070`.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = words::AN_ADDRESS, "such_as" = "\"127.0.0.1:7070\""), with = "String")
     )]
     pub listen: SocketAddr,
-    /// Addresses and networks whose `X-Forwarded-*` and `X-Original-*` headers are believed; by default nobody's.
+    /// The addresses and networks of the proxies whose `X-Forwarded-*` and `X-Original-*` headers are trusted. Default:
+    /// none.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a list of addresses and networks", "such_as" = "[\"127.0.0.1\", \"10.0.0.0/8\"]"))

@@ -1,4 +1,4 @@
-//! A configuration that was held to its bounds.
+//! A checked configuration.
 
 #[cfg(feature = "jwt")]
 use super::Unverified;
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// The format of stored values and of the protocol between servers; part of the generation.
 const FORMAT: u64 = 2;
 
-/// A configuration that was held to its bounds.
+/// A checked configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) limits: Limits,
@@ -34,14 +34,14 @@ pub(crate) struct Settings {
     pub(crate) sources: Vec<TokenSource>,
     #[cfg(feature = "tower")]
     pub(crate) on_conflict: OnConflict,
-    /// Who verifies tokens, and what one is that cannot be.
+    /// The verifier of tokens, and how a token that it cannot verify is treated.
     #[cfg(feature = "jwt")]
     pub(crate) jwt: Option<(std::sync::Arc<crate::jwt::Verifier>, Unverified)>,
     #[cfg(feature = "tower")]
     pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) key: FingerprintKey,
     pub(crate) earlier_keys: Vec<FingerprintKey>,
-    /// Who signs passes, and how they travel.
+    /// The issuer of passes, and their carrier.
     pub(crate) passes: Option<(Passes, Pass)>,
     pub(crate) generation: u64,
     pub(crate) node: String,
@@ -49,12 +49,12 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// A server that has read no news for this long counts as a node no more.
+    /// Returns the time without a look after which a server no longer counts as a node.
     pub(crate) fn alive_for(&self) -> Duration {
         (5 * self.sync_every).max(Duration::from_secs(3))
     }
 
-    /// What makes an X doubtful: above half of the capacity, false positives rise steeply.
+    /// Describes why an X is questionable: above half of the capacity, false positives rise steeply.
     pub(crate) fn doubt_about_max(&self, max_active_users: u64) -> Option<String> {
         (max_active_users > self.capacity / 2).then(|| {
             let ratio = self.shape.false_positive_ratio(max_active_users as f64);
@@ -68,7 +68,7 @@ impl Settings {
         })
     }
 
-    /// Whether tokens are verified with keys that could not be fetched yet.
+    /// Returns whether tokens are verified with keys that could not be fetched yet.
     pub(crate) fn waits_for_keys(&self) -> bool {
         #[cfg(feature = "jwt")]
         if let Some((verifier, _)) = &self.jwt {
@@ -79,7 +79,7 @@ impl Settings {
 }
 
 impl Config {
-    /// Holds every value to its bounds; `key` is the fingerprint key, wherever it came from.
+    /// Checks every value. `key` is the fingerprint key.
     pub(crate) fn check(&self, key: FingerprintKey) -> Result<Settings, ConfigError> {
         let max_active_users = self.max_active_users()?;
         let (slot_length, shape, capacity) = self.window.check(max_active_users)?;
@@ -139,24 +139,24 @@ impl Config {
         })
     }
 
-    /// Whether this server shares its users with others.
+    /// Returns whether this server shares its users with others.
     pub(crate) fn is_fleet(&self) -> bool {
         self.fleet.is_some() || self.redis.is_some()
     }
 
-    /// The name of the fleet, or of the server alone.
+    /// Returns the namespace of the fleet, or of the single server.
     #[cfg(feature = "redis")]
     pub(crate) fn namespace(&self) -> String {
         self.fleet.clone().unwrap_or_default().namespace
     }
 
-    /// Whether it has limits, and admits everybody.
+    /// Returns whether the configuration has limits and admits every user.
     pub(crate) fn only_limits(&self) -> bool {
         let limits_all = |limit: &Limit| limit.applies_to == AppliesTo::All;
         self.admission.max_active_users.is_none() && self.limit.iter().any(limits_all)
     }
 
-    /// X; of a configuration of limits alone, one that nobody is held to.
+    /// Returns X. A configuration with limits only has an X that is not enforced.
     fn max_active_users(&self) -> Result<u64, ConfigError> {
         if self.only_limits() { Ok(MIN_CAPACITY / 2) } else { self.admission.checked_max_active_users() }
     }

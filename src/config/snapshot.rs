@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// `[snapshot]`: what one server alone keeps over a restart.
+/// `[snapshot]`: the file in which a single server keeps its users during a restart.
 ///
 /// ```
 /// use headcount::{Builder, Config, Decision};
@@ -29,7 +29,7 @@ use std::path::PathBuf;
 #[serde(default)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// The file; the empty string turns it off.
+    /// The file. The empty string disables it.
     #[cfg_attr(
         feature = "server",
         schemars(

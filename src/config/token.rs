@@ -9,7 +9,7 @@ use crate::token_source::{OnConflict, TokenSource};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// `[token]`: what a token is.
+/// `[token]`: where tokens are found, and the key that hashes them.
 ///
 /// ```
 /// use headcount::{Config, TokenSource};
@@ -26,8 +26,8 @@ use std::path::{Path, PathBuf};
 #[serde(default)]
 #[non_exhaustive]
 pub struct Token {
-    /// Where the token is looked for; by default [`TokenSource::defaults`]. List only what the backend authenticates
-    /// by.
+    /// The places in which a token is searched. Default: `bearer`. List only those by which the
+    /// backend authenticates its users.
     #[cfg_attr(
         feature = "server",
         schemars(
@@ -38,17 +38,17 @@ pub struct Token {
         )
     )]
     pub from: Vec<TokenSource>,
-    /// What a request is whose sources hold tokens that differ.
+    /// How a request with different tokens in several places is treated.
     #[serde(deserialize_with = "word")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "\"refuse\" or \"first\"", "such_as" = "\"refuse\"")))]
     pub on_conflict: OnConflict,
-    /// A file that holds the fingerprint key, at least 16 bytes; the servers of a fleet must share one.
+    /// A file with the fingerprint key of at least 16 bytes. The servers of a fleet must share it.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = words::A_FILE, "such_as" = "\"/etc/headcount/fingerprint.key\""))
     )]
     pub secret_file: Option<PathBuf>,
-    /// The fingerprint key itself; from the environment rather than from a file.
+    /// The fingerprint key itself. Set it in the environment, not in a file.
     #[cfg_attr(
         feature = "server",
         schemars(
@@ -59,14 +59,14 @@ pub struct Token {
         )
     )]
     pub secret: Option<Secret>,
-    /// Files of fingerprint keys that were the fleet's before this one. Whom the fleet's servers of before have let in
-    /// stays in, and passes that such a key has signed hold, for a window after the key has changed.
+    /// Files with earlier fingerprint keys of the fleet. For one window after a change of the key, users whom servers
+    /// with an earlier key have admitted stay active, and passes that such a key has signed stay valid.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a list of names of files", "such_as" = "[\"/etc/headcount/fingerprint.key.1\"]"))
     )]
     pub earlier_secret_files: Vec<PathBuf>,
-    /// Verified tokens; absent: a token is counted as it is.
+    /// Verified tokens. Without this section a token is counted as it was sent.
     pub jwt: Option<Jwt>,
 }
 

@@ -30,23 +30,24 @@ use std::time::Duration;
 #[serde(default)]
 #[non_exhaustive]
 pub struct Window {
-    /// How long a token is remembered at least; at most 7 days, and 30 minutes by default.
+    /// The time for which a token is remembered at least. At most 7 days. Default: 30 minutes.
     #[serde(with = "humantime_serde")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::A_TIME, "such_as" = "\"30m\""), with = "String"))]
     pub length: Duration,
-    /// How many slots the window has, each of at least 100 ms; 1 to 120, and 30 by default.
+    /// The number of slots of the window, 1 to 120, each at least 100 ms long. Default: 30.
     #[serde(deserialize_with = "whole")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number from 1 to 120", "such_as" = "30")))]
     pub slots: u32,
-    /// Distinct users of the whole window that the filters are sized for; by default the next power of two at or above
-    /// 2·X, at least 16,384; at most [`Shape::MAX_CAPACITY`].
+    /// The number of distinct users in a window for which the filters are sized, at most [`Shape::MAX_CAPACITY`].
+    /// Default: the next power of two from 2·X on, at least 16,384.
     #[serde(deserialize_with = "whole_if_any")]
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a whole number, at least max_active_users", "such_as" = "65536"))
     )]
     pub capacity: Option<u64>,
-    /// How likely an unknown token is taken for a known one at `capacity`: 1e-6 to 0.1, and 1e-3 by default.
+    /// The probability that an unknown token is taken for a known one when `capacity` users are remembered: 1e-6 to
+    /// 0.1. Default: 1e-3.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a number from 1e-6 to 0.1", "such_as" = "1e-3")))]
     pub false_positive_rate: f64,
 }
