@@ -9,9 +9,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A newcomer who is admitted takes a seat at once, and is recorded when the service answers below 400: whoever
-//! mistypes a password is no active user. [`RouteClass`](crate::RouteClass) says what is different for some paths. Who
-//! is in may still ask too much: [`LimitLayer`] limits that.
+//! An admitted newcomer takes a seat at once, and is recorded when the service answers with a status below 400. So a
+//! mistyped password makes no active user. A [`RouteClass`](crate::RouteClass) changes the rules for some paths.
+//! [`LimitLayer`] limits how much an active user may do.
 
 mod body;
 mod caller;
@@ -56,7 +56,7 @@ pub(crate) use verdict::Verdict;
 #[cfg(feature = "server")]
 pub(crate) use verify::Unknown;
 
-/// Puts a controller in front of a service: who is admitted reaches it, who is rejected gets 429.
+/// Puts a controller in front of a service. Requests of admitted users reach the service; rejected users get 429.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -79,7 +79,7 @@ pub struct AdmissionLayer {
     rules: Arc<Rules>,
 }
 
-/// What a layer does as it was told.
+/// The settings of a layer.
 #[derive(Clone)]
 struct Rules {
     headcount: Headcount,
@@ -91,7 +91,7 @@ struct Rules {
 type UserOf = dyn for<'p> Fn(&'p Parts) -> Option<Cow<'p, str>> + Send + Sync;
 
 impl Headcount {
-    /// A layer in front of a tower service or an axum router. All layers of one controller share its state.
+    /// Returns a layer for a tower service or an axum router. All layers of one controller share its state.
     pub fn layer(&self) -> AdmissionLayer {
         let headcount = self.clone();
         let limits = judge::RequestLimits::default();
@@ -101,8 +101,8 @@ impl Headcount {
 }
 
 impl AdmissionLayer {
-    /// Says who a request's user is, in the place of `token.from` and `token.jwt`: from what a layer outside of this
-    /// one has found out, perhaps. `None` and blanks are nobody, as a missing token is.
+    /// Sets the function that names a request's user, instead of `token.from` and `token.jwt`. It can use what an outer
+    /// layer has found out. `None` and blank names count as a missing token.
     ///
     /// ```
     /// # use axum::http::request::Parts;
@@ -125,8 +125,9 @@ impl AdmissionLayer {
         self.ruled(|rules| rules.user = Some(Arc::new(user)))
     }
 
-    /// Asks a limiter about newcomers before they take a seat: who is refused takes none, and gets 429. Several are
-    /// asked all or nothing.
+    /// Adds a limit of newcomers, which is asked before a newcomer takes a seat. A refused newcomer takes no seat, and
+    /// gets
+    /// 429. Several limits are asked all or nothing.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -149,17 +150,17 @@ impl AdmissionLayer {
     /// ```
     ///
     /// # Panics
-    /// If the limiter is not in memory: while a seat is taken nobody waits for a store.
+    /// If the limiter is not in memory, because no decision waits for a store.
     #[must_use]
     pub fn limit_newcomers(self, limit: Limit) -> Self {
         assert!(limit.limiter().is_here(), "a limiter of newcomers must be in memory");
         self.ruled(|rules| rules.limits.newcomers.add_to_admission(limit, &rules.headcount))
     }
 
-    /// Limits how many tokens may be refused by key, so that nobody in a full house tries one after another until one
-    /// is taken for a user who is in. Every token that is refused is charged once; while a key has used its limit up,
-    /// tokens that are new to it get 429 without being looked up or verified, and those that were answered before carry
-    /// on. Give it the key [`ClientIp`](crate::config::LimitKey::ClientIp) or another that is not made of the token.
+    /// Adds a limit of refused tokens per key, so that a client cannot try tokens until one passes for an active user.
+    /// Every refused token is charged once. While a key has used up its limit, tokens that are new to the key get 429
+    /// without a lookup or verification; tokens that were answered before are not affected. Use the key
+    /// [`ClientIp`](crate::config::LimitKey::ClientIp), or another one that does not depend on the token.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -184,14 +185,14 @@ impl AdmissionLayer {
     /// ```
     ///
     /// # Panics
-    /// If the limiter is not in memory: no decision waits for a store.
+    /// If the limiter is not in memory, because no decision waits for a store.
     #[must_use]
     pub fn limit_refusals(self, limit: Limit) -> Self {
         assert!(limit.limiter().is_here(), "a limiter of refusals must be in memory");
         self.ruled(|rules| rules.limits.refusals.add(limit, &rules.headcount))
     }
 
-    /// Refuses with 503 and not with 429: for clients and load balancers that know what that means.
+    /// Refuses with 503 instead of 429, for clients and load balancers that expect it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -211,7 +212,8 @@ impl AdmissionLayer {
         self.ruled(|rules| rules.style.is_unavailable = true)
     }
 
-    /// Another body for refusals, by its content type; headers and status stay. It is not asked about `HEAD`.
+    /// Sets the function that returns content type and body of refusals. Headers and status stay. It is not called for
+    /// `HEAD`.
     ///
     /// ```
     /// # use axum::body::Bytes;

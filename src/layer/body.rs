@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 pin_project! {
-    /// The service's own body, or a refusal's. While the service's is streamed, its user is present.
+    /// The body of the service, or of a refusal. While the body of the service is streamed, its user is present.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -45,7 +45,7 @@ pin_project! {
 }
 
 impl<B: Body> AdmissionBody<B> {
-    /// `present` is asked for bodies whose end nobody knows: streams.
+    /// `present` is called for bodies without a known length, which are streams.
     pub(super) fn inner(body: B, present: impl FnOnce() -> Option<Presence>) -> Self {
         let is_stream = !body.is_end_stream() && body.size_hint().exact().is_none();
         let presence = if is_stream { present() } else { None };

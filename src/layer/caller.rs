@@ -1,21 +1,21 @@
-//! Who asks.
+//! The caller of a request.
 
 use crate::headcount::Headcount;
 use crate::token_source::{InvalidToken, TokenSource};
 use http::HeaderMap;
 use std::borrow::Cow;
 
-/// What a request shows of its user.
+/// What a request shows about its user.
 #[derive(Debug, Default)]
 pub(crate) struct Caller<'r> {
-    /// As it was sent.
+    /// The token as it was sent.
     pub(crate) token: Option<&'r str>,
-    /// The user whom a verified token names, or of whom the service has said so.
+    /// The user named by a verified token or by the service.
     pub(crate) subject: Option<Cow<'r, str>>,
 }
 
-/// The user whom a verified token names. The layer puts it into the extensions of every request that it lets through
-/// and knows the user of: with `[token.jwt]`, or with [`AdmissionLayer::user`](super::AdmissionLayer::user).
+/// The user named by a verified token or by the service. The layer puts it into the extensions of every admitted
+/// request whose user it knows: with `[token.jwt]`, or with [`AdmissionLayer::user`](super::AdmissionLayer::user).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -44,7 +44,7 @@ impl<'r> Caller<'r> {
         Self { token: None, subject: subject.filter(|subject| !subject.trim().is_empty()) }
     }
 
-    /// What is counted.
+    /// Returns the token or name that is counted.
     pub(crate) fn user(&self) -> Option<&str> {
         self.subject.as_deref().or(self.token)
     }
@@ -55,13 +55,13 @@ impl<'r> Caller<'r> {
 }
 
 impl Headcount {
-    /// Looks for a token where the configuration says.
+    /// Finds the token in the configured places.
     pub(super) fn shown_token<'r>(&self, headers: &'r HeaderMap) -> Result<Option<&'r str>, InvalidToken> {
         let settings = &self.shared.settings;
         TokenSource::find(&settings.sources, settings.on_conflict, headers)
     }
 
-    /// Who asks, if that can be said without a signature by a public key; `None` if it takes one.
+    /// Returns the caller, or `None` if a public-key signature has to be verified first.
     pub(crate) fn caller_at_once<'r>(&self, headers: &'r HeaderMap) -> Option<Result<Caller<'r>, InvalidToken>> {
         let token = match self.shown_token(headers) {
             Ok(token) => token,
@@ -75,7 +75,7 @@ impl Headcount {
         Some(Ok(Caller { token, subject: None }))
     }
 
-    /// Who asks; a signature is verified here and now.
+    /// Returns the caller. A signature is verified on this thread.
     pub(crate) fn caller_here<'r>(&self, headers: &'r HeaderMap) -> Result<Caller<'r>, InvalidToken> {
         if let Some(known) = self.caller_at_once(headers) {
             return known;
@@ -88,7 +88,7 @@ impl Headcount {
         Ok(Caller::default())
     }
 
-    /// What becomes of a token that was verified, or could not be.
+    /// Returns the caller with a verified token, or with one that could not be verified.
     #[cfg(feature = "jwt")]
     pub(super) fn verified<'r>(
         &self,

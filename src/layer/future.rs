@@ -1,4 +1,4 @@
-//! The guarded service's future. A newcomer is recorded once the service has answered below 400.
+//! The future of the guarded service. A newcomer is recorded when the service answers with a status below 400.
 
 use super::body::AdmissionBody;
 use super::pass::Handout;
@@ -13,9 +13,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 pin_project! {
-    /// The inner service's answer, or a refusal that is ready at once.
+    /// The answer of the inner service, or a refusal.
     ///
-    /// Dropping it, because the client has gone, gives a newcomer's seat back.
+    /// If it is dropped, because the client is gone, a newcomer's seat is released.
     ///
     /// ```
     /// # use axum::{body::{Body, Bytes}, http::{Request, Response}};
@@ -48,15 +48,15 @@ pin_project! {
     }
 }
 
-/// Ends with what becomes of the request once its token is verified.
+/// Resolves to the future of the request after its token is verified.
 type Verifying<F> = Pin<Box<dyn Future<Output = AdmissionFuture<F>> + Send>>;
 
-/// What is to be done for an admitted user when the service has answered.
+/// What the layer does for an admitted user when the service has answered.
 struct Guest {
     headcount: Headcount,
     seat: Option<HeldSeat>,
     pass: Option<Handout>,
-    /// Of who is renewed.
+    /// The fingerprint of a renewed user.
     fingerprint: Option<Fingerprint>,
 }
 
@@ -106,7 +106,7 @@ where
 impl Guest {
     fn see_off<B: Body>(&mut self, mut response: Response<B>) -> Response<AdmissionBody<B>> {
         if response.status().as_u16() >= 400 {
-            // Nobody is in who was not in before.
+            // A failed request makes no active user.
             return response.map(|body| AdmissionBody::inner(body, || None));
         }
         if let Some(seat) = self.seat.take() {

@@ -1,4 +1,4 @@
-//! Limiters as they are applied to requests: by which key, on which paths, and what a client is told of them.
+//! Limiters applied to requests: the key of a request, the paths, and the headers that tell a client its quota.
 
 use super::caller::Caller;
 use super::limited::Limited;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A limiter, and whose requests it counts together.
+/// A limiter, and the key by which it counts requests together.
 ///
 /// ```
 /// use headcount::Headcount;
@@ -35,15 +35,15 @@ pub struct Limit {
     limiter: Limiter,
     key: Key,
     on_missing_key: OnMissingKey,
-    /// `None`: all.
+    /// `None` is all paths.
     routes: Option<PathPatterns>,
     max_wait: Option<Duration>,
     period: Option<Duration>,
-    /// A mistake in the limiter's configuration was logged.
+    /// Whether a mistake in the limiter's configuration was logged.
     logged: Arc<AtomicBool>,
 }
 
-/// Whose requests are counted together.
+/// The key by which requests are counted together.
 #[derive(Clone)]
 enum Key {
     Configured(LimitKey),
@@ -52,7 +52,7 @@ enum Key {
 
 type KeyOf = dyn Fn(&LimitRequest<'_>) -> Option<Vec<u8>> + Send + Sync;
 
-/// A request as a limit's key sees it.
+/// The facts of a request from which a limit's key is made.
 ///
 /// ```
 /// use headcount::layer::{Limit, LimitRequest};
@@ -71,28 +71,28 @@ pub struct LimitRequest<'r> {
 }
 
 impl<'r> LimitRequest<'r> {
-    /// The method.
+    /// Returns the method.
     pub fn method(&self) -> &'r Method {
         self.info.method
     }
 
-    /// The path, perhaps with a query; `None` if a proxy has not told it.
+    /// Returns the path, with or without a query; `None` if a proxy does not tell it.
     pub fn path(&self) -> Option<&'r str> {
         self.info.path
     }
 
-    /// The headers.
+    /// Returns the headers.
     pub fn headers(&self) -> &'r HeaderMap {
         self.info.headers
     }
 
-    /// What layers outside have found out, such as who is logged in.
+    /// Returns the extensions, which hold what outer layers have found out, such as the account.
     pub fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<&'r T> {
         self.info.extensions?.get()
     }
 
-    /// The address that the request comes from, as `server.trusted_proxies` say; `None` if the connection's is not
-    /// known.
+    /// Returns the client's address, according to `server.trusted_proxies`; `None` if the address of the connection is
+    /// unknown.
     pub fn client_ip(&self) -> Option<IpAddr> {
         self.client_ip
     }
@@ -101,32 +101,32 @@ impl<'r> LimitRequest<'r> {
 /// A part of a request's key.
 enum Part {
     Is(Vec<u8>),
-    /// The request has none.
+    /// The request lacks it.
     Missing,
-    /// It is not known yet what the request has.
+    /// It is not known yet whether the request has it.
     Unknown,
 }
 
-/// What a limit counts a request by.
+/// The key of a request for a limit.
 enum Found {
     Key(Vec<u8>),
     NotLimited,
     Denied,
 }
 
-/// What stands for a part that is missing; no address, number or hash is like it.
+/// Stands for a missing part of a key. No address, number or hash looks like it.
 const MISSING: &[u8] = b"missing";
-/// What stands for one of which there are several, or that could be any.
+/// Stands for a part that has several values, or that could be read in several ways.
 const ANY: &[u8] = b"any";
 
 impl Limit {
-    /// A limiter of requests by such a key.
+    /// Applies a limiter to requests by this key.
     pub fn new(limiter: Limiter, key: LimitKey) -> Self {
         Self::of(limiter, Key::Configured(key))
     }
 
-    /// A limiter of requests by what a function finds in them; `None` is a missing key. It leaves this process as a
-    /// keyed hash.
+    /// Applies a limiter to requests by the key that a function returns. `None` is a missing key. The key leaves this
+    /// process only as a keyed hash.
     pub fn by<F>(limiter: Limiter, key: F) -> Self
     where
         F: Fn(&LimitRequest<'_>) -> Option<Vec<u8>> + Send + Sync + 'static,
@@ -139,18 +139,18 @@ impl Limit {
         Self { limiter, key, on_missing_key, routes: None, max_wait: None, period: None, logged: Arc::default() }
     }
 
-    /// What becomes of a request without the key; by default all such requests are counted together.
+    /// Sets how a request without the key is treated. By default all such requests are counted together.
     #[must_use]
     pub fn on_missing_key(mut self, on_missing_key: OnMissingKey) -> Self {
         self.on_missing_key = on_missing_key;
         self
     }
 
-    /// For these paths alone: exact, or a prefix that ends in `/*`. A path that a backend could read as another one
-    /// (`/x/../login`, `//login`, `/%6cogin`) may be any of them.
+    /// Applies the limit to these paths only. Each is exact, or a prefix that ends in `/*`. A path that a backend could
+    /// read as another one (`/x/../login`, `//login`, `/%6cogin`) counts as any of them.
     ///
     /// # Errors
-    /// [`ConfigError`] for a path that means nothing.
+    /// [`ConfigError`] for an invalid path.
     ///
     /// ```
     /// # use headcount::{config::LimitKey, layer::Limit, limit::{Limiter, Memory, Rate, token_bucket}};
@@ -170,22 +170,23 @@ impl Limit {
         Ok(self)
     }
 
-    /// How long a request is held back at most until there is a permit; by default as the policy does it, which is
-    /// mostly not at all.
+    /// Sets the longest time for which a request is held back until permits are available. The default is the policy's,
+    /// which is zero for most policies.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = Some(max_wait);
         self
     }
 
-    /// The time in which the limit's permits come, for the header `RateLimit-Policy`; it is left out unless said.
+    /// Sets the time in which the limit's permits come, for the header `RateLimit-Policy`. Without it the header does
+    /// not name a time.
     #[must_use]
     pub fn period(mut self, period: Duration) -> Self {
         self.period = Some(period);
         self
     }
 
-    /// The limiter.
+    /// Returns the limiter.
     pub fn limiter(&self) -> &Limiter {
         &self.limiter
     }
@@ -198,12 +199,12 @@ impl Limit {
         self.routes.as_ref().is_none_or(|routes| path.is_some_and(|path| routes.may_match(path)))
     }
 
-    /// Whether its key is the caller's.
+    /// Returns whether the key depends on the caller.
     pub(super) fn needs_caller(&self) -> bool {
         matches!(&self.key, Key::Configured(key) if key.is_of_caller())
     }
 
-    /// The request's key. Whatever a client has sent leaves this process only as a keyed hash.
+    /// Returns the key of a request. What a client has sent leaves this process only as a keyed hash.
     fn key(&self, headcount: &Headcount, info: &RequestInfo<'_>, caller: Option<&Caller<'_>>) -> Found {
         let parts: Vec<Part> = match &self.key {
             Key::Configured(key) => key.parts().iter().map(|part| self.part(part, headcount, info, caller)).collect(),
@@ -260,7 +261,7 @@ impl Limit {
             LimitKey::Header(name) => {
                 let mut values = info.headers.get_all(name).into_iter();
                 let Some(first) = values.next() else { return Part::Missing };
-                // Of several nobody knows which one the service reads: all such requests are counted together.
+                // The service may read any of several values, so all such requests are counted together.
                 if values.all(|value| value == first) { hashed(first.as_bytes()) } else { Part::Is(ANY.into()) }
             }
             LimitKey::Path => match info.path {
@@ -268,12 +269,12 @@ impl Limit {
                 Some(path) => lenient(without_query(path)).map_or(Part::Is(ANY.into()), |path| hashed(path.as_bytes())),
             },
             LimitKey::Method => hashed(info.method.as_str().as_bytes()),
-            // A list within a list cannot be written, and counts like any constant.
+            // A list within a list cannot be configured. It would count like a constant.
             LimitKey::Constant | LimitKey::All(_) => Part::Is(Vec::new()),
         }
     }
 
-    /// What somebody has to mend, once: requests come by the thousand.
+    /// Logs a mistake in the configuration, once per limiter.
     fn log_once(&self, why: &str) {
         if !self.logged.swap(true, Relaxed) {
             tracing::error!(limiter = self.limiter.name(), "this limiter cannot do its work: {why}");
@@ -281,11 +282,11 @@ impl Limit {
     }
 }
 
-/// Of IPv6 what one customer is given.
+/// Returns the address, or the first 64 bits of an IPv6 address, which usually belong to one customer.
 fn network(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.to_string().into_bytes(),
-        // Clients of IPv4 alone, as a translator shows them (RFC 6052).
+        // A client with IPv4 only, behind a translator (RFC 6052).
         IpAddr::V6(address) if address.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {
             let [.., a, b, c, d] = address.octets();
             Ipv4Addr::new(a, b, c, d).to_string().into_bytes()
@@ -297,15 +298,15 @@ fn network(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Limits in their order.
+/// A list of limits, in order.
 #[derive(Clone, Default)]
 pub(crate) struct Limits(Vec<Limit>);
 
-/// The limits that concern a request, by their place, each with the request's key.
+/// The limits that apply to a request: the position of each, with the key of the request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ApplicableLimits {
     keys: Vec<(usize, Vec<u8>)>,
-    /// One that refuses the request for want of a key.
+    /// A limit that refuses the request because it lacks the key.
     denied: Option<usize>,
 }
 
@@ -326,7 +327,7 @@ impl Limits {
         self.0.push(limit);
     }
 
-    /// Adds a limit that is a part of admission: while that is not enforced, it refuses nobody either.
+    /// Adds a limit that is part of admission. While admission is not enforced, the limit is in shadow mode.
     pub(crate) fn add_to_admission(&mut self, limit: Limit, headcount: &Headcount) {
         let limiter = match headcount.shared.settings.enforcement {
             Enforcement::Enforce => limit.limiter.clone(),
@@ -335,7 +336,7 @@ impl Limits {
         self.add(Limit { limiter, ..limit }, headcount);
     }
 
-    /// Whether a limit of this path is kept by caller.
+    /// Returns whether the key of a limit of this path depends on the caller.
     pub(super) fn need_caller(&self, path: Option<&str>) -> bool {
         self.0.iter().any(|limit| limit.needs_caller() && limit.concerns(path))
     }
@@ -344,7 +345,7 @@ impl Limits {
         self.0.is_empty()
     }
 
-    /// The limits that concern a request; `caller` is `None` while nobody can say who it is.
+    /// Returns the limits that apply to a request. `caller` is `None` while the caller is unknown.
     pub(crate) fn applicable(
         &self,
         headcount: &Headcount,
@@ -364,7 +365,7 @@ impl Limits {
         applicable
     }
 
-    /// Asks those in this process, all or nothing, and waits for nobody.
+    /// Asks limits in this process, all or nothing, without waiting.
     pub(crate) fn ask_here(&self, applicable: &ApplicableLimits, ask: Ask) -> Result<Quotas, Limited> {
         self.refuse_denied(applicable, ask)?;
         let step = &applicable.keys;
@@ -388,8 +389,8 @@ impl Limits {
         applicable.keys.iter().for_each(|(place, key)| self.0[*place].limiter.refund_here(key, 1));
     }
 
-    /// Asks in order, and waits for the request's turn. If one refuses, nothing is charged anywhere: in one store that
-    /// is one step, in several what the earlier ones have charged is given back.
+    /// Asks the limits in order, and waits for the request's turn. If one refuses, nothing stays charged: limits in one
+    /// store are asked as one step, and limits in other stores get their permits back.
     pub(crate) async fn ask(&self, applicable: &ApplicableLimits) -> Result<Quotas, Limited> {
         self.refuse_denied(applicable, Ask::ONE)?;
         let mut quotas = Quotas::default();
@@ -405,7 +406,7 @@ impl Limits {
                     Limiter::answer_all_without_store(&asks, &error)
                 }
             };
-            // Dropped, by a refusal or with this future, it is given back.
+            // If it is dropped, after a refusal or with this future, the permits are given back.
             let noted = self.note(step, &combined, &mut quotas);
             granted.push(combined.until_kept());
             noted?;
@@ -414,8 +415,8 @@ impl Limits {
         Ok(quotas)
     }
 
-    /// In memory, lists of any keys; in Redis those of one key, which then is where it always is; in a database each
-    /// alone.
+    /// Returns whether one step can ask both: in memory for any keys; in Redis for one key, which then has its usual
+    /// place; in a database never.
     fn is_one_step(&self, (one, one_key): &(usize, Vec<u8>), (next, next_key): &(usize, Vec<u8>)) -> bool {
         let (one, next) = (&self.0[*one].limiter, &self.0[*next].limiter);
         one.is_here() && next.is_here() || one.shares_store_with(next) && one_key == next_key
@@ -435,7 +436,7 @@ impl Limits {
             None => Ok(quotas.clone()),
             Some(nth) => {
                 let longest = combined.answers.iter().filter(|answer| !answer.is_allowed()).map(Answer::retry);
-                // Never is the longest.
+                // `None` means never, which is the longest.
                 let retry = longest.reduce(|one, next| one.zip(next).map(|(one, next)| one.max(next))).flatten();
                 Err(Limited { by: self.0[step[nth].0].limiter.name().to_owned(), retry, quotas: quotas.clone() })
             }
@@ -452,8 +453,8 @@ impl Headcount {
         format!("{:016x}", self.shared.settings.key.hash(bytes)).into_bytes()
     }
 
-    /// Shows a limiter's figures in the [status](Headcount::status) and the metrics, in the place of an earlier one of
-    /// the same name. Those of a layer and of `[[limit]]` are shown by themselves.
+    /// Shows a limiter in the [status](Headcount::status) and the metrics. It replaces an earlier one of the same name.
+    /// The limiters of a layer and of `[[limit]]` are shown without this call.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

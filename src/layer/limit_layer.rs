@@ -1,4 +1,4 @@
-//! The middleware that limits, for requests that are in.
+//! The middleware that limits admitted requests.
 
 use super::body::AdmissionBody;
 use super::caller::{Caller, Subject};
@@ -20,12 +20,12 @@ use std::task::{Context, Poll, ready};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Puts limiters in front of a service: who is within the limits reaches it, who is not gets 429. Preflights pass.
+/// Puts limiters in front of a service. Requests within the limits reach the service; others get 429. CORS preflights
+/// pass.
 ///
-/// It finds tokens, users and clients as the controller's configuration says, passes what the controller exempts, and
-/// decides nothing about seats: put it *inside* the [`AdmissionLayer`](super::AdmissionLayer), so that only who is
-/// admitted is charged, and a newcomer who is refused takes no seat. Who an admission layer outside has found out is
-/// not found out again.
+/// It finds tokens, users and clients as configured, and passes requests that the controller exempts. It does not
+/// decide about seats. Put it *inside* the [`AdmissionLayer`](super::AdmissionLayer), so that only admitted requests
+/// are charged, and a refused newcomer takes no seat. It uses the user that an outer admission layer has found.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -51,8 +51,8 @@ use tower_service::Service;
 /// ```
 ///
 /// # Cost
-/// A request that no limit concerns costs a look at its path and headers. For others a future is boxed, the limiters
-/// are asked, and headers written: a few microseconds with limiters in memory, elsewhere a round trip more.
+/// For a request without an applicable limit, a check of path and headers. For others a boxed future, the limiters, and
+/// headers: a few microseconds with limiters in memory, and one round trip more with other stores.
 #[derive(Clone)]
 pub struct LimitLayer {
     headcount: Headcount,
@@ -61,7 +61,8 @@ pub struct LimitLayer {
 }
 
 impl Headcount {
-    /// A layer of limits, asked in order; those in one store, and of one key if it is not memory, as one step.
+    /// Returns a layer of limits. They are asked in order; limits in memory are asked as one step, and so are limits on
+    /// one Redis connection with the same key.
     pub fn limit_layer(&self, limits: impl IntoIterator<Item = Limit>) -> LimitLayer {
         let mut list = Limits::default();
         limits.into_iter().for_each(|limit| list.add(limit, self));
@@ -70,11 +71,10 @@ impl Headcount {
 }
 
 impl LimitLayer {
-    /// A layer of limits by itself, for a service without admission control. It finds tokens in `Authorization: Bearer
-    /// …`, takes the connection's other end for the client, and exempts preflights alone; a limiter in a store shared
-    /// by several processes counts tokens, users and headers by each process, since their hashes have a key of its own.
-    /// For anything else configure a controller, which [`limit_layer`](Headcount::limit_layer) takes it from; with
-    /// [`Enforcement::Off`](crate::Enforcement) it decides nothing about seats.
+    /// Creates a layer of limits for a service without admission control. It finds tokens in `Authorization: Bearer …`,
+    /// takes the address of the connection as the client's, and exempts preflights only. Tokens, users and headers are
+    /// hashed with a random key, so processes that share a store count them separately. For anything else, configure a
+    /// controller with [`Enforcement::Off`](crate::Enforcement) and use [`limit_layer`](Headcount::limit_layer).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -95,21 +95,21 @@ impl LimitLayer {
     /// # Ok(()) }
     /// ```
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
-        // Nobody is admitted by it, so that its filters are as small as they can be.
+        // It admits no user, so its filters have the smallest size.
         let builder = Headcount::builder().max_active_users(1).enforcement(Enforcement::Off);
         let builder = builder.slots(1).capacity(1).exempt_paths([] as [&str; 0]);
         let (headcount, _) = builder.build().expect("the values are within their bounds");
         headcount.limit_layer(limits)
     }
 
-    /// Refuses with 503 and not with 429: for clients and load balancers that know what that means.
+    /// Refuses with 503 instead of 429, for clients and load balancers that expect it.
     #[must_use]
     pub fn refuse_with_503(mut self) -> Self {
         self.style.is_unavailable = true;
         self
     }
 
-    /// Another body for refusals, by its content type; see
+    /// Sets the function that returns content type and body of refusals; see
     /// [`AdmissionLayer::refusal_body`](super::AdmissionLayer::refusal_body).
     #[must_use]
     pub fn refusal_body<F>(mut self, body: F) -> Self
@@ -188,7 +188,7 @@ where
         let refusal = Refusal::limited(headcount.mode(), &info);
         let limits = Arc::clone(limits);
         let asking: Asking = Box::pin(async move { limits.ask(&applicable).await });
-        // The one that is ready goes along; the next request finds a clone, which is polled anew.
+        // This request takes the service that is ready. The next one finds a clone, which is polled first.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         LimitFuture {
@@ -197,8 +197,8 @@ where
     }
 }
 
-/// Whom an admission layer outside has found out, or whom the request's token names. What is wrong with a token is
-/// admission's business.
+/// Returns the caller found by an outer admission layer, or the one named by the request's token. An invalid token is
+/// left to admission.
 fn caller<'r, B>(headcount: &Headcount, request: &'r Request<B>) -> Caller<'r> {
     match request.extensions().get::<Subject>() {
         Some(Subject(subject)) => {
@@ -214,9 +214,9 @@ fn caller<'r, B>(headcount: &Headcount, request: &'r Request<B>) -> Caller<'r> {
 type Asking = Pin<Box<dyn Future<Output = Result<Quotas, Limited>> + Send>>;
 
 pin_project! {
-    /// The limiters' answer and then the inner service's, or a refusal.
+    /// The answer of the limiters, then that of the inner service, or a refusal.
     ///
-    /// Nothing is charged before it is polled; what was charged is given back if it is dropped while it waits.
+    /// Nothing is charged before it is polled. If it is dropped while it waits, the permits are given back.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

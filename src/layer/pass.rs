@@ -8,28 +8,28 @@ use crate::token_source::cookies;
 use http::header::{CACHE_CONTROL, COOKIE, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Carries a pass, both ways.
+/// The header of passes, in requests and responses.
 pub(crate) const PASS: HeaderName = HeaderName::from_static("x-headcount-pass");
 
-/// So many cookies of one name are looked at.
+/// The most cookies of one name that are checked.
 const MOST_COOKIES: usize = 4;
 
 /// A pass for the answer to a request.
 #[derive(Debug)]
 pub(crate) struct Handout {
     pass: Pass,
-    /// Whether a cookie with it is for TLS alone.
+    /// Whether its cookie is sent over TLS only.
     is_secure: bool,
 }
 
 impl Headcount {
-    /// What is handed out to a user who is in, if passes are.
+    /// Returns the pass for an active user, if passes are configured.
     pub(super) fn handout(&self, user: &User<'_>, info: &RequestInfo<'_>) -> Option<Handout> {
         let (_, config::Pass { secure, .. }) = self.shared.settings.passes.as_ref()?;
         Some(Handout { pass: self.pass_of(user)?, is_secure: secure.unwrap_or_else(|| self.is_https(info)) })
     }
 
-    /// Whether a request came over TLS: the last part of its way may not have.
+    /// Returns whether the client used TLS, even if the last proxy does not.
     fn is_https(&self, info: &RequestInfo<'_>) -> bool {
         let is_trusted = |peer| self.shared.settings.trusted_proxies.include(peer);
         let told = || info.headers.get("x-forwarded-proto").filter(|_| info.peer.is_some_and(is_trusted));
@@ -41,8 +41,8 @@ impl Headcount {
         info.is_https || told().is_some_and(is_https)
     }
 
-    /// The pass that a request shows, if passes are handed out at all. Another page of the site may have set a cookie
-    /// of the same name: of several, the user's own counts.
+    /// Returns the pass of a request, if passes are configured. Another page of the site may have set a cookie of the
+    /// same name; of several cookies, the user's own one counts.
     pub(super) fn shown_pass<'r>(&self, info: &RequestInfo<'r>, user: Option<&User<'_>>) -> Option<&'r [u8]> {
         let (_, config::Pass { carry, .. }) = self.shared.settings.passes.as_ref()?;
         let headers = info.headers;
@@ -61,7 +61,7 @@ impl Headcount {
         }
     }
 
-    /// Gives a client its pass, unless a shared cache would give it to others.
+    /// Adds a pass to a response, unless a shared cache may store the response.
     pub(crate) fn hand_out(&self, handout: &Handout, headers: &mut HeaderMap) {
         let settings = &self.shared.settings;
         let Some((_, config::Pass { carry, .. })) = &settings.passes else { return };
@@ -74,7 +74,7 @@ impl Headcount {
             PassCarrier::Cookie(name) => {
                 let seconds = settings.slot_length.as_secs_f64() * settings.slots as f64;
                 let age = seconds.ceil();
-                // Browsers take cookies of such names over TLS alone, and want to be told so.
+                // Browsers accept cookies with such names only with `Secure`.
                 let secure = if handout.is_secure || name.starts_with("__") { "; Secure" } else { "" };
                 (SET_COOKIE, format!("{name}={pass}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure}"))
             }

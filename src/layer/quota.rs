@@ -1,4 +1,4 @@
-//! What limiters tell a client before it is refused: the headers of draft-ietf-httpapi-ratelimit-headers.
+//! The quota headers of draft-ietf-httpapi-ratelimit-headers, which tell a client its limits before it is refused.
 
 use crate::limit::Answer;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -8,7 +8,7 @@ use std::time::Duration;
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const STATE: HeaderName = HeaderName::from_static("ratelimit");
 
-/// Both headers' lists, an item for each limiter.
+/// The lists of both headers, with an item for each limiter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Quotas {
     /// `"login";q=5;w=60`
@@ -18,12 +18,12 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
-    /// Nothing is said of a limiter that only looks, or whose store did not answer.
+    /// Adds a limiter. A limiter whose store did not answer has no quota.
     pub(super) fn add(&mut self, name: &str, answer: &Answer, period: Option<Duration>) {
         if answer.limit == 0 {
             return;
         }
-        // A string of RFC 9651 §3.3.3, without what would have to be escaped.
+        // A string of RFC 9651 §3.3.3, without characters that need an escape.
         let name: String =
             name.chars().map(|c| if c.is_ascii_graphic() && c != '"' && c != '\\' { c } else { '_' }).collect();
         for list in [&mut self.policy, &mut self.state] {
@@ -40,7 +40,7 @@ impl Quotas {
         }
     }
 
-    /// Beside what the service itself may say of limits of its own.
+    /// Writes the headers beside those of the service's own limits.
     pub(crate) fn tell(&self, headers: &mut HeaderMap) {
         for (name, list) in [(POLICY, &self.policy), (STATE, &self.state)] {
             if let (false, Ok(value)) = (list.is_empty(), HeaderValue::from_str(list)) {
@@ -50,7 +50,7 @@ impl Quotas {
     }
 }
 
-/// Headers are in whole seconds; less would be too soon.
+/// Returns whole seconds, rounded up, for headers.
 pub(super) fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }

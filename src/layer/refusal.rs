@@ -1,4 +1,4 @@
-//! What a refused request is answered.
+//! The answer to a refused request.
 
 use super::limited::Limited;
 use super::quota::{Quotas, whole_seconds};
@@ -12,19 +12,19 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Carries what was decided.
+/// The header with the decision.
 pub(crate) const DECISION: HeaderName = HeaderName::from_static("x-headcount-decision");
-/// Carries the mode.
+/// The header with the mode.
 pub(crate) const MODE: HeaderName = HeaderName::from_static("x-headcount-mode");
-/// Carries the name of the limiter that refused.
+/// The header with the name of the limiter that refused.
 const LIMIT: HeaderName = HeaderName::from_static("x-headcount-limit");
-/// What scripts of other origins may read.
+/// The headers that scripts of other origins may read.
 const EXPOSED: &str =
     "Retry-After, RateLimit, RateLimit-Policy, X-Headcount-Decision, X-Headcount-Limit, X-Headcount-Mode";
 /// The problem type of draft-ietf-httpapi-ratelimit-headers.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
-/// A refused request: what to answer, and why.
+/// A refused request: the answer, and the reason.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -72,7 +72,7 @@ enum Form {
     Empty,
 }
 
-/// How a layer refuses.
+/// The style of a layer's refusals.
 #[derive(Clone, Default)]
 pub(super) struct RefusalStyle {
     pub(super) is_unavailable: bool,
@@ -103,7 +103,7 @@ impl Refusal {
         Self::new(Reason::Invalid(invalid), mode, info)
     }
 
-    /// Of a limiter, which is yet to be named.
+    /// A refusal by a limiter; [`by`](Self::by) names it.
     pub(crate) fn limited(mode: Mode, info: &RequestInfo<'_>) -> Self {
         let nobody = Limited { by: String::new(), retry: None, quotas: Quotas::default() };
         Self::new(Reason::Limited(nobody), mode, info)
@@ -117,7 +117,7 @@ impl Refusal {
         Self { reason, mode, form: Form::wanted(info), is_unavailable: false }
     }
 
-    /// What was decided.
+    /// Returns the decision.
     pub fn decision(&self) -> Decision {
         match self.reason {
             Reason::NoRoom { .. } => Decision::Rejected,
@@ -126,8 +126,8 @@ impl Refusal {
         }
     }
 
-    /// 429 for want of room and above a limit, or 503 if the layer was told so; 431 or 400 for a token that cannot be
-    /// used.
+    /// Returns the status: 429 (or 503, if the layer says so) without room or above a limit; 431 or 400 for an unusable
+    /// token.
     pub fn status(&self) -> StatusCode {
         match self.reason {
             Reason::Invalid(InvalidToken::TooLong) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -137,7 +137,7 @@ impl Refusal {
         }
     }
 
-    /// When to try again, in whole seconds; `None` if the same request will never pass.
+    /// Returns the time until the next attempt, in whole seconds; `None` if the same request will never pass.
     pub fn retry_after(&self) -> Option<Duration> {
         let seconds = |time: Duration| Duration::from_secs(whole_seconds(time).max(1));
         match &self.reason {
@@ -147,7 +147,7 @@ impl Refusal {
         }
     }
 
-    /// The name of the limiter that refused.
+    /// Returns the name of the limiter that refused.
     pub fn limit(&self) -> Option<&str> {
         match &self.reason {
             Reason::Limited(limited) => Some(&limited.by),
@@ -155,7 +155,7 @@ impl Refusal {
         }
     }
 
-    /// The whole answer.
+    /// Returns the whole response.
     pub fn into_response(self) -> Response<Bytes> {
         let (content_type, body) = match self.form {
             Form::Problem => ("application/problem+json", self.problem()),
@@ -185,7 +185,7 @@ impl Refusal {
         response
     }
 
-    /// RFC 9457.
+    /// Returns a problem document (RFC 9457).
     fn problem(&self) -> String {
         let retry = self.retry_after().map(|time| time.as_secs());
         let (kind, title, detail, more) = match &self.reason {
@@ -228,7 +228,7 @@ impl Refusal {
     }
 }
 
-/// A JSON string.
+/// Returns a JSON string.
 fn quoted(text: &str) -> String {
     let escaped = text.chars().flat_map(|c| match c {
         '"' | '\\' => vec!['\\', c],
@@ -238,7 +238,8 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", escaped.collect::<String>())
 }
 
-/// Says in a response what was decided. Decisions are for one client at one moment: nobody may keep them.
+/// Writes the decision into the headers of a response. No cache may store it, because it is for one client at one
+/// moment.
 pub(crate) fn mark(headers: &mut HeaderMap, decision: Decision, mode: Mode) {
     headers.insert(DECISION, HeaderValue::from_static(decision.as_str()));
     headers.insert(MODE, HeaderValue::from_static(mode.as_str()));
@@ -257,7 +258,7 @@ impl Form {
     }
 }
 
-/// Whether the client names `text/html`, and no JSON before it (RFC 9110 §12.5.1; wildcards leave the default).
+/// Returns whether the client prefers `text/html` to JSON (RFC 9110 §12.5.1; wildcards leave the default).
 fn prefers_html(headers: &HeaderMap) -> bool {
     let mut html = 0.0;
     let mut json = 0.0;

@@ -1,10 +1,10 @@
-//! Limits of refusals: how many tokens that are not in somebody may try, from one address, say.
+//! Limits of refusals: how many tokens of no active user a client may try, for example per address.
 //!
-//! In a full house, and where a limit keeps newcomers out, every token that is refused was a guess: one in some ten
-//! thousand is taken for a user who is in, for good. So each refusal charges its key, and while a key's limit is used
-//! up, its *new* tokens are refused without being looked up, nor verified. A token is new to a key until this server
-//! has answered it under that key: then another answer tells nothing. So whoever is in, or waits, behind the same
-//! address carries on, however much somebody there guesses.
+//! While newcomers are rejected, every refused token may be a guess, and about one guess in ten thousand is a false
+//! positive that passes for an active user for good. So each refusal charges its key. While the limit of a key is used
+//! up, tokens that are *new* to the key are refused without a lookup or verification. A token is new to a key until
+//! this server has answered it under the key; another answer then reveals nothing. So active and waiting users behind
+//! the same address are not affected by a client that guesses.
 
 use super::limit::{ApplicableLimits, Limit, Limits};
 use super::limited::Limited;
@@ -15,26 +15,26 @@ use crate::recent::Recent;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most tokens that are remembered of those who are in, and as many of those who wait: 16 MiB each, twice while one
-/// generation takes the place of another.
+/// The most remembered tokens of admitted users, and of refused ones: 16 MiB each, and twice that while one generation
+/// replaces another.
 const MOST_ANSWERED: u64 = 1 << 20;
 
-/// The limits of refusals, and the tokens that were answered. Clones share them.
+/// The limits of refusals, and the answered tokens. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Refusals {
     limits: Limits,
-    /// Made with the first limit.
+    /// Created with the first limit.
     answered: Option<Arc<Answered>>,
 }
 
-/// Keyed hashes of tokens, each with the limits' keys: apart, so that no flood of refusals makes the server forget who
-/// is in.
+/// Keyed hashes of tokens with the keys of the limits. Admitted and refused tokens are apart, so that a flood of
+/// refusals does not evict admitted tokens.
 struct Answered {
     admitted: Recent<u64, ()>,
     refused: Recent<u64, ()>,
 }
 
-/// One request's token, and what it is charged to if it is refused.
+/// The token of a request, and the limits that are charged if it is refused.
 pub(crate) struct Attempt<'l> {
     limits: &'l Limits,
     answered: &'l Arc<Answered>,
@@ -44,9 +44,8 @@ pub(crate) struct Attempt<'l> {
     now: Duration,
 }
 
-/// What a token was charged before it is known what it is: whatever is looked at meanwhile is charged, too. Unless it
-/// is kept, it is given back when this is dropped, as it is when nobody waits for the answer any more and nothing was
-/// done yet.
+/// The charge for a token before its verification, so that tokens in verification count, too. It is given back when
+/// this is dropped, unless it is kept. A request that is dropped before its verification gives it back.
 #[cfg(feature = "jwt")]
 pub(crate) struct Charge {
     limits: Limits,
@@ -57,7 +56,7 @@ pub(crate) struct Charge {
     now: Duration,
 }
 
-/// How the same token was answered before.
+/// The earlier answer to the same token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Earlier {
     Admitted,
@@ -75,7 +74,7 @@ impl Refusals {
         self.limits.add_to_admission(limit, headcount);
     }
 
-    /// What a request tries; nothing, if no limit concerns it.
+    /// Returns the attempt of a request; `None` if no limit applies.
     pub(super) fn attempt(&self, headcount: &Headcount, info: &RequestInfo<'_>, token: &str) -> Option<Attempt<'_>> {
         let answered = self.answered.as_ref()?;
         let applicable = self.limits.applicable(headcount, info, None);
@@ -100,13 +99,13 @@ impl Refusals {
 }
 
 impl Attempt<'_> {
-    /// Whether the token may be looked at; charges nothing.
+    /// Checks whether the token may be looked up. Charges nothing.
     pub(super) fn look(&self) -> Result<(), Limited> {
         if self.earlier.is_some() {
             return Ok(());
         }
         let look = self.limits.ask_here(&self.applicable, Ask::ONE.peek());
-        // A limiter counts a refusal only if it is asked in earnest.
+        // A limiter counts a refusal only if permits are asked for.
         look.or_else(|_| self.limits.ask_here(&self.applicable, Ask::ONE)).map(drop)
     }
 
@@ -128,17 +127,17 @@ impl Attempt<'_> {
         }))
     }
 
-    /// The token was let in.
+    /// Notes that the token was admitted.
     pub(super) fn admitted(&self) {
         if self.earlier != Some(Earlier::Admitted) {
             self.answered.admitted.put(self.pair, (), self.now);
         }
     }
 
-    /// The token was refused, which is what the limits count, once for each token.
+    /// Notes that the token was refused, and charges the limits once per token.
     pub(super) fn refused(&self) {
         if self.earlier.is_none() {
-            // Others may have used it up meanwhile: this one was answered all the same.
+            // The limit may be used up meanwhile. The token counts as answered in any case.
             let _ = self.limits.ask_here(&self.applicable, Ask::ONE);
             self.answered.refused.put(self.pair, (), self.now);
         }
@@ -147,7 +146,7 @@ impl Attempt<'_> {
 
 #[cfg(feature = "jwt")]
 impl Charge {
-    /// The token was refused.
+    /// Keeps the charge: the token was refused.
     pub(super) fn keep(mut self) {
         self.answered.refused.put(self.pair, (), self.now);
         self.is_kept = true;

@@ -72,7 +72,7 @@ where
         if let Some(verdict) = self.rules.judge_at_once(&parts) {
             return self.rules.act(verdict, &mut self.inner, parts, body);
         }
-        // The one that is ready goes along; the next request finds a clone, which is polled anew.
+        // This request takes the service that is ready. The next one finds a clone, which is polled first.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let rules = Arc::clone(&self.rules);
@@ -84,7 +84,7 @@ where
 }
 
 impl Rules {
-    /// Decides, unless a signature is to be verified first.
+    /// Judges the request, unless a signature must be verified first.
     fn judge_at_once(&self, parts: &Parts) -> Option<Verdict> {
         let info = self.info(parts);
         if let Some(user) = &self.user {

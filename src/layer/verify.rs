@@ -1,4 +1,5 @@
-//! Who asks, where a signature says so: verified in its turn, and not at all for an address that has forged enough.
+//! The caller of a request with a signed token. Signatures are verified in turn, and not for an address that has used
+//! up its limit of refusals.
 
 use super::caller::Caller;
 #[cfg(feature = "jwt")]
@@ -10,17 +11,18 @@ use crate::headcount::Headcount;
 use crate::jwt::Late;
 use crate::token_source::InvalidToken;
 
-/// Why it is not known who asks.
+/// Why the caller is unknown.
 #[derive(Debug)]
 pub(crate) enum Unknown {
     Invalid(InvalidToken),
-    /// The token was not looked at: its address has used up the limit of refusals, or too many wait to be verified.
+    /// The token was not checked: its address has used up the limit of refusals, or too many tokens wait for
+    /// verification.
     #[cfg(feature = "jwt")]
     Limited(Limited),
 }
 
 impl Headcount {
-    /// Who asks; a signature is verified on another thread, when its turn has come.
+    /// Returns the caller. A signature is verified on another thread, when its turn has come.
     ///
     /// # Errors
     /// [`Unknown`].
