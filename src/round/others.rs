@@ -447,8 +447,32 @@ mod tests {
         let mut others = Others::new();
         assert_eq!(read(&mut others, &[], &SLOTS), 0);
         assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![], true, (3, 2)));
+        assert!(!others.is_empty());
         others.begin(&[], &SLOTS);
         assert_eq!((others.has_unknown(), others.nodes(), others.is_empty()), (false, (0, 0), true));
+    }
+
+    #[test]
+    fn a_minute_that_was_not_fetched_leaves_its_users_unknown() {
+        let theirs = codec(9000, OTHER, 1);
+        let values = SLOTS.map(|slot| value(&theirs, slot, "a-1", &[11], true));
+        for left in 0..2 {
+            let mut others = Others::new();
+            others.begin(&alive(&[OTHER]), &SLOTS);
+            let unread = others.look(OTHER, &SLOTS, shown(&values, &SLOTS), ours().most_bytes_beside(), &ours());
+            let fetched = unread.len() - left;
+            others.leave_unread(OTHER, &unread[fetched..]);
+            others.read(OTHER, &unread[..fetched], values[..fetched].to_vec(), &ours());
+            assert_eq!(others.generations[&OTHER].has_unread, left > 0);
+        }
+    }
+
+    #[test]
+    fn a_round_that_gives_up_asks_no_other_generation() {
+        let mut others = Others::new();
+        others.begin(&alive(&[OTHER, 9]), &SLOTS);
+        others.give_up();
+        assert_eq!(others.next(), None);
     }
 
     #[test]

@@ -113,6 +113,21 @@ mod tests {
     }
 
     #[test]
+    fn the_pauses_of_a_stopping_server_follow_its_period_and_double_twice() {
+        let pauses = |period| {
+            let mut pace = Pace::starting(SECOND, period, true, fastrand::Rng::with_seed(1));
+            [0, 1, 2, 3].map(|attempt| pace.pause(attempt))
+        };
+        // A tenth of the period, at least 5 ms and at most 50 ms; then twice, four and four times as long; half of it by chance.
+        for (period, tenth) in [(20, 5), (200, 20), (1000, 50), (10_000, 50)] {
+            for (pause, factor) in pauses(Duration::from_millis(period)).into_iter().zip([1, 2, 4, 4]) {
+                let mean = Duration::from_millis(tenth * factor);
+                assert!((mean / 2..mean * 3 / 2).contains(&pause), "{period} ms, {factor} times: {pause:?}");
+            }
+        }
+    }
+
+    #[test]
     fn periods_that_a_slow_round_took_are_skipped() {
         let mut pace = pace(false);
         pace.ended(8 * SECOND + SECOND / 2);

@@ -103,6 +103,22 @@ fn versions_of_minutes_that_have_left_the_window_are_forgotten() {
 }
 
 #[test]
+fn a_value_that_this_server_knows_is_not_fetched_again() {
+    let (clock, store, _) = server_of_minutes(3);
+    let (_headcount, _worker, mut exchange) = exchange_at(&clock);
+    let mut fetched = |exchange: &mut Exchange| {
+        let mut count = 0;
+        play(exchange, &store, |request| {
+            if let Request::Fetch { slots } = request {
+                count += slots.len();
+            }
+        });
+        count
+    };
+    assert_eq!([fetched(&mut exchange), fetched(&mut exchange), fetched(&mut exchange)], [3, 0, 0]);
+}
+
+#[test]
 fn a_round_that_ends_after_a_pause_before_the_worker_has_noticed_has_not_succeeded() {
     let (clock, store, _) = server_of_minutes(1);
     let (headcount, mut worker, mut exchange) = exchange_at(&clock);
