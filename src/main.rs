@@ -148,7 +148,7 @@ impl Validate {
     fn run(&self) -> Result<bool, ServeError> {
         let loaded = load(self.config.as_deref(), Flags::new())?;
         let validated = Validated::of(&loaded)?;
-        // Whoever reads only the beginning gets the same exit status.
+        // The exit status does not change if the reader closes the pipe early.
         let _ = print(&validated.effective());
         if let Some(note) = validated.note() {
             complain(&format!("note: {note}"));

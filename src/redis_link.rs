@@ -161,7 +161,7 @@ impl RedisLink {
                 return Err(failure.clone());
             }
             state.attempts += 1;
-            // Whoever gives up in the middle has failed.
+            // An attempt that was given up counts as failed.
             state.note_failed_attempt(StoreError::unavailable("an attempt to connect was given up"));
         }
         let attempt = self.target.dial(deadline).await;

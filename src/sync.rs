@@ -191,7 +191,7 @@ impl Headcount {
     pub async fn stop(&self) {
         self.drain();
         self.shared.stop.send_replace(true);
-        // Whoever runs for this controller holds a subscription until it is done.
+        // Each loop of this controller holds a subscription until it ends.
         let done = self.shared.stop.closed();
         if timeout(LAST_ROUND + LEAST_TIMEOUT, done).await.is_err() {
             tracing::warn!("stopped before everything was handed over");

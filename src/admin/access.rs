@@ -122,8 +122,8 @@ impl Access {
         Arc::clone(&self.wrong_tokens)
     }
 
-    /// Whoever guesses over few connections gets few tries a second. Over many, the places of those who wait would be
-    /// everybody's: the others are answered at once. The right token never waits.
+    /// Delays the answer to a wrong token, so that a client with few connections gets few tries a second. Only some
+    /// answers wait at a time; with more connections, the others are answered at once. The right token never waits.
     async fn slow_down(&self) {
         self.wrong_tokens.fetch_add(1, Relaxed);
         let Ok(_place) = self.waiting.try_acquire() else { return };

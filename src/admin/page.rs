@@ -1,4 +1,4 @@
-//! The page: whether the house is full, what happens to newcomers, and whether the number can be believed.
+//! The admin page: the active users, what happens to newcomers, and whether the numbers can be trusted.
 //!
 //! One document with its style and its scripts, which load nothing and talk to this server only. The document holds no
 //! figures: the script requests them, with the bearer token if one is configured.

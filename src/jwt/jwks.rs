@@ -24,8 +24,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(5);
 /// The largest set that is read.
 const MOST_BYTES: u64 = 256 << 10;
 
-/// Where a set is: `https://`, or `http://` on this machine. Whoever could change the answer on its way could name any
-/// user.
+/// The URL of a set: `https://`, or `http://` on this machine. Without TLS, a party on the way could name any user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeySetUrl(Uri);
 

@@ -1,7 +1,7 @@
-//! Who verifies next: a few at a time, away from the threads that answer requests.
+//! The queue of verifications: a few run at a time, away from the threads that answer requests.
 //!
-//! Whoever finds the queue full is told so at once, and comes back: a proxy takes a check that is late for silence, and
-//! admits.
+//! A request that finds the queue full is refused at once and can try again. A late answer would be worse: a proxy
+//! treats it as silence, and admits.
 
 use crate::token_source::Unverifiable;
 use std::sync::Arc;
@@ -56,8 +56,8 @@ impl Turns {
         }
     }
 
-    /// Does the work when its turn has come; `None` if too many wait, or if it is not done in time. What has begun is
-    /// done all the same.
+    /// Runs the work when its turn has come. Returns `None` if too many wait, or if it does not end in time; work that
+    /// has begun then still runs to its end.
     pub(super) async fn take<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let place = self.place()?;
         let running = Arc::clone(&self.running).acquire_owned();

@@ -212,7 +212,7 @@ impl Nginx {
         self
     }
 
-    /// How many of the early ones are not held back; none unless said.
+    /// Sets how many early requests are not held back. The default is zero.
     #[must_use]
     pub const fn delay(mut self, delay: u64) -> Self {
         self.delay = Some(delay);
@@ -274,7 +274,7 @@ pub const fn next_free_ticket(rate: Rate) -> Gcra {
 }
 
 /// Guava's `RateLimiter.create(rate, warmupPeriod)`, SmoothWarmingUp: after a pause, permits cost up to the cold factor
-/// (3 unless said) times their interval.
+/// (3 by default) times their interval.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, guava_warming_up};

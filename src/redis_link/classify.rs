@@ -37,7 +37,7 @@ pub(super) fn error(error: &RedisError) -> StoreError {
             return StoreError::unavailable("the connection ended in the middle of an answer");
         }
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
-            // Without the answer itself: nobody knows what is in it.
+            // Without the answer itself, which may hold anything.
             let words = error.to_string();
             return StoreError::corrupt(words.split(" (value was").next().unwrap_or_default());
         }

@@ -118,7 +118,7 @@ fn half(key: &'static str, other: &str) -> ConfigError {
 
 /// What a stream's failure means if it is one of TLS.
 ///
-/// The words hold no time: an error is told again when its words change.
+/// The message holds no time, because an error is logged again when its message changes.
 pub(super) fn meaning(error: &io::Error) -> Option<StoreError> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
     Some(StoreError::refused(match error {

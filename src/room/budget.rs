@@ -12,9 +12,9 @@
 //!   If no store answers for the whole bootstrap, it admits X divided by the expected number of servers, if that is
 //!   more.
 //!
-//! Users of another generation whose filters cannot be read are the case in between: the house of this generation is
-//! known after three rounds, and nothing else. From then on its server counts as one that knew everybody, until it has
-//! lived a window: this generation lets in X beside those of the other one, and nobody is rejected while they fit.
+//! Users of another generation whose filters cannot be read are the case in between: after three rounds, the users of
+//! this generation are known, and no others. From then on a server counts as one that knows all users, until it has run
+//! for a window: this generation admits X users beside those of the other one, and nobody is rejected while they fit.
 
 /// Rounds that must succeed in a row before this server knows of everybody, and hands out shares again.
 const ROUNDS_TO_KNOW: u32 = 3;

@@ -118,7 +118,8 @@ mod tests {
             let mut pace = Pace::starting(SECOND, period, true, fastrand::Rng::with_seed(1));
             [0, 1, 2, 3].map(|attempt| pace.pause(attempt))
         };
-        // A tenth of the period, at least 5 ms and at most 50 ms; then twice, four and four times as long; half of it by chance.
+        // A tenth of the period, at least 5 ms and at most 50 ms; then twice, four and four times as long; half of it
+        // by chance.
         for (period, tenth) in [(20, 5), (200, 20), (1000, 50), (10_000, 50)] {
             for (pause, factor) in pauses(Duration::from_millis(period)).into_iter().zip([1, 2, 4, 4]) {
                 let mean = Duration::from_millis(tenth * factor);

@@ -1,9 +1,8 @@
 //! `POST /v1/confirm`: the application knows that a newcomer of a route of class `confirm` is real.
 //!
-//! The token is looked for where a check looks for it, and decided about like that of any request: who is in is
-//! renewed, a newcomer who is admitted is in when the answer leaves. Between the check and this, others may have come:
-//! 429 says so, and the application answers its user as it would one who was turned away at the door. Without a token,
-//! or with one that counts as none, 400: there is nobody to confirm.
+//! The token is found as in a check, and decided about like that of any request: an active user is renewed, and an
+//! admitted newcomer is active when the answer leaves. Other users may have taken the seats since the check. Then the
+//! answer is 429, and the application treats its user as a rejected one. Without a usable token the answer is 400.
 
 use super::check;
 use crate::headcount::Headcount;

@@ -1,7 +1,7 @@
 //! `headcount demo`: a small fleet with its players, in one process and with nothing beside it.
 //!
-//! Three servers share a store in memory. Time runs sixty times as fast for the players: a window is half a minute, a
-//! rush fills the house within it, an ebb empties it, and another crowd comes.
+//! Three servers share a store in memory. Time runs sixty times as fast for the players: a window is half a minute. A
+//! crowd takes all seats within a window, then most players leave, and another crowd comes.
 
 use super::listener::{Listener, MOST_ADMINS, Purpose};
 use super::serve::ServeError;
@@ -23,8 +23,7 @@ const SERVERS: usize = 3;
 const SLOTS: u32 = 30;
 const SYNC_EVERY: Duration = Duration::from_millis(200);
 
-/// Long enough for the house to empty in between: who came with a crowd is forgotten half a minute after the last
-/// request.
+/// The time between crowds: long enough for the players of one to be forgotten, half a minute after their last request.
 const CROWD_EVERY: Duration = Duration::from_secs(50);
 
 /// What is asked for.
@@ -89,7 +88,7 @@ impl Demo {
         Ok(headcount)
     }
 
-    /// Whoever tries headcount may have it running already.
+    /// A user who tries headcount may already run it.
     async fn listener(self) -> Result<Listener, ServeError> {
         if let Ok(listener) = Listener::bind(Purpose::Admin, self.admin, MOST_ADMINS).await {
             return Ok(listener);
@@ -168,7 +167,7 @@ struct Lines<'f> {
     fleet: &'f [Headcount],
     begun: Instant,
     ticks: tokio::time::Interval,
-    /// Let in and turned away, until the last line.
+    /// The players admitted and rejected until the last line.
     told: [u64; 2],
 }
 

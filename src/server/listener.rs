@@ -1,4 +1,4 @@
-//! A listener that serves a router until it is told to stop.
+//! A listener that serves a router until it is stopped.
 //!
 //! It speaks HTTP/1.1, as proxies do with what they ask: with one request at a time, what a connection can use up is
 //! what a request can. Each connection is a task of its own: a handler that panics ends its connection, without an

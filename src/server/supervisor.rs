@@ -1,5 +1,4 @@
-//! What systemd is told: that this server listens, that it works, that it stops (`sd_notify(3)`). Nothing, where nobody
-//! listens.
+//! Notifies systemd that this server listens, works, and stops (`sd_notify(3)`). Without systemd it does nothing.
 
 use crate::headcount::Headcount;
 use sd_notify::NotifyState;
@@ -14,10 +13,10 @@ pub(super) fn stopping() {
     tell(NotifyState::Stopping);
 }
 
-/// As long as the worker works: whoever watches ends this server when it is told nothing any more.
+/// Notifies the watchdog while the worker runs. Without notifications, the watchdog ends this server.
 pub(super) async fn keep_telling(headcount: Headcount) {
     let Some(patience) = sd_notify::watchdog_enabled() else { return };
-    // PeriodicRefill come every few milliseconds: a worker without one for half as long as is waited for stands still.
+    // Ticks come every few milliseconds. A worker without a tick for half of the watchdog's time stands still.
     let stands_still = (patience / 2).max(Duration::from_secs(1));
     let mut ticks = interval((patience / 3).max(Duration::from_millis(10)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

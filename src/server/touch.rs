@@ -86,7 +86,7 @@ struct Touch {
     readers: Arc<Readers>,
 }
 
-/// The places for bodies that arrive. Whoever sends one slowly keeps nobody from a place for long.
+/// The places for bodies in transfer. A client that sends slowly does not occupy a place for long.
 struct Readers {
     places: Semaphore,
     waiting: AtomicUsize,

@@ -186,7 +186,7 @@ impl Gcra {
         tat.paid(Paid::Before)
     }
 
-    /// When a request pays; [`Paid::Before`] unless said.
+    /// Sets when a request pays. The default is [`Paid::Before`].
     #[must_use]
     pub const fn paid(mut self, paid: Paid) -> Self {
         self.paid = paid;
@@ -207,21 +207,21 @@ impl Gcra {
         self.paid(paid)
     }
 
-    /// What a fresh key has; [`Start::Full`] unless said.
+    /// Sets what a fresh key has. The default is [`Start::Full`].
     #[must_use]
     pub const fn start(mut self, start: Start) -> Self {
         self.start = start;
         self
     }
 
-    /// How long a request waits that does not say; not at all unless said.
+    /// Sets the longest wait of a request that gives none. The default is zero.
     #[must_use]
     pub const fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = nanos(max_wait);
         self
     }
 
-    /// What a clock that goes back does; [`OnStepBack::Hold`] unless said.
+    /// Sets the effect of a clock that goes back. The default is [`OnStepBack::Hold`].
     #[must_use]
     pub const fn on_step_back(mut self, on_step_back: OnStepBack) -> Self {
         self.on_step_back = on_step_back;

@@ -72,28 +72,28 @@ impl PeriodicRefill {
         }
     }
 
-    /// The most permits that are kept; those of one tick unless said.
+    /// Sets the most permits that are kept. The default is those of one tick.
     #[must_use]
     pub const fn capacity(mut self, capacity: u64) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// What a key has at the store's origin; the permits of one tick unless said.
+    /// Sets the permits of a key at the store's origin. The default is those of one tick.
     #[must_use]
     pub const fn initial(mut self, initial: u64) -> Self {
         self.initial = initial;
         self
     }
 
-    /// Whether more than the capacity may be asked for, from several ticks to come; not so unless said.
+    /// Sets whether a request may ask for more than the capacity, from several ticks to come. The default is `false`.
     #[must_use]
     pub const fn above_capacity(mut self, above_capacity: bool) -> Self {
         self.above_capacity = above_capacity;
         self
     }
 
-    /// How long a request waits that does not say; not at all unless said.
+    /// Sets the longest wait of a request that gives none. The default is zero.
     #[must_use]
     pub const fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = max_wait;

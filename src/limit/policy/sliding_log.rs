@@ -70,21 +70,22 @@ impl SlidingLog {
         }
     }
 
-    /// The least time between two attempts; exactly so long is enough. None unless said.
+    /// Sets the shortest time between two attempts, inclusive. The default is zero.
     #[must_use]
     pub const fn min_gap(mut self, min_gap: Duration) -> Self {
         self.min_gap = min_gap;
         self
     }
 
-    /// Whether refused attempts count like others, so that who hammers stays out; not so unless said.
+    /// Sets whether refused attempts count like others, so that a client that hammers stays refused. The default is
+    /// `false`.
     #[must_use]
     pub const fn records_refusals(mut self, records_refusals: bool) -> Self {
         self.records_refusals = records_refusals;
         self
     }
 
-    /// Whether an attempt exactly as old as the window still counts; not so unless said.
+    /// Sets whether an attempt exactly as old as the window still counts. The default is `false`.
     #[must_use]
     pub const fn closed(mut self, closed: bool) -> Self {
         self.closed = closed;
@@ -98,7 +99,7 @@ impl SlidingLog {
         self
     }
 
-    /// How long a request waits that does not say; not at all unless said.
+    /// Sets the longest wait of a request that gives none. The default is zero.
     #[must_use]
     pub const fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = max_wait;

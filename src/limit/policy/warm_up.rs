@@ -69,14 +69,14 @@ impl WarmUp {
         Self { rate, warm_up, cold_factor: 3.0, max_wait: Duration::ZERO }
     }
 
-    /// How much slower than the rate a cold key begins; 3 unless said.
+    /// Sets how many times slower than the rate a cold key starts. The default is 3.
     #[must_use]
     pub const fn cold_factor(mut self, cold_factor: f64) -> Self {
         self.cold_factor = cold_factor;
         self
     }
 
-    /// How long a request waits that does not say; not at all unless said.
+    /// Sets the longest wait of a request that gives none. The default is zero.
     #[must_use]
     pub const fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = max_wait;

@@ -121,15 +121,15 @@ pub struct MysqlBuilder {
 }
 
 impl MysqlBuilder {
-    /// The most connections that are held; 10 unless said, at least one.
+    /// Sets the most connections, at least one. The default is 10.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.connections = connections.clamp(1, Semaphore::MAX_PERMITS);
         self
     }
 
-    /// How long an answer may take, waiting for a free connection and every attempt included; 1 s unless said. The
-    /// server is told to give up a statement, and waiting for a lock (in whole seconds, rounded up), after as long.
+    /// Sets the time limit of an answer, including the wait for a free connection and every attempt. The default is 1
+    /// s. The server gives up statements, and waits for locks (in whole seconds, rounded up), after the same time.
     #[must_use]
     pub fn within(mut self, within: Duration) -> Self {
         self.within = within;
@@ -453,7 +453,7 @@ async fn install(conn: &mut Conn) -> Result<(), SqlError> {
         match comment.as_deref() {
             Some(OURS) if found == Some(VERSION) => {}
             None | Some(OURS) => missing.push((name, procedure)),
-            // Whoever comes from the published procedure may still be calling it.
+            // Programs that use the published procedure may still call it.
             Some(_) => return Err(SqlError::NameTaken { procedure: name }),
         }
     }
@@ -534,7 +534,7 @@ async fn purge_step(conn: &mut Conn) -> Result<DbTransaction<'_>, Error> {
 async fn delete_unneeded_locks(step: &mut DbTransaction<'_>, zone: u32, keys: &[Vec<u8>]) -> Result<(), Error> {
     let lock = "SELECT bucket_key FROM headcount_bucket_locks FORCE INDEX (PRIMARY)";
     let mut free = of_keys(step, lock, zone, keys, "FOR UPDATE SKIP LOCKED").await?;
-    // Whoever has recorded anything had the lock before, so this sees it.
+    // A request that recorded something held the lock before, so this count includes it.
     let count = "SELECT DISTINCT bucket_key FROM headcount_transactions";
     let needed: HashSet<_> = of_keys(step, count, zone, &free, "").await?.into_iter().collect();
     free.retain(|key| !needed.contains(key));

@@ -131,15 +131,15 @@ pub struct PostgresBuilder {
 }
 
 impl PostgresBuilder {
-    /// The most connections that are held; 10 unless said, at least one.
+    /// Sets the most connections, at least one. The default is 10.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.connections = connections.max(1);
         self
     }
 
-    /// How long an answer may take, waiting for a free connection and every attempt included; 1 s unless said. The
-    /// server is told to give up a statement after as long.
+    /// Sets the time limit of an answer, including the wait for a free connection and every attempt. The default is 1
+    /// s. The server gives up statements after the same time.
     #[must_use]
     pub fn within(mut self, within: Duration) -> Self {
         self.within = within;

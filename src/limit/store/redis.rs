@@ -133,26 +133,26 @@ pub struct RedisBuilder {
 }
 
 impl RedisBuilder {
-    /// Keeps programs apart that use one server; `default` unless said.
+    /// Sets the namespace, which separates programs that use one server. The default is `default`.
     #[must_use]
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self
     }
 
-    /// How long a call may take, connecting included; 100 ms unless said.
+    /// Sets the time limit of a call, including connecting. The default is 100 ms.
     #[must_use]
     pub fn time_limit(mut self, time_limit: Duration) -> Self {
         self.time_limit = time_limit;
         self
     }
 
-    /// How many refusals are remembered at most; 10,000 unless said, none with 0.
+    /// Sets the most refusals that are remembered. The default is 10,000; 0 remembers none.
     ///
-    /// A refused question is answered from memory until its retry time. It is never so for a peek, for
-    /// [`Ask::all`], for lists, and with policies that record refusals. What another process gives back meanwhile
-    /// (`cancel`, `refund`, `reset`) is seen only then; what this one gives back, at once. A larger question than the
-    /// refused one is told the smaller one's retry time.
+    /// A refused question is answered from memory until its retry time, except for a peek, for [`Ask::all`], for lists,
+    /// and with policies that record refusals. Permits that another process gives back (`cancel`, `refund`, `reset`)
+    /// are noticed only then; those that this process gives back, at once. A larger question than the refused one gets
+    /// the smaller one's retry time.
     #[must_use]
     pub fn deny_cache(mut self, refusals: usize) -> Self {
         self.deny_cache = refusals;

@@ -148,10 +148,10 @@ pub(crate) fn stored_key(key: &[u8]) -> Vec<u8> {
     stored
 }
 
-/// How many connections a store has at most, unless said.
+/// The default of the most connections of a store.
 pub(crate) const CONNECTIONS: usize = 10;
 
-/// How long an answer may take, unless said.
+/// The default time limit of an answer.
 pub(crate) const WITHIN: Duration = Duration::from_secs(1);
 
 /// How long an installation may take.
@@ -182,8 +182,11 @@ impl Deadline {
         timeout_at(self.until, of).await.map_err(late)
     }
 
-    /// Waits before another attempt: twice as long each time, half of it by chance, so that those who came in each
-    /// other's way do not do so again. Whoever has no time left for it is told why the last attempt failed.
+    /// Waits before another attempt: twice as long each time, and half of it random, so that transactions that collided
+    /// do not collide again.
+    ///
+    /// # Errors
+    /// `why`, the error of the last attempt, if no time is left.
     pub(crate) async fn pause(&mut self, why: StoreError) -> Result<(), StoreError> {
         let half = self.pause / 2;
         let pause = half + half.mul_f64(fastrand::f64());

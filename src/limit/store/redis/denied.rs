@@ -1,7 +1,8 @@
-//! Refusals that still hold: who is told "not for two seconds" and comes back at once is told so without a round trip.
+//! Refusals that still hold. A client that was refused for two seconds and comes back at once is refused without a
+//! round trip.
 //!
-//! Until its retry time nothing that others take makes a refused question pass. What they give back would, so what this
-//! process gives back drops the refusal; what another gives back is seen when the refusal has run out.
+//! Until its retry time, a refused question would pass only if permits were given back. So a refund by this process
+//! removes the refusal. A refund by another process is noticed when the refusal expires.
 
 use crate::limit::answer::{Answer, AnsweredBy, Verdict};
 use indexmap::IndexMap;

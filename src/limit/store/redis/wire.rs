@@ -29,8 +29,8 @@ pub(super) fn key(namespace: &str, name: &str, tag: &[u8], own: &[u8]) -> String
     key
 }
 
-/// A part that is long, empty, or holds what separates parts is told by its hash; `%` marks it, which no other part
-/// holds.
+/// Appends a part of a key. A part that is long, empty, or contains a separator is replaced by its hash, marked with
+/// `%`, which no other part contains.
 fn push_part(key: &mut String, part: &[u8], may_hold_colons: bool) {
     let plain = |&byte: &u8| byte.is_ascii_graphic() && !b"{}%".contains(&byte) && (byte != b':' || may_hold_colons);
     match std::str::from_utf8(part) {
