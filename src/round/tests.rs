@@ -106,7 +106,7 @@ fn versions_of_minutes_that_have_left_the_window_are_forgotten() {
 fn a_value_that_this_server_knows_is_not_fetched_again() {
     let (clock, store, _) = server_of_minutes(3);
     let (_headcount, _worker, mut exchange) = exchange_at(&clock);
-    let mut fetched = |exchange: &mut Exchange| {
+    let fetched = |exchange: &mut Exchange| {
         let mut count = 0;
         play(exchange, &store, |request| {
             if let Request::Fetch { slots } = request {
