@@ -37,7 +37,9 @@ fn trace() -> Vec<(Duration, u32)> {
 fn play(trace: &[(Duration, u32)], enforcement: Enforcement, max_active_users: u64) -> (u64, u64, Status) {
     let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
     let builder = Headcount::builder().max_active_users(max_active_users).enforcement(enforcement);
-    let (headcount, mut worker) = builder.seed(7).clock(Arc::clone(&clock)).build().unwrap();
+    // Without a secret the hash of a user is keyed by chance, and with it who is in the sample.
+    let builder = builder.secret("the secret of this trace").seed(7);
+    let (headcount, mut worker) = builder.clock(Arc::clone(&clock)).build().unwrap();
     let (mut now, mut known, mut refused) = (Duration::ZERO, HashSet::new(), 0);
     for &(at, user) in trace {
         while now + SECOND <= at {

@@ -296,13 +296,16 @@ impl Redis {
         command.args(["--dir", directory.path().to_str().unwrap()]).args(arguments);
         command.envs(environment.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Whoever connects to a free port may meet another server, or itself: only the log tells that this one listens.
+        let log = directory.path().join("redis.log");
+        command.arg("--logfile").arg(&log);
         let child = command.spawn().expect("redis-server is needed: ./test installs it");
         let mut process = Process(child);
         let up = wait_for("redis-server to answer", || {
             if process.0.try_wait().unwrap().is_some() {
                 return Some(false);
             }
-            TcpStream::connect(("127.0.0.1", port)).is_ok().then_some(true)
+            std::fs::read_to_string(&log).is_ok_and(|log| log.contains("Ready to accept connections")).then_some(true)
         });
         up.then_some(Self { process, port, directory })
     }
