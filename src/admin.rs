@@ -82,7 +82,7 @@ impl Headcount {
 
     /// As [`Headcount::admin_router`], for a listener of our own at this address.
     pub(crate) fn admin_router_on(&self, listen: Option<IpAddr>) -> Result<Router, ConfigError> {
-        let access = Arc::new(Access::new(&self.shared.config.admin, listen)?);
+        let access = Arc::new(Access::new(&self.config().admin, listen)?);
         let admin = Admin {
             headcount: self.clone(),
             metrics: Arc::new(Mutex::new(LocalMetrics::new(self, access.wrong_tokens()))),
@@ -159,13 +159,13 @@ async fn openapi(State(admin): State<Admin>) -> Response {
     // How large X may be depends on the configuration.
     let order = "/components/schemas/Order/properties/max_active_users";
     if let Some(x) = description.pointer_mut(order) {
-        x["maximum"] = admin.headcount.shared.settings.capacity.into();
+        x["maximum"] = admin.headcount.settings().capacity.into();
     }
     Json(description).into_response()
 }
 
 async fn config(State(admin): State<Admin>) -> Response {
-    ([(CACHE_CONTROL, "no-store")], Json(admin.headcount.shared.config.clone())).into_response()
+    ([(CACHE_CONTROL, "no-store")], Json(admin.headcount.config().clone())).into_response()
 }
 
 async fn metrics(State(admin): State<Admin>) -> Response {

@@ -228,32 +228,31 @@ pub mod internals {
 
     /// Reads the state of a server.
     pub fn glance(headcount: &Headcount) -> Glance {
-        let last_success = headcount.shared.sync.lock().last_success;
-        let state = headcount.shared.state.read();
-        let active_users = state.active_users();
+        let last_success = headcount.round_figures().lock().last_success;
+        let status = headcount.core().status();
         Glance {
-            current: state.ring.current(),
-            coverage: state.ring.coverage(),
+            current: headcount.core().current(),
+            coverage: status.coverage,
             last_success,
-            is_up: state.room.link() == FleetLink::Up,
-            is_read_only: state.room.link() == FleetLink::ReadOnly,
-            active_users,
-            share: state.room.share(active_users),
-            filters: state.ring.len(),
-            refreshing: headcount.shared.refreshes_waiting(),
+            is_up: status.link == FleetLink::Up,
+            is_read_only: status.link == FleetLink::ReadOnly,
+            active_users: status.estimate.users,
+            share: status.share,
+            filters: headcount.core().minutes().len(),
+            refreshing: status.queue_length,
         }
     }
 
     /// Returns the minutes that a server covers: no unseen token was recorded in any of them.
     pub fn covered(headcount: &Headcount) -> Vec<Slot> {
-        let state = headcount.shared.state.read();
-        state.ring.slots().filter(|&slot| state.ring.covers(slot)).collect()
+        let minutes = headcount.core().minutes();
+        minutes.into_iter().filter(|minute| minute.is_covered).map(|minute| minute.slot).collect()
     }
 
     /// Returns a server's minutes and their filters, the current one first.
     pub fn minutes(headcount: &Headcount) -> Vec<(Slot, Bloom)> {
-        let state = headcount.shared.state.read();
-        state.ring.slots().filter_map(|slot| Some((slot, state.ring.filter(slot)?.clone()))).collect()
+        let core = headcount.core();
+        core.slots().into_iter().filter_map(|slot| Some((slot, core.copy(slot)?))).collect()
     }
 
     /// Encodes a filter as the store keeps it.

@@ -168,27 +168,25 @@ impl Metrics {
         counter!("headcount_restarts_total", "part" => "worker").absolute(status.restarts.worker);
         counter!("headcount_restarts_total", "part" => "rounds").absolute(status.restarts.rounds);
         gauge!("headcount_build_info", "version" => status.version).set(1.0);
-        let shared = &self.headcount.shared;
-        publish(&histogram!("headcount_decision_duration_seconds"), &shared.decision_times, &mut self.decision_times);
-        publish(&histogram!("headcount_sync_round_duration_seconds"), &shared.round_times, &mut self.round_times);
+        let (decisions, rounds) = (self.headcount.decision_times(), self.headcount.round_times());
+        publish(&histogram!("headcount_decision_duration_seconds"), decisions, &mut self.decision_times);
+        publish(&histogram!("headcount_sync_round_duration_seconds"), rounds, &mut self.round_times);
     }
 }
 
 #[cfg(feature = "server")]
 impl Metrics {
     fn publish_purges(&self) {
-        for (store, counts) in LimitDatabase::ALL.into_iter().zip(&self.headcount.shared.purges) {
-            let [rows, failures] = counts.each_ref().map(|count| count.load(std::sync::atomic::Ordering::Relaxed));
+        for (store, [rows, failures]) in LimitDatabase::ALL.into_iter().zip(self.headcount.purges()) {
             counter!("headcount_limiter_purged_rows_total", "store" => store.as_str()).absolute(rows);
             counter!("headcount_limiter_purge_failures_total", "store" => store.as_str()).absolute(failures);
         }
     }
 
     fn publish_connections(&self) {
-        let listeners = ["check", "admin"].into_iter().zip(&self.headcount.shared.closed_connections);
+        let listeners = ["check", "admin"].into_iter().zip(self.headcount.closed_connections());
         for (listener, counts) in listeners {
             for (reason, count) in ["room", "time"].into_iter().zip(counts) {
-                let count = count.load(std::sync::atomic::Ordering::Relaxed);
                 counter!("headcount_connections_closed_total", "listener" => listener, "reason" => reason)
                     .absolute(count);
             }

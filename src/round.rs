@@ -23,14 +23,13 @@ pub(crate) mod protocol;
 mod servers;
 
 use crate::failpoints;
-use crate::headcount::{CORRUPT_OVERRIDE, Headcount, Shared, State};
+use crate::headcount::{CORRUPT_OVERRIDE, Core, FleetView, Headcount, Minute, RoundFigures, TakenMinute};
 use crate::ring::codec::{Codec, DecodeError};
-use crate::room::{FleetLink, Override, Renewal};
+use crate::room::{FleetLink, Override};
 use crate::store_error::StoreError;
 use crate::time::{Observed, Slot, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use coverage::Coverage;
@@ -165,7 +164,8 @@ impl Outcome {
 /// ```
 #[cfg_attr(test, derive(Clone))]
 pub struct Round {
-    shared: Arc<Shared>,
+    core: Arc<Core>,
+    figures: Arc<RoundFigures>,
     /// The writer name of this server.
     instance_id: String,
     /// The codec for values of the store's namespace.
@@ -262,9 +262,9 @@ impl Headcount {
     }
 
     pub(crate) fn exchange_with(&self, store: &'static str, namespace: &str, protocol: Protocol) -> Exchange {
-        let settings = &self.shared.settings;
+        let settings = self.settings();
         let window = settings.slot_length * settings.slots as u32;
-        let mut rng = self.shared.rng("rounds");
+        let mut rng = self.core().rng("rounds");
         let round = Round::new(self, namespace, protocol, rng.u64(..));
         let identity = Identity {
             instance_id: round.instance_id.clone(),
@@ -274,8 +274,8 @@ impl Headcount {
             alive_for: settings.alive_for(),
             keep_for: (window + 2 * settings.slot_length).max(Duration::from_secs(60)),
         };
-        self.shared.join_fleet(store);
-        let now = self.shared.clock.monotonic();
+        self.join_fleet(store);
+        let now = self.clock().monotonic();
         let pace = Pace::starting(now, settings.sync_every, protocol.jitter, rng);
         Exchange { identity, pace, round }
     }
@@ -283,10 +283,12 @@ impl Headcount {
 
 impl Round {
     pub(crate) fn new(headcount: &Headcount, namespace: &str, protocol: Protocol, seed: u64) -> Self {
-        let codec = headcount.shared.codec.in_namespace(namespace);
+        let core = Arc::clone(headcount.core());
+        let codec = core.codec().in_namespace(namespace);
         Self {
-            shared: Arc::clone(&headcount.shared),
-            instance_id: servers::proven_name(&headcount.shared.instance_id, codec.mac()),
+            instance_id: servers::proven_name(&core.instance_id, codec.mac()),
+            core,
+            figures: Arc::clone(headcount.round_figures()),
             codec,
             protocol,
             rng: fastrand::Rng::with_seed(seed),
@@ -317,7 +319,7 @@ impl Round {
     /// Replaces a `Round` that was dropped mid-exchange; what it knew of the store is gone.
     pub(crate) fn anew(headcount: &Headcount, namespace: &str, protocol: Protocol, seed: u64) -> Self {
         let mut round = Self::new(headcount, namespace, protocol, seed);
-        round.shown = round.shared.state.read().ring.slots().collect();
+        round.shown = round.core.slots().into_iter().collect();
         round.under_way = true;
         round.give_up();
         round
@@ -332,7 +334,7 @@ impl Round {
         self.started = now;
         self.conflict = false;
         self.others_failed = None;
-        self.shared.sync.lock().rounds += 1;
+        self.figures.lock().rounds += 1;
         self.look(now, false)
     }
 
@@ -352,8 +354,7 @@ impl Round {
                 self.fetch_beside(generation, left, now)
             }
             (Phase::FetchingBeside { generation, left, asked }, Ok(Reply::Fetched(stored))) => {
-                self.shared.sync.lock().bytes_received +=
-                    stored.iter().map(|value| value.value.len() as u64).sum::<u64>();
+                self.figures.lock().bytes_received += stored.iter().map(|value| value.value.len() as u64).sum::<u64>();
                 self.others.read(generation, &asked, stored, &self.codec);
                 self.go_on_beside(generation, left, now)
             }
@@ -368,10 +369,10 @@ impl Round {
     /// Returns the timeout for a request.
     pub fn time_for(&self, request: &Request) -> Duration {
         match request {
-            Request::Look { .. } if self.shared.sync.lock().last_success.is_none() => FIRST_ANSWER,
+            Request::Look { .. } if self.figures.lock().last_success.is_none() => FIRST_ANSWER,
             Request::Fetch { slots } | Request::FetchBeside { slots, .. } if slots.len() >= CATCH_UP_VALUES => CATCH_UP,
             Request::Publish(news) if news.minutes.len() >= CATCH_UP_VALUES => CATCH_UP,
-            _ => self.shared.settings.sync_every.mul_f64(0.8).max(LEAST_TIMEOUT),
+            _ => self.core.settings.sync_every.mul_f64(0.8).max(LEAST_TIMEOUT),
         }
     }
 
@@ -382,7 +383,7 @@ impl Round {
 
     /// Returns whether this server has bits that are not known to be in the store.
     pub fn has_news(&self) -> bool {
-        self.shared.has_news()
+        self.core.has_news()
     }
 
     /// Returns the number of minutes whose value in the store is known.
@@ -395,26 +396,26 @@ impl Round {
 
     fn look(&mut self, now: Duration, corrected: bool) -> Request {
         self.looked = now;
-        self.pauses = self.shared.pauses.load(Relaxed);
-        let slots: Vec<_> = self.shared.state.read().ring.slots().collect();
+        self.pauses = self.core.time.pauses();
+        let slots = self.core.slots();
         self.unasked = self.unasked.filter(|&unasked| slots.first().is_none_or(|&newest| newest < unasked));
         // While the worker cannot turn, this server does not ask for the minute that the others publish now.
-        self.unasked = self.unasked.max(self.shared.overdue_turn(now));
-        let wants = if corrected { self.demand.is_recent() } else { self.demand.look(self.shared.turned_away()) };
-        let names = self.servers.names(if self.shared.is_watched(now) { MOST_NAMES } else { 0 });
+        self.unasked = self.unasked.max(self.core.overdue_turn(now));
+        let wants = if corrected { self.demand.is_recent() } else { self.demand.look(self.core.turned_away()) };
+        let names = self.servers.names(if self.figures.is_watched(now) { MOST_NAMES } else { 0 });
         self.phase = Phase::Looking { slots: slots.clone(), corrected };
         Request::Look { slots, names, wants }
     }
 
     fn read_look(&mut self, slots: &[Slot], mut looked: Looked, corrected: bool, now: Duration) -> Next {
         if !std::mem::replace(&mut self.has_looked, true) {
-            self.coverage.read_first_look(&self.shared, &looked);
+            self.coverage.read_first_look(&self.core, &looked);
         }
         if self.set_clock(slots, &looked, now) && !corrected {
             // The requested minutes came from this machine's own clock.
             return Next::Ask(self.look(now, true));
         }
-        let alive_for = self.shared.settings.alive_for();
+        let alive_for = self.core.settings.alive_for();
         let is_alive = |at: Timestamp| looked.time.since(at) < alive_for;
         looked.nodes = self.servers.read(looked.nodes, &mut looked.named, self.codec.mac(), is_alive);
         looked.named.truncate(MOST_NAMES);
@@ -422,9 +423,9 @@ impl Round {
         self.others.begin(&looked.other_generations, slots);
         self.record_figures(&looked, now);
         self.news = Publish { override_: self.read_override(&looked), ..Publish::default() };
-        let current = self.shared.state.read().ring.current();
-        self.known.retain(|&slot, _| slot <= current && current.since(slot) <= self.shared.settings.slots as u64);
-        self.news.since = self.coverage.read_look(&self.shared, &looked, now);
+        let current = self.core.current();
+        self.known.retain(|&slot, _| slot <= current && current.since(slot) <= self.core.settings.slots as u64);
+        self.news.since = self.coverage.read_look(&self.core, &looked, now);
 
         let mut unread = Vec::new();
         for (&slot, entry) in slots.iter().zip(&looked.minutes) {
@@ -453,30 +454,19 @@ impl Round {
 
     /// Sets the fleet's clock. Returns whether the current minute has got another number.
     fn set_clock(&mut self, asked: &[Slot], looked: &Looked, now: Duration) -> bool {
-        // Locked until the ring has the new number: the worker must not turn to a minute of the old clock.
-        let mut clock = self.shared.fleet_clock.lock();
-        let before = clock.now(now);
-        let observed = clock.observe(self.looked, looked.time, now);
-        let (slot, time) = (clock.slot(now), clock.now(now));
-        let renumbered = matches!(observed, Observed::First | Observed::JumpedBack)
-            && self.shared.change(|state| {
-                let before = state.ring.current();
-                state.set_now(time);
-                if observed == Observed::JumpedBack {
-                    state.ring.go_back_to(slot);
-                    self.coverage.go_back(state, before, slot);
-                    self.others.go_back(before.since(slot));
-                } else if before != slot {
-                    state.ring.renumber(slot);
-                }
-                before != slot
-            });
-        drop(clock);
+        let step = self.core.observe_clock(self.looked, looked.time, now);
+        let renumbered = step.renumbered_from.is_some();
+        if step.observed == Observed::JumpedBack {
+            let back = step.renumbered_from.unwrap_or(step.slot).since(step.slot);
+            self.coverage.go_back(&self.core, back, step.were_covered);
+            self.others.go_back(back);
+        }
+        let (observed, slot, time) = (step.observed, step.slot, step.time);
         if renumbered {
             // The same numbers stood for other minutes before.
             self.known.clear();
         }
-        let stepped = !renumbered && time.since(before) > CLOCK_ERROR;
+        let stepped = !renumbered && time.since(step.before) > CLOCK_ERROR;
         if stepped && asked.first().is_some_and(|&newest| newest < slot) {
             self.unasked = Some(slot);
         }
@@ -494,7 +484,7 @@ impl Round {
     }
 
     fn record_figures(&self, looked: &Looked, now: Duration) {
-        let mut figures = self.shared.sync.lock();
+        let mut figures = self.figures.lock();
         figures.nodes = looked.nodes;
         figures.named = looked.named.iter().map(|node| (node.name.clone(), looked.time.since(node.looked))).collect();
         let foreign_generation = looked.other_generations.iter().any(|other| other.is_alive);
@@ -528,26 +518,21 @@ impl Round {
     /// Applies the store's override, or returns what to store instead: this server's override if that is later, and
     /// nothing in place of an override that no server of the fleet has written.
     fn read_override(&self, looked: &Looked) -> Option<OutgoingOverride> {
-        let now = self.shared.now();
+        let now = self.core.time.now();
         let after = looked.override_.clone();
         let read = after.as_deref().map(|bytes| overrides::decode(bytes, self.codec.mac()));
         let is_foreign = matches!(read, Some(None));
         if is_foreign {
-            self.shared.sync.lock().corrupt[CORRUPT_OVERRIDE] += 1;
+            self.figures.lock().corrupt[CORRUPT_OVERRIDE] += 1;
             tracing::warn!(
                 "the stored override was refused and will be removed: it was not written by a server of this fleet"
             );
         }
-        let is_plausible = |stored: &Override| self.shared.is_plausible(stored, now);
+        let is_plausible = |stored: &&Override| self.doubted || self.core.is_plausible(stored, now);
         let stored = read.flatten();
         // While two clocks disagree, plausibility is unknown, and nothing is overwritten.
-        let stored_memory = stored.as_ref().filter(|stored| self.doubted || is_plausible(stored)).map(Override::memory);
-        let (taken, ours) = self.shared.change(|state| {
-            self.shared.renumber_override(state, now);
-            let stored = stored.filter(is_plausible);
-            let taken = stored.is_some_and(|stored| state.room.apply_if_newer(stored, now));
-            (taken, state.room.override_().cloned())
-        });
+        let stored_memory = stored.as_ref().filter(is_plausible).map(Override::memory);
+        let (taken, ours) = self.core.exchange_override(stored, now);
         let remove = is_foreign.then(|| OutgoingOverride { after: after.clone(), value: None });
         let Some(ours) = ours else { return remove };
         if taken && ours.withdrawn {
@@ -569,12 +554,7 @@ impl Round {
     fn miss(&mut self, slot: Slot) {
         self.known.remove(&slot);
         self.shown.remove(&slot);
-        let holds_bits = |state: &State| state.ring.filter(slot).is_some_and(|filter| filter.ones() > 0);
-        if holds_bits(&self.shared.state.read()) {
-            let mut state = self.shared.write();
-            state.ring.set_dirty(slot, true);
-            state.ring.newcomers_lost(slot);
-        }
+        self.core.note_missing(slot);
     }
 
     // --- other generations: read first, so that no minute is covered before their users are known ---
@@ -585,7 +565,7 @@ impl Round {
             let left = std::mem::take(&mut self.unread);
             return self.fetch(left, now);
         };
-        let slots: Vec<_> = self.shared.state.read().ring.slots().collect();
+        let slots = self.core.slots();
         self.phase = Phase::LookingBeside { generation, slots: slots.clone() };
         Next::Ask(Request::LookBeside { generation, slots })
     }
@@ -607,7 +587,7 @@ impl Round {
             self.others.leave_unread(generation, &left);
             return self.look_beside(now);
         }
-        if !left.is_empty() && now.saturating_sub(self.looked) > self.shared.settings.sync_every {
+        if !left.is_empty() && now.saturating_sub(self.looked) > self.core.settings.sync_every {
             self.others.leave_unread(generation, &left);
             let late = StoreError::timeout("reading another generation takes longer than a period");
             return self.go_on_without_others(&late, now);
@@ -618,10 +598,11 @@ impl Round {
     /// Publishes what was read of other generations to the decisions.
     fn remember_others(&mut self) {
         // Minutes may have turned since the look.
-        let oldest = self.shared.state.read().ring.slots().last();
-        oldest.inspect(|&oldest| self.others.forget_before(oldest));
+        if let Some(&oldest) = self.core.slots().last() {
+            self.others.forget_before(oldest);
+        }
         if let Some(unions) = self.others.news() {
-            self.shared.remember_beside(unions);
+            self.core.remember_beside(unions);
         }
     }
 
@@ -650,41 +631,29 @@ impl Round {
     }
 
     fn read_values(&mut self, asked: &[Slot], stored: Vec<Stored>) {
-        let before = self.shared.state.read().active_users();
+        let before = self.core.active_users();
         for &slot in asked {
             if !stored.iter().any(|value| value.slot == slot) {
                 self.miss(slot);
             }
         }
         for value in stored.into_iter().filter(|value| asked.contains(&value.slot)) {
-            self.shared.sync.lock().bytes_received += value.value.len() as u64;
+            self.figures.lock().bytes_received += value.value.len() as u64;
             let entry = Entry { version: value.version, bytes: value.value.len() };
             match self.codec.decode(value.slot, &value.value) {
                 Ok(decoded) => self.merge(value.slot, entry, &decoded),
                 Err(error) => self.refuse(value.slot, entry, &error),
             }
         }
-        let gained = self.shared.change(|state| state.active_users()) - before;
+        let gained = self.core.active_users() - before;
         self.coverage.count_foreign_newcomers(gained);
     }
 
     fn merge(&mut self, slot: Slot, entry: Entry, decoded: &crate::ring::codec::Decoded) {
-        // Before the merge: whatever is inserted meanwhile makes the minute dirty again.
-        let was_published = !self.shared.state.read().ring.is_dirty(slot);
-        let newcomers = self.shared.clean(slot);
-        let Some(ours_only) = self.shared.merge(slot, &decoded.filter) else { return };
-        let mut state = self.shared.write();
-        if ours_only {
-            // Insertions during the merge have made the minute dirty. If it is clean, the store holds an older value.
-            if was_published && !state.ring.is_dirty(slot) {
-                state.ring.newcomers_lost(slot);
-            }
-            state.ring.set_dirty(slot, true);
-        } else {
-            state.ring.newcomers_published(slot, newcomers);
+        if !self.core.merge(slot, &decoded.filter) {
+            return;
         }
-        drop(state);
-        self.coverage.read(&self.shared, slot, decoded.covered);
+        self.coverage.read(&self.core, slot, decoded.covered);
         self.shown.remove(&slot);
         self.known.insert(slot, Known { entry, covered: decoded.covered });
     }
@@ -692,12 +661,9 @@ impl Round {
     /// Rejects a value that is not a valid filter: it is counted, never merged, and replaced by what this server holds.
     fn refuse(&mut self, slot: Slot, entry: Entry, error: &DecodeError) {
         let reason = DecodeError::REASONS.iter().position(|&reason| reason == error.reason()).unwrap_or_default();
-        self.shared.sync.lock().corrupt[reason] += 1;
+        self.figures.lock().corrupt[reason] += 1;
         tracing::warn!(%slot, %error, "a stored value was refused and will be replaced");
-        let mut state = self.shared.write();
-        state.ring.set_dirty(slot, true);
-        state.ring.newcomers_lost(slot);
-        drop(state);
+        self.core.note_unusable(slot);
         self.shown.remove(&slot);
         self.known.insert(slot, Known { entry, covered: false });
     }
@@ -706,63 +672,51 @@ impl Round {
 
     fn succeed(&mut self, now: Duration) -> Next {
         // The worker may not have noticed a pause yet.
-        let stale = self.pauses != self.shared.pauses.load(Relaxed) || self.shared.has_slept();
+        let stale = self.pauses != self.core.time.pauses() || self.core.time.has_slept();
         if self.doubted || stale {
             // What was read belongs to another time: it is merged, but an unseen token does not become a newcomer's by
             // it.
-            let current = self.shared.state.read().ring.current();
-            self.shared.change(|state| {
-                state.ring.set_covered(current, false);
-                state.room.misread();
-            });
+            self.core.misread_and_uncover();
             return self.publish(now);
         }
         if self.unasked.is_some() || self.others_failed.is_some() {
             // The requested values are read, but not those that others published in the minute that the clock has
             // stepped to, or those of another generation.
-            let current = self.shared.state.read().ring.current();
-            self.coverage.leave_unread(&self.shared, std::iter::once(current));
-            self.shared.change(|state| state.room.misread());
+            let current = self.core.current();
+            self.coverage.leave_unread(&self.core, std::iter::once(current));
+            self.core.misread();
             return self.publish(now);
         }
         let known = &self.known;
-        self.coverage.settle(&self.shared, |slot| known.get(&slot).is_some_and(|known| known.covered));
+        self.coverage.settle(&self.core, |slot| known.get(&slot).is_some_and(|known| known.covered));
         {
-            let mut figures = self.shared.sync.lock();
+            let mut figures = self.figures.lock();
             let since_last = figures.last_success.map(|last| self.looked.saturating_sub(last));
-            let period = self.shared.settings.sync_every;
+            let period = self.core.settings.sync_every;
             self.coverage.record_rate(&mut figures.foreign_newcomers_per_second, since_last, period);
             figures.last_success = Some(self.looked);
         }
-        if self.shared.sync.lock().write_refused.is_some() {
-            self.shared.change(|state| state.room.lose_writes());
+        if self.figures.lock().write_refused.is_some() {
+            self.core.lose_writes();
             return self.end_unwritten(now);
         }
         self.others_logged = None;
-        self.shared.count_beside();
+        self.core.count_beside();
         self.renew_share();
         self.publish(now)
     }
 
     fn renew_share(&mut self) {
         let rng = self.rng.f64();
-        let (nodes, (nodes_beside, wanting_beside)) = (self.shared.sync.lock().nodes, self.others.nodes());
-        let recovered = self.shared.change(|state| {
-            let recovered = state.room.link() == FleetLink::Away;
-            state.room.renew(Renewal {
-                active_users: state.active_users(),
-                covered: state.ring.is_covered(),
-                foreign_users: self.others.has_unknown(),
-                nodes: nodes.saturating_add(nodes_beside),
-                counted: self.looked,
-                alive_for: self.shared.settings.alive_for(),
-                wants: self.demand.lasts(),
-                wanting: self.demand.wanting.saturating_add(wanting_beside),
-                has_predecessors: self.others.has_predecessors(),
-                unpublished: state.ring.newcomers_unpublished(),
-                rng,
-            });
-            recovered
+        let (nodes, (nodes_beside, wanting_beside)) = (self.figures.lock().nodes, self.others.nodes());
+        let recovered = self.core.renew_share(FleetView {
+            foreign_users: self.others.has_unknown(),
+            nodes: nodes.saturating_add(nodes_beside),
+            counted: self.looked,
+            wants: self.demand.lasts(),
+            wanting: self.demand.wanting.saturating_add(wanting_beside),
+            has_predecessors: self.others.has_predecessors(),
+            rng,
         });
         if recovered {
             tracing::info!("the store is back");
@@ -774,7 +728,7 @@ impl Round {
     fn publish(&mut self, now: Duration) -> Next {
         let mut news = std::mem::take(&mut self.news);
         // A round that could not use what it read also comes here, possibly while the store refuses writes.
-        if self.shared.sync.lock().write_refused.is_some() {
+        if self.figures.lock().write_refused.is_some() {
             return self.end_unwritten(now);
         }
         let mut in_flight = Vec::new();
@@ -797,20 +751,19 @@ impl Round {
     /// Chooses the minutes to publish: the current one first, and others at random, so that no minute waits forever
     /// behind a contended one.
     fn choose_dirty(&mut self) -> Vec<Slot> {
-        let state = self.shared.state.read();
-        let current = state.ring.current();
-        let mut dirty: Vec<_> = state
-            .ring
-            .slots()
-            .filter(|&slot| !self.protocol.newest_only || slot == current)
-            .filter(|slot| {
-                let covered_there = self.known.get(slot).is_some_and(|known| known.covered);
-                let lacks_coverage =
-                    state.ring.covers(*slot) && !covered_there && !self.coverage.is_before_since(*slot);
-                state.ring.is_dirty(*slot) || lacks_coverage
-            })
+        let current = self.core.current();
+        let lacks_coverage = |minute: &Minute| {
+            let covered_there = self.known.get(&minute.slot).is_some_and(|known| known.covered);
+            minute.is_covered && !covered_there && !self.coverage.is_before_since(minute.slot)
+        };
+        let mut dirty: Vec<_> = self
+            .core
+            .minutes()
+            .into_iter()
+            .filter(|minute| !self.protocol.newest_only || minute.slot == current)
+            .filter(|minute| minute.is_dirty || lacks_coverage(minute))
+            .map(|minute| minute.slot)
             .collect();
-        drop(state);
         let others = usize::from(dirty.first() == Some(&current));
         self.rng.shuffle(&mut dirty[others..]);
         let most = if dirty.len() > PUBLISH { PUBLISH_WHILE_MANY } else { PUBLISH };
@@ -819,11 +772,7 @@ impl Round {
     }
 
     fn pack(&mut self, slot: Slot) -> Option<(Outgoing, InFlight)> {
-        // Before the copy: whatever is inserted from here on makes the minute dirty again.
-        let newcomers = self.shared.clean(slot);
-        failpoints::at("round-publish");
-        let covered = self.shared.state.read().ring.covers(slot);
-        let filter = self.shared.copy(slot)?;
+        let TakenMinute { filter, is_covered: covered, newcomers } = self.core.take_outgoing(slot)?;
         let value = self.codec.encode(slot, covered, &filter);
         let after = self.known.get(&slot).map(|known| known.entry.version.clone());
         let version = self.next_version(after.as_ref());
@@ -833,8 +782,8 @@ impl Round {
 
     fn next_version(&self, after: Option<&Version>) -> Version {
         Version(match self.protocol.versions {
-            Versions::Unique => format!("{}-{}", self.shared.instance_id, self.shared.writes.fetch_add(1, Relaxed)),
-            Versions::Clock => self.shared.now().as_millis().to_string(),
+            Versions::Unique => format!("{}-{}", self.core.instance_id, self.core.next_write()),
+            Versions::Clock => self.core.time.now().as_millis().to_string(),
             Versions::Counter => {
                 let read = after.and_then(|after| after.0.parse::<u64>().ok());
                 read.map_or(1, |read| read.saturating_add(1)).to_string()
@@ -845,17 +794,17 @@ impl Round {
     fn read_result(&mut self, in_flight: Vec<InFlight>, published: &Published, now: Duration) -> Next {
         self.unwritten = None;
         if let Some(since) = published.since {
-            self.coverage.learn_since(&self.shared, since);
+            self.coverage.learn_since(&self.core, since);
         }
         let written = published.written.iter().copied().chain(std::iter::repeat(false));
         for (value, written) in in_flight.into_iter().zip(written) {
             if written {
-                self.shared.sync.lock().bytes_sent += value.known.entry.bytes as u64;
-                self.shared.change(|state| state.ring.newcomers_published(value.slot, value.newcomers));
+                self.figures.lock().bytes_sent += value.known.entry.bytes as u64;
+                self.core.confirm_published(value.slot, value.newcomers);
                 self.known.insert(value.slot, value.known);
             } else {
                 self.conflict = true;
-                self.shared.write().ring.set_dirty(value.slot, true);
+                self.core.note_unwritten([value.slot]);
             }
         }
         if self.conflict && self.protocol.retry_on_conflict {
@@ -877,18 +826,18 @@ impl Round {
             self.count_conflict();
             return self.finish(Outcome::Conflict, now);
         }
-        self.shared.sync.lock().conflicts_in_a_row = 0;
+        self.figures.lock().conflicts_in_a_row = 0;
         self.finish(Outcome::Success, now)
     }
 
     /// Ends a round in which the store was read but refuses writes.
     fn end_unwritten(&mut self, now: Duration) -> Next {
-        self.shared.sync.lock().failures += 1;
+        self.figures.lock().failures += 1;
         self.finish(Outcome::Failure, now)
     }
 
     fn count_conflict(&self) {
-        let mut figures = self.shared.sync.lock();
+        let mut figures = self.figures.lock();
         figures.conflicts += 1;
         figures.conflicts_in_a_row += 1;
     }
@@ -897,16 +846,14 @@ impl Round {
         match phase {
             // It is unknown whether the values were written; the next look shows it.
             Phase::Publishing(in_flight) => {
-                let mut state = self.shared.write();
-                in_flight.iter().for_each(|value| state.ring.set_dirty(value.slot, true));
-                drop(state);
+                self.core.note_unwritten(in_flight.iter().map(|value| value.slot));
                 self.log_unwritten(error);
             }
             Phase::LookingBeside { .. } | Phase::FetchingBeside { .. } => {
                 return self.go_on_without_others(error, now);
             }
             Phase::Fetching { .. } => {
-                self.coverage.leave_unread(&self.shared, self.shown.iter().copied());
+                self.coverage.leave_unread(&self.core, self.shown.iter().copied());
                 self.lose_store(error);
             }
             Phase::Looking { .. } | Phase::Idle => self.lose_store(error),
@@ -916,7 +863,7 @@ impl Round {
     }
 
     fn count_failure(&self, error: &StoreError, now: Duration) {
-        let mut figures = self.shared.sync.lock();
+        let mut figures = self.figures.lock();
         figures.failures += 1;
         figures.count_error(error, now);
     }
@@ -931,22 +878,18 @@ impl Round {
         self.known.clear();
         self.others.mark_changed();
         self.news = Publish::default();
-        self.coverage.leave_unread(&self.shared, self.shown.iter().copied());
-        self.shared.change(|state| state.room.lose_store());
+        self.coverage.leave_unread(&self.core, self.shown.iter().copied());
+        self.core.lose_store();
         self.shown.clear();
         self.under_way = false;
-        let mut figures = self.shared.sync.lock();
+        let mut figures = self.figures.lock();
         figures.failures += 1;
         figures.outcomes[Outcome::Failure as usize] += 1;
     }
 
     /// Marks the store as away. An outage is logged once, and again when its reason changes.
     fn lose_store(&mut self, error: &StoreError) {
-        let before = self.shared.change(|state| {
-            let before = state.room.link();
-            state.room.lose_store();
-            before
-        });
+        let before = self.core.lose_store();
         if before != FleetLink::Up && self.last_logged.as_ref() == Some(error) {
             return;
         }
@@ -976,8 +919,8 @@ impl Round {
     fn finish(&mut self, outcome: Outcome, now: Duration) -> Next {
         self.under_way = false;
         self.shown.clear();
-        self.shared.sync.lock().outcomes[outcome as usize] += 1;
-        self.shared.round_times.record(now.saturating_sub(self.started));
+        self.figures.lock().outcomes[outcome as usize] += 1;
+        self.figures.times.record(now.saturating_sub(self.started));
         Next::Done(outcome)
     }
 }

@@ -190,9 +190,9 @@ impl Headcount {
     /// [`Builder::start`] has spawned.
     pub async fn stop(&self) {
         self.drain();
-        self.shared.stop.send_replace(true);
+        self.lifecycle().stop();
         // Each loop of this controller holds a subscription until it ends.
-        let done = self.shared.stop.closed();
+        let done = self.lifecycle().stopped();
         if timeout(LAST_ROUND + LEAST_TIMEOUT, done).await.is_err() {
             tracing::warn!("stopped before everything was handed over");
         }
@@ -208,7 +208,7 @@ impl Builder {
     /// [`BuildError`].
     pub fn start(self) -> Result<Headcount, BuildError> {
         let (headcount, worker) = self.build()?;
-        if let Some(redis) = headcount.shared.config.redis.clone() {
+        if let Some(redis) = headcount.config().redis.clone() {
             headcount.start_rounds(&redis)?;
         }
         #[cfg(feature = "jwt")]
@@ -235,21 +235,20 @@ fn spawn_worker(worker: Worker) -> Result<(), BuildError> {
 impl Headcount {
     #[cfg(feature = "jwt")]
     fn start_fetching_keys(&self) -> Result<(), BuildError> {
-        let Some((verifier, _)) = &self.shared.settings.jwt else { return Ok(()) };
+        let Some((verifier, _)) = &self.settings().jwt else { return Ok(()) };
         if verifier.url().is_some() {
             let runtime = tokio::runtime::Handle::try_current().map_err(|error| BuildError::Start {
                 what: "fetching of keys",
                 source: std::io::Error::other(error),
             })?;
-            runtime.spawn(crate::jwt::keep_fresh(std::sync::Arc::clone(verifier), self.shared.stop.subscribe()));
+            runtime.spawn(crate::jwt::keep_fresh(std::sync::Arc::clone(verifier), self.lifecycle().subscribe()));
         }
         Ok(())
     }
 
     #[cfg(feature = "redis")]
     fn start_rounds(&self, redis: &crate::config::Redis) -> Result<(), BuildError> {
-        let store =
-            RedisStore::on(&crate::redis_link::RedisConnection::configured(redis)?, &self.shared.config.namespace());
+        let store = RedisStore::on(&crate::redis_link::RedisConnection::configured(redis)?, &self.config().namespace());
         let runtime = tokio::runtime::Handle::try_current()
             .map_err(|error| BuildError::Start { what: "rounds", source: std::io::Error::other(error) })?;
         runtime.spawn(self.sync_with(store).run());
@@ -265,7 +264,7 @@ impl Headcount {
 impl<S: FilterStore> Rounds<S> {
     fn new(headcount: Headcount, store: S, protocol: Protocol) -> Self {
         let Exchange { identity, pace, round } = headcount.exchange_with(store.name(), store.namespace(), protocol);
-        let rng = headcount.shared.rng("rounds anew");
+        let rng = headcount.core().rng("rounds anew");
         let round = Some(round);
         Self { headcount, store, identity, pace, round, protocol, rng }
     }
@@ -280,7 +279,7 @@ impl<S: FilterStore> Rounds<S> {
             }
             let within = self.kept().time_for(&request);
             let answer = self.store.exchange(&self.identity, request, within).await;
-            self.headcount.shared.sync.lock().connections = self.store.connections();
+            self.headcount.round_figures().lock().connections = self.store.connections();
             match self.digest(answer).await {
                 Next::Ask(again) => request = again,
                 Next::Done(outcome) => return outcome,
@@ -301,7 +300,7 @@ impl<S: FilterStore> Rounds<S> {
     /// logged and counted, rounds go on.
     pub fn run(self) -> impl Future<Output = ()> + Send {
         // Subscribed before it runs, so that a stop right after the start waits for it.
-        let stop = self.headcount.shared.stop.subscribe();
+        let stop = self.headcount.lifecycle().subscribe();
         self.run_until(stop)
     }
 
@@ -320,7 +319,8 @@ impl<S: FilterStore> Rounds<S> {
     }
 
     async fn rest_after(&mut self, panic: Box<dyn Any + Send>) {
-        self.headcount.shared.count_restart(Part::Rounds, &*panic);
+        let now = self.now();
+        self.headcount.lifecycle().count_restart(Part::Rounds, &*panic, now);
         drop(panic);
         // At once: what it has seen and not read, this server does not know. Should that panic, the next round does it.
         if let Some(round) = &mut self.round {
@@ -337,7 +337,7 @@ impl<S: FilterStore> Rounds<S> {
             let begins = if override_waits { self.pace.next_urgent() } else { regular };
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => break,
-                () = self.headcount.shared.urgent.notified() => {
+                () = self.headcount.lifecycle().hurried() => {
                     override_waits = true;
                     continue;
                 }
@@ -363,10 +363,9 @@ impl<S: FilterStore> Rounds<S> {
     /// Publishes what is left, again after a lost race or if it was too much for one round, and leaves. Pauses in
     /// between: when a whole fleet stops, attempts without a pause would make most of its writes lose.
     async fn hand_over(&mut self) {
-        let mut drained = self.headcount.shared.drained.subscribe();
-        let _ = timeout(WORKER, drained.wait_for(|drained| *drained)).await;
+        let _ = timeout(WORKER, self.headcount.lifecycle().drained()).await;
         let mut attempt = 0;
-        while matches!(self.round().await, Outcome::Success | Outcome::Conflict) && self.headcount.shared.has_news() {
+        while matches!(self.round().await, Outcome::Success | Outcome::Conflict) && self.headcount.core().has_news() {
             sleep(self.pace.pause(attempt)).await;
             attempt += 1;
         }
@@ -375,9 +374,8 @@ impl<S: FilterStore> Rounds<S> {
 
     /// At a minute's beginning the worker needs a moment; a round before it would miss the new minute.
     async fn wait_for_turn(&self) {
-        let shared = &self.headcount.shared;
         let turned = async {
-            while shared.fleet_clock.lock().slot(shared.clock.monotonic()) > shared.state.read().ring.current() {
+            while self.headcount.core().turn_is_due() {
                 sleep(Duration::from_millis(1)).await;
             }
         };
@@ -388,7 +386,7 @@ impl<S: FilterStore> Rounds<S> {
         let now = self.now();
         // After a look or a fetch filters are coded; what was published is only noted.
         let codes = !matches!(answer, Ok(Reply::Published(_)));
-        let is_large = self.headcount.shared.settings.shape.bytes() > HEAVY_BYTES || self.kept().reads_others();
+        let is_large = self.headcount.settings().shape.bytes() > HEAVY_BYTES || self.kept().reads_others();
         let heavy = codes && is_large;
         if !heavy {
             return self.kept().answer(answer, now);
@@ -414,7 +412,7 @@ impl<S: FilterStore> Rounds<S> {
     }
 
     fn now(&self) -> Duration {
-        self.headcount.shared.clock.monotonic()
+        self.headcount.clock().monotonic()
     }
 }
 

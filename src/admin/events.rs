@@ -30,7 +30,7 @@ pub(super) async fn stream(State(admin): State<Admin>) -> Response {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let ends = Instant::now() + AT_MOST;
-    let watcher = (headcount.clone(), headcount.shared.stop.subscribe(), ticks, permit);
+    let watcher = (headcount.clone(), headcount.lifecycle().subscribe(), ticks, permit);
     let events = stream::unfold(watcher, move |(headcount, mut stop, mut ticks, permit)| async move {
         tokio::select! {
             biased;
@@ -38,7 +38,7 @@ pub(super) async fn stream(State(admin): State<Admin>) -> Response {
             () = sleep_until(ends) => return None,
             _ = ticks.tick() => {}
         }
-        if headcount.is_draining() {
+        if headcount.lifecycle().is_draining() {
             return None;
         }
         headcount.watch();

@@ -1,24 +1,20 @@
 //! The builder of a controller: a method for every key of the configuration file.
 
-use super::arrivals::Arrivals;
-use super::history::HistoryRecorder;
-use super::{Decision, Headcount, Histogram, Presences, Shared, State, Supervision, SyncFigures, Worker};
+use super::core::{Arrivals, Core, CoreParts, codec_of};
+use super::telemetry::Telemetry;
+use super::{Headcount, Lifecycle, RoundFigures, Shared, Worker};
 use crate::config::{
     self, Config, ConfigError, Enforcement, MissingToken, PassCarrier, RetryAfter, Route, RouteClass, Secret, Settings,
 };
 use crate::fingerprint::{Fingerprint, FingerprintKey, MIN_KEY_BYTES};
-use crate::pass::PassCheck;
+use crate::ring::Ring;
 use crate::ring::codec::Codec;
-use crate::ring::{Beside, Ring};
 use crate::room::{FleetLink, OnOutage, Refill, Room, Sharing};
-use crate::sharded::{ShardedCounters, ShardedLock};
 use crate::snapshot::{Loaded, Snapshot, create};
-use crate::threads::atomic::{AtomicBool, AtomicU8, AtomicU64};
-use crate::threads::{Mutex, Receiver, bounded};
+use crate::threads::{Receiver, bounded};
 use crate::time::{Clock, FleetClock, Slot, SystemClock, Timestamp};
 use crate::token_source::{OnConflict, TokenSource};
 use crate::what_if::{CapacitySim, VISITS};
-use crossbeam_utils::CachePadded;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -420,8 +416,7 @@ impl Builder {
             tracing::warn!("{doubt}");
         }
         let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
-        let codec =
-            Codec::new(settings.shape, settings.generation, &settings.key).with_earlier_keys(&settings.earlier_keys);
+        let codec = codec_of(&settings);
         let link = if config.is_fleet() { FleetLink::Joining } else { FleetLink::Alone };
         let (snapshot, loaded) = match snapshot_file(&config) {
             Some(file) => open_snapshot(file, &codec, &settings)?,
@@ -441,50 +436,18 @@ impl Builder {
             }
             Enforcement::Enforce | Enforcement::Off => (None, None),
         };
+        let started = clock.monotonic();
+        let telemetry = Telemetry::new(&settings);
+        let parts = CoreParts { clock, fleet_clock, ring, room, now, refreshes, arrivals };
+        let core = Core::new(settings, parts, &mut rng);
         let shared = Arc::new(Shared {
-            arrivals,
-            what_if: Mutex::default(),
-            instance_id: format!("{:016x}", rng.u64(..)),
-            writes: AtomicU64::new(0),
-            pauses: AtomicU64::new(0),
-            seed: rng.u64(..),
-            started: clock.monotonic(),
-            ticked: AtomicU64::new(u64::try_from(clock.monotonic().as_micros()).unwrap_or(u64::MAX)),
-            fleet_clock: Mutex::new(fleet_clock),
-            present: Arc::clone(ring.current_filter()),
-            state: ShardedLock::new(State { ring, beside: Beside::default(), room, now, mode_changes: [0; 2] }),
-            gate: CachePadded::new(AtomicU8::new(0)),
-            refreshes,
-            refreshes_in_place: AtomicU64::new(0),
-            decisions: ShardedCounters::<{ Decision::ALL.len() }>::new(),
-            touches: ShardedCounters::new(),
-            #[cfg(feature = "server")]
-            closed_connections: Default::default(),
-            #[cfg(feature = "server")]
-            purges: Default::default(),
-            passes: ShardedCounters::<{ PassCheck::ALL.len() }>::new(),
-            presences: Mutex::new(Presences::default()),
-            #[cfg(any(feature = "tower", feature = "metrics"))]
-            decision_times: Histogram::new(),
-            round_times: Histogram::new(),
-            sync: Mutex::new(SyncFigures::default()),
-            saving: AtomicBool::new(false),
-            watched_until: AtomicU64::new(0),
-            recorder: Mutex::new(HistoryRecorder::new(settings.slots, settings.slot_length)),
-            supervision: Mutex::new(Supervision::default()),
-            ready: AtomicBool::new(link == FleetLink::Alone),
-            draining: AtomicBool::new(false),
-            limiters: Mutex::default(),
-            stop: tokio::sync::watch::Sender::new(false),
-            urgent: tokio::sync::Notify::new(),
-            drained: tokio::sync::watch::Sender::new(false),
             config,
-            settings,
-            codec,
-            clock,
+            core: Arc::new(core),
+            rounds: Arc::new(RoundFigures::new()),
+            telemetry,
+            lifecycle: Lifecycle::new(started, link == FleetLink::Alone),
         });
-        shared.change(|_| ());
-        let worker = Worker::new(Arc::clone(&shared), due, simulation, snapshot);
+        let worker = Worker::new(Arc::clone(&shared), due, simulation, snapshot.map(|snapshot| (snapshot, codec)));
         Ok((Headcount { shared }, worker))
     }
 }

@@ -1,16 +1,15 @@
 //! The status of a running controller at one moment: every figure that operators see.
 
+use super::core::CoreStatus;
 use super::history::{Counts, History, Moment};
-use super::{CORRUPT_REASONS, Decision, Headcount, Part, Shared, State, SyncFigures};
+use super::round_figures::RoundContext;
+use super::{Decisions, Headcount, PassChecks, Restarts, Shared, SyncStatus, Touches};
 use crate::config::{Enforcement, Settings};
 use crate::limiter_status::LimiterStatus;
 use crate::room::{FleetLink, Mode, OverrideMode};
-use crate::store_error::ErrorClass;
 use crate::time::Timestamp;
 use crate::what_if::WhatIf;
 use serde::Serialize;
-use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// The status of a controller at one moment; the JSON of `GET /api/v1/status`.
@@ -136,261 +135,6 @@ pub struct OverrideStatus {
     pub warning: Option<String>,
 }
 
-/// The number of checks since the start, by decision.
-///
-/// ```
-/// use headcount::{Decision, Headcount};
-/// let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
-/// for user in ["alice", "bob", "alice", "carol"] {
-///     let _ = headcount.admit(user);
-/// }
-/// let decisions = headcount.status().decisions;
-/// assert_eq!((decisions.newcomer, decisions.seen, decisions.rejected), (1, 1, 2));
-/// assert_eq!(decisions.by_decision()[2], (Decision::Rejected, 2));
-/// # Ok::<(), headcount::BuildError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
-#[non_exhaustive]
-pub struct Decisions {
-    pub seen: u64,
-    pub newcomer: u64,
-    pub rejected: u64,
-    pub shadow_rejected: u64,
-    pub exempt: u64,
-    pub missing: u64,
-    pub warming: u64,
-    pub limited: u64,
-    pub invalid: u64,
-}
-
-/// The number of touches since the start, by whether the token was seen.
-///
-/// ```
-/// use headcount::Headcount;
-/// let (headcount, _worker) = Headcount::builder().max_active_users(10).build()?;
-/// headcount.touch("alice");
-/// let _ = headcount.admit("alice");
-/// headcount.touch("alice");
-/// let touches = headcount.status().touches;
-/// assert_eq!((touches.unseen, touches.renewed), (1, 1));
-/// # Ok::<(), headcount::BuildError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
-#[non_exhaustive]
-pub struct Touches {
-    pub renewed: u64,
-    pub unseen: u64,
-}
-
-/// The number of passes checked since the start, by result. A pass is checked only if this server has not seen the
-/// token.
-///
-/// ```
-/// use headcount::{Headcount, config::PassCarrier};
-/// let (headcount, _worker) = Headcount::builder().max_active_users(10).carry(PassCarrier::Header).build()?;
-/// let pass = headcount.pass("alice").unwrap();
-/// let _ = headcount.admit_with_pass("mallory", pass.as_str());
-/// let _ = headcount.admit_with_pass("alice", pass.as_str());
-/// let _ = headcount.admit_with_pass("alice", pass.as_str()); // By now she is seen, pass or not.
-/// let passes = headcount.status().passes;
-/// assert_eq!((passes.forged, passes.valid), (1, 1));
-/// # Ok::<(), headcount::BuildError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
-#[non_exhaustive]
-pub struct PassChecks {
-    pub valid: u64,
-    /// Issued a window ago or longer.
-    pub expired: u64,
-    /// Not a pass of this fleet, or not one for this token.
-    pub forged: u64,
-}
-
-/// The number of restarts of the worker and of the rounds after a panic.
-///
-/// ```
-/// use headcount::Headcount;
-/// let (headcount, _worker) = Headcount::builder().max_active_users(10).build()?;
-/// let restarts = headcount.status().restarts;
-/// assert_eq!((restarts.worker, restarts.rounds), (0, 0), "anything else is a bug of headcount");
-/// # Ok::<(), headcount::BuildError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
-#[non_exhaustive]
-pub struct Restarts {
-    pub worker: u64,
-    pub rounds: u64,
-}
-
-/// The state of the exchange with the store.
-///
-/// ```
-/// use headcount::{Headcount, MemoryStore};
-/// # use headcount::time::{ManualClock, Timestamp};
-/// # use std::sync::Arc;
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), headcount::BuildError> {
-/// # let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
-/// let server = || Headcount::builder().max_active_users(10).secret("the key of our fleet");
-/// # let server = || server().clock(clock.clone());
-/// let ((one, _), (other, _)) = (server().build()?, server().build()?);
-/// assert_eq!((one.status().sync.store, one.status().sync.ok), ("none", true));
-/// let store = MemoryStore::new();
-/// # let store = MemoryStore::with_clock(clock.clone());
-/// let (mut ones, mut others) = (one.sync_with(store.clone()), other.sync_with(store));
-/// let _ = one.admit("alice");
-/// ones.round().await;
-/// others.round().await;
-/// let sync = other.status().sync;
-/// assert_eq!((sync.store, sync.rounds, sync.nodes), ("memory", 1, 2));
-/// assert_eq!(other.status().active_users.estimate, 1, "alice");
-/// # Ok(()) }
-/// ```
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[allow(missing_docs)]
-#[non_exhaustive]
-pub struct SyncStatus {
-    /// The name of the store, such as `redis`, or `none`.
-    pub store: &'static str,
-    /// Whether the last round succeeded; always true without a store.
-    pub ok: bool,
-    /// The time since this server last read all news of the other servers.
-    pub last_success_seconds: Option<f64>,
-    pub rounds: u64,
-    /// Rounds that lost the race to write. They read all news, and write their own with the next round.
-    pub conflicts: u64,
-    pub conflicts_in_a_row: u64,
-    /// Rounds in which the store did not answer, or answered with an error.
-    pub failures: u64,
-    /// Stored values that were refused as invalid.
-    pub corrupt: u64,
-    /// Refused filters by [`DecodeError::REASONS`](crate::DecodeError::REASONS); the last element counts overrides.
-    #[serde(skip)]
-    pub(crate) corrupt_by_reason: [u64; CORRUPT_REASONS.len()],
-    /// Rounds by [`Outcome::ALL`](crate::round::Outcome::ALL).
-    #[serde(skip)]
-    pub(crate) rounds_by_outcome: [u64; 4],
-    /// The bytes of filters sent; `bytes_received` counts those received.
-    pub bytes_sent: u64,
-    pub bytes_received: u64,
-    /// Servers that looked recently, this one included.
-    pub nodes: u64,
-    /// Some of these servers by name, while an admin page or event stream is open.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub seen_nodes: Vec<SeenNode>,
-    /// Whether servers with another capacity, window or key use the namespace. Servers with another window or key share
-    /// no users with this one.
-    pub foreign_generation: bool,
-    /// The number of seconds by which this machine's wall clock is ahead of the fleet's time, which follows the store's
-    /// clock.
-    pub clock_offset_seconds: f64,
-    /// The reason why the store refuses writes although it answers reads.
-    pub write_refused: Option<String>,
-    /// The store's failures since the start.
-    pub errors: SyncErrors,
-    /// The last failure, even if the store has recovered.
-    pub last_error: Option<LastError>,
-    /// The number of connections made to the store; each after the first replaced a failed one.
-    pub connections: u64,
-}
-
-/// The number of store failures since the start, by class; see [`ErrorClass`].
-///
-/// ```
-/// use headcount::round::{Identity, Reply, Request};
-/// use headcount::{ErrorClass, FilterStore, Headcount, StoreError};
-/// # use std::time::Duration;
-/// struct Silent;
-///
-/// impl FilterStore for Silent {
-///     # fn name(&self) -> &'static str {
-///     #     "silent"
-///     # }
-///     async fn exchange(&self, _: &Identity, _: Request, within: Duration) -> Result<Reply, StoreError> {
-///         Err(StoreError::timeout(format!("no answer within {within:?}")))
-///     }
-/// }
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), headcount::BuildError> {
-/// let (headcount, _worker) = Headcount::builder().max_active_users(10).build()?;
-/// headcount.sync_with(Silent).round().await;
-/// assert_eq!(headcount.status().sync.errors.by_class()[0], (ErrorClass::Timeout, 1));
-/// # Ok(()) }
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
-#[non_exhaustive]
-pub struct SyncErrors {
-    pub timeout: u64,
-    pub unreachable: u64,
-    pub refused: u64,
-    pub read_only: u64,
-    pub full: u64,
-    /// Unintelligible answers. Single invalid values are counted in `corrupt` of [`SyncStatus`].
-    pub corrupt: u64,
-}
-
-/// A server of the fleet.
-///
-/// ```
-/// let (headcount, _worker) = headcount::Headcount::builder().max_active_users(10).build()?;
-/// // A server without a read for several seconds has stopped, is cut off, or is overloaded.
-/// let silent = headcount.status().sync.seen_nodes.into_iter().filter(|node| !node.alive);
-/// assert_eq!(silent.count(), 0, "this server is alone");
-/// # Ok::<(), headcount::BuildError>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct SeenNode {
-    /// The server's name.
-    pub node: String,
-    /// The time since it last read the fleet's news.
-    pub read_seconds_ago: f64,
-    /// Whether it counts as a node: it has read news within five rounds, or 3 s if that is more. A server that left the
-    /// fleet in order is no longer listed; one that did not is listed for a window.
-    pub alive: bool,
-}
-
-/// The store's last failure.
-///
-/// ```
-/// # use headcount::round::{Identity, Reply, Request};
-/// # use headcount::{ErrorClass, FilterStore, Headcount, StoreError};
-/// # use std::time::Duration;
-/// # struct Locked;
-/// # impl FilterStore for Locked {
-/// #     fn name(&self) -> &'static str {
-/// #         "locked"
-/// #     }
-/// #     async fn exchange(&self, _: &Identity, _: Request, _: Duration) -> Result<Reply, StoreError> {
-/// #         Err(StoreError::refused("the password is wrong: mend redis.url"))
-/// #     }
-/// # }
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), headcount::BuildError> {
-/// # let (headcount, _worker) = Headcount::builder().max_active_users(10).build()?;
-/// headcount.sync_with(Locked).round().await; // The store refuses our password.
-/// let sync = headcount.status().sync;
-/// assert!(!sync.ok && sync.failures == 1);
-/// let error = sync.last_error.unwrap();
-/// assert_eq!(error.class, ErrorClass::Refused, "somebody has to change a configuration");
-/// assert_eq!(error.text, "refused: the password is wrong: mend redis.url");
-/// # Ok(()) }
-/// ```
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct LastError {
-    /// The class of the failure, which says what to do.
-    pub class: ErrorClass,
-    /// What went wrong and, if somebody has to act, what to do. Contains no secret.
-    pub text: String,
-    /// The time since the failure.
-    pub seconds_ago: f64,
-}
-
 /// The state of the ring.
 ///
 /// ```
@@ -458,8 +202,8 @@ impl Headcount {
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
     pub fn history(&self, lasting: Duration) -> History {
-        let now = self.shared.now();
-        self.shared.recorder.lock().history(now, lasting)
+        let now = self.shared.core.time.now();
+        self.shared.telemetry.recorder.lock().history(now, lasting)
     }
 
     /// Returns the status of this controller at this moment.
@@ -467,98 +211,48 @@ impl Headcount {
     /// # Cost
     /// A few microseconds; it delays no decision.
     pub fn status(&self) -> Status {
-        let shared = &*self.shared;
-        let settings = &shared.settings;
-        let sync = shared.sync.lock().clone();
-        let restarts = {
-            let supervision = shared.supervision.lock();
-            Restarts { worker: supervision.restarts_of(Part::Worker), rounds: supervision.restarts_of(Part::Rounds) }
-        };
-        let now = shared.clock.monotonic();
-        let age = sync.last_success.map(|at| now.saturating_sub(at));
-        let [seen, newcomer, rejected, shadow_rejected, exempt, missing, warming, limited, invalid] =
-            shared.decisions.totals();
-        let [unseen, renewed] = shared.touches.totals();
-        let [valid, expired, forged] = shared.passes.totals();
-        // Read before the state is locked, because the worker also locks the clock first.
-        let fleet_now = shared.now();
-        let clock_offset_seconds = seconds_ahead(shared.clock.wall(), fleet_now);
-        let state = shared.state.read();
-        let (mode, mode_since) = state.room.mode();
-        let estimate = state.estimate();
-        let alone = state.room.link() == FleetLink::Alone;
+        let Shared { core, rounds, telemetry, lifecycle, .. } = &*self.shared;
+        let settings = &core.settings;
+        let now = core.time.clock.monotonic();
+        let fleet_now = core.time.now();
+        let state = core.status();
+        let wall = core.time.clock.wall();
+        let sync = rounds.status(RoundContext { now, fleet_now, wall, core: &state, settings });
         Status {
             version: env!("CARGO_PKG_VERSION"),
             node: settings.node.clone(),
             now: fleet_now,
-            uptime_seconds: now.saturating_sub(shared.started).as_secs(),
-            mode,
-            mode_since,
+            uptime_seconds: lifecycle.running(now).as_secs(),
+            mode: state.mode,
+            mode_since: state.mode_since,
             enforcement: settings.enforcement,
             ready: self.is_ready(),
-            active_users: shared.active_users(&state, &sync, now),
-            max_active_users: state.room.max_active_users(),
-            resume_below: state.room.resume_below().ceil() as u64,
-            room: state.room.room(estimate.users),
-            share: state.room.share(estimate.users),
-            override_: OverrideStatus::of(state.room.override_(), settings),
-            decisions: Decisions {
-                seen,
-                newcomer,
-                rejected,
-                shadow_rejected,
-                exempt,
-                missing,
-                warming,
-                limited,
-                invalid,
-            },
-            touches: Touches { renewed, unseen },
-            passes: PassChecks { valid, expired, forged },
-            limits: shared.limiters.lock().iter().map(|(_, status)| status()).collect(),
-            restarts,
-            simulated_users: (settings.enforcement == Enforcement::Shadow).then(|| estimate.users.round() as u64),
-            what_if: shared.what_if.lock().told.clone(),
-            sync: SyncStatus {
-                store: sync.store.unwrap_or("none"),
-                ok: alone || state.room.link() == FleetLink::Up,
-                last_success_seconds: age.map(|age| age.as_secs_f64()),
-                rounds: sync.rounds,
-                conflicts: sync.conflicts,
-                conflicts_in_a_row: sync.conflicts_in_a_row,
-                failures: sync.failures,
-                corrupt: sync.corrupt.iter().sum(),
-                corrupt_by_reason: sync.corrupt,
-                rounds_by_outcome: sync.outcomes,
-                bytes_sent: sync.bytes_sent,
-                bytes_received: sync.bytes_received,
-                nodes: if sync.nodes == 0 { state.room.nodes() } else { sync.nodes },
-                seen_nodes: seen_nodes(sync.named, age, settings.alive_for()),
-                foreign_generation: sync.foreign_generation,
-                clock_offset_seconds,
-                write_refused: sync.write_refused.map(|refusal| refusal.to_string()),
-                errors: SyncErrors::of(sync.errors),
-                last_error: sync.last_error.map(|(error, at)| LastError {
-                    class: error.class(),
-                    text: error.to_string(),
-                    seconds_ago: now.saturating_sub(at).as_secs_f64(),
-                }),
-                connections: sync.connections,
-            },
+            active_users: self.shared.active_users(&state, now),
+            max_active_users: state.max_active_users,
+            resume_below: state.resume_below.ceil() as u64,
+            room: state.room,
+            share: state.share,
+            override_: OverrideStatus::of(state.override_.as_ref(), settings),
+            decisions: core.decisions(),
+            touches: core.touches(),
+            passes: core.pass_checks(),
+            limits: telemetry.limits(),
+            restarts: lifecycle.restarts(),
+            simulated_users: (settings.enforcement == Enforcement::Shadow).then(|| state.estimate.users.round() as u64),
+            what_if: telemetry.what_if.lock().told.clone(),
+            sync,
             ring: RingStatus {
                 slots: settings.slots,
                 slot_seconds: settings.slot_length.as_secs_f64(),
-                coverage: state.ring.coverage(),
+                coverage: state.coverage,
                 capacity: settings.capacity,
                 bits: settings.shape.bits(),
                 hashes: crate::bloom::LANES,
-                fill_ratio: state.ring.union().fill_ratio(),
-                false_positive_ratio: state.ring.union().false_positive_ratio(),
-                // The minutes, the union, two filters for the next turn, and two copies of the current minute for
-                // lock-free reads.
-                memory_bytes: (state.ring.len() + 5) * settings.shape.bytes(),
-                queue_length: shared.refreshes_waiting(),
-                queue_full: shared.refreshes_in_place.load(Relaxed),
+                fill_ratio: state.fill_ratio,
+                false_positive_ratio: state.false_positive_ratio,
+                memory_bytes: state.memory_bytes,
+                queue_length: state.queue_length,
+                queue_full: state.queue_full,
             },
             mode_changes: ModeChanges {
                 to_open: state.mode_changes[Mode::Open as usize],
@@ -568,27 +262,22 @@ impl Headcount {
     }
 }
 
-/// The results of the simulation of other values of X, in shadow mode.
-#[derive(Debug, Clone, Default)]
-pub(super) struct WhatIfs {
-    pub(super) told: Vec<WhatIf>,
-    /// The number of active users of the fleet whom an enforced X would have kept out, and the margin of error.
-    pub(super) outside: (f64, f64),
-}
-
 impl Shared {
     /// Estimates the number of active users (E), with its uncertainty.
-    fn active_users(&self, state: &State, sync: &SyncFigures, now: Duration) -> ActiveUsers {
-        let settings = &self.settings;
-        let estimate = state.estimate();
-        let age = sync.last_success.map(|at| now.saturating_sub(at));
-        let alone = state.room.link() == FleetLink::Alone;
+    fn active_users(&self, state: &CoreStatus, now: Duration) -> ActiveUsers {
+        let settings = &self.core.settings;
+        let (last_success, foreign_per_second) = {
+            let figures = self.rounds.lock();
+            (figures.last_success, figures.foreign_newcomers_per_second)
+        };
+        let age = last_success.map(|at| now.saturating_sub(at));
+        let alone = state.link == FleetLink::Alone;
         let unread = age.filter(|_| !alone).map_or(0.0, |age| {
-            let (ours_lately, others) = (state.room.newcomers_lately(), state.room.nodes() - 1);
-            unread(age, settings.sync_every, sync.foreign_newcomers_per_second, ours_lately, others)
+            unread(age, settings.sync_every, foreign_per_second, state.newcomers_lately, state.nodes - 1)
         });
-        let (outside, error) = self.what_if.lock().outside;
-        let stale = if alone { Duration::ZERO } else { age.unwrap_or(now.saturating_sub(self.started)) };
+        let (outside, error) = self.telemetry.what_if.lock().outside;
+        let stale = if alone { Duration::ZERO } else { age.unwrap_or(self.lifecycle.running(now)) };
+        let estimate = state.estimate;
         ActiveUsers {
             estimate: (estimate.users + outside).round() as u64,
             low: (estimate.low + outside - error).max(0.0).floor() as u64,
@@ -601,44 +290,24 @@ impl Shared {
 
     /// Records the current figures for [`Headcount::history`].
     pub(super) fn note_history(&self, at: Timestamp, now: Duration) {
-        let sync = self.sync.lock().clone();
-        let [seen, newcomer, rejected, shadow_rejected, exempt, missing, warming, ..] = self.decisions.totals();
-        let moment = {
-            let state = self.state.read();
-            let ActiveUsers { estimate, low, high, .. } = self.active_users(&state, &sync, now);
-            Moment {
-                at,
-                active_users: estimate,
-                low,
-                high,
-                max_active_users: state.room.max_active_users(),
-                is_throttling: state.room.mode().0 == Mode::Throttling,
-                counts: Counts {
-                    admitted: seen + newcomer + exempt + missing + warming,
-                    newcomers: newcomer + warming,
-                    rejected: rejected + shadow_rejected,
-                },
-            }
-        };
-        self.recorder.lock().note(moment);
+        let Decisions { seen, newcomer, rejected, shadow_rejected, exempt, missing, warming, .. } =
+            self.core.decisions();
+        let state = self.core.status();
+        let ActiveUsers { estimate, low, high, .. } = self.active_users(&state, now);
+        self.telemetry.recorder.lock().note(Moment {
+            at,
+            active_users: estimate,
+            low,
+            high,
+            max_active_users: state.max_active_users,
+            is_throttling: state.mode == Mode::Throttling,
+            counts: Counts {
+                admitted: seen + newcomer + exempt + missing + warming,
+                newcomers: newcomer + warming,
+                rejected: rejected + shadow_rejected,
+            },
+        });
     }
-}
-
-/// Returns the servers by name, each with its latest read. A restarted server is listed once.
-fn seen_nodes(named: Vec<(String, Duration)>, age: Option<Duration>, alive_for: Duration) -> Vec<SeenNode> {
-    let mut latest = BTreeMap::<String, Duration>::new();
-    for (node, ago) in named {
-        latest.entry(node).and_modify(|known| *known = ago.min(*known)).or_insert(ago);
-    }
-    let seen = |(node, ago): (String, Duration)| {
-        let read_seconds_ago = (ago + age.unwrap_or_default()).as_secs_f64();
-        SeenNode { node, read_seconds_ago, alive: ago < alive_for }
-    };
-    latest.into_iter().map(seen).collect()
-}
-
-fn seconds_ahead(of: Timestamp, than: Timestamp) -> f64 {
-    (i128::from(of.as_micros()) - i128::from(than.as_micros())) as f64 / 1e6
 }
 
 impl OverrideStatus {
@@ -661,36 +330,6 @@ impl OverrideStatus {
                 warning: None,
             },
         }
-    }
-}
-
-impl SyncErrors {
-    fn of([timeout, unreachable, refused, read_only, full, corrupt]: [u64; ErrorClass::ALL.len()]) -> Self {
-        Self { timeout, unreachable, refused, read_only, full, corrupt }
-    }
-
-    /// Returns the count of each class.
-    pub fn by_class(&self) -> [(ErrorClass, u64); ErrorClass::ALL.len()] {
-        let counts = [self.timeout, self.unreachable, self.refused, self.read_only, self.full, self.corrupt];
-        std::array::from_fn(|at| (ErrorClass::ALL[at], counts[at]))
-    }
-}
-
-impl Decisions {
-    /// Returns the count of each decision.
-    pub fn by_decision(&self) -> [(Decision, u64); 9] {
-        let counts = [
-            self.seen,
-            self.newcomer,
-            self.rejected,
-            self.shadow_rejected,
-            self.exempt,
-            self.missing,
-            self.warming,
-            self.limited,
-            self.invalid,
-        ];
-        std::array::from_fn(|at| (Decision::ALL[at], counts[at]))
     }
 }
 

@@ -1,60 +1,58 @@
 //! The steps of a decision, for the layer: it asks limits between them.
 
-use super::{Admission, AdmitOptions, Decision, Headcount, HeldSeat, SHUT, User};
+use super::{Admission, AdmitOptions, Headcount, HeldSeat, User};
 use crate::pass::{Pass, PassCheck};
-use crate::threads::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 impl Headcount {
     /// Decides about a user who needs no seat, such as an active one. Returns `None` for a newcomer.
     pub(crate) fn recognize(&self, user: &User<'_>, options: AdmitOptions<'_>) -> Option<Admission> {
-        self.shared.recognize(user, options)
+        self.shared.core.recognize(user, options)
     }
 
     /// Returns whether a newcomer may take a seat now. A newcomer with a held seat takes no other.
     pub(crate) fn may_take_seat(&self, user: &User<'_>) -> bool {
-        self.shared.may_take_seat(user)
+        self.shared.core.may_take_seat(user)
     }
 
     /// Decides about a newcomer. Returns the seat, if one is held.
     pub(crate) fn seat_newcomer(&self, user: &User<'_>, options: AdmitOptions<'_>) -> (Admission, Option<HeldSeat>) {
-        self.shared.seat_newcomer(user, options)
+        self.shared.core.seat_newcomer(user, options)
     }
 
     /// Counts a newcomer whom a limit refuses.
     pub(crate) fn limit_newcomer(&self, user: &User<'_>, options: AdmitOptions<'_>) {
-        self.shared.limit_newcomer(user, options);
+        self.shared.core.limit_newcomer(user, options);
     }
 
     /// Decides about a request without a token.
     pub(crate) fn decide_missing(&self, options: AdmitOptions<'_>) -> Admission {
-        self.shared.missing(options)
+        self.shared.core.missing(options)
     }
 
     /// Decides about a user whose token cannot be verified yet because no key is available. `counts` has the meaning of
     /// [`AdmitOptions::counts`].
     pub(crate) fn decide_unverifiable(&self, counts: bool) -> Admission {
-        self.shared.unverifiable(AdmitOptions { counts, ..AdmitOptions::ADMIT })
+        self.shared.core.unverifiable(AdmitOptions { counts, ..AdmitOptions::ADMIT })
     }
 
     /// Returns whether every newcomer would be rejected now.
     pub(crate) fn is_shut(&self) -> bool {
-        self.shared.gate.load(Relaxed) & SHUT != 0
+        self.shared.core.is_shut()
     }
 
     /// Returns whether a pass is valid and belongs to the user. The check is not counted.
     pub(crate) fn holds_pass(&self, pass: &[u8], user: &User<'_>) -> bool {
-        self.shared.check_pass(pass, user) == Some(PassCheck::Valid)
+        self.shared.core.check_pass(pass, user) == Some(PassCheck::Valid)
     }
 
     /// Returns a signed pass for the user, or `None` while passes are not configured.
     pub(crate) fn pass_of(&self, user: &User<'_>) -> Option<Pass> {
-        self.shared.pass(user.fingerprint())
+        self.shared.core.pass(user.fingerprint())
     }
 
     /// Returns how long a refused user should wait before the next attempt.
     pub(crate) fn pause_of(&self, user: &User<'_>) -> Duration {
-        let count = self.shared.decisions.totals()[Decision::Limited as usize];
-        self.shared.retry_after(user.fingerprint().0, count)
+        self.shared.core.pause_of(user)
     }
 }

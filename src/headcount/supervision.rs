@@ -1,9 +1,9 @@
 //! Restarts the worker and the rounds after a panic, counts the restarts, and tells when they are too many.
 //!
-//! Each part repairs its own interrupted work: [`Writing`](super::Writing) mends the ring before the lock is released,
-//! the next tick repairs a broken tick, and the next round repairs a broken round.
+//! Each part repairs its own interrupted work: the [core](super::core) mends the ring before the lock is released, the
+//! next tick repairs a broken tick, and the next round repairs a broken round.
 
-use super::Shared;
+use serde::Serialize;
 use std::any::Any;
 use std::time::Duration;
 
@@ -30,6 +30,23 @@ impl Part {
     }
 }
 
+/// The number of restarts of the worker and of the rounds after a panic.
+///
+/// ```
+/// use headcount::Headcount;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).build()?;
+/// let restarts = headcount.status().restarts;
+/// assert_eq!((restarts.worker, restarts.rounds), (0, 0), "anything else is a bug of headcount");
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
+#[non_exhaustive]
+pub struct Restarts {
+    pub worker: u64,
+    pub rounds: u64,
+}
+
 /// The restarts of all parts.
 #[derive(Debug, Default)]
 pub(crate) struct Supervision {
@@ -39,15 +56,18 @@ pub(crate) struct Supervision {
 }
 
 impl Supervision {
-    pub(crate) fn count(&mut self, part: Part, now: Duration) {
+    /// Counts the restart of a part. Returns whether there are too many now.
+    pub(crate) fn count(&mut self, part: Part, now: Duration) -> bool {
         self.counts[part as usize] += 1;
         self.latest.rotate_left(1);
         self.latest[TOO_MANY - 1] = Some(now);
+        self.restarts_are_too_many(now)
     }
 
-    /// Returns the number of restarts of a part since the start.
-    pub(crate) fn restarts_of(&self, part: Part) -> u64 {
-        self.counts[part as usize]
+    /// Returns the number of restarts since the start.
+    pub(crate) fn restarts(&self) -> Restarts {
+        let [worker, rounds] = self.counts;
+        Restarts { worker, rounds }
     }
 
     /// Returns whether there were so many restarts in the last minute that this server should receive no requests.
@@ -56,23 +76,11 @@ impl Supervision {
     }
 }
 
-impl Shared {
-    /// Counts and logs the restart of a part that panicked.
-    pub(crate) fn count_restart(&self, part: Part, panic: &(dyn Any + Send)) {
-        let now = self.clock.monotonic();
-        let too_many = {
-            let mut supervision = self.supervision.lock();
-            supervision.count(part, now);
-            supervision.restarts_are_too_many(now)
-        };
-        tracing::error!(part = part.as_str(), panic = message(panic), "a panic broke off the work; it begins again");
-        if too_many {
-            tracing::error!("{TOO_MANY} restarts within {WITHIN:?}: not ready until there were fewer");
-        }
-    }
-
-    pub(crate) fn restarts_are_too_many(&self) -> bool {
-        self.supervision.lock().restarts_are_too_many(self.clock.monotonic())
+/// Logs the restart of a part that panicked.
+pub(crate) fn log_restart(part: Part, panic: &(dyn Any + Send), too_many: bool) {
+    tracing::error!(part = part.as_str(), panic = message(panic), "a panic broke off the work; it begins again");
+    if too_many {
+        tracing::error!("{TOO_MANY} restarts within {WITHIN:?}: not ready until there were fewer");
     }
 }
 
@@ -115,7 +123,7 @@ mod tests {
         for part in [Part::Worker, Part::Rounds, Part::Worker] {
             supervision.count(part, Duration::ZERO);
         }
-        assert_eq!((supervision.restarts_of(Part::Worker), supervision.restarts_of(Part::Rounds)), (2, 1));
+        assert_eq!(supervision.restarts(), Restarts { worker: 2, rounds: 1 });
         assert!(supervision.restarts_are_too_many(Duration::ZERO));
     }
 

@@ -1,6 +1,10 @@
 use super::*;
 use crate::config::{Enforcement, MissingToken};
+use crate::failpoints;
+use crate::room::{OverrideMode, OverrideVersion};
+use crate::threads::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::time::ManualClock;
+use crate::time::Timestamp;
 use std::collections::HashSet;
 use std::path::Path;
 use std::thread;
@@ -65,7 +69,7 @@ fn who_was_seen_in_an_earlier_minute_is_seen_on_any_terms_in_a_full_house() {
     assert_eq!(decision(&headcount, "player"), Decision::Newcomer);
     pass(1, &mut worker, &clock);
     let watched = AdmitOptions { renews: false, record: Record::Never, ..AdmitOptions::ADMIT };
-    assert_eq!(headcount.shared.decide(&headcount.user(b"player"), watched).0.decision(), Decision::Seen);
+    assert_eq!(headcount.core().decide(&headcount.user(b"player"), watched).0.decision(), Decision::Seen);
     let (admission, seat) = headcount.hold("player");
     assert_eq!((admission.decision(), seat.is_none()), (Decision::Seen, true));
     assert_eq!(headcount.hold("newcomer").0.decision(), Decision::Rejected);
@@ -293,12 +297,13 @@ fn an_override_that_cannot_come_into_force_says_so() {
     let set = headcount.set_override(order(OverrideMode::Throttling)).unwrap();
     let version = OverrideVersion { number: u64::MAX, ..set.version };
     let latest = Override { version, ..set };
-    assert!(headcount.shared.change(|state| state.room.apply_if_newer(latest.clone(), headcount.shared.now())));
+    assert!(headcount.core().set_up(|state| state.room.apply_if_newer(latest.clone(), headcount.core().time.now())));
     let superseded = OverrideError::Superseded { found: u64::MAX, until: latest.until };
     assert_eq!(headcount.set_override(order(OverrideMode::Open)), Err(superseded.clone()));
     assert_eq!(headcount.clear_override(), Err(superseded));
     assert_eq!(headcount.status().override_.mode, OverrideMode::Throttling);
-    headcount.shared.change(|state| headcount.shared.renumber_override(state, headcount.shared.now()));
+    let now = headcount.core().time.now();
+    assert!(headcount.core().exchange_override(None, now).1.is_some());
     assert_eq!(headcount.clear_override(), Ok(true), "a round gives it a version of now");
 }
 
@@ -401,8 +406,7 @@ fn a_server_that_joins_a_fleet_leaves_its_news_to_the_rounds() {
     assert_eq!(decision(&headcount, "alice"), Decision::Warming);
     clock.advance(Duration::from_secs(3));
     worker.tick();
-    let state = headcount.shared.state.read();
-    assert!(state.ring.is_dirty(state.ring.current()));
+    headcount.core().read(|state| assert!(state.ring.is_dirty(state.ring.current())));
 }
 
 #[test]
@@ -461,9 +465,9 @@ fn a_refresh_is_sent_while_the_lock_is_held_so_that_a_turn_cannot_miss_it() {
     assert_eq!(decision(&headcount, "alice"), Decision::Newcomer);
     // Her request in the next minute needs a refresh.
     pass(1, &mut worker, &clock);
-    let turning = Arc::clone(&headcount.shared);
+    let turning = Arc::clone(headcount.core());
     let _sent = failpoints::when("refresh-sent", move || {
-        assert!(turning.state.try_write().is_none(), "a turn could empty the channel just before the refresh is in it");
+        assert!(turning.is_locked(), "a turn could empty the channel just before the refresh is in it");
     });
     assert_eq!(decision(&headcount, "alice"), Decision::Seen);
 }

@@ -1,10 +1,12 @@
 //! The work beside the decisions: the worker applies refreshes, turns minutes, ends overrides and writes the snapshot.
 
-use super::status::WhatIfs;
-use super::{CHUNK_WORDS, Part, REST_AFTER_PANIC, Shared};
+use super::core::Refreshes;
+use super::telemetry::WhatIfs;
+use super::{Core, Part, REST_AFTER_PANIC, Shared};
 use crate::bloom::Bloom;
 use crate::failpoints;
 use crate::fingerprint::Fingerprint;
+use crate::ring::codec::Codec;
 use crate::room::{FleetLink, Mode};
 use crate::snapshot::Snapshot;
 use crate::threads::Receiver;
@@ -12,12 +14,8 @@ use crate::time::{Slot, Timestamp};
 use crate::what_if::{CapacitySim, VISITS};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::watch;
-
-/// The number of refreshes applied under one hold of the lock.
-const BATCH: usize = 256;
 
 /// The pause of a running worker between ticks. The worker polls because waking a sleeping receiver would cost the
 /// request that sends a refresh a system call.
@@ -55,14 +53,12 @@ const NO_STORE_FOR: Duration = Duration::from_secs(3);
 /// ```
 pub struct Worker {
     shared: Arc<Shared>,
-    refreshes: Receiver<Fingerprint>,
-    /// Refreshes taken out of the channel, kept until they are recorded.
-    taken: Vec<Fingerprint>,
+    refreshes: Refreshes,
     spares: Vec<Bloom>,
     /// The simulation of other values of X, and the visits that feed it.
     simulation: Option<(CapacitySim, Receiver<(Fingerprint, bool)>)>,
     houses_have_begun: bool,
-    snapshot: Option<Snapshot>,
+    snapshot: Option<(Snapshot, Codec)>,
     /// When the last completed tick began.
     last_tick: Duration,
     /// The current minute when a tick began that has not completed.
@@ -80,12 +76,11 @@ impl Worker {
         shared: Arc<Shared>,
         refreshes: Receiver<Fingerprint>,
         simulation: Option<(CapacitySim, Receiver<(Fingerprint, bool)>)>,
-        snapshot: Option<Snapshot>,
+        snapshot: Option<(Snapshot, Codec)>,
     ) -> Self {
-        let now = shared.clock.monotonic();
+        let now = shared.core.time.clock.monotonic();
         Self {
-            refreshes,
-            taken: Vec::with_capacity(BATCH),
+            refreshes: Refreshes::new(refreshes),
             spares: Vec::new(),
             simulation,
             houses_have_begun: false,
@@ -106,42 +101,38 @@ impl Worker {
     /// its work.
     pub fn tick(&mut self) {
         // Also resets the flag of a snapshot that panicked.
-        self.shared.saving.store(false, Relaxed);
+        self.shared.lifecycle.set_saving(false);
         failpoints::at("worker-tick");
-        let monotonic = self.shared.clock.monotonic();
-        self.shared.note_tick();
-        let (now, slot) = {
-            let mut clock = self.shared.fleet_clock.lock();
-            (clock.now(monotonic), clock.slot(monotonic))
-        };
-        let paused = monotonic.saturating_sub(self.last_tick) > self.shared.longest_pause();
+        let shared = Arc::clone(&self.shared);
+        let core = &*shared.core;
+        let monotonic = core.time.clock.monotonic();
+        core.time.note_tick();
+        let (now, slot) = core.time.at(monotonic);
+        let paused = monotonic.saturating_sub(self.last_tick) > core.time.longest_pause();
 
-        self.drain();
-        self.shared.write().set_now(now);
-        let (current, link) = {
-            let state = self.shared.state.read();
-            (state.ring.current(), state.room.link())
-        };
+        core.apply(&mut self.refreshes);
+        let (current, link) = core.begin_tick(now);
         if self.unfinished.is_some() {
             // If the previous tick broke off between the turn and this step, the next minute would begin with the users
             // of an old one.
-            self.shared.present.forget_the_last_minute();
+            core.forget_the_last_minute();
         }
         let from = *self.unfinished.get_or_insert(current);
         if slot > current {
-            self.turn(
-                slot,
-                monotonic,
-                link == FleetLink::Alone || (link != FleetLink::Joining && slot == current.plus(1)),
-            );
-            let shared = Arc::clone(&self.shared);
-            shared.renew_presences(|| self.drain());
+            let is_covered = link == FleetLink::Alone || (link != FleetLink::Joining && slot == current.plus(1));
+            self.turn(core, slot, monotonic, is_covered);
+            core.renew_presences(|| core.apply(&mut self.refreshes));
         }
         if paused {
             match link {
-                FleetLink::Up | FleetLink::ReadOnly | FleetLink::Away => self.distrust(from.min(current), slot),
+                FleetLink::Up | FleetLink::ReadOnly | FleetLink::Away => {
+                    core.wake(from.min(current), slot);
+                    tracing::warn!(
+                        "this process did not run for a while; until the next round it admits few newcomers"
+                    );
+                }
                 // Nothing is known yet, but the answers that a first round has received are outdated.
-                FleetLink::Joining => _ = self.shared.pauses.fetch_add(1, Relaxed),
+                FleetLink::Joining => core.time.note_pause(),
                 FleetLink::Alone => {}
             }
         }
@@ -150,8 +141,7 @@ impl Worker {
         self.last_tick = monotonic;
         self.unfinished = None;
 
-        let ended = self.shared.change(|state| state.room.expire(now));
-        if ended {
+        if core.expire_override(now) {
             tracing::info!("the override has ended");
         }
         self.log_mode();
@@ -160,7 +150,7 @@ impl Worker {
         self.log_restarts();
         self.tell_ready(monotonic);
         if monotonic.saturating_sub(self.last_snapshot) >= SNAPSHOT_EVERY {
-            self.shared.saving.store(true, Relaxed);
+            shared.lifecycle.set_saving(true);
             self.save();
             self.last_snapshot = monotonic;
         }
@@ -178,7 +168,7 @@ impl Worker {
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
     pub fn run(self) {
-        let stop = self.shared.stop.subscribe();
+        let stop = self.stop();
         self.run_until(stop);
     }
 
@@ -186,13 +176,14 @@ impl Worker {
     pub(crate) fn run_until(mut self, stop: watch::Receiver<bool>) {
         // Unwind safe: the next tick completes what a panic leaves half done.
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work(&stop))) {
-            self.shared.count_restart(Part::Worker, &*panic);
-            if *stop.borrow() && self.shared.restarts_are_too_many() {
+            let now = self.shared.core.time.clock.monotonic();
+            self.shared.lifecycle.count_restart(Part::Worker, &*panic, now);
+            if *stop.borrow() && self.shared.lifecycle.restarts_are_too_many(now) {
                 break;
             }
             std::thread::park_timeout(REST_AFTER_PANIC);
         }
-        self.shared.drained.send_replace(true);
+        self.shared.lifecycle.note_drained();
     }
 
     fn work(&mut self, stop: &watch::Receiver<bool>) {
@@ -206,7 +197,7 @@ impl Worker {
 
     /// Subscribes to the controller's stop, for [`Worker::run_until`].
     pub(crate) fn stop(&self) -> watch::Receiver<bool> {
-        self.shared.stop.subscribe()
+        self.shared.lifecycle.subscribe()
     }
 
     /// Applies the remaining refreshes and writes the snapshot.
@@ -215,98 +206,35 @@ impl Worker {
         self.save();
     }
 
-    /// Applies refreshes, one batch under each hold of the lock.
-    fn drain(&mut self) {
-        loop {
-            let room = BATCH.saturating_sub(self.taken.len());
-            self.taken.extend(self.refreshes.try_iter().take(room));
-            if self.taken.is_empty() {
-                return;
-            }
-            let mut state = self.shared.write();
-            for &fingerprint in &self.taken {
-                state.ring.record(fingerprint);
-            }
-            drop(state);
-            self.taken.clear();
-        }
-    }
-
     /// Turns to minute `to`. The next union is built without holding the write lock throughout, and replaces the old
     /// one in the turn.
-    fn turn(&mut self, to: Slot, monotonic: Duration, covered: bool) {
-        let next_union = self.spare();
-        let empty = self.spare();
-        {
-            // The store may have corrected the clock meanwhile, and so the number of the current minute.
-            let mut clock = self.shared.fleet_clock.lock();
-            let mut state = self.shared.write();
-            if clock.slot(monotonic) != to || state.ring.current() >= to {
-                self.spares.extend([next_union, empty]);
-                return;
-            }
-            state.ring.begin_turn(to, next_union);
+    fn turn(&mut self, core: &Core, to: Slot, monotonic: Duration, is_covered: bool) {
+        let (next_union, empty) = (self.spare(core), self.spare(core));
+        if let Err(next_union) = core.begin_turn(to, monotonic, next_union) {
+            self.spares.extend([next_union, empty]);
+            return;
         }
-        let mut chunk = vec![0; CHUNK_WORDS];
-        for at in (0..self.shared.settings.shape.words()).step_by(CHUNK_WORDS) {
-            let length = CHUNK_WORDS.min(self.shared.settings.shape.words() - at);
-            self.shared.state.read().ring.collect(at, &mut chunk[..length]);
-            failpoints::at("turn");
-            self.shared.write().ring.feed(at, &chunk[..length]);
-        }
-        self.drain();
-        let left = self.shared.change(|state| {
-            // The refreshes in the channel are applied before the oldest minute leaves, so that no user seen until now
-            // is forgotten.
-            for fingerprint in self.refreshes.try_iter() {
-                self.taken.push(fingerprint);
-                state.ring.record(fingerprint);
-                self.taken.clear();
-            }
-            state.ring.finish_turn(empty, covered)
-        });
-        failpoints::at("turned");
-        self.shared.present.forget_the_last_minute();
-        let forgotten = self.shared.change(|state| {
-            let oldest = state.ring.slots().last();
-            oldest.and_then(|oldest| state.beside.forget_before(oldest))
-        });
-        drop(forgotten);
-        // Users who have left the ring may still be remembered by another generation.
-        self.shared.count_beside();
-        for mut filter in left {
+        core.build_next_union();
+        core.apply(&mut self.refreshes);
+        for mut filter in core.finish_turn(&mut self.refreshes, empty, is_covered) {
             filter.clear();
             self.spares.push(filter);
         }
     }
 
-    fn spare(&mut self) -> Bloom {
-        self.spares.pop().unwrap_or_else(|| Bloom::new(self.shared.settings.shape))
-    }
-
-    /// Uncovers the minutes of a pause of the process: the fleet's users of that time are unknown until the next
-    /// successful round.
-    fn distrust(&self, from: Slot, to: Slot) {
-        self.shared.pauses.fetch_add(1, Relaxed);
-        self.shared.change(|state| {
-            for slot in state.ring.slots().filter(|slot| (from..=to).contains(slot)) {
-                state.ring.set_covered(slot, false);
-            }
-            state.room.wake();
-        });
-        tracing::warn!(
-            "this process did not run for a while; until the next round it admits few whom it does not know"
-        );
+    fn spare(&mut self, core: &Core) -> Bloom {
+        self.spares.pop().unwrap_or_else(|| Bloom::new(core.settings.shape))
     }
 
     /// Marks the store as away if no round has succeeded for `alive_for`, whatever the reason: a blocked runtime, or a
     /// store that ignores its timeout.
     fn age_link(&self, monotonic: Duration) {
-        let last = self.shared.sync.lock().last_success;
-        let alive_for = self.shared.settings.alive_for();
+        let core = &self.shared.core;
+        let last = self.shared.rounds.lock().last_success;
+        let alive_for = core.settings.alive_for();
         let is_old = last.is_some_and(|last| monotonic.saturating_sub(last) > alive_for);
-        if is_old && matches!(self.shared.state.read().room.link(), FleetLink::Up | FleetLink::ReadOnly) {
-            self.shared.change(|state| state.room.lose_store());
+        if is_old && matches!(core.link(), FleetLink::Up | FleetLink::ReadOnly) {
+            core.lose_store();
             tracing::error!(
                 ?alive_for,
                 "no round has succeeded for this long: the store counts as away, and decisions go on from what is known"
@@ -315,22 +243,22 @@ impl Worker {
     }
 
     fn log_mode(&mut self) {
-        let (mode, estimate, max) = {
-            let state = self.shared.state.read();
-            (state.room.mode().0, state.active_users().round(), state.room.max_active_users())
-        };
+        let mode = self.shared.core.mode();
         if mode != self.shown_mode {
             self.shown_mode = mode;
-            tracing::info!(mode = mode.as_str(), active_users = estimate, max_active_users = max, "the mode changed");
+            let status = self.shared.core.status();
+            let (active_users, max_active_users) = (status.estimate.users.round(), status.max_active_users);
+            tracing::info!(mode = mode.as_str(), active_users, max_active_users, "the mode changed");
         }
     }
 
     fn note_history(&mut self, now: Timestamp, monotonic: Duration) {
-        let every = NOTE_EVERY.min(self.shared.settings.slot_length / 4);
+        let every = NOTE_EVERY.min(self.shared.core.settings.slot_length / 4);
         if self.last_note.is_none_or(|last| monotonic.saturating_sub(last) >= every) {
             self.last_note = Some(monotonic);
             if let Some((simulation, _)) = &self.simulation {
-                *self.shared.what_if.lock() = WhatIfs { told: simulation.told(), outside: simulation.outside() };
+                *self.shared.telemetry.what_if.lock() =
+                    WhatIfs { told: simulation.told(), outside: simulation.outside() };
             }
             self.shared.note_history(now, monotonic);
         }
@@ -340,12 +268,12 @@ impl Worker {
     fn play_what_if(&mut self, slot: Slot) {
         let Some((simulation, visits)) = &mut self.simulation else { return };
         // Until it is ready, this server does not know the active users.
-        if !self.shared.ready.load(Relaxed) {
+        if !self.shared.lifecycle.is_ready() {
             return;
         }
         // Takes one full channel at most; later visits wait for the next tick.
         let waiting: Vec<_> = visits.try_iter().take(VISITS).collect();
-        let active_users = self.shared.state.read().active_users();
+        let active_users = self.shared.core.active_users();
         if !std::mem::replace(&mut self.houses_have_begun, true) {
             // The waiting visits are fed below, so they are not among the users at the start.
             simulation.begin(slot, active_users - waiting.len() as f64);
@@ -357,21 +285,20 @@ impl Worker {
     }
 
     fn log_restarts(&mut self) {
-        let too_many = self.shared.restarts_are_too_many();
+        let too_many = self.shared.lifecycle.restarts_are_too_many(self.last_tick);
         if std::mem::replace(&mut self.logged_too_many, too_many) && !too_many {
             tracing::info!("a minute has passed with fewer restarts: they count against being ready no more");
         }
     }
 
     fn tell_ready(&self, monotonic: Duration) {
-        if self.shared.ready.load(Relaxed) {
+        let Shared { core, lifecycle, .. } = &*self.shared;
+        if lifecycle.is_ready() {
             return;
         }
-        let running = monotonic.saturating_sub(self.shared.started);
-        let (link, coverage, covered) = {
-            let state = self.shared.state.read();
-            (state.room.link(), state.ring.coverage(), state.ring.is_covered())
-        };
+        let running = lifecycle.running(monotonic);
+        let link = core.link();
+        let covered = core.minutes().iter().all(|minute| minute.is_covered);
         let ready = match link {
             FleetLink::Alone => true,
             _ if covered => true,
@@ -380,41 +307,32 @@ impl Worker {
         };
         if ready {
             if link == FleetLink::Joining && !covered {
-                self.shared.change(|state| state.room.go_without_store());
+                core.go_without_store();
             }
-            self.shared.ready.store(true, Relaxed);
-            tracing::info!(coverage, "ready");
+            lifecycle.set_ready(true);
+            tracing::info!(coverage = core.status().coverage, "ready");
         }
     }
 
     /// Writes the changes since the last snapshot. Only this thread waits for the disk.
     fn save(&mut self) {
-        let Some(snapshot) = &mut self.snapshot else { return };
-        let (slots, link): (Vec<_>, _) = {
-            let state = self.shared.state.read();
-            (state.ring.slots().collect(), state.room.link())
-        };
+        let Some((snapshot, codec)) = &mut self.snapshot else { return };
+        let core = &self.shared.core;
         // In a fleet the rounds own the dirty marks, and the store keeps the minutes.
-        if link != FleetLink::Alone {
+        if core.link() != FleetLink::Alone {
             return;
         }
+        let slots = core.slots();
         for &slot in &slots {
-            let covered = {
-                let mut state = self.shared.write();
-                if snapshot.holds(slot) && !state.ring.is_dirty(slot) {
-                    continue;
-                }
-                // From here on the minute counts as clean, and its value in the snapshot as outdated.
-                snapshot.forget(slot);
-                state.ring.set_dirty(slot, false);
-                state.ring.covers(slot)
-            };
+            let lacks = !snapshot.holds(slot);
+            // From here on the minute counts as clean, and its value in the snapshot as outdated.
+            let Some(is_covered) = core.take_for_snapshot(slot, lacks, || snapshot.forget(slot)) else { continue };
             failpoints::at("snapshot-save");
-            if let Some(filter) = self.shared.copy(slot) {
-                snapshot.put(slot, self.shared.codec.encode(slot, covered, &filter));
+            if let Some(filter) = core.copy(slot) {
+                snapshot.put(slot, codec.encode(slot, is_covered, &filter));
             }
         }
-        match snapshot.save(self.shared.now(), &slots) {
+        match snapshot.save(core.time.now(), &slots) {
             Ok(()) => self.snapshot_failing = false,
             Err(error) if !self.snapshot_failing => {
                 self.snapshot_failing = true;

@@ -57,7 +57,7 @@ impl<'r> Caller<'r> {
 impl Headcount {
     /// Finds the token in the configured places.
     pub(super) fn shown_token<'r>(&self, headers: &'r HeaderMap) -> Result<Option<&'r str>, InvalidToken> {
-        let settings = &self.shared.settings;
+        let settings = self.settings();
         TokenSource::find(&settings.sources, settings.on_conflict, headers)
     }
 
@@ -68,8 +68,8 @@ impl Headcount {
             Err(invalid) => return Some(Err(invalid)),
         };
         #[cfg(feature = "jwt")]
-        if let (Some((verifier, _)), Some(token)) = (&self.shared.settings.jwt, token) {
-            let (now, tick) = (self.shared.clock.wall(), self.shared.clock.monotonic());
+        if let (Some((verifier, _)), Some(token)) = (&self.settings().jwt, token) {
+            let (now, tick) = (self.clock().wall(), self.clock().monotonic());
             return verifier.at_once(token, now, tick).map(|user| self.verified(token, user));
         }
         Some(Ok(Caller { token, subject: None }))
@@ -81,8 +81,8 @@ impl Headcount {
             return known;
         }
         #[cfg(feature = "jwt")]
-        if let (Some((verifier, _)), Some(token)) = (&self.shared.settings.jwt, self.shown_token(headers)?) {
-            let (now, tick) = (self.shared.clock.wall(), self.shared.clock.monotonic());
+        if let (Some((verifier, _)), Some(token)) = (&self.settings().jwt, self.shown_token(headers)?) {
+            let (now, tick) = (self.clock().wall(), self.clock().monotonic());
             return self.verified(token, verifier.verified_now(token, now, tick));
         }
         Ok(Caller::default())
@@ -96,7 +96,7 @@ impl Headcount {
         user: Result<std::sync::Arc<str>, crate::Unverifiable>,
     ) -> Result<Caller<'r>, InvalidToken> {
         use crate::config::Unverified;
-        let unverified = self.shared.settings.jwt.as_ref().map(|(_, unverified)| *unverified).unwrap_or_default();
+        let unverified = self.settings().jwt.as_ref().map(|(_, unverified)| *unverified).unwrap_or_default();
         match (user, unverified) {
             (Ok(user), _) => Ok(Caller { token: Some(token), subject: Some(user.as_ref().to_owned().into()) }),
             (Err(_), Unverified::MissingToken) => Ok(Caller::default()),

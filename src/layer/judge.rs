@@ -46,15 +46,15 @@ impl Headcount {
         record: Record,
         limits: &RequestLimits,
     ) -> Verdict {
-        let begun = self.shared.clock.monotonic();
+        let begun = self.clock().monotonic();
         let verdict = self.judge_untimed(info, caller, record, limits);
-        self.shared.decision_times.record(self.shared.clock.monotonic().saturating_sub(begun));
+        self.record_decision_time(self.clock().monotonic().saturating_sub(begun));
         verdict
     }
 
     /// Returns whether a request is neither decided about nor limited.
     pub(crate) fn exempts(&self, info: &RequestInfo<'_>) -> bool {
-        info.is_preflight() || self.shared.settings.routes.class(info.path) == RouteClass::Exempt
+        info.is_preflight() || self.settings().routes.class(info.path) == RouteClass::Exempt
     }
 
     /// Returns whether the verdict depends on the caller.
@@ -63,7 +63,7 @@ impl Headcount {
     }
 
     fn is_off(&self) -> bool {
-        self.shared.settings.enforcement == Enforcement::Off
+        self.settings().enforcement == Enforcement::Off
     }
 
     fn judge_untimed<'r>(
@@ -86,7 +86,7 @@ impl Headcount {
             return self.undecided(Decision::Exempt, applicable);
         }
         let user = caller.user().map(|user| self.user(user.as_bytes()));
-        let class = self.shared.settings.routes.class(info.path);
+        let class = self.settings().routes.class(info.path);
         let options = AdmitOptions {
             pass: self.shown_pass(info, user.as_ref()),
             counts: applicable.is_empty(),
@@ -117,7 +117,7 @@ impl Headcount {
             Unknown::Limited(limited) => (Decision::Limited, Refusal::limited(self.mode(), info).by(limited)),
         };
         // A limit of users cannot count an unknown caller, so it refuses.
-        let refuses = self.shared.settings.enforcement == Enforcement::Enforce
+        let refuses = self.settings().enforcement == Enforcement::Enforce
             || decision == Decision::Limited && all.need_caller(info.path);
         if refuses {
             self.count(decision);

@@ -329,7 +329,7 @@ impl Limits {
 
     /// Adds a limit that is part of admission. While admission is not enforced, the limit is in shadow mode.
     pub(crate) fn add_to_admission(&mut self, limit: Limit, headcount: &Headcount) {
-        let limiter = match headcount.shared.settings.enforcement {
+        let limiter = match headcount.settings().enforcement {
             Enforcement::Enforce => limit.limiter.clone(),
             Enforcement::Shadow | Enforcement::Off => limit.limiter.clone().shadow(true),
         };
@@ -446,11 +446,11 @@ impl Limits {
 
 impl Headcount {
     fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
-        self.shared.settings.trusted_proxies.client(peer, headers)
+        self.settings().trusted_proxies.client(peer, headers)
     }
 
     fn hashed(&self, bytes: &[u8]) -> Vec<u8> {
-        format!("{:016x}", self.shared.settings.key.hash(bytes)).into_bytes()
+        format!("{:016x}", self.settings().key.hash(bytes)).into_bytes()
     }
 
     /// Shows a limiter in the [status](Headcount::status) and the metrics. It replaces an earlier one of the same name.
@@ -470,6 +470,6 @@ impl Headcount {
     /// ```
     pub fn show_limiter(&self, limiter: &Limiter) {
         let shown = limiter.clone();
-        self.shared.show_limiter(limiter.name(), Box::new(move || shown.status()));
+        self.register_limiter(limiter.name(), Box::new(move || shown.status()));
     }
 }

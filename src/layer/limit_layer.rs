@@ -202,7 +202,7 @@ where
 fn caller<'r, B>(headcount: &Headcount, request: &'r Request<B>) -> Caller<'r> {
     match request.extensions().get::<Subject>() {
         Some(Subject(subject)) => {
-            let settings = &headcount.shared.settings;
+            let settings = headcount.settings();
             let token =
                 TokenSource::find(&settings.sources, settings.on_conflict, request.headers()).unwrap_or_default();
             Caller { token, subject: Some(subject.as_str().into()) }

@@ -25,13 +25,13 @@ pub(crate) struct Handout {
 impl Headcount {
     /// Returns the pass for an active user, if passes are configured.
     pub(super) fn handout(&self, user: &User<'_>, info: &RequestInfo<'_>) -> Option<Handout> {
-        let (_, config::Pass { secure, .. }) = self.shared.settings.passes.as_ref()?;
+        let (_, config::Pass { secure, .. }) = self.settings().passes.as_ref()?;
         Some(Handout { pass: self.pass_of(user)?, is_secure: secure.unwrap_or_else(|| self.is_https(info)) })
     }
 
     /// Returns whether the client used TLS, even if the last proxy does not.
     fn is_https(&self, info: &RequestInfo<'_>) -> bool {
-        let is_trusted = |peer| self.shared.settings.trusted_proxies.include(peer);
+        let is_trusted = |peer| self.settings().trusted_proxies.include(peer);
         let told = || info.headers.get("x-forwarded-proto").filter(|_| info.peer.is_some_and(is_trusted));
         // Of several proxies, the first one saw the client.
         let is_https = |protocols: &HeaderValue| {
@@ -44,7 +44,7 @@ impl Headcount {
     /// Returns the pass of a request, if passes are configured. Another page of the site may have set a cookie of the
     /// same name; of several cookies, the user's own one counts.
     pub(super) fn shown_pass<'r>(&self, info: &RequestInfo<'r>, user: Option<&User<'_>>) -> Option<&'r [u8]> {
-        let (_, config::Pass { carry, .. }) = self.shared.settings.passes.as_ref()?;
+        let (_, config::Pass { carry, .. }) = self.settings().passes.as_ref()?;
         let headers = info.headers;
         match carry {
             PassCarrier::Header => headers.get(PASS).map(HeaderValue::as_bytes),
@@ -63,7 +63,7 @@ impl Headcount {
 
     /// Adds a pass to a response, unless a shared cache may store the response.
     pub(crate) fn hand_out(&self, handout: &Handout, headers: &mut HeaderMap) {
-        let settings = &self.shared.settings;
+        let settings = self.settings();
         let Some((_, config::Pass { carry, .. })) = &settings.passes else { return };
         if is_for_everybody(headers) {
             return;

@@ -65,7 +65,7 @@ enum Earlier {
 
 impl Refusals {
     pub(crate) fn add(&mut self, limit: Limit, headcount: &Headcount) {
-        let settings = &headcount.shared.settings;
+        let settings = headcount.settings();
         let window = settings.slot_length * u32::try_from(settings.slots).unwrap_or(u32::MAX);
         let most = usize::try_from(settings.capacity.min(MOST_ANSWERED)).unwrap_or(usize::MAX);
         self.answered.get_or_insert_with(|| {
@@ -88,8 +88,8 @@ impl Refusals {
             bytes.extend_from_slice(key);
         }
         bytes.extend_from_slice(token.as_bytes());
-        let pair = headcount.shared.settings.key.hash(&bytes);
-        let now = headcount.shared.clock.monotonic();
+        let pair = headcount.settings().key.hash(&bytes);
+        let now = headcount.clock().monotonic();
         let earlier = match answered.admitted.get(&pair, now) {
             Some(()) => Some(Earlier::Admitted),
             None => answered.refused.get(&pair, now).map(|()| Earlier::Refused),

@@ -36,13 +36,13 @@ impl Headcount {
             return known.map_err(Unknown::Invalid);
         }
         #[cfg(feature = "jwt")]
-        if let (Some((verifier, _)), Ok(Some(token))) = (&self.shared.settings.jwt, self.shown_token(info.headers)) {
+        if let (Some((verifier, _)), Ok(Some(token))) = (&self.settings().jwt, self.shown_token(info.headers)) {
             let charge = refusals.attempt(self, info, token).map(super::refusals::Attempt::charge).transpose();
             let charge = charge
                 .map_err(|limited| Unknown::Limited(limited.not_before(self.pause_of(&self.user(token.as_bytes())))))?
                 .flatten();
             let refused = move || charge.into_iter().for_each(super::refusals::Charge::keep);
-            let (now, tick) = (self.shared.clock.wall(), self.shared.clock.monotonic());
+            let (now, tick) = (self.clock().wall(), self.clock().monotonic());
             let user = match verifier.in_turn(token, now, tick, refused).await {
                 Ok(user) => Ok(user),
                 Err(Late::Refused(why)) => Err(why),

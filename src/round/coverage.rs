@@ -12,8 +12,7 @@
 //! was away, until the news of the other servers has been read.
 
 use super::{EpochStart, Gap, Looked};
-use crate::headcount::{Shared, State};
-use crate::room::FleetLink;
+use crate::headcount::Core;
 use crate::time::Slot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -67,23 +66,23 @@ impl Absent {
 impl Coverage {
     /// Reads this server's very first look: in minutes without a look of any node before it, this server sees
     /// everything that is published.
-    pub(super) fn read_first_look(&mut self, shared: &Shared, looked: &Looked) {
-        let length = shared.settings.slot_length;
+    pub(super) fn read_first_look(&mut self, core: &Core, looked: &Looked) {
+        let length = core.settings.slot_length;
         let (Some(last), Some(_)) = (looked.last_heartbeat, looked.since) else { return };
         let (last, now) = (Slot::at(last, length), Slot::at(looked.time, length));
         self.untouched = (last < now).then(|| last.plus(1)..=now);
     }
 
     /// Reads a look, before its values are read. Returns the `since` to write to the store, if any.
-    pub(super) fn read_look(&mut self, shared: &Shared, looked: &Looked, now: Duration) -> Option<EpochStart> {
-        let current = shared.state.read().ring.current();
-        self.deserted = looked.gap.as_ref().and_then(|gap| deserted(shared, gap));
-        self.doubt_what_passed_without_the_store(shared, current);
+    pub(super) fn read_look(&mut self, core: &Core, looked: &Looked, now: Duration) -> Option<EpochStart> {
+        let current = core.current();
+        self.deserted = looked.gap.as_ref().and_then(|gap| deserted(core, gap));
+        self.doubt_what_passed_without_the_store(core, current);
         // A `since` in the future cannot be true.
         let stored = looked.since.filter(|&since| since <= current.plus(1));
         match (stored, self.since) {
             (Some(stored), known) => {
-                self.learn_since(shared, stored);
+                self.learn_since(core, stored);
                 known.filter(|&known| known < stored).map(|slot| EpochStart { slot, claimed: false })
             }
             (None, Some(slot)) => Some(EpochStart { slot, claimed: false }),
@@ -96,7 +95,7 @@ impl Coverage {
     }
 
     /// Takes in a `since`; the lowest one wins. Uncovers the minutes that were covered only because of a higher one.
-    pub(super) fn learn_since(&mut self, shared: &Shared, since: Slot) {
+    pub(super) fn learn_since(&mut self, core: &Core, since: Slot) {
         if self.since.is_some_and(|known| known <= since) {
             return;
         }
@@ -104,36 +103,29 @@ impl Coverage {
         let doubtful: Vec<_> = self.by_since.iter().copied().filter(|&slot| !self.is_empty_by_since(slot)).collect();
         for slot in doubtful {
             self.by_since.remove(&slot);
-            shared.change(|state| state.ring.set_covered(slot, false));
+            core.uncover([slot]);
         }
     }
 
     /// Notes that a value of this minute was merged.
-    pub(super) fn read(&mut self, shared: &Shared, slot: Slot, writer_covered: bool) {
+    pub(super) fn read(&mut self, core: &Core, slot: Slot, writer_covered: bool) {
         let was_covered = self.unread.remove(&slot);
         if writer_covered || was_covered {
-            self.cover(shared, slot);
+            self.cover(core, slot);
         }
     }
 
     /// Notes that the round ends with news of these minutes unread, and uncovers them.
-    pub(super) fn leave_unread(&mut self, shared: &Shared, slots: impl Iterator<Item = Slot>) {
-        shared.change(|state| {
-            for slot in slots.filter(|&slot| state.ring.covers(slot)).collect::<Vec<_>>() {
-                self.unread.insert(slot);
-                state.ring.set_covered(slot, false);
-            }
-        });
+    pub(super) fn leave_unread(&mut self, core: &Core, slots: impl Iterator<Item = Slot>) {
+        self.unread.extend(core.uncover(slots));
     }
 
     /// Covers the minutes that can be covered, after everything that the look showed has been read.
-    pub(super) fn settle(&mut self, shared: &Shared, covered_there: impl Fn(Slot) -> bool) {
-        let (current, uncovered) = {
-            let state = shared.state.read();
-            let uncovered: Vec<_> = state.ring.slots().filter(|&slot| !state.ring.covers(slot)).collect();
-            (state.ring.current(), uncovered)
-        };
-        let window = shared.settings.slots as u64;
+    pub(super) fn settle(&mut self, core: &Core, covered_there: impl Fn(Slot) -> bool) {
+        let minutes = core.minutes();
+        let Some(current) = minutes.first().map(|minute| minute.slot) else { return };
+        let uncovered = minutes.iter().filter(|minute| !minute.is_covered).map(|minute| minute.slot);
+        let window = core.settings.slots as u64;
         self.settling.retain(|&slot, _| current.since(slot) <= window);
         self.by_since.retain(|&slot| current.since(slot) <= window);
         self.unread.retain(|&slot| current.since(slot) <= window);
@@ -149,10 +141,10 @@ impl Coverage {
                 |minutes: &Option<RangeInclusive<Slot>>| minutes.as_ref().is_some_and(|them| them.contains(&slot));
             let deserted = !waits && (lies_in(&self.deserted) || lies_in(&self.untouched));
             if covered_there(slot) || settled || deserted || self.unread.remove(&slot) {
-                self.cover(shared, slot);
+                self.cover(core, slot);
             } else if self.is_empty_by_since(slot) {
                 self.by_since.insert(slot);
-                shared.change(|state| state.ring.set_covered(slot, true));
+                core.cover(slot);
             } else if self.first_success.is_some_and(|first| first < slot) {
                 // This server saw a part of the minute. A server that saw all of it publishes soon, or there was none.
                 self.settling.entry(slot).or_insert(1);
@@ -162,27 +154,19 @@ impl Coverage {
         self.last_success = Some(current);
     }
 
-    /// Renumbers the minutes after the store's clock jumped back from minute `from` to minute `to`, and the ring with
-    /// it. The other servers' values under the new numbers are still to come.
-    pub(super) fn go_back(&mut self, state: &mut State, from: Slot, to: Slot) {
-        let back = from.since(to);
+    /// Renumbers the minutes after the store's clock jumped back by so many minutes, and the ring with it. The other
+    /// servers' values under the new numbers are still to come; `were_covered` are the minutes, by their new numbers,
+    /// that were covered until then.
+    pub(super) fn go_back(&mut self, core: &Core, back: u64, were_covered: Vec<Slot>) {
         for slot in [&mut self.since, &mut self.first_success, &mut self.last_success].into_iter().flatten() {
             *slot = slot.minus(back);
         }
         self.by_since = self.by_since.iter().map(|slot| slot.minus(back)).collect();
         (self.untouched, self.deserted) = (None, None);
         self.unread.clear();
-        self.settling.clear();
-        for slot in state.ring.slots().collect::<Vec<_>>() {
-            state.ring.set_dirty(slot, true);
-            let is_empty = self.by_since.contains(&slot);
-            if state.ring.covers(slot) && !is_empty {
-                state.ring.set_covered(slot, false);
-                self.settling.insert(slot, 0);
-            } else if is_empty {
-                state.ring.set_covered(slot, true);
-            }
-        }
+        self.by_since.iter().for_each(|&slot| core.cover(slot));
+        let doubtful = were_covered.into_iter().filter(|slot| !self.by_since.contains(slot));
+        self.settling = doubtful.map(|slot| (slot, 0)).collect();
     }
 
     /// Returns whether the minute lies before `since`, so that every server covers it without any value.
@@ -208,10 +192,10 @@ impl Coverage {
         self.foreign_newcomers = 0.0;
     }
 
-    fn cover(&mut self, shared: &Shared, slot: Slot) {
+    fn cover(&mut self, core: &Core, slot: Slot) {
         self.by_since.remove(&slot);
         self.settling.remove(&slot);
-        shared.change(|state| state.ring.set_covered(slot, true));
+        core.cover(slot);
     }
 
     fn is_empty_by_since(&self, slot: Slot) -> bool {
@@ -222,19 +206,11 @@ impl Coverage {
 
     /// Uncovers the minutes that turned while the store was away: the other servers' news of that time is still to
     /// come.
-    fn doubt_what_passed_without_the_store(&mut self, shared: &Shared, current: Slot) {
+    fn doubt_what_passed_without_the_store(&mut self, core: &Core, current: Slot) {
         let Some(last_success) = self.last_success.filter(|&last| last < current) else { return };
-        shared.change(|state| {
-            if state.room.link() != FleetLink::Away {
-                return;
-            }
-            for slot in state.ring.slots().filter(|&slot| slot >= last_success).collect::<Vec<_>>() {
-                if state.ring.covers(slot) {
-                    state.ring.set_covered(slot, false);
-                    self.settling.entry(slot).or_insert(0);
-                }
-            }
-        });
+        for slot in core.uncover_while_away(last_success) {
+            self.settling.entry(slot).or_insert(0);
+        }
         // Minutes are doubted once per outage.
         self.last_success = Some(current);
     }
@@ -242,11 +218,11 @@ impl Coverage {
 
 /// Returns the whole minutes in which no node was alive. For the server that came first they include the minute in
 /// which it came.
-fn deserted(shared: &Shared, gap: &Gap) -> Option<RangeInclusive<Slot>> {
-    let length = shared.settings.slot_length;
+fn deserted(core: &Core, gap: &Gap) -> Option<RangeInclusive<Slot>> {
+    let length = core.settings.slot_length;
     let (last, first) = (Slot::at(gap.from, length), Slot::at(gap.to, length));
     // The name under which a server writes begins with its random instance id.
-    let end = if gap.closed_by.starts_with(&shared.instance_id) { first } else { first.minus(1) };
+    let end = if gap.closed_by.starts_with(&core.instance_id) { first } else { first.minus(1) };
     (last < end).then(|| last.plus(1)..=end)
 }
 
@@ -255,6 +231,7 @@ mod tests {
     use super::*;
     use crate::headcount::{Headcount, Worker};
     use crate::room::Renewal;
+    use crate::time::Observed;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -262,14 +239,14 @@ mod tests {
     /// covered.
     fn server() -> (Headcount, Worker, Coverage, Slot) {
         let (headcount, worker) = Headcount::builder().max_active_users(1000).build().unwrap();
-        let current = headcount.shared.change(|state| {
+        let current = headcount.core().set_up(|state| {
             let slots: Vec<_> = state.ring.slots().collect();
             slots.into_iter().for_each(|slot| state.ring.set_covered(slot, false));
             state.ring.current()
         });
         let mut coverage = Coverage::default();
-        coverage.learn_since(&headcount.shared, current);
-        coverage.settle(&headcount.shared, |_| false);
+        coverage.learn_since(headcount.core(), current);
+        coverage.settle(headcount.core(), |_| false);
         (headcount, worker, coverage, current)
     }
 
@@ -290,7 +267,7 @@ mod tests {
     }
 
     fn covers(headcount: &Headcount, slot: Slot) -> bool {
-        headcount.shared.state.read().ring.covers(slot)
+        headcount.core().read(|state| state.ring.covers(slot))
     }
 
     #[test]
@@ -299,9 +276,9 @@ mod tests {
         assert!(covers(&headcount, current.minus(3)) && covers(&headcount, current.minus(20)));
         assert!(!covers(&headcount, current), "in that minute somebody was there, and it was another");
         for _ in 2..10 {
-            coverage.settle(&headcount.shared, |_| false);
+            coverage.settle(headcount.core(), |_| false);
         }
-        coverage.learn_since(&headcount.shared, current.minus(10));
+        coverage.learn_since(headcount.core(), current.minus(10));
         assert!(!covers(&headcount, current.minus(3)));
         assert!(covers(&headcount, current.minus(20)));
     }
@@ -309,11 +286,11 @@ mod tests {
     #[test]
     fn news_that_are_gone_before_they_could_be_read_uncover_their_minute_no_more() {
         let (headcount, _worker, mut coverage, current) = server();
-        coverage.learn_since(&headcount.shared, current.minus(10));
-        coverage.settle(&headcount.shared, |slot| slot >= current.minus(10));
-        coverage.leave_unread(&headcount.shared, std::iter::once(current.minus(3)));
+        coverage.learn_since(headcount.core(), current.minus(10));
+        coverage.settle(headcount.core(), |slot| slot >= current.minus(10));
+        coverage.leave_unread(headcount.core(), std::iter::once(current.minus(3)));
         assert!(!covers(&headcount, current.minus(3)));
-        coverage.settle(&headcount.shared, |_| false);
+        coverage.settle(headcount.core(), |_| false);
         assert!(covers(&headcount, current.minus(3)));
     }
 
@@ -345,14 +322,13 @@ mod tests {
         let (headcount, _worker, _, current) = server();
         // Its first successful round was three minutes ago, in an older namespace.
         let mut coverage = Coverage { first_success: Some(current.minus(3)), ..Coverage::default() };
-        coverage.learn_since(&headcount.shared, current.minus(10));
-        let uncover = |state: &mut State| (2..6).for_each(|age| state.ring.set_covered(current.minus(age), false));
-        headcount.shared.change(uncover);
+        coverage.learn_since(headcount.core(), current.minus(10));
+        headcount.core().uncover((2..6).map(|age| current.minus(age)));
         for round in 1..=2 {
-            coverage.settle(&headcount.shared, |_| false);
+            coverage.settle(headcount.core(), |_| false);
             assert!((2..6).all(|age| !covers(&headcount, current.minus(age))), "after round {round}");
         }
-        coverage.settle(&headcount.shared, |_| false);
+        coverage.settle(headcount.core(), |_| false);
         let covered: Vec<_> = (2..6).map(|age| covers(&headcount, current.minus(age))).collect();
         assert_eq!(covered, [true, false, false, false]);
     }
@@ -361,9 +337,9 @@ mod tests {
     fn a_store_that_has_begun_later_than_we_know_is_told_and_no_other() {
         let (headcount, _worker, mut coverage, current) = server();
         let since = current.minus(9);
-        coverage.learn_since(&headcount.shared, since);
+        coverage.learn_since(headcount.core(), since);
         let looked = |since| Looked {
-            time: current.start(headcount.shared.settings.slot_length),
+            time: current.start(headcount.settings().slot_length),
             minutes: Vec::new(),
             since,
             last_heartbeat: None,
@@ -383,7 +359,7 @@ mod tests {
             (Some(since.minus(1)), None),
             (Some(since), Some(since.minus(1))),
         ] {
-            let answer = coverage.read_look(&headcount.shared, &looked(stored), SECOND);
+            let answer = coverage.read_look(headcount.core(), &looked(stored), SECOND);
             assert_eq!(answer, told.map(|slot| EpochStart { slot, claimed: false }), "the store says {stored:?}");
         }
     }
@@ -393,12 +369,12 @@ mod tests {
         let (headcount, _worker, mut coverage, current) = server();
         let read = |coverage: &mut Coverage, age: u64, writer_covered: bool, unread: bool| {
             let slot = current.minus(age);
-            headcount.shared.change(|state| state.ring.set_covered(slot, unread));
+            headcount.core().set_up(|state| state.ring.set_covered(slot, unread));
             if unread {
-                coverage.leave_unread(&headcount.shared, std::iter::once(slot));
+                coverage.leave_unread(headcount.core(), std::iter::once(slot));
                 assert!(!covers(&headcount, slot));
             }
-            coverage.read(&headcount.shared, slot, writer_covered);
+            coverage.read(headcount.core(), slot, writer_covered);
             covers(&headcount, slot)
         };
         let told = [(1, false, false), (2, true, false), (3, false, true), (4, true, true)];
@@ -410,18 +386,18 @@ mod tests {
     fn a_doubt_after_an_outage_ends_with_the_third_successful_round_whatever_news_comes() {
         let (headcount, _worker, mut coverage, current) = server();
         let doubtful = current.minus(1);
-        coverage.learn_since(&headcount.shared, current.minus(10));
+        coverage.learn_since(headcount.core(), current.minus(10));
         coverage.last_success = Some(doubtful);
-        headcount.shared.change(|state| {
+        headcount.core().set_up(|state| {
             state.ring.set_covered(doubtful, true);
             state.room.renew(renewal());
             state.room.lose_store();
         });
         for round in 1..=3 {
-            coverage.doubt_what_passed_without_the_store(&headcount.shared, current);
+            coverage.doubt_what_passed_without_the_store(headcount.core(), current);
             assert!(!covers(&headcount, doubtful), "before round {round} has succeeded");
-            coverage.read(&headcount.shared, doubtful, false);
-            coverage.settle(&headcount.shared, |_| false);
+            coverage.read(headcount.core(), doubtful, false);
+            coverage.settle(headcount.core(), |_| false);
         }
         assert!(covers(&headcount, doubtful));
     }
@@ -431,31 +407,34 @@ mod tests {
         let (headcount, _worker, mut coverage, current) = server();
         let (back, since) = (5, current);
         let to = current.minus(back);
-        headcount.shared.change(|state| {
-            state.ring.set_dirty(current, false);
-            state.ring.go_back_to(to);
-            coverage.go_back(state, current, to);
-        });
-        assert!(headcount.shared.has_news(), "the store lacks every minute under its new number");
+        let core = headcount.core();
+        core.set_up(|state| state.ring.set_dirty(current, false));
+        let (now, length) = (core.time.clock.monotonic(), core.settings.slot_length);
+        // Three rounds confirm a jump.
+        let looks = [current, to, to, to].map(|slot| core.observe_clock(now, slot.start(length), now));
+        let [.., jump] = looks;
+        assert_eq!((jump.observed, jump.renumbered_from), (Observed::JumpedBack, Some(current)));
+        coverage.go_back(core, back, jump.were_covered);
+        assert!(headcount.core().has_news(), "the store lacks every minute under its new number");
         assert_eq!(coverage.since, Some(since.minus(back)));
         assert!(covers(&headcount, to.minus(3)), "nobody was in before the namespace began");
-        (0..3).for_each(|_| coverage.settle(&headcount.shared, |_| false));
-        coverage.learn_since(&headcount.shared, to.minus(10));
+        (0..3).for_each(|_| coverage.settle(headcount.core(), |_| false));
+        coverage.learn_since(headcount.core(), to.minus(10));
         assert!(!covers(&headcount, to.minus(3)));
     }
 
     #[test]
     fn an_outage_within_a_minute_raises_no_doubt_and_one_over_a_turn_does() {
         let (headcount, _worker, mut coverage, current) = server();
-        headcount.shared.change(|state| {
+        headcount.core().set_up(|state| {
             state.ring.set_covered(current, true);
             state.room.renew(renewal());
             state.room.lose_store();
         });
-        coverage.doubt_what_passed_without_the_store(&headcount.shared, current);
+        coverage.doubt_what_passed_without_the_store(headcount.core(), current);
         assert!(covers(&headcount, current));
         coverage.last_success = Some(current.minus(2));
-        coverage.doubt_what_passed_without_the_store(&headcount.shared, current);
+        coverage.doubt_what_passed_without_the_store(headcount.core(), current);
         let covered: Vec<_> = (0..5).map(|age| covers(&headcount, current.minus(age))).collect();
         assert_eq!(covered, [false, false, false, true, true]);
     }
@@ -463,14 +442,14 @@ mod tests {
     #[test]
     fn deserted_are_the_whole_minutes_between_two_looks_and_the_first_ones_own() {
         let (headcount, ..) = server();
-        let length = headcount.shared.settings.slot_length;
+        let length = headcount.settings().slot_length;
         let between = |from: u64, to: u64, closed_by: &str| {
             let [from, to] =
                 [from, to].map(|slot| crate::time::Timestamp::from_millis(slot * length.as_millis() as u64));
             let gap = Gap { from, to, closed_by: closed_by.into() };
-            deserted(&headcount.shared, &gap).map(|slots| (slots.start().0, slots.end().0))
+            deserted(headcount.core(), &gap).map(|slots| (slots.start().0, slots.end().0))
         };
-        let own = headcount.shared.instance_id.to_string();
+        let own = headcount.core().instance_id.to_string();
         assert_eq!((between(5, 9, "another"), between(5, 9, &own)), (Some((6, 8)), Some((6, 9))));
         assert_eq!((between(5, 6, "another"), between(5, 6, &own)), (None, Some((6, 6))));
         assert_eq!((between(5, 5, "another"), between(5, 5, &own)), (None, None));

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::bloom::Bloom;
 use crate::fingerprint::Fingerprint;
-use crate::headcount::Headcount;
+use crate::headcount::{Headcount, State};
 use crate::store_error::StoreError;
 use crate::time::{FleetClock, ManualClock, Slot, Timestamp};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -138,7 +138,7 @@ impl Stage {
             let builder = Headcount::builder().max_active_users(1).capacity(100).secret("the key of the whole fleet");
             let builder = builder.window(SLOT * FULL_MINUTES).slots(FULL_MINUTES).seed(seed);
             let headcount = builder.clock(ManualClock::starting_at(START)).build().unwrap().0;
-            headcount.shared.join_fleet("model");
+            headcount.join_fleet("model");
             headcount
         };
         Self { controllers: [1, 2, 3].map(controller), protocol: Protocol { versions, ..Protocol::HEADCOUNT } }
@@ -149,8 +149,8 @@ impl Stage {
             let headcount = &self.controllers[place];
             Rc::new(Server {
                 round: Round::new(headcount, "", self.protocol, 1),
-                clock: headcount.shared.fleet_clock.lock().clone(),
-                minutes: vec![(vec![0; headcount.shared.settings.shape.words()], false); FULL_MINUTES as usize + 1],
+                clock: FleetClock::starting_at(START, Duration::ZERO, SLOT),
+                minutes: vec![(vec![0; headcount.settings().shape.words()], false); FULL_MINUTES as usize + 1],
                 asks: None,
             })
         };
@@ -161,13 +161,12 @@ impl Stage {
     /// Lets one server act, with its state poured into its controller and taken out again.
     fn act(&self, world: &mut World, place: usize, act: impl FnOnce(&Headcount, &mut Server)) {
         let headcount = &self.controllers[place];
-        let shared = &headcount.shared;
+        let core = headcount.core();
         let mut server = Server::clone(&world.servers[place]);
-        *shared.fleet_clock.lock() = server.clock.clone();
-        let empty = || Bloom::new(shared.settings.shape);
+        core.time.swap(server.clock.clone());
+        let empty = || Bloom::new(core.settings.shape);
         let current = current(world.turns);
-        {
-            let ring = &mut shared.state.write().ring;
+        core.set_up(|State { ring, .. }| {
             ring.begin_turn(ring.current().plus(100), empty());
             ring.finish_turn(empty(), false);
             ring.current_filter().forget_the_last_minute();
@@ -176,14 +175,11 @@ impl Stage {
                 ring.merge(slot, 0, words);
                 ring.set_dirty(slot, *dirty);
             }
-        }
+        });
         act(headcount, &mut server);
-        let ring = &shared.state.read().ring;
-        server.minutes = ring
-            .slots()
-            .map(|slot| (ring.filter(slot).expect("in the ring").words().to_vec(), ring.is_dirty(slot)))
-            .collect();
-        server.clock = shared.fleet_clock.lock().clone();
+        let words = |slot| core.read(|state| state.ring.filter(slot).expect("in the ring").words().to_vec());
+        server.minutes = core.minutes().into_iter().map(|minute| (words(minute.slot), minute.is_dirty)).collect();
+        server.clock = core.time.swap(server.clock.clone());
         world.servers[place] = Rc::new(server);
     }
 
@@ -204,7 +200,7 @@ impl Stage {
             Event::Admit(place) => {
                 let token = TOKENS[TOKENS.len() - world.left.tokens];
                 world.left.tokens -= 1;
-                self.act(&mut world, place, |headcount, _| headcount.shared.state.write().ring.record(token));
+                self.act(&mut world, place, |headcount, _| headcount.core().set_up(|state| state.ring.record(token)));
             }
             Event::Exchange(place) => self.exchange(&mut world, place),
             Event::TimeOut(place) => {
@@ -237,17 +233,15 @@ impl Stage {
             }
             Event::Turn => {
                 world.left.turns -= 1;
-                let to = current(world.turns + 1);
+                let (to, at) = (current(world.turns + 1), passed(world.turns + 1));
                 for place in 0..SERVERS {
                     self.act(&mut world, place, |headcount, _| {
-                        let shape = headcount.shared.settings.shape;
-                        let ring = &mut headcount.shared.state.write().ring;
-                        let mut words = vec![0; shape.words()];
-                        ring.begin_turn(to, Bloom::new(shape));
-                        ring.collect(0, &mut words);
-                        ring.feed(0, &words);
-                        ring.finish_turn(Bloom::new(shape), false);
-                        ring.current_filter().forget_the_last_minute();
+                        let core = headcount.core();
+                        let empty = || Bloom::new(core.settings.shape);
+                        assert!(core.begin_turn(to, at, empty()).is_ok());
+                        core.build_next_union();
+                        core.set_up(|state| state.ring.finish_turn(empty(), false));
+                        core.forget_the_last_minute();
                     });
                 }
                 world.turns += 1;
@@ -277,10 +271,10 @@ impl Stage {
 
     /// The bits that the store holds of a minute.
     fn stored(&self, world: &World, slot: Slot) -> Vec<u64> {
-        let codec = &self.controllers[0].shared.codec;
+        let codec = self.controllers[0].core().codec();
         let value = world.store.0.get(&slot);
         value.map_or_else(
-            || vec![0; self.controllers[0].shared.settings.shape.words()],
+            || vec![0; self.controllers[0].settings().shape.words()],
             |(_, value)| codec.decode(slot, value).expect("a value that a server wrote").filter.words().to_vec(),
         )
     }

@@ -49,7 +49,7 @@ fn an_answer_is_waited_for_as_long_as_what_it_brings_may_take() {
     assert_eq!(round.time_for(&Request::Look { slots: Vec::new(), names: 0, wants: false }), FIRST_ANSWER);
     assert_eq!([2, 3].map(|count| round.time_for(&fetch(count))), [usual, CATCH_UP]);
     assert_eq!([2, 3].map(|count| round.time_for(&outgoing(count))), [usual, CATCH_UP]);
-    headcount.shared.sync.lock().last_success = Some(SECOND);
+    headcount.round_figures().lock().last_success = Some(SECOND);
     assert_eq!(round.time_for(&Request::Look { slots: Vec::new(), names: 0, wants: false }), usual);
 }
 
@@ -123,7 +123,7 @@ fn a_round_that_ends_after_a_pause_before_the_worker_has_noticed_has_not_succeed
     let (clock, store, _) = server_of_minutes(1);
     let (headcount, mut worker, mut exchange) = exchange_at(&clock);
     worker.tick();
-    let successes = || headcount.shared.sync.lock().last_success;
+    let successes = || headcount.round_figures().lock().last_success;
     play(&mut exchange, &store, |request| {
         if matches!(request, Request::Fetch { .. }) {
             clock.advance(4 * SECOND);
@@ -173,7 +173,7 @@ fn a_value_that_is_longer_than_any_filter_is_refused_unread() {
     let (headcount, _worker, mut exchange) = exchange();
     let store = MemoryStore::new();
     play(&mut exchange, &store, |_| ());
-    let (most, current) = (headcount.shared.codec.most_bytes(), headcount.shared.state.read().ring.current());
+    let (most, current) = (headcount.core().codec().most_bytes(), headcount.core().current());
     let minutes = [(1, most), (2, most + 1)].map(|(age, length)| Outgoing {
         slot: current.minus(age),
         after: None,
@@ -209,10 +209,10 @@ fn eight_megabytes_are_fetched_at_a_time() {
 fn a_minute_that_the_store_lacks_is_news_if_anybody_is_in_it() {
     let (headcount, mut worker, mut exchange) = exchange();
     worker.tick();
-    let current = headcount.shared.state.read().ring.current();
+    let current = headcount.core().current();
     assert!(headcount.admit("alice").is_admitted());
     play(&mut exchange, &MemoryStore::new(), |_| ());
-    let is_dirty = |slot| headcount.shared.state.read().ring.is_dirty(slot);
+    let is_dirty = |slot| headcount.core().read(|state| state.ring.is_dirty(slot));
     assert!(!is_dirty(current) && !is_dirty(current.minus(1)));
     exchange.round.miss(current);
     exchange.round.miss(current.minus(1));
@@ -224,7 +224,7 @@ fn newcomers_whom_the_store_has_lost_count_against_the_share_until_it_has_them_a
     let (clock, store, _) = server_of_minutes(0);
     let (headcount, mut worker, mut exchange) = exchange_at(&clock);
     worker.tick();
-    let unpublished = || headcount.shared.state.read().ring.newcomers_unpublished();
+    let unpublished = || headcount.core().read(|state| state.ring.newcomers_unpublished());
     assert!(headcount.admit("alice").is_admitted());
     play(&mut exchange, &store, |_| ());
     let older = store.backup();
@@ -248,22 +248,22 @@ fn newcomers_whom_the_store_has_lost_count_against_the_share_until_it_has_them_a
 fn a_minute_that_was_asked_for_and_not_answered_is_missed() {
     let (headcount, mut worker, mut exchange) = exchange();
     worker.tick();
-    let current = headcount.shared.state.read().ring.current();
+    let current = headcount.core().current();
     let minutes = [current, current.minus(1)];
-    headcount.shared.change(|state| {
+    headcount.core().set_up(|state| {
         for slot in minutes {
             let _ = state.ring.merge(slot, 0, &[1]);
         }
     });
-    let filter = headcount.shared.copy(current).unwrap();
-    let value = headcount.shared.codec.encode(current, true, &filter);
+    let filter = headcount.core().copy(current).unwrap();
+    let value = headcount.core().codec().encode(current, true, &filter);
     let bytes = value.len() as u64;
     let stored = Stored { slot: current, version: Version("another".into()), value };
     for slot in minutes {
-        headcount.shared.clean(slot);
+        headcount.core().take_outgoing(slot);
     }
     exchange.round.read_values(&minutes, vec![stored.clone()]);
-    let is_dirty = |slot| headcount.shared.state.read().ring.is_dirty(slot);
+    let is_dirty = |slot| headcount.core().read(|state| state.ring.is_dirty(slot));
     assert_eq!(minutes.map(is_dirty), [false, true]);
     exchange.round.read_values(&minutes[..1], vec![stored]);
     assert_eq!(headcount.status().sync.bytes_received, 2 * bytes);
@@ -276,9 +276,8 @@ fn who_came_in_elsewhere_is_told_by_how_the_estimate_grows() {
     // A server that was paused for a minute gives its share with its third round.
     (0..3).for_each(|_| _ = play(&mut elsewhere, &store, |_| ()));
     let come_in = |players: std::ops::Range<u32>, exchange: &mut Exchange| {
-        let headcount = Headcount { shared: exchange.round.shared.clone() };
         for player in players {
-            assert!(headcount.admit(format!("newcomer-{player}")).is_admitted());
+            assert!(exchange.round.core.admit(format!("newcomer-{player}").as_bytes()).is_admitted());
         }
         play(exchange, &store, |_| ());
     };
@@ -287,20 +286,20 @@ fn who_came_in_elsewhere_is_told_by_how_the_estimate_grows() {
     clock.advance(SECOND);
     come_in(100..140, &mut elsewhere);
     play(&mut exchange, &store, |_| ());
-    let per_second = headcount.shared.sync.lock().foreign_newcomers_per_second;
+    let per_second = headcount.round_figures().lock().foreign_newcomers_per_second;
     assert!((35.0..45.0).contains(&per_second), "{per_second}");
 }
 
 #[test]
 fn the_current_minute_is_published_first_and_the_others_in_any_order() {
     let (_clock, _store, mut exchange) = server_of_minutes(20);
-    let slots: Vec<_> = exchange.round.shared.state.read().ring.slots().collect();
-    exchange.round.shared.change(|state| slots.iter().for_each(|&slot| state.ring.set_dirty(slot, true)));
+    let slots = exchange.round.core.slots();
+    exchange.round.core.set_up(|state| slots.iter().for_each(|&slot| state.ring.set_dirty(slot, true)));
     let chosen: Vec<_> = (0..50).map(|_| exchange.round.choose_dirty()).collect();
     assert!(chosen.iter().all(|chosen| chosen[0] == slots[0]));
     assert!(chosen.iter().any(|one| one[1] != chosen[0][1]));
     // When the current minute is clean, no other is preferred.
-    exchange.round.shared.change(|state| state.ring.set_dirty(slots[0], false));
+    exchange.round.core.set_up(|state| state.ring.set_dirty(slots[0], false));
     let chosen: Vec<_> = (0..50).map(|_| exchange.round.choose_dirty()).collect();
     assert!(chosen.iter().all(|chosen| !chosen.contains(&slots[0])));
     assert!(chosen.iter().any(|one| one[0] != chosen[0][0]));
@@ -310,8 +309,8 @@ fn the_current_minute_is_published_first_and_the_others_in_any_order() {
 fn the_talks_designs_publish_the_current_minute_and_no_other() {
     let (headcount, _worker, _) = exchange();
     let mut exchange = headcount.exchange_by("test", "", Protocol::V1);
-    let slots: Vec<_> = headcount.shared.state.read().ring.slots().collect();
-    headcount.shared.change(|state| slots.iter().for_each(|&slot| state.ring.set_dirty(slot, true)));
+    let slots = headcount.core().slots();
+    headcount.core().set_up(|state| slots.iter().for_each(|&slot| state.ring.set_dirty(slot, true)));
     assert_eq!(exchange.round.choose_dirty(), slots[..1]);
 }
 
@@ -322,9 +321,9 @@ fn two_minutes_are_published_at_a_time_and_up_to_eight_while_more_are_dirty() {
     while !exchange.round.choose_dirty().is_empty() {
         play(&mut exchange, &store, |_| ());
     }
-    let slots: Vec<_> = exchange.round.shared.state.read().ring.slots().collect();
+    let slots = exchange.round.core.slots();
     for (dirty, published) in [(1, 1), (2, 2), (3, 3), (8, 8), (9, 8), (20, 8)] {
-        exchange.round.shared.change(|state| slots[..dirty].iter().for_each(|&slot| state.ring.set_dirty(slot, true)));
+        exchange.round.core.set_up(|state| slots[..dirty].iter().for_each(|&slot| state.ring.set_dirty(slot, true)));
         assert_eq!(exchange.round.choose_dirty().len(), published, "of {dirty}");
     }
 }
@@ -370,7 +369,7 @@ fn a_store_that_refuses_writes_is_known_as_long_as_it_does() {
 
 /// What is in the store for an override, after a round that has found these bytes there.
 fn operator_after(headcount: &Headcount, exchange: &mut Exchange, bytes: &[u8]) -> Option<Vec<u8>> {
-    let store = MemoryStore::with_clock(Arc::clone(&headcount.shared.clock));
+    let store = MemoryStore::with_clock(Arc::clone(headcount.clock()));
     let override_ = Some(OutgoingOverride { after: None, value: Some(bytes.to_vec()) });
     store.answer(&exchange.identity, Request::Publish(Publish { override_, ..Publish::default() }));
     play(exchange, &store, |_| ());
@@ -388,9 +387,9 @@ fn an_override_that_no_server_has_written_is_counted_and_removed() {
     let stranger = FleetMac::new(&crate::fingerprint::FingerprintKey::new(b"a stranger's own key").unwrap(), 7);
     let unproven = serde_json::to_vec(&forged).unwrap();
     for bytes in [&unproven[..], &stored_override(&forged, &stranger), b"!", b"\xff", &vec![b'x'; 5000]] {
-        let counted = headcount.shared.sync.lock().corrupt[CORRUPT_OVERRIDE];
+        let counted = headcount.round_figures().lock().corrupt[CORRUPT_OVERRIDE];
         assert_eq!(operator_after(&headcount, &mut exchange, bytes), None, "{}", bytes.escape_ascii());
-        assert_eq!(headcount.shared.sync.lock().corrupt[CORRUPT_OVERRIDE], counted + 1);
+        assert_eq!(headcount.round_figures().lock().corrupt[CORRUPT_OVERRIDE], counted + 1);
         assert_eq!(headcount.status().override_.mode, OverrideMode::Auto);
     }
     // What the operator says takes the place of what a stranger says.
@@ -462,14 +461,14 @@ fn an_older_override_that_is_put_back_is_written_over_after_the_later_one_has_en
 #[test]
 fn refused_values_are_counted_by_what_is_wrong_with_them() {
     let (headcount, _worker, mut exchange) = exchange();
-    let current = headcount.shared.state.read().ring.current();
-    let value = headcount.shared.codec.encode(current.minus(1), true, &headcount.shared.copy(current).unwrap());
+    let current = headcount.core().current();
+    let value = headcount.core().codec().encode(current.minus(1), true, &headcount.core().copy(current).unwrap());
     let stored = Stored { slot: current, version: Version("replayed".into()), value };
     exchange.round.read_values(&[current], vec![stored]);
     let slot = DecodeError::REASONS.iter().position(|&reason| reason == "slot").unwrap();
     let mut corrupt = [0; crate::headcount::CORRUPT_REASONS.len()];
     corrupt[slot] = 1;
-    assert_eq!(headcount.shared.sync.lock().corrupt, corrupt);
+    assert_eq!(headcount.round_figures().lock().corrupt, corrupt);
 }
 
 #[test]
@@ -492,7 +491,7 @@ fn what_is_written_and_what_is_lost_to_others_is_counted() {
         });
         let sync = headcount.status().sync;
         assert_eq!((outcome == Outcome::Conflict, sync.bytes_sent), (contended, bytes), "round {round}");
-        let in_a_row = headcount.shared.sync.lock().conflicts_in_a_row;
+        let in_a_row = headcount.round_figures().lock().conflicts_in_a_row;
         assert_eq!((sync.conflicts, in_a_row), [(0, 0), (1, 1), (2, 2), (2, 0)][round]);
     }
 }
@@ -506,7 +505,7 @@ fn rounds_that_fail_are_counted_by_how() {
     }
     let _ = exchange.round.begin(SECOND);
     exchange.round.give_up();
-    let figures = headcount.shared.sync.lock();
+    let figures = headcount.round_figures().lock();
     assert_eq!(figures.failures, 4);
     let of = |outcome| figures.outcomes[outcome as usize];
     assert_eq!([Outcome::Timeout, Outcome::Failure].map(of), [2, 2]);
@@ -582,7 +581,7 @@ fn told_by(act: impl FnOnce()) -> String {
 
 /// One round; `see` is shown what it asks.
 fn play(exchange: &mut Exchange, store: &MemoryStore, mut see: impl FnMut(&Request)) -> Outcome {
-    let now = exchange.round.shared.clock.monotonic();
+    let now = exchange.round.core.time.clock.monotonic();
     let mut request = exchange.round.begin(now);
     loop {
         see(&request);
@@ -639,29 +638,30 @@ fn newcomer_at(name: &'static str, headcount: &Headcount) -> impl Drop + use<> {
 fn a_newcomer_who_comes_while_a_minute_is_merged_is_still_published() {
     let (headcount, _worker, mut exchange) = exchange();
     assert!(headcount.admit("alice").is_admitted());
-    let current = headcount.shared.state.read().ring.current();
+    let current = headcount.core().current();
     // The store holds the same minute, as another server wrote it.
-    let value = headcount.shared.codec.encode(current, true, &headcount.shared.copy(current).unwrap());
+    let value = headcount.core().codec().encode(current, true, &headcount.core().copy(current).unwrap());
     let stored = Stored { slot: current, version: Version("another".into()), value };
     {
         let _bob = newcomer_at("minute-merged", &headcount);
         exchange.round.read_values(&[current], vec![stored]);
     }
-    let state = headcount.shared.state.read();
-    assert!(state.ring.is_dirty(current), "bob's bits would never leave this server");
-    assert_eq!(state.ring.newcomers_unpublished_in(current), 1, "bob, and not alice");
+    headcount.core().read(|state| {
+        assert!(state.ring.is_dirty(current), "bob's bits would never leave this server");
+        assert_eq!(state.ring.newcomers_unpublished_in(current), 1, "bob, and not alice");
+    });
 }
 
 #[test]
 fn a_newcomer_who_comes_while_a_minute_is_packed_is_published_by_the_next_round() {
     let (headcount, _worker, mut exchange) = exchange();
     assert!(headcount.admit("alice").is_admitted());
-    let current = headcount.shared.state.read().ring.current();
+    let current = headcount.core().current();
     let (_, in_flight) = {
         let _bob = newcomer_at("minute-copied", &headcount);
         exchange.round.pack(current).unwrap()
     };
-    assert!(headcount.shared.state.read().ring.is_dirty(current), "bob's bits would never leave this server");
+    assert!(headcount.core().read(|state| state.ring.is_dirty(current)), "bob's bits would never leave this server");
     assert_eq!(in_flight.newcomers, 1, "alice is in the packed value, and bob is not");
 }
 

@@ -33,7 +33,7 @@ pub(super) fn router(headcount: Headcount, limits: Arc<RequestLimits>) -> Router
 async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<SocketAddr>, request: Request) -> Response {
     failpoints::at("check");
     let Check { headcount, limits } = &check;
-    let trusted = headcount.shared.settings.trusted_proxies.include(peer.ip());
+    let trusted = headcount.settings().trusted_proxies.include(peer.ip());
     let original = Original::of(&request, trusted);
     let headers = request.headers();
     let info = RequestInfo {

@@ -1,6 +1,6 @@
 //! Seats reserved for newcomers until it is known whether they stay.
 
-use super::Shared;
+use super::Core;
 use crate::fingerprint::Fingerprint;
 use crate::ring::Membership;
 use std::sync::Arc;
@@ -24,20 +24,20 @@ use std::sync::Arc;
 /// ```
 #[must_use = "dropping it gives the seat back"]
 pub struct HeldSeat {
-    shared: Arc<Shared>,
+    core: Arc<Core>,
     fingerprint: Fingerprint,
     is_taken: bool,
 }
 
 impl HeldSeat {
-    pub(super) fn new(shared: Arc<Shared>, fingerprint: Fingerprint) -> Self {
-        Self { shared, fingerprint, is_taken: false }
+    pub(crate) fn new(core: Arc<Core>, fingerprint: Fingerprint) -> Self {
+        Self { core, fingerprint, is_taken: false }
     }
 
     /// Takes the seat: the newcomer is recorded before this returns.
     pub fn take(mut self) {
         self.is_taken = true;
-        self.shared.change(|state| {
+        self.core.change(|state| {
             state.room.release_seat(self.fingerprint);
             if state.ring.membership(self.fingerprint) == Membership::Unseen {
                 state.room.take_seat();
@@ -47,14 +47,14 @@ impl HeldSeat {
                 state.ring.record(self.fingerprint);
             }
         });
-        self.shared.note_visit(self.fingerprint, true);
+        self.core.note_visit(self.fingerprint, true);
     }
 }
 
 impl Drop for HeldSeat {
     fn drop(&mut self) {
         if !self.is_taken {
-            self.shared.change(|state| state.room.release_seat(self.fingerprint));
+            self.core.change(|state| state.room.release_seat(self.fingerprint));
         }
     }
 }

@@ -1,20 +1,20 @@
 //! Sends the visits of sampled users to the worker, which simulates other values of X; see [`what_if`](crate::what_if).
 
-use super::{Admission, AdmitOptions, Admitted, Record, Shared};
+use super::{Admission, AdmitOptions, Admitted, Core, Record};
 use crate::fingerprint::Fingerprint;
 use crate::threads::Sender;
 use crate::what_if::Sample;
 
 /// The channel of sampled visits to the worker. It exists in shadow mode only.
-pub(super) struct Arrivals {
-    pub(super) sample: Sample,
+pub(crate) struct Arrivals {
+    pub(crate) sample: Sample,
     /// A user, and whether the user is active under the configured X.
-    pub(super) sender: Sender<(Fingerprint, bool)>,
+    pub(crate) sender: Sender<(Fingerprint, bool)>,
 }
 
-impl Shared {
+impl Core {
     /// Records the decision about a user as a visit.
-    pub(super) fn note_decision(&self, fingerprint: Fingerprint, admission: Admission, options: AdmitOptions<'_>) {
+    pub(crate) fn note_decision(&self, fingerprint: Fingerprint, admission: Admission, options: AdmitOptions<'_>) {
         let is_in = match admission {
             Admission::Admitted(Admitted::Seen) => true,
             // The caller decides later whether this newcomer stays.
@@ -31,7 +31,7 @@ impl Shared {
     }
 
     /// Records the visit of a user, and whether the user is active under the configured X.
-    pub(super) fn note_visit(&self, fingerprint: Fingerprint, is_in: bool) {
+    pub(crate) fn note_visit(&self, fingerprint: Fingerprint, is_in: bool) {
         if let Some(arrivals) = &self.arrivals
             && arrivals.sample.holds(fingerprint)
         {

@@ -1,6 +1,6 @@
 //! Users with an open connection: everybody with an open WebSocket or stream is renewed each minute.
 
-use super::{Headcount, Shared};
+use super::Core;
 use crate::config::Enforcement;
 use crate::fingerprint::Fingerprint;
 use std::collections::BTreeMap;
@@ -49,43 +49,29 @@ impl Presences {
 /// ```
 #[must_use = "dropping it ends the presence"]
 pub struct Presence {
-    shared: Arc<Shared>,
+    core: Arc<Core>,
     /// The place in the list; `None` renews nobody.
     place: Option<u64>,
 }
 
-impl Headcount {
-    /// Keeps a user active for as long as the returned value lives. This adds a list entry of a few bytes; it decides
-    /// and records nothing.
-    ///
-    /// ```
-    /// # let (headcount, mut worker) = headcount::Headcount::builder().max_active_users(10).build()?;
-    /// assert!(headcount.admit("alice").is_admitted());
-    /// let presence = headcount.present("alice");
-    /// // … as long as her connection lasts …
-    /// drop(presence);
-    /// # Ok::<(), headcount::BuildError>(())
-    /// ```
-    pub fn present(&self, token: impl AsRef<[u8]>) -> Presence {
-        self.present_as(self.shared.settings.key.fingerprint(token.as_ref()))
-    }
-
-    pub(crate) fn present_as(&self, fingerprint: Fingerprint) -> Presence {
-        let place = self.shared.presences.lock().add(fingerprint);
-        Presence { shared: Arc::clone(&self.shared), place: Some(place) }
+impl Presence {
+    /// Keeps a user active.
+    pub(crate) fn of(core: &Arc<Core>, fingerprint: Fingerprint) -> Self {
+        let place = core.presences.lock().add(fingerprint);
+        Self { core: Arc::clone(core), place: Some(place) }
     }
 
     /// Makes a presence that renews nobody.
     #[cfg(feature = "tower")]
-    pub(crate) fn nobody_present(&self) -> Presence {
-        Presence { shared: Arc::clone(&self.shared), place: None }
+    pub(crate) fn of_nobody(core: &Arc<Core>) -> Self {
+        Self { core: Arc::clone(core), place: None }
     }
 }
 
 impl Drop for Presence {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            self.shared.presences.lock().users.remove(&place);
+            self.core.presences.lock().users.remove(&place);
         }
     }
 }
@@ -96,10 +82,10 @@ impl std::fmt::Debug for Presence {
     }
 }
 
-impl Shared {
+impl Core {
     /// Renews every user who is present, and calls `rest` after each batch. A user who connects meanwhile waits for one
     /// batch at most.
-    pub(super) fn renew_presences(&self, mut rest: impl FnMut()) {
+    pub(crate) fn renew_presences(&self, mut rest: impl FnMut()) {
         if self.settings.enforcement == Enforcement::Off {
             return;
         }

@@ -10,7 +10,7 @@ pub(crate) struct User<'t> {
 }
 
 impl<'t> User<'t> {
-    pub(super) fn new(token: &'t [u8], key: &FingerprintKey) -> Self {
+    pub(crate) fn new(token: &'t [u8], key: &FingerprintKey) -> Self {
         Self { token, fingerprint: key.fingerprint(token) }
     }
 
@@ -25,7 +25,7 @@ impl<'t> User<'t> {
     }
 
     /// Returns whether there is nothing but white space, which names nobody.
-    pub(super) fn is_blank(&self) -> bool {
+    pub(crate) fn is_blank(&self) -> bool {
         self.token.iter().all(u8::is_ascii_whitespace)
     }
 }

@@ -1,8 +1,7 @@
 //! The decision about a request: the order in which it consults the ring, passes, limits and the room, and what it
 //! records.
 
-use super::user::User;
-use super::{Admission, Admitted, BESIDE, Decision, HOLDING, HeldSeat, SHUT, Shared, State};
+use super::{Admission, Admitted, BESIDE, Core, Decision, HOLDING, HeldSeat, SHUT, State, User};
 use crate::bloom::Probe;
 use crate::config::{Enforcement, MissingToken, RetryAfter};
 use crate::failpoints;
@@ -39,13 +38,13 @@ pub(crate) enum Record {
 }
 
 impl AdmitOptions<'_> {
-    /// The options of [`Headcount::admit`](super::Headcount::admit).
+    /// The options of [`Headcount::admit`](crate::Headcount::admit).
     pub(crate) const ADMIT: Self = Self { renews: true, record: Record::Now, pass: None, counts: true };
 }
 
-impl Shared {
+impl Core {
     #[inline]
-    pub(super) fn admit(&self, token: &[u8]) -> Admission {
+    pub(crate) fn admit(&self, token: &[u8]) -> Admission {
         if self.settings.enforcement != Enforcement::Enforce {
             return self.admit_unenforced(token);
         }
@@ -89,7 +88,7 @@ impl Shared {
 
     /// Decides with the given options; [`admit`](Self::admit) has fixed ones. Returns the newcomer's seat, if one is
     /// held.
-    pub(super) fn decide(
+    pub(crate) fn decide(
         self: &Arc<Self>,
         user: &User<'_>,
         options: AdmitOptions<'_>,
@@ -101,7 +100,7 @@ impl Shared {
     }
 
     /// Decides about a user who needs no seat, such as an active one. Returns `None` for a newcomer.
-    pub(super) fn recognize(&self, user: &User<'_>, options: AdmitOptions<'_>) -> Option<Admission> {
+    pub(crate) fn recognize(&self, user: &User<'_>, options: AdmitOptions<'_>) -> Option<Admission> {
         if self.settings.enforcement == Enforcement::Off {
             return Some(self.granted(Admitted::Exempt, options));
         }
@@ -122,7 +121,7 @@ impl Shared {
     }
 
     /// Decides about a newcomer. Returns the seat, if one is held.
-    pub(super) fn seat_newcomer(
+    pub(crate) fn seat_newcomer(
         self: &Arc<Self>,
         user: &User<'_>,
         options: AdmitOptions<'_>,
@@ -141,14 +140,14 @@ impl Shared {
 
     /// Counts a newcomer whom a limit refuses.
     #[cfg(feature = "tower")]
-    pub(super) fn limit_newcomer(&self, user: &User<'_>, options: AdmitOptions<'_>) {
+    pub(crate) fn limit_newcomer(&self, user: &User<'_>, options: AdmitOptions<'_>) {
         self.count(Decision::Limited);
         self.note_decision(user.fingerprint(), Admission::Rejected { retry_after: Duration::ZERO }, options);
     }
 
     /// Returns whether a newcomer may take a seat now. A newcomer with a held seat takes no other.
     #[cfg(feature = "tower")]
-    pub(super) fn may_take_seat(&self, user: &User<'_>) -> bool {
+    pub(crate) fn may_take_seat(&self, user: &User<'_>) -> bool {
         self.gate.load(Relaxed) & SHUT == 0 && !self.holds_seat_of(user.fingerprint())
     }
 
@@ -164,24 +163,24 @@ impl Shared {
     fn accepts(&self, pass: &[u8], user: &User<'_>) -> bool {
         let found = self.check_pass(pass, user);
         if let Some(found) = found {
-            self.passes.count(found as usize);
+            self.counts.passes.count(found as usize);
         }
         found == Some(PassCheck::Valid)
     }
 
-    pub(super) fn check_pass(&self, pass: &[u8], user: &User<'_>) -> Option<PassCheck> {
+    pub(crate) fn check_pass(&self, pass: &[u8], user: &User<'_>) -> Option<PassCheck> {
         let (passes, _) = self.settings.passes.as_ref()?;
         let now = self.state.read().ring.current();
         Some(passes.check(pass, user.fingerprint(), user.token(), now))
     }
 
-    pub(super) fn pass(&self, fingerprint: Fingerprint) -> Option<Pass> {
+    pub(crate) fn pass(&self, fingerprint: Fingerprint) -> Option<Pass> {
         let (passes, _) = self.settings.passes.as_ref()?;
         let now = self.state.read().ring.current();
         Some(passes.issue(fingerprint, now))
     }
 
-    pub(super) fn touch(&self, token: &[u8]) -> bool {
+    pub(crate) fn touch(&self, token: &[u8]) -> bool {
         if self.settings.enforcement == Enforcement::Off {
             return true;
         }
@@ -195,12 +194,12 @@ impl Shared {
             }
             seen
         };
-        self.touches.count(usize::from(seen));
+        self.counts.touches.count(usize::from(seen));
         seen
     }
 
     /// Records a seen fingerprint in the current minute, through the worker. Returns whether it was seen.
-    pub(super) fn refresh(&self, fingerprint: Fingerprint) -> bool {
+    pub(crate) fn refresh(&self, fingerprint: Fingerprint) -> bool {
         let state = self.state.read();
         match state.ring.membership(fingerprint) {
             Membership::Current => true,
@@ -286,12 +285,11 @@ impl Shared {
     /// Returns the room's answer to a newcomer. After a pause of the process, the first request may come before the
     /// worker's first tick; by then the seats of this server's share have gone to other servers.
     fn seat_now(&self, state: &mut State) -> Seat {
-        if state.room.link() != FleetLink::Alone && self.has_slept() {
+        if state.room.link() != FleetLink::Alone && self.time.has_slept() {
             // Only the first request does this; the worker does the rest.
-            self.note_tick();
-            self.pauses.fetch_add(1, Relaxed);
-            let current = state.ring.current();
-            state.ring.set_covered(current, false);
+            self.time.note_tick();
+            self.time.note_pause();
+            state.uncover_current();
             state.room.wake();
         }
         state.seat()
@@ -320,7 +318,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn missing(&self, options: AdmitOptions<'_>) -> Admission {
+    pub(crate) fn missing(&self, options: AdmitOptions<'_>) -> Admission {
         let shut = self.gate.load(Relaxed) & SHUT != 0;
         let rejected = match self.settings.missing_token {
             MissingToken::NewUser => shut,
@@ -339,7 +337,7 @@ impl Shared {
     /// Decides about a request whose token cannot be verified yet, because its key is unknown. Its user may be active
     /// or not.
     #[cfg(feature = "tower")]
-    pub(super) fn unverifiable(&self, options: AdmitOptions<'_>) -> Admission {
+    pub(crate) fn unverifiable(&self, options: AdmitOptions<'_>) -> Admission {
         if self.state.read().room.lets_unknown_pass() {
             self.granted(Admitted::Warming, options)
         } else {
@@ -347,18 +345,13 @@ impl Shared {
         }
     }
 
-    #[cfg(any(test, feature = "tower"))]
-    pub(super) fn count(&self, decision: Decision) {
-        self.decisions.count(decision as usize);
-    }
-
     fn granted(&self, admitted: Admitted, options: AdmitOptions<'_>) -> Admission {
         if options.counts { self.admitted(admitted) } else { Admission::Admitted(admitted) }
     }
 
     #[inline]
-    pub(super) fn admitted(&self, admitted: Admitted) -> Admission {
-        self.decisions.count(admitted.decision() as usize);
+    pub(crate) fn admitted(&self, admitted: Admitted) -> Admission {
+        self.counts.decisions.count(admitted.decision() as usize);
         Admission::Admitted(admitted)
     }
 
@@ -366,12 +359,24 @@ impl Shared {
         if self.settings.enforcement == Enforcement::Shadow {
             return self.granted(Admitted::ShadowRejected, options);
         }
-        let count = self.decisions.count(Decision::Rejected as usize);
+        let count = self.counts.decisions.count(Decision::Rejected as usize);
         Admission::Rejected { retry_after: self.retry_after(salt, count) }
     }
 
+    /// Returns how long a user whom a limit refused should wait before the next attempt.
+    #[cfg(feature = "tower")]
+    pub(crate) fn pause_of(&self, user: &User<'_>) -> Duration {
+        self.retry_after(user.fingerprint().0, self.decisions().limited)
+    }
+
+    /// Returns whether every newcomer would be rejected now.
+    #[cfg(feature = "tower")]
+    pub(crate) fn is_shut(&self) -> bool {
+        self.gate.load(Relaxed) & SHUT != 0
+    }
+
     /// Returns the time to wait after a refusal, spread so that clients refused together do not return together.
-    pub(super) fn retry_after(&self, salt: u64, count: u64) -> Duration {
+    fn retry_after(&self, salt: u64, count: u64) -> Duration {
         let RetryAfter { min, max } = self.settings.retry_after;
         // Rounded up to whole seconds, so that no wait is below the minimum.
         let soonest = min.as_secs() + u64::from(min.subsec_nanos() > 0);

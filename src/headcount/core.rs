@@ -1,0 +1,303 @@
+//! The core: the ring, the room, and the fleet's time, and everything that a decision touches.
+//!
+//! Each file below has the verbs of one user of the core. Decisions: `decide`, `seat`, `presence`. The rounds:
+//! `minutes`, `fleet`. The worker: `turn`. Operators: `overrides`. Nothing outside these files reaches the state behind
+//! the lock.
+
+mod arrivals;
+mod counts;
+mod decide;
+mod fleet;
+mod fleet_time;
+mod minutes;
+mod overrides;
+mod presence;
+mod seat;
+mod turn;
+mod user;
+
+use super::{Admission, Admitted, Decision};
+use crate::bloom::Estimate;
+use crate::config::Settings;
+use crate::fingerprint::Fingerprint;
+use crate::pass::PassCheck;
+use crate::ring::codec::Codec;
+use crate::ring::{Beside, CurrentFilter, Ring};
+use crate::room::{FleetLink, Mode, Override, Room, Seat};
+use crate::sharded::{RawShardedLock, ShardedLock};
+use crate::threads::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use crate::threads::{Mutex, Sender};
+use crate::time::{Clock, FleetClock, Timestamp};
+use counts::Counts;
+use crossbeam_utils::CachePadded;
+use lock_api::RwLockWriteGuard;
+use presence::Presences;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+pub(super) use arrivals::Arrivals;
+pub use counts::{Decisions, PassChecks, Touches};
+pub(crate) use decide::{AdmitOptions, Record};
+pub(crate) use fleet::FleetView;
+pub(crate) use fleet_time::FleetTime;
+pub(crate) use minutes::{Minute, TakenMinute};
+pub use overrides::{MAX_OVERRIDE, OverrideError, OverrideOrder};
+pub use presence::Presence;
+pub use seat::HeldSeat;
+pub(super) use turn::Refreshes;
+pub(crate) use user::User;
+
+/// Words merged or collected while the lock is held once: 8 KiB, a few microseconds.
+const CHUNK_WORDS: usize = 1024;
+
+/// The ring, the room, the fleet's time, and what decisions need beside them.
+pub(crate) struct Core {
+    pub(crate) settings: Settings,
+    pub(crate) time: FleetTime,
+    /// The name of this process: random, so that no two writers ever use the same version.
+    pub(crate) instance_id: String,
+    /// The seed of all random number generators.
+    seed: u64,
+    /// Values written so far. Together with the writer's name, it makes a version that never existed before.
+    writes: AtomicU64,
+    /// The current minute's users: the same content as in the ring of `state`, readable without the lock.
+    present: Arc<CurrentFilter>,
+    state: ShardedLock<State>,
+    /// The last published result of the state, for decisions that need not lock it.
+    gate: CachePadded<AtomicU8>,
+    refreshes: Sender<Fingerprint>,
+    refreshes_in_place: AtomicU64,
+    /// The channel that reports arrivals to the worker; present only while nothing is enforced.
+    arrivals: Option<Arrivals>,
+    counts: Counts,
+    presences: Mutex<Presences>,
+}
+
+/// The state guarded by the lock.
+pub(crate) struct State {
+    pub(crate) ring: Ring,
+    /// The users that other generations remember.
+    pub(crate) beside: Beside,
+    pub(crate) room: Room,
+    /// Fleet time as of the worker's last tick.
+    now: Timestamp,
+    mode_changes: [u64; 2],
+}
+
+/// The state under the write lock. If the holder panics, the ring is repaired before another thread sees it.
+struct Writing<'s> {
+    state: RwLockWriteGuard<'s, RawShardedLock, State>,
+    /// Whether the thread was already panicking. Then this write is part of its cleanup, and completes.
+    panicking: bool,
+}
+
+/// Bits of [`Core::gate`].
+const SHUT: u8 = 1;
+const THROTTLING: u8 = 2;
+/// Some seats are held.
+const HOLDING: u8 = 4;
+/// Other generations remember some users.
+const BESIDE: u8 = 8;
+
+/// What a core is made of, beside its settings.
+pub(super) struct CoreParts {
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) fleet_clock: FleetClock,
+    pub(super) ring: Ring,
+    pub(super) room: Room,
+    pub(super) now: Timestamp,
+    pub(super) refreshes: Sender<Fingerprint>,
+    pub(super) arrivals: Option<Arrivals>,
+}
+
+/// The state of the core at one moment.
+pub(crate) struct CoreStatus {
+    pub(crate) mode: Mode,
+    pub(crate) mode_since: Timestamp,
+    /// The number of changes to each mode, indexed by [`Mode`].
+    pub(crate) mode_changes: [u64; 2],
+    pub(crate) estimate: Estimate,
+    pub(crate) max_active_users: u64,
+    pub(crate) resume_below: f64,
+    pub(crate) room: u64,
+    pub(crate) share: u64,
+    pub(crate) override_: Option<Override>,
+    pub(crate) link: FleetLink,
+    pub(crate) nodes: u64,
+    pub(crate) newcomers_lately: u64,
+    pub(crate) coverage: usize,
+    pub(crate) fill_ratio: f64,
+    pub(crate) false_positive_ratio: f64,
+    /// The memory of all filters, in bytes.
+    pub(crate) memory_bytes: usize,
+    /// Refreshes that the worker has not applied yet.
+    pub(crate) queue_length: usize,
+    /// Refreshes that were applied in place because the channel was full.
+    pub(crate) queue_full: u64,
+}
+
+impl Core {
+    pub(super) fn new(settings: Settings, parts: CoreParts, rng: &mut fastrand::Rng) -> Self {
+        let CoreParts { clock, fleet_clock, ring, room, now, refreshes, arrivals } = parts;
+        let core = Self {
+            arrivals,
+            instance_id: format!("{:016x}", rng.u64(..)),
+            seed: rng.u64(..),
+            writes: AtomicU64::new(0),
+            time: FleetTime::new(clock, fleet_clock, &settings),
+            present: Arc::clone(ring.current_filter()),
+            state: ShardedLock::new(State { ring, beside: Beside::default(), room, now, mode_changes: [0; 2] }),
+            gate: CachePadded::new(AtomicU8::new(0)),
+            refreshes,
+            refreshes_in_place: AtomicU64::new(0),
+            counts: Counts::new(),
+            presences: Mutex::new(Presences::default()),
+            settings,
+        };
+        core.change(|_| ());
+        core
+    }
+
+    /// Returns the codec of this server's values.
+    pub(crate) fn codec(&self) -> Codec {
+        codec_of(&self.settings)
+    }
+
+    /// Creates a random number generator for one purpose, from the controller's seed.
+    pub(crate) fn rng(&self, purpose: &str) -> fastrand::Rng {
+        fastrand::Rng::with_seed(self.seed ^ self.settings.key.hash(purpose.as_bytes()))
+    }
+
+    /// Returns the number of the next value that this process writes. No number is returned twice.
+    pub(crate) fn next_write(&self) -> u64 {
+        self.writes.fetch_add(1, Relaxed)
+    }
+
+    /// Returns the mode in force.
+    pub(super) fn mode(&self) -> Mode {
+        if self.gate.load(Relaxed) & THROTTLING == 0 { Mode::Open } else { Mode::Throttling }
+    }
+
+    /// Returns the estimated number of active users.
+    pub(crate) fn active_users(&self) -> f64 {
+        self.state.read().active_users()
+    }
+
+    /// Returns the state at this moment, read under one hold of the lock.
+    pub(crate) fn status(&self) -> CoreStatus {
+        let state = self.state.read();
+        let (mode, mode_since) = state.room.mode();
+        let estimate = state.estimate();
+        CoreStatus {
+            mode,
+            mode_since,
+            mode_changes: state.mode_changes,
+            max_active_users: state.room.max_active_users(),
+            resume_below: state.room.resume_below(),
+            room: state.room.room(estimate.users),
+            share: state.room.share(estimate.users),
+            override_: state.room.override_().cloned(),
+            link: state.room.link(),
+            nodes: state.room.nodes(),
+            newcomers_lately: state.room.newcomers_lately(),
+            coverage: state.ring.coverage(),
+            fill_ratio: state.ring.union().fill_ratio(),
+            false_positive_ratio: state.ring.union().false_positive_ratio(),
+            // The minutes, the union, two filters for the next turn, and two copies of the current minute for
+            // lock-free reads.
+            memory_bytes: (state.ring.len() + 5) * self.settings.shape.bytes(),
+            queue_length: self.refreshes.len(),
+            queue_full: self.refreshes_in_place.load(Relaxed),
+            estimate,
+        }
+    }
+
+    /// Reads the state in a test.
+    #[cfg(test)]
+    pub(crate) fn read<R>(&self, look: impl FnOnce(&State) -> R) -> R {
+        look(&self.state.read())
+    }
+
+    /// Sets the state up for a test.
+    #[cfg(test)]
+    pub(crate) fn set_up<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+        self.change(act)
+    }
+
+    /// Returns whether a thread has locked the state, as a test wants to know.
+    #[cfg(test)]
+    pub(crate) fn is_locked(&self) -> bool {
+        self.state.try_write().is_none()
+    }
+
+    /// Takes the write lock.
+    fn write(&self) -> Writing<'_> {
+        Writing { state: self.state.write(), panicking: std::thread::panicking() }
+    }
+
+    /// Changes the state, then updates the mode and the gate.
+    fn change<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.write();
+        let result = act(&mut state);
+        self.publish(&mut state);
+        result
+    }
+
+    fn publish(&self, state: &mut State) {
+        let now = state.now;
+        if let Some(mode) = state.room.settle(state.active_users(), now) {
+            state.mode_changes[mode as usize] += 1;
+        }
+        let shut = if state.seat() == Seat::Taken { SHUT } else { 0 };
+        let throttling = if state.room.mode().0 == Mode::Throttling { THROTTLING } else { 0 };
+        let holding = if state.room.holds_seats() { HOLDING } else { 0 };
+        let beside = if state.beside.is_empty() { 0 } else { BESIDE };
+        let gate = shut | throttling | holding | beside;
+        if self.gate.load(Relaxed) != gate {
+            self.gate.store(gate, Relaxed);
+        }
+    }
+}
+
+/// Returns the codec of the values of a server with these settings.
+pub(super) fn codec_of(settings: &Settings) -> Codec {
+    Codec::new(settings.shape, settings.generation, &settings.key).with_earlier_keys(&settings.earlier_keys)
+}
+
+impl Deref for Writing<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Writing<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.panicking {
+            self.state.ring.mend();
+        }
+    }
+}
+
+impl State {
+    pub(crate) fn active_users(&self) -> f64 {
+        self.estimate().users
+    }
+
+    /// Returns E and its sampling error.
+    pub(crate) fn estimate(&self) -> Estimate {
+        let (ours, beside) = (self.ring.union().estimate(), self.beside.users());
+        Estimate { users: ours.users + beside, low: ours.low + beside, high: ours.high + beside, ..ours }
+    }
+
+    fn seat(&self) -> Seat {
+        self.room.seat(self.active_users(), self.ring.is_covered())
+    }
+}

@@ -1,0 +1,142 @@
+//! Counters of decisions, touches and passes, counted by the threads that decide, without a lock.
+
+use super::{Core, Decision, PassCheck};
+use crate::sharded::ShardedCounters;
+use serde::Serialize;
+
+/// The number of checks since the start, by decision.
+///
+/// ```
+/// use headcount::{Decision, Headcount};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
+/// for user in ["alice", "bob", "alice", "carol"] {
+///     let _ = headcount.admit(user);
+/// }
+/// let decisions = headcount.status().decisions;
+/// assert_eq!((decisions.newcomer, decisions.seen, decisions.rejected), (1, 1, 2));
+/// assert_eq!(decisions.by_decision()[2], (Decision::Rejected, 2));
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
+#[non_exhaustive]
+pub struct Decisions {
+    pub seen: u64,
+    pub newcomer: u64,
+    pub rejected: u64,
+    pub shadow_rejected: u64,
+    pub exempt: u64,
+    pub missing: u64,
+    pub warming: u64,
+    pub limited: u64,
+    pub invalid: u64,
+}
+
+impl Decisions {
+    /// Returns the count of each decision.
+    pub fn by_decision(&self) -> [(Decision, u64); 9] {
+        let counts = [
+            self.seen,
+            self.newcomer,
+            self.rejected,
+            self.shadow_rejected,
+            self.exempt,
+            self.missing,
+            self.warming,
+            self.limited,
+            self.invalid,
+        ];
+        std::array::from_fn(|at| (Decision::ALL[at], counts[at]))
+    }
+}
+
+/// The number of touches since the start, by whether the token was seen.
+///
+/// ```
+/// use headcount::Headcount;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).build()?;
+/// headcount.touch("alice");
+/// let _ = headcount.admit("alice");
+/// headcount.touch("alice");
+/// let touches = headcount.status().touches;
+/// assert_eq!((touches.unseen, touches.renewed), (1, 1));
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
+#[non_exhaustive]
+pub struct Touches {
+    pub renewed: u64,
+    pub unseen: u64,
+}
+
+/// The number of passes checked since the start, by result. A pass is checked only if this server has not seen the
+/// token.
+///
+/// ```
+/// use headcount::{Headcount, config::PassCarrier};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).carry(PassCarrier::Header).build()?;
+/// let pass = headcount.pass("alice").unwrap();
+/// let _ = headcount.admit_with_pass("mallory", pass.as_str());
+/// let _ = headcount.admit_with_pass("alice", pass.as_str());
+/// let _ = headcount.admit_with_pass("alice", pass.as_str()); // By now she is seen, pass or not.
+/// let passes = headcount.status().passes;
+/// assert_eq!((passes.forged, passes.valid), (1, 1));
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
+#[non_exhaustive]
+pub struct PassChecks {
+    pub valid: u64,
+    /// Issued a window ago or longer.
+    pub expired: u64,
+    /// Not a pass of this fleet, or not one for this token.
+    pub forged: u64,
+}
+
+pub(super) struct Counts {
+    pub(super) decisions: ShardedCounters<{ Decision::ALL.len() }>,
+    /// Touches of unseen tokens, and of seen ones.
+    pub(super) touches: ShardedCounters<2>,
+    pub(super) passes: ShardedCounters<{ PassCheck::ALL.len() }>,
+}
+
+impl Counts {
+    pub(super) fn new() -> Self {
+        Self { decisions: ShardedCounters::new(), touches: ShardedCounters::new(), passes: ShardedCounters::new() }
+    }
+}
+
+impl Core {
+    /// Returns how many decisions there were of each kind.
+    pub(crate) fn decisions(&self) -> Decisions {
+        let [seen, newcomer, rejected, shadow_rejected, exempt, missing, warming, limited, invalid] =
+            self.counts.decisions.totals();
+        Decisions { seen, newcomer, rejected, shadow_rejected, exempt, missing, warming, limited, invalid }
+    }
+
+    /// Returns how many touches there were.
+    pub(crate) fn touches(&self) -> Touches {
+        let [unseen, renewed] = self.counts.touches.totals();
+        Touches { renewed, unseen }
+    }
+
+    /// Returns how many passes were checked, by result.
+    pub(crate) fn pass_checks(&self) -> PassChecks {
+        let [valid, expired, forged] = self.counts.passes.totals();
+        PassChecks { valid, expired, forged }
+    }
+
+    /// Returns how many decisions since the start were rejections, shadow rejections included.
+    pub(crate) fn turned_away(&self) -> u64 {
+        let decisions = self.decisions();
+        decisions.rejected + decisions.shadow_rejected
+    }
+
+    /// Counts a decision made outside this type.
+    #[cfg(any(test, feature = "tower"))]
+    pub(crate) fn count(&self, decision: Decision) {
+        self.counts.decisions.count(decision as usize);
+    }
+}

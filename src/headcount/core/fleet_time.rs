@@ -1,0 +1,82 @@
+//! The fleet's time on this server, and the detection of pauses of its process.
+
+use crate::config::Settings;
+use crate::threads::Mutex;
+use crate::threads::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::time::{Clock, FleetClock, Slot, Timestamp};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The clocks, and when the worker last ticked.
+pub(crate) struct FleetTime {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(super) fleet_clock: Mutex<FleetClock>,
+    /// When the worker began its last tick, or a decision noticed a pause, in monotonic microseconds.
+    ticked: AtomicU64,
+    /// How many pauses of this process were detected.
+    pauses: AtomicU64,
+    longest_pause: Duration,
+}
+
+impl FleetTime {
+    pub(super) fn new(clock: Arc<dyn Clock>, fleet_clock: FleetClock, settings: &Settings) -> Self {
+        Self {
+            ticked: AtomicU64::new(micros(clock.monotonic())),
+            clock,
+            fleet_clock: Mutex::new(fleet_clock),
+            pauses: AtomicU64::new(0),
+            longest_pause: (3 * settings.sync_every).max(Duration::from_millis(250)),
+        }
+    }
+
+    /// Returns the current fleet time.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.fleet_clock.lock().now(self.clock.monotonic())
+    }
+
+    /// Returns the fleet time and the minute at a monotonic time.
+    pub(crate) fn at(&self, monotonic: Duration) -> (Timestamp, Slot) {
+        let mut clock = self.fleet_clock.lock();
+        (clock.now(monotonic), clock.slot(monotonic))
+    }
+
+    /// Exchanges the fleet's clock, for a test.
+    #[cfg(test)]
+    pub(crate) fn swap(&self, clock: FleetClock) -> FleetClock {
+        std::mem::replace(&mut *self.fleet_clock.lock(), clock)
+    }
+
+    /// Returns how long the worker or the rounds may stand still before their knowledge counts as stale.
+    pub(crate) fn longest_pause(&self) -> Duration {
+        self.longest_pause
+    }
+
+    /// Returns the time since the worker's last tick.
+    pub(crate) fn since_tick(&self) -> Duration {
+        self.clock.monotonic().saturating_sub(Duration::from_micros(self.ticked.load(Relaxed)))
+    }
+
+    /// Returns whether the worker has not run for longer than [`Self::longest_pause`] and has not noticed it yet.
+    pub(crate) fn has_slept(&self) -> bool {
+        self.since_tick() > self.longest_pause
+    }
+
+    /// Records now as the time of the last tick, so that a pause is noticed only once.
+    pub(crate) fn note_tick(&self) {
+        self.ticked.store(micros(self.clock.monotonic()), Relaxed);
+    }
+
+    /// Returns how many pauses of this process were detected.
+    pub(crate) fn pauses(&self) -> u64 {
+        self.pauses.load(Relaxed)
+    }
+
+    /// Counts a pause: what a round has read before it is outdated.
+    pub(crate) fn note_pause(&self) {
+        self.pauses.fetch_add(1, Relaxed);
+    }
+}
+
+fn micros(monotonic: Duration) -> u64 {
+    u64::try_from(monotonic.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,220 @@
+//! The minutes of the ring as the rounds and the snapshot see them: what each holds, covers, and still has to publish.
+//! No other file sets the marks *dirty* and *covered*, but for the turn and the first minutes of a ring.
+
+use super::{CHUNK_WORDS, Core, State};
+use crate::bloom::Bloom;
+use crate::failpoints;
+use crate::ring::Ring;
+use crate::ring::beside::{self, Beside, Union};
+use crate::room::FleetLink;
+use crate::time::Slot;
+
+/// A minute of the ring.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Minute {
+    pub(crate) slot: Slot,
+    /// Whether it has bits that are not known to be in the store.
+    pub(crate) is_dirty: bool,
+    /// Whether an unseen token was not recorded in it on any server.
+    pub(crate) is_covered: bool,
+}
+
+/// A minute's content, taken to be written. The minute counts as clean from before the copy was made.
+pub(crate) struct TakenMinute {
+    /// Holds at least every bit that was set when the minute was taken.
+    pub(crate) filter: Bloom,
+    pub(crate) is_covered: bool,
+    /// How many of its newcomers are not known to be in any published value.
+    pub(crate) newcomers: u64,
+}
+
+impl Core {
+    /// Returns the number of the current minute.
+    pub(crate) fn current(&self) -> Slot {
+        self.state.read().ring.current()
+    }
+
+    /// Returns the numbers of all minutes, the current one first.
+    pub(crate) fn slots(&self) -> Vec<Slot> {
+        self.state.read().ring.slots().collect()
+    }
+
+    /// Returns all minutes, the current one first.
+    pub(crate) fn minutes(&self) -> Vec<Minute> {
+        let state = self.state.read();
+        let ring = &state.ring;
+        let minute = |slot| Minute { slot, is_dirty: ring.is_dirty(slot), is_covered: ring.covers(slot) };
+        ring.slots().map(minute).collect()
+    }
+
+    /// Returns whether any minute has bits that are not known to be in the store.
+    pub(crate) fn has_news(&self) -> bool {
+        self.minutes().iter().any(|minute| minute.is_dirty)
+    }
+
+    // --- what is read ---
+
+    /// Merges another server's filter into minute `slot`, a chunk at a time, and notes what the store still lacks of
+    /// the minute. Returns false if the minute has left the ring.
+    pub(crate) fn merge(&self, slot: Slot, filter: &Bloom) -> bool {
+        // Before the merge: whatever is inserted meanwhile makes the minute dirty again.
+        let was_published = !self.state.read().ring.is_dirty(slot);
+        let newcomers = self.clean(slot);
+        let mut ours_only = false;
+        for (chunk, words) in filter.words().chunks(CHUNK_WORDS).enumerate() {
+            failpoints::at("round-merge");
+            let Some(difference) = self.write().ring.merge(slot, chunk * CHUNK_WORDS, words) else { return false };
+            ours_only |= difference.ours_only;
+        }
+        failpoints::at("minute-merged");
+        self.change(|State { ring, .. }| {
+            if ours_only {
+                // Insertions during the merge have made the minute dirty. If it is clean, the store holds an older
+                // value.
+                if was_published && !ring.is_dirty(slot) {
+                    ring.newcomers_lost(slot);
+                }
+                ring.set_dirty(slot, true);
+            } else {
+                ring.newcomers_published(slot, newcomers);
+            }
+        });
+        true
+    }
+
+    /// Notes that the store has no value of this minute, so that it lacks whatever this server holds.
+    pub(crate) fn note_missing(&self, slot: Slot) {
+        let holds_bits = |state: &State| state.ring.filter(slot).is_some_and(|filter| filter.ones() > 0);
+        if holds_bits(&self.state.read()) {
+            self.note_unusable(slot);
+        }
+    }
+
+    /// Notes that the store's value of this minute is of no use, so that this server's value has to replace it.
+    pub(crate) fn note_unusable(&self, slot: Slot) {
+        let ring = &mut self.write().ring;
+        ring.set_dirty(slot, true);
+        ring.newcomers_lost(slot);
+    }
+
+    // --- what is written ---
+
+    /// Takes the content of minute `slot` to be written, or returns `None` if the minute has left the ring.
+    pub(crate) fn take_outgoing(&self, slot: Slot) -> Option<TakenMinute> {
+        // Before the copy: whatever is inserted from here on makes the minute dirty again.
+        let newcomers = self.clean(slot);
+        failpoints::at("round-publish");
+        let is_covered = self.state.read().ring.covers(slot);
+        Some(TakenMinute { filter: self.copy(slot)?, is_covered, newcomers })
+    }
+
+    /// Notes that the store holds what was taken of minute `slot`, with so many newcomers.
+    pub(crate) fn confirm_published(&self, slot: Slot, newcomers: u64) {
+        self.change(|state| state.ring.newcomers_published(slot, newcomers));
+    }
+
+    /// Notes that the store may not hold what was taken of these minutes.
+    pub(crate) fn note_unwritten(&self, slots: impl IntoIterator<Item = Slot>) {
+        let ring = &mut self.write().ring;
+        slots.into_iter().for_each(|slot| ring.set_dirty(slot, true));
+    }
+
+    /// Takes the content of minute `slot` for the snapshot, if it is dirty or the snapshot `lacks` it. Calls `forget`
+    /// while the minute is marked clean. Returns whether the minute is covered.
+    pub(crate) fn take_for_snapshot(&self, slot: Slot, lacks: bool, forget: impl FnOnce()) -> Option<bool> {
+        let ring = &mut self.write().ring;
+        if !lacks && !ring.is_dirty(slot) {
+            return None;
+        }
+        forget();
+        ring.set_dirty(slot, false);
+        Some(ring.covers(slot))
+    }
+
+    /// Copies the filter of minute `slot`. The copy holds at least every bit that was set when this was called.
+    pub(crate) fn copy(&self, slot: Slot) -> Option<Bloom> {
+        let copy = self.copy_of(|ring| ring.filter(slot));
+        failpoints::at("minute-copied");
+        copy
+    }
+
+    /// Marks minute `slot` as clean; whatever is inserted later makes it dirty again. Returns how many of its newcomers
+    /// are not known to be in any published value.
+    fn clean(&self, slot: Slot) -> u64 {
+        let ring = &mut self.write().ring;
+        ring.set_dirty(slot, false);
+        ring.newcomers_unpublished_in(slot)
+    }
+
+    /// Copies one of the ring's filters, a chunk at a time.
+    fn copy_of(&self, filter: impl Fn(&Ring) -> Option<&Bloom>) -> Option<Bloom> {
+        let mut copy = Bloom::new(self.settings.shape);
+        for at in (0..self.settings.shape.words()).step_by(CHUNK_WORDS) {
+            let state = self.state.read();
+            let words = &filter(&state.ring)?.words()[at..];
+            copy.fill_words(at, words.iter().take(CHUNK_WORDS).copied());
+        }
+        Some(copy)
+    }
+
+    // --- coverage ---
+
+    /// Covers a minute: an unseen token was not recorded in it on any server.
+    pub(crate) fn cover(&self, slot: Slot) {
+        self.change(|state| state.ring.set_covered(slot, true));
+    }
+
+    /// Uncovers minutes. Returns those that were covered.
+    pub(crate) fn uncover(&self, slots: impl IntoIterator<Item = Slot>) -> Vec<Slot> {
+        self.change(|state| state.uncover(slots))
+    }
+
+    /// While the store is away, uncovers the minutes from `first` on. Returns those that were covered.
+    pub(crate) fn uncover_while_away(&self, first: Slot) -> Vec<Slot> {
+        self.change(|state| {
+            if state.room.link() != FleetLink::Away {
+                return Vec::new();
+            }
+            state.uncover(state.ring.slots().filter(|&slot| slot >= first))
+        })
+    }
+
+    // --- other generations ---
+
+    /// Replaces what other generations remember.
+    pub(crate) fn remember_beside(&self, unions: Vec<Union>) {
+        let beside = Beside::new(self.users_beside(&unions), unions);
+        // Dropped after the lock is released.
+        let _old = self.change(|state| std::mem::replace(&mut state.beside, beside));
+    }
+
+    /// Recounts the users that only other generations remember.
+    pub(crate) fn count_beside(&self) {
+        let unions = self.state.read().beside.unions();
+        if !unions.is_empty() {
+            let users = self.users_beside(&unions);
+            self.change(|state| state.beside.set_users(&unions, users));
+        }
+    }
+
+    fn users_beside(&self, unions: &[Union]) -> f64 {
+        let own = self.copy_of(|ring| Some(ring.union()).filter(|_| !unions.is_empty()));
+        own.map_or(0.0, |own| beside::estimate(unions, &own))
+    }
+}
+
+impl State {
+    /// Uncovers minutes. Returns those that were covered.
+    pub(super) fn uncover(&mut self, slots: impl IntoIterator<Item = Slot>) -> Vec<Slot> {
+        let covered: Vec<_> = slots.into_iter().filter(|&slot| self.ring.covers(slot)).collect();
+        covered.iter().for_each(|&slot| self.ring.set_covered(slot, false));
+        covered
+    }
+
+    /// After the store's clock jumped back, the other servers' values under the new numbers are still to come: no
+    /// minute is covered, and the store lacks every minute. Returns the minutes that were covered.
+    pub(super) fn doubt_all(&mut self) -> Vec<Slot> {
+        self.ring.slots().for_each(|slot| self.ring.set_dirty(slot, true));
+        self.uncover(self.ring.slots())
+    }
+}

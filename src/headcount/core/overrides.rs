@@ -1,0 +1,211 @@
+//! Operators' overrides: their bounds, their versions, and the exchange of them with the other servers.
+
+use super::{Core, State};
+use crate::room::{Override, OverrideMode, OverrideVersion};
+use crate::text::misleads;
+use crate::time::Timestamp;
+use std::time::Duration;
+
+/// The longest override.
+pub const MAX_OVERRIDE: Duration = Duration::from_secs(24 * 3600);
+
+/// An operator's request for an override.
+///
+/// ```
+/// use headcount::{Headcount, OverrideMode, OverrideOrder};
+/// use std::time::Duration;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+/// let override_ = headcount.set_override(OverrideOrder {
+///     mode: OverrideMode::Throttling,
+///     max_active_users: None,
+///     lasting: Duration::from_secs(600),
+///     by: Some("erin".into()),
+///     reason: Some("the database is slow".into()),
+/// })?;
+/// assert_eq!(override_.until, headcount.status().override_.until.unwrap());
+/// assert!(!headcount.admit("alice").is_admitted());
+/// assert!(headcount.clear_override()?);
+/// assert!(headcount.admit("alice").is_admitted());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OverrideOrder {
+    /// The mode to force.
+    pub mode: OverrideMode,
+    /// The X to set; `None` keeps the configured one.
+    pub max_active_users: Option<u64>,
+    /// How long the override lasts, at most [`MAX_OVERRIDE`].
+    pub lasting: Duration,
+    /// The operator who requests it.
+    pub by: Option<String>,
+    /// Why the operator requests it.
+    pub reason: Option<String>,
+}
+
+/// The reason why an override was refused.
+///
+/// ```
+/// use headcount::{Headcount, MAX_OVERRIDE, OverrideError, OverrideMode, OverrideOrder};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(20_000).build()?;
+/// let order = OverrideOrder {
+///     mode: OverrideMode::Auto,
+///     max_active_users: Some(1_000_000),
+///     lasting: MAX_OVERRIDE,
+///     by: None,
+///     reason: None,
+/// };
+/// let error = headcount.set_override(order).unwrap_err();
+/// assert_eq!(error, OverrideError::MaxActiveUsers { found: 1_000_000, capacity: 65_536 });
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OverrideError {
+    /// X is 0, or more than the filters' capacity.
+    #[error("max_active_users is {found}; it must be between 1 and {capacity}, the window's capacity")]
+    MaxActiveUsers {
+        /// The requested X.
+        found: u64,
+        /// The largest X allowed.
+        capacity: u64,
+    },
+    /// The duration is zero, or more than [`MAX_OVERRIDE`].
+    #[error("for is {}; it must be above 0 and at most 24h", humantime::format_duration(*found))]
+    Lasting {
+        /// The requested duration.
+        found: Duration,
+    },
+    /// A reason or name that is too long, or has characters that a status line cannot show.
+    #[error(
+        "{key} has {found} characters; at most {most} are allowed, and none that control a terminal or the direction \
+         of text"
+    )]
+    Words {
+        /// `reason` or `by`.
+        key: &'static str,
+        /// How many characters it has.
+        found: usize,
+        /// How many characters are allowed.
+        most: usize,
+    },
+    /// An override of a later version is in force, and stays in force.
+    #[error(
+        "the override in force has the highest possible version, {found}, and cannot be superseded; it ends at {until}"
+    )]
+    Superseded {
+        /// The version of the override in force.
+        found: u64,
+        /// When that override ends.
+        until: Timestamp,
+    },
+}
+
+impl Core {
+    /// Puts an override in force on this server.
+    pub(crate) fn set_override(&self, order: OverrideOrder) -> Result<Override, OverrideError> {
+        order.check(self.settings.capacity)?;
+        if let Some(doubt) = order.max_active_users.and_then(|max| self.settings.doubt_about_max(max)) {
+            tracing::warn!("the override sets a questionable X: {doubt}");
+        }
+        let now = self.time.now();
+        self.change(|state| {
+            let version = self.next_version(state.room.override_(), now);
+            let OverrideOrder { mode, max_active_users, lasting, by, reason } = order;
+            // The stored override has millisecond precision.
+            let until = Timestamp::from_millis(now.plus(lasting).as_millis());
+            let remembered_until = until;
+            let override_ =
+                Override { version, mode, max_active_users, until, remembered_until, by, reason, withdrawn: false };
+            put_in_force(state, override_, now)
+        })
+    }
+
+    /// Withdraws the override. Returns whether one was in force.
+    pub(crate) fn clear_override(&self) -> Result<bool, OverrideError> {
+        let now = self.time.now();
+        self.change(|state| {
+            let Some(override_) = state.room.override_().filter(|override_| !override_.withdrawn).cloned() else {
+                return Ok(false);
+            };
+            let version = self.next_version(Some(&override_), now);
+            put_in_force(state, override_.withdraw(version), now).map(|_| true)
+        })
+    }
+
+    /// Ends the override if its time is over. Returns whether it ended.
+    pub(crate) fn expire_override(&self, now: Timestamp) -> bool {
+        self.change(|state| state.room.expire(now))
+    }
+
+    /// Applies the store's override if it is plausible and later than this server's. Returns whether it was applied,
+    /// and the override that this server has now.
+    pub(crate) fn exchange_override(&self, stored: Option<Override>, now: Timestamp) -> (bool, Option<Override>) {
+        self.change(|state| {
+            self.renumber_override(state, now);
+            let stored = stored.filter(|stored| self.is_plausible(stored, now));
+            let is_taken = stored.is_some_and(|stored| state.room.apply_if_newer(stored, now));
+            (is_taken, state.room.override_().cloned())
+        })
+    }
+
+    /// Returns whether another server's override is within the bounds of this server.
+    pub(crate) fn is_plausible(&self, override_: &Override, now: Timestamp) -> bool {
+        let fits = |x: u64| (1..=self.settings.capacity).contains(&x);
+        override_.max_active_users.is_none_or(fits)
+            && override_.until.max(override_.remembered_until) <= now.plus(MAX_OVERRIDE + Duration::from_secs(60))
+            && override_.version.number <= latest_version(now)
+    }
+
+    /// Gives the override in force a version that other servers accept, if the fleet's clock was far ahead when the
+    /// override was set.
+    fn renumber_override(&self, state: &mut State, now: Timestamp) {
+        let Some(override_) = state.room.override_().filter(|known| known.version.number > latest_version(now)) else {
+            return;
+        };
+        let latest = now.plus(MAX_OVERRIDE);
+        let (until, remembered_until) = (override_.until.min(latest), override_.remembered_until.min(latest));
+        let again = Override { version: self.next_version(None, now), until, remembered_until, ..override_.clone() };
+        state.room.replace_override(again);
+    }
+
+    fn next_version(&self, known: Option<&Override>, now: Timestamp) -> OverrideVersion {
+        let after = known.map_or(0, |known| known.version.number.saturating_add(1));
+        OverrideVersion { number: after.max(now.as_millis()), writer: self.instance_id.clone() }
+    }
+}
+
+impl OverrideOrder {
+    /// Returns an error if a value is outside its bounds. `capacity` is the largest X.
+    fn check(&self, capacity: u64) -> Result<(), OverrideError> {
+        if let Some(found) = self.max_active_users.filter(|found| !(1..=capacity).contains(found)) {
+            return Err(OverrideError::MaxActiveUsers { found, capacity });
+        }
+        if self.lasting.is_zero() || self.lasting > MAX_OVERRIDE {
+            return Err(OverrideError::Lasting { found: self.lasting });
+        }
+        for (key, words, most) in [("reason", &self.reason, 500), ("by", &self.by, 100)] {
+            let words = words.as_deref().unwrap_or_default();
+            let found = words.chars().count();
+            if found > most || words.chars().any(misleads) {
+                return Err(OverrideError::Words { key, found, most });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Puts an override in force on this server, unless one of a later version is.
+fn put_in_force(state: &mut State, override_: Override, now: Timestamp) -> Result<Override, OverrideError> {
+    let is_newest = state.room.apply_if_newer(override_.clone(), now);
+    let known = state.room.override_().unwrap_or(&override_).clone();
+    if is_newest {
+        Ok(known)
+    } else {
+        Err(OverrideError::Superseded { found: known.version.number, until: known.until })
+    }
+}
+
+/// Returns the latest version that an override can have. Versions are times; a server's clock may be ahead, but not by
+/// a day.
+fn latest_version(now: Timestamp) -> u64 {
+    now.plus(MAX_OVERRIDE).as_millis()
+}

@@ -1,0 +1,115 @@
+//! What the worker does to the ring: it applies refreshes and turns the minutes.
+
+use super::{CHUNK_WORDS, Core};
+use crate::bloom::Bloom;
+use crate::failpoints;
+use crate::fingerprint::Fingerprint;
+use crate::ring::Ring;
+use crate::room::FleetLink;
+use crate::threads::Receiver;
+use crate::time::{Slot, Timestamp};
+use std::time::Duration;
+
+/// The number of refreshes applied under one hold of the lock.
+const BATCH: usize = 256;
+
+/// The worker's end of the channel of refreshes.
+pub(crate) struct Refreshes {
+    due: Receiver<Fingerprint>,
+    /// Refreshes taken out of the channel, kept until they are recorded.
+    taken: Vec<Fingerprint>,
+}
+
+impl Refreshes {
+    pub(crate) fn new(due: Receiver<Fingerprint>) -> Self {
+        Self { due, taken: Vec::with_capacity(BATCH) }
+    }
+
+    /// Takes the next batch out of the channel. Returns false if there is none.
+    fn take(&mut self) -> bool {
+        let room = BATCH.saturating_sub(self.taken.len());
+        self.taken.extend(self.due.try_iter().take(room));
+        !self.taken.is_empty()
+    }
+
+    /// Records the batch.
+    fn record(&mut self, ring: &mut Ring) {
+        for &fingerprint in &self.taken {
+            ring.record(fingerprint);
+        }
+    }
+
+    /// Records everything in the channel, one by one.
+    fn record_waiting(&mut self, ring: &mut Ring) {
+        for fingerprint in self.due.try_iter() {
+            self.taken.push(fingerprint);
+            ring.record(fingerprint);
+            self.taken.clear();
+        }
+    }
+}
+
+impl Core {
+    /// Sets fleet time, to which the next mode change is dated. Returns the current minute and the link to the store.
+    pub(crate) fn begin_tick(&self, now: Timestamp) -> (Slot, FleetLink) {
+        self.write().now = now;
+        let state = self.state.read();
+        (state.ring.current(), state.room.link())
+    }
+
+    /// Applies the waiting refreshes, one batch under each hold of the lock.
+    pub(crate) fn apply(&self, refreshes: &mut Refreshes) {
+        while refreshes.take() {
+            refreshes.record(&mut self.write().ring);
+            refreshes.taken.clear();
+        }
+    }
+
+    /// Forgets the filter of the minute before the current one that decisions read without the lock.
+    pub(crate) fn forget_the_last_minute(&self) {
+        self.present.forget_the_last_minute();
+    }
+
+    /// Begins the turn to minute `to`, with an empty filter for the next union. Returns the filter if the store has
+    /// corrected the clock meanwhile, so that there is no such turn.
+    pub(crate) fn begin_turn(&self, to: Slot, monotonic: Duration, next_union: Bloom) -> Result<(), Bloom> {
+        let mut clock = self.time.fleet_clock.lock();
+        let mut state = self.write();
+        if clock.slot(monotonic) != to || state.ring.current() >= to {
+            return Err(next_union);
+        }
+        state.ring.begin_turn(to, next_union);
+        Ok(())
+    }
+
+    /// Builds the next union, a chunk under each hold of the lock.
+    pub(crate) fn build_next_union(&self) {
+        let mut chunk = vec![0; CHUNK_WORDS];
+        for at in (0..self.settings.shape.words()).step_by(CHUNK_WORDS) {
+            let length = CHUNK_WORDS.min(self.settings.shape.words() - at);
+            self.state.read().ring.collect(at, &mut chunk[..length]);
+            failpoints::at("turn");
+            self.write().ring.feed(at, &chunk[..length]);
+        }
+    }
+
+    /// Finishes the turn with an empty filter for the new minute. Returns the filters that have left the ring.
+    pub(crate) fn finish_turn(&self, refreshes: &mut Refreshes, empty: Bloom, covered: bool) -> Vec<Bloom> {
+        let left = self.change(|state| {
+            // The refreshes in the channel are applied before the oldest minute leaves, so that no user seen until now
+            // is forgotten.
+            refreshes.record_waiting(&mut state.ring);
+            state.ring.finish_turn(empty, covered)
+        });
+        failpoints::at("turned");
+        self.forget_the_last_minute();
+        let forgotten = self.change(|state| {
+            let oldest = state.ring.slots().last();
+            oldest.and_then(|oldest| state.beside.forget_before(oldest))
+        });
+        drop(forgotten);
+        // Users who have left the ring may still be remembered by another generation.
+        self.count_beside();
+        left
+    }
+}

@@ -1,0 +1,52 @@
+//! A histogram of durations that threads count into without a lock.
+
+use crate::sharded::ShardedCounters;
+use std::time::Duration;
+
+/// A histogram of durations in buckets of doubling width, counted without a lock.
+pub(crate) struct Histogram {
+    /// Bucket b counts durations below 2^b · 64 ns that belong to no lower bucket.
+    buckets: ShardedCounters<{ Self::BUCKETS }>,
+}
+
+impl Histogram {
+    pub(crate) const BUCKETS: usize = 24;
+
+    pub(crate) fn new() -> Self {
+        Self { buckets: ShardedCounters::new() }
+    }
+
+    pub(crate) fn record(&self, duration: Duration) {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = (64 - (nanos >> 6).leading_zeros()) as usize;
+        self.buckets.count(bucket.min(Self::BUCKETS - 1));
+    }
+
+    /// Returns the count of each bucket.
+    #[cfg(any(test, feature = "metrics"))]
+    pub(crate) fn counts(&self) -> [u64; Self::BUCKETS] {
+        self.buckets.totals()
+    }
+
+    /// Returns the upper bound of a bucket.
+    #[cfg(any(test, feature = "metrics"))]
+    pub(crate) fn upper_end(bucket: usize) -> Duration {
+        Duration::from_nanos(64 << bucket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_lands_below_its_buckets_upper_end() {
+        let histogram = Histogram::new();
+        for (bucket, nanos) in [(0, 63), (1, 64), (1, 127), (2, 128), (23, u64::MAX)] {
+            histogram.record(Duration::from_nanos(nanos));
+            assert!(histogram.counts()[bucket] > 0, "{nanos} ns");
+        }
+        assert_eq!(histogram.counts().iter().sum::<u64>(), 5);
+        assert_eq!(Histogram::upper_end(1), Duration::from_nanos(128));
+    }
+}

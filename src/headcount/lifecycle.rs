@@ -1,0 +1,130 @@
+//! The life of a controller: when it started, whether it is ready, what stops it, and the restarts of its parts.
+
+use super::supervision::{Part, Restarts, Supervision, log_restart};
+use crate::threads::Mutex;
+use crate::threads::atomic::{AtomicBool, Ordering::Relaxed};
+use std::any::Any;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+
+pub(crate) struct Lifecycle {
+    /// In monotonic time.
+    started: Duration,
+    ready: AtomicBool,
+    draining: AtomicBool,
+    /// Whether the worker is waiting for the disk.
+    saving: AtomicBool,
+    supervision: Mutex<Supervision>,
+    stop: watch::Sender<bool>,
+    /// Whether the worker has applied its last refresh.
+    drained: watch::Sender<bool>,
+    /// Wakes the rounds when there is a change that the other servers should receive at once.
+    urgent: Notify,
+}
+
+impl Lifecycle {
+    pub(super) fn new(started: Duration, ready: bool) -> Self {
+        Self {
+            started,
+            ready: AtomicBool::new(ready),
+            draining: AtomicBool::new(false),
+            saving: AtomicBool::new(false),
+            supervision: Mutex::default(),
+            stop: watch::Sender::new(false),
+            drained: watch::Sender::new(false),
+            urgent: Notify::new(),
+        }
+    }
+
+    /// Returns the time since the start.
+    pub(crate) fn running(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.started)
+    }
+
+    // --- readiness ---
+
+    /// Returns whether this server knows the active users, or has waited long enough for a store that does not answer.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.load(Relaxed)
+    }
+
+    pub(crate) fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Relaxed);
+    }
+
+    /// Returns whether this server asks to receive no more requests.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Relaxed)
+    }
+
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Relaxed);
+    }
+
+    // --- stopping ---
+
+    /// Subscribes to the stop. [`Self::stopped`] waits until the subscription is dropped.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<bool> {
+        self.stop.subscribe()
+    }
+
+    /// Asks the worker and the rounds to end.
+    pub(crate) fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Waits until everything that has subscribed to the stop has ended.
+    pub(crate) async fn stopped(&self) {
+        self.stop.closed().await;
+    }
+
+    /// Notes that the worker has applied its last refresh.
+    pub(crate) fn note_drained(&self) {
+        self.drained.send_replace(true);
+    }
+
+    /// Waits until the worker has applied its last refresh.
+    pub(crate) async fn drained(&self) {
+        let _ = self.drained.subscribe().wait_for(|drained| *drained).await;
+    }
+
+    // --- urgency ---
+
+    /// Asks for a round at once.
+    pub(crate) fn hurry(&self) {
+        self.urgent.notify_one();
+    }
+
+    /// Waits until a round is asked for.
+    pub(crate) async fn hurried(&self) {
+        self.urgent.notified().await;
+    }
+
+    // --- the worker and the rounds ---
+
+    /// Returns whether the worker is waiting for the disk.
+    #[cfg(feature = "server")]
+    pub(crate) fn is_saving(&self) -> bool {
+        self.saving.load(Relaxed)
+    }
+
+    pub(crate) fn set_saving(&self, saving: bool) {
+        self.saving.store(saving, Relaxed);
+    }
+
+    /// Counts and logs the restart of a part that panicked.
+    pub(crate) fn count_restart(&self, part: Part, panic: &(dyn Any + Send), now: Duration) {
+        let too_many = self.supervision.lock().count(part, now);
+        log_restart(part, panic, too_many);
+    }
+
+    /// Returns whether there were so many restarts in the last minute that this server should receive no requests.
+    pub(crate) fn restarts_are_too_many(&self, now: Duration) -> bool {
+        self.supervision.lock().restarts_are_too_many(now)
+    }
+
+    /// Returns the restarts of each part since the start.
+    pub(crate) fn restarts(&self) -> Restarts {
+        self.supervision.lock().restarts()
+    }
+}
