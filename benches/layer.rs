@@ -65,7 +65,7 @@ impl Entrant {
 }
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let directory = tempfile::tempdir().expect("a directory");
     let entrants = entrants(directory.path());
     if let Ok(wanted) = std::env::var(COUNT) {

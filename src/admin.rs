@@ -1,26 +1,26 @@
-//! What an operator asks and sets.
+//! The admin page and the admin API.
 //!
 //! ```text
-//! GET    /                  page, which asks for the rest
+//! GET    /                  the page, which requests everything else
 //! GET    /livez             200 while the process answers
-//! GET    /readyz            200 if this server should be sent requests, 503 and the reason if not
+//! GET    /readyz            200 if this server should receive requests; otherwise 503 and the reason
 //! GET    /metrics           Prometheus text
-//! GET    /api/v1/status     a moment of this controller
-//! GET    /api/v1/history    what was ?minutes=30, at most a day
+//! GET    /api/v1/status     the status of this controller
+//! GET    /api/v1/history    the history, such as ?minutes=30; at most a day
 //! GET    /api/v1/events     the status once a second, as server-sent events
-//! GET    /api/v1/openapi.json  the description of all this (OpenAPI 3.1)
+//! GET    /api/v1/openapi.json  the description of this API (OpenAPI 3.1)
 //! GET    /api/v1/config     the effective configuration, secrets redacted
 //! GET    /api/v1/override   the override in force
 //! PUT    /api/v1/override   { "mode": "open|throttling|auto", "max_active_users": 18000, "for": "10m",
 //!                             "reason": "launch", "by": "ann" }
-//! DELETE /api/v1/override   takes it back
+//! DELETE /api/v1/override   withdraws it
 //! ```
 //!
-//! `livez` and `readyz` answer everybody. All else answers only under a known `Host` and `Origin`, so that no web page
-//! can reach it through an operator's browser, and asks for the bearer token if one is configured; without one, only
-//! this machine may ask, and only through a listener of our own, and with the header `X-Headcount-Change`, may it
-//! change anything; what a proxy has marked as its own is refused then. The page itself, which holds no figures, is
-//! shown without the token: it asks for it.
+//! `livez` and `readyz` answer everybody. Everything else requires a known `Host` and `Origin`, so that other web pages
+//! cannot use it through an operator's browser. If a bearer token is configured, it is required, too. Without one, only
+//! requests from this machine are answered. They can change something only through the server's own listener and with
+//! the header `X-Headcount-Change`, and requests with the headers of a proxy are refused. The page itself contains no
+//! figures; it is served without the token, and asks for it.
 
 mod access;
 mod events;
@@ -45,22 +45,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::sync::Semaphore;
 
-/// What is wrong with a query.
+/// What is wrong with a request.
 type BadQuery = axum::extract::rejection::QueryRejection;
 
-/// No request of an operator is larger.
+/// The largest request of an operator.
 const MOST_BODY_BYTES: usize = 16 << 10;
 
-/// What all handlers share.
+/// The state of all handlers.
 #[derive(Clone)]
 struct Admin {
     headcount: Headcount,
     metrics: Arc<Mutex<LocalMetrics>>,
-    /// Permits for those who watch.
+    /// The permits for event streams.
     streams: Arc<Semaphore>,
 }
 
-/// A recorder of this router's own: an application's recorder is the application's.
+/// The recorder of this router. An application keeps its own.
 struct LocalMetrics {
     recorder: PrometheusRecorder,
     metrics: Metrics,
@@ -68,11 +68,11 @@ struct LocalMetrics {
 }
 
 impl Headcount {
-    /// The admin pages and API, to be mounted into a service: by `nest_service`, and after the layer, which is for
-    /// players. (`nest` answers at `/admin` and not at `/admin/`.)
+    /// Returns the admin page and API as a router, to be mounted into a service with `nest_service`, outside the
+    /// admission layer. (`nest` would answer at `/admin` but not at `/admin/`.)
     ///
-    /// With a bearer token (`token_file`) whoever shows it may do everything. Without one, this machine alone may look,
-    /// and nobody may change anything; the listener must provide `ConnectInfo<SocketAddr>` then.
+    /// With a bearer token (`token_file`), a client that sends it may do everything. Without one, only this machine may
+    /// read, and nobody may change anything; then the listener must provide `ConnectInfo<SocketAddr>`.
     ///
     /// # Errors
     /// [`ConfigError`] if the token's file cannot be read.
@@ -80,7 +80,7 @@ impl Headcount {
         self.admin_router_on(None)
     }
 
-    /// As [`Headcount::admin_router`], for a listener of our own at this address.
+    /// Returns the same router for the server's own listener at this address.
     pub(crate) fn admin_router_on(&self, listen: Option<IpAddr>) -> Result<Router, ConfigError> {
         let access = Arc::new(Access::new(&self.config().admin, listen)?);
         let admin = Admin {
@@ -116,16 +116,16 @@ impl Headcount {
     }
 }
 
-/// Whether the rules of an admin listener at this address make sense.
+/// Checks the rules of an admin listener at this address.
 ///
 /// # Errors
-/// [`ConfigError`] if the token's file cannot be read or holds none.
+/// [`ConfigError`] if the token's file cannot be read or contains no token.
 #[cfg(feature = "server")]
 pub(crate) fn check_access(config: &crate::config::Admin, listen: IpAddr) -> Result<(), ConfigError> {
     Access::new(config, Some(listen)).map(drop)
 }
 
-/// What is answered is of the type that it says, and for pages of this listener alone.
+/// Adds headers to an answer: browsers must not guess its type, and pages of other origins must not read it.
 async fn close_off(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -156,7 +156,7 @@ async fn status(State(admin): State<Admin>) -> Response {
 async fn openapi(State(admin): State<Admin>) -> Response {
     let mut description: serde_json::Value =
         serde_json::from_str(include_str!("admin/openapi.json")).expect("our own description is JSON");
-    // How large X may be depends on the configuration.
+    // The largest X depends on the configuration.
     let order = "/components/schemas/Order/properties/max_active_users";
     if let Some(x) = description.pointer_mut(order) {
         x["maximum"] = admin.headcount.settings().capacity.into();
@@ -201,7 +201,7 @@ impl LocalMetrics {
     }
 }
 
-/// An answer of RFC 9457.
+/// Returns a problem document (RFC 9457).
 fn problem(status: StatusCode, detail: impl Into<String>) -> Response {
     let title = status.canonical_reason().unwrap_or("Error");
     let body = serde_json::json!({

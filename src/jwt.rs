@@ -1,11 +1,11 @@
-//! Verified tokens: a JSON Web Token (RFC 7519) is counted as the user it names, and only if a known key has signed it.
+//! Verified tokens: a JSON Web Token (RFC 7519) stands for the user that it names, and only if a known key signed it.
 //!
-//! A refreshed token names the same user, so a refresh costs nobody their place. Verifying is arithmetic on keys that
-//! are here: no request waits for a key server, and a token that names an unknown key is answered without asking one.
+//! A refreshed token names the same user, so a user stays active across a refresh. Verification uses the keys that this
+//! server has: no request waits for a key server, and a token with an unknown key is answered without asking one.
 //!
-//! Signatures with public keys cost up to some hundred microseconds each, and strangers may ask for them. So a few are
-//! verified at a time, away from the threads that answer requests, and a few more wait ([`turns`]); what was found is
-//! remembered for a while, so that a token that comes again costs a hash.
+//! A signature with a public key takes up to some hundred microseconds to verify, and anybody can send one. So a few
+//! are verified at a time, on threads that answer no requests, and a few more wait ([`turns`]). The result is
+//! remembered for a while, so that a repeated token costs only a hash.
 
 mod jwks;
 mod key;
@@ -29,55 +29,56 @@ pub(crate) use jwks::{KeySetUrl, keep_fresh};
 pub(crate) use key::Key;
 pub(crate) use turns::Late;
 
-/// How far an issuer's clock and ours may be apart.
+/// The allowed difference between the issuer's clock and this server's.
 const LEEWAY_SECONDS: f64 = 60.0;
 
-/// Keys that are tried for one token, an old one and a new one: each costs up to some 100 µs, and strangers ask.
+/// The number of keys that are tried for one token, an old one and a new one. Each attempt costs up to some 100 µs,
+/// and anybody can cause it.
 pub(crate) const MOST_TRIED: usize = 2;
 
 /// How long a verified token is remembered after its last use.
 const VERIFIED_FOR: Duration = Duration::from_secs(300);
-/// The most of them: some 35 MB.
+/// The largest number of verified tokens that are remembered: some 35 MB.
 const MOST_VERIFIED: usize = 1 << 17;
 
-/// How long a token is remembered whose signature was verified in vain.
+/// How long a token with an invalid signature is remembered.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
-/// The most of them: 1 MB.
+/// The largest number of invalid tokens that are remembered: 1 MB.
 const MOST_REFUSED: usize = 1 << 14;
 
-/// Who may be named, by whom, and in which claim.
+/// The expected claims of a token.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Expected {
     pub(crate) claim: String,
-    /// `None`: anybody. There is one at most: a user's name is unique only at its issuer.
+    /// The issuer; `None` accepts any. There is at most one, because a user's name is unique only at its issuer.
     pub(crate) issuer: Option<String>,
-    /// Empty: tokens for anybody.
+    /// The accepted audiences; empty accepts any.
     pub(crate) audience: Vec<String>,
-    /// Whether a token must have an end.
+    /// Whether a token must have an expiry time.
     pub(crate) requires_exp: bool,
 }
 
-/// Verifies tokens with the keys it has.
+/// Verifies tokens with the keys that it has.
 pub(crate) struct Verifier {
     expected: Expected,
     from_files: Vec<Key>,
     url: Option<KeySetUrl>,
-    /// Those of the files and of the last key set that could be fetched.
+    /// The keys of the files and of the last key set that could be fetched.
     keys: RwLock<Arc<[Key]>>,
     has_all: AtomicBool,
     /// How often the keys have changed.
     changes: AtomicU64,
     verified: Recent<TokenHash, Verified>,
-    /// With the number of changes before the verification.
+    /// The results of verifications, each with the number of changes of the keys before it.
     refused: Recent<TokenHash, (u64, Unverifiable)>,
-    /// What tokens are hashed with: random, so that a dump of the memory says nothing of them.
+    /// The key that tokens are hashed with. It is random, so that a dump of the memory reveals nothing about them.
     salt: [u8; 32],
     turns: Arc<Turns>,
 }
 
 type TokenHash = [u8; 32];
 
-/// What is remembered of a token that was verified: good while its key is.
+/// What is remembered of a verified token. It is valid for as long as its key is.
 #[derive(Clone)]
 struct Verified {
     user: Arc<str>,
@@ -105,25 +106,25 @@ impl Verifier {
         }
     }
 
-    /// Whether every place that keys come from has told them.
+    /// Returns whether every source of keys has delivered its keys.
     pub(crate) fn has_all_keys(&self) -> bool {
         self.has_all.load(Relaxed)
     }
 
-    /// Where keys are fetched, if they are.
+    /// Returns the URL that keys are fetched from, if there is one.
     pub(crate) fn url(&self) -> Option<&KeySetUrl> {
         self.url.as_ref()
     }
 
-    /// Puts a fetched set in the place of the last one.
+    /// Replaces the last fetched key set.
     fn replace_set(&self, set: Vec<Key>) {
         *self.keys.write() = self.from_files.iter().cloned().chain(set).collect();
         self.changes.fetch_add(1, Relaxed);
         self.has_all.store(true, Relaxed);
     }
 
-    /// What a token is, if that takes no signature by a public key: it was verified a while ago, or it is signed with a
-    /// shared secret, or no key fits. `tick` is monotonic.
+    /// Returns the result for a token, if that needs no verification with a public key: because the token was verified
+    /// recently, is signed with a shared secret, or fits no key. `tick` is monotonic.
     pub(crate) fn at_once(
         &self,
         token: &str,
@@ -148,11 +149,12 @@ impl Verifier {
         (changes == self.changes.load(Relaxed)).then_some(Err(why))
     }
 
-    /// What a token is. It is verified when its turn has come, on another thread, where `refused` is called if it is
-    /// none; also if nobody waits for the answer any more. Whatever is not verified drops `refused`.
+    /// Returns the result for a token, which is verified on another thread in its turn. If the token is refused,
+    /// `refused` is called on that thread, even if the caller no longer waits. If the token is not verified, `refused`
+    /// is dropped.
     ///
     /// # Errors
-    /// [`Late`]: it cannot be verified, or too many wait before it.
+    /// [`Late`] if the token cannot be verified in time, or too many others wait.
     pub(crate) async fn in_turn(
         self: &Arc<Self>,
         token: &str,
@@ -172,7 +174,7 @@ impl Verifier {
         verified.ok_or(Late::Busy)?.map_err(Late::Refused)
     }
 
-    /// Verifies on this thread, and remembers what was found.
+    /// Verifies a token on this thread, and remembers the result.
     pub(crate) fn verified_now(&self, token: &str, now: Timestamp, tick: Duration) -> Result<Arc<str>, Unverifiable> {
         // The same token may have waited several times.
         if let Some(known) = self.at_once(token, now, tick) {
@@ -194,10 +196,10 @@ impl Verifier {
         }
     }
 
-    /// The user whom a token names.
+    /// Returns the user that a token names.
     ///
     /// # Cost
-    /// That of one signature for each key that fits: HS256 about 2 µs, the others some tens to hundreds.
+    /// One verification for each key that fits: about 2 µs for HS256, some tens to hundreds for the others.
     pub(crate) fn user(&self, token: &str, now: Timestamp) -> Result<String, Unverifiable> {
         self.look_at(token, now).map(|verified| verified.user.as_ref().to_owned())
     }
@@ -214,9 +216,9 @@ impl Verifier {
         Ok(Verified { user, key, exp: claims.get("exp").and_then(Value::as_f64) })
     }
 
-    /// The key that has signed.
+    /// Returns the key that signed the token.
     fn verify(&self, header: &Header, message: &str, signature: &str) -> Result<key::Mark, Unverifiable> {
-        // RFC 7515 §4.1.11: who does not understand a critical extension must refuse the token.
+        // RFC 7515 §4.1.11: a recipient that does not understand a critical extension must refuse the token.
         if header.crit.is_some() {
             return Err(Unverifiable::NoJwt);
         }
@@ -243,7 +245,7 @@ impl Verifier {
     }
 }
 
-/// Whether a token that was refused for this reason is refused for as long as the keys stay the same.
+/// Returns whether a token refused for this reason stays refused for as long as the keys stay the same.
 fn lasts(why: Unverifiable) -> bool {
     use Unverifiable::{Expired, Forged, NoEnd, NoUser, NotForUs};
     matches!(why, Forged | Expired | NoEnd | NotForUs | NoUser)
@@ -284,7 +286,7 @@ impl Expected {
     }
 }
 
-/// A claim is one name or a list of them.
+/// Returns whether a claim, which is one name or a list of names, contains one of the expected names.
 fn names_one_of(claim: Option<&Value>, expected: &[String]) -> bool {
     let is_expected = |name: &Value| name.as_str().is_some_and(|name| expected.iter().any(|known| known == name));
     expected.is_empty()

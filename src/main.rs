@@ -1,4 +1,4 @@
-//! The `headcount` program: reads the verb, calls it, prints the error, and says by its exit status how it went.
+//! The `headcount` program: reads the verb, calls it, prints the error, and returns the exit status.
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use headcount::ConfigError;
@@ -10,13 +10,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
-/// Admission control for crowds: users who are in stay in, newcomers get HTTP 429 until there is room.
+/// Admission control for crowds: active users continue, newcomers get HTTP 429 until there is room.
 #[derive(Parser)]
 #[command(version, about, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
-    /// How the log is written, on standard error; RUST_LOG says how much of it (info)
+    /// The format of the log on standard error; RUST_LOG sets its level (info)
     #[arg(
         long,
         value_name = "FORMAT",
@@ -30,9 +30,9 @@ struct Cli {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum LogFormat {
-    /// A line for people
+    /// Lines for people
     Text,
-    /// An object for programs, one a line
+    /// A JSON object per line, for programs
     Json,
 }
 
@@ -40,7 +40,8 @@ enum LogFormat {
 enum Verb {
     /// Answer checks for a proxy or an application, alone or in a fleet that shares a Redis.
     ///
-    /// Flags beat HEADCOUNT__SECTION__KEY in the environment, which beats the file, which beats the defaults.
+    /// Flags override HEADCOUNT__SECTION__KEY in the environment, which overrides the file, which overrides the
+    /// defaults.
     #[command(after_help = "Example:
   headcount serve --max-active-users 20000
   curl -i -H 'Authorization: Bearer alice' http://127.0.0.1:7070/v1/check   (200: in; 429: no room)
@@ -48,18 +49,18 @@ enum Verb {
     Serve(Serve),
     /// Try it: three servers and their players in one process, and a page to watch them.
     #[command(
-        after_help = "Needs no Redis and no files, and leaves nothing behind. The house is full within half a minute, \
-            and another \
+        after_help = "Needs no Redis and no files, and leaves nothing behind. All seats are taken within half a \
+            minute, and another \
                       crowd comes every 50 seconds."
     )]
     Demo(Play),
-    /// Say what is wrong with a configuration, and show the one in force.
+    /// Check a configuration, and show the effective one.
     #[command(after_help = "Exit status: 0 if serve would start with it, 2 if not, 1 if --live found something wrong.
 
 Example:
   headcount validate -c headcount.toml --live")]
     Validate(Validate),
-    /// Say what a fleet will cost in memory and traffic, and how many servers may share a Redis.
+    /// Compute a fleet's memory and traffic, and how many servers can share a Redis.
     #[command(after_help = "Example:
   headcount size --max-active-users 200000 --nodes 40")]
     Size(Size),
@@ -73,19 +74,19 @@ Each recipe says at its top what else has to be done, and what happens while hea
         #[arg(value_name = "PROXY")]
         recipe: Recipe,
     },
-    /// Show a running server: how full the house is, and whether to believe the number.
+    /// Show a running server: the active users, and whether the number is reliable.
     #[command(after_help = "Examples:
   headcount status --watch
   headcount status --json | jq .active_users.estimate
   headcount status --admin http://10.0.0.5:7071 --token-file /etc/headcount/admin.token")]
     Status(Status),
-    /// Say by the exit status whether a server runs: for containers without a shell.
+    /// Report by the exit status whether a server runs. For containers without a shell.
     #[command(after_help = "Exit status: 0 if it runs, 1 if not.
 
 Example, in a Dockerfile:
   HEALTHCHECK CMD [\"headcount\", \"healthcheck\"]")]
     Healthcheck(Healthcheck),
-    /// Let everybody in, nobody, or as many as another X: on the whole fleet, for a while.
+    /// Admit all newcomers, none, or set another X, on the whole fleet and for a limited time.
     #[command(after_help = "Examples:
   headcount override throttling --for 10m --reason 'the database is slow' --by ann
   headcount override auto --max-active-users 15000 --for 2h
@@ -108,10 +109,10 @@ struct Play {
     /// X: how many users at once may be active
     #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     max_active_users: u64,
-    /// Where the page is served; another port, if that one is taken
+    /// The address of the page; another port is used if this one is taken
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7071", value_parser = loopback)]
     admin: SocketAddr,
-    /// When it ends by itself, such as 2m [default: at Ctrl-C]
+    /// Ends by itself after this time, such as 2m [default: at Ctrl-C]
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     lasting: Option<Duration>,
 }
@@ -138,13 +139,13 @@ struct Validate {
     /// The configuration file (TOML)
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Look at the Redis of the configuration, too: reachable, permissions, clock, what it does when it is full
+    /// Check the Redis of the configuration, too: connection, permissions, clock, eviction policy
     #[arg(long)]
     live: bool,
 }
 
 impl Validate {
-    /// Returns whether a server could do its work.
+    /// Returns whether a server could run with it.
     fn run(&self) -> Result<bool, ServeError> {
         let loaded = load(self.config.as_deref(), Flags::new())?;
         let validated = Validated::of(&loaded)?;
@@ -166,20 +167,20 @@ impl Validate {
                 Ok(live.is_well())
             }
             None => {
-                complain("There is no [redis] to look at: one server alone.");
+                complain("There is no [redis] to check: this server runs alone.");
                 Ok(true)
             }
         }
     }
 }
 
-/// Which server is asked.
+/// The server to ask.
 #[derive(Args)]
 struct Asked {
     /// The server's admin listener
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7071")]
     admin: String,
-    /// A file with the bearer token, where [admin] token_file is set
+    /// A file with the bearer token, if [admin] token_file is set
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
@@ -194,10 +195,10 @@ impl Asked {
 struct Status {
     #[command(flatten)]
     asked: Asked,
-    /// For programs
+    /// Print JSON, for programs
     #[arg(long)]
     json: bool,
-    /// Again every second, until Ctrl-C
+    /// Repeat every second until Ctrl-C
     #[arg(long)]
     watch: bool,
 }
@@ -212,7 +213,7 @@ impl Status {
         loop {
             let status = operator.status();
             if !self.json {
-                // To the top, and nothing below.
+                // Moves to the top, and clears the rest of the screen.
                 say("\x1b[H\x1b[2J");
             }
             match status {
@@ -231,17 +232,17 @@ impl Status {
 
 #[derive(Args)]
 struct Healthcheck {
-    /// The server's admin listener [default: as HEADCOUNT__ADMIN__LISTEN says, or 127.0.0.1:7071]
+    /// The server's admin listener [default: HEADCOUNT__ADMIN__LISTEN, or else 127.0.0.1:7071]
     #[arg(long, value_name = "URL")]
     admin: Option<String>,
-    /// Whether it should be sent requests, too: not while it starts, stops, or lacks keys
+    /// Check also whether it should receive requests, which it should not while it starts, stops, or lacks keys
     #[arg(long)]
     ready: bool,
 }
 
 impl Healthcheck {
     fn run(&self) -> Result<(), OperatorError> {
-        // What listens on all addresses is asked on this machine's own.
+        // A listener on all addresses is reached at this machine's loopback address.
         let configured = || std::env::var("HEADCOUNT__ADMIN__LISTEN").ok();
         let here = |listen: String| listen.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:");
         let admin = self.admin.clone().or_else(|| configured().map(here)).unwrap_or_else(|| "127.0.0.1:7071".into());
@@ -253,19 +254,19 @@ impl Healthcheck {
 
 #[derive(Args)]
 struct Override {
-    /// open: all newcomers get in; throttling: none; auto: as room allows
+    /// open: admit all newcomers; throttling: admit none; auto: admit while there is room
     #[arg(value_parser = ["open", "throttling", "auto"])]
     mode: String,
-    /// How long, at most 24h [default: 1h]
+    /// The duration, at most 24h [default: 1h]
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     lasting: Option<Duration>,
     /// Another X
     #[arg(long, value_name = "N")]
     max_active_users: Option<u64>,
-    /// Why, for whoever looks next
+    /// The reason, for the next person who looks
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Who you are
+    /// Your name
     #[arg(long, value_name = "NAME", env = "USER")]
     by: Option<String>,
     #[command(flatten)]
@@ -277,8 +278,7 @@ impl Override {
         let operator = self.asked.operator()?;
         let withdraws = self.mode == "auto" && self.max_active_users.is_none();
         if withdraws && (self.lasting.is_some() || self.reason.is_some()) {
-            let why =
-                "auto without --max-active-users takes the override back, for which --for and --reason mean nothing";
+            let why = "auto without --max-active-users withdraws the override, so --for and --reason have no meaning";
             Cli::command().error(clap::error::ErrorKind::ArgumentConflict, why).exit();
         }
         let said = if withdraws { operator.withdraw(self.by.as_deref())? } else { operator.set(&self.order())? };
@@ -312,13 +312,13 @@ struct Size {
     /// X: how many users at once may be active
     #[arg(long, value_name = "N")]
     max_active_users: u64,
-    /// How likely an unknown token may be taken for a known one, at capacity [default: 1e-3]
+    /// The probability that an unknown token is taken for a known one, at capacity [default: 1e-3]
     #[arg(long, value_name = "R")]
     false_positive_rate: Option<f64>,
-    /// How many servers [default: a table of some numbers]
+    /// The number of servers [default: a table of some numbers]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     nodes: Option<u64>,
-    /// For programs
+    /// Print JSON, for programs
     #[arg(long)]
     json: bool,
 }
@@ -340,13 +340,13 @@ struct Serve {
     /// The configuration file (TOML)
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where checks are answered [default: 127.0.0.1:7070]
+    /// The address of the check listener [default: 127.0.0.1:7070]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Where operators are answered [default: 127.0.0.1:7071]
+    /// The address of the admin listener [default: 127.0.0.1:7071]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<String>,
-    /// The Redis that the fleet shares, such as redis://127.0.0.1:6379/0; without it, one server alone
+    /// The Redis of the fleet, such as redis://127.0.0.1:6379/0; without it, the server runs alone
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
     /// X: how many users at once may be active. Start at 75 % of what you measured the backend to carry
@@ -389,7 +389,7 @@ fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
     let _set_by_environment = fail::FailScenario::setup();
     let cli = Cli::parse();
-    // What a person tries says itself what matters.
+    // The verbs for people print what matters themselves.
     let usual = if matches!(cli.verb, Verb::Demo(_) | Verb::Validate(_)) { "error" } else { "info" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
@@ -438,22 +438,22 @@ fn print(text: &str) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Prints; ends, if nobody reads any more.
+/// Prints a text. Exits if the reader has closed the pipe.
 fn say(text: &str) {
     if print(text).is_err() {
         std::process::exit(0);
     }
 }
 
-/// Prints a line on standard error; nobody may be reading.
+/// Prints a line on standard error. The reader may have closed the pipe.
 fn complain(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// Says why, and by the exit status whether something else has to be asked for.
+/// Prints the reason, and returns the exit status, which tells wrong usage from other failures.
 fn failed(error: &dyn std::error::Error, usage: bool) -> ExitCode {
     let text = error.to_string();
-    // Mistakes in a configuration say so themselves.
+    // Mistakes of a configuration have their own format.
     complain(&if text.starts_with("error: ") { text } else { format!("headcount: {text}") });
     if usage { ExitCode::from(2) } else { ExitCode::FAILURE }
 }

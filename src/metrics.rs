@@ -61,8 +61,8 @@ impl Metrics {
         describe_counter!("headcount_sync_rounds_total", "Rounds, by outcome.");
         describe_histogram!("headcount_sync_round_duration_seconds", "Duration of a round.");
         describe_counter!("headcount_sync_bytes_total", "Bytes of filters exchanged with the store.");
-        describe_gauge!("headcount_sync_age_seconds", "Time since this server last read everything from the store.");
-        describe_gauge!("headcount_sync_conflicts_in_a_row", "Rounds in a row that lost the race to write.");
+        describe_gauge!("headcount_sync_age_seconds", "Time since this server last read all news from the store.");
+        describe_gauge!("headcount_sync_conflicts_in_a_row", "Rounds in a row whose write conflicted.");
         describe_counter!(
             "headcount_sync_errors_total",
             "Failures of the store, by class: timeout, unreachable (retried automatically), refused (change \
@@ -113,7 +113,7 @@ impl Metrics {
         describe_gauge!("headcount_build_info", "1, with the version as a label.");
     }
 
-    /// Publishes the present figures to the current recorder.
+    /// Publishes the current figures to the current recorder.
     pub fn publish(&mut self) {
         let status = self.headcount.status();
         gauge!("headcount_active_users").set(status.active_users.estimate as f64);

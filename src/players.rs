@@ -1,9 +1,9 @@
-//! A crowd of players, seeded and pure: what a load test, a simulator and a demo let loose on a fleet.
+//! A crowd of players, for load tests, simulators and demos. Seeded, and without I/O.
 //!
-//! Time is an argument: the [`Duration`] since the start, in the fleet's own time. A caller that runs a window of 30
-//! minutes in one does so by dividing the clock, not by other players. The schedule is *open-loop*: when a player's
-//! next request is due depends on the answers it was given and never on how late they came, so that a slow server is
-//! sent as many requests as a fast one. Same seed, same answers: same schedule.
+//! Time is an argument: the [`Duration`] since the start, in the fleet's time. To play a window of 30 minutes within
+//! one minute, a caller divides the clock; the players stay the same. The schedule is *open-loop*: the time of a
+//! player's next request depends on the answers, but never on how late they came. So a slow server receives as many
+//! requests as a fast one. The same seed and the same answers give the same schedule.
 //!
 //! ```
 //! use headcount::players::{Answer, Arrivals, Habits, Players};
@@ -65,7 +65,7 @@ pub struct Players {
     census: Census,
 }
 
-/// Which player. Numbered from 0 in the order of arrival.
+/// A player, numbered from 0 in the order of arrival.
 ///
 /// ```
 /// use headcount::players::{Arrivals, Habits, Players};
@@ -79,13 +79,13 @@ pub struct Players {
 pub struct PlayerId(u32);
 
 impl PlayerId {
-    /// The number, for a table of players.
+    /// Returns the player's number.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// The player's token.
+/// Returns the player's token.
 impl fmt::Display for PlayerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "player-{}", self.0)
@@ -107,15 +107,15 @@ impl fmt::Display for PlayerId {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visit {
-    /// When it is due, since the start.
+    /// When it is due, as the time since the start.
     pub due: Duration,
-    /// Who sends it.
+    /// The player who sends it.
     pub player: PlayerId,
-    /// To which server, from 0.
+    /// The number of the server it is sent to, from 0.
     pub server: usize,
 }
 
-/// What a request was answered.
+/// The answer to a request.
 ///
 /// ```
 /// use headcount::players::{Answer, Arrivals, Habits, Players};
@@ -131,18 +131,18 @@ pub struct Visit {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// In.
+    /// The player was admitted.
     Admitted,
-    /// Not in; come back after this time.
+    /// The player was rejected, and should try again after this time.
     Rejected {
-        /// `Retry-After`, in the fleet's own time.
+        /// `Retry-After`, in the fleet's time.
         retry_after: Duration,
     },
-    /// No answer at all: the player tries again as after any pause.
+    /// There was no answer: the player tries again after a usual pause.
     Lost,
 }
 
-/// How many players there have been, and what became of them.
+/// The number of players so far, by what happened to them.
 ///
 /// ```
 /// use headcount::players::{Answer, Arrivals, Habits, Players};
@@ -160,62 +160,62 @@ pub enum Answer {
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Census {
-    /// Came to the door.
+    /// Sent at least one request.
     pub arrived: u64,
-    /// Were let in at least once.
+    /// Were admitted at least once.
     pub entered: u64,
-    /// Played to the end of their session.
+    /// Reached the end of their session.
     pub finished: u64,
     /// Came back for another session.
     pub returned: u64,
-    /// Were never let in, and went away.
+    /// Were never admitted, and gave up.
     pub gave_up: u64,
-    /// Were in, were rejected in mid-session until they had enough of it, and went away.
+    /// Were admitted, then rejected in mid-session, and gave up.
     pub locked_out: u64,
 }
 
 impl Players {
-    /// A crowd in front of `servers` servers.
+    /// Creates a crowd for `servers` servers.
     ///
     /// # Panics
-    /// Without a server.
+    /// If there is no server.
     pub fn new(arrivals: Arrivals, habits: Habits, servers: usize, seed: u64) -> Self {
-        assert!(servers > 0, "players need a server to go to");
+        assert!(servers > 0, "players need at least one server");
         let mut rng = fastrand::Rng::with_seed(seed);
         let next_arrival = arrivals.next(Duration::ZERO, &mut rng);
         let (agenda, players, census) = (BinaryHeap::new(), Vec::new(), Census::default());
         Self { arrivals, habits, servers, seed, rng, next_arrival, agenda, players, census }
     }
 
-    /// When the next request is due; `None` while every player that is left waits for an answer.
+    /// Returns when the next request is due; `None` while all remaining players wait for answers.
     pub fn next_due(&self) -> Option<Duration> {
         let listed = self.agenda.peek().map(|&Reverse((due, _))| due);
         listed.into_iter().chain(self.next_arrival).min()
     }
 
-    /// The next request that is due by `now`, in the order of their times. The player sends no other before
-    /// [`Players::answer`] has told it what this one came to.
+    /// Returns the next request that is due by `now`, in the order of time. The player sends no further request before
+    /// [`Players::answer`] is called for this one.
     pub fn next(&mut self, now: Duration) -> Option<Visit> {
         let due = self.next_due().filter(|&due| due <= now)?;
         let id = if self.next_arrival == Some(due) { self.arrive(due) } else { self.agenda.pop()?.0.1 };
         Some(Visit { due, player: id, server: self.players[id.index()].next_server(self.servers) })
     }
 
-    /// Tells a player what its request was answered.
+    /// Gives a player the answer to its request.
     pub fn answer(&mut self, player: PlayerId, answer: Answer) {
         if let Some(due) = self.players[player.index()].heed(answer, &self.habits, &mut self.census) {
             self.agenda.push(Reverse((due, player)));
         }
     }
 
-    /// Everybody so far.
+    /// Returns the counts of all players so far.
     pub fn census(&self) -> Census {
         self.census
     }
 
     fn arrive(&mut self, at: Duration) -> PlayerId {
         let id = PlayerId(u32::try_from(self.players.len()).expect("fewer players than 2^32"));
-        // Dice of its own: what one player is answered changes nothing about the others.
+        // A generator of its own, so that the answers to one player change nothing for the others.
         let rng =
             fastrand::Rng::with_seed(self.seed ^ u64::from(id.0).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         self.players.push(Player::arriving(at, &self.habits, self.servers, rng));
@@ -225,7 +225,7 @@ impl Players {
     }
 }
 
-/// Exponentially distributed around a mean: the pauses of what happens at random, one thing independent of the next.
+/// Draws an exponentially distributed duration with this mean: the pause between independent random events.
 fn exponential(mean: Duration, rng: &mut fastrand::Rng) -> Duration {
     mean.mul_f64(-(1.0 - rng.f64()).ln())
 }

@@ -1,11 +1,11 @@
-//! The one connection to Redis, with our own policy for giving it up and making it anew.
+//! The one connection to Redis, with our own rules for when to drop it and when to connect again.
 //!
-//! The client library keeps a connection after a timeout and on a replica that answers READONLY; both would stay broken
-//! for ever. So: a connection with two timeouts in a row or a READONLY answer is dropped; one attempt to connect is
-//! made at a time, and after ten failures one a second.
+//! The client library keeps a connection after a timeout, and also when a replica answers READONLY; in both cases it
+//! could stay broken forever. So a connection is dropped after two timeouts in a row or after a READONLY answer. One
+//! attempt to connect is made at a time, and after ten failures one per second.
 //!
-//! Many may use it at once: their commands share the connection, and who finds none waits for the attempt that is being
-//! made, and shares its outcome.
+//! Many callers may use it at once: their commands share the connection. A caller that finds no connection waits for
+//! the current attempt and gets its result.
 
 mod classify;
 mod dial;
@@ -27,15 +27,15 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 pub(crate) use classify::{is_read_only, refused_write};
 
-/// The most bytes of an answer, unless filters are larger: a catch-up fetches half as many at a time.
+/// The largest answer in bytes, unless filters are larger. A catch-up fetches half of this at a time.
 const MOST_BYTES: usize = 16 << 20;
 
 const PATIENT_FAILURES: u32 = 10;
 const SLOW_RETRY: Duration = Duration::from_secs(1);
 
-/// A connection to Redis that the admission store and limiters may share. Clones are handles of one connection.
+/// A connection to Redis that the store of filters and the limiters may share. Clones are handles to one connection.
 ///
-/// It is made when it is first needed, and anew when it has failed; there is always at most one.
+/// It is made when it is first needed, and again after it has failed. There is never more than one.
 ///
 /// ```no_run
 /// use headcount::limit::{Rate, Redis, token_bucket};
@@ -51,8 +51,8 @@ pub struct RedisConnection {
 }
 
 impl RedisConnection {
-    /// A connection to a URL such as `redis://127.0.0.1:6379/0`, or `rediss://…` for TLS with the system's certificate
-    /// authorities. Connects to nothing yet.
+    /// Creates a connection to a URL such as `redis://127.0.0.1:6379/0`, or `rediss://…` for TLS with the system's
+    /// certificate authorities. Does not connect yet.
     ///
     /// # Errors
     /// [`ConfigError::RedisUrl`].
@@ -60,11 +60,11 @@ impl RedisConnection {
         Self::configured(&config::Redis { url: Secret::new(url), ..config::Redis::default() })
     }
 
-    /// The connection that `[redis]` describes: its URL and, for TLS, the certificates. Reads them, and connects to
-    /// nothing yet.
+    /// Creates the connection that `[redis]` describes: its URL and, for TLS, the certificates. Reads the certificates,
+    /// and does not connect yet.
     ///
     /// # Errors
-    /// [`ConfigError`] names the key or the file, and what would do.
+    /// [`ConfigError`] names the key or the file, and what is allowed.
     pub fn configured(redis: &config::Redis) -> Result<Self, ConfigError> {
         Ok(Self { link: Arc::new(RedisLink::open(redis)?) })
     }
@@ -73,7 +73,7 @@ impl RedisConnection {
         &self.link
     }
 
-    /// Whether both are handles of one connection.
+    /// Returns whether both are handles to one connection.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.link, &other.link)
     }
@@ -86,25 +86,25 @@ impl std::fmt::Debug for RedisConnection {
     }
 }
 
-/// One connection, or none yet.
+/// The current connection, if there is one.
 pub(crate) struct RedisLink {
     target: Target,
     state: Mutex<State>,
-    /// Held by whoever makes the attempt to connect.
+    /// Held during an attempt to connect.
     attempt: tokio::sync::Mutex<()>,
-    /// The most bytes of an answer.
+    /// The largest answer in bytes.
     most_bytes: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
 struct State {
     line: Option<Connection>,
-    /// How many connections were made: which one it is, so that what went wrong on an old one is not held against the
-    /// new one.
+    /// The number of connections made so far. It identifies the connection, so that an error on an old one is not
+    /// attributed to the new one.
     number: u64,
-    /// Good for what is being asked now, and no longer.
+    /// Whether the connection is dropped before the next call.
     doomed: bool,
-    /// When the last call timed out, if none was answered since.
+    /// When the last call timed out, if no call was answered since.
     timed_out: Option<Instant>,
     attempts: u64,
     failed_attempts: u32,
@@ -113,24 +113,24 @@ struct State {
 }
 
 impl RedisLink {
-    /// Reads the URL and the certificates; connects to nothing.
+    /// Reads the URL and the certificates. Does not connect.
     fn open(config: &config::Redis) -> Result<Self, ConfigError> {
         let most_bytes = Arc::new(AtomicUsize::new(MOST_BYTES));
         let target = Target::read(config, Arc::clone(&most_bytes))?;
         Ok(Self { target, state: Mutex::default(), attempt: tokio::sync::Mutex::default(), most_bytes })
     }
 
-    /// Answers may hold a value of this size.
+    /// Allows answers with values of this size.
     pub(crate) fn expect_values_of(&self, bytes: usize) {
         self.most_bytes.fetch_max(MOST_BYTES.saturating_add(bytes), Relaxed);
     }
 
-    /// How many connections were made so far.
+    /// Returns how many connections were made so far.
     pub(crate) fn connections(&self) -> u64 {
         self.state.lock().number
     }
 
-    /// Connects if there is no connection and it is time to try. Who comes while another tries waits for that attempt.
+    /// Connects if there is no connection and it is time to try. Concurrent callers wait for one attempt.
     pub(crate) async fn connect(&self, within: Duration) -> Result<(), StoreError> {
         let (deadline, seen) = {
             let mut state = self.state.lock();
@@ -157,12 +157,12 @@ impl RedisLink {
             if state.not_before.is_some_and(|not_before| Instant::now() < not_before)
                 && let Some(failure) = &state.last_failure
             {
-                // In the words of the last attempt: another reason would be told as news.
+                // The error of the last attempt: a different message would be logged as news.
                 return Err(failure.clone());
             }
             state.attempts += 1;
-            // An attempt that was given up counts as failed.
-            state.note_failed_attempt(StoreError::unavailable("an attempt to connect was given up"));
+            // An attempt that is dropped counts as failed.
+            state.note_failed_attempt(StoreError::unavailable("an attempt to connect was canceled"));
         }
         let attempt = self.target.dial(deadline).await;
         let mut state = self.state.lock();
@@ -184,7 +184,7 @@ impl RedisLink {
         }
     }
 
-    /// Runs commands on the connection there is.
+    /// Runs commands on the current connection.
     pub(crate) async fn run<T, F, R>(&self, within: Duration, commands: F) -> Result<T, StoreError>
     where
         F: FnOnce(MultiplexedConnection) -> R + Send,
@@ -216,7 +216,7 @@ impl RedisLink {
                 Err(self.redacted(trouble.cloned().unwrap_or_else(|| classify::error(&error))))
             }
             Err(_) => {
-                // Calls that were under way together have timed out once, not one after another.
+                // Calls that overlapped count as one timeout, not as two in a row.
                 if is_current && state.timed_out.is_some_and(|timed_out| timed_out <= begun) {
                     state.drop_connection();
                 } else if is_current && state.timed_out.is_none() {
@@ -227,7 +227,7 @@ impl RedisLink {
         }
     }
 
-    /// Connects if need be and runs commands, both within one time limit.
+    /// Connects if necessary and runs commands, both within one time limit.
     pub(crate) async fn call<T, F, R>(&self, within: Duration, commands: F) -> Result<T, StoreError>
     where
         F: FnOnce(MultiplexedConnection) -> R + Send,
@@ -238,7 +238,7 @@ impl RedisLink {
         self.run(within.saturating_sub(begun.elapsed()), commands).await
     }
 
-    /// A server may repeat what it was told.
+    /// Removes the password from an error, because a server may repeat what it was sent.
     fn redacted(&self, error: StoreError) -> StoreError {
         match self.target.password() {
             Some(password) if !password.is_empty() => error.without(password),
@@ -246,7 +246,7 @@ impl RedisLink {
         }
     }
 
-    /// Gives the connection up before it is connected to again; what runs may still read from it.
+    /// Drops the connection before the next call; commands in progress may still read from it.
     pub(crate) fn connect_anew_next_time(&self) {
         self.state.lock().doomed = true;
     }

@@ -1,5 +1,4 @@
-//! What the `headcount` program does, verb by verb; `serve` is the check listener, the admin listener, and a graceful
-//! stop.
+//! The verbs of the `headcount` program. `serve` runs the check listener and the admin listener, and stops gracefully.
 
 mod check;
 mod config;

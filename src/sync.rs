@@ -22,24 +22,24 @@ pub use self::redis::RedisStore;
 pub(crate) use self::redis::STAGED_FROM_BYTES;
 pub use memory::MemoryStore;
 
-/// How long a stopping server tries to hand over what it has.
+/// How long a stopping server tries to publish what the store lacks.
 const LAST_ROUND: Duration = Duration::from_secs(2);
 
 /// How long rounds wait for the worker: for its last refreshes at the end, for its turn at a minute's beginning.
 const WORKER: Duration = Duration::from_millis(200);
 
-/// Filters above this size are coded on a thread where waiting is allowed. Smaller ones take some 1.3 ms a round, and
-/// the way to another thread and back 0.3.
+/// Filters above this size are encoded and decoded on a thread for blocking work. Smaller ones take some 1.3 ms a
+/// round; moving the work to another thread takes 0.3 ms.
 const HEAVY_BYTES: usize = 128 << 10;
 
-/// Where servers leave their news for each other.
+/// A place where the servers of a fleet exchange their filters.
 ///
-/// One exchange carries what a server has to say and where it stands, and returns what it lacks. There is no get and no
-/// set: a store is free to keep filters, or a log of news.
+/// A request carries a server's news and what the server knows, and the reply has what it lacks. There is no `get` and
+/// no `set`, so a store may keep filters or a log of changes.
 ///
-/// Below is what a round needs of one. [`MemoryStore`] does more: it keeps generations apart, forgets what was written
-/// longer ago than [`Identity::keep_for`], and tells of the nodes, the namespace's first minute, the last gap and the
-/// operator's word. Whatever the store, a minute's version must be compared and its value written as one step.
+/// The example is the least that a round needs. [`MemoryStore`] does more: it separates generations, drops values that
+/// are older than [`Identity::keep_for`], and reports the nodes, the namespace's first minute, the last gap and the
+/// override. Every store must compare a minute's version and write its value in one atomic step.
 ///
 /// ```
 /// use headcount::round::{Entry, Identity, Looked, Outgoing, Published, Reply, Request, Version, Stored};
@@ -117,16 +117,16 @@ const HEAVY_BYTES: usize = 128 << 10;
 /// # Ok(()) }
 /// ```
 pub trait FilterStore: Send + Sync + 'static {
-    /// What the store is called in status and metrics.
+    /// Returns the name of the store in status and metrics.
     fn name(&self) -> &'static str;
 
-    /// Where in the store its servers meet: what is written in one namespace is not read in another, even by servers
-    /// with the same key. Of a store that has none, nothing.
+    /// Returns the namespace of the fleet. What is written in one namespace is not read in another one, even by servers
+    /// with the same key. Empty for a store without namespaces.
     fn namespace(&self) -> &str {
         ""
     }
 
-    /// Answers one request within the given time.
+    /// Answers a request within the given time.
     ///
     /// # Errors
     /// [`StoreError`]; after a timeout the request may still have taken effect.
@@ -137,7 +137,7 @@ pub trait FilterStore: Send + Sync + 'static {
         within: Duration,
     ) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
-    /// How many connections were made so far; of a store that needs none, 0.
+    /// Returns how many connections were made so far; 0 for a store that needs none.
     fn connections(&self) -> u64 {
         0
     }
@@ -152,9 +152,9 @@ pub trait FilterStore: Send + Sync + 'static {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let (headcount, _worker) = Headcount::builder().max_active_users(10).secret("the key of our fleet").build()?;
 /// let mut rounds = headcount.sync_with(MemoryStore::new());
-/// // One by one, in a test's own time …
+/// // One at a time, as a test calls them …
 /// assert_eq!(rounds.round().await, Outcome::Success);
-/// // … or about once a second, until the last one hands over what is left.
+/// // … or about once a second. The last one publishes what is left.
 /// let running = tokio::spawn(rounds.run());
 /// let _ = headcount.admit("alice");
 /// headcount.stop().await;
@@ -167,42 +167,42 @@ pub struct Rounds<S> {
     store: S,
     identity: Identity,
     pace: Pace,
-    /// Away while it is digested on another thread.
+    /// `None` while another thread processes an answer.
     round: Option<Round>,
     protocol: Protocol,
-    /// For a round that begins anew because the last one is lost.
+    /// Seeds the round that replaces a lost one.
     rng: fastrand::Rng,
 }
 
 impl Headcount {
-    /// Joins the fleet behind a store. Nothing runs until [`Rounds::run`] or [`Rounds::round`] is awaited.
+    /// Joins the fleet behind a store. No round runs until [`Rounds::run`] or [`Rounds::round`] is awaited.
     pub fn sync_with<S: FilterStore>(&self, store: S) -> Rounds<S> {
         Rounds::new(self.clone(), store, Protocol::HEADCOUNT)
     }
 
-    /// As [`Headcount::sync_with`], by another protocol.
+    /// Works like [`Headcount::sync_with`], with another protocol.
     #[cfg(any(test, feature = "testing"))]
     pub fn sync_by<S: FilterStore>(&self, store: S, protocol: Protocol) -> Rounds<S> {
         Rounds::new(self.clone(), store, protocol)
     }
 
-    /// Says not ready, hands over what this server has (2 s at most), and ends the worker and the rounds that
-    /// [`Builder::start`] has spawned.
+    /// Stops the controller: reports not ready, publishes what the store lacks (for 2 s at most), and ends the worker
+    /// and the rounds that [`Builder::start`] has spawned.
     pub async fn stop(&self) {
         self.drain();
         self.lifecycle().stop();
         // Each loop of this controller holds a subscription until it ends.
         let done = self.lifecycle().stopped();
         if timeout(LAST_ROUND + LEAST_TIMEOUT, done).await.is_err() {
-            tracing::warn!("stopped before everything was handed over");
+            tracing::warn!("stopped before everything was published");
         }
     }
 }
 
 impl Builder {
-    /// Makes the controller and starts what it needs: a thread for its [`Worker`], and with `[redis]` a task for its
-    /// rounds, on the runtime this is called on. [`Headcount::stop`] ends both; without rounds, so does dropping the
-    /// last handle.
+    /// Makes the controller and starts what it needs: a thread for its [`Worker`] and, with `[redis]`, a task for its
+    /// rounds on the current runtime. [`Headcount::stop`] ends both. Without rounds, dropping the last handle ends the
+    /// worker, too.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -218,7 +218,7 @@ impl Builder {
     }
 }
 
-/// Ready some time after the stop.
+/// Completes some time after the stop.
 async fn stopped_for(stop: &mut watch::Receiver<bool>, time: Duration) {
     let _ = stop.wait_for(|stop| *stop).await;
     sleep(time).await;
@@ -226,7 +226,7 @@ async fn stopped_for(stop: &mut watch::Receiver<bool>, time: Duration) {
 
 fn spawn_worker(worker: Worker) -> Result<(), BuildError> {
     let thread = std::thread::Builder::new().name("headcount-worker".into());
-    // Subscribed before it runs, so that a stop right after the start waits for it.
+    // Subscribed before the thread runs, so that a stop right after the start waits for it.
     let stop = worker.stop();
     thread.spawn(|| worker.run_until(stop)).map_err(|source| BuildError::Start { what: "worker", source })?;
     Ok(())
@@ -287,19 +287,20 @@ impl<S: FilterStore> Rounds<S> {
         }
     }
 
-    /// The round, kept where it is found again after it was broken off. One that was away then is lost, not its data.
+    /// Returns the round. If it was lost with the thread that processed an answer, a new one replaces it; the data of
+    /// the ring is not lost.
     fn kept(&mut self) -> &mut Round {
         self.round.get_or_insert_with(|| {
             Round::anew(&self.headcount, self.store.namespace(), self.protocol, self.rng.u64(..))
         })
     }
 
-    /// Runs rounds, each at a fresh random offset in its period, until the controller is stopped; then one more, to
-    /// hand over what is left, and leaves the fleet. An operator's override is sent at once, by one round more; further
-    /// overrides wait for a period, or for the regular round, which is never delayed by them. After a panic, which is
-    /// logged and counted, rounds go on.
+    /// Runs rounds until the controller is stopped, each at a new random offset in its period. A last round publishes
+    /// what is left, and the server leaves the fleet. An override is sent at once, in an additional round. Further
+    /// overrides wait for a period or for the next regular round, which they never delay. After a panic, which is
+    /// logged and counted, the rounds continue.
     pub fn run(self) -> impl Future<Output = ()> + Send {
-        // Subscribed before it runs, so that a stop right after the start waits for it.
+        // Subscribed before the thread runs, so that a stop right after the start waits for it.
         let stop = self.headcount.lifecycle().subscribe();
         self.run_until(stop)
     }
@@ -314,7 +315,7 @@ impl<S: FilterStore> Rounds<S> {
             }
         };
         if timeout(LAST_ROUND, handed_over).await.is_err() {
-            tracing::warn!("the store took no last round in time");
+            tracing::warn!("the store did not answer the last round in time");
         }
     }
 
@@ -322,7 +323,8 @@ impl<S: FilterStore> Rounds<S> {
         let now = self.now();
         self.headcount.lifecycle().count_restart(Part::Rounds, &*panic, now);
         drop(panic);
-        // At once: what it has seen and not read, this server does not know. Should that panic, the next round does it.
+        // Done now, because this server does not know what the look has shown and the round has not read. If this
+        // panics, too, the next round does it.
         if let Some(round) = &mut self.round {
             let _ = catch_unwind(AssertUnwindSafe(|| round.give_up()));
         }
@@ -351,7 +353,7 @@ impl<S: FilterStore> Rounds<S> {
             self.wait_for_turn().await;
             tokio::select! {
                 _ = self.round() => {}
-                // A round that is slow now would be slow to the end; the last one reads and writes what is left.
+                // A round that is slow now would probably stay slow; the last round reads and writes what is left.
                 () = stopped_for(stop, LEAST_TIMEOUT) => break,
             }
             if is_regular {
@@ -360,8 +362,8 @@ impl<S: FilterStore> Rounds<S> {
         }
     }
 
-    /// Publishes what is left, again after a lost race or if it was too much for one round, and leaves. Pauses in
-    /// between: when a whole fleet stops, attempts without a pause would make most of its writes lose.
+    /// Publishes what is left and leaves the fleet. It tries again after a conflict, or if there was too much for one
+    /// round. It pauses in between: when a whole fleet stops, attempts without a pause would make most writes lose.
     async fn hand_over(&mut self) {
         let _ = timeout(WORKER, self.headcount.lifecycle().drained()).await;
         let mut attempt = 0;
@@ -372,7 +374,7 @@ impl<S: FilterStore> Rounds<S> {
         let _ = self.store.exchange(&self.identity, Request::Leave, LEAST_TIMEOUT).await;
     }
 
-    /// At a minute's beginning the worker needs a moment; a round before it would miss the new minute.
+    /// Waits until the worker has turned to the current minute; an earlier round would miss the new minute.
     async fn wait_for_turn(&self) {
         let turned = async {
             while self.headcount.core().turn_is_due() {
@@ -384,7 +386,7 @@ impl<S: FilterStore> Rounds<S> {
 
     async fn digest(&mut self, answer: Result<Reply, StoreError>) -> Next {
         let now = self.now();
-        // After a look or a fetch filters are coded; what was published is only noted.
+        // After a look or a fetch, filters are encoded or decoded. The result of a publish only changes some marks.
         let codes = !matches!(answer, Ok(Reply::Published(_)));
         let is_large = self.headcount.settings().shape.bytes() > HEAVY_BYTES || self.kept().reads_others();
         let heavy = codes && is_large;
@@ -394,7 +396,7 @@ impl<S: FilterStore> Rounds<S> {
         self.kept();
         let mut round = self.round.take().expect("it is kept");
         let digested = tokio::task::spawn_blocking(move || {
-            // The round comes back even if it panics: what it knows of coverage is worth more than its answer.
+            // The round is returned even if it panics: its knowledge of coverage is worth more than the answer.
             let next = catch_unwind(AssertUnwindSafe(|| round.answer(answer, now)));
             (round, next)
         });
@@ -405,7 +407,7 @@ impl<S: FilterStore> Rounds<S> {
             }
             // The runtime is being shut down.
             Err(error) => {
-                tracing::error!(%error, "a round broke off; the next one begins anew");
+                tracing::error!(%error, "a round was lost; the next one begins without its knowledge");
                 Next::Done(Outcome::Failure)
             }
         }
@@ -419,7 +421,7 @@ impl<S: FilterStore> Rounds<S> {
 /// Awaits a future to its end, or to its panic.
 async fn caught<F: Future>(future: F) -> Result<F::Output, Box<dyn Any + Send>> {
     let mut future = pin!(future);
-    // What a panic leaves half done in a round, the next one expects.
+    // Unwind safe: the next round completes what a panic leaves half done.
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
         Ok(poll) => poll.map(Ok),
         Err(panic) => Poll::Ready(Err(panic)),

@@ -218,7 +218,7 @@ pub(crate) use extract::cookies;
 mod extract {
     use super::{InvalidToken, MAX_TOKEN_BYTES, OnConflict, TokenSource};
     use http::HeaderMap;
-    use http::header::{AUTHORIZATION, COOKIE};
+    use http::header::{AUTHORIZATION, AsHeaderName, COOKIE};
 
     impl TokenSource {
         /// Returns the token of a request. Blank tokens are ignored.
@@ -245,14 +245,14 @@ mod extract {
 
         fn token<'h>(&self, headers: &'h HeaderMap) -> Result<Option<&'h str>, InvalidToken> {
             match self {
-                Self::Bearer => only(values(headers, AUTHORIZATION.as_str()).filter_map(bearer)),
-                Self::Cookie(name) => only(values(headers, COOKIE.as_str()).flat_map(|value| cookies(value, name))),
-                Self::Header(name) => only(values(headers, name)),
+                Self::Bearer => only(values(headers, AUTHORIZATION).filter_map(bearer)),
+                Self::Cookie(name) => only(values(headers, COOKIE).flat_map(|value| cookies(value, name))),
+                Self::Header(name) => only(values(headers, name.as_str())),
             }
         }
     }
 
-    fn values<'h>(headers: &'h HeaderMap, name: &str) -> impl Iterator<Item = &'h [u8]> {
+    fn values<'h, N: AsHeaderName>(headers: &'h HeaderMap, name: N) -> impl Iterator<Item = &'h [u8]> + use<'h, N> {
         headers.get_all(name).into_iter().map(|value| value.as_bytes())
     }
 

@@ -26,10 +26,10 @@ const PARTS: [f64; 10] = [0.50, 0.75, 0.90, 1.00, 1.10, 1.25, 1.50, 2.00, 3.00, 
 /// is about 2 %.
 const SEATS: u64 = 2048;
 
-/// Users of the sample that are remembered, at most: about 8 MiB, only while nothing is enforced.
+/// The largest number of users of the sample that are remembered: about 8 MiB, only while nothing is enforced.
 const MOST_USERS: usize = 1 << 16;
 
-/// Arrivals of the sample that can wait for the simulation.
+/// The number of visits of the sample that can wait for the simulation.
 pub(crate) const VISITS: usize = 8192;
 
 /// A controller with fewer active users than this part of X counts as empty.
@@ -124,7 +124,7 @@ type Minute = u32;
 #[derive(Debug, Clone, Copy)]
 struct User {
     last_attempt: Minute,
-    /// When the real controller last had the user as active.
+    /// When the user was last active in the real controller.
     really_in: Minute,
     last_in: [Minute; PARTS.len()],
 }

@@ -100,7 +100,7 @@ fn an_override_is_put_shown_and_deleted() {
     let deleted = request(server.admin, "DELETE", "/api/v1/override", &[], "");
     assert_eq!((deleted.status, deleted.json()["mode"].as_str()), (200, Some("auto")));
     assert_eq!(server.status()["max_active_users"], 1);
-    assert!(server.logged().contains("an operator set the override"));
+    assert!(server.logged().contains("an operator set an override"));
 }
 
 /// FAULTS 33.
@@ -357,7 +357,7 @@ fn a_token_guards_everything_but_the_probes() {
     assert_eq!(server.check("B").status, 429, "and nothing is taken back");
     assert_eq!(change("DELETE", &[right]), 200);
     let log = server.logged();
-    assert!(log.contains("an operator took the override back") && log.contains("127.0.0.1"), "{log}");
+    assert!(log.contains("an operator withdrew the override") && log.contains("127.0.0.1"), "{log}");
 }
 
 /// In somebody's own service, under a path of its own.
@@ -491,7 +491,7 @@ fn the_status_comes_every_second_and_an_open_stream_delays_no_stop() {
     assert!(estimates.by_ref().take(5).any(|users| users == 1), "the next event says so");
     server.process.signal("-TERM");
     assert_eq!(server.process.wait(), Some(0), "it ends although somebody watches");
-    assert!(!server.logged().contains("still in flight"), "{}", server.logged());
+    assert!(!server.logged().contains("still in progress"), "{}", server.logged());
     let last = lines.filter(|line| !line.trim().is_empty()).last();
     assert_eq!(last.as_deref(), Some("0"), "the stream has its proper end");
 }

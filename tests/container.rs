@@ -67,7 +67,10 @@ fn a_container_without_a_volume_serves_and_says_what_it_cannot_keep() {
     assert_eq!((server.decide("A").as_str(), server.decide("B").as_str()), ("newcomer", "rejected"));
     let warning = "the state directory /.local/state/headcount cannot be used";
     let log = server.logged();
-    assert!(log.contains("WARN") && log.contains(warning) && log.contains("a restart forgets who is in"), "{log}");
+    assert!(
+        log.contains("WARN") && log.contains(warning) && log.contains("a restart forgets the active users"),
+        "{log}"
+    );
     let mut validate = contained("");
     let validated = validate.arg("validate").env("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS", "1").output().unwrap();
     assert_eq!(validated.status.code(), Some(0), "{}", said(&validated));

@@ -100,7 +100,7 @@ fn a_configuration_without_keys_says_what_would_do() {
     for (jwt, part) in [
         ("", "token.jwt.keys is missing: "),
         ("keys = [\"/nowhere/jwt.pem\"]", "token.jwt.keys names /nowhere/jwt.pem, which cannot be read"),
-        ("jwks_url = \"http://login.example/jwks\"", "anybody on the way could change the keys"),
+        ("jwks_url = \"http://login.example/jwks\"", "anybody on the network path could replace the keys"),
         ("jwks_url = \"nonsense\"", "token.jwt.jwks_url is [redacted]"),
         (
             "jwks_url = \"https://me:canary@login.example/jwks\"",
@@ -243,7 +243,7 @@ fn a_set_that_is_none_is_refused_and_a_stop_waits_for_no_fetch() {
     let keys = KeyServer::start(("200 OK", "<html>".into()));
     let state = tempdir().unwrap();
     let server = start(state.path(), 10, &format!("jwks_url = {:?}", keys.url()));
-    wait_for("the log to say what is wrong", || server.logged().contains("is no JSON").then_some(()));
+    wait_for("the log to say what is wrong", || server.logged().contains("is not JSON").then_some(()));
     assert!(!server.is_ready());
     // One that accepts and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -76,7 +76,7 @@ fn of_another_name() -> Certificate {
 async fn a_certificate_that_cannot_be_trusted_is_refused_in_words_and_a_mended_server_is_taken_back() {
     let not_yet = Certificate::with(|params| params.not_before = rcgen::date_time_ymd(4000, 1, 1));
     for (bad, trusts_its_authority, words) in [
-        (Certificate::new(), false, "nobody trusted here has signed the server's certificate: set redis.ca_file"),
+        (Certificate::new(), false, "no trusted authority has signed the server's certificate: set redis.ca_file"),
         (expired(), true, "the server's certificate has expired"),
         (not_yet, true, "the server's certificate is not valid yet"),
         (of_another_name(), true, "not for localhost but for elsewhere.test: use such a name in redis.url"),
@@ -331,7 +331,7 @@ async fn whatever_redis_says_has_a_class_and_is_counted_there() {
         (line("-ERR unknown command 'EVALSHA', with args beginning with: 'canary'"), Refused, "unknown command"),
         (line("-WRONGTYPE Operation against a key holding the wrong kind of value"), Corrupt, "WRONGTYPE"),
         (line("$-1"), Corrupt, ""),
-        (line("*0"), Corrupt, "ends too early"),
+        (line("*0"), Corrupt, "is too short"),
         (line(":42"), Corrupt, ""),
         (line("+OK"), Corrupt, ""),
         (line("*2\r\n+noon\r\n:1"), Corrupt, "a clock without seconds"),
@@ -340,7 +340,7 @@ async fn whatever_redis_says_has_a_class_and_is_counted_there() {
         (line("$536870912"), Timeout, ""),
         (line(&format!("-ERR {}", "x".repeat(1 << 20))), Unreachable, "x…"),
         (Says::ThisAndEnds(b"*5\r\n$3\r\nab"), Unreachable, ""),
-        (Says::ThisAndEnds(b""), Unreachable, "before it said anything"),
+        (Says::ThisAndEnds(b""), Unreachable, "before it sent anything"),
         (Says::ThisAndEnds(&[0x15, 3, 1, 0, 2, 2, 70]), Refused, "write rediss://"),
         (Says::ThisAndEnds(b"HTTP/1.1 400 Bad Request\r\n\r\n"), Refused, "this port speaks HTTP, not Redis"),
         (Says::Slowly(b"*73\r\n$10\r\n1800000000\r\n"), Timeout, ""),

@@ -291,7 +291,7 @@ fn the_log_is_for_people_or_for_programs_and_tells_changes_not_requests() {
         let log = changes(2);
         assert!(!log.contains("canary") && !log.contains('\u{1b}'), "{log}");
         assert!(log.lines().count() < 12, "{log}");
-        let told = log.lines().find(|line| line.contains("an operator set the override")).unwrap();
+        let told = log.lines().find(|line| line.contains("an operator set an override")).unwrap();
         if format == "json" {
             let all: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             assert!(all.iter().all(|line| line["timestamp"].is_string() && line["message"].is_string()), "{log}");

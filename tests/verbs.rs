@@ -234,7 +234,7 @@ fn a_live_look_finds_what_is_wrong_with_redis() {
         "+ping",
     ]);
     let (code, text) = live(&url.replace("redis://", "redis://server:pw@"));
-    assert!(code == Some(0) && text.contains("cannot be asked"), "{text}");
+    assert!(code == Some(0) && text.contains("cannot be read"), "{text}");
     let _: () = redis.ask(&["REPLICAOF", "127.0.0.1", "1"]);
     let (code, text) = live(&url);
     assert!(code == Some(1) && text.contains("replica"), "{text}");
@@ -267,7 +267,7 @@ fn an_operator_looks_and_steers_from_a_shell() {
     assert_eq!(server.decide("B"), "newcomer");
     let (_, screen) = ask(&["status"]);
     assert!(screen.contains("by ann: launch"), "{screen}");
-    assert!(server.logged().contains("ann") && server.logged().contains("an operator set the override"));
+    assert!(server.logged().contains("ann") && server.logged().contains("an operator set an override"));
     let (code, text) = ask(&["override", "auto", "--max-active-users", "17000"]);
     assert!(code == Some(1) && text.contains("422") && text.contains("between 1 and 16384"), "{text}");
     let (code, text) = ask(&["override", "auto", "--max-active-users", "9000"]);
@@ -278,7 +278,7 @@ fn an_operator_looks_and_steers_from_a_shell() {
 
     assert_eq!(ask(&["override", "open", "--for", "soon"]).0, Some(2));
     let (code, text) = ask(&["override", "auto", "--for", "1h"]);
-    assert!(code == Some(2) && text.contains("takes the override back"), "{text}");
+    assert!(code == Some(2) && text.contains("withdraws the override"), "{text}");
     let (code, text) = ask(&["override", "open", "--reason", "clear\u{1b}[2J"]);
     assert!(code == Some(1) && text.contains("control a terminal"), "{text}");
 

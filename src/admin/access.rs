@@ -1,4 +1,4 @@
-//! Who may ask.
+//! The access rules of the admin listener.
 
 use super::problem;
 use crate::config::{Admin, ConfigError};
@@ -17,11 +17,11 @@ use tokio::sync::Semaphore;
 /// The shortest bearer token that is accepted, in bytes.
 const MIN_TOKEN_BYTES: usize = 16;
 
-/// Changes need it where there is no token.
+/// The header that changes need if there is no token.
 const CHANGE: HeaderName = HeaderName::from_static("x-headcount-change");
 
-/// How long the answer to a wrong token takes, how many such answers are on their way at a time, and how many
-/// connections wait for one: a quarter of those that a listener of ours has.
+/// The delay of the answer to a wrong token, the number of such answers that are delayed at a time, and the number of
+/// connections that wait for that: a quarter of the listener's connections.
 const WRONG_TOKEN_TIME: Duration = Duration::from_millis(200);
 const MOST_SLOW: usize = 4;
 const MOST_WAITING: usize = 32;
@@ -30,17 +30,17 @@ const MOST_WAITING: usize = 32;
 pub(super) struct Access {
     token: Option<Vec<u8>>,
     hosts: Vec<String>,
-    /// The address of a listener of our own; none where a service mounts the router into its own.
+    /// The address of the server's own listener; `None` if the router is mounted into a service.
     listen: Option<IpAddr>,
     open_metrics: bool,
     allow_proxied: bool,
-    /// Who has shown a wrong token waits for a place, and then for the answer.
+    /// Clients with a wrong token wait for a permit, and then for the delayed answer.
     waiting: Semaphore,
     slow: Semaphore,
     wrong_tokens: Arc<AtomicU64>,
 }
 
-/// Why a request is not answered.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Denied {
     Host,
@@ -56,19 +56,19 @@ impl IntoResponse for Denied {
     fn into_response(self) -> Response {
         let (status, advice) = match self {
             Self::Host => {
-                (StatusCode::FORBIDDEN, "this name is not known here; list it in [admin] hosts, or ask by address")
+                (StatusCode::FORBIDDEN, "this host name is unknown; list it in [admin] hosts, or use the address")
             }
             Self::Origin => (
                 StatusCode::FORBIDDEN,
-                "a page from elsewhere asks; open this listener's own page, or list the name of its page in [admin] \
-                 hosts",
+                "the request comes from a page of another origin; open this listener's own page, or list its name in \
+                 [admin] hosts",
             ),
             Self::Token => (StatusCode::UNAUTHORIZED, "the bearer token of [admin] token_file is needed"),
             Self::Peer => (StatusCode::FORBIDDEN, "without [admin] token_file, only this machine may ask"),
             Self::Proxy => (
                 StatusCode::FORBIDDEN,
-                "a proxy asks: without [admin] token_file, whoever reaches it would be an operator; set token_file, or \
-                 allow_proxied = true if that is meant",
+                "the request comes through a proxy: without [admin] token_file, everybody who reaches the proxy \
+                 would be an operator; set token_file, or allow_proxied = true if that is intended",
             ),
             Self::Form => (
                 StatusCode::FORBIDDEN,
@@ -117,13 +117,13 @@ impl Access {
         })
     }
 
-    /// How many wrong tokens were shown.
+    /// Returns how many wrong tokens were received.
     pub(super) fn wrong_tokens(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.wrong_tokens)
     }
 
-    /// Delays the answer to a wrong token, so that a client with few connections gets few tries a second. Only some
-    /// answers wait at a time; with more connections, the others are answered at once. The right token never waits.
+    /// Delays the answer to a wrong token, so that a client with few connections gets few attempts per second. Only
+    /// some answers are delayed at a time; others are sent at once. The right token never waits.
     async fn slow_down(&self) {
         self.wrong_tokens.fetch_add(1, Relaxed);
         let Ok(_place) = self.waiting.try_acquire() else { return };
@@ -139,7 +139,7 @@ impl Access {
         }
     }
 
-    /// The page holds nothing that a token would protect.
+    /// The page contains nothing that the token protects.
     fn check_page(&self, request: &Request) -> Result<(), Denied> {
         self.check_names(request)?;
         if self.token.is_some() { Ok(()) } else { self.check_peer(request) }
@@ -168,8 +168,8 @@ impl Access {
         if shown.is_some_and(|shown| shown.ct_eq(token).into()) { Ok(()) } else { Err(Denied::Token) }
     }
 
-    /// Without a token, only this machine may ask. Through a service's own listener it may not change anything: a proxy
-    /// on this machine would lend its address to everybody.
+    /// Without a token, only this machine may send requests. Through a service's listener it may not change anything,
+    // because requests through a proxy on this machine come from its address.
     fn check_peer(&self, request: &Request) -> Result<(), Denied> {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
         if !peer.is_some_and(|peer| peer.0.ip().to_canonical().is_loopback()) {
@@ -192,7 +192,8 @@ impl Access {
         }
     }
 
-    /// Whether a `Host` is one of this listener's names. Addresses cannot be rebound to another server, names can.
+    /// Returns whether a `Host` is one of this listener's names. A name can be rebound to another server (DNS
+    /// rebinding); an address cannot.
     fn knows(&self, host: &str) -> bool {
         let name = without_port(host).to_ascii_lowercase();
         if name == "localhost" || self.hosts.iter().any(|known| *known == name || known.as_str() == host) {
@@ -202,8 +203,8 @@ impl Access {
         address.is_ok_and(|address| address.is_loopback() || self.listen == Some(address) || self.token.is_some())
     }
 
-    /// Whether the page that asks is our own: from where it asks, or from a name that somebody has listed. Another port
-    /// of this machine is somebody else's.
+    /// Returns whether a request comes from our own page: its origin is the host of the request, or a listed name.
+    /// Another port of this machine may belong to another program.
     fn knows_origin(&self, origin: &HeaderValue, host: &str) -> bool {
         let uri = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
         let Some(page) = uri.as_ref().and_then(Uri::authority).map(|authority| authority.as_str()) else {
@@ -214,7 +215,7 @@ impl Access {
     }
 }
 
-/// Lets a request through if it may be answered.
+/// Passes a request on if it may be answered.
 pub(super) async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     match access.check(&request) {
         Ok(()) => next.run(request).await,
@@ -227,7 +228,7 @@ pub(super) async fn guard(State(access): State<Arc<Access>>, request: Request, n
     }
 }
 
-/// As [`guard`], without the token: a browser that opens the page cannot send it.
+/// Like [`guard`], but without the token, which a browser that opens the page cannot send.
 pub(super) async fn guard_page(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     match access.check_page(&request) {
         Ok(()) => next.run(request).await,
@@ -235,7 +236,7 @@ pub(super) async fn guard_page(State(access): State<Arc<Access>>, request: Reque
     }
 }
 
-/// As [`guard`], unless metrics are open to everybody.
+/// Like [`guard`], unless metrics are open to everybody.
 pub(super) async fn guard_metrics(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     if access.open_metrics { next.run(request).await } else { guard(State(access), request, next).await }
 }

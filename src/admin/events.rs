@@ -1,4 +1,4 @@
-//! The status, once a second, as server-sent events (HTML Living Standard §9.2).
+//! Streams the status once a second, as server-sent events (HTML Living Standard §9.2).
 
 use super::{Admin, problem};
 use axum::extract::State;
@@ -13,16 +13,17 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A stream ends by itself, and its reader comes back: a service whose router this is mounted into can stop before the
-/// controller does.
+/// A stream ends after this time, and its reader reconnects. So a service that has mounted this router can stop before
+/// the controller does.
 const AT_MOST: Duration = Duration::from_secs(20);
 
-/// Streams at a time. Who comes after them may ask again and again instead.
+/// The largest number of streams at a time. Further clients can poll the status instead.
 pub(super) const STREAMS: usize = 64;
 
 pub(super) async fn stream(State(admin): State<Admin>) -> Response {
     let Ok(permit) = admin.streams.try_acquire_owned() else {
-        let mut full = problem(StatusCode::SERVICE_UNAVAILABLE, "too many watch already; ask /api/v1/status instead");
+        let mut full =
+            problem(StatusCode::SERVICE_UNAVAILABLE, "there are too many streams; poll /api/v1/status instead");
         full.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
         return full;
     };

@@ -1,4 +1,4 @@
-//! What was, over HTTP.
+//! The history over HTTP.
 
 use super::{Admin, BadQuery, problem};
 use axum::Json;
@@ -32,9 +32,9 @@ pub(super) async fn show(State(admin): State<Admin>, wanted: Result<Query<Wanted
     }
 }
 
-/// A day at most.
+/// At most a day.
 pub(super) fn lasting(minutes: f64) -> Option<Duration> {
-    // However little, it is more than nothing.
+    // Rounded up, so that a short time is more than nothing.
     let seconds = (60.0 * minutes).max(if minutes > 0.0 { 1e-9 } else { 0.0 });
     let lasting = Duration::try_from_secs_f64(seconds).ok();
     lasting.filter(|lasting| !lasting.is_zero() && *lasting <= crate::headcount::DAY)

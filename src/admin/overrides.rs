@@ -1,4 +1,4 @@
-//! The operator's word over HTTP.
+//! Overrides over HTTP.
 
 use super::{Admin, BadQuery, problem};
 use crate::headcount::{OverrideError, OverrideOrder};
@@ -15,10 +15,10 @@ use serde::{Deserialize, Deserializer};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The other end of the connection, where the listener says.
+/// The address of the client, if the listener provides it.
 type Peer = Extension<ConnectInfo<SocketAddr>>;
 
-/// How long an override lasts if nobody says.
+/// The default duration of an override.
 const DEFAULT_LASTING: Duration = Duration::from_secs(3600);
 
 /// The body of `PUT /api/v1/override`.
@@ -32,12 +32,12 @@ struct Order {
     lasting: Option<Duration>,
     #[serde(default)]
     reason: Option<String>,
-    /// Who asks; if nobody says, the address.
+    /// The operator's name; the address by default.
     #[serde(default)]
     by: Option<String>,
 }
 
-/// JSON has one kind of number: 18000.0 is whole, too.
+/// JSON has only one kind of number, so 18000.0 is a whole number, too.
 fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     const EXACT: f64 = (1_u64 << 53) as f64;
     let Some(number) = Option::<serde_json::Number>::deserialize(deserializer)? else { return Ok(None) };
@@ -73,7 +73,7 @@ pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: By
             let from = from.as_deref().unwrap_or("unknown");
             tracing::info!(
                 mode = %set.mode, max_active_users, until = %set.until, ?by, from, ?reason,
-                "an operator set the override"
+                "an operator set an override"
             );
             Json(admin.headcount.status().override_).into_response()
         }
@@ -81,7 +81,7 @@ pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: By
     }
 }
 
-/// An order that has changed nothing.
+/// Answers a request that has changed nothing.
 fn refused(error: &OverrideError) -> Response {
     let status = match error {
         OverrideError::Superseded { .. } => StatusCode::CONFLICT,
@@ -115,7 +115,7 @@ pub(super) async fn clear(
     match admin.headcount.clear_override() {
         Ok(true) => {
             let [by, from] = [&by, &from].map(|who| who.as_deref().unwrap_or("unknown"));
-            tracing::info!(?by, from, "an operator took the override back");
+            tracing::info!(?by, from, "an operator withdrew the override");
         }
         Ok(false) => {}
         Err(error) => return refused(&error),

@@ -64,7 +64,8 @@ impl Pattern {
 
 /// Returns the path of a request's target.
 pub(crate) fn without_query(path_and_query: &str) -> &str {
-    path_and_query.split('?').next().unwrap_or_default()
+    let end = path_and_query.bytes().position(|byte| byte == b'?');
+    end.map_or(path_and_query, |end| &path_and_query[..end])
 }
 
 /// Returns a path as a lenient backend reads it: unescaped, in lower case, and `/a/` as `/a`. Returns `None` if a

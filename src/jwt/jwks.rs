@@ -1,4 +1,4 @@
-//! Key sets from a URL: fetched at the start, and again and again in the background.
+//! Key sets from a URL: fetched at the start, and then regularly in the background.
 
 use super::{Key, Verifier};
 use crate::secret::Secret;
@@ -9,22 +9,23 @@ use tokio::time::sleep;
 use ureq::http::Uri;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-/// How often the set is fetched: a new key should be published that long before it signs.
+/// The interval of fetches. An issuer should publish a new key this long before using it.
 const PERIOD: Duration = Duration::from_secs(300);
 
-/// How soon it is tried again after a failure; each further one doubles it.
+/// The pause after a failed fetch; each further failure doubles it.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 
-/// How long it rests at most until the first set is there.
+/// The longest pause before the first set has been fetched.
 const LONGEST_WITHOUT: Duration = Duration::from_secs(5);
 
-/// How long a fetch may take.
+/// The time limit of a fetch.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// The largest set that is read.
 const MOST_BYTES: u64 = 256 << 10;
 
-/// The URL of a set: `https://`, or `http://` on this machine. Without TLS, a party on the way could name any user.
+/// The URL of a set: `https://`, or `http://` on this machine. Without TLS, a party on the network path could replace
+/// the keys, and then name any user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeySetUrl(Uri);
 
@@ -40,17 +41,17 @@ impl KeySetUrl {
         match uri.scheme_str() {
             Some("https") => Ok(Self(uri)),
             Some("http") if is_here => Ok(Self(uri)),
-            Some("http") => Err("over plain http anybody on the way could change the keys"),
+            Some("http") => Err("over plain http anybody on the network path could replace the keys"),
             _ => Err("it is neither https:// nor, on this machine, http://"),
         }
     }
 
-    /// Words that may quote the URL, without what it hides.
+    /// Removes the secrets of the URL from a message that may quote it.
     fn hide_in(&self, words: &str) -> String {
         words.replace(&self.0.to_string(), &self.to_string())
     }
 
-    /// The keys of the set, and how many secrets were left out. Blocks.
+    /// Fetches the keys of the set, and the number of secrets that were left out. Blocks.
     fn fetch(&self) -> Result<(Vec<Key>, usize), String> {
         let roots = rustls_native_certs::load_native_certs().certs;
         let roots: Vec<_> = roots.iter().map(|root| Certificate::from_der(root).to_owned()).collect();
@@ -78,12 +79,12 @@ impl KeySetUrl {
 
 impl std::fmt::Display for KeySetUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // A query may hold a key.
+        // A query may contain a secret.
         f.write_str(&Secret::new(self.0.to_string()).redacted_url())
     }
 }
 
-/// Fetches the set until `stop` says so. A set that cannot be fetched leaves the last one in force.
+/// Fetches the set regularly until `stop` is set. If a fetch fails, the last set stays in use.
 pub(crate) async fn keep_fresh(verifier: Arc<Verifier>, mut stop: watch::Receiver<bool>) {
     let Some(url) = verifier.url().cloned() else { return };
     let mut retry = FIRST_RETRY;
@@ -112,15 +113,15 @@ pub(crate) async fn keep_fresh(verifier: Arc<Verifier>, mut stop: watch::Receive
                 let why = url.hide_in(&why);
                 if was_well {
                     let kept = if verifier.has_all_keys() {
-                        "the last one stays in force"
+                        "the last one stays in use"
                     } else {
-                        "no token can be verified by it"
+                        "no token can be verified with it"
                     };
                     tracing::error!(%url, %why, "the key set of token.jwt.jwks_url cannot be fetched; {kept}");
                 }
                 was_well = false;
                 let rest = retry;
-                // Until there are keys, nobody can be told from a stranger.
+                // Until there are keys, no token can be verified.
                 retry = (2 * retry).min(if verifier.has_all_keys() { PERIOD } else { LONGEST_WITHOUT });
                 rest
             }
@@ -132,12 +133,12 @@ pub(crate) async fn keep_fresh(verifier: Arc<Verifier>, mut stop: watch::Receive
     }
 }
 
-/// Not among the runtime's blocking tasks, for which a program that stops would wait.
+/// Not one of the runtime's blocking tasks, because a program that stops waits for those.
 async fn in_a_thread(url: KeySetUrl) -> Result<(Vec<Key>, usize), String> {
     let (done, fetched) = oneshot::channel();
     let thread = std::thread::Builder::new().name("headcount-jwks".into());
     let fetch = move || {
-        // Nobody may be waiting any more.
+        // The receiver may be gone.
         let _ = done.send(url.fetch());
     };
     thread.spawn(fetch).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! One key that may have signed a token, and how keys are read.
+//! The keys that may have signed a token, and how they are read.
 
 use jsonwebtoken::crypto::rust_crypto::DEFAULT_PROVIDER;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
@@ -6,7 +6,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, Header};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// Of one file or set.
+/// The largest number of keys of one file or set.
 const MOST_KEYS: usize = 100;
 
 /// RFC 7518 §3.2: an HMAC key is at least as long as the hash.
@@ -22,7 +22,7 @@ type Reader = fn(&[u8]) -> jsonwebtoken::errors::Result<DecodingKey>;
 
 const ED25519_BYTES: usize = 32;
 
-/// A key is good for one algorithm: whoever may choose another could sign with what everybody knows.
+/// A key is valid for one algorithm. If a token could choose another one, anybody could sign with public data.
 #[derive(Clone)]
 pub(crate) struct Key {
     id: Option<String>,
@@ -31,11 +31,11 @@ pub(crate) struct Key {
     mark: Mark,
 }
 
-/// Tells keys apart, and nothing else of them.
+/// Identifies the key, and reveals nothing about it.
 pub(super) type Mark = [u8; 32];
 
 impl Key {
-    /// The keys in a file: a PEM public key or certificate, a JWK or a set of them, or the bytes of a shared secret.
+    /// Reads the keys of a file: a PEM public key or certificate, a JWK or a JWK Set, or the bytes of a shared secret.
     pub(crate) fn in_file(bytes: &[u8]) -> Result<Vec<Self>, String> {
         let text = bytes.trim_ascii();
         if text.starts_with(b"-----BEGIN ") {
@@ -48,19 +48,19 @@ impl Key {
                     "looks like a public key or a certificate in another form; give it as PEM, or as a JWK Set".into(),
                 );
             }
-            // Binary secrets may begin or end with what looks like a blank.
+            // Binary secrets may begin or end with bytes that look like white space.
             let secret = bytes.strip_suffix(b"\r\n").or(bytes.strip_suffix(b"\n")).unwrap_or(bytes);
             Self::of_secret(None, secret).map(|key| vec![key])
         }
     }
 
-    /// The keys of a JWK Set (RFC 7517 §5), or one JWK. Those for other purposes and algorithms are left out.
+    /// Reads the keys of a JWK Set (RFC 7517 §5), or one JWK. Keys for other uses and algorithms are left out.
     pub(crate) fn in_set(json: &[u8]) -> Result<Vec<Self>, String> {
-        let json: Value = serde_json::from_slice(json).map_err(|error| format!("is no JSON: {error}"))?;
+        let json: Value = serde_json::from_slice(json).map_err(|error| format!("is not JSON: {error}"))?;
         let set = match json {
             Value::Object(mut object) => match object.remove("keys") {
                 Some(Value::Array(keys)) => keys,
-                Some(_) => return Err("is no JWK Set: its \"keys\" are no array".into()),
+                Some(_) => return Err("is not a JWK Set: its \"keys\" are not an array".into()),
                 None => vec![Value::Object(object)],
             },
             _ => return Err("is neither a JWK nor a JWK Set".into()),
@@ -68,7 +68,7 @@ impl Key {
         if set.len() > MOST_KEYS {
             return Err(format!("holds {} keys; at most {MOST_KEYS} are read", set.len()));
         }
-        // RFC 7517 §5: what is not understood is to be ignored.
+        // RFC 7517 §5: keys that are not understood are to be ignored.
         let known = set.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
         let keys: Vec<_> = known.filter_map(|jwk| Self::of_jwk(&jwk).ok().flatten()).collect();
         if keys.is_empty() {
@@ -77,13 +77,13 @@ impl Key {
         Ok(keys)
     }
 
-    /// The keys of a set that was fetched, and how many secrets were left out of it: whoever can fetch a secret can
-    /// sign.
+    /// Reads the keys of a fetched set, and returns how many secrets were left out: everybody who can fetch a secret
+    /// can sign with it.
     pub(super) fn in_fetched_set(json: &[u8]) -> Result<(Vec<Self>, usize), String> {
         let (secrets, keys): (Vec<_>, Vec<_>) =
             Self::in_set(json)?.into_iter().partition(|key| key.algorithm == Algorithm::HS256);
         if keys.is_empty() {
-            return Err("holds secrets alone (kty \"oct\"), with which whoever can fetch them could sign".into());
+            return Err("holds only secrets (kty \"oct\"), with which everybody who can fetch them could sign".into());
         }
         Ok((keys, secrets.len()))
     }
@@ -115,7 +115,7 @@ impl Key {
             (Algorithm::EdDSA, DecodingKey::from_ed_pem),
         ];
         let found = readers.into_iter().find_map(|(algorithm, read)| Some((algorithm, read(pem).ok()?)));
-        let (algorithm, key) = found.ok_or("is no PEM file of an RSA, P-256 or Ed25519 public key")?;
+        let (algorithm, key) = found.ok_or("is not a PEM file of an RSA, P-256 or Ed25519 public key")?;
         Self::new(None, algorithm, key)
     }
 
@@ -147,7 +147,7 @@ impl Key {
         Ok(Self { id, algorithm, key, mark })
     }
 
-    /// Keys that no token could ever be tried with, in words.
+    /// Describes keys that can never be tried with any token, if there are some.
     pub(crate) fn too_many_alike(keys: &[Self]) -> Option<String> {
         let alike =
             |key: &Self| keys.iter().filter(|other| other.id.is_none() && other.algorithm == key.algorithm).count();
@@ -155,29 +155,29 @@ impl Key {
         Some(format!("{} keys for {:?} without a name", alike(most), most.algorithm))
     }
 
-    /// The same for the same key under the same name, also in the next set.
+    /// Computes the identity of a key: the same for the same key under the same name, also in the next set.
     pub(super) fn mark(&self) -> Mark {
         self.mark
     }
 
-    /// Whether a token with this header names this key.
+    /// Returns whether a token with this header names this key.
     pub(super) fn is_named_by(&self, header: &Header) -> bool {
         self.algorithm == header.alg && self.id.is_some() && self.id == header.kid
     }
 
-    /// Whether it may be signed with this key, although one of both has no name.
+    /// Returns whether a token with this header may be signed with this key, if one of both has no name.
     pub(super) fn may_be_meant_by(&self, header: &Header) -> bool {
         self.algorithm == header.alg && (self.id.is_none() || header.kid.is_none())
     }
 
     pub(super) fn has_signed(&self, message: &[u8], signature: &Vec<u8>) -> bool {
-        // Not the process's default provider: the program that we are a part of may choose another for itself.
+        // Not the process's default provider, which belongs to the program that uses this crate.
         let verifier = (DEFAULT_PROVIDER.verifier_factory)(&self.algorithm, &self.key);
         verifier.is_ok_and(|verifier| verifier.verify(message, signature).is_ok())
     }
 }
 
-/// Whether a file that is neither PEM nor JWK is one of the forms that public keys come in: taken for a secret,
+/// Returns whether a file that is neither PEM nor JWK is a public key in another format. If it were read as a secret,
 /// everybody could sign with it.
 fn is_public(bytes: &[u8]) -> bool {
     let begins = |what: &[u8]| bytes.trim_ascii_start().starts_with(what);

@@ -134,7 +134,7 @@ fn secrets_are_left_out_of_a_fetched_set() {
     let (kept, left_out) = Key::in_fetched_set(json!({ "keys": keys }).to_string().as_bytes()).unwrap();
     assert_eq!((kept.len(), left_out), (3, 1));
     let alone = json!({ "keys": [jwk(&hmac(), None)] }).to_string();
-    assert!(Key::in_fetched_set(alone.as_bytes()).err().unwrap().contains("secrets alone"));
+    assert!(Key::in_fetched_set(alone.as_bytes()).err().unwrap().contains("only secrets"));
 }
 
 #[test]
@@ -253,10 +253,10 @@ fn what_is_no_key_says_why() {
         (b"", "0 bytes"),
         (rsa(1024).1.as_bytes(), "1024 bits"),
         (p384.public_key_pem().as_bytes(), "another curve"),
-        (b"-----BEGIN PUBLIC KEY-----\nnonsense\n-----END PUBLIC KEY-----", "no PEM file"),
+        (b"-----BEGIN PUBLIC KEY-----\nnonsense\n-----END PUBLIC KEY-----", "not a PEM file"),
         (b"{\"keys\": []}", "no key for"),
-        (b"{\"keys\": {}}", "no JWK Set"),
-        (b"{", "no JSON"),
+        (b"{\"keys\": {}}", "not a JWK Set"),
+        (b"{", "not JSON"),
         (many.as_bytes(), "101 keys"),
         (b"{\"kty\":\"oct\",\"k\":\"c2hvcnQ\"}", "no key for"),
         (b"{\"kty\":\"OKP\",\"crv\":\"Ed25519\",\"x\":\"AA\"}", "no key for"),

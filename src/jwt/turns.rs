@@ -1,7 +1,7 @@
-//! The queue of verifications: a few run at a time, away from the threads that answer requests.
+//! The queue of verifications: a few run at a time, on threads that answer no requests.
 //!
-//! A request that finds the queue full is refused at once and can try again. A late answer would be worse: a proxy
-//! treats it as silence, and admits.
+//! A request that finds the queue full is refused at once, and the client can try again. A late answer would be worse:
+//! a proxy treats it as no answer, and admits the request.
 
 use crate::token_source::Unverifiable;
 use std::sync::Arc;
@@ -10,36 +10,36 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Verifications that may wait for each one that runs: at 150 to 350 µs each, the last one waits for some 5 ms. Under a
-/// flood the queue is full, and its length is what everybody waits; a longer one would verify no more.
+/// The number of waiting verifications per running one. At 150 to 350 µs each, the last one waits for some 5 ms. During
+/// a flood the queue is full, and everybody waits for its length; a longer queue would not verify more.
 const MOST_WAITING: usize = 16;
 
-/// How long a token waits until it is verified, however slow the processor is: less than half of what a proxy waits for
-/// the answer.
+/// The longest wait for a verification, however slow the processor is: less than half of the time that a proxy waits
+/// for the answer.
 const LONGEST_WAIT: Duration = Duration::from_millis(40);
 
-/// Why a token was not verified in its turn.
+/// The reason why a token was not verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Late {
-    /// Too many wait.
+    /// Too many others wait.
     Busy,
     Refused(Unverifiable),
 }
 
 pub(super) struct Turns {
     running: Arc<Semaphore>,
-    /// Waiting and running.
+    /// The waiting and the running verifications.
     inside: Arc<AtomicUsize>,
     most_inside: usize,
-    /// That the queue was full is logged.
+    /// Whether it was logged that the queue was full.
     was_told: AtomicBool,
 }
 
-/// A place inside, until it is dropped.
+/// A place in the queue, until it is dropped.
 struct Place(Arc<AtomicUsize>);
 
 impl Default for Turns {
-    /// As many at a time as leave half of the cores to everything else.
+    /// Creates a queue that uses half of the cores and leaves the rest to everything else.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self::new((cores / 2).max(1))
@@ -56,8 +56,8 @@ impl Turns {
         }
     }
 
-    /// Runs the work when its turn has come. Returns `None` if too many wait, or if it does not end in time; work that
-    /// has begun then still runs to its end.
+    /// Runs the work in its turn. Returns `None` if too many wait, or if the work does not end in time. Work that has
+    /// begun always runs to its end.
     pub(super) async fn take<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let place = self.place()?;
         let running = Arc::clone(&self.running).acquire_owned();
@@ -68,7 +68,7 @@ impl Turns {
                 drop((running, place));
                 done
             };
-            // It fails if the work panics, or if the runtime ends.
+            // This fails if the work panics or if the runtime ends.
             tokio::task::spawn_blocking(work).await.ok()
         };
         timeout(LONGEST_WAIT, done).await.ok()?
@@ -81,9 +81,8 @@ impl Turns {
         }
         if !self.was_told.swap(true, Relaxed) {
             tracing::warn!(
-                "more tokens are to be verified than the processor can do: those that come too many get 429; a limit \
-                 with \
-                 applies_to = \"refused\" keeps forgers back by address"
+                "more tokens have to be verified than the processor can do: those beyond that get 429; a limit \
+                 with applies_to = \"refused\" keeps forgers back by address"
             );
         }
         None

@@ -54,12 +54,20 @@ impl Headcount {
 
     /// Returns whether a request is neither decided about nor limited.
     pub(crate) fn exempts(&self, info: &RequestInfo<'_>) -> bool {
-        info.is_preflight() || self.settings().routes.class(info.path) == RouteClass::Exempt
+        self.class(info) == RouteClass::Exempt
+    }
+
+    fn class(&self, info: &RequestInfo<'_>) -> RouteClass {
+        if info.is_preflight() { RouteClass::Exempt } else { self.settings().routes.class(info.path) }
     }
 
     /// Returns whether the verdict depends on the caller.
     pub(crate) fn needs_caller(&self, info: &RequestInfo<'_>, all: &Limits) -> bool {
-        !self.exempts(info) && (!self.is_off() || all.need_caller(info.path))
+        self.class_needs_caller(self.class(info), info, all)
+    }
+
+    fn class_needs_caller(&self, class: RouteClass, info: &RequestInfo<'_>, all: &Limits) -> bool {
+        class != RouteClass::Exempt && (!self.is_off() || all.need_caller(info.path))
     }
 
     fn is_off(&self) -> bool {
@@ -73,11 +81,13 @@ impl Headcount {
         record: Record,
         limits: &RequestLimits,
     ) -> Verdict {
-        if self.exempts(info) {
+        let class = self.class(info);
+        if class == RouteClass::Exempt {
             let decision = self.admit_exempt().decision();
             return Verdict::Admitted(Entry::of(decision, ApplicableLimits::default()));
         }
-        let caller = match if self.needs_caller(info, &limits.all) { caller() } else { Ok(Caller::default()) } {
+        let needs_caller = self.class_needs_caller(class, info, &limits.all);
+        let caller = match if needs_caller { caller() } else { Ok(Caller::default()) } {
             Ok(caller) => caller,
             Err(unknown) => return self.judge_unknown(info, unknown, &limits.all),
         };
@@ -86,7 +96,6 @@ impl Headcount {
             return self.undecided(Decision::Exempt, applicable);
         }
         let user = caller.user().map(|user| self.user(user.as_bytes()));
-        let class = self.settings().routes.class(info.path);
         let options = AdmitOptions {
             pass: self.shown_pass(info, user.as_ref()),
             counts: applicable.is_empty(),

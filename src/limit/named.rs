@@ -1,4 +1,4 @@
-//! The names that people look for. Each is a constructor of a policy, and says what the original does otherwise.
+//! Constructors of policies under well-known names. Each documents the differences from the original.
 
 use super::policy::{
     Gcra, OnStepBack, Paid, PeriodicRefill, Policy, PolicyError, SlidingCounter, SlidingLog, Start, WarmUp,
@@ -6,9 +6,10 @@ use super::policy::{
 use super::rate::Rate;
 use std::time::Duration;
 
-/// A token bucket: so many permits come per time, and at most `burst` are kept.
+/// A token bucket: permits are added at a rate, and at most `burst` are kept.
 ///
-/// In a window W up to `burst + rate · W` pass. For "at most N in any window, audited", use [`sliding_log`].
+/// In a window W, up to `burst + rate · W` requests are allowed. For "at most N in any window, audited", use
+/// [`sliding_log`].
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, token_bucket};
@@ -22,8 +23,8 @@ pub const fn token_bucket(rate: Rate, burst: u64) -> Gcra {
     Gcra::new(rate, burst)
 }
 
-/// A leaky bucket as a meter: each request fills it by one, it leaks at the rate, and what would overflow is refused.
-/// The same arithmetic as [`token_bucket`], seen from below.
+/// A leaky bucket as a meter: each request adds one, the bucket leaks at the rate, and a request that would overflow it
+/// is refused. The arithmetic is the same as that of [`token_bucket`].
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, leaky_bucket};
@@ -55,7 +56,7 @@ pub fn leaky_queue(rate: Rate, capacity: u64) -> Result<Gcra, PolicyError> {
     Ok(Gcra::new(rate, 1).max_wait(times(interval, capacity)))
 }
 
-/// A sliding window log: at most `limit` in any window, exactly; eight bytes for each request in it.
+/// A sliding window log: exactly at most `limit` requests in any window, with eight bytes per request.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, sliding_log};
@@ -69,7 +70,7 @@ pub const fn sliding_log(limit: u64, window: Duration) -> SlidingLog {
     SlidingLog::new(limit, window)
 }
 
-/// A sliding window counter: two counts per key, and an estimate in place of a log.
+/// A sliding window counter: two counts per key, and an estimate instead of a log.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, sliding_counter};
@@ -98,7 +99,7 @@ pub const fn cloudflare(limit: u64, window: Duration) -> SlidingCounter {
     SlidingCounter::new(limit, window)
 }
 
-/// A fixed window: so many in each, and twice as many across an edge.
+/// A fixed window: at most `limit` requests in each window, and up to twice as many across the edge of two windows.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, fixed_window};
@@ -125,11 +126,11 @@ pub const fn governor(rate: Rate, burst: u64) -> Gcra {
     Gcra::new(rate, burst)
 }
 
-/// Go's `golang.org/x/time/rate`: [`token_bucket`], but that a clock that goes back counts its time again.
+/// Go's `golang.org/x/time/rate`: [`token_bucket`], except that time is counted again after the clock has gone back.
 ///
 /// `AllowN` is [`Ask::permits`](super::Ask::permits), `ReserveN` and `WaitN` are the same with `max_wait`, `Tokens` is
 /// a peek at no permits, `CancelAt` is `cancel`, `SetLimit` and `SetBurst` are `change`, which keeps the tokens that
-/// are left, at most the new burst. A bucket that is full stays full, while the original's fills up at the rate.
+/// are left, at most the new burst. A full bucket stays full, while that of the original is refilled at the rate.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, x_time_rate};
@@ -148,7 +149,8 @@ pub const fn x_time_rate(rate: Rate, burst: u64) -> Gcra {
 
 /// redis-cell's `CL.THROTTLE key max_burst count period`: [`token_bucket`] with a burst of `max_burst + 1`.
 ///
-/// Other than the original it limits above one permit a millisecond, and a key is not blocked when its rate is raised.
+/// Unlike the original, it also limits rates above one permit per millisecond, and raising the rate does not block a
+/// key.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, redis_cell};
@@ -174,18 +176,18 @@ pub fn redis_cell(max_burst: u64, count: u64, period: Duration) -> Gcra {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// nginx stores a rate as whole thousandths of a request per second: its `1r/m` is 16 in 1,000 seconds, a request each
-/// 62.5 s, and `Rate::new(16, Duration::from_secs(1000))` here.
+/// nginx stores a rate in thousandths of a request per second. So its `1r/m` is 16 requests in 1,000 seconds, one every
+/// 62.5 s; here that is `Rate::new(16, Duration::from_secs(1000))`.
 pub const fn nginx(rate: Rate) -> Nginx {
     Nginx { rate, burst: 0, delay: Some(0) }
 }
 
-/// What stands in nginx's `limit_req` line: a rate, `burst=`, and `delay=` or `nodelay`; see [`nginx`].
+/// The parameters of nginx's `limit_req`: a rate, `burst=`, and `delay=` or `nodelay`; see [`nginx`].
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Nginx, Rate, nginx};
 /// use std::time::Duration;
-/// /// Four requests at once: how many milliseconds each is held back, if it passes.
+/// /// Sends four requests at once, and returns by how many milliseconds each is delayed, if it is allowed.
 /// fn held_back(location: Nginx) -> [Option<u128>; 4] {
 ///     let limiter = Memory::new(location).unwrap();
 ///     let ask = || limiter.at(Duration::ZERO).ask("10.0.0.1", Ask::ONE).unwrap();
@@ -205,21 +207,21 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// How many requests may come early.
+    /// The number of requests that may come early.
     #[must_use]
     pub const fn burst(mut self, burst: u64) -> Self {
         self.burst = burst;
         self
     }
 
-    /// Sets how many early requests are not held back. The default is zero.
+    /// Sets how many early requests are not delayed. The default is zero.
     #[must_use]
     pub const fn delay(mut self, delay: u64) -> Self {
         self.delay = Some(delay);
         self
     }
 
-    /// None of the early ones is held back.
+    /// Delays no early request.
     #[must_use]
     pub const fn nodelay(mut self) -> Self {
         self.delay = None;
@@ -238,12 +240,12 @@ impl TryFrom<Nginx> for Policy {
     }
 }
 
-/// Guava's `RateLimiter.create(rate)`, SmoothBursty: a request of any size goes on at once and the next one pays; a
-/// pause saves one second's permits. `tryAcquire(n, timeout)` is an ask with `max_wait`, `acquire(n)` one with
-/// [`Duration::MAX`].
+/// Guava's `RateLimiter.create(rate)`, SmoothBursty: a request of any size continues at once, and the next one waits. A
+/// pause saves the permits of one second. `tryAcquire(n, timeout)` is an ask with `max_wait`, and `acquire(n)` is one
+/// with [`Duration::MAX`].
 ///
-/// The original has one state and begins empty when it is created; here a key begins with what has come since the store
-/// did, at most a second's permits: in Redis, whose time began in 1970, always a second's.
+/// The original has one state, which is empty when it is created. Here a key begins with the permits since the store's
+/// origin, at most those of one second. In Redis, whose origin is 1970, these are always the permits of one second.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, guava_bursty};
@@ -289,12 +291,12 @@ pub const fn guava_warming_up(rate: Rate, warm_up: Duration) -> WarmUp {
     WarmUp::new(rate, warm_up)
 }
 
-/// uber-go's `ratelimit.New(rate)`: each `Take` waits for its slot, and at most `slack` unused slots (its default is
-/// 10) are made up for. The original counts unused slots from the first `Take` on, this from the store's beginning.
+/// uber-go's `ratelimit.New(rate)`: each `Take` waits for its slot, and at most `slack` unused slots (10 by default)
+/// can be used later. The original counts unused slots from the first `Take`, this limiter from the store's origin.
 ///
-/// The original rounds the time of a slot *down* to whole nanoseconds, and this rounds it up: never above the rate, and
-/// at most 10⁹ a second, where the original is without limit. At 3 a second, a slot of the original is 333,333,333 ns
-/// long, and one here 1 ns longer.
+/// The original rounds the time of a slot *down* to whole nanoseconds. This limiter rounds it up, so it never exceeds
+/// the rate; at most 10⁹ per second are possible, while the original has no bound. At 3 per second, a slot of the
+/// original takes 333,333,333 ns, and one of this limiter takes 1 ns more.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, uber};
@@ -319,7 +321,7 @@ pub const fn uber(rate: Rate, slack: u64) -> Gcra {
     Gcra::new(rate, slack).paid(Paid::After).start(Start::Empty).max_wait(Duration::MAX)
 }
 
-/// A bucket that a producer fills by `per_tick` permits each `tick`; it is empty when the store begins.
+/// A bucket that a producer fills with `per_tick` permits each `tick`. It is empty at the store's origin.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, producer_consumer};
@@ -333,12 +335,13 @@ pub const fn producer_consumer(capacity: u64, per_tick: u64, tick: Duration) -> 
     PeriodicRefill::new(per_tick, tick).capacity(capacity).initial(0)
 }
 
-/// resilience4j's `SemaphoreBasedRateLimiter`: `limit` permits in each period, and who waits gets the next period's.
+/// resilience4j's `SemaphoreBasedRateLimiter`: `limit` permits in each period. A request that waits gets permits of the
+/// next period.
 ///
-/// The timeout of its configuration is [`PeriodicRefill::max_wait`] (5 s there). Other than the original it owns no
-/// timer, says at once when a wait would be in vain; a limit that changes ([`Memory::change`](super::Memory::change))
-/// holds at once, not from the next period on, and one that is lowered does not end its refreshing. Its scheduler's
-/// `refresh` is [`Memory::reset`](super::Memory::reset).
+/// The timeout of its configuration is [`PeriodicRefill::max_wait`] (5 s there). Unlike the original, it has no timer,
+/// and refuses at once if a wait would be useless. A changed limit ([`Memory::change`](super::Memory::change)) applies
+/// at once and not from the next period, and lowering it does not stop the refills. The scheduler's `refresh` is
+/// [`Memory::reset`](super::Memory::reset).
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, resilience4j_semaphore};
@@ -354,14 +357,13 @@ pub const fn resilience4j_semaphore(limit: u64, period: Duration) -> PeriodicRef
     PeriodicRefill::new(limit, period)
 }
 
-/// resilience4j's `AtomicRateLimiter`: permits of cycles to come can be reserved, as far as the timeout
-/// ([`PeriodicRefill::max_wait`]) reaches, in one request also more than a cycle has. `drainPermissions` is
-/// [`Ask::all`](super::Ask::all), `changeLimitForPeriod` is [`Memory::change`](super::Memory::change): the permits that
-/// are left stay, at most as many as the new limit, where the original cuts them at the next cycle only.
+/// resilience4j's `AtomicRateLimiter`: permits of later cycles can be reserved within the timeout
+/// ([`PeriodicRefill::max_wait`]), also more than one cycle has. `drainPermissions` is [`Ask::all`](super::Ask::all),
+/// and `changeLimitForPeriod` is [`Memory::change`](super::Memory::change): the remaining permits are kept, up to the
+/// new limit, while the original cuts them only at the next cycle.
 ///
-/// `drainPermissions` of the original takes as many permits as were left after the last request, even if a new cycle
-/// has begun since: then the rest of the new cycle's permits stay, or all of them if none was left.
-/// [`Ask::all`](super::Ask::all) takes whatever is there now.
+/// The original's `drainPermissions` takes as many permits as were left after the last request, even if a new cycle has
+/// begun since; then other permits of the new cycle stay. [`Ask::all`](super::Ask::all) takes all permits there are.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, resilience4j_atomic};
@@ -388,8 +390,8 @@ pub const fn resilience4j_atomic(limit: u64, period: Duration) -> PeriodicRefill
     PeriodicRefill::new(limit, period).above_capacity(true).keeping_left()
 }
 
-/// ClassDojo's rolling rate limiter: a log whose refused attempts count too, so that who hammers stays out; with a
-/// minimum gap if one is set.
+/// ClassDojo's rolling rate limiter: a log in which refused attempts count, too, so that a client that keeps trying
+/// stays refused. A minimum gap can be set.
 ///
 /// ```
 /// use headcount::limit::{Ask, RefusalReason, Memory, classdojo};
@@ -405,8 +407,8 @@ pub const fn classdojo(limit: u64, interval: Duration) -> SlidingLog {
     SlidingLog::new(limit, interval).records_refusals(true)
 }
 
-/// The moving window of the MySQL procedure `check_velocity`, as arithmetic: an attempt exactly as old as the window
-/// still counts, and times are whole seconds. The procedure itself runs in the MySQL store.
+/// The moving window of the MySQL procedure `check_velocity` as a policy: an attempt exactly as old as the window still
+/// counts, and times are whole seconds. The procedure itself runs in the MySQL store.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, velocity};
@@ -422,8 +424,8 @@ pub const fn velocity(limit: u64, window: Duration) -> SlidingLog {
     SlidingLog::new(limit, window).closed(true).grain(Duration::from_secs(1))
 }
 
-/// The token bucket of the published YugabyteDB function, as it was meant: what comes in a window is kept at most. The
-/// function itself, with its quirks or without, runs in the PostgreSQL store.
+/// The token bucket of the published YugabyteDB function, as it was intended: at most the permits of one window are
+/// kept. The function itself runs in the PostgreSQL store, in its published and in a corrected form.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, yugabyte};
@@ -438,7 +440,7 @@ pub const fn velocity(limit: u64, window: Duration) -> SlidingLog {
 pub fn yugabyte(rate: Rate, window: Duration) -> Result<Gcra, PolicyError> {
     let interval = rate.interval().ok_or(PolicyError::ZeroRate)?;
     let (window, interval) = (super::nanos(window), super::nanos(interval).max(1));
-    // The interval may have been rounded up, which must not cost the last permit.
+    // The interval may have been rounded up, which must not lose the last permit.
     let burst = window.saturating_add(interval / 1000) / interval;
     Ok(Gcra::new(rate, burst))
 }

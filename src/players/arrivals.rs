@@ -1,13 +1,13 @@
-//! When newcomers come.
+//! The arrival times of newcomers.
 
 use super::exponential;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Poisson arrivals at a rate that changes with time: given by its corners, with straight lines between them.
+/// Poisson arrivals at a rate that changes with time. The rate is given at some points, and linear between them.
 ///
-/// Nobody comes before the first corner or after the last.
+/// Nobody arrives before the first point or after the last one.
 ///
 /// ```
 /// use headcount::players::Arrivals;
@@ -20,28 +20,31 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Arrivals {
-    /// Time, and newcomers per minute then.
+    /// The points: a time, and the newcomers per minute at that time.
     corners: Vec<(Duration, f64)>,
 }
 
 impl Arrivals {
-    /// As many per minute, for so long.
+    /// Creates arrivals at a constant rate per minute for this time.
     pub fn steady(per_minute: f64, lasting: Duration) -> Self {
         Self::through([(Duration::ZERO, per_minute), (lasting, per_minute)])
     }
 
-    /// Through these corners: time, and newcomers per minute then.
+    /// Creates arrivals through these points: a time, and the newcomers per minute at that time.
     ///
     /// # Panics
-    /// If the times do not ascend, or a rate is negative or no number.
+    /// If the times are not ascending, or a rate is negative or not a number.
     pub fn through(corners: impl IntoIterator<Item = (Duration, f64)>) -> Self {
         let corners: Vec<_> = corners.into_iter().collect();
-        assert!(corners.is_sorted_by_key(|&(at, _)| at), "the corners' times must ascend");
-        assert!(corners.iter().all(|&(_, rate)| rate >= 0.0 && rate.is_finite()), "a rate is a number, at least 0");
+        assert!(corners.is_sorted_by_key(|&(at, _)| at), "the times must be ascending");
+        assert!(
+            corners.iter().all(|&(_, rate)| rate >= 0.0 && rate.is_finite()),
+            "a rate must be a number, and at least 0"
+        );
         Self { corners }
     }
 
-    /// Newcomers per minute at this time.
+    /// Returns the newcomers per minute at this time.
     pub fn per_minute(&self, at: Duration) -> f64 {
         let after = self.corners.partition_point(|&(corner, _)| corner <= at);
         let (Some(&(from, low)), Some(&(to, high))) =
@@ -52,7 +55,7 @@ impl Arrivals {
         low + (high - low) * (at - from).div_duration_f64(to - from)
     }
 
-    /// The first arrival after this time.
+    /// Draws the first arrival after this time.
     ///
     /// # Source
     /// Thinning: Lewis & Shedler, 1979.

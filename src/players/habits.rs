@@ -1,4 +1,4 @@
-//! How players play.
+//! The habits of players: pauses, sessions, retries.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How players play. Times are the fleet's own.
+/// The habits of players. All times are in the fleet's time.
 ///
 /// ```
 /// use headcount::players::{Answer, Arrivals, Habits, Players};
@@ -24,27 +24,26 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Habits {
-    /// Mean pause between a player's requests.
+    /// The mean pause between a player's requests.
     pub think: Duration,
-    /// Mean length of a session, silences not counted.
+    /// The mean length of a session, without silences.
     pub session: Duration,
-    /// How likely a pause becomes a silence.
+    /// The probability that a pause becomes a silence.
     pub silence_probability: f64,
-    /// How long silences are: shorter than the window, or nobody could be expected to remember the player.
+    /// The length of a silence. It must be shorter than the window, or the player would rightly be forgotten.
     pub silence: RangeInclusive<Duration>,
-    /// How likely a player whose session has ended comes back for another, with the same token.
+    /// The probability that a player whose session has ended returns for another one with the same token.
     pub return_probability: f64,
-    /// How long it stays away until then.
+    /// The time until the player returns.
     pub absence: RangeInclusive<Duration>,
-    /// How often a player asks again after a rejection before it goes away.
+    /// How many times a player tries again after a rejection before giving up.
     pub retries: u32,
-    /// Which server a player's next request goes to.
+    /// The server that a player's next request is sent to.
     pub roaming: Roaming,
 }
 
 impl Default for Habits {
-    /// A request every 10 s, for 20 minutes; now and then silent for up to 28 minutes; eight retries;
-    /// nobody comes back.
+    /// A request every 10 s for 20 minutes, an occasional silence of up to 28 minutes, eight retries, and no returns.
     fn default() -> Self {
         Self {
             think: 10 * SECOND,
@@ -59,7 +58,7 @@ impl Default for Habits {
     }
 }
 
-/// Which server a player's next request goes to.
+/// The server that a player's next request is sent to.
 ///
 /// ```
 /// use headcount::players::{Answer, Arrivals, Habits, Players, Roaming};
@@ -80,21 +79,21 @@ impl Default for Habits {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Roaming {
-    /// The next one, as behind a balancer that takes turns.
+    /// The next server in turn, as behind a round-robin balancer.
     RoundRobin,
-    /// Any.
+    /// A random server.
     Random,
-    /// Always the one it came to first.
+    /// Always the player's first server.
     Sticky,
-    /// Any, and the first ones most: each half as often as the one before it.
+    /// A random server, each half as often as the one before it.
     Skewed,
-    /// Each player does one of the first three.
+    /// Each player chooses in one of the first three ways.
     #[default]
     Mixed,
 }
 
 impl Roaming {
-    /// What one player of this crowd does.
+    /// Draws how one player of this crowd chooses servers.
     pub(super) fn of_one(self, rng: &mut fastrand::Rng) -> Self {
         match self {
             Self::Mixed => [Self::RoundRobin, Self::Random, Self::Sticky][rng.usize(..3)],

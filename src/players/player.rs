@@ -1,4 +1,4 @@
-//! One player, from the door to the end of its session.
+//! One player, from the first request to the end of the session.
 
 use super::habits::{Habits, Roaming};
 use super::{Answer, Census, exponential};
@@ -13,7 +13,7 @@ pub(super) struct Player {
     /// When its latest request was due.
     due: Duration,
     retries_left: u32,
-    /// When its session ends; `None` before it was ever let in.
+    /// When its session ends; `None` before it was first admitted.
     ends: Option<Duration>,
     has_entered: bool,
 }
@@ -40,7 +40,7 @@ impl Player {
 
     /// Takes an answer. Returns when the next request is due; `None` if the player goes away.
     pub(super) fn heed(&mut self, answer: Answer, habits: &Habits, census: &mut Census) -> Option<Duration> {
-        // From when the request was due, not from the answer: the schedule does not wait for a slow server.
+        // Counted from when the request was due, not from the answer: the schedule does not wait for a slow server.
         self.due = match answer {
             Answer::Admitted => self.play_on(habits, census)?,
             Answer::Rejected { retry_after } => self.retry(retry_after, census)?,
@@ -65,7 +65,7 @@ impl Player {
         if due >= ends {
             census.finished += 1;
             self.ends = None;
-            // Asked only where somebody may come back, so that crowds without returns play as they always did.
+            // Drawn only if players may return, so that crowds without returns keep their schedules.
             let returns = habits.return_probability > 0.0 && self.rng.f64() < habits.return_probability;
             return returns.then(|| {
                 census.returned += 1;
@@ -93,7 +93,7 @@ impl Player {
     }
 }
 
-/// One of the first servers: each half as likely as the one before it.
+/// Draws a server, each half as likely as the one before it.
 fn skewed(servers: usize, rng: &mut fastrand::Rng) -> usize {
     rng.u64(..).leading_zeros() as usize % servers
 }

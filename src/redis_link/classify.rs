@@ -1,35 +1,35 @@
-//! What the words of a Redis server call for.
+//! Maps the errors of a Redis server to classes and to what has to be done.
 
 use crate::store_error::StoreError;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-/// Whether a refusal says that this node is the wrong one to write to.
+/// Returns whether a refusal says that this node does not take writes.
 pub(crate) fn is_read_only(refusal: &str) -> bool {
     refusal.contains("READONLY") || refusal.contains("read only replica")
 }
 
-/// Why a server that answers reads refused a write.
+/// Returns why a server that answers reads refused a write.
 pub(crate) fn refused_write(refusal: &str) -> StoreError {
     if refusal.contains("OOM") {
         StoreError::full(format_args!("{refusal}. Raise maxmemory, or let Redis evict other keys"))
     } else if refusal.contains("NOPERM") || refusal.contains("ACL") {
         StoreError::refused(format_args!("{refusal}. Give the user of redis.url this permission"))
     } else {
-        // READONLY; MISCONF, where the disk is at fault; NOREPLICAS, where replicas are missing.
+        // READONLY; MISCONF, because of the disk; NOREPLICAS, because replicas are missing.
         StoreError::read_only(refusal)
     }
 }
 
-/// Whether the connection is of no further use.
+/// Returns whether the connection can no longer be used.
 pub(super) fn is_final(error: &RedisError) -> bool {
     error.is_unrecoverable_error()
         || error.is_io_error()
         || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
-        // Older servers wrap what a script was refused.
+        // Older servers wrap the error in that of the script.
         || error.detail().is_some_and(is_read_only)
 }
 
-/// What went wrong, and what to do about it.
+/// Returns what went wrong and what to do about it.
 pub(super) fn error(error: &RedisError) -> StoreError {
     match error.kind() {
         _ if error.is_timeout() => return StoreError::timeout(error),
@@ -37,7 +37,7 @@ pub(super) fn error(error: &RedisError) -> StoreError {
             return StoreError::unavailable("the connection ended in the middle of an answer");
         }
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
-            // Without the answer itself, which may hold anything.
+            // Without the answer itself, which may contain anything.
             let words = error.to_string();
             return StoreError::corrupt(words.split(" (value was").next().unwrap_or_default());
         }
@@ -48,7 +48,7 @@ pub(super) fn error(error: &RedisError) -> StoreError {
     }
     let words = error.detail().unwrap_or_default();
     let Some(code) = error.code() else { return StoreError::unavailable(error) };
-    // Some servers repeat what they did not understand, and that may be a password.
+    // Some servers repeat the arguments of a failed command, and one of them may be a password.
     let words = words.split(", with args beginning with").next().unwrap_or_default();
     let said = format!("{code} {}", words.trim_end_matches('.'));
     match code {
@@ -59,7 +59,8 @@ pub(super) fn error(error: &RedisError) -> StoreError {
         "NOPERM" => refused_write(&said),
         "DENIED" => StoreError::refused(said),
         "MOVED" | "CROSSSLOT" => StoreError::refused(format_args!(
-            "{said}. This is a node of a Redis Cluster, which is not spoken here: use a server without cluster mode"
+            "{said}. This is a node of a Redis Cluster, which headcount does not support: use a server without cluster \
+             mode"
         )),
         "OOM" | "READONLY" | "MISCONF" | "NOREPLICAS" => refused_write(&said),
         "WRONGTYPE" => StoreError::corrupt(said),
@@ -71,7 +72,7 @@ pub(super) fn error(error: &RedisError) -> StoreError {
         {
             StoreError::refused(format_args!("{said}. See redis.url"))
         }
-        // LOADING, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, BUSY, EXECABORT and whatever else passes.
+        // LOADING, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, BUSY, EXECABORT, and other errors that pass by themselves.
         _ => StoreError::unavailable(said),
     }
 }

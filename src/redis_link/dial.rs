@@ -1,5 +1,5 @@
-//! One connection to a Redis server: dialled, encrypted if the URL says so, logged in, and held to what an answer may
-//! be.
+//! Connects to a Redis server: opens the stream, encrypts it if the URL says so, and logs in. Answers above a size
+//! limit end the connection.
 
 use super::classify;
 use super::in_time::in_time;
@@ -22,11 +22,11 @@ use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-/// A server, and how to get in.
+/// The address of a server, and how to log in.
 pub(super) struct Target {
     place: Place,
     login: RedisConnectionInfo,
-    /// The most bytes of an answer.
+    /// The largest answer in bytes.
     most_bytes: Arc<AtomicUsize>,
 }
 
@@ -37,22 +37,22 @@ enum Place {
     Unix(PathBuf),
 }
 
-/// A connection that was made. Ends with its last clone, whatever the server still owes.
+/// An open connection. It ends with its last clone, even if answers are missing.
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) connection: MultiplexedConnection,
-    /// What the stream itself saw go wrong: the client library would tell less of it.
+    /// The error that the stream itself has found; the client library would report less.
     pub(super) trouble: Arc<OnceLock<StoreError>>,
     _driver: Arc<JoinSet<()>>,
 }
 
 impl Target {
-    /// Reads the URL and the certificates; connects to nothing.
+    /// Reads the URL and the certificates. Does not connect.
     pub(super) fn read(config: &config::Redis, most_bytes: Arc<AtomicUsize>) -> Result<Self, ConfigError> {
         let refused = |why: String| ConfigError::RedisUrl { found: config.url.redacted_url(), why };
         let url = config.url.expose();
         if url.contains('#') {
-            // The client library would read `#insecure` as a wish to verify nothing.
+            // The client library would take `#insecure` as a request to skip verification.
             return Err(refused(
                 "nothing may follow a #. Certificates are always verified: for an authority of your own, \
                  set redis.ca_file. In a password, # is written %23"
@@ -85,12 +85,12 @@ impl Target {
                 let tls = Tls::read(config, &host)?;
                 Place::Tls(host, port, tls)
             }
-            (other, _) => return Err(refused(format!("{other} is no address that can be connected to"))),
+            (other, _) => return Err(refused(format!("{other} is not an address that headcount can connect to"))),
         };
         Ok(Self { place, login: info.redis_settings().clone(), most_bytes })
     }
 
-    /// The password, so that nobody shows it.
+    /// Returns the password, so that it can be removed from messages.
     pub(super) fn password(&self) -> Option<&str> {
         self.login.password()
     }
@@ -124,18 +124,19 @@ impl Target {
         line.map_err(|error: RedisError| trouble.get().cloned().unwrap_or_else(|| classify::error(&error)))
     }
 
-    /// Lets the client library speak over a stream. Returns how to log in if that is left to do.
+    /// Passes a stream to the client library. Returns the login if it is still to be sent.
     async fn attach(
         &self,
         stream: Guarded,
         trouble: Arc<OnceLock<StoreError>>,
     ) -> Result<(Connection, Option<&RedisConnectionInfo>), RedisError> {
-        // Time limits are ours: the library's would leave the connection in use.
+        // We have our own time limits: after the library's, the connection would stay in use.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        // The library calls whatever answers AUTH a wrong password, so the login is ours; but for RESP3's HELLO.
+        // The library reports every failure of AUTH as a wrong password, so we send the login, except for RESP3's
+        // HELLO.
         let ours = self.login.protocol() == ProtocolVersion::RESP2;
         let login = if ours { RedisConnectionInfo::default() } else { self.login.clone() };
-        // Telling our library's name would be two more commands that a strict user may not have.
+        // Sending the library's name would take two more commands, which a restricted user may not be allowed to run.
         let login = login.set_skip_set_lib_name();
         let (connection, drive) = MultiplexedConnection::new_with_config(&login, stream, config).await?;
         let mut driver = JoinSet::new();
@@ -176,7 +177,7 @@ async fn log_in(connection: &mut MultiplexedConnection, login: &RedisConnectionI
     Ok(())
 }
 
-/// To whichever of the name's addresses answers first.
+/// Connects to the address of the name that answers first.
 async fn connect_tcp(host: &str, port: u16, deadline: Instant) -> Result<TcpStream, StoreError> {
     let first = async {
         let mut attempts = JoinSet::new();
@@ -206,19 +207,19 @@ fn unreached(error: io::Error) -> StoreError {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for S {}
 
-/// A stream that hands on no more than an answer may hold, and sees what a wrong port looks like.
+/// A stream that limits the size of answers and recognizes ports that do not speak Redis.
 struct Guarded {
     stream: Box<dyn Stream>,
     is_plain: bool,
-    /// Whether the server has said anything yet.
+    /// Whether the server has sent anything yet.
     heard: bool,
-    /// Bytes since something was asked.
+    /// The number of bytes received since the last request.
     since_asked: usize,
     most_bytes: Arc<AtomicUsize>,
     trouble: Arc<OnceLock<StoreError>>,
 }
 
-/// What a TLS server answers to what is no TLS.
+/// The first byte that a TLS server answers to a client without TLS.
 const TLS_ALERT: u8 = 0x15;
 
 impl Guarded {
@@ -226,20 +227,20 @@ impl Guarded {
         self.since_asked += bytes.len();
         let most = self.most_bytes.load(Relaxed);
         if self.since_asked > most {
-            return Err(StoreError::corrupt(format_args!("it has more than {most} bytes, and was read no further")));
+            return Err(StoreError::corrupt(format_args!("it has more than {most} bytes; the rest was not read")));
         }
         if std::mem::replace(&mut self.heard, true) || !self.is_plain {
             return Ok(());
         }
         match bytes.first() {
             None => Err(StoreError::unavailable(
-                "the server closed the connection before it said anything. If this is a TLS port, write rediss:// in \
+                "the server closed the connection before it sent anything. If this is a TLS port, write rediss:// in \
                  redis.url",
             )),
             Some(&TLS_ALERT) => {
                 Err(StoreError::refused("this port speaks TLS: write rediss:// instead of redis:// in redis.url"))
             }
-            // `HTTP/1.1 400 Bad Request`, or the page that says so.
+            // `HTTP/1.1 400 Bad Request`, or an HTML page.
             Some(b'H' | b'<') => {
                 Err(StoreError::refused("this port speaks HTTP, not Redis: name Redis's own in redis.url"))
             }
@@ -255,7 +256,7 @@ impl Guarded {
         let closed = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe].contains(&error.kind());
         (closed && self.is_plain && !self.heard).then(|| {
             StoreError::unavailable(format_args!(
-                "{error}, before the server said anything. If this is a TLS port, write rediss:// in redis.url"
+                "{error}, before the server sent anything. If this is a TLS port, write rediss:// in redis.url"
             ))
         })
     }

@@ -1,6 +1,6 @@
-//! TLS to Redis: whom to trust, who we are, and what a failed handshake means.
+//! TLS to Redis: the trusted authorities, the client certificate, and messages for failed handshakes.
 //!
-//! The server's certificate is always verified; there is no way to switch that off, and none back to a plain
+//! The server's certificate is always verified. There is no way to switch that off, and no fallback to a plain
 //! connection.
 
 use super::in_time::in_time;
@@ -19,7 +19,7 @@ use tokio_rustls::rustls::{
     AlertDescription, CertificateError, ClientConfig, Error, RootCertStore, crypto::ring, version,
 };
 
-/// What a client needs to greet a server.
+/// What a client needs for a TLS handshake with a server.
 pub(super) struct Tls {
     connector: TlsConnector,
     server: ServerName<'static>,
@@ -33,9 +33,9 @@ impl Tls {
     pub(super) fn read(config: &config::Redis, host: &str) -> Result<Self, ConfigError> {
         let server = ServerName::try_from(host.to_owned()).map_err(|_| ConfigError::RedisUrl {
             found: config.url.redacted_url(),
-            why: format!("{host:?} is no name that a certificate could hold"),
+            why: format!("{host:?} is not a name that a certificate can contain"),
         })?;
-        // Named here, and not the process's default: the program that we are a part of may choose another for itself.
+        // Chosen here and not taken from the process's default, which belongs to the program that uses this crate.
         let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])
             .expect("ring offers both")
@@ -56,25 +56,25 @@ impl Tls {
         Ok(Self { connector: TlsConnector::from(Arc::new(client)), server })
     }
 
-    /// The handshake.
+    /// Performs the handshake.
     pub(super) async fn greet(&self, stream: TcpStream, deadline: Instant) -> Result<TlsStream<TcpStream>, StoreError> {
         let hint = "if it does not speak TLS, use the server's tls-port, or redis:// in redis.url";
-        let late = format!("the port is open, and nobody answers the TLS handshake: {hint}");
+        let late = format!("the port is open, but the server does not answer the TLS handshake: {hint}");
         let greeted = in_time(deadline, &late, self.connector.connect(self.server.clone(), stream)).await?;
         greeted.map_err(|error| {
-            let broken = || StoreError::unavailable(format_args!("the TLS handshake broke off ({error}): {hint}"));
+            let broken = || StoreError::unavailable(format_args!("the TLS handshake failed ({error}): {hint}"));
             meaning(&error).unwrap_or_else(broken)
         })
     }
 }
 
-/// The system's authorities, and the configured one.
+/// Returns the system's authorities and the configured one.
 fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, ConfigError> {
     let mut roots = RootCertStore::empty();
     let system = rustls_native_certs::load_native_certs();
     let (_, odd) = roots.add_parsable_certificates(system.certs);
     if odd > 0 || !system.errors.is_empty() {
-        tracing::debug!(odd, errors = ?system.errors, "some of the system's certificates are of no use");
+        tracing::debug!(odd, errors = ?system.errors, "some of the system's certificates cannot be used");
     }
     if let Some(file) = ca_file {
         for certificate in certificates("redis.ca_file", file)? {
@@ -116,9 +116,9 @@ fn half(key: &'static str, other: &str) -> ConfigError {
     }
 }
 
-/// What a stream's failure means if it is one of TLS.
+/// Returns what a stream's failure means, if it is a failure of TLS.
 ///
-/// The message holds no time, because an error is logged again when its message changes.
+/// The message contains no time, because an error is logged again when its message changes.
 pub(super) fn meaning(error: &io::Error) -> Option<StoreError> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
     Some(StoreError::refused(match error {
@@ -136,29 +136,31 @@ pub(super) fn meaning(error: &io::Error) -> Option<StoreError> {
              and redis.key_file to one that its tls-ca-cert-file has signed"
         ),
         Error::PeerIncompatible(why) => {
-            format!("no TLS that both sides speak ({why:?}): let the server offer TLS 1.2 or 1.3")
+            format!(
+                "client and server have no TLS version or cipher in common ({why:?}): let the server offer TLS 1.2 \
+                 or 1.3"
+            )
         }
-        other => format!("the TLS connection is of no use: {other}"),
+        other => format!("the TLS connection failed: {other}"),
     }))
 }
 
 fn certificate(error: &CertificateError) -> String {
     match error {
-        // The second: an authority of the same name, and with another key.
+        // The second error: an authority with the same name and another key.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "nobody trusted here has signed the server's certificate: set redis.ca_file \
+            "no trusted authority has signed the server's certificate: set redis.ca_file \
                                             to the certificate of the authority that has"
                 .into()
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            "the server's certificate has expired: give the server a new one, or set this machine's clock right".into()
+            "the server's certificate has expired: renew it, or correct this machine's clock".into()
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "the server's certificate is not valid yet: set this machine's clock right, or give the server another"
-                .into()
+            "the server's certificate is not valid yet: correct this machine's clock, or replace the certificate".into()
         }
         CertificateError::NotValidForNameContext { expected, presented } => {
-            // They read `DnsName("example.org")`.
+            // They are written `DnsName("example.org")`.
             let names: Vec<_> = presented.iter().map(|name| name.split('"').nth(1).unwrap_or(name)).collect();
             format!(
                 "the server's certificate is not for {} but for {}: use such a name in redis.url, or give the server a \

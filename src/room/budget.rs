@@ -1,49 +1,50 @@
-//! How many newcomers a server admits while it may not know of everybody.
+//! The number of newcomers that a server admits while it may not know all active users.
 //!
-//! Blindness is no evidence that a token is a newcomer's, and no open door either: **a blind server admits at most as
-//! many as can be inside without its knowledge**. There are two kinds of blindness.
+//! A blind server cannot tell a newcomer from an active user whom it does not know. It must not reject all unseen
+//! tokens, and it must not admit all of them either: **a blind server admits at most as many as can be active without
+//! its knowledge**. There are two kinds of blindness.
 //!
 //! - *A server that knew everybody* and then lost sight of some minutes knows how much room there was. The other
-//!   servers obey the same rules, so that all of them together can have filled that room and no more. Each server takes
-//!   its part: it admits while `X − E − (nodes − 1) · own` is at least a number between 1 and `nodes` that it has
-//!   drawn, where `own` are its own newcomers whom others may not know. So a fraction of a seat is won or lost by the
-//!   rng: if every server rounded its part up, twenty of them would admit up to nineteen too many.
+//!   servers follow the same rules, so all of them together can have filled that room and no more. Each server takes
+//!   its part: it admits while `X − E − (nodes − 1) · own` is at least a random number between 1 and `nodes`, where
+//!   `own` is the number of its own newcomers whom the other servers may not know. The random number rounds fractions
+//!   of a seat: if every server rounded its part up, twenty of them would admit up to nineteen too many.
 //! - *A server that has known nobody* since it started, or since its process was paused, admits 1 % of X (at least 10).
 //!   If no store answers for the whole bootstrap, it admits X divided by the expected number of servers, if that is
 //!   more.
 //!
-//! Users of another generation whose filters cannot be read are the case in between: after three rounds, the users of
-//! this generation are known, and no others. From then on a server counts as one that knows all users, until it has run
-//! for a window: this generation admits X users beside those of the other one, and nobody is rejected while they fit.
+//! A third case lies between them: the filters of another generation cannot be read. After three rounds, a server knows
+//! the users of its own generation and no others. From then on it acts as if it knew all users, until it has run for a
+//! window. So this generation admits up to X users in addition to those of the other one.
 
-/// Rounds that must succeed in a row before this server knows of everybody, and hands out shares again.
+/// The number of rounds that must succeed in a row before this server knows everybody and hands out shares again.
 const ROUNDS_TO_KNOW: u32 = 3;
 
-/// What a server that knows nobody may admit, at least, and as a part of X.
+/// The number that a server may admit while it knows nobody: at least this many, and at least this part of X.
 const LEAST_FOR_A_STRANGER: u64 = 10;
 const ONE_PART_OF_X_FOR_A_STRANGER: u64 = 100;
 
-/// What is left to admit, and why.
+/// The number of newcomers that may still be admitted, and why.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Budget {
-    /// Whether this server has known everybody since it started, or was last paused.
+    /// Whether this server has known everybody at some time since it started or was last paused.
     has_known: bool,
-    /// Newcomers admitted while it has not.
+    /// The newcomers admitted while it has not.
     admitted: u64,
-    /// Newcomers whom the other servers may not know: since the last successful round, and in the two intervals before
-    /// it. All zero once everybody is known.
+    /// The newcomers whom the other servers may not know: those since the last successful round, and those of the two
+    /// intervals before it. All are zero once everybody is known.
     unheard_of: [u64; ROUNDS_TO_KNOW as usize],
     rounds_in_a_row: u32,
-    /// Which fractions of a seat are rounded down: those below it, from 0 to 1. Drawn with each successful round.
+    /// Fractions of a seat below this number are rounded down; from 0 to 1, drawn with each successful round.
     rng: f64,
-    /// The bootstrap ended without a store.
+    /// Whether the bootstrap ended without a store.
     without_store: bool,
-    /// Users of another generation may be inside.
+    /// Whether users of another generation may be active.
     foreign_users: bool,
 }
 
 impl Budget {
-    /// A newcomer was admitted.
+    /// Records that a newcomer was admitted.
     pub(super) fn spend(&mut self) {
         self.unheard_of[0] = self.unheard_of[0].saturating_add(1);
         if !self.has_known {
@@ -51,8 +52,8 @@ impl Budget {
         }
     }
 
-    /// A round has succeeded; `covered` says whether this server covers its window, `foreign_users` whether users of
-    /// another generation may be inside, `rng` is a random number from 0 to 1.
+    /// Records that a round has succeeded. `covered` says whether this server covers its window, and `foreign_users`
+    /// whether users of another generation may be active. `rng` is a random number from 0 to 1.
     pub(super) fn succeed(&mut self, covered: bool, foreign_users: bool, rng: f64) {
         (self.without_store, self.foreign_users, self.rng) = (false, foreign_users, rng);
         self.rounds_in_a_row = self.rounds_in_a_row.saturating_add(1);
@@ -65,19 +66,19 @@ impl Budget {
         }
     }
 
-    /// A round has read everything, and the store refused its writes.
+    /// Records that a round has read everything, but the store refused its writes.
     pub(super) fn hear(&mut self) {
         self.without_store = false;
         self.rounds_in_a_row = 0;
     }
 
-    /// A round has not succeeded.
+    /// Records that a round has not succeeded.
     pub(super) fn fail(&mut self) {
         self.rounds_in_a_row = 0;
     }
 
-    /// The process was paused for so long that what it knew is old. A server that knew nobody before has no second
-    /// budget.
+    /// Records that the process was paused for so long that its knowledge is outdated. A server that knew nobody before
+    /// does not get a second budget.
     pub(super) fn forget(&mut self) {
         if std::mem::take(&mut self.has_known) {
             self.admitted = 0;
@@ -85,22 +86,22 @@ impl Budget {
         (self.unheard_of, self.rounds_in_a_row) = Default::default();
     }
 
-    /// The bootstrap has ended, and no store has answered.
+    /// Records that the bootstrap has ended and no store has answered.
     pub(super) fn go_without_store(&mut self) {
         self.without_store = true;
     }
 
-    /// Whether enough rounds have succeeded in a row to hand out shares.
+    /// Returns whether enough rounds have succeeded in a row to hand out shares.
     pub(super) fn has_settled(&self) -> bool {
         self.rounds_in_a_row >= ROUNDS_TO_KNOW
     }
 
-    /// Whether it has nothing to admit blindly: shares decide.
+    /// Returns whether shares decide, and not this budget.
     pub(super) fn knows_everybody(&self) -> bool {
         self.has_known && self.has_settled()
     }
 
-    /// Whether another newcomer may be admitted blindly, beside those whose seats are held.
+    /// Returns whether another newcomer may be admitted blindly, beside those whose seats are held.
     pub(super) fn is_left(&self, house: House) -> bool {
         if self.has_known || (self.foreign_users && self.has_settled()) {
             let own: u64 = self.unheard_of.iter().sum();
@@ -116,15 +117,15 @@ impl Budget {
     }
 }
 
-/// What a budget is measured by.
+/// The figures that a budget is computed from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct House {
     pub(super) max_active_users: u64,
     pub(super) active_users: f64,
-    /// Seats held for newcomers on their way in.
+    /// The seats held for newcomers whose requests are in progress.
     pub(super) held: u64,
     pub(super) nodes: u64,
-    /// How many servers the fleet has, as configured.
+    /// The configured number of servers in the fleet.
     pub(super) expected_nodes: u64,
 }
 

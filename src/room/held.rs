@@ -1,13 +1,13 @@
-//! Whose seats are held: newcomers of whom it is not yet known whether they stay.
+//! The held seats: newcomers of whom it is not known yet whether they stay.
 
 use crate::fingerprint::Fingerprint;
 use std::collections::HashMap;
 
-/// One seat for each newcomer, however many of their requests are under way.
+/// One seat for each newcomer, however many of their requests are in progress.
 #[derive(Debug, Clone)]
 pub(super) struct Held(HashMap<Fingerprint, u32>);
 
-/// How many newcomers can be on their way in before the list has to grow, while the lock is held.
+/// The number of held seats up to which the list does not allocate; it grows while the lock is held.
 const USUAL: usize = 256;
 
 impl Default for Held {
@@ -17,12 +17,12 @@ impl Default for Held {
 }
 
 impl Held {
-    /// A request of a newcomer is under way.
+    /// Records that a request of a newcomer is in progress.
     pub(super) fn hold(&mut self, fingerprint: Fingerprint) {
         *self.0.entry(fingerprint).or_default() += 1;
     }
 
-    /// One of the newcomer's requests has ended.
+    /// Records that one of the newcomer's requests has ended.
     pub(super) fn release(&mut self, fingerprint: Fingerprint) {
         if let Some(requests) = self.0.get_mut(&fingerprint) {
             *requests -= 1;
@@ -36,7 +36,7 @@ impl Held {
         self.0.contains_key(&fingerprint)
     }
 
-    /// How many seats are held.
+    /// Returns how many seats are held.
     pub(super) fn seats(&self) -> u64 {
         self.0.len() as u64
     }

@@ -1,27 +1,28 @@
-//! How many servers share the room.
+//! The number of servers that share the room.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The number of servers, which never falls faster than servers can leave.
+/// The number of servers. It never falls faster than servers can leave.
 ///
-/// A store that was flushed, stalled, or failed over to a clock that is behind has lost heartbeats: the first server
-/// back counts one node, the next one two. Each would hand out the room as if the others were gone. So the highest
-/// count of the last three times `alive_for` holds. Only time that was spent with the store counts.
+/// A store loses heartbeats when it is flushed, stalls, or fails over to a server whose clock is behind. Then the first
+/// server that returns counts one node, and the next one two. Each would hand out the room as if the others were gone.
+/// So the highest count of the last three times `alive_for` is used. Only time during which the store was reachable
+/// counts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Nodes {
-    /// Counts with the time they were read at, the highest first and falling.
+    /// The counts and the time at which each was read, in falling order of the counts.
     counts: VecDeque<(Duration, u64)>,
-    /// Time spent with the store.
+    /// The time during which the store was reachable.
     known_for: Duration,
     last_read: Option<Duration>,
 }
 
-/// For how many times `alive_for` a higher count holds.
+/// A higher count is used for this many times `alive_for`.
 const HOLDS_FOR: u32 = 3;
 
 impl Nodes {
-    /// Takes in a count read at monotonic time `now`. Returns the highest count that still holds.
+    /// Records a count that was read at monotonic time `now`. Returns the highest recent count.
     pub(super) fn read(&mut self, count: u64, now: Duration, alive_for: Duration) -> u64 {
         let gap = self.last_read.replace(now).map_or(Duration::ZERO, |last| now.saturating_sub(last));
         self.known_for += gap.min(alive_for);

@@ -1,10 +1,10 @@
-//! The operator's word, laid over what the room would do by itself.
+//! Overrides: what an operator forces, instead of what the room would do by itself.
 
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What an operator forces.
+/// What an override forces.
 ///
 /// ```
 /// use headcount::{Headcount, OverrideMode, OverrideOrder};
@@ -25,15 +25,15 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OverrideMode {
-    /// Everybody gets in.
+    /// All newcomers are admitted.
     Open,
-    /// No newcomer gets in.
+    /// No newcomer is admitted.
     Throttling,
-    /// The estimate decides; with another X, against that one.
+    /// The estimate decides. With another X, it is compared with that X.
     Auto,
 }
 
-/// Orders overrides of a whole fleet: the highest wins.
+/// The version of an override. The highest version in the fleet is in force.
 ///
 /// ```
 /// use headcount::OverrideVersion;
@@ -43,13 +43,13 @@ pub enum OverrideMode {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct OverrideVersion {
-    /// The greater of the store's clock in milliseconds and one more than the version before.
+    /// The store's time in milliseconds, or one more than the version before if that is greater.
     pub number: u64,
-    /// Who set it: decides between two of one number.
+    /// The server that set it; the greater name wins if two numbers are equal.
     pub writer: String,
 }
 
-/// An override, or the memory that one was withdrawn.
+/// An override, or the record that one was withdrawn.
 ///
 /// ```
 /// use headcount::time::{Clock, ManualClock, Timestamp};
@@ -73,31 +73,32 @@ pub struct OverrideVersion {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
-    /// Which of several overrides is the latest.
+    /// The version, by which the latest of several overrides is found.
     pub version: OverrideVersion,
-    /// What is forced.
+    /// What the override forces.
     pub mode: OverrideMode,
-    /// Another X; `None` keeps the configured one.
+    /// Another X, or `None` to keep the configured one.
     pub max_active_users: Option<u64>,
-    /// When it ends by itself, on the fleet's clock.
+    /// When the override ends by itself, in the fleet's time.
     #[serde(with = "millis")]
     pub until: Timestamp,
-    /// Until when it is remembered, so that no older word comes back: the latest end of all that it has superseded.
+    /// Until when it is remembered, so that no older override comes back: the latest end of all overrides that it has
+    /// superseded.
     #[serde(with = "millis")]
     pub remembered_until: Timestamp,
-    /// Who set it, as they said or from where they asked.
+    /// The operator who set it: the name that was given, or the address that the request came from.
     #[serde(default)]
     pub by: Option<String>,
-    /// Why, in the operator's words.
+    /// The operator's reason.
     pub reason: Option<String>,
-    /// Withdrawn before its end, or ended: only remembered.
+    /// Whether the override was withdrawn or has ended, so that it is only remembered.
     #[serde(default)]
     pub withdrawn: bool,
 }
 
 #[cfg(test)]
 impl Override {
-    /// An order of one server with a number of the test's choice.
+    /// Makes an override of one server with a number that the test chooses.
     pub(crate) fn numbered(number: u64, mode: OverrideMode, until: Timestamp) -> Self {
         Self {
             version: OverrideVersion { number, writer: "w".into() },
@@ -113,7 +114,7 @@ impl Override {
 }
 
 impl Override {
-    /// The word that takes this override back, a version later.
+    /// Returns the record that withdraws this override, with the given version.
     pub(crate) fn withdraw(&self, version: OverrideVersion) -> Self {
         Self {
             version,
@@ -127,12 +128,12 @@ impl Override {
         }
     }
 
-    /// Which override it is, and until when it is remembered: of two, servers keep the greater.
+    /// Returns the version, and until when the override is remembered. Of two overrides, servers keep the greater one.
     pub(crate) fn memory(&self) -> (OverrideVersion, Timestamp) {
         (self.version.clone(), self.remembered_until)
     }
 
-    /// What is left of it at this time: itself, the memory of it, or nothing.
+    /// Returns what is left of the override at this time: the override, the record of it, or nothing.
     pub(crate) fn at(self, now: Timestamp) -> Option<Self> {
         if self.remembered_until <= now {
             None
@@ -154,7 +155,7 @@ impl fmt::Display for OverrideMode {
     }
 }
 
-/// Between servers a point in time travels as a number.
+/// Servers exchange a point in time as a number.
 mod millis {
     use super::Timestamp;
     use serde::{Deserialize, Deserializer, Serializer};

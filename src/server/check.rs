@@ -1,4 +1,5 @@
-//! The check endpoint, for `auth_request`, `forward_auth`, ext_authz and any client: 200, or what to answer instead.
+//! The check endpoint, for `auth_request`, `forward_auth`, ext_authz and any client. The answer is 200, or the answer
+//! that the proxy should send instead.
 
 use crate::failpoints;
 use crate::headcount::{Decision, Headcount, Record};
@@ -12,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 const CHECK: &str = "/v1/check";
-/// Rules about paths take it for one that a backend may read as any other.
+/// A path that stands for an unreadable one: a backend may read it as any path, and rules treat it so.
 const ANY_PATH: &str = "//";
 
 #[derive(Clone)]
@@ -52,7 +53,7 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
     said(headcount, &info, caller, limits).await
 }
 
-/// The answer to a check. Nobody tells what the application answered then: whoever is admitted is in.
+/// Answers a check. The application's answer is not known here, so an admitted newcomer is recorded at once.
 pub(super) async fn said<'r>(
     headcount: &Headcount,
     info: &RequestInfo<'_>,
@@ -83,7 +84,7 @@ pub(super) async fn said<'r>(
     response
 }
 
-/// A decision that limiters may still change. Counted also if nobody waits for it any more.
+/// A decision that limiters may still change. It is counted even if the client no longer waits for it.
 struct Undecided<'h> {
     headcount: &'h Headcount,
     decision: Decision,
@@ -99,15 +100,15 @@ async fn not_here() -> (StatusCode, &'static str) {
     (StatusCode::NOT_FOUND, "checks are answered at /v1/check, touches at /v1/touch, confirmations at /v1/confirm\n")
 }
 
-/// The request that the proxy asks about.
+/// Returns the request that the proxy asks about.
 struct Original<'r> {
     method: Method,
     path: Option<&'r str>,
 }
 
 impl<'r> Original<'r> {
-    /// Envoy appends the path and keeps the method: those are facts of the request. Other proxies tell them in headers,
-    /// which any client could send as well: those are believed only from trusted proxies.
+    /// Envoy appends the path and keeps the method, so both are part of the request itself. Other proxies send them in
+    // headers, which any client could send, too: headers count only from trusted proxies.
     fn of(request: &'r Request, trusted: bool) -> Self {
         let uri = request.uri();
         let whole = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
@@ -121,9 +122,9 @@ impl<'r> Original<'r> {
     }
 }
 
-/// What headers say that mean the same. Of two values that differ, one may be the client's, which most proxies hand on
-/// beside their own; those, and what cannot be read, may mean anything: no rule opens a door for it, and each that
-/// restricts holds.
+/// Returns the value of headers that mean the same. If two values differ, one may be the client's, which most proxies
+/// pass on beside their own. Such a value, and one that cannot be read, may mean anything: no rule that admits applies
+/// to it, and every rule that restricts does.
 fn only<'h>(headers: &'h HeaderMap, names: [&str; 2]) -> Option<&'h str> {
     let mut values = names.into_iter().flat_map(|name| headers.get_all(name));
     let first = values.next()?;

@@ -1,4 +1,5 @@
-//! Where the configuration comes from: flag beats environment beats file beats default; and all that is wrong with it.
+//! Reads the configuration: flags override the environment, which overrides the file, which overrides the defaults.
+//! Collects all mistakes.
 
 mod address;
 mod document;
@@ -24,7 +25,7 @@ pub(super) use reference::TEMPLATE;
 /// `HEADCOUNT_PORT`.
 const ENVIRONMENT: &str = "HEADCOUNT__";
 
-/// What the flags of the command line are called.
+/// The names of the command line's flags.
 const FLAGS: [(&str, &str); 5] = [
     ("server.listen", "--listen"),
     ("admin.listen", "--admin"),
@@ -33,21 +34,21 @@ const FLAGS: [(&str, &str); 5] = [
     ("admission.enforcement", "--enforcement"),
 ];
 
-/// A configuration, and where each of its values came from.
+/// A configuration, and the source of each value.
 pub struct Loaded {
     /// The values.
     pub config: Config,
     sources: Sources,
 }
 
-/// What flags set: a key and its value.
+/// The values of flags: a key and its value.
 pub type Flags = Vec<(&'static str, String)>;
 
-/// Reads the configuration, and finds everything that is wrong with it: keys that do not exist, values of another type,
-/// and whatever `check` refuses, which is asked again without what it has refused.
+/// Reads the configuration and finds all mistakes: unknown keys, values of the wrong type, and values that `check`
+/// refuses. `check` is called again without a value that it has refused.
 ///
 /// # Errors
-/// [`LoadError`] names for each mistake the file, variable or flag, the key, what was found, and what would do.
+/// [`LoadError`] names for each mistake the file, variable or flag, the key, the value found, and what is allowed.
 pub fn load(
     file: Option<&Path>,
     environment: impl Iterator<Item = (String, String)>,
@@ -76,18 +77,18 @@ pub fn load(
 }
 
 impl Loaded {
-    /// Says where a value that was refused came from.
+    /// Returns the source of a refused value.
     pub fn locate(&self, error: ConfigError) -> LoadError {
         let path = self.sources.path_of(&error, &self.config, &|_| Ok(()));
         LoadError::new(vec![self.sources.refused(&path, &error)])
     }
 }
 
-/// Where each value comes from.
+/// The source of each value.
 #[derive(Debug, Default)]
 struct Sources {
     document: Option<Document>,
-    /// By key, those that are not in the file.
+    /// The sources of values that are not in the file, by key.
     set: BTreeMap<String, Place>,
 }
 
@@ -105,17 +106,17 @@ impl Sources {
         Mistake::new(path, title, place).help(help)
     }
 
-    /// A value that is of its type, and outside its bounds.
+    /// Describes a value of the right type that is outside its bounds.
     fn refused(&self, path: &str, error: &ConfigError) -> Mistake {
         let said = error.to_string();
-        // Of several sections of one name, which.
+        // The place among several sections of the same name.
         let nth = said
             .strip_prefix(error.key())
             .filter(|_| path.ends_with(error.key().rsplit('.').next().unwrap_or_default()));
         self.mistake(path, nth.map_or(said.clone(), |rest| format!("{path}{rest}")))
     }
 
-    /// Which of several limits or routes an error is about, and which item of a list.
+    /// Returns which of several limits or routes an error is about, and which item of a list.
     fn path_of(
         &self,
         error: &ConfigError,
@@ -132,7 +133,7 @@ impl Sources {
         let nth = if let ConfigError::Limit { name, .. } = error {
             config.limit.iter().position(|limit| limit.name == *name)
         } else {
-            // The first that is refused when those after it are away.
+            // Find the first section that is refused even without those after it.
             let some = |count: usize| {
                 let mut config = config.clone();
                 config.limit.truncate(if section == "limit" { count } else { usize::MAX });
@@ -141,7 +142,7 @@ impl Sources {
             };
             let most = config.limit.len().max(config.route.len());
             let first = (0..most).find(|nth| check(&some(nth + 1)).is_err_and(|error| error.key() == key));
-            // What a later limit makes wrong stands in an earlier one.
+            // A later limit can make an earlier one wrong.
             let said = error.to_string();
             let holds = |limit: &Limit| {
                 let value = serde_json::to_value(limit).unwrap_or_default();
@@ -167,7 +168,7 @@ fn config_list<'c>(config: &'c Config, key: &str) -> &'c [String] {
     }
 }
 
-/// How a value that would do is written where this one stands.
+/// Shows how a valid value is written in the place of this one.
 fn example(key: &Key, place: &Place) -> String {
     let plain = key.such_as.trim_matches(|c| "[]".contains(c)).replace('"', "");
     let variable = format!("{ENVIRONMENT}{}={plain}", key.name.replace('.', "__").to_ascii_uppercase());

@@ -1,8 +1,8 @@
-//! `POST /v1/confirm`: the application knows that a newcomer of a route of class `confirm` is real.
+//! `POST /v1/confirm`: the application has verified a newcomer of a route of class `confirm`.
 //!
-//! The token is found as in a check, and decided about like that of any request: an active user is renewed, and an
-//! admitted newcomer is active when the answer leaves. Other users may have taken the seats since the check. Then the
-//! answer is 429, and the application treats its user as a rejected one. Without a usable token the answer is 400.
+//! The token is found as in a check, and the decision is the same as for any request: an active user is renewed, and an
+//! admitted newcomer is active before the answer is sent. If other users have taken the seats since the check, the
+//! answer is 429, and the application treats the user as rejected. Without a usable token the answer is 400.
 
 use super::check;
 use crate::headcount::Headcount;
@@ -28,7 +28,7 @@ async fn answer(State(headcount): State<Headcount>, headers: HeaderMap) -> Respo
         is_https: false,
         extensions: None,
     };
-    // Limits were asked when the user's own request was checked.
+    // Limits were charged when the user's own request was checked.
     let none = RequestLimits::default();
     let caller = headcount.caller_in_turn(&info, &none.refusals).await;
     if caller.as_ref().is_ok_and(|caller| caller.user().is_none()) {

@@ -1,7 +1,7 @@
-//! A connection that holds its client to a time limit, and closes without cutting off an answer.
+//! A connection with a time limit for its client. It closes without cutting off an answer.
 //!
-//! From its first byte, a request has [`REQUEST_TIME`] to arrive, head and body. How long a client may be silent
-//! between requests is not limited: proxies keep connections for later.
+//! From its first byte, a request has [`REQUEST_TIME`] to arrive, head and body. There is no time limit between
+//! requests, because proxies keep connections for later.
 
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use parking_lot::Mutex;
@@ -16,19 +16,19 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// How long a request may take to arrive.
+/// The time limit for a request to arrive.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
 
-/// For so long after it was accepted or answered, a connection is in use: longer than a proxy waits for the answer to a
-/// check.
+/// A connection counts as in use for this time after it was accepted or answered: longer than a proxy waits for the
+/// answer to a check.
 const IN_USE: Duration = Duration::from_millis(250);
 
-/// After an answer to a request that was not read whole, its rest is read and thrown away: if it were not, the
-/// operating system would cut the connection, and the client might not see the answer.
+/// The bounds for discarding the rest of a request that was answered before it was read completely. Otherwise the
+/// operating system would reset the connection, and the client might not see the answer.
 const MOST_DISCARDED: usize = 4 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(2);
 
-/// What a listener knows of a connection.
+/// The state of a connection, as its listener sees it.
 #[derive(Debug)]
 pub(super) struct Connection {
     state: Mutex<State>,
@@ -38,18 +38,18 @@ pub(super) struct Connection {
 #[derive(Debug, Clone, Copy)]
 struct State {
     phase: Phase,
-    /// When it was last answered; before its first answer, when it was accepted.
+    /// When the last answer was sent, or when the connection was accepted if there was none.
     since: Instant,
     has_been_answered: bool,
-    /// Of the request that is answered, a part has not been read.
+    /// Whether a part of the answered request has not been read.
     is_unread: bool,
     ending: Option<Ending>,
 }
 
-/// Why a connection was closed from here.
+/// The reason why the server closed a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// To make room for another one.
+    /// It made room for another connection.
     Evicted,
     /// A request took too long to arrive.
     TimedOut,
@@ -57,15 +57,15 @@ pub(super) enum Ending {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Accepted. Whether a request is there has not been looked at yet.
+    /// Accepted, and not read from yet.
     New,
     /// Between requests.
     Idle,
-    /// A request has begun, and is not there whole.
+    /// A request has arrived in part.
     Arriving,
-    /// A whole request waits for its answer.
+    /// A complete request waits for its answer.
     Answering,
-    /// Answered before all of the request was read: the connection ends.
+    /// Answered before the request was read completely: the connection ends.
     Unread,
 }
 
@@ -81,10 +81,11 @@ impl Connection {
         Self { state: Mutex::new(state), evicted: Notify::new() }
     }
 
-    /// The least goes first if there are too many: those that were never answered, by age, and then those whose last
-    /// answer is the longest ago; last of all those that have just come to ask. `None` if it cannot be spared, for one
-    /// that ends anyway. Where proxies ask, neither can one that waits for an answer, since whose check ends without an
-    /// answer is admitted, nor one whose next request may be on its way.
+    /// Returns the order in which connections are closed when there are too many; the least goes first. Connections
+    /// that were never answered go first, by age, then those whose last answer is the longest ago, and last those that
+    /// were just accepted. `None` if the connection must stay: it ends anyway. On the check listener, a connection that
+    /// waits for an answer stays, too, because a proxy admits a request whose check gets no answer, and so does one
+    /// whose next request may already be on the way.
     pub(super) fn rank(&self, now: Instant, proxies_ask: bool) -> Option<(bool, bool, Instant)> {
         let state = self.state.lock();
         let is_asking = matches!(state.phase, Phase::New | Phase::Answering);
@@ -103,12 +104,12 @@ impl Connection {
         self.state.lock().ending
     }
 
-    /// Waits for the end that [`evict`](Self::evict) brings.
+    /// Waits until [`evict`](Self::evict) is called.
     pub(super) async fn evicted(&self) {
         self.evicted.notified().await;
     }
 
-    /// A request's head has arrived.
+    /// Records that a request's head has arrived.
     pub(super) fn asked(&self, is_whole: bool) {
         let mut state = self.state.lock();
         state.is_unread = !is_whole;
@@ -117,14 +118,14 @@ impl Connection {
         }
     }
 
-    /// A request has arrived whole.
+    /// Records that a request has arrived completely.
     fn arrived(&self) {
         self.asked(true);
     }
 
-    /// The answer to a request is made. Returns whether the connection must end: what was not read of a request, such
-    /// as a body that was announced and never sent, would be taken for the next one, and that one's rest for a third,
-    /// whose head somebody may have put into a header of the second.
+    /// Records that a request is answered. Returns whether the connection must end. It must if a part of the request
+    /// was not read, such as a body that was announced and not sent: the next request would be read as that body, and
+    /// an attacker could hide a third request in the second one.
     pub(super) fn answered(&self) -> bool {
         let mut state = self.state.lock();
         state.phase = if state.is_unread { Phase::Unread } else { Phase::Idle };
@@ -132,7 +133,7 @@ impl Connection {
         state.is_unread
     }
 
-    /// Nothing is there to read.
+    /// Records that there is nothing to read.
     fn heard_nothing(&self) {
         let mut state = self.state.lock();
         if state.phase == Phase::New {
@@ -154,13 +155,13 @@ impl Connection {
         self.state.lock().phase == Phase::Arriving
     }
 
-    /// Whether it may have sent more than was read.
+    /// Returns whether the client may have sent more than was read.
     fn is_unread(&self) -> bool {
         matches!(self.state.lock().phase, Phase::Arriving | Phase::Unread)
     }
 }
 
-/// The body of a request, which tells its connection when it is there.
+/// The body of a request. It notifies its connection when it has arrived.
 pub(super) struct ArrivingBody {
     pub(super) body: Incoming,
     pub(super) connection: Arc<Connection>,
@@ -192,7 +193,7 @@ impl Body for ArrivingBody {
 pub(super) struct Guarded {
     stream: TcpStream,
     connection: Arc<Connection>,
-    /// When the request that arrives must be there, or what is discarded.
+    /// The deadline for the request that is arriving, or for what is being discarded.
     deadline: Pin<Box<Sleep>>,
     is_closing: bool,
     discarded: usize,
@@ -203,7 +204,7 @@ impl Guarded {
         Self { stream, connection, deadline: Box::pin(sleep(REQUEST_TIME)), is_closing: false, discarded: 0 }
     }
 
-    /// Reads on until the client closes, too, or for a bounded time and length.
+    /// Discards what the client sends until it closes the connection, within bounds of time and length.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut scratch = [0; 16 << 10];
         while self.discarded < MOST_DISCARDED {
@@ -267,7 +268,7 @@ impl AsyncWrite for Guarded {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
             this.is_closing = true;
             if !this.connection.is_unread() {
-                // All that it sent was read.
+                // Everything that the client sent was read.
                 return Poll::Ready(Ok(()));
             }
             this.deadline.as_mut().reset(Instant::now() + DISCARD_TIME);

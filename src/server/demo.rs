@@ -1,7 +1,7 @@
-//! `headcount demo`: a small fleet with its players, in one process and with nothing beside it.
+//! `headcount demo`: a small fleet and its players, in one process and without other programs.
 //!
-//! Three servers share a store in memory. Time runs sixty times as fast for the players: a window is half a minute. A
-//! crowd takes all seats within a window, then most players leave, and another crowd comes.
+//! Three servers share a store in memory. The players' time runs sixty times as fast, so a window is half a minute. A
+//! crowd takes all seats within a window, then most players leave, and the next crowd arrives.
 
 use super::listener::{Listener, MOST_ADMINS, Purpose};
 use super::serve::ServeError;
@@ -17,31 +17,31 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A second here is a minute of the players'.
+/// A second of real time is a minute of the players' time.
 const SPEED: u32 = 60;
 const SERVERS: usize = 3;
 const SLOTS: u32 = 30;
 const SYNC_EVERY: Duration = Duration::from_millis(200);
 
-/// The time between crowds: long enough for the players of one to be forgotten, half a minute after their last request.
+/// The time between crowds: long enough for a crowd to be forgotten, half a minute after its last request.
 const CROWD_EVERY: Duration = Duration::from_secs(50);
 
-/// What is asked for.
+/// The options of the demo.
 #[derive(Debug, Clone, Copy)]
 pub struct Demo {
     /// X.
     pub max_active_users: u64,
-    /// Where the page is served; any port, if that is taken.
+    /// The address of the page; another port is used if this one is taken.
     pub admin: SocketAddr,
-    /// When it ends by itself.
+    /// After how long it ends by itself.
     pub lasting: Option<Duration>,
 }
 
 impl Demo {
-    /// Plays until Ctrl-C, or for as long as was asked.
+    /// Plays until Ctrl-C, or for the given time.
     ///
     /// # Errors
-    /// [`ServeError`] if the page cannot be served, or X makes no sense.
+    /// [`ServeError`] if the page cannot be served or X is invalid.
     pub async fn play(self) -> Result<(), ServeError> {
         let store = MemoryStore::new();
         let fleet: Vec<_> = (1..=SERVERS).map(|nth| self.server(nth)).collect::<Result<_, _>>()?;
@@ -68,7 +68,7 @@ impl Demo {
                 interrupted.map_err(|source| ServeError::System { what: "cannot wait for Ctrl-C", source })?;
             }
         }
-        say("\nThe demo has ended. The real thing: headcount serve --max-active-users N");
+        say("\nThe demo has ended. To start a real server: headcount serve --max-active-users N");
         for server in &fleet {
             server.stop().await;
         }
@@ -88,7 +88,7 @@ impl Demo {
         Ok(headcount)
     }
 
-    /// A user who tries headcount may already run it.
+    /// The port may be taken by a real headcount server.
     async fn listener(self) -> Result<Listener, ServeError> {
         if let Ok(listener) = Listener::bind(Purpose::Admin, self.admin, MOST_ADMINS).await {
             return Ok(listener);
@@ -100,7 +100,7 @@ impl Demo {
 
     fn announce(self, page: SocketAddr) {
         say(&format!(
-            "{SERVERS} servers, room for {}, a window of {SLOTS} s; a second here is a minute of the players'.\n\
+            "{SERVERS} servers, room for {}, a window of {SLOTS} s; one second is one minute of the players' time.\n\
              Watch and steer it: http://{page}/\n\
              Ctrl-C ends it.\n",
             self.max_active_users
@@ -108,7 +108,7 @@ impl Demo {
     }
 }
 
-/// One crowd after another; those of the crowd before who still play do so.
+/// One crowd after another. Players of the previous crowd who still play continue.
 async fn crowds(fleet: &[Headcount], max_active_users: u64, begun: Instant) {
     let mut lines = Lines::new(fleet, begun);
     let mut crowds = Vec::<Crowd>::new();
@@ -129,7 +129,7 @@ async fn crowds(fleet: &[Headcount], max_active_users: u64, begun: Instant) {
     }
 }
 
-/// People who come together.
+/// Players who arrive together.
 struct Crowd {
     nth: u64,
     came: Instant,
@@ -144,7 +144,7 @@ impl Crowd {
     fn play(&mut self, fleet: &[Headcount]) {
         let now = self.came.elapsed() * SPEED;
         while let Some(visit) = self.players.next(now) {
-            // The next crowd are other people.
+            // The next crowd consists of other players.
             let token = format!("{}-{}", self.nth, visit.player);
             let answer = match fleet[visit.server].admit(token) {
                 Admission::Admitted(_) => Answer::Admitted,
@@ -155,19 +155,19 @@ impl Crowd {
     }
 }
 
-/// Twice as many as fit, within twenty minutes of theirs; then hardly any, until the next crowd comes.
+/// Twice as many as fit within twenty minutes of their time, then hardly any until the next crowd.
 fn rush(max_active_users: u64) -> Arrivals {
     let x = max_active_users as f64;
     let corners = [(0, 0.1), (20, 0.1), (21, 0.01), (49, 0.01), (50, 0.0)];
     Arrivals::through(corners.map(|(minute, of_x)| (minute * MINUTE, of_x * x)))
 }
 
-/// A line a second: what an operator wants to know.
+/// Prints a line per second with what an operator wants to know.
 struct Lines<'f> {
     fleet: &'f [Headcount],
     begun: Instant,
     ticks: tokio::time::Interval,
-    /// The players admitted and rejected until the last line.
+    /// The numbers of admitted and rejected players up to the last line.
     told: [u64; 2],
 }
 
@@ -194,7 +194,7 @@ impl<'f> Lines<'f> {
         let (users, x) = (status.active_users.estimate, status.max_active_users);
         let seconds = self.begun.elapsed().as_secs();
         say(&format!(
-            "{:02}:{:02}  {:<10}  {users:>6} of {x} {:<20} {came_in:>4} let in, {turned_away:>4} turned away",
+            "{:02}:{:02}  {:<10}  {users:>6} of {x} {:<20} {came_in:>4} admitted, {turned_away:>4} rejected",
             seconds / 60,
             seconds % 60,
             status.mode.as_str(),
@@ -207,7 +207,7 @@ fn impossible(what: &'static str, error: impl std::fmt::Display) -> ServeError {
     ServeError::System { what, source: io::Error::other(error.to_string()) }
 }
 
-/// Nobody may be reading.
+/// The reader may have closed the pipe.
 fn say(line: &str) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

@@ -1,16 +1,16 @@
-//! File descriptors: each connection takes one, and a process may have so many.
+//! File descriptors: each connection needs one, and the number per process is limited.
 
 use super::listener::MOST_ADMINS;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Connections for checks at a time: a proxy keeps some dozens, an application as many as it has threads.
+/// The largest number of connections for checks: a proxy keeps some dozens, an application as many as it has threads.
 const MOST_CHECKS: u64 = 4096;
 
-/// What a server has open beside its listeners' connections: stores, snapshot, log.
+/// The files that a server has open besides its listeners' connections: stores, snapshot, log.
 const OTHERS: u64 = 128;
 
-/// How many connections for checks there may be at a time, so that neither they nor the admin's use up what all share.
-/// Raises this process's soft limit as far as the hard one allows.
+/// Returns how many connections for checks are allowed, so that neither they nor the admin's connections use up all
+/// file descriptors. Raises this process's soft limit to the hard one.
 pub(super) fn most_checks() -> usize {
     let wanted = MOST_CHECKS + MOST_ADMINS as u64 + OTHERS;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -33,7 +33,7 @@ pub(super) fn most_checks() -> usize {
     most
 }
 
-/// The checks' part of the files that a process may have open.
+/// Returns the part of a process's file descriptors that checks may use.
 fn share(allowed: u64) -> usize {
     allowed.saturating_sub(MOST_ADMINS as u64 + OTHERS).max(allowed / 4).clamp(1, MOST_CHECKS) as usize
 }

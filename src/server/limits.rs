@@ -15,12 +15,12 @@ use crate::redis_link::RedisConnection;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use std::time::Duration;
 
-/// Opens the stores that limits name, and makes the limiters. Schemas are installed in the background, again and again
-/// until it is done: a database that does not answer now may do so later, and until then `on_store_error` answers. From
-/// then on they are purged.
+/// Opens the stores of the configured limits and makes the limiters. Schemas are installed in the background, with
+/// retries until the database answers; until then `on_store_error` decides. Then the background task purges the
+/// database.
 ///
 /// # Errors
-/// [`ConfigError`] for a limit that makes no sense.
+/// [`ConfigError`] if a limit is invalid.
 pub(super) fn open(config: &Config, headcount: &Headcount) -> Result<RequestLimits, ConfigError> {
     let stores = Stores::open(config)?;
     let mut limits = RequestLimits::default();
@@ -39,16 +39,16 @@ pub(super) fn open(config: &Config, headcount: &Headcount) -> Result<RequestLimi
     Ok(limits)
 }
 
-/// Makes every limiter as [`open`] does, and connects to nothing.
+/// Makes every limiter like [`open`], without connecting to anything.
 ///
 /// # Errors
-/// [`ConfigError`] for a limit that makes no sense.
+/// [`ConfigError`] if a limit is invalid.
 pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
     let stores = Stores::open(config)?;
     config.limit.iter().try_for_each(|limit| stores.limit(limit).map(drop))
 }
 
-/// Each is there if a limit needs it.
+/// The stores; each exists if a limit needs it.
 #[derive(Default)]
 struct Stores {
     redis: Option<(RedisConnection, String)>,
@@ -62,7 +62,7 @@ impl Stores {
     fn open(config: &Config) -> Result<Self, ConfigError> {
         let mut stores = Self::default();
         let needs = |store| config.limit.iter().any(|limit| limit.store == store);
-        // One pool for all limits of a database: the most patient of them says how long.
+        // All limits of a database share a pool, with the longest of their time limits.
         #[cfg(any(feature = "postgres", feature = "mysql"))]
         let within = |store| {
             let limits = config.limit.iter().filter(|limit| limit.store == store);
@@ -90,7 +90,7 @@ impl Stores {
         Ok(stores)
     }
 
-    /// Creates what is not there, and sets the zones; then purges.
+    /// Creates missing tables and functions, sets the zones, and then purges.
     fn install(&self, config: &Config, headcount: &Headcount) -> Result<(), ConfigError> {
         #[cfg(feature = "postgres")]
         if let (Some(store), Some(settings)) = (self.postgres.clone(), &config.postgres) {
@@ -103,7 +103,7 @@ impl Stores {
                 let purged = purged.clone();
                 async move {
                     let some = purged.purge_some(u32::MAX).await?;
-                    // While it is another server's turn, this one has nothing to do.
+                    // Another server is purging.
                     let batch = some.map(|some| Batch { rows: some.forgotten, is_full: !some.was_last });
                     Ok(batch.unwrap_or(Batch { rows: 0, is_full: false }))
                 }
@@ -201,7 +201,7 @@ fn in_memory(limit: &config::Limit, policy: &Policy) -> Result<Memory, PolicyErr
     Memory::builder(policy.clone()).max_keys(usize::try_from(limit.max_keys).unwrap_or(usize::MAX)).build()
 }
 
-/// Tries until it is done, and says once why it is not.
+/// Retries until it succeeds, and logs a failure once.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 async fn until_done<F>(section: LimitDatabase, install: impl Fn() -> F)
 where
@@ -218,15 +218,15 @@ where
     tracing::info!("the database of [{section}] is ready");
 }
 
-/// How soon a database is asked again.
+/// The pause between attempts.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 const INSTALL_AGAIN: Duration = Duration::from_secs(2);
 
-/// Connections to a database for the requests of a server; another one purges.
+/// The number of connections to a database for requests. One more is used for purging.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 const CONNECTIONS: usize = 10;
 
-/// Attempts that are deleted before the purge rests.
+/// The number of attempts that are deleted before the purge pauses.
 #[cfg(feature = "mysql")]
 const PURGED_AT_ONCE: u32 = 500;
 
@@ -255,7 +255,7 @@ fn database(key: &'static str, error: &crate::limit::SqlError) -> ConfigError {
     ConfigError::Value { key, found: error.to_string(), expected: "see the section's url in the README" }
 }
 
-/// The limit's arithmetic.
+/// Makes the policy of a limit.
 fn policy(limit: &config::Limit) -> Result<Policy, PolicyError> {
     let config::Quota { permits, time } = limit.rate;
     let rate = Rate::new(permits, time);

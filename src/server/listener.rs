@@ -1,10 +1,10 @@
 //! A listener that serves a router until it is stopped.
 //!
-//! It speaks HTTP/1.1, as proxies do with what they ask: with one request at a time, what a connection can use up is
-//! what a request can. Each connection is a task of its own: a handler that panics ends its connection, without an
-//! answer, and nothing else. What clients can use up is bounded: connections, the head of a request, and the time that
-//! it takes to arrive. If there are too many connections, the one that was answered the longest time ago makes room for
-//! a new one.
+//! It speaks HTTP/1.1, which proxies use for checks. A connection carries one request at a time, so the resources of a
+//! connection are those of a request. Each connection is a task of its own: if a handler panics, only its connection
+//! ends, without an answer. The resources that clients can use are bounded: the number of connections, the length of a
+//! request's head, and the time it takes to arrive. If there are too many connections, the one whose last answer is the
+//! longest ago is closed to make room for a new one.
 
 use super::connection::{ArrivingBody, Connection, Guarded};
 use crate::headcount::Headcount;
@@ -31,26 +31,27 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tower_service::Service;
 
-/// How long requests in flight may take once the server stops.
+/// The time limit for requests in progress when the server stops.
 const DRAIN: Duration = Duration::from_millis(250);
 
-/// The longest head of a request: a token of 4 KiB in each of several headers, and what proxies add.
+/// The longest head of a request: a token of 4 KiB in each of several headers, and the headers that proxies add.
 const MOST_HEAD_BYTES: usize = 32 << 10;
 
-/// Connections of admins at a time: pages, scrapers, probes.
+/// The largest number of connections to the admin listener: pages, scrapers, probes.
 pub(super) const MOST_ADMINS: usize = 128;
 
-/// How soon it is tried again when the operating system has no room for a connection.
+/// The pause before the next attempt to accept, if the operating system had no resources for a connection.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Connections that wait to be accepted. Where they do not fit, the operating system lets a client ask again after a
-/// second: a proxy does not wait for so long, and admits. The system has a bound of its own (`net.core.somaxconn`).
+/// The length of the queue of connections to be accepted. If it is full, the client's system tries again after a
+/// second, and a proxy does not wait for so long: it admits the request. The system has its own bound,
+/// `net.core.somaxconn`.
 const BACKLOG: u32 = 4096;
 
-/// How often the log tells at most that there are too many connections.
+/// The shortest interval between log messages about too many connections.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// Which of a server's listeners.
+/// The purpose of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Check,
@@ -65,22 +66,22 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Listens, for so many connections at a time.
+    /// Opens a listener for at most `most` connections at a time.
     pub(super) async fn bind(purpose: Purpose, address: SocketAddr, most: usize) -> io::Result<Self> {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        // What waits to be closed of a server before must not keep this one from its port.
+        // Connections of an earlier process that are still being closed must not block the port.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         let listener = socket.listen(BACKLOG)?;
         Ok(Self { purpose, address: listener.local_addr()?, listener, most })
     }
 
-    /// Where it listens, also if the system chose the port.
+    /// Returns the address, also if the system chose the port.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until `stop` says so, then lets requests in flight finish for a moment.
+    /// Serves until `stop` completes, then waits a moment for requests in progress.
     pub(super) async fn serve(self, router: Router, headcount: Headcount, stop: watch::Receiver<bool>) {
         let open = Arc::new(Open::default());
         let graceful = GracefulShutdown::new();
@@ -92,13 +93,13 @@ impl Listener {
                 () = stopped(stop.clone()) => break,
             };
             if accepted.is_err() {
-                // Without a free file descriptor none can be accepted until one is closed.
+                // Without a free file descriptor, no connection can be accepted until another one is closed.
                 open.evict(self.purpose);
                 self.log_full(&mut last_logged, open.count());
             }
             while open.count() >= self.most {
                 self.log_full(&mut last_logged, open.count());
-                // Where none can be spared, the next ones wait with the operating system.
+                // If no connection can be closed, new ones wait in the operating system's queue.
                 if open.evict(self.purpose) || *stop.borrow() {
                     break;
                 }
@@ -108,7 +109,7 @@ impl Listener {
                 sleep(RETRY).await;
                 continue;
             };
-            // Answers are small and waited for: they must not wait for an acknowledgement.
+            // Answers are small and urgent: they must not be delayed until the client acknowledges earlier packets.
             let _ = stream.set_nodelay(true);
             let purpose = self.purpose;
             let ticket = Ticket::of(&open);
@@ -119,7 +120,7 @@ impl Listener {
                 request.extensions_mut().insert(ConnectInfo(peer));
                 let (connection, arriving) = (Arc::clone(&connection), Arc::clone(&connection));
                 let request = request.map(|body| Body::new(ArrivingBody { body, connection: arriving }));
-                // hyper looks at the length between reads, and lets twice as much pass if it comes at once.
+                // hyper checks the length between reads, and accepts up to twice as much if it arrives at once.
                 let is_too_long = head_bytes(&request) > MOST_HEAD_BYTES;
                 let answer = (!is_too_long).then(|| router.clone().call(request));
                 async move {
@@ -127,7 +128,8 @@ impl Listener {
                         Some(answer) => answer.await?,
                         None => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response(),
                     };
-                    // Who guesses an admin's token comes again for each try, and takes up no place between two.
+                    // A client that guesses the admin's token has to connect again for each attempt, and keeps no
+                    // connection between them.
                     let is_wrong = purpose == Purpose::Admin && answer.status() == StatusCode::UNAUTHORIZED;
                     if connection.answered() || is_too_long || is_wrong {
                         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -139,7 +141,7 @@ impl Listener {
             let headcount = headcount.clone();
             tokio::spawn(async move {
                 tokio::select! {
-                    // What else a client does wrong is no news.
+                    // Other mistakes of clients are not logged.
                     _ = serving => {}
                     () = ticket.connection.evicted() => {}
                 }
@@ -151,7 +153,7 @@ impl Listener {
         drop(self.listener);
         tokio::select! {
             () = graceful.shutdown() => {}
-            () = sleep(DRAIN) => tracing::warn!(address = %self.address, "requests were still in flight"),
+            () = sleep(DRAIN) => tracing::warn!(address = %self.address, "requests were still in progress"),
         }
     }
 
@@ -162,12 +164,12 @@ impl Listener {
         *last_logged = Some(Instant::now());
         tracing::warn!(
             listener = ?self.purpose, address = %self.address, open,
-            "too many connections: those that were answered the longest time ago are closed to make room"
+            "too many connections: those whose last answer is the longest ago are closed to make room"
         );
     }
 }
 
-/// The connections that are open.
+/// The open connections.
 #[derive(Default)]
 struct Open(Mutex<Slab<Arc<Connection>>>);
 
@@ -176,7 +178,7 @@ impl Open {
         self.0.lock().len()
     }
 
-    /// Ends the one that can be spared first. Returns whether there is one.
+    /// Closes the connection that is least in use. Returns whether there was one.
     fn evict(&self, purpose: Purpose) -> bool {
         let (now, proxies_ask) = (Instant::now(), purpose == Purpose::Check);
         let open = self.0.lock();
@@ -186,7 +188,7 @@ impl Open {
     }
 }
 
-/// A place among those that are open, for as long as its connection's task lives.
+/// A place among the open connections, for as long as the connection's task runs.
 struct Ticket {
     open: Arc<Open>,
     place: usize,
@@ -207,7 +209,7 @@ impl Drop for Ticket {
     }
 }
 
-/// As it was sent, but for the method and the version.
+/// As it was sent, except for the method and the version.
 fn head_bytes<B>(request: &Request<B>) -> usize {
     let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
     let lines = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len());
@@ -216,12 +218,12 @@ fn head_bytes<B>(request: &Request<B>) -> usize {
 
 fn http() -> Builder {
     let mut http = Builder::new();
-    // Its own limit of time would end connections that a proxy keeps for later.
+    // hyper's own time limit would end connections that a proxy keeps for later.
     http.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(MOST_HEAD_BYTES);
     http
 }
 
 async fn stopped(mut stop: watch::Receiver<bool>) {
-    // An error means that the sender is gone, which is a stop as well.
+    // An error means that the sender is gone, which also means stop.
     let _ = stop.wait_for(|stop| *stop).await;
 }

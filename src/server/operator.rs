@@ -1,4 +1,4 @@
-//! `headcount status` and `headcount override`: what an operator asks of a running server from a shell.
+//! `headcount status` and `headcount override`: the requests of an operator's shell to a running server.
 
 use crate::text::misleads;
 use serde_json::Value;
@@ -8,54 +8,54 @@ use std::time::Duration;
 use ureq::Agent;
 use ureq::http::{Request, Response};
 
-/// How long a server may take to answer.
+/// The time limit for a server's answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The largest answer that is read.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// An admin listener, and how to talk to it.
+/// A client for an admin listener.
 pub struct Operator {
     url: String,
     token: Option<String>,
     agent: Agent,
 }
 
-/// Why there is no answer.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperatorError {
-    /// No server, or none that speaks HTTP.
-    #[error("{url}: {why}. Is `headcount serve` running there? --admin URL asks elsewhere")]
+    /// There is no server, or none that speaks HTTP.
+    #[error("{url}: {why}. Is `headcount serve` running there? --admin URL names another address")]
     Unreachable {
-        /// Where it was asked.
+        /// The URL of the request.
         url: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// It will not.
+    /// The server refused.
     #[error("{url} answers {status}: {why}{}", if *status == 401 { ". --token-file FILE shows the bearer \
         token" } else { "" })]
     Refused {
-        /// Where it was asked.
+        /// The URL of the request.
         url: String,
         /// The HTTP status.
         status: u16,
-        /// In the server's words.
+        /// The server's message.
         why: String,
     },
-    /// The token's file.
+    /// The file with the token cannot be read.
     #[error("--token-file {file}: {source}")]
     Token {
         /// The file.
         file: String,
-        /// Why it cannot be read.
+        /// The reason.
         source: std::io::Error,
     },
 }
 
 impl Operator {
-    /// Of the admin listener at a URL, with the bearer token in a file if it wants one.
+    /// Creates a client for the admin listener at a URL, with the bearer token from a file if the server needs one.
     ///
     /// # Errors
     /// [`OperatorError::Token`].
@@ -65,14 +65,14 @@ impl Operator {
             text.map_err(|source| OperatorError::Token { file: file.display().to_string(), source })
         });
         let config = Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false);
-        // The server is here or in this network: proxies are for elsewhere.
+        // The server is on this machine or in this network, where no proxy is needed.
         let agent = config.proxy(None).max_redirects(0).build().new_agent();
         let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let url = url.trim_end_matches('/').to_owned();
         Ok(Self { url, token: token.transpose()?.map(|token| token.trim().to_owned()), agent })
     }
 
-    /// How it is.
+    /// Requests the status.
     ///
     /// # Errors
     /// [`OperatorError`].
@@ -80,7 +80,7 @@ impl Operator {
         self.ask("GET", "/api/v1/status", None)
     }
 
-    /// Puts an override in force, on the whole fleet.
+    /// Puts an override in force on the whole fleet.
     ///
     /// # Errors
     /// [`OperatorError`].
@@ -88,7 +88,7 @@ impl Operator {
         self.ask("PUT", "/api/v1/override", Some(order))
     }
 
-    /// Takes the override back.
+    /// Withdraws the override.
     ///
     /// # Errors
     /// [`OperatorError`].
@@ -98,10 +98,10 @@ impl Operator {
         self.ask("DELETE", &format!("/api/v1/override{query}"), None)
     }
 
-    /// Whether it runs, or with `ready` whether it should be sent requests. Needs no token.
+    /// Checks whether the server runs or, with `ready`, whether it should receive requests. Needs no token.
     ///
     /// # Errors
-    /// [`OperatorError`], if not.
+    /// [`OperatorError`] if it does not.
     pub fn health(&self, ready: bool) -> Result<String, OperatorError> {
         let url = format!("{}/{}", self.url, if ready { "readyz" } else { "livez" });
         let unreachable = |error: ureq::Error| OperatorError::Unreachable { url: url.clone(), why: error.to_string() };
@@ -131,7 +131,7 @@ impl Operator {
         let text = text.map_err(|error| unreachable(error.to_string()))?;
         let value: Result<Value, _> = serde_json::from_str(&text);
         if status == 200 {
-            return value.map_err(|_| unreachable("what answers there is no headcount".into()));
+            return value.map_err(|_| unreachable("the server there is not a headcount server".into()));
         }
         let why = value.ok().and_then(|problem| problem["detail"].as_str().map(plain));
         Err(OperatorError::Refused {
@@ -142,7 +142,7 @@ impl Operator {
     }
 }
 
-/// A status as one screen of text.
+/// A status, displayed as one screen of text.
 pub struct Screen<'s>(pub &'s Value);
 
 impl fmt::Display for Screen<'_> {
@@ -168,7 +168,10 @@ impl fmt::Display for Screen<'_> {
         line(
             "enforcement",
             match status.pointer("/simulated_users").and_then(Value::as_u64) {
-                Some(simulated) => format!("shadow: everybody gets in; X would have {} of them in", Grouped(simulated)),
+                Some(simulated) => format!(
+                    "shadow: everybody is admitted; with X enforced, {} of them would be active",
+                    Grouped(simulated)
+                ),
                 None => text("/enforcement"),
             },
         )?;
@@ -189,7 +192,7 @@ impl fmt::Display for Screen<'_> {
         let store = match (text("/sync/store").as_str(), is("/sync/ok")) {
             ("none", _) => "none: one server alone".into(),
             (store, true) => format!(
-                "{store}, read {:.1} s ago, {} servers; {} rounds, {} lost the race, {} failed",
+                "{store}, read {:.1} s ago, {} servers; {} rounds, {} conflicts, {} failed",
                 number("/active_users/stale_seconds"),
                 whole("/sync/nodes"),
                 whole("/sync/rounds"),
@@ -207,7 +210,7 @@ impl fmt::Display for Screen<'_> {
             line("ALARM", "servers with another capacity, window or key share the namespace".into())?;
         }
         if let Some(refusal) = status.pointer("/sync/write_refused").and_then(Value::as_str) {
-            line("ALARM", format!("the store answers and refuses writes: {}", plain(refusal)))?;
+            line("ALARM", format!("the store answers but refuses writes: {}", plain(refusal)))?;
         }
         let restarts = number("/restarts/worker") + number("/restarts/rounds");
         if restarts > 0.0 {
@@ -252,7 +255,7 @@ impl fmt::Display for Screen<'_> {
     }
 }
 
-/// Nothing that controls a terminal.
+/// Removes characters that control a terminal.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if misleads(c) { '\u{fffd}' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! Ready configurations: the files of `examples/proxies`, which the tests run as they are, and one of headcount itself.
+//! Ready configurations: the files of `examples/proxies`, which the tests run unchanged, and one of headcount itself.
 
 /// A configuration of a proxy that puts headcount in front of an application, or of headcount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -9,7 +9,7 @@ pub enum Recipe {
     Caddy,
     /// Envoy: ext_authz over HTTP
     Envoy,
-    /// HAProxy: needs the script of haproxy-lua beside it
+    /// HAProxy: needs the script printed by haproxy-lua
     Haproxy,
     /// HAProxy's script
     HaproxyLua,
@@ -20,7 +20,7 @@ pub enum Recipe {
 }
 
 impl Recipe {
-    /// The whole file.
+    /// Returns the whole file.
     pub fn text(self) -> &'static str {
         match self {
             Self::Nginx => include_str!("../../examples/proxies/nginx.conf"),

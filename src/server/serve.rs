@@ -1,4 +1,4 @@
-//! The server from start to stop.
+//! Runs the server from its start to its stop.
 
 use super::check;
 use super::config::{LoadError, Loaded};
@@ -17,34 +17,35 @@ use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Why the server did not run.
+/// The reason why the server did not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// A configuration that cannot be used.
+    /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] LoadError),
-    /// A listener that cannot be opened.
+    /// A listener cannot be opened.
     #[error("{key} = {address}: {source}. Another program may use the address; choose another, or port 0 for any")]
     Listen {
         /// The key of the address.
         key: &'static str,
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// Anything else that the operating system refused.
+    /// The operating system refused something else.
     #[error("{what}: {source}")]
     System {
         /// What was tried.
         what: &'static str,
-        /// Why it failed.
+        /// The reason.
         source: io::Error,
     },
 }
 
-/// Serves until a signal ends it: not ready, drained, synced, and back.
+/// Serves until a signal. Then it reports not ready, finishes the requests in progress, publishes what the store
+/// lacks, and returns.
 ///
 /// # Errors
 /// [`ServeError`].
@@ -83,7 +84,7 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     tracing::info!("stopping");
     supervisor::stopping();
     let stop_everything = async {
-        // The admin listener stays to the end: it is where a load balancer learns that this server is not ready.
+        // The admin listener stays open to the end, because a load balancer asks there whether this server is ready.
         headcount.drain();
         stop_check.send_replace(true);
         let _ = check.await;
@@ -104,7 +105,7 @@ pub(super) fn check_admin(config: &Config) -> Result<(), ConfigError> {
     }
     Err(ConfigError::Missing {
         key: "admin.token_file",
-        why: "admin.listen is no loopback address, so a file with a bearer token is needed; \
+        why: "admin.listen is not a loopback address, so a file with a bearer token is needed; \
               to make one: head -c 32 /dev/urandom | base64 > admin.token",
     })
 }
@@ -115,13 +116,13 @@ async fn listen(key: &'static str, purpose: Purpose, address: SocketAddr, most: 
 
 fn announce(check: &Listener, admin: &Listener) {
     let mut out = io::stdout().lock();
-    // Nobody may be reading.
+    // The reader may have closed the pipe.
     let _ = writeln!(out, "checks  http://{}/v1/check", check.address());
     let _ = writeln!(out, "admin   http://{}/", admin.address());
     let _ = out.flush();
 }
 
-/// SIGTERM and SIGINT.
+/// Completes at SIGTERM or SIGINT.
 struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,

@@ -1,18 +1,19 @@
-//! `headcount size`: what a fleet will cost, before it is built.
+//! `headcount size`: the cost of a fleet, before it is built.
 
 use super::sizing::{Envelope, Fleet};
 use crate::config::{Config, ConfigError};
 use std::fmt;
 
-/// Shown if nobody says how many servers there will be.
+/// The numbers of servers that are shown if none is given.
 const FLEETS: [u64; 5] = [1, 3, 10, 50, 200];
 
-/// What was asked about, and the answer; printed as a page of text.
+/// The input and the result; displayed as a page of text.
 #[derive(Debug)]
 pub struct Size(Envelope);
 
 impl Size {
-    /// The usual window and rounds, with this X and perhaps another ratio, for so many servers or a few usual numbers.
+    /// Computes the cost of a fleet with the default window and rounds, this X and possibly another ratio, for this
+    /// number of servers or for some usual numbers.
     ///
     /// # Errors
     /// [`ConfigError`] if a value is outside its bounds.
@@ -29,7 +30,7 @@ impl Size {
         .map(Self)
     }
 
-    /// The same for programs.
+    /// Returns the result as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(&self.0).expect("numbers are JSON")
     }

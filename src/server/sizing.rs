@@ -1,90 +1,93 @@
-//! What a fleet costs, and how many servers may share one Redis: arithmetic on a configuration, for capacity planning.
+//! Computes what a fleet costs, and how many servers can share one Redis, from a configuration. For capacity planning.
 //!
-//! N servers each exchange news once in T; w passes between a server's read of a value and its write. Of N·w/T depends
-//! how often a write loses the race, and with it how fast news travel. The formulas are held against measurements in
-//! the README ("Measured"): `./test sim --measure`, `cargo bench --features full --bench sync`.
+//! Each of N servers exchanges news once per period T. The time w passes between a server's read of a value and its
+//! write. The quotient N·w/T determines how often a write conflicts, and so how fast news spreads. The book compares
+//! the formulas with measurements (`docs/measurements.md`): `./test sim --measure`,
+//! `cargo bench --features full --bench sync`.
 
 use crate::config::{Config, ConfigError};
 use std::time::Duration;
 
-/// Up to this N·w/T the promises were seen to hold: news within some rounds, and at most 2 % more users than X.
+/// The largest N·w/T at which the promises were seen to hold: news within some rounds, and at most 2 % above X.
 const MOST_LOAD: f64 = 2.0;
 
-/// To read, merge and write a megabyte of filter: at most (`cargo bench --features full --bench sync`).
+/// The longest time to read, merge and write a megabyte of filter (`cargo bench --features full --bench sync`).
 const WORK_PER_MEGABYTE: f64 = 0.011;
 
-/// Round trips between a read and the write that follows it, on a network of one data centre.
+/// The time of the round trips between a read and the following write, within one data center.
 const ROUND_TRIPS: f64 = 0.002;
 
-/// A stored value against what information theory would take, at most.
+/// The largest size of a stored value, relative to its entropy.
 const GZIP: f64 = 1.4;
 
-/// What a round asks, at most, and usually: look, fetch, ask, write. A large value is staged before it is put in place.
+/// The largest number of commands of a usual round: look, fetch, ask, write. A large value is staged before it is put
+/// in place.
 const COMMANDS: f64 = 4.0;
 const COMMANDS_WHERE_STAGED: f64 = 5.0;
 
-/// The minutes' filters, their union, the two that the next turn needs, and the current minute twice more.
+/// The filters besides those of the whole minutes: the current minute, the union, two for the next turn, and two copies
+/// of the current minute.
 const FILTERS_BESIDE_THE_MINUTES: u64 = 5;
 
-/// What a fleet of one size costs.
+/// The cost of a server, and of fleets of some sizes.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub(super) struct Envelope {
     /// X.
     pub(super) max_active_users: u64,
-    /// The users that filters are sized for.
+    /// The number of users that filters are sized for.
     pub(super) capacity: u64,
-    /// How likely an unknown token is taken for a known one, at capacity.
+    /// The probability that an unknown token is taken for a known one, at capacity.
     pub(super) false_positive_rate: f64,
     /// The same, at X.
     pub(super) false_positive_rate_at_max: f64,
-    /// … and with twice, and four times as many users as the filters are sized for.
+    /// The same at twice and at four times the capacity.
     pub(super) false_positive_rate_at_twice_capacity: f64,
     pub(super) false_positive_rate_at_four_times_capacity: f64,
-    /// One minute's filter, in bits.
+    /// The size of one minute's filter in bits.
     pub(super) filter_bits: u64,
-    /// How many of them a token sets.
+    /// The number of bits that a token sets.
     pub(super) hashes: usize,
-    /// One minute's filter.
+    /// The size of one minute's filter in bytes.
     pub(super) filter_bytes: u64,
-    /// All filters of one server.
+    /// The memory of all filters of one server in bytes.
     pub(super) memory_bytes: u64,
-    /// One minute's value in Redis, if all of X are seen in it: at most.
+    /// The largest size of one minute's value in Redis, if X users are seen in that minute.
     pub(super) value_bytes: u64,
-    /// All minutes' values in Redis: at most.
+    /// The largest size of all values in Redis.
     pub(super) redis_memory_bytes: u64,
-    /// The most servers that were seen to keep the promises.
+    /// The largest number of servers for which the promises were seen to hold.
     pub(super) most_nodes: u64,
-    /// What the servers do together, for as many as were asked about.
+    /// The load of each requested number of servers.
     pub(super) fleets: Vec<Fleet>,
 }
 
-/// What so many servers do to Redis, and how fast they hear of each other.
+/// The load of a number of servers on Redis, and how fast news spreads among them.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub(super) struct Fleet {
     /// N.
     pub(super) nodes: u64,
     /// N·w/T.
     pub(super) load: f64,
-    /// How many writes win the race.
+    /// The part of the writes that do not conflict.
     pub(super) writes_that_win: f64,
-    /// How long news take to another server, in the mean.
+    /// The mean time until news reaches another server.
     pub(super) news_seconds: f64,
-    /// … and half of them, at most.
+    /// The median of that time.
     pub(super) news_seconds_p50: f64,
-    /// … and 99 % of them, at most.
+    /// The 99th percentile of that time.
     pub(super) news_seconds_p99: f64,
-    /// Commands per second, all servers together.
+    /// The commands per second of all servers together.
     pub(super) redis_commands_per_second: f64,
-    /// What Redis takes in, at most, if every round brings news.
+    /// The largest number of bytes per second that Redis receives, if every round has news.
     pub(super) redis_bytes_in_per_second: f64,
-    /// What Redis gives out, at most, if every round brings news.
+    /// The largest number of bytes per second that Redis sends, if every round has news.
     pub(super) redis_bytes_out_per_second: f64,
-    /// Whether the promises were seen to hold for as many.
+    /// Whether the promises were seen to hold for this number.
     pub(super) supported: bool,
 }
 
 impl Envelope {
-    /// Of this configuration's X, window and rounds, for fleets of so many servers.
+    /// Computes the cost for this configuration's X, window and rounds, and for fleets of these numbers of servers.
     ///
     /// # Errors
     /// [`ConfigError`] if X, the capacity, the ratio or the window is outside its bounds.
@@ -122,7 +125,8 @@ impl Fleet {
         let (n, t) = (nodes as f64, period.as_secs_f64());
         let load = n * work / t;
         let wins = 1.0 / (1.0 + load);
-        // After so many attempts all but one in a hundred have won; each waits for a fresh place in its period.
+        // After this many attempts, 99 of 100 writes have succeeded. Each attempt is at a new random offset in its
+        // period.
         let attempts = if wins < 1.0 { (0.01_f64.ln() / (1.0 - wins).ln()).max(1.0) } else { 1.0 };
         let alone = nodes <= 1;
         Self {
@@ -130,7 +134,7 @@ impl Fleet {
             load,
             writes_that_win: wins,
             news_seconds: if alone { 0.0 } else { 1.17 * t + (n + 1.0) * work },
-            // Fitted to the simulator's medians.
+            // Fitted to the medians of the simulator.
             news_seconds_p50: if alone { 0.0 } else { 1.12 * t + 0.62 * n * work },
             news_seconds_p99: if alone { 0.0 } else { t * (1.0 + attempts) },
             redis_commands_per_second: commands * n / t,
@@ -141,7 +145,7 @@ impl Fleet {
     }
 }
 
-/// What a filter of so many bits says, of which so large a share is set.
+/// Returns the entropy of a filter of this many bits, of which this part is set.
 fn entropy_bytes(bits: u64, fill: f64) -> f64 {
     let part = |p: f64| if p > 0.0 { -p * p.log2() } else { 0.0 };
     bits as f64 * (part(fill) + part(1.0 - fill)) / 8.0

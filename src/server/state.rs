@@ -1,23 +1,23 @@
-//! Where one server alone keeps its snapshot and its key, unless told otherwise: the unit's directory, or the user's.
+//! The default directory for the snapshot and the key of a single server: the systemd unit's directory, or the user's.
 //!
-//! Nobody has asked for it, so a directory that cannot be used is a warning. One that is configured must be usable.
+//! If the default directory cannot be used, that is a warning only. A configured one must be usable.
 
 use crate::config::Config;
 use rustix::fs::{Access, access};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Names the snapshot's file, if the configuration leaves that open and there is a place for one.
+/// Sets the snapshot's file, if the configuration does not and there is a directory for it.
 ///
 /// # Errors
-/// Why there is none, and what to do: a restart will forget who is in.
+/// What to do if there is no directory, because a restart then forgets the active users.
 pub(super) fn choose(config: &mut Config) -> Result<(), String> {
     if config.is_fleet() || config.snapshot.file.is_some() {
         return Ok(());
     }
-    const WAY_OUT: &str = "so a restart forgets who is in: set snapshot.file, or STATE_DIRECTORY to a directory that \
-        can be written \
-                           (in a container, a volume); snapshot.file = \"\" says that this is meant";
+    const WAY_OUT: &str = "so a restart forgets the active users: set snapshot.file, or STATE_DIRECTORY to a \
+        directory that can be written \
+                           (in a container, a volume); snapshot.file = \"\" says that this is intended";
     let Some(directory) = directory() else {
         return Err(format!("there is no state directory, {WAY_OUT}"));
     };
@@ -31,13 +31,14 @@ pub(super) fn choose(config: &mut Config) -> Result<(), String> {
 }
 
 fn directory() -> Option<PathBuf> {
-    // systemd names the unit's own directory; several are divided by colons.
+    // systemd names the unit's own directory. Several are separated by colons.
     let unit = std::env::var("STATE_DIRECTORY").ok().and_then(|list| list.split(':').next().map(PathBuf::from));
     let user = || dirs::state_dir().or_else(dirs::data_local_dir).map(|directory| directory.join("headcount"));
     unit.filter(|directory| directory.is_absolute()).or_else(user)
 }
 
-/// Whether a directory can be written, or made, and what an earlier server left there be used. Writes nothing.
+/// Returns an error if the directory can neither be written nor created, or if an earlier server's files there cannot
+/// be used. Writes nothing.
 fn usable(directory: &Path) -> io::Result<()> {
     for name in ["ring.snapshot", "ring.snapshot.lock", "fingerprint.key"] {
         let file = directory.join(name);

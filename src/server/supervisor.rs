@@ -29,8 +29,8 @@ pub(super) async fn keep_telling(headcount: Headcount) {
 }
 
 fn tell(state: NotifyState<'_>) {
-    // A supervisor that does not listen has nothing to be told.
+    // If nobody listens, there is nobody to notify.
     if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::debug!(%error, "systemd could not be told");
+        tracing::debug!(%error, "systemd could not be notified");
     }
 }

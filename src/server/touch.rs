@@ -1,23 +1,22 @@
-//! `POST /v1/touch`: renews who plays on without sending requests, and lets nobody in.
+//! `POST /v1/touch`: renews users who stay active without sending requests. It admits nobody.
 //!
-//! Without a body it is about the token of the request, which is looked for where a check looks for it. With one, about
-//! the tokens in a JSON array of strings. Either they are all valid, and each that was seen is renewed, or none is.
-//! With `[token.jwt]`, the array holds users, as the claim of their tokens names them: the application has verified
-//! those.
+//! Without a body it renews the token of the request, which is found as in a check. With a body, it renews the tokens
+//! in a JSON array of strings: if one of them is invalid, none is renewed. With `[token.jwt]`, the array contains
+//! users, as the claim of their tokens names them, because the application has verified them.
 //!
 //! | answer | when |
 //! |---|---|
-//! | 200, empty | all were seen, and are renewed |
-//! | 409 | some were not seen; those that were are renewed. Of an array, `unseen` tells the places, counted from 0: no token leaves this server, not even to whom it came from |
-//! | 400 | no token; one that is not UTF-8 or ambiguous; a body that is no array of 1 to 1,000 strings, each at most 4 KiB |
-//! | 405 | any method but POST |
+//! | 200, empty | all tokens were seen and are renewed |
+//! | 409 | some tokens were not seen; the others are renewed. For an array, `unseen` has the indexes of the unseen tokens, from 0; the answer never contains a token |
+//! | 400 | no token; an ambiguous token, or one that is not UTF-8; a body that is not an array of 1 to 1,000 strings of at most 4 KiB each |
+//! | 405 | any method except POST |
 //! | 408 | the body took more than a second while others waited for its place |
 //! | 413, 415 | a body above 1 MiB; a body that is not `application/json` |
-//! | 429 | too many tokens wait to be verified; `Retry-After` says when to try again |
-//! | 431 | a token in the headers that is longer than 4 KiB |
-//! | 503 | too many bodies arrive; `Retry-After` says when to try again |
+//! | 429 | too many tokens are waiting for verification; `Retry-After` says when to try again |
+//! | 431 | a token in the headers is longer than 4 KiB |
+//! | 503 | too many bodies are being received; `Retry-After` says when to try again |
 //!
-//! A touch is the application's call and not a user's request, so what is wrong with it is said whatever is enforced.
+//! A touch is a call of the application and not a user's request, so its mistakes are reported in every mode.
 
 use crate::headcount::Headcount;
 use crate::layer::{RequestInfo, RequestLimits, Unknown};
@@ -38,15 +37,15 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{sleep, timeout};
 
 const MOST_BODY_BYTES: usize = 1 << 20;
-/// Bodies that are read at a time: until one is there whole, it takes memory.
+/// The number of bodies that are received at a time. A body takes memory until it has arrived completely.
 const MOST_READERS: usize = 16;
-/// For so long a body keeps its place while others wait for one.
+/// How long a body keeps its place while others wait for one.
 const READER_TIME: Duration = Duration::from_secs(1);
 /// How long a body waits for a place.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 const MOST_TOKENS: usize = 1000;
 
-/// Why not everything was renewed.
+/// The reason why not every token was renewed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum Refused {
     #[error("a touch is a POST")]
@@ -55,14 +54,14 @@ enum Refused {
     Broken,
     #[error("the body did not arrive within {} second, and others wait", READER_TIME.as_secs())]
     Slow,
-    #[error("too many bodies arrive; try again in a second")]
+    #[error("too many bodies are being received; try again in a second")]
     Crowded,
     #[error("the body has more than {MOST_BODY_BYTES} bytes; send the tokens in several requests")]
     TooLarge,
     #[error("the body is not application/json")]
     MediaType,
-    // What a parser complains of may quote a token.
-    #[error("the body is no JSON array of strings (line {line}, column {column})")]
+    // The parser's message may quote a token.
+    #[error("the body is not a JSON array of strings (line {line}, column {column})")]
     NoList { line: usize, column: usize },
     #[error("the array has {found} tokens; 1 to {MOST_TOKENS} can be touched at a time")]
     Count { found: usize },
@@ -72,7 +71,7 @@ enum Refused {
     NoToken,
     #[error("{0}")]
     Token(InvalidToken),
-    #[error("too many tokens wait to be verified; try again in a second")]
+    #[error("too many tokens are waiting for verification; try again in a second")]
     Busy,
     #[error("the token was not seen in the window")]
     Unseen,
@@ -117,7 +116,7 @@ impl Readers {
         timeout(LONGEST_WAIT, self.places.acquire()).await.ok()?.ok()
     }
 
-    /// Ends when a body has had its time and another one waits.
+    /// Completes when a body has used up its time and another one waits.
     async fn others_wait(&self) {
         loop {
             sleep(READER_TIME).await;
@@ -128,7 +127,7 @@ impl Readers {
     }
 }
 
-/// Counts itself, also when its request is given up.
+/// Counts itself, also if its request is canceled.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -189,10 +188,10 @@ fn touch_all(headcount: &Headcount, tokens: &[String]) -> Result<(), Refused> {
     if places.is_empty() { Ok(()) } else { Err(Refused::SomeUnseen { places }) }
 }
 
-/// The tokens of a body, all of them within their bounds.
+/// Reads the tokens of a body, and checks their bounds.
 fn tokens(body: &[u8]) -> Result<Vec<String>, Refused> {
     let no_list = |error: serde_json::Error| Refused::NoList { line: error.line(), column: error.column() };
-    // Counted first, which takes no memory: a body of empty strings is many times as large once it is read.
+    // Counted first, without using memory: a body of empty strings takes many times as much memory once it is parsed.
     let found = serde_json::from_slice::<Vec<IgnoredAny>>(body).map_err(no_list)?.len();
     if !(1..=MOST_TOKENS).contains(&found) {
         return Err(Refused::Count { found });

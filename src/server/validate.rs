@@ -1,4 +1,4 @@
-//! `headcount validate`: what is wrong with a configuration, before a server is started with it.
+//! `headcount validate`: finds the mistakes of a configuration before a server is started with it.
 
 use super::config::{LoadError, Loaded};
 use super::limits;
@@ -16,33 +16,33 @@ use redis::InfoDict;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How long Redis may take to answer.
+/// The time limit for an answer of Redis.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Farther apart, the machine's clock is worth a look.
+/// A larger difference between the clocks is reported.
 const CLOCK: Duration = Duration::from_secs(2);
 
 /// A configuration that can be used.
 pub struct Validated {
     config: Config,
     settings: Settings,
-    /// What is legal, and may not do what it seems to.
+    /// Settings that are valid, but may not do what they seem to.
     warnings: Vec<String>,
 }
 
 impl Validated {
-    /// Holds a configuration to everything that `serve` asks of it, and starts, writes and connects to nothing.
+    /// Checks a configuration as `serve` does, without starting, writing or connecting to anything.
     ///
     /// # Errors
-    /// [`ConfigError`], the first of several.
+    /// The first [`ConfigError`].
     pub fn check(config: &Config) -> Result<(), ConfigError> {
         check(config).map(drop)
     }
 
-    /// Looks at a configuration that [`Validated::check`] has nothing against.
+    /// Reads a configuration and checks it with [`Validated::check`].
     ///
     /// # Errors
-    /// [`LoadError`] names the file or variable, the key, what was found, and what would do.
+    /// [`LoadError`] names the file or variable, the key, the value found, and what is allowed.
     pub fn of(loaded: &Loaded) -> Result<Self, LoadError> {
         let config = loaded.config.clone();
         let settings = check(&config).map_err(|error| loaded.locate(error))?;
@@ -52,26 +52,26 @@ impl Validated {
         Ok(Self { config, settings, warnings })
     }
 
-    /// What is legal, and may not do what it seems to.
+    /// Settings that are valid, but may not do what they seem to.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// What everybody should know who runs it like this.
+    /// Facts that everybody who uses this configuration should know.
     pub fn note(&self) -> Option<&'static str> {
         self.config.admin.token_file.is_none().then_some(
-            "there is no admin.token_file: every user of this machine is an operator, and so is whoever reaches a \
-             proxy on it that \
+            "there is no admin.token_file: every user of this machine is an operator, and so is everybody who \
+             reaches a proxy on it that \
              leads to admin.listen and adds no Forwarded, X-Forwarded-* or Via",
         )
     }
 
-    /// All keys with their values in force, as TOML; secrets are redacted.
+    /// Returns all keys with their effective values, as TOML; secrets are redacted.
     pub fn effective(&self) -> String {
         toml::to_string(&self.config).unwrap_or_else(|error| format!("# cannot be shown: {error}\n"))
     }
 
-    /// Looks at the Redis of the configuration; nothing, if it has none.
+    /// Checks the Redis of the configuration, if there is one.
     ///
     /// # Errors
     /// [`ConfigError`] if the URL or a certificate cannot be used.
@@ -90,11 +90,11 @@ fn check(config: &Config) -> Result<Settings, ConfigError> {
     let key = match config.token.fingerprint_key()? {
         Some(key) => key,
         None if config.is_fleet() => return Err(ConfigError::SecretMissing),
-        // Made at the first start, and kept beside the snapshot.
+        // Generated at the first start, and kept beside the snapshot.
         None => FingerprintKey::new(&[0; 16]).expect("sixteen bytes are a key"),
     };
     let settings = config.check(key)?;
-    // Reads the URL and the certificates, and connects to nothing.
+    // Reads the URL and the certificates, without connecting.
     config.redis.as_ref().map(RedisConnection::configured).transpose()?;
     limits::check(config)?;
     Ok(settings)
@@ -120,7 +120,8 @@ fn warnings(config: &Config) -> Vec<String> {
     }
     if config.admin.token_file.is_none() && config.admin.allow_proxied {
         warnings.push(
-            "admin.allow_proxied is true, and there is no admin.token_file: whoever reaches the proxy is an operator"
+            "admin.allow_proxied is true, and there is no admin.token_file: everybody who reaches the proxy is an \
+             operator"
                 .into(),
         );
     }
@@ -135,7 +136,7 @@ fn warnings(config: &Config) -> Vec<String> {
     warnings
 }
 
-/// What Redis says.
+/// The findings about a Redis server.
 pub struct Live {
     findings: Vec<Finding>,
 }
@@ -159,7 +160,7 @@ impl Live {
         Ok(live)
     }
 
-    /// Whether a server could use it.
+    /// Returns whether a server could use it.
     pub fn is_well(&self) -> bool {
         !self.findings.iter().any(|finding| matches!(finding, Finding::Error(_)))
     }
@@ -193,9 +194,8 @@ impl Live {
                 self.clock(seconds, micros);
             }
             Err(error) => self.findings.push(Finding::Error(format!(
-                "it may not do what rounds need: {error}; an ACL user for it: ~headcount:* +@read +@write +@scripting \
-                 +time \
-                 +ping"
+                "it may not run the commands of the rounds: {error}; an ACL user for them: ~headcount:* +@read \
+                 +@write +@scripting +time +ping"
             ))),
         }
         self.other_generations(connection, namespace, settings).await;
@@ -205,13 +205,13 @@ impl Live {
         match info.await {
             Ok(info) => self.info(&info),
             Err(error) => {
-                let said = format!("what it does when it is full cannot be asked: {error}");
+                let said = format!("its eviction policy cannot be read: {error}");
                 self.findings.push(Finding::Warning(said));
             }
         }
     }
 
-    /// Whose users may be inside, and whether servers of this configuration would know them.
+    /// Finds other generations in the namespace, and whether servers of this configuration would know their users.
     async fn other_generations(&mut self, connection: &RedisConnection, namespace: &str, settings: &Settings) {
         let key = format!("headcount:{{{namespace}}}:generations");
         let generations = connection.link().call(PATIENCE, move |mut connection| async move {
@@ -255,7 +255,9 @@ impl Live {
         self.findings.push(if apart <= CLOCK {
             Finding::Well(said)
         } else {
-            Finding::Warning(format!("{said}: the fleet goes by Redis's, but logs and tokens' ends do not"))
+            Finding::Warning(format!(
+                "{said}: the fleet uses the clock of Redis, but logs and the expiry of tokens do not"
+            ))
         });
     }
 
@@ -263,14 +265,14 @@ impl Live {
         let text = |key: &str| info.get::<String>(key).unwrap_or_default();
         self.findings.push(Finding::Well(format!("version {}", text("redis_version"))));
         if text("role") == "slave" {
-            self.findings.push(Finding::Error("it is a replica, and takes no writes: name the primary".into()));
+            self.findings.push(Finding::Error("it is a replica, and takes no writes: name the primary instead".into()));
         }
         let (policy, most) = (text("maxmemory_policy"), info.get::<u64>("maxmemory").unwrap_or_default());
         self.findings.push(match (policy.as_str(), most) {
             (_, 0) => Finding::Well("no limit of memory".into()),
-            ("noeviction", most) => Finding::Well(format!("at most {} MB, and throws nothing away", most / 1_000_000)),
+            ("noeviction", most) => Finding::Well(format!("at most {} MB, and evicts no keys", most / 1_000_000)),
             (policy, most) => Finding::Warning(format!(
-                "with {} MB full it throws keys away ({policy}): minutes may get lost, and are written back; \
+                "with {} MB full it evicts keys ({policy}): minutes may get lost, and are written back; \
                  maxmemory-policy \
                  noeviction keeps them",
                 most / 1_000_000
@@ -279,8 +281,8 @@ impl Live {
     }
 }
 
-/// Reads the newest value of another generation. Returns by which earlier key, if it was not by the key of now, or why
-/// it cannot be read.
+/// Reads the newest value of another generation. Returns the earlier key that fits, if the current one does not, or why
+/// the value cannot be read.
 #[allow(clippy::disallowed_methods)] // Minutes are named by the clock, give or take one.
 async fn read_beside(store: &RedisStore, settings: &Settings, generation: u64) -> Result<Option<usize>, String> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -303,19 +305,20 @@ async fn read_beside(store: &RedisStore, settings: &Settings, generation: u64) -
         return Err("the answer does not match the request".into());
     };
     let mut found = slots.into_iter().zip(looked.minutes).filter_map(|(slot, entry)| Some((slot, entry?.bytes)));
-    let (slot, bytes) = found.next().ok_or("no minute of theirs is there")?;
+    let (slot, bytes) = found.next().ok_or("none of their minutes is stored")?;
     if bytes > codec.most_bytes_beside() {
         return Err(format!("their filters of {bytes} bytes are too large"));
     }
     let Reply::Fetched(stored) = ask(Request::FetchBeside { generation, slots: vec![slot] }).await? else {
         return Err("the answer does not match the request".into());
     };
-    let value = stored.first().ok_or("no minute of theirs is there")?;
+    let value = stored.first().ok_or("none of their minutes is stored")?;
     let decoded = codec.decode_beside(generation, slot, &value.value).map_err(|error| error.to_string())?;
     Ok(decoded.1)
 }
 
-/// The commands of a round, on a key of its own that is gone at once, or within a second if one of them is refused.
+/// Runs the commands of a round on a key of its own. The key is deleted at once, or expires within a second if a
+/// command is refused.
 static WRITE: std::sync::LazyLock<redis::Script> = std::sync::LazyLock::new(|| {
     redis::Script::new(
         "redis.call('DEL', KEYS[1]) redis.call('PEXPIRE', KEYS[1], 1000) \

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A store inside the process. Clones are handles of one store.
+/// A store inside the process. Clones are handles to one store.
 ///
 /// ```
 /// use headcount::{Headcount, MemoryStore};
@@ -34,7 +34,7 @@ struct Namespace {
     generations: BTreeMap<u64, Generation>,
 }
 
-/// What one generation keeps; the same things as the keys in Redis.
+/// The data of one generation; the same as the keys in Redis.
 #[derive(Clone, Default)]
 struct Generation {
     last_heartbeat: Option<Timestamp>,
@@ -43,7 +43,7 @@ struct Generation {
     since: Option<Slot>,
     override_: Option<Vec<u8>>,
     nodes: BTreeMap<String, Node>,
-    /// When each server last said that it turns newcomers away.
+    /// When each server last said that it rejects newcomers.
     wanting: BTreeMap<String, Timestamp>,
     minutes: BTreeMap<Slot, Value>,
 }
@@ -56,34 +56,34 @@ struct Value {
 }
 
 impl MemoryStore {
-    /// An empty store on the machine's clock.
+    /// Creates an empty store that uses the machine's clock.
     pub fn new() -> Self {
         Self::with_clock(SystemClock::new())
     }
 
-    /// An empty store on another clock.
+    /// Creates an empty store that uses another clock.
     pub fn with_clock(clock: impl Clock) -> Self {
         Self { clock: Arc::new(clock), namespace: Arc::default() }
     }
 
-    /// Forgets everything, as `FLUSHALL` would.
+    /// Deletes everything, as `FLUSHALL` would.
     pub fn flush(&self) {
         *self.namespace.lock() = Namespace::default();
     }
 
-    /// A copy of what is there now: what a replica that lags behind would have, or a backup.
+    /// Returns a copy of the current content, as a backup or a lagging replica would have it.
     #[cfg(any(test, feature = "testing"))]
     pub fn backup(&self) -> Self {
         Self { clock: Arc::clone(&self.clock), namespace: Arc::new(Mutex::new(self.namespace.lock().clone())) }
     }
 
-    /// Replaces everything by what `other` has, as a failover to a replica would.
+    /// Replaces all content by that of `other`, as a failover to a replica would.
     #[cfg(any(test, feature = "testing"))]
     pub fn become_as(&self, other: &Self) {
         *self.namespace.lock() = other.namespace.lock().clone();
     }
 
-    /// What a look shows while writes are refused: no heartbeat is noted, not even this server's.
+    /// While writes are refused, a look records no heartbeat, not even this server's.
     #[cfg(any(test, feature = "testing"))]
     pub fn look_without_writes(&self, identity: &Identity, slots: &[Slot], refusal: StoreError) -> Looked {
         let now = self.clock.wall();
@@ -92,7 +92,7 @@ impl MemoryStore {
         Looked { write_refused: Some(refusal), ..namespace.describe(identity, slots, 0, now) }
     }
 
-    /// Answers a request without waiting.
+    /// Answers a request at once.
     pub fn answer(&self, identity: &Identity, request: Request) -> Reply {
         let now = self.clock.wall();
         let mut namespace = self.namespace.lock();
@@ -153,7 +153,7 @@ impl Namespace {
         Looked { last_heartbeat, ..self.describe(identity, slots, names, now) }
     }
 
-    /// What is there, without a trace of the look.
+    /// Returns what a look shows, without recording the look.
     fn describe(&mut self, identity: &Identity, slots: &[Slot], names: usize, now: Timestamp) -> Looked {
         let is_alive = |at: Timestamp| now.since(at) < identity.alive_for;
         let other = |(&generation, other): (&u64, &Generation)| OtherGeneration {
@@ -198,7 +198,7 @@ impl Namespace {
         let others = self.generations.keys().any(is_unknown);
         let own = self.own(identity);
         let until = now.plus(identity.keep_for);
-        // As in Redis, what is written keeps itself: after a flush, a write may come before any look.
+        // As in Redis, a write also renews the lifetime: after a flush, a write may come before any look.
         own.keys_until = own.keys_until.max(until);
         if let Some(since) = publish.since.filter(|since| !since.claimed || (own.since.is_none() && !others)) {
             own.since = Some(own.since.map_or(since.slot, |known| known.min(since.slot)));
@@ -224,7 +224,7 @@ impl Generation {
         slots.iter().map(|slot| self.minutes.get(slot).map(entry)).collect()
     }
 
-    /// The override, if it is short enough to be one.
+    /// Returns the stored override, unless it is too long.
     fn operator_read(&self) -> Option<Vec<u8>> {
         self.override_.clone().map(|bytes| if bytes.len() > MOST_OVERRIDE_BYTES { NO_OVERRIDE.to_vec() } else { bytes })
     }

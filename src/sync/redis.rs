@@ -1,12 +1,12 @@
-//! The store in Redis: one key per minute, and five small keys beside them.
+//! The store in Redis: one key per minute, and five small keys.
 //!
-//! A minute's key is a hash with the fields `ts` and `value`, written by a script that compares `ts`. Where filters are
-//! large, it is a string instead: the same two, with a line feed in between. A plain `SET` then *stages* the value
-//! under a key of the writer's own, and the script compares versions and renames, so that no value passes through Lua.
+//! A minute's key is a hash with the fields `ts` and `value`. A script compares `ts` and writes both. For large filters
+//! the key is a string instead: `ts`, a line feed, and `value`. Then a plain `SET` *stages* the value under a key of
+//! the writer's own, and the script only compares versions and renames keys, so that no value passes through Lua.
 //!
-//! Every key is `headcount:{namespace}:generation:…`, so that two releases with other parameters never mix, and all
-//! keys of a namespace share one hash tag. One key is the namespace's own, because it tells generations of each other:
-//! `headcount:{namespace}:generations`.
+//! Every key is named `headcount:{namespace}:generation:…`, so that releases with different parameters never mix, and
+//! all keys of a namespace share one hash tag. One key has no generation, because through it generations notice each
+//! other: `headcount:{namespace}:generations`.
 
 use super::FilterStore;
 use crate::config::ConfigError;
@@ -34,29 +34,30 @@ static PLACE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../.
 static SINCE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/since.lua")));
 static OVERRIDE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/override.lua")));
 
-/// What stands in the store where a value of ours should be, and is none.
+/// A reply of the store that is not what the scripts return.
 const NO_VALUE_OF_OURS: &str = "!";
 
-/// With filters above this size, an upload is preceded by a question whether it can still win. The size is that of the
-/// empty filter as of the full one, so that the number of calls does not depend on the load.
+/// For filters above this size, a request before the upload asks whether the upload can still win. The size is that of
+/// the filter itself, empty or full, so that the number of calls does not depend on the load.
 const WORTH_ASKING_BYTES: usize = 256 << 10;
 
-/// Values of filters from this size on are staged. As an argument of a script, a value of 512 KiB takes Redis 0.9 ms,
-/// and one of 4 MB 7 ms (`cargo test --features full --test redis costs_redis -- --nocapture`); staged, 0.2 and 1.5 ms.
-/// Below, a write is one command instead of three. The size is that of the empty filter as of the full one, so that
-/// neither the layout nor the number of commands depends on the load.
+/// Values of filters of at least this size are staged. As an argument of a script, a value of 512 KiB takes Redis
+/// 0.9 ms, and one of 4 MB 7 ms (`cargo test --features full --test redis costs_redis -- --nocapture`). Staged, they
+/// take 0.2 and 1.5 ms. Smaller values are written with one command instead of three. The size is that of the filter
+/// itself, empty or full, so that neither the layout nor the number of commands depends on the load.
 pub(crate) const STAGED_FROM_BYTES: usize = 512 << 10;
 
-/// A staged value that is not put in place, because its server has died, expires after this time.
+/// A staged value expires after this time if its server died before it was put in place.
 const STAGED_FOR: Duration = Duration::from_secs(10);
 
-/// The most values that a server has staged at a time: what a regular round publishes.
+/// The largest number of values that a server stages at a time: as many as a regular round publishes.
 const STAGED_AT_ONCE: usize = 2;
 
-/// The longest version, and the line feed after it.
+/// The length of the longest version and the line feed after it.
 const MOST_HEAD_BYTES: usize = 65;
 
-/// How a minute's version and value are stored. All servers of a generation have filters of one size, and one layout.
+/// How a minute's version and value are stored. All servers of a generation have filters of the same size, and so the
+/// same layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
     /// A hash `{ ts, value }`.
@@ -70,7 +71,7 @@ impl Layout {
         if identity.filter_bytes < STAGED_FROM_BYTES { Self::Hash } else { Self::String }
     }
 
-    /// As `look.lua` expects it.
+    /// Returns the name that `look.lua` expects.
     fn as_str(self) -> &'static str {
         match self {
             Self::Hash => "hash",
@@ -79,7 +80,7 @@ impl Layout {
     }
 }
 
-/// A fleet's store in Redis. Connects with the first round.
+/// The store of a fleet in Redis. It connects with the first round.
 ///
 /// ```no_run
 /// use headcount::limit::{Limiter, Redis, sliding_log};
@@ -101,7 +102,7 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// A store at a URL such as `redis://127.0.0.1:6379/0`; servers of one namespace share what they have seen.
+    /// Creates a store at a URL such as `redis://127.0.0.1:6379/0`. Servers of one namespace share their active users.
     ///
     /// # Errors
     /// [`ConfigError::RedisUrl`].
@@ -109,12 +110,12 @@ impl RedisStore {
         Ok(Self::on(&RedisConnection::open(url)?, namespace))
     }
 
-    /// A store on a connection that others may use too.
+    /// Creates a store on a connection that limiters may use, too.
     pub fn on(connection: &RedisConnection, namespace: &str) -> Self {
         Self { connection: connection.clone(), namespace: namespace.to_owned() }
     }
 
-    /// The connection, for limiters.
+    /// Returns the connection, for limiters.
     pub fn connection(&self) -> &RedisConnection {
         &self.connection
     }
@@ -131,7 +132,7 @@ impl RedisStore {
         self.key(identity, &format!("slot:{slot}"))
     }
 
-    /// Where this server stages a value, by its number among those that are staged together.
+    /// Returns the key under which this server stages a value, by the value's number among those staged together.
     fn staged_key(&self, identity: &Identity, number: usize) -> String {
         self.key(identity, &format!("staged:{}:{number}", identity.instance_id))
     }
@@ -183,7 +184,7 @@ impl RedisStore {
         for &slot in slots {
             fetch.cmd("HMGET").arg(self.slot_key(identity, slot)).arg("ts").arg("value");
         }
-        // A key of another type fails its own command, and must not fail the others.
+        // A key of another type makes its own command fail. It must not make the others fail.
         let answers: Vec<Value> = fetch.ignore_errors().query_async(connection).await?;
         let mut stored = Vec::with_capacity(slots.len());
         for (&slot, answer) in slots.iter().zip(answers) {
@@ -192,7 +193,7 @@ impl RedisStore {
         Ok(stored)
     }
 
-    /// All at once, in one command. To it a key of another type is missing, so missing ones are asked for again.
+    /// One command for all. It returns nothing for a key of another type, so missing keys are requested again.
     async fn fetch_strings(
         &self,
         connection: &mut MultiplexedConnection,
@@ -233,7 +234,8 @@ impl RedisStore {
         look.invoke_async(&mut connection).await
     }
 
-    /// Another generation's values, whichever layout they have: of two questions about a key, one has the wrong type.
+    /// Fetches another generation's values, whichever layout they have: of two requests for a key, one fails because of
+    /// the type.
     async fn fetch_beside(
         &self,
         mut connection: MultiplexedConnection,
@@ -291,7 +293,7 @@ impl RedisStore {
         Ok(written)
     }
 
-    /// Asks which minutes are still as they were read; stages the values of those; puts them in place.
+    /// Asks which minutes are unchanged since they were read, stages the values of those, and puts them in place.
     async fn write_strings(
         &self,
         connection: &mut MultiplexedConnection,
@@ -340,8 +342,9 @@ impl RedisStore {
         place.invoke_async(connection).await
     }
 
-    /// Whether another server has written this minute since it was read. Asked before a large upload of the first
-    /// minute, which is the contended one: half of the traffic of the plain protocol is uploads that lose.
+    /// Returns whether another server has written this minute since it was read. Asked before a large upload of the
+    /// first minute, for which the servers compete: without this request, half of the traffic would be uploads that
+    /// lose.
     async fn is_already_lost(
         &self,
         connection: &mut MultiplexedConnection,
@@ -419,7 +422,7 @@ impl FilterStore for RedisStore {
                 let answer = link.run(within, look).await?;
                 let looked = read_look(answer, slots.len())?;
                 if looked.write_refused.as_ref().is_some_and(|refusal| is_read_only(&refusal.to_string())) {
-                    // This node has become a replica; by the next round the name may lead to the new primary.
+                    // This node has become a replica. By the next round, the host name may resolve to the new primary.
                     link.connect_anew_next_time();
                 }
                 Ok(Reply::Looked(looked))
@@ -458,7 +461,7 @@ impl FilterStore for RedisStore {
     }
 }
 
-/// What `look.lua` returns.
+/// Reads the reply of `look.lua`.
 fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError> {
     let named = match answer.pop_if(|last| matches!(last, Value::Array(_))) {
         Some(Value::Array(members)) => read_nodes(members),
@@ -500,7 +503,7 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
     })
 }
 
-/// What `look_beside.lua` returns.
+/// Reads the reply of `look_beside.lua`.
 fn read_look_beside(mut answer: Vec<Value>, slots: usize) -> Result<LookedBeside, StoreError> {
     let writers = match answer.pop_if(|last| matches!(last, Value::Array(_))) {
         Some(Value::Array(members)) => members.iter().filter_map(text).collect(),
@@ -511,7 +514,7 @@ fn read_look_beside(mut answer: Vec<Value>, slots: usize) -> Result<LookedBeside
     Ok(LookedBeside { writers, wanting, minutes: fields.entries(slots)? })
 }
 
-/// What a look returns, read from the front.
+/// The elements of a look's reply, read from the front.
 struct Fields(std::vec::IntoIter<Value>);
 
 impl Fields {
@@ -520,7 +523,7 @@ impl Fields {
     }
 
     fn next_bytes(&mut self) -> Result<Vec<u8>, StoreError> {
-        let field = self.0.next().ok_or_else(|| StoreError::corrupt("a look that ends too early"))?;
+        let field = self.0.next().ok_or_else(|| StoreError::corrupt("the reply to a look is too short"))?;
         Ok(match field {
             Value::BulkString(bytes) => bytes,
             Value::SimpleString(text) => text.into_bytes(),
@@ -529,7 +532,7 @@ impl Fields {
         })
     }
 
-    /// The versions and sizes of so many slots.
+    /// Reads the versions and sizes of this many minutes.
     fn entries(&mut self, slots: usize) -> Result<Vec<Option<Entry>>, StoreError> {
         let mut entries = Vec::with_capacity(slots);
         for _ in 0..slots {
@@ -545,18 +548,18 @@ fn text(value: &Value) -> Option<String> {
     redis::from_redis_value_ref(value).ok()
 }
 
-/// Generations and whether they are alive, by turns; what is none of ours is left out.
+/// Reads generations, each followed by whether it is alive. Names that no server could have written are left out.
 fn read_other_generations(generations: &[Value]) -> Vec<OtherGeneration> {
     let beside = |pair: &[Value]| {
         let name = text(pair.first()?)?;
-        // As servers write it: in other letters, our own would look like another.
+        // Only as servers write it: in capital letters, this server's own generation would look like another one.
         let generation = u64::from_str_radix(&name, 16).ok().filter(|it| format!("{it:016x}") == name)?;
         Some(OtherGeneration { generation, is_alive: text(pair.get(1)?)? == "1" })
     };
     generations.chunks(2).filter_map(beside).collect()
 }
 
-/// Members and their scores, by turns; what is none of ours is left out.
+/// Reads members, each followed by its score. Members that no server could have written are left out.
 fn read_nodes(members: Vec<Value>) -> Vec<Node> {
     let node = |pair: &[Value]| {
         let (member, looked) = (text(pair.first()?)?, text(pair.get(1)?)?);
@@ -567,7 +570,7 @@ fn read_nodes(members: Vec<Value>) -> Vec<Node> {
     members.chunks(2).filter_map(node).collect()
 }
 
-/// What `HMGET ts value` returns; `None` if there is no value.
+/// Reads the reply of `HMGET ts value`; `None` if there is no value.
 fn read_stored_hash(slot: Slot, answer: Value) -> Result<Option<Stored>, RedisError> {
     type Field = Option<Vec<u8>>;
     Ok(match redis::from_redis_value::<(Field, Field)>(unless_refused(answer)?) {
@@ -577,7 +580,7 @@ fn read_stored_hash(slot: Slot, answer: Value) -> Result<Option<Stored>, RedisEr
     })
 }
 
-/// What `GET` returns; `None` if there is no value.
+/// Reads the reply of `GET`; `None` if there is no value.
 fn read_stored_string(slot: Slot, answer: Value) -> Result<Option<Stored>, RedisError> {
     Ok(match redis::from_redis_value::<Option<Vec<u8>>>(unless_refused(answer)?) {
         Ok(None) => None,
@@ -596,7 +599,7 @@ fn read_stored_string(slot: Slot, answer: Value) -> Result<Option<Stored>, Redis
     })
 }
 
-/// A key of another type holds no value of ours. Any other refusal says nothing about the value: it is still unread.
+/// A key of another type was not written by a server. Any other error says nothing about the value, which stays unread.
 fn unless_refused(answer: Value) -> Result<Value, RedisError> {
     match answer {
         Value::ServerError(refusal) if refusal.code() != "WRONGTYPE" => Err(refusal.into()),
@@ -608,7 +611,7 @@ fn stored(slot: Slot, version: &[u8], value: Vec<u8>) -> Stored {
     Stored { slot, version: Version(String::from_utf8_lossy(version).into_owned()), value }
 }
 
-/// Stores a minute's version and value under a key, for a short time.
+/// Stages a minute's version and value under a key, for a short time.
 fn stage(minute: &Outgoing, key: &str) -> Cmd {
     let mut set = redis::cmd("SET");
     set.arg(key);
@@ -622,7 +625,7 @@ fn stage(minute: &Outgoing, key: &str) -> Cmd {
     set
 }
 
-/// Whether this could be a version that a server wrote.
+/// Returns whether a server can have written this version.
 fn is_stamp(version: &[u8]) -> bool {
     (1..=64).contains(&version.len()) && version.iter().all(|&byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }

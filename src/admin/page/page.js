@@ -221,7 +221,7 @@ function headline() {
   if (forced?.mode === 'open') return `everybody is admitted ${until}`;
   if (forced?.mode === 'throttling') return `newcomers ${would} rejected ${until}`;
   if (status.mode === 'open') return 'newcomers are admitted';
-  if (status.ring.coverage < status.ring.slots + 1) return `few newcomers ${would} admitted, until this server knows who is in`;
+  if (status.ring.coverage < status.ring.slots + 1) return `few newcomers ${would} admitted, until this server knows the active users`;
   // Seats that become free go to newcomers at once, or when throttling ends.
   if (lately?.newcomers > 0) return `newcomers ${would} admitted to free seats only`;
   return `newcomers ${would} rejected`;
@@ -237,7 +237,7 @@ function reasons() {
   if (sync.foreign_generation) found.push('Servers with another capacity, window or key use this namespace: a deploy, or a mistake. Servers with another window or key share no users with this one.');
   if (ring.coverage < ring.slots + 1) found.push(`${ring.slots + 1 - ring.coverage} of ${ring.slots + 1} minutes are unknown. A user of these minutes may be taken for a newcomer.`);
   if (status.active_users.saturated) found.push('The filters are full, so the number of users has no upper bound. Raise window.capacity.');
-  if (ring.false_positive_ratio > 0.01) found.push(`One newcomer in ${Number((1 / ring.false_positive_ratio).toPrecision(1))} is taken for a user who is in. Raise window.capacity.`);
+  if (ring.false_positive_ratio > 0.01) found.push(`One newcomer in ${Number((1 / ring.false_positive_ratio).toPrecision(1))} is taken for an active user. Raise window.capacity.`);
   if (restarts.worker + restarts.rounds > 0) found.push(`Background work was restarted ${restarts.worker + restarts.rounds} times after a panic. The log has the reason.`);
   return found;
 }

@@ -7,8 +7,8 @@
 //!                 TAT₀       TAT₁       TAT₂       TAT₃
 //! ```
 //!
-//! A request moves the time by its cost. *Paid before*, it is allowed if the time it leads to is near enough; *paid
-//! after*, if the time it starts from is, and the next one pays. Near enough is within the time of the burst, from now.
+//! A request moves the time by its cost. If it is *paid before*, it is allowed if the new time is at most the time of
+//! the burst ahead of now. If it is *paid after*, it is allowed if the old time is, and the next request waits.
 //!
 //! # Source
 //! ITU-T I.371, the generic cell rate algorithm in its virtual scheduling form.
@@ -23,10 +23,10 @@ use crate::limit::nanos;
 use crate::limit::rate::Rate;
 use std::time::Duration;
 
-/// The longest time in which a burst may come back, in nanoseconds: 146 years.
+/// The longest time in which a burst may be refilled, in nanoseconds: 146 years.
 const LONGEST: u64 = 1 << 62;
 
-/// Token bucket, leaky bucket, GCRA: see the module `limit` for the systems that it stands for.
+/// Token bucket, leaky bucket, GCRA. The module `limit` lists the systems that this policy covers.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, policy::Gcra};
@@ -43,9 +43,9 @@ const LONGEST: u64 = 1 << 62;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gcra {
     pub(crate) rate: Rate,
-    /// Nanoseconds per permit; at the rate zero, at which time stands still, a second.
+    /// The time per permit in nanoseconds; a second at the rate zero, at which time stands still.
     pub(crate) interval: u64,
-    /// How far ahead the time may be, in nanoseconds: what comes back to a fresh key, or what a pause saves.
+    /// How far ahead the time may be, in nanoseconds: the time in which the burst is refilled.
     pub(crate) span: u64,
     pub(crate) limit: u64,
     pub(crate) paid: Paid,
@@ -53,11 +53,11 @@ pub struct Gcra {
     /// Nanoseconds.
     pub(crate) max_wait: u64,
     pub(crate) on_step_back: OnStepBack,
-    /// Whether a changed limit leaves a key the permits it has left, and not what it has used.
+    /// Whether a changed limit keeps the permits that a key has left, instead of those it has used.
     pub(crate) keeps_left: bool,
 }
 
-/// When a request pays.
+/// When a request waits for its permits.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, policy::{Paid, Gcra}};
@@ -74,11 +74,11 @@ pub struct Gcra {
 pub enum Paid {
     /// It waits for its own permits.
     Before,
-    /// It goes on at once, however large, and the next one waits for it.
+    /// It continues at once, however large it is, and the next request waits for its permits.
     After,
 }
 
-/// What a key has that was never asked for.
+/// The permits of a new key.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, policy::{Start, Gcra}};
@@ -94,11 +94,11 @@ pub enum Paid {
 pub enum Start {
     /// The whole burst.
     Full,
-    /// What has come since the store's origin.
+    /// The permits since the store's origin.
     Empty,
 }
 
-/// What a clock that goes back does.
+/// The effect of a clock that goes back.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, policy::{OnStepBack, Gcra}};
@@ -115,13 +115,13 @@ pub enum Start {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnStepBack {
-    /// It stands still until it has caught up: no permit is made, none is lost.
+    /// Time stands still until the clock has caught up. No permit is added, and none is lost.
     Hold,
-    /// The time is counted again, as golang.org/x/time/rate does.
+    /// The time is counted again, as in golang.org/x/time/rate.
     Recount,
 }
 
-/// What is remembered of a key.
+/// The state of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct State {
     tat: u64,
@@ -149,7 +149,7 @@ stored_flag!(Paid: Before, After);
 stored_flag!(Start: Full, Empty);
 stored_flag!(OnStepBack: Hold, Recount);
 
-/// A decision that has taken effect; what else there is to say about it can be said after the lock is released.
+/// A decision that has taken effect. The rest of its answer is computed after the lock is released.
 #[derive(Debug, Clone)]
 pub(crate) struct Decided {
     tat: Gcra,
@@ -165,7 +165,7 @@ impl Decided {
 }
 
 impl Gcra {
-    /// A token bucket: so many permits per time, and so many at once.
+    /// Creates a token bucket with a rate and a burst.
     pub const fn new(rate: Rate, burst: u64) -> Self {
         let interval = match rate.nanos() {
             Some(interval) => interval,
@@ -193,13 +193,13 @@ impl Gcra {
         self.limit = match paid {
             _ if self.rate.is_infinite() => u64::MAX,
             Paid::Before => self.span / self.interval,
-            // One goes on credit.
+            // One request continues on credit.
             Paid::After => (self.span / self.interval).saturating_add(1),
         };
         self
     }
 
-    /// Paid after: what a pause of so much time saves, in place of a number of permits.
+    /// For [`Paid::After`]: sets the burst as the time of a pause that it saves, instead of a number of permits.
     #[must_use]
     pub const fn saved_in(mut self, pause: Duration) -> Self {
         self.span = nanos(pause);
@@ -228,25 +228,25 @@ impl Gcra {
         self
     }
 
-    /// A changed limit leaves a key the permits it has left, as golang.org/x/time/rate does.
+    /// Lets a changed limit keep the permits that a key has left, as golang.org/x/time/rate does.
     pub(crate) const fn keeping_left(mut self) -> Self {
         self.keeps_left = true;
         self
     }
 
-    /// A state as a store keeps it: its theoretical arrival time, and the time that is as of.
+    /// A state as a store keeps it: the theoretical arrival time, and the time of the last update.
     #[cfg(feature = "postgres")]
     pub(crate) fn state(&self, tat: u64, as_of: u64) -> State {
         State { tat, as_of }
     }
 
-    /// What a store keeps of a state.
+    /// Returns what a store keeps of a state.
     #[cfg(feature = "postgres")]
     pub(crate) fn parts(state: &State) -> (u64, u64) {
         (state.tat, state.as_of)
     }
 
-    /// The present state, its clock brought to `now`.
+    /// Returns the state at `now`.
     fn at(&self, state: &State, now: u64) -> State {
         let now = if self.rate.is_zero() { 0 } else { now };
         match self.on_step_back {
@@ -255,7 +255,7 @@ impl Gcra {
         }
     }
 
-    /// The time from which a request counts.
+    /// Returns the time from which a request counts.
     fn base(state: &State) -> u64 {
         state.tat.max(state.as_of)
     }
@@ -269,7 +269,7 @@ impl Gcra {
         }
     }
 
-    /// How long a request waits that leads from `base` to `next`.
+    /// Returns how long a request waits that moves the time from `base` to `next`.
     fn wait(&self, now: u64, base: u64, next: u64) -> u64 {
         let near = now.saturating_add(self.span);
         match self.paid {
@@ -346,7 +346,7 @@ impl Arithmetic for Gcra {
     }
 
     fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {
-        // A clock that has gone back would give a new key the same time once more.
+        // After the clock has gone back, a new key would get the same time twice.
         state.as_of <= now && Self::base(&self.at(state, now)) == Self::base(&self.at(fresh, now))
     }
 
@@ -355,7 +355,7 @@ impl Arithmetic for Gcra {
             return;
         }
         let cost = reservation.cost.saturating_mul(self.interval);
-        // What came later keeps its turn: as much as it leans on this one's permits stays taken.
+        // Later reservations keep their turns, so permits on which they depend stay charged.
         let leaned_on = match self.paid {
             Paid::Before => state.tat.saturating_sub(self.span).saturating_sub(reservation.act_at),
             Paid::After if state.tat == reservation.mark => 0,
@@ -374,14 +374,14 @@ impl Arithmetic for Gcra {
         let at = old.at(state, now);
         let as_of = if self.rate.is_zero() { 0 } else { now.max(if old.rate.is_zero() { 0 } else { at.as_of }) };
         let tat = match self.paid {
-            // As after an endless pause, but that a debt is still to be waited for.
+            // As after an endless pause, except that a debt must still be waited for.
             Paid::After if old.rate.is_infinite() && at.tat <= at.as_of.saturating_add(old.span) => as_of,
-            // A debt stays what it was, and what was saved is time.
+            // A debt stays the same, and saved permits are kept as time.
             Paid::After => at.tat.saturating_add(self.span).saturating_sub(old.span),
             Paid::Before => {
                 let fresh = |policy: &Self, now| Self::base(&policy.at(&policy.fresh(), now));
                 let used = Self::base(&at).saturating_sub(fresh(old, at.as_of));
-                // At an infinite rate whatever was used has come back.
+                // At an infinite rate, all used permits have come back.
                 let used = if old.rate.is_infinite() { 0 } else { used };
                 let in_new = |time: u64| {
                     let permits = u128::from(time) * u128::from(self.interval);

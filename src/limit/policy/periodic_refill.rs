@@ -1,12 +1,11 @@
-//! Permits that come all at once, tick by tick: a fixed window, or a bucket that a timer fills.
+//! Permits that are added at each tick: a fixed window, or a bucket that a timer fills.
 //!
 //! ```text
 //! 3 permits a tick, capacity 3, ahead          ask 2   ask 2: waits for the next tick, and takes one of its permits
 //! tick    0│3──────────────1│3────────────────2│3──▼───▼──3│2
 //! ```
 //!
-//! No timer runs: the ticks that have passed are counted when somebody asks, which nobody can tell from a perfect
-//! timer.
+//! No timer runs. The ticks that have passed are counted at each request, which has the same effect as a perfect timer.
 
 #[cfg(feature = "redis")]
 use super::redis_words;
@@ -17,7 +16,7 @@ use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
 use std::time::Duration;
 
-/// PeriodicRefill are counted from the store's origin; the instant of a tick belongs to it.
+/// Ticks are counted from the store's origin. The instant of a tick belongs to that tick.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, policy::PeriodicRefill};
@@ -39,19 +38,18 @@ pub struct PeriodicRefill {
     pub(crate) initial: u64,
     pub(crate) above_capacity: bool,
     pub(crate) max_wait: Duration,
-    /// Whether a changed limit leaves a key the permits it has left, and not what it has used.
+    /// Whether a changed limit keeps the permits that a key has left, instead of those it has used.
     pub(crate) keeps_left: bool,
 }
 
-/// What is remembered of a key.
+/// The state of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct State {
     as_of: u64,
-    /// As of `as_of`; below zero if permits of later ticks are promised.
+    /// The permits at `as_of`; below zero if permits of later ticks are reserved.
     permits: i64,
-    /// What was used in this tick beyond a limit that was lowered since, so that a limit that is raised again knows of
-    /// it.
-    // Its tag is also that of the enum of all states, which are no larger for it.
+    /// The permits used in this tick above a limit that was lowered since. They count again if the limit is raised.
+    // Its discriminant also serves the enum of all states, so that enum is no larger.
     over: Option<u32>,
 }
 
@@ -59,7 +57,7 @@ stored!(PeriodicRefill { per_tick, capacity, tick, initial, above_capacity, max_
 stored!(State { as_of, permits, over });
 
 impl PeriodicRefill {
-    /// So many permits at each tick, of which none is kept for the next one: a fixed window.
+    /// Creates a fixed window: this many permits at each tick, none of which is kept for the next one.
     pub const fn new(per_tick: u64, tick: Duration) -> Self {
         Self {
             per_tick,
@@ -72,21 +70,21 @@ impl PeriodicRefill {
         }
     }
 
-    /// Sets the most permits that are kept. The default is those of one tick.
+    /// Sets the largest number of permits that are kept. The default is the number per tick.
     #[must_use]
     pub const fn capacity(mut self, capacity: u64) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// Sets the permits of a key at the store's origin. The default is those of one tick.
+    /// Sets the permits of a key at the store's origin. The default is the number per tick.
     #[must_use]
     pub const fn initial(mut self, initial: u64) -> Self {
         self.initial = initial;
         self
     }
 
-    /// Sets whether a request may ask for more than the capacity, from several ticks to come. The default is `false`.
+    /// Sets whether a request may ask for more than the capacity, from several later ticks. The default is `false`.
     #[must_use]
     pub const fn above_capacity(mut self, above_capacity: bool) -> Self {
         self.above_capacity = above_capacity;
@@ -100,7 +98,7 @@ impl PeriodicRefill {
         self
     }
 
-    /// A changed limit leaves a key the permits it has left, as resilience4j's atomic limiter does.
+    /// Lets a changed limit keep the permits that a key has left, as resilience4j's atomic limiter does.
     pub(crate) const fn keeping_left(mut self) -> Self {
         self.keeps_left = true;
         self
@@ -121,7 +119,7 @@ impl PeriodicRefill {
         State { as_of: now, permits: state.permits.saturating_add(come).min(most), over: None }
     }
 
-    /// How long until `wanted` permits are there.
+    /// Returns the time until `wanted` permits are available.
     fn wait(&self, state: &State, wanted: u64) -> u64 {
         let wanted = i64::try_from(wanted).unwrap_or(i64::MAX);
         let lacking = u64::try_from(wanted.saturating_sub(state.permits)).unwrap_or(0);
@@ -136,8 +134,8 @@ impl PeriodicRefill {
         if turn == NEVER { NEVER } else { turn - state.as_of }
     }
 
-    /// How long the wait for more than the capacity still gets shorter: until the tick after the one that fills the
-    /// bucket, at which the permits of that tick are lost.
+    /// Returns for how long the wait for more than the capacity still gets shorter: until the tick after the one that
+    /// fills the bucket, because the permits of that tick are lost.
     fn best_until(&self, state: &State) -> u64 {
         let full_at = state.as_of.saturating_add(self.wait(state, self.capacity));
         (full_at / self.tick_nanos()).saturating_add(1).saturating_mul(self.tick_nanos()) - state.as_of
@@ -195,7 +193,7 @@ impl Arithmetic for PeriodicRefill {
 
     fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
         let at = self.at(state, now);
-        // Where later ones wait for later ticks, this one's permits could only be given to somebody in their place.
+        // If later requests wait for later ticks, these permits could only be given to others before them.
         let all_served_at = at.as_of.saturating_add(self.wait(&at, 0));
         if reservation.act_at >= now && all_served_at <= reservation.act_at {
             self.refund(state, now, reservation.cost);
@@ -204,7 +202,7 @@ impl Arithmetic for PeriodicRefill {
 
     fn refund(&self, state: &mut State, now: u64, permits: u64) {
         *state = self.at(state, now);
-        // What is promised first, then what is over the limit, which leaves the rest as it is.
+        // Reserved permits first, then those above the limit. The rest stays as it is.
         let promised = state.permits.min(0).unsigned_abs().min(permits);
         let over = u64::from(state.over.unwrap_or(0));
         let of_over = over.min(permits - promised);
@@ -220,7 +218,7 @@ impl Arithmetic for PeriodicRefill {
         let left = fresh(self).saturating_sub(used.max(0));
         let permits = match () {
             () if self.keeps_left && used > 0 => at.permits.min(i64::try_from(self.capacity).unwrap_or(i64::MAX)),
-            // A tick fills it, whatever was used: what is more than the limit is no debt. What was promised is one.
+            // A tick fills the bucket, whatever was used: use above the limit is not a debt, but reserved permits are.
             () if self.per_tick >= self.capacity => left.max(at.permits.min(0)),
             () => left,
         };

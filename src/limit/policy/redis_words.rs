@@ -1,9 +1,9 @@
-//! Numbers in the words of the Redis script.
+//! Writes numbers as the Redis script reads them.
 
 use super::PolicyError;
 use std::time::Duration;
 
-/// The script's numbers are doubles, exact up to here: 104 days in nanoseconds.
+/// The script computes with doubles, which are exact up to this number: 104 days in nanoseconds.
 const EXACT: u64 = 1 << 53;
 
 /// Returns a time in nanoseconds, or an error if the script cannot compute it exactly.

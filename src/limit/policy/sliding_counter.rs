@@ -7,9 +7,8 @@
 //!                        ¼   now
 //! ```
 //!
-//! The sum assumes that the previous window's requests came evenly; where they did not, it errs. Refused requests are
-//! not counted. Waiting by reservation is not offered: what a later moment will allow depends on the mix of both
-//! windows.
+//! The estimate assumes that the requests of the previous window came evenly; otherwise it is inexact. Refused requests
+//! are not counted. Requests cannot be reserved, because what a later moment allows depends on both windows.
 //!
 //! # Source
 //! Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017.
@@ -23,7 +22,8 @@ use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
 use std::time::Duration;
 
-/// At most `limit` in a window, estimated; windows begin at multiples of their length from the store's origin.
+/// At most `limit` requests in a window, by estimate. Windows begin at multiples of their length from the store's
+/// origin.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, policy::SlidingCounter};
@@ -42,7 +42,7 @@ pub struct SlidingCounter {
     pub(crate) window: Duration,
 }
 
-/// What is remembered of a key.
+/// The state of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct State {
     as_of: u64,
@@ -54,7 +54,7 @@ stored!(SlidingCounter { limit, window });
 stored!(State { as_of, previous, current });
 
 impl SlidingCounter {
-    /// At most `limit` requests in each `window`.
+    /// Creates a policy of at most `limit` requests in each `window`.
     pub const fn new(limit: u64, window: Duration) -> Self {
         Self { limit, window }
     }
@@ -73,20 +73,20 @@ impl SlidingCounter {
         State { as_of: now, previous, current }
     }
 
-    /// The estimate, times the window's length: exact.
+    /// Returns the estimate times the window's length, which is exact.
     fn estimate(&self, state: &State) -> u128 {
         let left = self.window_nanos() - state.as_of % self.window_nanos();
         u128::from(state.previous) * u128::from(left) + u128::from(state.current) * u128::from(self.window_nanos())
     }
 
-    /// How long until `wanted` more fit.
+    /// Returns the time until `wanted` more requests fit.
     fn wait(&self, state: &State, wanted: u64) -> u64 {
         if wanted > self.limit {
             return NEVER;
         }
         let window = self.window_nanos();
         let offset = state.as_of % window;
-        // The first offset in a window at which `before`, weighted, leaves room beside `now`.
+        // The first offset in a window at which the weighted `before` and `now` are within the limit.
         let fits_from = |before: u32, now: u32| -> Option<u64> {
             let room = u128::from(self.limit.checked_sub(u64::from(now))?.checked_sub(wanted)?) * u128::from(window);
             let weight = if before == 0 { u128::from(window) } else { room / u128::from(before) };
@@ -99,7 +99,7 @@ impl SlidingCounter {
     }
 }
 
-/// Limits are smaller than this, so counts never are cut.
+/// Limits are smaller than this, so no count is ever cut off.
 fn whole(permits: u64) -> u32 {
     u32::try_from(permits).unwrap_or(u32::MAX)
 }
@@ -164,7 +164,7 @@ impl Arithmetic for SlidingCounter {
 
     fn carry(&self, old: &Self, state: &mut State, now: u64) {
         let at = old.at(state, now);
-        // With windows of another length, the estimate goes on as what was seen in the current one.
+        // With another window length, the estimate becomes the count of the current window.
         *state = if old.window == self.window {
             at
         } else {

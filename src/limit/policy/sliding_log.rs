@@ -1,4 +1,4 @@
-//! A sliding window that remembers each attempt: exact, at eight bytes for each.
+//! A sliding window that remembers each attempt: exact, with eight bytes per attempt.
 //!
 //! # Source
 //! ClassDojo, "Better Rate Limiting With Redis Sorted Sets", 2015, for the minimum gap and the recorded refusals.
@@ -13,7 +13,7 @@ use crate::limit::nanos;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// At most `limit` in any window, whenever it begins.
+/// At most `limit` requests in any window, wherever it begins.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, policy::SlidingLog};
@@ -37,7 +37,7 @@ pub struct SlidingLog {
     pub(crate) max_wait: Duration,
 }
 
-/// What is remembered of a key: the attempts in the window and those to come, oldest first.
+/// The state of a key: the attempts in the window and the reserved ones, the oldest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct State {
     as_of: u64,
@@ -47,17 +47,17 @@ pub(crate) struct State {
 /// The largest limit: 8 MB of attempts per key.
 const MOST_LOGGED: u64 = 1_000_000;
 
-/// So many windows can be full of reservations; who comes later is refused, however long he would wait.
+/// This many windows can be full of reservations. Further requests are refused, however long they would wait.
 const MOST_WINDOWS: u64 = 64;
 
-/// An attempt exactly as old as the window has left it.
+/// Whether an attempt exactly as old as the window has left it.
 const HALF_OPEN: u64 = 0;
 
 stored!(SlidingLog { limit, window, min_gap, records_refusals, closed, grain, max_wait });
 stored!(State { as_of, attempts });
 
 impl SlidingLog {
-    /// At most `limit` attempts in any `window`.
+    /// Creates a policy of at most `limit` attempts in any `window`.
     pub const fn new(limit: u64, window: Duration) -> Self {
         Self {
             limit,
@@ -77,8 +77,8 @@ impl SlidingLog {
         self
     }
 
-    /// Sets whether refused attempts count like others, so that a client that hammers stays refused. The default is
-    /// `false`.
+    /// Sets whether refused attempts count like others, so that a client that keeps trying stays refused. The default
+    /// is `false`.
     #[must_use]
     pub const fn records_refusals(mut self, records_refusals: bool) -> Self {
         self.records_refusals = records_refusals;
@@ -92,7 +92,7 @@ impl SlidingLog {
         self
     }
 
-    /// Cuts times to whole multiples of `grain`, as a database does whose timestamps are whole seconds.
+    /// Rounds times down to multiples of `grain`, like a database whose timestamps are whole seconds.
     #[must_use]
     pub const fn grain(mut self, grain: Duration) -> Self {
         self.grain = grain;
@@ -106,11 +106,11 @@ impl SlidingLog {
         self
     }
 
-    /// How long an attempt counts.
+    /// Returns how long an attempt counts.
     pub(crate) fn counts_for(&self) -> u64 {
         let grain = nanos(self.grain).max(1);
         let closed = if self.closed { grain } else { HALF_OPEN };
-        // Times are whole grains, so an attempt leaves on the grain after the window's end.
+        // Times are multiples of the grain, so an attempt leaves at the first multiple after the window's end.
         nanos(self.window).div_ceil(grain).saturating_mul(grain).saturating_add(closed)
     }
 
@@ -123,12 +123,12 @@ impl SlidingLog {
         now - now % nanos(self.grain).max(1)
     }
 
-    /// How many of the attempts have left the window at `now`.
+    /// Returns how many of the attempts have left the window at `now`.
     fn expired(&self, state: &State, now: u64) -> usize {
         state.attempts.partition_point(|at| at.saturating_add(self.counts_for()) <= now)
     }
 
-    /// How long until `wanted` more fit beside the attempts, if `pending` more are recorded at `pending_at`.
+    /// Returns the time until `wanted` more attempts fit, if `pending` more are recorded at `pending_at`.
     fn wait(&self, state: &State, now: u64, wanted: u64, pending: (u64, u64)) -> u64 {
         if wanted > self.limit {
             return NEVER;
@@ -138,7 +138,7 @@ impl SlidingLog {
         let too_many = (kept + pending).saturating_add(wanted).saturating_sub(self.limit);
         let free_at = match too_many {
             0 => 0,
-            // The attempt whose leaving makes room: the stored ones leave first.
+            // The attempt that must leave the window first; the stored attempts leave before the pending ones.
             nth => {
                 let stored = usize::try_from(nth - 1).ok().and_then(|nth| state.attempts.get(nth)).copied();
                 stored.unwrap_or(pending_at).saturating_add(self.counts_for())
@@ -167,20 +167,20 @@ impl SlidingLog {
     fn record(&self, state: &mut State, at: u64, count: u64) {
         let count = usize::try_from(count.min(self.limit)).unwrap_or(usize::MAX);
         let before = state.attempts.len();
-        // Refusals that count may come before reservations of a policy that was in force until now.
+        // Counted refusals may lie before reservations that were made under an earlier policy.
         let mut later = state.attempts.split_off(state.attempts.partition_point(|&attempt| attempt <= at));
         state.attempts.extend(std::iter::repeat_n(at, count));
         state.attempts.append(&mut later);
-        // Where refusals count, the newest attempts of a full window say all that matters; those beyond a limit that
-        // was lowered meanwhile count again if it is raised. Elsewhere none is dropped before it has left the window: a
-        // reservation may be canceled, and those that it made way for count again then.
+        // If refusals count, the newest attempts of a full window are sufficient. Attempts above a limit that was
+        // lowered count again if it is raised. Otherwise no attempt is dropped before it has left the window: a
+        // reservation may be canceled, and then the attempts before it count again.
         if self.records_refusals {
             let most = usize::try_from(self.limit).unwrap_or(usize::MAX).max(before);
             state.attempts.drain(..state.attempts.len().saturating_sub(most));
         }
     }
 
-    /// Attempts that are remembered of one key at most, those to come included.
+    /// The largest number of attempts that are remembered of a key, reserved ones included.
     fn most_remembered(&self) -> u64 {
         self.limit.saturating_mul(MOST_WINDOWS)
     }
@@ -228,7 +228,7 @@ impl Arithmetic for SlidingLog {
             Ruling::Refused { .. } if self.records_refusals && cost <= self.limit => (cost, now),
             Ruling::Refused { .. } => (0, now),
         };
-        // A refusal that counts is itself in the way.
+        // A counted refusal takes a place itself.
         if let Ruling::Refused { retry, because } = &mut ruling {
             if *retry != NEVER && recorded > 0 {
                 *retry = self.wait(state, now, cost, (recorded, now));
@@ -271,7 +271,8 @@ impl Arithmetic for SlidingLog {
         }
     }
 
-    /// Which attempts the permits belong to is not known, so the oldest go: those that would be the first to go anyway.
+    /// It is not known which attempts the permits belong to, so the oldest are removed, which would be the first to
+    // leave anyway.
     fn refund(&self, state: &mut Self::State, now: u64, permits: u64) {
         state.attempts.drain(..self.expired(state, self.now(state, now)));
         let gone = usize::try_from(permits).unwrap_or(usize::MAX).min(state.attempts.len());

@@ -93,7 +93,7 @@ impl Stored for f64 {
         self.to_bits().put(words);
     }
 
-    /// A state has no use for a number that is not finite.
+    /// No state contains a number that is not finite.
     fn take(words: &mut &[u8]) -> Option<Self> {
         u64::take(words).map(Self::from_bits).filter(|number| number.is_finite())
     }

@@ -1,15 +1,15 @@
-//! Permits that are dearer after a pause: a service that went cold gets its rate back step by step.
+//! Permits that cost more after a pause: a service that has become cold gets its rate back gradually.
 //!
 //! ```text
 //! interval       ┌ cold factor · stable
-//!        │      ╱│        going right: permits are stored while nobody asks
-//!        │    ╱  │        going left: they are spent, each at the height of the curve
+//!        │      ╱│        to the right: permits are stored while there are no requests
+//!        │    ╱  │        to the left: they are spent, each at the height of the curve
 //! stable ├──┘    │
 //!        └──┬────┴─ stored permits
 //!       threshold max     the area from threshold to max is the warm-up time
 //! ```
 //!
-//! The reference computes in floating point and in whole microseconds, and so does this: the only policy that does.
+//! Like the reference, this policy computes in floating point and in whole microseconds. No other policy does.
 //!
 //! # Source
 //! Guava, `SmoothRateLimiter.SmoothWarmingUp`.
@@ -22,7 +22,7 @@ use crate::limit::nanos;
 use crate::limit::rate::Rate;
 use std::time::Duration;
 
-/// Paid after, like Guava's: a request goes on at once, however large, and the next one waits for it.
+/// Paid after, like Guava's: a request continues at once, however large it is, and the next one waits for its permits.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, policy::WarmUp};
@@ -41,7 +41,7 @@ pub struct WarmUp {
     pub(crate) max_wait: Duration,
 }
 
-/// What is remembered of a key.
+/// The state of a key.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct State {
     stored: f64,
@@ -54,7 +54,7 @@ pub(crate) struct State {
 stored!(WarmUp { rate, warm_up, cold_factor, max_wait });
 stored!(State { stored, next_free, as_of });
 
-/// The curve: everything that follows from rate, warm-up and cold factor. Times in microseconds.
+/// The curve, as computed from the rate, the warm-up time and the cold factor. Times are in microseconds.
 pub(crate) struct Curve {
     pub(crate) stable: f64,
     pub(crate) threshold: f64,
@@ -64,7 +64,7 @@ pub(crate) struct Curve {
 }
 
 impl WarmUp {
-    /// A rate that is reached `warm_up` after a pause.
+    /// Creates a policy whose rate is reached the time `warm_up` after a pause.
     pub const fn new(rate: Rate, warm_up: Duration) -> Self {
         Self { rate, warm_up, cold_factor: 3.0, max_wait: Duration::ZERO }
     }
@@ -106,8 +106,7 @@ impl WarmUp {
 }
 
 impl WarmUp {
-    /// The state after `cost` permits: the stored ones at the height of the curve, the missing ones at the stable
-    /// interval.
+    /// Returns the state after `cost` permits. Stored permits cost the height of the curve, others the stable interval.
     fn charged(&self, curve: &Curve, state: &State, cost: u64) -> State {
         if self.rate.is_infinite() {
             return State { stored: 0.0, ..*state };
@@ -120,7 +119,7 @@ impl WarmUp {
 }
 
 impl Curve {
-    /// What `taken` of the stored permits cost.
+    /// Returns the cost of `taken` stored permits.
     fn time_of_stored(&self, stored: f64, taken: f64) -> u64 {
         let above = stored - self.threshold;
         let (mut micros, mut taken) = (0, taken);
@@ -188,7 +187,7 @@ impl Arithmetic for WarmUp {
             next_free: reservation.act_at / 1000,
             as_of: state.as_of,
         };
-        // Only the last one can be taken back: what a permit costs depends on those before it.
+        // Only the last reservation can be canceled, because the cost of a permit depends on those before it.
         if before.next_free >= now / 1000 && **state == self.charged(&self.curve(), &before, reservation.cost) {
             **state = before;
         }

@@ -1,7 +1,8 @@
-//! The store in MySQL, or MariaDB: a moving window whose every attempt is a row, with a number and a history.
+//! The store in MySQL or MariaDB: a moving window in which every attempt is a row, with a number and a history.
 //!
-//! A *zone* is a use case: so many permits in so many seconds. A *bucket* is a key of it. The stored procedure of the
-//! source, `check_velocity`, locks the bucket, counts, and inserts, in one transaction; see `sql/mysql/`.
+//! A *zone* is a use case with a limit: a number of permits in a number of seconds. A *bucket* is a key in a zone. The
+//! stored procedure of the source, `check_velocity`, locks the bucket, counts, and inserts, in one transaction; see
+//! `sql/mysql/`.
 //!
 //! # Source
 //! Shrey Agarwal, "Rate Limiting in Distributed System Using Mysql for high cardinality".
@@ -43,22 +44,22 @@ const PROCEDURES: [(&str, &str); 3] = [
     ("check_velocity", include_str!("../../../sql/mysql/check_velocity.sql")),
 ];
 
-/// The comment by which a procedure is known to be ours.
+/// The comment that marks a procedure as ours.
 const OURS: &str = "headcount";
 
 const ASK: &str = "CALL headcount_ask(?, ?, ?, ?, ?)";
 
-/// Transactions that one statement deletes at most, so that none holds its locks for long.
+/// The largest number of transactions that one statement deletes, so that it does not hold locks for long.
 const BATCH: u32 = 500;
 
-/// How long a connection that is given up in the middle of an answer may take to say goodbye.
+/// The time limit for closing a connection that is dropped in the middle of an answer.
 const GOODBYE: Duration = Duration::from_millis(200);
 
-/// What is done on a connection, about something: a function, because it may be done again.
+/// An operation on a connection. It is a function, because it may be repeated.
 type Work<A, T> = for<'a> fn(&'a mut Conn, &'a A) -> Working<'a, T>;
 type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
-/// A database that holds zones. Clones share its connections.
+/// A database with zones. Clones share its connections.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -77,25 +78,25 @@ type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>
 /// ```
 ///
 /// # What grows
-/// Each attempt is a row, blocked ones too, until [`purge`](Self::purge) deletes it: call it all the time, as
-/// `headcount serve` does. An attempt counts the rows of its key in the window: this store is for limits of some
-/// thousands in a window, not of millions.
+/// Each attempt is a row, also a blocked one, until [`purge`](Self::purge) deletes it. Call that regularly, as
+/// `headcount serve` does. Each attempt counts the rows of its key in the window, so this store is for limits of some
+/// thousands per window, not of millions.
 ///
 /// # What the tables hold
 /// Times are UTC in whole seconds (`created_at`), windows are seconds (`window_s`), and neither depends on the time
 /// zone of the server or of the session. `headcount_zones.description` is for people: see
-/// [`describe_zone`](Self::describe_zone). `sql/mysql/` says it column by column.
+/// [`describe_zone`](Self::describe_zone). `sql/mysql/` documents every column.
 ///
 /// # Servers
-/// MySQL from 8.0.1 on, or MariaDB from 10.6 on. It was run on MariaDB 10.11.
+/// MySQL 8.0.1 or later, or MariaDB 10.6 or later. It was tested on MariaDB 10.11.
 ///
 /// # After a crash
-/// What the server has acknowledged is counted, as far as the server keeps what it acknowledges: with
-/// `innodb_flush_log_at_trx_commit = 0` it forgets up to a second.
+/// An attempt that the server has acknowledged is counted, if the server keeps it: with
+/// `innodb_flush_log_at_trx_commit = 0` a crash can lose up to a second.
 ///
 /// # TLS
-/// This build speaks none: a URL with `require_ssl=true` is refused. Keep the database in a private network, or reach
-/// it through a local proxy.
+/// TLS is not supported: a URL with `require_ssl=true` is refused. Keep the database in a private network, or connect
+/// through a local proxy.
 #[derive(Clone)]
 pub struct Mysql {
     pool: Arc<Pool>,
@@ -136,7 +137,7 @@ impl MysqlBuilder {
         self
     }
 
-    /// Reads the URL; connects to nothing.
+    /// Reads the URL. Does not connect.
     ///
     /// # Errors
     /// [`SqlError::Url`].
@@ -177,8 +178,8 @@ impl MysqlBuilder {
 }
 
 impl Mysql {
-    /// A database by its URL: `mysql://user:password@host:port/database`, with `?socket=/path` for a Unix socket.
-    /// Connects to nothing yet.
+    /// Creates a store from a URL such as `mysql://user:password@host:port/database`, with `?socket=/path` for a Unix
+    /// socket. Does not connect yet.
     ///
     /// # Errors
     /// [`SqlError::Url`].
@@ -186,30 +187,30 @@ impl Mysql {
         Self::builder(url).open()
     }
 
-    /// Begins to configure a store.
+    /// Returns a builder for a store.
     pub fn builder(url: impl Into<String>) -> MysqlBuilder {
         MysqlBuilder { url: Secret::new(url), connections: CONNECTIONS, within: WITHIN }
     }
 
-    /// Creates tables and procedures in the database, all but `check_velocity` named `headcount_..`, or brings older
-    /// ones up to this program's version; does nothing if they are there. May be called by everybody at once, at each
+    /// Creates tables and procedures in the database, or upgrades older ones. Does nothing if they are current. All
+    /// names begin with `headcount_`, except `check_velocity`. Several servers may call it at the same time, at each
     /// start.
     ///
-    /// The first to call it must be allowed to create tables and routines. To all others `SELECT, INSERT, UPDATE,
-    /// DELETE, EXECUTE` on the database are enough.
+    /// The first caller must be allowed to create tables and routines. All others need only `SELECT, INSERT, UPDATE,
+    /// DELETE, EXECUTE` on the database.
     ///
     /// # Errors
-    /// [`SqlError::NewerSchema`]; [`SqlError::NameTaken`] if there is a `check_velocity` of somebody else's, which is
-    /// left alone; [`SqlError::Store`]. It may take up to 30 s if somebody else is at it.
+    /// [`SqlError::NewerSchema`]; [`SqlError::NameTaken`] if there is a foreign `check_velocity`, which is not changed;
+    /// [`SqlError::Store`]. It may take up to 30 s if another server is installing.
     pub async fn install(&self) -> Result<(), SqlError> {
         let deadline = Deadline::new(INSTALL_WITHIN);
         let mut lease = self.pool.lease(&deadline).await?;
-        // The connection ends with it, and the lock with the connection, whatever went wrong.
+        // The connection is closed afterward, which releases the lock in any case.
         deadline.wait_for("end of the installation", install(lease.conn())).await?
     }
 
-    /// Creates a zone, or changes its limit: `rate` permits in any `window` of whole seconds. What was counted stays
-    /// counted, against the new limit, see [the rule](crate::limit#when-a-limit-changes).
+    /// Creates a zone, or changes its limit: `rate` permits in any `window` of whole seconds. Earlier attempts count
+    /// against the new limit, see [the rule](crate::limit#when-a-limit-changes).
     ///
     /// # Errors
     /// [`SqlError::Zone`] unless the rate is from 1 to 2,147,483,647 and the window from 1 s to 68 years in whole
@@ -235,8 +236,8 @@ impl Mysql {
         self.run(about, |conn, about| Box::pin(conn.exec_drop(SET, *about))).await
     }
 
-    /// Says in words what a zone is for, to whoever reads the table `headcount_zones`; what is longer than 255
-    /// characters is cut. A zone that is not there is left alone.
+    /// Describes a zone, for people who read the table `headcount_zones`. The text is cut after 255 characters. An
+    /// unknown zone is ignored.
     ///
     /// # Errors
     /// [`SqlError::Store`].
@@ -246,12 +247,12 @@ impl Mysql {
         self.run(about, |conn, about| Box::pin(conn.exec_drop(DESCRIBE, about.clone()))).await
     }
 
-    /// The limiter of a zone. Whether there is one is found out when it is asked.
+    /// Returns the limiter of a zone. An unknown zone is an error of the requests.
     pub fn velocity(&self, zone: u32) -> Velocity {
         Velocity { store: self.clone(), zone }
     }
 
-    /// The last attempts of a key in a zone, newest first, as far as they have not been purged.
+    /// Returns the last attempts of a key in a zone that are not purged, the newest first.
     ///
     /// # Errors
     /// [`SqlError::Store`].
@@ -263,10 +264,10 @@ impl Mysql {
         rows.into_iter().map(|row| Ok(Transaction::read(row)?)).collect()
     }
 
-    /// Deletes transactions that are older than `keep` and no longer count, at most so many, in batches of 500; and the
-    /// bucket locks of keys that are left without any. Returns how many transactions were deleted.
+    /// Deletes at most this many transactions that are older than `keep` and no longer count, in batches of 500, and
+    /// the bucket locks of keys without transactions. Returns how many transactions were deleted.
     ///
-    /// Several may purge at once, and while others ask: nobody waits for a row that somebody else has locked.
+    /// Several servers may purge at the same time, and during requests: no statement waits for a locked row.
     ///
     /// # Errors
     /// [`SqlError::Store`]; batches before it stay deleted.
@@ -559,7 +560,7 @@ async fn of_keys(
     step.exec(statement, Params::Positional(values)).await
 }
 
-/// The moving window of a zone; clones are handles of one limiter. See [`Mysql::velocity`].
+/// The moving window of a zone. Clones are handles to one limiter. See [`Mysql::velocity`].
 ///
 /// At most the zone's rate in any window, exactly, as [`velocity`](crate::limit::velocity) in memory: times are whole
 /// seconds, an attempt exactly as old as the window still counts, and blocked attempts are stored and not counted.
@@ -588,7 +589,7 @@ impl Velocity {
     ///
     /// # Errors
     /// [`SqlError::UnknownZone`]; [`SqlError::Store`], and after a timeout it is unknown whether the attempt was
-    /// recorded; [`SqlError::NoWaiting`] with a `max_wait`: a window cannot promise permits that have yet to come.
+    /// recorded; [`SqlError::NoWaiting`] with a `max_wait`, because a window cannot reserve future permits.
     ///
     /// # Cost
     /// One `CALL`, in one round trip; in it a row lock, a count over the index of the attempts in the window, and an
@@ -597,7 +598,7 @@ impl Velocity {
         self.asked(key.as_ref(), ask, None).await
     }
 
-    /// The last attempts of a key, newest first; see [`Mysql::history`].
+    /// Returns the last attempts of a key, the newest first; see [`Mysql::history`].
     ///
     /// # Errors
     /// [`SqlError::Store`].
@@ -605,8 +606,8 @@ impl Velocity {
         self.store.history(self.zone, key, at_most).await
     }
 
-    /// The limiter at a time of the caller's, counted from the Unix epoch: for tests, which are stories and do not
-    /// sleep. It is handed to the database as the one argument that stands in for its clock; nothing else differs.
+    /// Returns the limiter at a given time since the Unix epoch, for tests that do not sleep. The database uses that
+    /// time instead of its clock; nothing else differs.
     pub fn at(&self, time: Duration) -> VelocityAt<'_> {
         VelocityAt { velocity: self, time }
     }
@@ -708,11 +709,11 @@ impl VelocityAt<'_> {
 pub struct Transaction {
     /// Its number: later ones of a key have higher ones.
     pub id: u64,
-    /// Whether it was refused.
+    /// Whether the attempt was refused.
     pub blocked: bool,
-    /// How many permits it was for.
+    /// The number of permits.
     pub permits: u32,
-    /// When it was, in whole seconds since the Unix epoch.
+    /// The time of the attempt, in whole seconds since the Unix epoch.
     pub at: Duration,
 }
 

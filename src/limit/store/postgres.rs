@@ -1,8 +1,8 @@
 //! The store in PostgreSQL, or YugabyteDB: token buckets that a fleet shares, decided by the server in one statement.
 //!
-//! The *exact* form is the arithmetic of [`Gcra`] in SQL: the row is locked, the server's clock is read once, and the
-//! state that was found comes back, so that the answer is worded by the same code as the memory store's. The
-//! *as_published* form is the function published for YugabyteDB, with its quirks; see `sql/postgres/` for both.
+//! The *exact* form is the arithmetic of [`Gcra`] in SQL: it locks the row, reads the server's clock once, and returns
+//! the state that it found, so that the same code makes the answer as in the memory store. The *as_published* form is
+//! the function published for YugabyteDB, with all its peculiarities. Both are in `sql/postgres/`.
 
 use super::sql::{CONNECTIONS, Deadline, INSTALL_WITHIN, MAX_NAME, SqlError, WITHIN, stored_key};
 use crate::config::Secret;
@@ -27,7 +27,7 @@ use tokio_postgres::{Config, NoTls, Row};
 /// The schema that this program installs.
 const VERSION: i32 = 3;
 
-/// What installs it, and mends what is missing of it.
+/// The statements that install the schema, and repair a partial one.
 const SCHEMA: [&str; 4] = [
     include_str!("../../../sql/postgres/schema.sql"),
     include_str!("../../../sql/postgres/convert_state.sql"),
@@ -35,7 +35,7 @@ const SCHEMA: [&str; 4] = [
     include_str!("../../../sql/postgres/rate_limiting_token_bucket_request.sql"),
 ];
 
-/// Whether all of it is there, so that whoever may not create anything may still call `install`.
+/// Checks whether the schema is complete, so that a user without the right to create it can call `install`, too.
 const IS_COMPLETE: &str = "select to_regclass('headcount.buckets') is not null \
     and to_regclass('headcount.rate_limiting_token_bucket') is not null \
     and to_regclass('headcount.purge_place') is not null \
@@ -44,8 +44,7 @@ const IS_COMPLETE: &str = "select to_regclass('headcount.buckets') is not null \
     and to_regprocedure('headcount.rate_limiting_token_bucket_request(bytea, bigint, bigint, boolean, bigint)') is \
     not null";
 
-/// The number that stands for our installation among the database's advisory locks: "headcount" in ASCII, the end cut
-/// off.
+/// The number of our advisory lock: "headcount" in ASCII, cut to eight bytes.
 const INSTALLING: i64 = 0x6865_6164_636f_756e;
 
 const ASK: &str = "select now_ns, was_tat, was_as_of, granted from headcount.ask($1, $2, $3, $4, $5, $6, $7)";
@@ -55,25 +54,25 @@ const SET_FAITHFUL: &str = include_str!("../../../sql/postgres/set_faithful.sql"
 const LOCK: &str = include_str!("../../../sql/postgres/lock.sql");
 const PURGE: &str = include_str!("../../../sql/postgres/purge.sql");
 
-/// Rows that one statement of a purge looks at.
+/// The number of rows that one statement of a purge reads.
 const LOOKS: i64 = 1000;
 
-/// What one statement of a purge has done.
+/// The result of one statement of a purge.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Purged {
     pub(crate) forgotten: u64,
-    /// Whether it came to the end of the table.
+    /// Whether it reached the end of the table.
     pub(crate) was_last: bool,
 }
 
-/// A burst and a wait last at most half of what a `bigint` of nanoseconds still has before it, each: 73 years.
+/// The longest burst and the longest wait: half of the remaining range of a `bigint` of nanoseconds each, 73 years.
 const MOST_NANOS: u64 = 1 << 61;
 
-/// What is done on a connection, about something: a function, because it may be done again.
+/// An operation on a connection. It is a function, because it may be repeated.
 type Work<A, T> = for<'a> fn(&'a mut Object, &'a A) -> Working<'a, T>;
 type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, tokio_postgres::Error>> + Send + 'a>>;
 
-/// A database that holds buckets. Clones share its connections.
+/// A database with token buckets. Clones share its connections.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -88,10 +87,10 @@ type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, tokio_postgres::Erro
 /// ```
 ///
 /// # YugabyteDB
-/// The SQL is PostgreSQL's; it was run on PostgreSQL 15 and not on YugabyteDB itself. What is different there:
+/// The SQL was tested on PostgreSQL 15, and not on YugabyteDB itself. The differences there:
 /// - Under its snapshot isolation, and wherever read committed is not turned on (`yb_enable_read_committed_isolation`),
-///   a conflict is not waited for but reported (40001), also to the exact form. Both forms try again, so answers stay
-///   right; a hot key costs more attempts.
+///   a conflicting statement does not wait but fails (40001), also in the exact form. Both forms retry, so the answers
+///   are correct, but a frequently used key needs more attempts.
 /// - Releases built on PostgreSQL 11 give `extract(epoch ..)` as double precision, not numeric. The exact form reads
 ///   microseconds from it, which double precision holds; the published form rounds a half to the even neighbour there:
 ///   [`Rounding::HalfEven`].
@@ -100,11 +99,11 @@ type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, tokio_postgres::Erro
 ///   (3) by hand there.
 ///
 /// # Behind a pooler
-/// Statements are prepared and the session is set up once per connection: PgBouncer must pool sessions, not
+/// Statements are prepared, and the session is set up, once per connection. So PgBouncer must pool sessions, not
 /// transactions.
 ///
 /// # TLS
-/// This build speaks none: a URL with `sslmode=require` is refused. Keep the database in a private network, or reach it
+/// TLS is not supported: a URL with `sslmode=require` is refused. Keep the database in a private network, or connect
 /// through a local proxy.
 #[derive(Clone)]
 pub struct Postgres {
@@ -146,7 +145,7 @@ impl PostgresBuilder {
         self
     }
 
-    /// Reads the URL; connects to nothing.
+    /// Reads the URL. Does not connect.
     ///
     /// # Errors
     /// [`SqlError::Url`].
@@ -184,8 +183,8 @@ impl PostgresBuilder {
 }
 
 impl Postgres {
-    /// A database by its URL, `postgres://user:password@host:port/database`, or as `key=value` pairs; a Unix socket's
-    /// directory is a `host` that begins with a slash. Connects to nothing yet.
+    /// Creates a store from a URL such as `postgres://user:password@host:port/database`, or from `key=value` pairs. A
+    /// `host` that begins with a slash is the directory of a Unix socket. Does not connect yet.
     ///
     /// # Errors
     /// [`SqlError::Url`].
@@ -193,30 +192,30 @@ impl Postgres {
         Self::builder(url).open()
     }
 
-    /// Begins to configure a store.
+    /// Returns a builder for a store.
     pub fn builder(url: impl Into<String>) -> PostgresBuilder {
         PostgresBuilder { url: Secret::new(url), connections: CONNECTIONS, within: WITHIN }
     }
 
-    /// Creates the schema `headcount` in the database, or brings an older one up to this program's version; does
-    /// nothing if it is there. May be called by everybody at once, at each start. Programs that know an older version
-    /// only must be stopped before: they would write rows and not say under which policy.
+    /// Creates the schema `headcount` in the database, or upgrades an older one. Does nothing if the schema is current.
+    /// Several servers may call it at the same time, at each start. Before an upgrade, stop programs that know only the
+    /// older version: they would write rows without a policy.
     ///
-    /// The first to call it must be allowed to create a schema. To all others it is enough to have `usage` of the
-    /// schema `headcount` and `select, insert, update, delete` on its tables.
+    /// The first caller must be allowed to create a schema. All others need only `usage` of the schema `headcount`, and
+    /// `select, insert, update, delete` on its tables.
     ///
     /// # Errors
-    /// [`SqlError::NewerSchema`]; [`SqlError::Store`]. It may take up to 30 s if somebody else is at it.
+    /// [`SqlError::NewerSchema`]; [`SqlError::Store`]. It may take up to 30 s if another server is installing.
     pub async fn install(&self) -> Result<(), SqlError> {
         let deadline = Deadline::new(INSTALL_WITHIN);
         let mut lease = self.connect(&deadline).await?;
         let installed = deadline.wait_for("end of the installation", install(lease.client())).await?;
-        // Whatever went wrong in the middle of a transaction, the connection is not used again.
+        // After a failure within a transaction, the connection is not used again.
         installed.map(|()| lease.give_back())
     }
 
-    /// Buckets of the exact form for keys that may be granted `rate`, and at once what comes in `window`. With
-    /// [`Bucket::as_published`], those of the published function.
+    /// Returns buckets of the exact form with a rate, and with a burst of the permits of one `window`. With
+    /// [`Bucket::as_published`], they use the published function.
     ///
     /// # Errors
     /// [`SqlError::Policy`] if the rate is zero.
@@ -226,16 +225,15 @@ impl Postgres {
         Ok(bucket)
     }
 
-    /// Buckets of any policy [`Gcra`] that is paid before, full at the start, and does not recount time:
+    /// Returns buckets of any policy [`Gcra`] that is paid before, full at the start, and does not count time again:
     /// [`token_bucket`](crate::limit::token_bucket), [`leaky_bucket`](crate::limit::leaky_bucket),
     /// [`leaky_queue`](crate::limit::leaky_queue) and their like.
     ///
-    /// A row knows the policy that it was last asked under. Asked under another one, it is converted: what was used
-    /// counts against the new limit, see [the rule](crate::limit#when-a-limit-changes), and from then on the new rate
-    /// holds.
+    /// A row contains the policy of its last request. At a request with another policy it is converted: what was used
+    /// counts against the new limit, see [the rule](crate::limit#when-a-limit-changes), and then the new rate applies.
     ///
     /// # Errors
-    /// [`SqlError::NotHere`] for another policy, [`SqlError::Policy`] for one that makes no sense.
+    /// [`SqlError::NotHere`] for another policy, [`SqlError::Policy`] for an invalid one.
     pub fn bucket(&self, policy: Gcra) -> Result<Bucket, SqlError> {
         Policy::Gcra(policy.clone()).check()?;
         match &policy {
@@ -251,18 +249,19 @@ impl Postgres {
         Ok(Bucket { store: self.clone(), policy, window, form: Form::Exact, name: Arc::from("") })
     }
 
-    /// Forgets at most so many keys of the exact form that would be answered like new ones, and returns how many it
-    /// forgot. Without it the table keeps a row for every key there ever was; `headcount serve` calls it all the time.
-    /// Rows of the as_published form stay: they do not say when they are full.
+    /// Deletes at most this many keys of the exact form that would be answered like new ones, and returns how many were
+    /// deleted. Without purges, the table keeps a row for every key forever; `headcount serve` purges regularly. Rows
+    /// of the as_published form stay, because they do not tell when they are full.
     ///
-    /// Looks at 1,000 rows in a statement, from where the last purge ended to the end of the table, and then from its
-    /// beginning. Several may purge at once: they share the work, and one that meets another ends.
+    /// Each statement reads 1,000 rows, from the end of the last purge to the end of the table, and then from its
+    /// beginning. Several servers may purge at the same time. They share the work, and a purge that meets another one
+    /// ends.
     ///
     /// # Errors
-    /// [`SqlError::Store`]; what was forgotten before stays forgotten.
+    /// [`SqlError::Store`]; what was deleted before stays deleted.
     pub async fn purge(&self, at_most: u32) -> Result<u64, SqlError> {
         let (mut forgotten, mut ends) = (0, 0);
-        // From the place to the end, and from the beginning.
+        // First to the end of the table, then from its beginning.
         while forgotten < u64::from(at_most) && ends < 2 {
             let Some(purged) = self.purge_some(at_most - forgotten as u32).await? else { break };
             forgotten += purged.forgotten;
@@ -271,7 +270,7 @@ impl Postgres {
         Ok(forgotten)
     }
 
-    /// One statement of a purge; `None` while somebody else purges.
+    /// Runs one statement of a purge; `None` while another server purges.
     pub(crate) async fn purge_some(&self, at_most: u32) -> Result<Option<Purged>, SqlError> {
         let purged = self.run(at_most, |client, at_most| {
             Box::pin(async move {
@@ -285,7 +284,7 @@ impl Postgres {
         Ok(row.get::<_, bool>(0).then_some(purged))
     }
 
-    /// How many connections there are at the moment, in use or not.
+    /// Returns the current number of connections, in use or idle.
     pub fn connections(&self) -> usize {
         self.pool.status().size
     }
@@ -298,7 +297,7 @@ impl Postgres {
         })
     }
 
-    /// Runs something, again if others came in its way, or if the connection turns out to have been lost meanwhile.
+    /// Runs an operation. Repeats it after a conflict with others, or if the connection was lost while it was idle.
     async fn run<A, T>(&self, about: A, work: Work<A, T>) -> Result<T, SqlError> {
         let mut deadline = Deadline::new(self.within);
         let mut lost_one = false;
@@ -313,7 +312,7 @@ impl Postgres {
             };
             let code = error.code();
             if (error.is_closed() || code.is_some_and(is_goodbye)) && !lost_one {
-                // It was idle while the server went away and perhaps came back.
+                // It was idle while the server stopped, and possibly started again.
                 lost_one = true;
                 self.pool.retain(|client, _| !client.is_closed());
                 continue;
@@ -337,8 +336,8 @@ impl fmt::Debug for Postgres {
     }
 }
 
-/// A connection in use. One whose work did not come to an end, because its caller ran out of time or went away, is
-/// closed: its next user would wait for answers to questions that nobody asks any more.
+/// A connection in use. If its work was not finished, because the caller's time ran out or the caller went away, it is
+/// closed: otherwise its next user would have to wait for the abandoned statement.
 struct Lease(Option<Object>);
 
 impl Lease {
@@ -392,7 +391,7 @@ async fn install(client: &mut Object) -> Result<(), SqlError> {
     transaction.commit().await.map_err(broken)
 }
 
-/// Which arithmetic a [`Bucket`] runs.
+/// The arithmetic of a [`Bucket`].
 ///
 /// ```
 /// use headcount::limit::{Form, Postgres, Rate, Rounding};
@@ -408,13 +407,14 @@ async fn install(client: &mut Object) -> Result<(), SqlError> {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As the memory store: the row locked, the clock read once, whole nanoseconds, refusals free.
+    /// That of the memory store: the row is locked, the clock is read once, times are whole nanoseconds, and refusals
+    /// cost no permits.
     Exact,
-    /// As published, quirks and all.
+    /// As published, with all its peculiarities.
     AsPublished(Rounding),
 }
 
-/// What the published function makes of half a token.
+/// How the published function rounds half a token.
 ///
 /// ```no_run
 /// # async fn example(store: headcount::limit::Postgres) -> Result<(), headcount::limit::SqlError> {
@@ -431,17 +431,16 @@ pub enum Form {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rounding {
-    /// Away from zero, as PostgreSQL from 14 on does: its `extract` gives a `numeric`.
+    /// Away from zero, as in PostgreSQL 14 and later, whose `extract` returns `numeric`.
     HalfAway,
-    /// To the even neighbour, as PostgreSQL before 14 and YugabyteDB 2 do: their `extract` gives double precision.
+    /// To the even neighbor, as in PostgreSQL before 14 and YugabyteDB 2, whose `extract` returns double precision.
     HalfEven,
 }
 
-/// A limiter in a PostgreSQL database; clones are handles of one limiter. See [`Postgres::yugabyte`].
+/// A limiter in a PostgreSQL database. Clones are handles to one limiter. See [`Postgres::yugabyte`].
 ///
-/// One that has been asked the same questions at the same times gives the same answers as
-/// [`Memory`](crate::limit::Memory) with the same policy, to the nanosecond; the server's clock shows microseconds. A
-/// wait, and a burst, last at most 73 years.
+/// For the same requests at the same times, its answers are those of [`Memory`](crate::limit::Memory) with the same
+/// policy, to the nanosecond. The server's clock has microseconds. A wait or a burst lasts at most 73 years.
 ///
 /// ```no_run
 /// # async fn example(store: headcount::limit::Postgres) -> Result<(), headcount::limit::SqlError> {
@@ -464,8 +463,8 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// A name, so that limiters in one database do not share their keys. Limiters of one name and form share them, on
-    /// purpose or not.
+    /// Sets a name, so that limiters in one database do not share keys. Limiters with the same name and form do share
+    /// them.
     ///
     /// # Errors
     /// [`SqlError::Name`] for more than 64 bytes, or a NUL.
@@ -477,17 +476,17 @@ impl Bucket {
         Ok(self)
     }
 
-    /// The published function instead, for those who migrate from it: every quirk is kept. It takes one permit at a
-    /// time and promises none that have yet to come.
+    /// Uses the published function, for a migration from it, with all its peculiarities. It takes one permit at a time,
+    /// and cannot reserve future ones.
     ///
     /// - The capacity is a bound *after* the take: an idle bucket yields one more than its capacity.
     /// - Tokens are whole: at 1/s, a client that asks each 0.6 s always passes, and one that asks each 1.2 s from an
     ///   empty bucket never does.
-    /// - A refused request pays too.
-    /// - The time at which a transaction began is stored, and the clock compared with it: among many who ask for one
-    ///   key at once, waiting counts twice, and too many pass.
+    /// - A refused request is charged, too.
+    /// - The start time of the transaction is stored, and the clock is compared with it. With many concurrent requests
+    ///   for one key, waiting time counts twice, and too many requests are allowed.
     ///
-    /// It runs SERIALIZABLE and is tried again when the database reports a conflict, within the store's time.
+    /// It runs SERIALIZABLE, and is repeated after a conflict, within the store's time limit.
     /// [`Answer::available`] is what the function returned.
     ///
     /// # Errors
@@ -498,7 +497,7 @@ impl Bucket {
         Ok(self)
     }
 
-    /// Which arithmetic it runs.
+    /// Returns the arithmetic that it uses.
     pub fn form(&self) -> Form {
         self.form
     }
@@ -510,13 +509,13 @@ impl Bucket {
     /// [`SqlError::NoWaiting`] from the published form.
     ///
     /// # Cost
-    /// One statement, in one round trip. What is granted holds a row lock until the server has written it; a refusal
+    /// One statement, in one round trip. An allowed request holds a row lock until the server has written it. A refusal
     /// takes no lock and writes nothing.
     pub async fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, SqlError> {
         self.asked(key.as_ref(), ask, None).await
     }
 
-    /// Takes a reservation back whose turn has not come. What was promised to later ones stays promised.
+    /// Cancels a reservation whose turn has not come. Later reservations keep their turns.
     ///
     /// # Errors
     /// [`SqlError::Store`]; [`SqlError::OnlyOne`] from the published form, which gives nothing back.
@@ -532,7 +531,7 @@ impl Bucket {
         self.given_back(key.as_ref(), Back::Permits(permits), None).await
     }
 
-    /// Forgets a key: it is as if it had never been asked for.
+    /// Forgets a key, as if it had never been asked for.
     ///
     /// # Errors
     /// [`SqlError::Store`].
@@ -548,8 +547,8 @@ impl Bucket {
             .map(|_| ())
     }
 
-    /// Puts a key where it has so many permits: for migrating from another limiter. To the exact form what is below
-    /// zero is a debt, and what is above the limit is the limit; to the published form it is the number in the row.
+    /// Sets the permits of a key, for a migration from another limiter. In the exact form, a negative number is a debt,
+    /// and a number above the limit becomes the limit. In the published form, it is the number in the row.
     ///
     /// # Errors
     /// [`SqlError::Store`].
@@ -557,13 +556,13 @@ impl Bucket {
         self.put(key.as_ref(), permits, None).await
     }
 
-    /// The limiter at a time of the caller's, counted from the Unix epoch: for tests, which are stories and do not
-    /// sleep. It is handed to the database as the one argument that stands in for its clock; nothing else differs.
+    /// Returns the limiter at a given time since the Unix epoch, for tests that do not sleep. The database uses that
+    /// time instead of its clock; nothing else differs.
     pub fn at(&self, time: Duration) -> BucketAt<'_> {
         BucketAt { bucket: self, time }
     }
 
-    /// Names have no NUL, so the first one ends the name.
+    /// Names contain no NUL, so the first NUL ends the name.
     fn id(&self, key: &[u8]) -> Vec<u8> {
         let mut id = self.name.as_bytes().to_vec();
         id.push(0);
@@ -585,7 +584,7 @@ impl Bucket {
         let (permits, possible) = match question.cost {
             Cost::All if self.policy.rate.is_infinite() => (0, true),
             Cost::All => (-1, true),
-            // What can never be had is not worth a lock.
+            // A request that can never be allowed needs no lock.
             Cost::Permits(permits) => (bigint(permits.min(limit)), permits <= limit),
         };
         let take = possible && question.mode == Mode::Take;
@@ -637,7 +636,7 @@ impl Bucket {
             Box::pin(async move {
                 let statement = client.prepare_cached(ASK_FAITHFUL).await?;
                 let arguments: [&(dyn ToSql + Sync); 5] = [id, refill, window, half_even, at];
-                // Sent in one go: three waits for the network would hold the transaction open for as long.
+                // Sent together: three round trips would keep the transaction open for longer.
                 let (begun, row, ended) = tokio::join!(
                     biased;
                     client.batch_execute("begin isolation level serializable"),
@@ -694,7 +693,7 @@ impl Bucket {
                 set.await?;
             }
             Form::AsPublished(_) => {
-                // As published, what is above the capacity is cut after the next take only.
+                // As published, an excess over the capacity is cut only after the next take.
                 let tokens = permits.clamp(-bigint(MOST_NANOS), bigint(MOST_NANOS));
                 let about = (id, tokens, at.map(micros));
                 let set = self.store.run(about, |client, (id, tokens, at)| {
@@ -773,13 +772,13 @@ impl BucketAt<'_> {
     }
 }
 
-/// What is given back.
+/// The permits that are given back.
 enum Back {
     Reservation(Reservation),
     Permits(u64),
 }
 
-/// What the exact form's function returned.
+/// The result of the exact form's function.
 struct Found {
     now: u64,
     tat: u64,
@@ -811,7 +810,7 @@ fn published(rate: Rate, window: Duration) -> Result<(i64, i64), SqlError> {
     Ok((per_second as i64, bigint(seconds)))
 }
 
-/// Words what the published function left.
+/// Makes the answer from the result of the published function.
 fn faithful_answer(left: i64, refill: i64, window: i64, rounding: Rounding) -> Answer {
     let capacity = refill * window;
     // Granted if tokens + elapsed · refill - 1 rounds to zero or more: from -1/2 on, or from just above it.
@@ -832,7 +831,7 @@ fn faithful_answer(left: i64, refill: i64, window: i64, rounding: Rounding) -> A
     let reset_after = u64::try_from((missing + i128::from(refill) - 1) / i128::from(refill)).unwrap_or(u64::MAX);
     Answer {
         verdict,
-        // After a pause one more passes than the capacity.
+        // After a pause, one more request than the capacity is allowed.
         limit: capacity.unsigned_abs() + 1,
         remaining: u64::try_from(left).unwrap_or(0),
         available: left as f64,
@@ -850,12 +849,12 @@ fn terms(policy: &Gcra) -> (i64, i64) {
     (bigint(policy.span), if policy.rate.is_zero() { -interval } else { interval })
 }
 
-/// A number as SQL knows it; what is larger is the largest.
+/// Converts a number for SQL; larger numbers become the largest one.
 fn bigint(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// A time as nanoseconds, until the year 2116.
+/// Converts a time to nanoseconds, until the year 2116.
 fn bounded(time: Duration) -> i64 {
     bigint(nanos(time).min(2 * MOST_NANOS))
 }
@@ -864,13 +863,13 @@ fn micros(time: Duration) -> i64 {
     bounded(time) / 1000
 }
 
-/// Whether two came in each other's way, so that trying again makes sense.
+/// Returns whether an error is a conflict, after which the operation is repeated.
 fn is_clash(code: &SqlState) -> bool {
     [&SqlState::T_R_SERIALIZATION_FAILURE, &SqlState::T_R_DEADLOCK_DETECTED, &SqlState::UNIQUE_VIOLATION]
         .contains(&code)
 }
 
-/// Whether the server ends the connection.
+/// Returns whether the server ends the connection.
 fn is_goodbye(code: &SqlState) -> bool {
     [&SqlState::ADMIN_SHUTDOWN, &SqlState::CRASH_SHUTDOWN].contains(&code)
 }
@@ -893,16 +892,16 @@ fn classify(error: &tokio_postgres::Error) -> StoreError {
     }
     match &code.code()[..2] {
         "57" if *code == SqlState::QUERY_CANCELED => StoreError::timeout(message),
-        "40" => StoreError::timeout(format_args!("others came in the way until the time was up: {message}")),
+        "40" => StoreError::timeout(format_args!("conflicts with other transactions until the time limit: {message}")),
         _ if is_clash(code) || *code == SqlState::LOCK_NOT_AVAILABLE => StoreError::timeout(message),
-        // Who may log in, to which database, and what they may do there.
+        // The login, the database, or the permissions are wrong.
         "28" | "3D" | "42" => StoreError::refused(message),
         "22" => StoreError::corrupt(message),
         _ => StoreError::unavailable(message),
     }
 }
 
-/// An error with its causes: the client library's first line says as little as "db error".
+/// Returns an error with its causes, because the client library's own message may be just "db error".
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

@@ -1,4 +1,4 @@
-//! What the two SQL stores share: their errors, how a key is stored, and how long they try.
+//! The common parts of the two SQL stores: errors, stored keys, and time limits.
 
 use crate::limit::limiter_store::LimiterStoreError;
 use crate::limit::policy::PolicyError;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Why a SQL store gave no answer.
+/// The reason why a SQL store gave no answer.
 ///
 /// ```
 /// # #[cfg(feature = "postgres")] {
@@ -28,14 +28,14 @@ use tokio::time::{Instant, sleep, timeout_at};
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SqlError {
-    /// The store did not answer, or not as it should.
+    /// The store did not answer, or its answer was invalid.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The policy makes no sense.
+    /// The policy is invalid.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// The URL cannot be read.
-    #[error("{found} is no database URL: {why}")]
+    /// The URL is invalid.
+    #[error("{found} is not a database URL: {why}")]
     Url {
         /// The URL, without its password.
         found: String,
@@ -49,12 +49,12 @@ pub enum SqlError {
          or give it a database of its own"
     )]
     NewerSchema {
-        /// What is installed.
+        /// The installed version.
         found: u32,
-        /// The newest that this program knows.
+        /// The newest version that this program knows.
         known: u32,
     },
-    /// Somebody else's procedure has the name of one of ours.
+    /// A foreign procedure has the name of one of ours.
     #[error(
         "the database has a procedure {procedure} that is not headcount's: rename it, or give headcount a database of \
          its \
@@ -67,11 +67,11 @@ pub enum SqlError {
     /// No zone has this number.
     #[error("there is no zone {zone}: create it with set_zone({zone}, rate, window)")]
     UnknownZone {
-        /// The number that was asked for.
+        /// The number of the zone.
         zone: u32,
     },
-    /// A zone that would let nobody through, or that no database could hold.
-    #[error("a zone of {rate} in {window:?} cannot be: {why}")]
+    /// The limit of a zone is out of range.
+    #[error("a zone of {rate} in {window:?} is not possible: {why}")]
     Zone {
         /// Its rate.
         rate: u32,
@@ -80,16 +80,16 @@ pub enum SqlError {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// A form that knows only one permit at a time was asked for another number.
+    /// The published function was asked for a number of permits other than one.
     #[error("{asked} asked at once, and the published function takes one: ask with Ask::ONE, or use the exact form")]
     OnlyOne {
-        /// What was asked for.
+        /// The number of permits.
         asked: String,
     },
-    /// A form that cannot reserve was asked to wait.
-    #[error("{0} cannot promise permits that have yet to come: ask without max_wait")]
+    /// A limiter that cannot reserve permits was asked with a wait.
+    #[error("{0} cannot reserve future permits: ask without max_wait")]
     NoWaiting(&'static str),
-    /// The published function counts whole tokens per second, and whole seconds.
+    /// The published function takes only whole tokens per second and whole seconds.
     #[error(
         "the published function takes whole tokens per second and a window of whole seconds, each from 1 to {max}, and \
          not {rate} in {window:?}: round them, or use the exact form", max = i32::MAX
@@ -100,19 +100,20 @@ pub enum SqlError {
         /// The window.
         window: Duration,
     },
-    /// A policy that this store does not run.
+    /// The store does not support the policy.
     #[error("the PostgreSQL store runs token buckets that are full at the start and paid before: {0}")]
     NotHere(&'static str),
-    /// A name that is no name.
-    #[error("{found:?} is no limiter's name here: it must have no NUL and at most {MAX_NAME} bytes")]
+    /// The name of a limiter is invalid.
+    #[error("{found:?} is not a valid name of a limiter: it must have no NUL and at most {MAX_NAME} bytes")]
     Name {
-        /// What was given.
+        /// The name.
         found: String,
     },
 }
 
 impl SqlError {
-    /// The store's failure, if it is one: what `on_store_error` is about. All others are the caller's to mend.
+    /// Returns the store's failure, if it is one, for which `on_store_error` applies. All other errors are mistakes of
+    /// the caller.
     pub fn store_error(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
@@ -133,11 +134,11 @@ impl From<SqlError> for LimiterStoreError {
 /// The longest name of a limiter, in bytes.
 pub(crate) const MAX_NAME: usize = 64;
 
-/// Bytes of a stored key at most.
+/// The largest length of a stored key in bytes.
 const MAX_KEY: usize = 255;
 
-/// A key as it is stored: itself, or, where it is long, its beginning and the SHA-256 of the whole. No short key can be
-/// mistaken for a long one: only the latter have the full length.
+/// Returns a key as it is stored. A long key becomes its beginning and the SHA-256 of the whole. Only long keys have
+/// the full length when stored, so a short key never equals a long one.
 pub(crate) fn stored_key(key: &[u8]) -> Vec<u8> {
     if key.len() < MAX_KEY {
         return key.to_vec();
@@ -148,16 +149,16 @@ pub(crate) fn stored_key(key: &[u8]) -> Vec<u8> {
     stored
 }
 
-/// The default of the most connections of a store.
+/// The default number of connections of a store.
 pub(crate) const CONNECTIONS: usize = 10;
 
 /// The default time limit of an answer.
 pub(crate) const WITHIN: Duration = Duration::from_secs(1);
 
-/// How long an installation may take.
+/// The time limit of an installation.
 pub(crate) const INSTALL_WITHIN: Duration = Duration::from_secs(30);
 
-/// The time that one call has, waiting for a connection and all attempts included.
+/// The deadline of one call, including the wait for a connection and all attempts.
 pub(crate) struct Deadline {
     within: Duration,
     until: Instant,
@@ -172,7 +173,7 @@ impl Deadline {
         Self { within, until: Instant::now() + within, pause: FIRST_PAUSE }
     }
 
-    /// The result, if it comes in time.
+    /// Awaits a result until the deadline.
     pub(crate) async fn wait_for<T>(
         &self,
         what: impl fmt::Display,
@@ -182,11 +183,11 @@ impl Deadline {
         timeout_at(self.until, of).await.map_err(late)
     }
 
-    /// Waits before another attempt: twice as long each time, and half of it random, so that transactions that collided
-    /// do not collide again.
+    /// Waits before the next attempt: twice as long each time, and half of it random, so that conflicting transactions
+    /// do not conflict again.
     ///
     /// # Errors
-    /// `why`, the error of the last attempt, if no time is left.
+    /// Returns `why`, the error of the last attempt, if no time is left.
     pub(crate) async fn pause(&mut self, why: StoreError) -> Result<(), StoreError> {
         let half = self.pause / 2;
         let pause = half + half.mul_f64(fastrand::f64());

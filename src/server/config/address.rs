@@ -1,12 +1,12 @@
-//! Addresses to listen on: a number or a name, and a port.
+//! Addresses of listeners: an IP address or a name, and a port.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// Reads `127.0.0.1:7070`, `[::1]:7070` or `localhost:7070`; asks the system for a name's address, and takes the IPv4
-/// one of several, as the proxies' recipes do.
+/// Reads `127.0.0.1:7070`, `[::1]:7070` or `localhost:7070`. A name is resolved by the system. If it has several
+/// addresses, an IPv4 address is taken, as in the recipes for proxies.
 ///
 /// # Errors
-/// What is wrong with it, to be read after "the address".
+/// What is wrong with it, to be appended to "the address".
 pub fn resolve(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -17,12 +17,12 @@ pub fn resolve(text: &str) -> Result<SocketAddr, String> {
     };
     if port.parse::<u16>().is_err() {
         let is_large = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-        return Err(if is_large { "has a port above 65535" } else { "has no port that is a number" }.into());
+        return Err(if is_large { "has a port above 65535" } else { "has no numeric port" }.into());
     }
     if host.is_empty() {
         return Err("has no host: for all addresses of this machine write 0.0.0.0".into());
     }
-    let found = text.to_socket_addrs().map_err(|error| format!("has a host that is not known: {error}"))?;
+    let found = text.to_socket_addrs().map_err(|error| format!("has an unknown host: {error}"))?;
     let addresses: Vec<_> = found.collect();
     let first = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first());
     first.copied().ok_or_else(|| "has a host without an address".into())
@@ -44,8 +44,8 @@ mod tests {
             ("localhost", "has no port"),
             ("::1", "has no port"),
             (":7070", "has no host"),
-            ("localhost:http", "has no port that is a number"),
-            ("here\u{e9}:1", "has a host that is not known"),
+            ("localhost:http", "has no numeric port"),
+            ("here\u{e9}:1", "has an unknown host"),
         ] {
             let error = resolve(text).unwrap_err();
             assert!(error.starts_with(why), "{text}: {error}");

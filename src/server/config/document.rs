@@ -1,4 +1,4 @@
-//! A configuration file: its values, where each of them stands, and what of a line may be shown.
+//! A configuration file: its values, the place of each, and which parts of a line may be shown.
 
 use super::keys;
 use super::mistake::{Excerpt, Mistake, Place};
@@ -12,15 +12,15 @@ use toml::de::{DeTable, DeValue};
 
 type Span = Range<usize>;
 
-/// What is longer is no configuration.
+/// The largest size of a configuration file.
 const MOST_BYTES: u64 = 128 << 10;
 
-/// A file that is TOML.
+/// A parsed TOML file.
 #[derive(Debug, Clone)]
 pub(super) struct Document {
     name: String,
     text: String,
-    /// By path, such as `limit[0].rate`: where the key and the value stand.
+    /// The places of keys and values, by path, such as `limit[0].rate`.
     spans: BTreeMap<String, (Span, Span)>,
     /// Values that may be secret.
     hidden: Vec<Span>,
@@ -36,10 +36,10 @@ fn read_text(file: &Path) -> io::Result<String> {
 }
 
 impl Document {
-    /// Reads a file. Keys that do not exist are left out, but for those whose meaning is clear.
+    /// Reads a file. Unknown keys are left out, except for those whose meaning is clear.
     ///
     /// # Errors
-    /// What keeps it from being read at all.
+    /// The mistake that prevents the file from being read at all.
     pub(super) fn read(file: &Path) -> Result<(Self, toml::Table, Vec<Mistake>), Vec<Mistake>> {
         let name = file.display().to_string();
         let text = read_text(file).map_err(|error| {
@@ -51,11 +51,11 @@ impl Document {
         if !errors.is_empty() {
             return Err(document.no_toml(&errors));
         }
-        // What the parser leaves to those who ask for a value: numbers that are too large.
+        // The parser reports numbers that are too large only when they are read.
         let values = toml::from_str::<toml::Table>(&text).map_err(|error| document.no_toml(&[error]))?;
         let mut unknown = Vec::new();
         let values = document.walk(tree.get_ref(), &values, "", &mut unknown);
-        // Only now is it known what of their lines may be shown.
+        // Only now it is known which parts of the lines may be shown.
         let mistakes =
             unknown.into_iter().map(|(path, title, key)| Mistake::new(&path, title, document.place_of_span(key)));
         let mistakes = mistakes.collect();
@@ -75,7 +75,7 @@ impl Document {
             });
             let place =
                 Place::Line { file: self.name.clone(), line: number, column: self.column(start), offset: start, shown };
-            // One mistake confuses the parser more than once.
+            // One mistake can make the parser report several.
             if mistakes.last().is_none_or(|last| !last.is_on_line(number)) {
                 let why = match error.message() {
                     why if why.starts_with("invalid type: integer") => "the number is too large",
@@ -87,7 +87,7 @@ impl Document {
         mistakes
     }
 
-    /// Takes the values whose keys are known, and notes where they stand; those that are not known go into `unknown`.
+    /// Takes the values of known keys and notes their places. Unknown keys are added to `unknown`.
     fn walk(
         &mut self,
         tree: &DeTable<'_>,
@@ -105,7 +105,7 @@ impl Document {
                 let nearest = keys::nearest(&section, name);
                 let title = no_such_key(&section, name, nearest, value.get_ref());
                 let nearest = nearest.filter(|nearest| !values.contains_key(*nearest));
-                // Not shown, for a misspelled key may be that of a secret; the header of a section is shown.
+                // Not shown, because a misspelled key may be that of a secret. The header of a section is shown.
                 if !value.span().contains(&key.span().start) {
                     self.hidden.push(value.span());
                 }
@@ -143,7 +143,7 @@ impl Document {
                     toml::Value::Array(kept)
                 }
                 _ => {
-                    // What is in a table that stands for a secret.
+                    // The content of a table in the place of a secret.
                     if keys::holds_secret(&path) {
                         self.hidden.push(value.span());
                     }
@@ -155,7 +155,7 @@ impl Document {
         kept
     }
 
-    /// Where a value stands; of one that is not there, the section that it belongs to, or the file.
+    /// Returns the place of a value. For a missing value, that is its section, or the file.
     pub(super) fn place(&self, path: &str) -> Place {
         if let Some((_, value)) = self.spans.get(path) {
             return self.place_of_span(value.clone());
@@ -181,13 +181,13 @@ impl Document {
         }
     }
 
-    /// What of a line is known to be harmless: keys and values up to the last of them, without those that may be
-    /// secret, and without a comment.
+    /// Returns the part of a line that is known to be harmless: up to the end of its last value, without values that
+    /// may be secret, and without a comment.
     fn excerpt(&self, line: Span, marked: &Span) -> Excerpt {
         let marked_end = marked.end.min(line.end);
         let within = |at: &usize| line.contains(at) || *at == line.end;
         let ends = self.spans.values().flat_map(|(key, value)| [key.end, value.end]).filter(within);
-        // A value of several lines goes on to the line's end; so does the header of a section.
+        // A value of several lines extends to the line's end, and so does the header of a section.
         let goes_on = self.spans.values().any(|(_, value)| line.contains(&value.start) && value.end > line.end);
         let shown_end = if goes_on { line.end } else { ends.max().unwrap_or(marked_end).max(marked_end) };
         let mut text = String::new();
@@ -212,7 +212,7 @@ impl Document {
         Excerpt { span: span.start..span.end.max(span.start), text }
     }
 
-    /// The number of a line, and where it stands without its end.
+    /// Returns the number of a line, and its range without the line end.
     fn line(&self, at: usize) -> (usize, Span) {
         let before = &self.text[..at];
         let start = before.rfind('\n').map_or(0, |end| end + 1);
@@ -254,7 +254,8 @@ fn no_such_key(section: &str, name: &str, nearest: Option<&str>, value: &DeValue
     format!("{there_is}; there are {}", all.join(", "))
 }
 
-/// Whether a line that is no TOML can hold no secret: a section's header, or a key whose value is none.
+/// Returns whether a line that is not TOML cannot contain a secret: because it is a section's header, or because its
+/// key is not that of a secret.
 fn is_harmless(line: &str) -> bool {
     let line = line.trim();
     if line.starts_with('[') {

@@ -1,19 +1,19 @@
-//! Every key of a configuration: what its value must be, and an example of one.
+//! Every key of a configuration, with the allowed values and an example.
 
 use crate::config::Config;
 use serde_json::{Map, Value};
 use std::sync::LazyLock;
 
-/// A key, under its name in messages and in the file.
+/// A key of the configuration.
 pub(super) struct Key {
     pub(super) name: String,
-    /// What a value must be, in words.
+    /// The allowed values, in words.
     pub(super) must_be: String,
-    /// A value that would do, as it is written in the file.
+    /// A valid value, as it is written in the file.
     pub(super) such_as: String,
     /// Its documentation, in Markdown.
     pub(super) doc: String,
-    /// The words that it may hold, each with its documentation.
+    /// The allowed words, each with its documentation.
     pub(super) words: Vec<(String, String)>,
     /// The default, as it is written in the file.
     pub(super) default: Option<String>,
@@ -55,13 +55,13 @@ fn walk(section: &str, schema: &Value, keys: &mut Vec<Key>, sections: &mut Vec<(
     }
 }
 
-/// The schema itself, that of the items of a list, or that of a value that may be absent.
+/// Returns the schema itself, that of the items of a list, or that of an optional value.
 fn properties(schema: &Value) -> Option<&Map<String, Value>> {
     let parts = [Some(schema), schema.get("items"), schema.pointer("/anyOf/0")];
     parts.into_iter().flatten().find_map(|part| part["properties"].as_object())
 }
 
-/// A doc comment up to its examples.
+/// Returns a doc comment up to its examples.
 fn prose(description: &Value) -> String {
     let text = description.as_str().unwrap_or_default();
     text.split("\n\n```").next().unwrap_or_default().split("```").next().unwrap_or_default().trim().to_owned()
@@ -75,7 +75,7 @@ fn words(schema: &Value) -> Vec<(String, String)> {
     described.chain(plain.filter_map(|word| Some((word.as_str()?.to_owned(), String::new())))).collect()
 }
 
-/// A default, which JSON and TOML write alike but for sections.
+/// Writes a default. JSON and TOML write it alike, except for sections.
 fn as_toml(default: &Value) -> String {
     match default {
         Value::Object(fields) => {
@@ -86,21 +86,21 @@ fn as_toml(default: &Value) -> String {
     }
 }
 
-/// Sections that may be there more than once.
+/// The sections that may occur more than once.
 pub(super) const REPEATED: [&str; 2] = ["limit", "route"];
 
-/// The key of a path such as `limit[0].rate` or `token.from[1]`.
+/// Returns the key of a path such as `limit[0].rate` or `token.from[1]`.
 pub(super) fn find(path: &str) -> Option<&'static Key> {
     let name = without_places(path);
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// Whether there are keys below it.
+/// Returns whether this is a section.
 pub(super) fn is_section(name: &str) -> bool {
     below(name).next().is_some()
 }
 
-/// The keys and sections one step below a section, or of the root (`""`).
+/// Returns the keys and sections directly in a section, or in the root (`""`).
 pub(super) fn members(section: &str) -> Vec<&'static str> {
     let mut members = Vec::new();
     for rest in below(section) {
@@ -117,14 +117,14 @@ fn below(section: &str) -> impl Iterator<Item = &'static str> {
     KEYS.iter().filter_map(move |key| key.name.strip_prefix(prefix.as_str()))
 }
 
-/// Whether a value there may be secret, or hold what is.
+/// Returns whether a value at this path may be secret or contain a secret.
 pub(super) fn holds_secret(path: &str) -> bool {
     let name = without_places(path);
     ["redis", "postgres", "mysql", "token", "token.secret", "token.jwt", "token.jwt.jwks_url"].contains(&name.as_str())
         || name.ends_with(".url")
 }
 
-/// The key of a section that was probably meant.
+/// Returns the key of a section that was probably meant.
 pub(super) fn nearest(section: &str, name: &str) -> Option<&'static str> {
     let likeness =
         |known: &str| strsim::jaro_winkler(name, known).max(strsim::normalized_damerau_levenshtein(name, known));
@@ -133,7 +133,7 @@ pub(super) fn nearest(section: &str, name: &str) -> Option<&'static str> {
     (likeness >= 0.7).then_some(nearest)
 }
 
-/// The whole name of the key that is called like this in some section.
+/// Returns the full name of a key with this name in another section.
 pub(super) fn elsewhere(name: &str) -> Option<&'static str> {
     KEYS.iter().map(|key| key.name.as_str()).find(|known| known.rsplit('.').next() == Some(name))
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where.
+//! The mistakes of a configuration, and their places.
 
 use annotate_snippets::{Annotation, AnnotationKind, Level, Origin, Renderer, Snippet};
 use std::fmt;
@@ -7,33 +7,33 @@ use std::ops::Range;
 /// One mistake.
 #[derive(Debug, Clone)]
 pub(super) struct Mistake {
-    /// The key, such as `limit[0].rate`; empty if it is no key's.
+    /// The key, such as `limit[0].rate`; empty if the mistake belongs to no key.
     pub(super) path: String,
     title: String,
     help: Option<String>,
     place: Place,
 }
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
     /// A place in a file.
     Line { file: String, line: usize, column: usize, offset: usize, shown: Option<Excerpt> },
-    /// A file, and no place in it.
+    /// A file as a whole.
     File(String),
     /// An environment variable.
     Variable(String),
     /// A flag of the command line.
     Flag(&'static str),
-    /// Neither file nor variable nor flag says anything.
+    /// The value is set nowhere.
     Nowhere,
 }
 
-/// What is shown of a line.
+/// The part of a line that is shown.
 #[derive(Debug, Clone)]
 pub(super) struct Excerpt {
     pub(super) text: String,
-    /// What is marked.
+    /// The part that is marked.
     pub(super) span: Range<usize>,
 }
 
@@ -58,7 +58,7 @@ impl Mistake {
         matches!(self.place, Place::Line { line, .. } if line == number)
     }
 
-    /// By file, environment, command line; within the file from top to bottom.
+    /// The order of mistakes: file, environment, command line; within the file, from top to bottom.
     fn order(&self) -> (usize, usize, &str) {
         match &self.place {
             Place::Line { offset, .. } => (0, *offset, ""),
@@ -70,7 +70,7 @@ impl Mistake {
     }
 }
 
-/// Why there is no configuration: every mistake, with its place, an excerpt, and an example of what would do.
+/// The mistakes of a configuration, each with its place, an excerpt, and an example of a valid value.
 #[derive(Debug, Clone)]
 pub struct LoadError {
     mistakes: Vec<Mistake>,
@@ -82,7 +82,7 @@ impl LoadError {
         Self { mistakes }
     }
 
-    /// How many mistakes were found.
+    /// Returns how many mistakes were found.
     pub fn count(&self) -> usize {
         self.mistakes.len()
     }
@@ -95,7 +95,7 @@ impl fmt::Display for Mistake {
             Place::Line { file, line, column, shown, .. } => {
                 let origin = Origin::path(file.as_str()).line(*line).char_column(*column);
                 report = match shown {
-                    // Nothing is left out before it: the renderer counts the columns as they are.
+                    // Nothing before it is left out, because the renderer counts columns.
                     Some(shown) if shown.text[..shown.span.start].chars().count() + 1 == *column => {
                         report.element(shown.snippet(*line).path(file.as_str()))
                     }

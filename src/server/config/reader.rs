@@ -1,4 +1,4 @@
-//! Reads values until nothing is wrong with them.
+//! Reads values, replaces invalid ones, and reads again, to find all mistakes.
 
 use super::document::Document;
 use super::mistake::{Mistake, Place};
@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use toml::Value;
 
-/// Reads values until nothing is wrong with them: each that is wrong is noted, and something harmless takes its place.
+/// Reads values until all are valid: each mistake is recorded, and a valid value takes its place.
 pub(super) struct Reader {
     pub(super) sources: Sources,
     values: Value,
     pub(super) mistakes: Vec<Mistake>,
-    /// Paths whose value was replaced, and how often.
+    /// The paths whose value was replaced, and how often.
     replaced: BTreeMap<String, usize>,
 }
 
@@ -35,7 +35,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Takes a value from the environment or the command line.
+    /// Adds a value from the environment or the command line.
     pub(super) fn set(&mut self, key: &str, place: Place, text: String) {
         let section = key.split('.').next().unwrap_or_default();
         let Some(known) = keys::find(key).filter(|key| !keys::is_section(&key.name)) else {
@@ -43,7 +43,7 @@ impl Reader {
             return self.mistakes.push(Mistake::new(key, title, place));
         };
         if keys::REPEATED.contains(&section) {
-            let title = format!("{key} can be set in a file alone: there may be several [[{section}]]");
+            let title = format!("{key} can only be set in a file, because there may be several [[{section}]]");
             return self.mistakes.push(Mistake::new(key, title, place));
         }
         let value = if known.such_as.starts_with('[') {
@@ -52,13 +52,13 @@ impl Reader {
         } else {
             Value::String(text)
         };
-        // What the file says counts no more, right or wrong.
+        // The file's value no longer counts, whether valid or not.
         self.mistakes.retain(|mistake| keys::without_places(&mistake.path) != key);
         put(&mut self.values, key, value);
         self.sources.set.insert(key.to_owned(), place);
     }
 
-    /// Puts an address in the place of a name.
+    /// Replaces a name by its address.
     pub(super) fn resolve(&mut self, key: &str) {
         let Some(Value::String(text)) = at(&mut self.values, key) else { return };
         match address::resolve(text) {
@@ -77,7 +77,7 @@ impl Reader {
         }
     }
 
-    /// Reads the values until all are of their types and `check` refuses none.
+    /// Reads the values until all have the right types and `check` refuses none.
     pub(super) fn hold(&mut self, check: impl Fn(&Config) -> Result<(), ConfigError>) -> Config {
         loop {
             let config = self.read();
@@ -92,7 +92,7 @@ impl Reader {
         }
     }
 
-    /// Reads the values until all are of their types.
+    /// Reads the values until all have the right types.
     fn read(&mut self) -> Config {
         loop {
             let error = match serde_path_to_error::deserialize::<_, Config>(self.values.clone()) {
@@ -124,7 +124,7 @@ impl Reader {
         }
     }
 
-    /// Environments know no numbers and no truth.
+    /// The environment has only text, and no numbers or booleans.
     fn retype(&mut self, path: &str) -> bool {
         if !self.sources.set.contains_key(path) {
             return false;
@@ -147,7 +147,7 @@ impl Reader {
             Some(value) => found(path, value),
             None => "of another type".into(),
         };
-        // The second line names the key once more.
+        // The second line repeats the key.
         let words = said.lines().next().unwrap_or_default();
         if let (Some(("unknown variant", _)), false) = (words.split_once(" `"), keys::holds_secret(path)) {
             let one_of = words.split_once("expected ").map_or("", |(_, words)| words).replace('`', "\"");
@@ -163,17 +163,17 @@ impl Reader {
             Some(key) if is_of_another_type || keys::holds_secret(path) => {
                 format!("{path} is {found}; it must be {}", key.must_be)
             }
-            // The value's own words name it.
+            // The message of the value's own type names it.
             Some(_) => format!("{path}: {words}"),
             None if keys::REPEATED.contains(&path) => {
-                format!("{path} is {found}; it may be there several times, and each is written [[{path}]]")
+                format!("{path} is {found}; it may occur several times, and each is written [[{path}]]")
             }
             None => format!("{path} is {found}; it must be a section, [{}]", keys::without_places(path)),
         }
     }
 
-    /// Puts something harmless in the place of what was refused, so that what else is wrong can be found. Returns
-    /// whether there is anything.
+    /// Replaces a refused value by a valid one, so that further mistakes can be found. Returns whether there is such a
+    /// value.
     fn replace(&mut self, path: &str) -> bool {
         let times = self.replaced.entry(path.to_owned()).or_default();
         *times += 1;
@@ -201,11 +201,11 @@ impl Reader {
             return true;
         }
         match (times, path, section, key) {
-            // The least, with which most others agree.
+            // The smallest value, which is valid together with most others.
             (1, "admission.max_active_users" | "window.slots", ..) => put(values, path, Value::Integer(1)),
             (1, "token.secret" | "token.secret_file", ..) => {
                 remove(values, "token.secret_file");
-                put(values, "token.secret", Value::String("a key in the place of another".into()));
+                put(values, "token.secret", Value::String("a placeholder for a key".into()));
             }
             (1, "admin.token_file", ..) => {
                 remove(values, path);
@@ -230,7 +230,7 @@ impl Reader {
     }
 }
 
-/// What a value is, in words that hold no secret.
+/// Describes a value without revealing a secret.
 fn found(path: &str, value: &Value) -> String {
     match value {
         Value::Array(_) => "a list".into(),
@@ -258,7 +258,7 @@ fn article(value: &Value) -> &'static str {
 
 fn unknown(key: &str) -> String {
     if keys::is_section(key) {
-        return format!("{key} is a section, and no key; its keys are {}", keys::members(key).join(", "));
+        return format!("{key} is a section, not a key; its keys are {}", keys::members(key).join(", "));
     }
     let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
     let meant = match keys::nearest(section, name) {

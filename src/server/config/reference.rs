@@ -1,4 +1,4 @@
-//! Every key of the configuration, for people: as a commented file, and as a page of the book.
+//! The reference of all keys: as a commented file, and as a page of the book.
 
 use super::keys::{self, KEYS, Key, SECTIONS};
 use std::fmt::Write;
@@ -9,7 +9,7 @@ pub(in crate::server) static TEMPLATE: LazyLock<String> = LazyLock::new(template
 /// A configuration file with all sections and keys, each commented out with its documentation above it.
 fn template() -> String {
     let mut text = String::from(
-        "# A configuration of headcount. Remove the # in front of what you set; the values are examples.\n\
+        "# A configuration of headcount. Remove the # before the keys that you set; the values are examples.\n\
          # A flag beats HEADCOUNT__SECTION__KEY in the environment, which beats this file.\n",
     );
     for (section, doc) in SECTIONS.iter() {
@@ -30,7 +30,7 @@ fn template() -> String {
     text
 }
 
-/// The keys of a section itself, and not those of the sections in it.
+/// Returns the keys of a section, without those of the sections in it.
 fn keys_of(section: &str) -> impl Iterator<Item = &'static Key> {
     KEYS.iter().filter(move |key| key.name.rsplit_once('.').is_some_and(|(of, _)| of == section))
 }
@@ -49,7 +49,7 @@ fn comment(text: &mut String, doc: &str) {
     }
 }
 
-/// Links of rustdoc become plain code.
+/// Links of rustdoc become inline code.
 fn unlinked(doc: &str) -> String {
     let mut text = String::new();
     let mut rest = doc;
