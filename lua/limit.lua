@@ -1,26 +1,26 @@
--- Asks one limiter, or a list of limiters as one step; or takes back what a limiter has granted.
+-- Asks one limiter, or a list of limiters as one step, or gives permits back to a limiter.
 --
 -- KEYS[1] the first limiter's key, KEYS[2…] the keys of the others
 -- ARGV[1] 'ask', 'cancel' or 'refund'
--- ARGV[2] '' for the server's clock, or 'seconds nanoseconds' since the epoch: the time of a test, in which keys are
---   kept an hour longer
+-- ARGV[2] '' for the server's clock, or 'seconds nanoseconds' since the epoch: the time of a test, in which keys
+--   are kept for an hour longer
 -- ARGV[1+2i] the policy of KEYS[i]: its name and its numbers, as its file lists them. All times are whole nanoseconds.
---   'own/home' is two policies: the key belongs to the second one, and is asked under the first one
--- ARGV[2+2i] the question, or what is taken back:
+--   'own/home' are two policies: the key has the second one, and is asked under the first one
+-- ARGV[2+2i] the question, or the permits that are given back:
 --   ask: PERMITS|all LONGEST-WAIT t|p (take, peek) · cancel: PERMITS SECONDS NANOSECONDS MARK · refund: PERMITS
 --
 -- Returns for 'ask' one text per limiter, 'VERDICT TIME BECAUSE LIMIT REMAINING AVAILABLE NEXT-IN RESET-AFTER COST
--- ACT-AT MARK': g (granted, after TIME) or r (refused, until TIME); the time 'never' never comes. Numbers travel as
--- text, because Redis cuts the numbers that a script returns to integers. For the other verbs it returns nothing.
+-- ACT-AT MARK': g (granted, after TIME) or r (refused, until TIME); the time is 'never' if it never comes. Numbers
+-- are text, because Redis truncates the numbers of a script to integers. For the other verbs it returns nothing.
 --
 -- A key holds 'policy|state', where `policy` is the one under which the state was written. Under another policy the
 -- state is converted first. Anything else under the key, and the state of another kind of policy, counts as no state.
 --
--- Atomic, because permits that somebody takes between the question and the charge would be granted twice. The script
--- reads and computes everything before it writes, and its first write is one that a full server refuses, so a list is
--- never charged in part.
+-- Atomic, because permits that another server takes between the question and the charge would be granted twice. The
+-- script reads and computes everything before it writes, and a server without memory refuses its first write, so a list
+-- is never charged in part.
 --
 -- The script is joined from this file, lua/limit/numbers.lua, one file per policy, and lua/limit/step.lua. A policy is
--- a table of functions, which is made when it is needed:
+-- a table of functions, made when it is needed:
 --   parse: reads the policy · fresh: the state of a key that was never asked for · read, write: the stored text
 --   ask, cancel, refund, carry, is_fresh: as in the policies of the library · due: ns until fresh, nil if never

@@ -1,27 +1,26 @@
--- What is in the namespace, and that this server is alive.
+-- Reads what is in the namespace, and records that this server is alive.
 --
 -- KEYS[1] fleet: hash { since = slot, beat = ms of the last look of any node, and of the last time that no node was
 --                      alive: gap_from = ms of the last look before it, gap_to = ms and gap_by = writer of the first
 --                      after }
--- KEYS[2] nodes: sorted set, "writer id, space, name for people" by ms of their last look; the dead stay for a window,
--- to be
---                named
+-- KEYS[2] nodes: sorted set, "writer id, space, name for people" by ms of their last look; those of dead nodes
+--                stay for a window, to be listed
 -- KEYS[3] override: hash { body }, bytes that this script does not read
 -- KEYS[4] generations: sorted set, generations by ms of their last look; the one key that all generations share
--- KEYS[5] wanting: sorted set, writer ids by ms of the last look before which they turned newcomers away
+-- KEYS[5] wanting: sorted set, writer ids by ms of the last look before which they rejected newcomers
 -- KEYS[6…] slots, one per minute: hashes { ts, value }, or strings "ts\nvalue" if ARGV[7] says so
 -- ARGV[1] writer id · ARGV[2] ms after which a node is dead · ARGV[3] ms to keep keys · ARGV[4] generation
--- ARGV[5] name for people · ARGV[6] how many nodes, dead ones too, are to be named: 0 unless somebody watches
+-- ARGV[5] name for people · ARGV[6] the number of nodes to list, dead ones included: 0 unless an admin page is open
 -- ARGV[7] 'string' if slots are strings, as large values are; 'hash' otherwise
--- ARGV[8] 1 if this server has turned newcomers away since its last look · ARGV[9] the longest override, in bytes
+-- ARGV[8] 1 if this server has rejected newcomers since its last look · ARGV[9] the longest override, in bytes
 --
 -- Returns { seconds, microseconds, since, beat before this look, gap_from, gap_to, gap_by, override, nodes,
---           nodes that turn newcomers away, refusal, ts and size of each slot in the order of KEYS,
+--           nodes that reject newcomers, refusal, ts and size of each slot in the order of KEYS,
 --           { other generation with keys, 1 if it is alive, … }, { member of nodes, ms, … } };
--- '' stands for nothing, '!' for what is no value of ours. versions.lua stands before this script.
+-- '' stands for nothing, '!' for a value that no server has written. versions.lua is put before this script.
 --
--- Atomic, so that the clock, the versions and the nodes belong to one moment. The writes are noted and never fail the
--- look: under OOM, or on a replica, a server still reads.
+-- Atomic, so that the clock, the versions and the nodes belong to one moment. A failed write is reported and does not
+-- fail the look: without memory, or on a replica, a server can still read.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local refusal = ''
@@ -31,7 +30,7 @@ local function write(...)
   if type(answer) == 'table' and answer.err then refusal = answer.err end
 end
 
--- A key of another type is none of ours, and would refuse every write.
+-- A key of another type was not written by a server, and would make every write fail.
 for key, kind in ipairs({ 'hash', 'zset', 'hash', 'zset', 'zset' }) do
   local found = redis.call('TYPE', KEYS[key]).ok
   if found ~= kind and found ~= 'none' then write('DEL', KEYS[key]) end

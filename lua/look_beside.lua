@@ -1,12 +1,12 @@
--- What is there of another generation. Writes nothing.
+-- Reads what another generation has stored. Writes nothing.
 --
 -- KEYS[1] nodes: sorted set, "writer id, space, name for people" by ms of their last look
--- KEYS[2] wanting: sorted set, writer ids by ms of the last look before which they turned newcomers away
+-- KEYS[2] wanting: sorted set, writer ids by ms of the last look before which they rejected newcomers
 -- KEYS[3…] slots, one per minute, hashes or strings: another generation's filters may be larger or smaller
 -- ARGV[1] ms after which a node is dead
 --
--- Returns { nodes that turn newcomers away, ts and size of each slot in the order of KEYS, { writer id, … } }; ''
--- stands for nothing, '!' for what is no value of ours. versions.lua stands before this script.
+-- Returns { nodes that reject newcomers, ts and size of each slot in the order of KEYS, { writer id, … } }; ''
+-- stands for nothing, '!' for a value that no server has written. versions.lua is put before this script.
 --
 -- Atomic, so that the versions and the nodes belong to one moment.
 local clock = redis.call('TIME')

@@ -1,4 +1,4 @@
--- Stores the operator's override if nobody stored another one since it was read.
+-- Stores an override if the stored one has not changed since it was read.
 --
 -- KEYS[1] override: hash { body }
 -- ARGV[1] the body that was read: '' for none, '!' for one that is too long to be read · ARGV[2] the new body, '' for
@@ -7,8 +7,8 @@
 --
 -- Returns 1 if it was stored, 0 if another server was first.
 --
--- Atomic, because between a comparison and a write of its own another server's override would be lost. What a body
--- means, and who has written it, the servers find out.
+-- Atomic, because an override that another server stores between the comparison and the write would be lost. The
+-- servers check the content of a body and its author.
 local size = redis.call('HSTRLEN', KEYS[1], 'body')
 local body = ''
 if size > tonumber(ARGV[4]) then

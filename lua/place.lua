@@ -1,5 +1,5 @@
--- Puts staged values in place, each if its minute's value is still the one that was read. Without staged values, tells
--- which could be put in place.
+-- Puts staged values in place, each if its minute's value has not changed since it was read. Without staged values, it
+-- returns which could be put in place.
 --
 -- KEYS[1] to KEYS[n] slots: strings, "ts\nvalue" · the next n the staged values, of the same form; left out to ask only
 -- ARGV[1] ms to keep them · ARGV[2] the ts that was read of the first slot, '' for none · ARGV[3] its new ts · and so
@@ -7,9 +7,9 @@
 --
 -- Returns for each slot 1 if its value was put in place, or could be; 0 if another server was first.
 --
--- Atomic, because between a comparison and a write of its own another server's news would be lost. The value is
--- renamed: a script that takes 4 MB as an argument keeps Redis, and every limiter on it, waiting for 7 ms. A key of
--- another type, or whose ts is none of ours, stands for no value ('!' in look.lua) and is replaced.
+-- Atomic, because news that another server writes between the comparison and the write would be lost. The value's key
+-- is renamed, because a script with an argument of 4 MB blocks Redis, and every limiter on it, for 7 ms. A key of
+-- another type, or one whose ts no server has written, counts as no value ('!' in look.lua) and is replaced.
 local n = (#ARGV - 1) / 2
 
 local function ts_of(key)
@@ -23,8 +23,7 @@ for i = 1, n do
   local slot, staged, read, new = KEYS[i], KEYS[n + i], ARGV[2 * i], ARGV[2 * i + 1]
   local unchanged = ts_of(slot) == read
   if staged and unchanged then
-    -- A staged value that has expired, or that an earlier attempt of this server has left, is not the one that is
-    -- meant.
+    -- The staged value may have expired, or be that of an earlier attempt of this server.
     unchanged = ts_of(staged) == new
     if unchanged then
       redis.call('RENAME', staged, slot)

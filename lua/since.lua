@@ -4,7 +4,7 @@
 -- ARGV[1] slot · ARGV[2] '1' to claim it as new, '0' to write back what the fleet knows · ARGV[3] ms to keep it
 -- ARGV[4…] this generation, and others whose users the claiming server knows
 --
--- Returns the recorded slot, '' if the claim was refused: another generation may have keys left, whose users are in.
+-- Returns the recorded slot, or '' if the claim was refused: another generation may have keys with active users.
 --
 -- Atomic, so that two servers cannot both claim.
 local known = nil

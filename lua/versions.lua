@@ -1,4 +1,4 @@
--- What two scripts begin with: reading without failing, and the version of a slot.
+-- The common beginning of two scripts: reading without failing, and the version of a slot.
 --
 -- A slot is a hash { ts, value }, or a string "ts\nvalue", as large values are.
 
@@ -31,7 +31,7 @@ local function version_of_string(key)
   return ts, size - #ts - 1
 end
 
--- The version of a slot and the size of its value: '' if there is none, '!' if it is none of ours.
+-- The version of a slot and the size of its value: '' if there is none, '!' if no server has written it.
 local function version_of(key, kind)
   if kind == 'string' then return version_of_string(key) end
   return version_of_hash(key)

@@ -1,12 +1,12 @@
--- Writes a minute's filter if nobody wrote since it was read.
+-- Writes a minute's filter if it has not changed since it was read.
 --
 -- KEYS[1] slot: hash { ts, value }
 -- ARGV[1] the ts that was read, '' for none · ARGV[2] the new ts · ARGV[3] the value · ARGV[4] ms to keep it
 --
 -- Returns 1 if it was written, 0 if another server was first.
 --
--- Atomic, because between a comparison and a write of its own another server's news would be lost. A key that is no
--- hash, or whose ts is none of ours, stands for no value ('!' in look.lua) and is replaced.
+-- Atomic, because news that another server writes between the comparison and the write would be lost. A key that is
+-- not a hash, or whose ts no server has written, counts as no value ('!' in look.lua) and is replaced.
 local kind = redis.call('TYPE', KEYS[1]).ok
 local ts = ''
 if kind == 'hash' then

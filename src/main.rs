@@ -45,7 +45,7 @@ enum Verb {
     #[command(after_help = "Example:
   headcount serve --max-active-users 20000
   curl -i -H 'Authorization: Bearer alice' http://127.0.0.1:7070/v1/check   (200: in; 429: no room)
-  http://127.0.0.1:7071/                                                    (how full the house is)")]
+  http://127.0.0.1:7071/                                                    (the active users)")]
     Serve(Serve),
     /// Try it: three servers and their players in one process, and a page to watch them.
     #[command(

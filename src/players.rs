@@ -203,7 +203,7 @@ impl Players {
 
     /// Gives a player the answer to its request.
     pub fn answer(&mut self, player: PlayerId, answer: Answer) {
-        if let Some(due) = self.players[player.index()].heed(answer, &self.habits, &mut self.census) {
+        if let Some(due) = self.players[player.index()].take(answer, &self.habits, &mut self.census) {
             self.agenda.push(Reverse((due, player)));
         }
     }

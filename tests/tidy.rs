@@ -176,6 +176,49 @@ fn no_line_is_longer_than_120_columns() {
     }
 }
 
+/// Phrases that read like another language, word for word, and what to write instead.
+const IDIOMS: [(&str, &str); 17] = [
+    ("who is in", "the active users"),
+    ("whoever", "a client that, everybody who"),
+    ("let in", "admitted"),
+    ("lets in", "admits"),
+    ("gets in", "is admitted"),
+    ("get in", "are admitted"),
+    ("turned away", "rejected"),
+    ("turns newcomers away", "rejects newcomers"),
+    ("the house", "the room, the fleet, the seats"),
+    ("at the door", "arriving"),
+    ("all the same", "still"),
+    ("heed", "apply, follow"),
+    ("none of ours", "not written by a server"),
+    ("makes no sense", "is invalid"),
+    ("unless said", "by default"),
+    ("operator's word", "override"),
+    ("in vain", "without success"),
+];
+
+#[test]
+fn idioms_do_not_come_back() {
+    let mut texts: Vec<_> = [("src", ".rs"), ("src", ".js"), ("src", ".html"), ("lua", ".lua"), ("docs", ".md")]
+        .iter()
+        .flat_map(|(folder, ending)| files(Path::new(folder), ending))
+        .collect();
+    texts.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"].map(PathBuf::from));
+    let mut found = Vec::new();
+    for path in texts {
+        // A phrase may be broken over two lines of a comment.
+        let text = fs::read_to_string(&path).unwrap().to_lowercase();
+        let words: Vec<_> = text.split(|c: char| !c.is_alphanumeric() && c != '\'' && c != '_').collect();
+        let words = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+        for (idiom, better) in IDIOMS {
+            if format!(" {words} ").contains(&format!(" {idiom} ")) {
+                found.push(format!("{}: \"{idiom}\"; write: {better}", path.display()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
 #[test]
 fn the_map_of_the_files_is_complete() {
     let map = fs::read_to_string("ARCHITECTURE.md").unwrap();

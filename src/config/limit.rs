@@ -516,7 +516,7 @@ impl Limit {
             return value("limit.applies_to", format!("{:?}", self.applies_to).to_lowercase(), expected);
         }
         if self.applies_to == AppliesTo::Refused && self.key.is_of_caller() {
-            let expected = "whoever guesses shows another one each time; limit refusals by client_ip";
+            let expected = "somebody who guesses sends another one each time; limit refusals by client_ip";
             return value("limit.key", self.key.to_string(), expected);
         }
         if !self.max_wait.is_zero() && (self.applies_to != AppliesTo::All || *store == LimitStore::Mysql) {

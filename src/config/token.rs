@@ -110,8 +110,8 @@ impl Token {
     /// What is legal, and may not do what it seems to, in words.
     pub(crate) fn doubt(&self) -> Option<&'static str> {
         (self.from.len() > 1 && self.jwt.is_none()).then_some(
-            "token.from lists several sources, whose tokens nobody verifies: who shows a token of somebody who is in \
-             gets in, \
+            "token.from lists several sources, whose tokens nobody verifies: a client that shows the token of an \
+             active user is admitted, \
              unless the backend authenticates by that very source; list only what it authenticates by",
         )
     }

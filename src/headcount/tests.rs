@@ -57,7 +57,7 @@ fn the_surge() {
     pass(1, &mut worker, &clock);
     assert_eq!(headcount.mode(), Mode::Open);
     let admitted = (0..500).filter(|newcomer| headcount.admit(format!("newcomer-{newcomer}")).is_admitted()).count();
-    assert!((59..=61).contains(&admitted), "{admitted} were let in");
+    assert!((59..=61).contains(&admitted), "{admitted} were admitted");
     for player in 0..40 {
         assert_eq!(decision(&headcount, &format!("player-{player}")), Decision::Seen);
     }

@@ -36,7 +36,7 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 /// # let _ = headcount.admit("alice");
 /// let layer = headcount.layer().refusal_body(|refusal: &Refusal| {
 ///     let text = match (refusal.decision(), refusal.retry_after()) {
-///         (Decision::Rejected, Some(_)) => "The house is full.",
+///         (Decision::Rejected, Some(_)) => "No room right now.",
 ///         (Decision::Limited, Some(_)) => "Not so fast.",
 ///         _ => "Do not try this again.",
 ///     };
@@ -46,7 +46,7 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 /// let request = Request::get("/").header("authorization", "Bearer bob").body(Body::empty())?;
 /// let response = app.oneshot(request).await?;
 /// assert!(response.headers().contains_key("retry-after"), "headers stay");
-/// assert_eq!(axum::body::to_bytes(response.into_body(), 100).await?, "The house is full.");
+/// assert_eq!(axum::body::to_bytes(response.into_body(), 100).await?, "No room right now.");
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq)]

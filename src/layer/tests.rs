@@ -180,7 +180,7 @@ async fn a_service_that_fails_records_nobody() {
 async fn first_requests_that_come_together_share_a_seat() {
     let headcount = Headcount::builder().max_active_users(2).build().unwrap().0;
     assert!(headcount.admit("zoe").is_admitted());
-    // The last seat, and the house is full for everybody else.
+    // The last seat, and no room for everybody else.
     let seats: Vec<_> = (0..6).map(|_| headcount.hold("alice").1.expect("a seat")).collect();
     assert!(!headcount.admit("bob").is_admitted() && headcount.hold("bob").1.is_none());
     for (place, seat) in seats.into_iter().enumerate() {
@@ -314,7 +314,7 @@ fn many_are_present_at_once() {
     let tokens: Vec<_> = (0..1000).map(|player| format!("player {player}")).collect();
     tokens.iter().for_each(|token| assert!(headcount.admit(token).is_admitted()));
     let mut present: Vec<_> = tokens.iter().map(|token| headcount.present(token)).collect();
-    // Whoever was never let in is not let in by being there.
+    // A presence admits no user who was never admitted.
     present.push(headcount.present("a stranger"));
     pass(62);
     assert!(tokens.iter().all(|token| headcount.touch(token)));
@@ -751,7 +751,7 @@ async fn a_newcomer_whom_an_inner_limit_refuses_is_not_in() {
     assert_eq!(headcount.status().active_users.estimate, 0);
 }
 
-/// A service that is ready once, as tower's contract allows: whoever calls it must have asked that very clone.
+/// A service that is ready once, as tower's contract allows: a caller must have polled the same clone.
 #[derive(Default)]
 struct OnceReady(bool);
 

@@ -76,7 +76,7 @@ macro_rules! policies {
                 }
             }
 
-            /// Returns an error if the policy makes no sense.
+            /// Returns an error if the policy is invalid.
             pub(crate) fn check(&self) -> Result<(), PolicyError> {
                 match self {
                     $(Self::$name(policy) => policy.check(),)*
@@ -210,7 +210,7 @@ pub(crate) trait Arithmetic: Clone {
         0
     }
 
-    /// Returns an error if the policy makes no sense.
+    /// Returns an error if the policy is invalid.
     fn check(&self) -> Result<(), PolicyError>;
 
     /// Returns the policy in the words of the Redis script, or an error if the script cannot compute it exactly.

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// A number of permits per time. The unit is in the name of each constructor, so that it cannot be misread.
 ///
 /// Two rates are special: at [`Rate::ZERO`] no permit ever comes back, and at [`Rate::INFINITE`] every permit is
-/// available at once. A limiter that makes no sense at one of them refuses it when it is built.
+/// available at once. A limiter for which one of them is invalid refuses it when it is built.
 ///
 /// ```
 /// use headcount::limit::Rate;

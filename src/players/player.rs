@@ -39,7 +39,7 @@ impl Player {
     }
 
     /// Takes an answer. Returns when the next request is due; `None` if the player goes away.
-    pub(super) fn heed(&mut self, answer: Answer, habits: &Habits, census: &mut Census) -> Option<Duration> {
+    pub(super) fn take(&mut self, answer: Answer, habits: &Habits, census: &mut Census) -> Option<Duration> {
         // Counted from when the request was due, not from the answer: the schedule does not wait for a slow server.
         self.due = match answer {
             Answer::Admitted => self.play_on(habits, census)?,

@@ -15,7 +15,7 @@ use crate::threads::atomic::{
 };
 use std::sync::Arc;
 
-/// Who is in the current minute's filter; for any number of readers.
+/// The current minute's filter, for any number of readers without a lock.
 #[derive(Debug)]
 pub(crate) struct CurrentFilter {
     /// One is the current minute's; the other is empty, or about to be.

@@ -181,7 +181,7 @@ mod tests {
         budget.go_without_store();
         assert_eq!(admitted(&mut budget, 0.0), 380);
         budget.succeed(false, false, 0.0);
-        assert_eq!(admitted(&mut budget, 0.0), 0, "the store has come, and says who is in");
+        assert_eq!(admitted(&mut budget, 0.0), 0, "the store is back, and its users are known");
     }
 
     #[test]

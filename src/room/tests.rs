@@ -295,7 +295,7 @@ fn the_latest_override_wins_and_a_withdrawn_one_does_not_come_back() {
     assert!(!room.expire(LATER));
 }
 
-/// Whoever holds the store can put an older override back.
+/// Somebody with access to the store can restore an older override.
 #[test]
 fn an_override_that_has_ended_is_remembered_for_as_long_as_those_it_superseded() {
     let (mut room, much_later) = (alone(1), LATER.plus(Duration::from_secs(60)));
@@ -442,7 +442,7 @@ fn a_held_seat_is_given_to_nobody_else_and_counts_once() {
     assert_eq!((room.seat(0.0, true), room.holds_seat_of(BOB)), (Seat::Free, false));
     room.release_seat(ALICE);
     assert_eq!(room.share(0.0), 1, "one of her requests is still under way");
-    // Whoever came in is in the estimate.
+    // An admitted newcomer is in the estimate.
     room.release_seat(ALICE);
     room.take_seat();
     assert_eq!((room.share(1.0), room.seat(1.0, true), room.holds_seats()), (1, Seat::Free, false));

@@ -72,7 +72,7 @@ pub struct Identity {
     /// The size of an uncompressed filter, which bounds the size of an upload.
     pub filter_bytes: usize,
     /// The time after its last look for which a server counts as a node, and after its last request with `wants` as one
-    /// that turns newcomers away.
+    /// that rejects newcomers.
     pub alive_for: Duration,
     /// The TTL of written values: window + 2 slots, at least 60 s.
     pub keep_for: Duration,
@@ -200,7 +200,7 @@ pub struct Publish {
 /// let Reply::Looked(looked) = store.exchange(&server("b"), look, SECOND).await? else {
 ///     unreachable!("a look is answered by what is there");
 /// };
-/// assert_eq!(looked.override_.as_deref(), Some(&b"open"[..]), "whoever writes must have read what is there");
+/// assert_eq!(looked.override_.as_deref(), Some(&b"open"[..]), "a writer must have read the stored override");
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]

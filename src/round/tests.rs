@@ -432,7 +432,11 @@ fn an_override_of_a_version_that_no_clock_has_given_is_left_alone() {
     headcount.set_override(closes).unwrap();
     let impossible =
         stored_override(&Override::numbered(u64::MAX, OverrideMode::Open, until), exchange.round.codec.mac());
-    assert_ne!(operator_after(&headcount, &mut exchange, &impossible), Some(impossible), "the operator's word wins");
+    assert_ne!(
+        operator_after(&headcount, &mut exchange, &impossible),
+        Some(impossible),
+        "the operator's override wins"
+    );
     assert_eq!(headcount.status().override_.mode, OverrideMode::Throttling);
 }
 

@@ -117,7 +117,7 @@ mod tests {
     fn haproxy_takes_no_late_answer_for_silence_and_says_when_it_does() {
         let text = Recipe::Haproxy.text();
         let failures = number_after(" fall ", text);
-        assert!(failures >= 3, "{failures} late answers open the door");
+        assert!(failures >= 3, "{failures} late answers make it admit everybody");
         let (every, failures) = (times_after(" inter", text)[0], u32::try_from(failures).unwrap());
         let says = format!("detect within {} s that headcount is gone", (every * 2 * failures).as_secs_f64());
         assert!(text.contains(&says), "{says}");

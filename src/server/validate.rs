@@ -165,7 +165,7 @@ impl Live {
         !self.findings.iter().any(|finding| matches!(finding, Finding::Error(_)))
     }
 
-    #[allow(clippy::disallowed_methods)] // How long the way takes is told, and decides nothing.
+    #[allow(clippy::disallowed_methods)] // The time of the round trip is shown, and decides nothing.
     async fn look(&mut self, connection: &RedisConnection, namespace: &str, settings: &Settings) {
         let link = connection.link();
         let call = |name: &'static str| {
@@ -239,7 +239,7 @@ impl Live {
                 ),
                 Err(reason) => Finding::Warning(format!(
                     "servers with another window or key have used this namespace within a window, and servers of this \
-                     configuration do not know their users ({reason}): for a window they let in up to max_active_users \
+                     configuration do not know their users ({reason}): for a window they admit up to max_active_users \
                      beside them; if the key has changed, name the former one in token.earlier_secret_files"
                 )),
             });

@@ -158,7 +158,7 @@ function gone(why) {
   if (heard) set('mode-says', `· as of ${time(heard)}; the present state is unknown`);
 }
 
-// --- the house ---
+// --- mode and active users ---
 
 let status = null;
 let heard = 0;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// seat.expect("she is a newcomer").take(); // The service has answered 200.
 /// assert_eq!(headcount.status().active_users.estimate, 1);
 /// let (admission, seat) = headcount.hold("alice");
-/// assert!(admission.is_admitted() && seat.is_none(), "who is in needs none");
+/// assert!(admission.is_admitted() && seat.is_none(), "an active user needs none");
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[must_use = "dropping it gives the seat back"]

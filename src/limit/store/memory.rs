@@ -214,7 +214,7 @@ impl Memory {
     /// Creates a limiter with this policy.
     ///
     /// # Errors
-    /// [`PolicyError`] if the policy makes no sense.
+    /// [`PolicyError`] if the policy is invalid.
     pub fn new<P>(policy: P) -> Result<Self, PolicyError>
     where
         P: TryInto<Policy>,

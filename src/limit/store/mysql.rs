@@ -479,7 +479,7 @@ async fn install(conn: &mut Conn) -> Result<(), SqlError> {
     Ok(())
 }
 
-/// Whether all of the schema is there, so that whoever may not create anything may still call `install`.
+/// Checks whether the schema is complete, so that a user without the right to create it can call `install`, too.
 async fn is_complete(conn: &mut Conn) -> Result<bool, Error> {
     const COUNT: &str = "SELECT \
         (SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN \

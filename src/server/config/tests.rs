@@ -410,7 +410,7 @@ fn no_message_holds_a_secret() {
         let error = load_text(text, &[], Flags::new()).err().unwrap_or_else(|| panic!("{text} is taken")).to_string();
         assert!(error.contains(says) && !error.contains("canary"), "{text}: {error}");
     }
-    // What is of its type, and refused all the same.
+    // Values of the right type that are still refused.
     for text in [
         "[redis]\nurl = 'http://me:canary@localhost'\n[token]\nsecret = 'a canary of some length'",
         "[redis]\nurl = 'redis://me:can#canary@localhost'\n[token]\nsecret = 'a canary of some length'",
