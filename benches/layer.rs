@@ -1,4 +1,4 @@
-//! What the layers cost in an axum service, for a request of a user who is in: time, and with valgrind on the PATH the
+//! What the layers cost in an axum service, for a request of an active user: time, and with valgrind on the PATH the
 //! instructions that the processor executes, which do not depend on who else uses the machine.
 //!
 //! - an axum router with one handler, alone
@@ -6,7 +6,7 @@
 //! - inside `headcount.layer()`
 //! - the same with a verified token, by algorithm; a forged one costs as much
 //! - the same with a limit of the user inside
-//! - the same in shadow, for a user who is in the sample of what other Xs would do; seven of eight are not, with X =
+//! - the same in shadow, for a user in the sample of what other Xs would do; seven of eight are not, with X =
 //!   20,000
 //! - the decision by itself, and the same in shadow
 

@@ -169,7 +169,7 @@ fn code(users: usize, fill: f64, criterion: &mut Criterion, table: &mut Table) {
     }
 }
 
-/// Two servers take turns: each lets somebody in, reads what the other wrote, merges it and writes both.
+/// Two servers take turns: each admits a user, reads what the other one wrote, merges it, and writes both.
 fn round(users: usize, fill: f64, criterion: &mut Criterion, table: &mut Table) {
     let clock = noon();
     let store = MemoryStore::with_clock(Arc::clone(&clock));

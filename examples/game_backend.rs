@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: game_backend KEY_FILE MAX_PLAYERS ADDRESS [WINDOW]; see the top of the example".into());
     };
     let window = more.first().map_or(Ok(Duration::from_secs(30 * 60)), |window| humantime::parse_duration(window))?;
-    // Players are counted as the `sub` of their tokens, which only whoever has the key can sign.
+    // A player is identified by the `sub` of a token, which only the owner of the key can sign.
     let headcount =
         Headcount::builder().max_active_users(max_players.parse()?).window(window).jwt_keys([key_file]).start()?;
 
@@ -68,7 +68,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A token for a quarter of an hour. Whoever logs in again gets another one, and is the same player.
+/// Returns a token for a quarter of an hour. A player who logs in again gets another token and stays the same player.
 async fn login(State(key): State<Arc<EncodingKey>>, Json(login): Json<Login>) -> Result<String, StatusCode> {
     if login.password != "open sesame" {
         return Err(StatusCode::UNAUTHORIZED);

@@ -1,4 +1,4 @@
-//! Five wrong passwords a minute, and then the door stays shut: in memory, in Redis, or in MySQL, by one flag.
+//! Limits wrong passwords to five a minute: in memory, in Redis, or in MySQL, chosen by a flag.
 //!
 //! ```sh
 //! cargo run --features server --example login_limit

@@ -56,7 +56,7 @@ pub use status::{ActiveUsers, ModeChanges, OverrideStatus, RingStatus, Status};
 pub use supervision::Restarts;
 pub(crate) use supervision::{Part, REST_AFTER_PANIC};
 pub(crate) use sync_status::CORRUPT_OVERRIDE;
-#[cfg(feature = "metrics")]
+#[cfg(any(test, feature = "metrics"))]
 pub(crate) use sync_status::CORRUPT_REASONS;
 pub use sync_status::{LastError, SeenNode, SyncErrors, SyncStatus};
 #[cfg(feature = "server")]

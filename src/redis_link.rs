@@ -1,8 +1,9 @@
 //! The one connection to Redis, with our own rules for when to drop it and when to connect again.
 //!
 //! The client library keeps a connection after a timeout, and also when a replica answers READONLY; in both cases it
-//! could stay broken forever. So a connection is dropped after two timeouts in a row or after a READONLY answer. One
-//! attempt to connect is made at a time, and after ten failures one per second.
+//! could stay broken forever. Its `ConnectionManager` does not help: it connects again only when the connection is
+//! closed. So a connection is dropped here after two timeouts in a row or after a READONLY answer. One attempt to
+//! connect is made at a time, and after ten failures one per second.
 //!
 //! Many callers may use it at once: their commands share the connection. A caller that finds no connection waits for
 //! the current attempt and gets its result.

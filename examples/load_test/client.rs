@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
-/// No server may take longer to answer.
+/// The time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct Client {
@@ -20,7 +20,7 @@ pub struct Client {
     runtime: Handle,
 }
 
-/// What became of a request. Times are on the wall, since the start.
+/// The result of a request. Times are real time since the start.
 #[derive(Debug, Clone, Copy)]
 pub struct Answered {
     pub visit: Visit,
@@ -53,7 +53,7 @@ impl Client {
                 Ok(Ok(response)) => read(response).await,
                 _ => Answer::Lost,
             };
-            // Nobody listens any more once the run has ended.
+            // The run may have ended.
             let _ = answers.send(Answered { visit, sent, at: started.elapsed(), answer }.into());
         });
     }
@@ -61,7 +61,7 @@ impl Client {
 
 async fn read<B: axum::body::HttpBody + Unpin>(response: Response<B>) -> Answer {
     let (parts, body) = response.into_parts();
-    // Read to its end, or the connection is not kept.
+    // Read to the end, so that the connection can be reused.
     if body.collect().await.is_err() {
         return Answer::Lost;
     }

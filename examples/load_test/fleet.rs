@@ -1,4 +1,4 @@
-//! N app servers of one strategy, each on a port of its own.
+//! The app servers of one strategy, each on its own port.
 
 use crate::options::Options;
 use crate::redis_server::RedisServer;
@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-/// Bootstrap takes three rounds, at least 3 s; more than this is a fault.
+/// The time limit for the bootstrap, which takes three rounds and at least 3 s.
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
 pub struct Fleet {
@@ -54,7 +54,7 @@ pub enum FleetError {
     NotReady { covered: usize, servers: usize },
 }
 
-/// What the servers say of themselves.
+/// The figures that the servers report.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Figures {
     /// Estimated active users: mean, least and most over the servers.

@@ -1,4 +1,4 @@
-//! The load test: a crowd of simulated players, a fleet of real servers, and the truth about both. See `--help`.
+//! The load test: simulated players, real servers, and a record of which players are really active. See `--help`.
 
 // A load test times itself.
 #![allow(clippy::disallowed_methods)]
@@ -39,7 +39,7 @@ enum LoadTestError {
     Fleet(#[from] FleetError),
     #[error("the plot cannot be drawn: {0}")]
     Plot(#[from] plot::PlotError),
-    #[error("the results cannot be written: {0}; another --out may do")]
+    #[error("the results cannot be written: {0}; try another --out")]
     Write(#[from] io::Error),
     #[error("--strategy v0 asks Redis about every request: run it without --store memory")]
     NothingToRun,
@@ -54,7 +54,7 @@ async fn main() -> ExitCode {
         outcome = load_test(&options) => Some(outcome),
         _ = tokio::signal::ctrl_c() => None,
     };
-    // Whoever interrupts does not wait for the run's thread; the Redis that was started is gone by now.
+    // An interrupt does not wait for the run's thread. The Redis of the test has been stopped by now.
     let Some(outcome) = outcome else { std::process::exit(130) };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -66,7 +66,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Runs and reports. Returns whether the check, if one was asked for, has passed.
+/// Runs the strategies and reports. Returns whether the check, if requested, has passed.
 async fn load_test(options: &Options) -> Result<bool, LoadTestError> {
     let strategies = options.strategies();
     if strategies.iter().any(|&strategy| !options.can_run(strategy)) {
@@ -112,7 +112,7 @@ fn introduce(options: &Options, strategies: &[Strategy]) {
     println!();
 }
 
-/// A fresh Redis and a fresh fleet for each strategy, so that none pays for another's keys.
+/// Starts a fresh Redis and a fresh fleet for each strategy, so that no strategy finds the keys of another one.
 async fn run(strategy: Strategy, options: &Options) -> Result<Run, LoadTestError> {
     let redis = match options.store {
         StoreChoice::Redis => Some(RedisServer::open(options.redis.as_deref()).await?),
@@ -136,7 +136,7 @@ fn progress_bar(strategy: Strategy, options: &Options) -> ProgressBar {
     let bar = ProgressBar::new(options.duration().as_millis() as u64);
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.set_prefix(strategy.name());
-    bar.set_message("the servers get to know each other");
+    bar.set_message("the servers start");
     bar
 }
 
@@ -153,7 +153,9 @@ fn judge(reports: &[Report]) {
     for report in reports {
         println!("{}", report.strategy.name());
         if !verdict::was_tested(report) {
-            println!("  UNTESTED: the house never was full, or requests were lost: a larger --crowd, a lesser load");
+            println!(
+                "  UNTESTED: the fleet was never full, or requests were lost: choose a larger --crowd or less load"
+            );
         }
         for verdict in verdict::verdicts(report) {
             println!("  {}  {}", if verdict.kept { "kept  " } else { "BROKEN" }, verdict.text);

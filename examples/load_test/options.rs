@@ -1,4 +1,4 @@
-//! What can be asked of the load test.
+//! The options of the load test.
 
 use crate::scale::{Scale, WINDOW_AT_LEAST};
 use crate::strategy::Strategy;
@@ -7,14 +7,15 @@ use headcount::players::Roaming;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Lets a crowd of players loose on a fleet of app servers, and keeps the truth about them.
+/// Sends a crowd of simulated players to a fleet of app servers, and records which of them are really active.
 ///
 /// Starts N app servers (axum behind the admission layer, real HTTP on loopback) and sends them the requests of
-/// simulated players: sessions with think times, more and more arrivals until far more want in than fit, newcomers that
-/// retry after Retry-After, players that roam between servers, fall silent and return. In the end it says who was
-/// wrongly rejected, by how much the fleet overshot, and what it all cost Redis.
+/// simulated players: sessions with think times, arrivals that rise until far more players come than fit, newcomers
+/// that retry after Retry-After, players that change servers, fall silent and return. At the end it reports how many
+/// players were wrongly rejected, by how much the fleet exceeded X, and what all this cost Redis.
 ///
-/// All times shrink alike: with --window 60s, the window of 30 minutes passes in one, a round (1 s) in 33 ms.
+/// All times are scaled alike: with --window 60s, the window of 30 minutes takes one minute, and a round of 1 s takes
+/// 33 ms.
 #[derive(Debug, Parser)]
 #[command(
     name = "load_test",
@@ -26,7 +27,7 @@ use std::time::Duration;
         load_test --store memory               without Redis"
 )]
 pub struct Options {
-    /// How the servers agree on who is in. The others are the designs of the talk that headcount comes from.
+    /// How the servers share the active users. The others are the designs of the talk that headcount is based on.
     #[arg(long, value_enum, default_value_t = Choice::Headcount)]
     pub strategy: Choice,
 
@@ -38,50 +39,51 @@ pub struct Options {
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(10..=100_000), value_name = "X")]
     pub max_active_users: u64,
 
-    /// How long the window of 30 minutes lasts here: the one time scale, at least 36s (a round of 20 ms).
+    /// The duration of the window of 30 minutes in this test, which sets the time scale; at least 36s (a round of 20
+    /// ms).
     #[arg(long, default_value = "60s", value_parser = window, value_name = "TIME")]
     pub window: Duration,
 
-    /// How long each strategy runs; 2 windows show the ramp, the full house, and seats that become free.
+    /// How long each strategy runs; 2 windows show the ramp, the full fleet, and seats that become free.
     #[arg(long, default_value = "2m", value_parser = humantime::parse_duration, value_name = "TIME")]
     pub duration: Duration,
 
-    /// 30 seconds per strategy: the ramp and the full house, too short for anybody to be forgotten.
+    /// 30 seconds per strategy: the ramp and the full fleet, too short for anybody to be forgotten.
     #[arg(long)]
     pub quick: bool,
 
-    /// N·w/T, set by a delay between a server's read and its write (w) in a round (T). 1.0 stands for 100 servers at 10
-    /// ms.
+    /// N·w/T: the number of servers, times the time between a server's read and its write, divided by the period. It is
+    /// set by a delay before the write. 1.0 corresponds to 100 servers with 10 ms.
     #[arg(long, default_value_t = 1.0, value_parser = contention, value_name = "RATIO")]
     pub contention: f64,
 
-    /// Newcomers per minute of the window's time at the height of the crowd; by default X/10, three times what can be
-    /// seated in the long run.
+    /// Newcomers per minute of the fleet's time at the peak. The default is X/10, three times as many as can be
+    /// admitted in the long run.
     #[arg(long, value_name = "PER_MINUTE")]
     pub crowd: Option<f64>,
 
-    /// Which server a player's next request goes to.
+    /// The server that a player's next request is sent to.
     #[arg(long, value_enum, default_value_t = RoamingChoice::Mixed)]
     pub roaming: RoamingChoice,
 
-    /// Where all rng begin. Same seed, same players.
+    /// The seed of all random numbers. The same seed gives the same players.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 
-    /// Where the servers leave their news for each other.
+    /// The store through which the servers exchange news.
     #[arg(long, value_enum, default_value_t = StoreChoice::Redis)]
     pub store: StoreChoice,
 
-    /// A Redis that may be loaded; by default one is started for the time of the test.
+    /// A Redis that may be put under load; by default one is started for the test.
     #[arg(long, value_name = "URL")]
     pub redis: Option<String>,
 
-    /// Exit 1 unless headcount rejects nobody wrongly (older than 20 rounds), overshoots by at most 2 % and keeps Redis
-    /// flat.
+    /// Exit with 1 unless headcount wrongly rejects nobody (who was active for more than 20 rounds), exceeds X by at
+    /// most 2 %, and keeps the load on Redis constant.
     #[arg(long)]
     pub check: bool,
 
-    /// Where the JSON file and the SVG plot go.
+    /// The directory for the JSON file and the SVG plot.
     #[arg(long, default_value = "target/load-test", value_name = "DIR")]
     pub out: PathBuf,
 }
@@ -92,12 +94,12 @@ pub enum Choice {
     Headcount,
     /// The talk's first design: one Redis call per request, two half-window hashes, HLEN as the count.
     V0,
-    /// The second: filters, merged under an optimistic lock, retried on conflict.
+    /// The talk's second design: filters, merged under an optimistic lock, with retries on conflict.
     V1,
-    /// The third: who loses the race skips; fixed phase, newest minute only, on/off without shares.
+    /// The talk's third design: skips on conflict; a fixed phase, only the newest minute, on or off without shares.
     #[value(name = "v1.1")]
     V1_1,
-    /// All of them, one after another on the same traffic.
+    /// All designs, one after another with the same traffic.
     All,
 }
 
@@ -105,19 +107,19 @@ pub enum Choice {
 pub enum RoamingChoice {
     /// The next server, in turn.
     RoundRobin,
-    /// Any server.
+    /// A random server.
     Random,
-    /// Always the same.
+    /// Always the same server.
     Sticky,
-    /// A third of the players each.
+    /// Each of these for a third of the players.
     Mixed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum StoreChoice {
-    /// Redis: --redis, or one that is started.
+    /// Redis: --redis, or one that is started for the test.
     Redis,
-    /// This process's memory: no cost of Redis to see, and no v0.
+    /// This process's memory: without the cost of Redis, and without v0.
     Memory,
 }
 
@@ -144,7 +146,7 @@ impl Options {
         if self.quick { Duration::from_secs(30) } else { self.duration }
     }
 
-    /// Newcomers per minute at the height.
+    /// Returns the newcomers per minute at the peak.
     pub fn crowd(&self) -> f64 {
         self.crowd.unwrap_or(self.max_active_users as f64 / 10.0)
     }
@@ -158,7 +160,7 @@ impl Options {
         }
     }
 
-    /// The delay between read and write that makes the contention.
+    /// Returns the delay between read and write that causes the contention.
     pub fn write_delay(&self) -> Duration {
         self.scale().round().mul_f64(self.contention / f64::from(self.servers))
     }

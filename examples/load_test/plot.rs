@@ -1,4 +1,4 @@
-//! The plot: a column per design, all on one time axis and the same scales, with what to see written where it is seen.
+//! The plot: a column per design, with a common time axis and common scales, and with notes in the plot.
 
 mod panel;
 
@@ -53,14 +53,14 @@ struct Row {
 
 const ROWS: [Row; 4] = [
     Row {
-        title: "Users inside, against the limit X",
+        title: "Active users, and the limit X",
         keys: &[("truth", INK), ("servers' estimate", BLUE), ("limit X", RED), ("shaded: throttling", ORANGE)],
         lines: panel::active_users,
         note: |report| format!("peak {} = {:.1} % of X", report.most_active_users, 100.0 * report.overshoot),
     },
     Row {
         title: "Players in mid-session wrongly rejected",
-        keys: &[("older: in for more than 20 rounds", RED), ("younger: the news of them under way", ORANGE)],
+        keys: &[("older: active for more than 20 rounds", RED), ("younger: their news is still on its way", ORANGE)],
         lines: panel::wrongly_rejected,
         note: |report| format!("older {} · younger {}", report.wrongly_rejected_older, report.wrongly_rejected_younger),
     },
@@ -124,7 +124,7 @@ pub fn draw(reports: &[Report], options: &Options, path: &Path) -> Drawn {
 }
 
 fn head(root: &Area<'_>, options: &Options) -> Drawn {
-    let title = "A crowd at the door: who stays in, and what it costs Redis";
+    let title = "A crowd arrives: which players stay active, and what it costs Redis";
     bold(root, title, (24, 18), 28, INK)?;
     let what = format!(
         "{} servers, limit X = {} users, N·w/T = {}, seed {}; the same players for every design, {:.0} times as fast \

@@ -1,4 +1,4 @@
-//! The Redis under test: one that is there, or one started for the time of the test; and what it has to do.
+//! The Redis under test, an existing one or one started for the test, and the measurement of its load.
 
 use redis::aio::MultiplexedConnection;
 use std::io;
@@ -32,7 +32,7 @@ pub enum RedisServerError {
     Silent { url: String, why: redis::RedisError },
 }
 
-/// What Redis has done since its start.
+/// The work that Redis has done since its start.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Traffic {
     pub commands: u64,
@@ -88,7 +88,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// Reads what Redis has done. The questions themselves are taken out of the bytes.
+/// Reads the work of Redis. The bytes of these requests are subtracted.
 pub struct Meter {
     connection: MultiplexedConnection,
     own_bytes: u64,

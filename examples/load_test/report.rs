@@ -1,4 +1,4 @@
-//! What a run comes to in figures, as a table and as JSON.
+//! The figures of a run, as a table and as JSON.
 
 use crate::options::Options;
 use crate::run::{Run, SAMPLE_EVERY, Sample};
@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// Seconds before the figures of load count: the first connections, the first round.
+/// The seconds before load is measured, because of the first connections and the first round.
 const WARM_UP_SECONDS: f64 = 2.0;
 
 /// A run in figures.
@@ -18,9 +18,9 @@ pub struct Report {
     pub strategy: Strategy,
     pub max_active_users: u64,
     pub most_active_users: u64,
-    /// Most active users ÷ X.
+    /// The largest number of active users ÷ X.
     pub overshoot: f64,
-    /// The largest difference between estimate and truth once the house is full, ÷ X.
+    /// The largest difference between the estimate and the real number once the fleet is full, ÷ X.
     pub estimate_error: f64,
     pub admitted: u64,
     pub rejected: u64,
@@ -31,15 +31,15 @@ pub struct Report {
     pub players_finished: u64,
     pub players_gave_up: u64,
     pub players_locked_out: u64,
-    /// Players in mid-session, in for more than 20 rounds, that a server rejected.
+    /// Players in mid-session who had been active for more than 20 rounds, and whom a server rejected.
     pub wrongly_rejected_older: u64,
     pub wrongly_rejected_older_rejections: u64,
-    /// The same for players that had come in less than 20 rounds before.
+    /// The same for players who had been admitted less than 20 rounds before.
     pub wrongly_rejected_younger: u64,
     pub wrongly_rejected_younger_rejections: u64,
     pub requests_per_second: f64,
     pub latency_ms: Latency,
-    /// How late the test itself sent requests.
+    /// The delay with which the test itself sent requests.
     pub lateness_ms: Latency,
     pub redis: Option<RedisCost>,
     /// N·w/T, measured.
@@ -57,12 +57,12 @@ pub struct Latency {
     pub max: f64,
 }
 
-/// What the fleet asks of Redis.
+/// The load of the fleet on Redis.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct RedisCost {
     pub commands_per_second: f64,
     pub bytes_per_second: f64,
-    /// In the fifth of the slots with the fewest requests, and in the fifth with the most.
+    /// The load in the fifth of the slots with the fewest requests, and in the fifth with the most.
     pub calm: Load,
     pub busy: Load,
 }
@@ -77,7 +77,7 @@ pub struct Load {
 }
 
 impl Report {
-    /// Players who were in and were rejected, however long they had been in.
+    /// Returns the number of active players who were rejected, however long they had been active.
     pub fn wrongly_rejected(&self) -> u64 {
         self.wrongly_rejected_older + self.wrongly_rejected_younger
     }
@@ -186,11 +186,11 @@ pub fn table(reports: &[Report]) -> String {
     row("", &|report| report.strategy.name().into());
     row("most active users (true)", &|report| report.most_active_users.to_string());
     row("  ÷ X (overshoot)", &|report| format!("{:.1} %", 100.0 * report.overshoot));
-    row("estimate, furthest from the truth", &|report| format!("{:.1} %", 100.0 * report.estimate_error));
+    row("estimate, largest error", &|report| format!("{:.1} %", 100.0 * report.estimate_error));
     row("players in mid-session wrongly rejected", &|report| report.wrongly_rejected().to_string());
-    row("  in for more than 20 rounds", &|report| report.wrongly_rejected_older.to_string());
+    row("  active for more than 20 rounds", &|report| report.wrongly_rejected_older.to_string());
     row("  in for less", &|report| report.wrongly_rejected_younger.to_string());
-    row("  went away because of it", &|report| report.players_locked_out.to_string());
+    row("  gave up because of it", &|report| report.players_locked_out.to_string());
     row("requests admitted", &|report| report.admitted.to_string());
     row("requests rejected", &|report| report.rejected.to_string());
     row("requests lost", &|report| report.lost.to_string());

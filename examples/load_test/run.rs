@@ -1,4 +1,4 @@
-//! One strategy under the crowd: sends what is due, keeps the truth, takes samples.
+//! Runs one strategy: sends the requests that are due, records the active players, takes samples.
 
 use crate::client::{Answered, Client};
 use crate::fleet::{Figures, Fleet};
@@ -15,7 +15,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Between two samples.
+/// The interval of samples.
 pub const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 
 /// What reaches the run.
@@ -31,7 +31,7 @@ impl From<Answered> for Event {
     }
 }
 
-/// A moment. What counts up counts from the start.
+/// The figures at one moment. Counts are since the start.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Sample {
     /// Seconds since the start, on the wall.
@@ -58,7 +58,7 @@ impl Sample {
     }
 }
 
-/// What a run has shown.
+/// The result of a run.
 pub struct Run {
     pub strategy: Strategy,
     pub samples: Vec<Sample>,
@@ -68,13 +68,13 @@ pub struct Run {
     pub most_active: u64,
     /// Microseconds from when a request was due to its answer.
     pub latency: Histogram<u64>,
-    /// Microseconds by which requests were sent late: the test's own fault.
+    /// Microseconds by which the test sent requests late.
     pub lateness: Histogram<u64>,
     /// Mean time between a server's read and its write.
     pub read_to_write: Duration,
 }
 
-/// A run in the making.
+/// A run in progress.
 struct Driver<'a> {
     fleet: &'a Fleet,
     client: Client,
@@ -91,7 +91,7 @@ struct Driver<'a> {
 }
 
 impl Run {
-    /// Lets the crowd loose on a fleet.
+    /// Sends the crowd to a fleet.
     pub async fn of(
         strategy: Strategy,
         options: &Options,
@@ -257,8 +257,7 @@ async fn sample(mut meter: Option<Meter>, events: Sender<Event>) {
     }
 }
 
-/// A rush that rises until it has filled the house, in about the first seventh of the run, and a crowd outside until
-/// the end.
+/// Arrivals that rise until the fleet is full, in about the first seventh of the run, and then stay high until the end.
 fn arrivals(options: &Options) -> Arrivals {
     let duration = options.scale().fleet(options.duration());
     let (crowd, minutes) = (options.crowd(), duration.as_secs_f64() / 60.0);

@@ -1,4 +1,4 @@
-//! The one time scale: what takes 30 minutes in the fleet's own time takes a minute on the wall.
+//! The time scale: 30 minutes of the fleet's time take a minute of real time, for example.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// The scale at which the window lasts this long on the wall.
+    /// Returns the scale at which the window takes this real time.
     pub fn new(window: Duration) -> Self {
         Self { window }
     }
 
-    /// How much faster than life.
+    /// Returns how much faster than real time the fleet's time is.
     pub fn speed(self) -> f64 {
         WINDOW.div_duration_f64(self.window)
     }
@@ -33,17 +33,17 @@ impl Scale {
         wall.mul_f64(self.speed())
     }
 
-    /// The window, on the wall.
+    /// Returns the real time of the window.
     pub fn window(self) -> Duration {
         self.window
     }
 
-    /// A slot, on the wall.
+    /// Returns the real time of a slot.
     pub fn slot(self) -> Duration {
         self.window / SLOTS
     }
 
-    /// A round, on the wall.
+    /// Returns the real time of a round.
     pub fn round(self) -> Duration {
         self.wall(Duration::from_secs(1))
     }

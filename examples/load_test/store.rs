@@ -1,4 +1,4 @@
-//! The store that the servers share, with a stopwatch: w is the time between a server's read and its write.
+//! The store that the servers share. It measures w, the time between a server's read and its write.
 
 use headcount::round::{Identity, Reply, Request};
 use headcount::{FilterStore, MemoryStore, RedisStore, StoreError};
@@ -19,7 +19,7 @@ pub enum Backend {
     Memory(MemoryStore),
 }
 
-/// How long it took from read to write, all servers together.
+/// The sum of the times from read to write, over all servers.
 #[derive(Default)]
 pub struct Stopwatch {
     micros: AtomicU64,

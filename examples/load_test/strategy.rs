@@ -29,7 +29,7 @@ impl Strategy {
         }
     }
 
-    /// What it is, in a few words.
+    /// Returns a short description.
     pub fn summary(self) -> &'static str {
         match self {
             Self::Headcount => "filters, shared once a round",
@@ -50,7 +50,7 @@ impl Strategy {
         Some(Protocol { write_delay, ..protocol })
     }
 
-    /// How its servers hand out room: the talk's see all of the same room, and switch off and on.
+    /// How its servers share the room. In the talk's designs, all servers see the same room, and switch on and off.
     pub fn configure(self, builder: Builder) -> Builder {
         match self {
             Self::Headcount | Self::V0 => builder,

@@ -1,4 +1,4 @@
-//! Who really is in: what the estimates and the answers are held against.
+//! The players who are really active, to check estimates and answers against.
 
 use crate::scale::{SLOTS, Scale};
 use headcount::players::PlayerId;

@@ -1,7 +1,7 @@
 //! The talk's first design: every server asks Redis about every request.
 //!
 //! One hash for each 30 minutes of the clock, kept for 60, holds the tokens and when each was last used; every request
-//! writes. Whoever is in this hash or in the one before is in: a token is remembered for 30 to 60 minutes after its
+//! writes. A token in this hash or in the one before is active: it is remembered for 30 to 60 minutes after its
 //! last use. The count is the larger of both hashes' lengths, since one Redis command tells it: it leaves out who has
 //! not asked yet in a young half-hour, counts who left long ago, and counts nobody twice.
 

@@ -37,7 +37,7 @@ pub fn passes(reports: &[Report]) -> bool {
     ours.all(|report| was_tested(report) && verdicts(report).iter().all(|verdict| verdict.kept))
 }
 
-/// Whether the house was full, newcomers were turned away, and nearly every request was answered.
+/// Returns whether the fleet was full, newcomers were rejected, and nearly every request was answered.
 pub fn was_tested(report: &Report) -> bool {
     let answered = report.admitted + report.rejected;
     report.overshoot >= FULL && report.rejected > 0 && report.lost * 1000 <= answered
