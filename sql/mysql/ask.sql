@@ -1,15 +1,15 @@
--- Asks a zone for permits: `headcount_decide`, with all that an answer says.
+-- Asks a zone for permits: calls `headcount_decide`, and returns everything that an answer needs.
 --
--- p_zone_id     which zone
--- p_bucket_key  which bucket of it, at most 255 bytes
--- p_permits     how many permits; NULL is all that can be had
--- p_take        whether the attempt is made, or only looked at
--- p_at          the time, seconds since the Unix epoch; NULL is the server's clock. Only tests say one.
+-- p_zone_id     the zone
+-- p_bucket_key  the bucket in the zone, at most 255 bytes
+-- p_permits     the number of permits; NULL for as many as possible
+-- p_take        whether the attempt is made; otherwise it is only a look
+-- p_at          the time, seconds since the Unix epoch; NULL for the server's clock. Only tests give one.
 --
--- Returns two result sets: the lock row, and one row: v_blocked, v_transaction (NULL if only looked at), v_rate,
+-- Returns two result sets: the lock row, and one row: v_blocked, v_transaction (NULL for a look), v_rate,
 -- v_window (seconds), v_held (permits that count after the attempt), and, as seconds since the Unix epoch, v_now,
 -- v_room_after, v_next_after, v_last; see `headcount_decide`.
--- Atomic: as `headcount_decide`, which does it all.
+-- Atomic: because `headcount_decide` is.
 CREATE PROCEDURE headcount_ask(
   IN p_zone_id INT UNSIGNED, IN p_bucket_key VARBINARY(255), IN p_permits INT UNSIGNED, IN p_take BOOLEAN,
   IN p_at BIGINT)

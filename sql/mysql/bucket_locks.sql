@@ -1,7 +1,7 @@
--- The bucket locks: a row per zone and key, whose lock is what makes the calls for one key follow each other.
+-- The bucket locks: a row per zone and key. Calls for one key lock the row, and so run one after another.
 --
 -- Takes and returns nothing. May be run again.
--- Atomic: install() holds the lock 'headcount.install' of the database meanwhile.
+-- Atomic: install() holds the lock 'headcount.install' of the database.
 CREATE TABLE IF NOT EXISTS headcount_bucket_locks (
   zone_id INT UNSIGNED NOT NULL,
   bucket_key VARBINARY(255) NOT NULL,

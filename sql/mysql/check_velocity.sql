@@ -1,11 +1,11 @@
--- The published procedure, for those who call it from elsewhere: one attempt in a zone.
+-- The published procedure, for other programs that call it: one attempt in a zone.
 --
--- p_zone_id     which zone
--- p_bucket_key  which bucket of it, at most 255 bytes
+-- p_zone_id     the zone
+-- p_bucket_key  the bucket in the zone, at most 255 bytes
 --
 -- Returns two result sets, both to be read: the lock row, and v_blocked, v_zone_txn_id, p_zone_id, p_bucket_key,
 -- v_rate, v_window (seconds).
--- Atomic: as `headcount_decide`, which does it all.
+-- Atomic: because `headcount_decide` is.
 CREATE PROCEDURE check_velocity(IN p_zone_id INT UNSIGNED, IN p_bucket_key VARBINARY(255))
 SQL SECURITY INVOKER
 MODIFIES SQL DATA

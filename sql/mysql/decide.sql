@@ -1,22 +1,23 @@
--- Decides on an attempt in a zone, and records it. What `check_velocity` and `headcount_ask` have in common.
+-- Decides about an attempt in a zone, and records it. The common part of `check_velocity` and `headcount_ask`.
 --
--- p_zone_id     which zone
--- p_bucket_key  which bucket of it, at most 255 bytes
--- p_permits     how many permits; NULL is all that can be had
--- p_take        whether the attempt is made, or only looked at: then nothing is locked or written
--- p_at          the time, seconds since the Unix epoch; NULL is the server's clock. Only tests say one.
+-- p_zone_id     the zone
+-- p_bucket_key  the bucket in the zone, at most 255 bytes
+-- p_permits     the number of permits; NULL for as many as possible
+-- p_take        whether the attempt is made; otherwise it is only a look, which locks and writes nothing
+-- p_at          the time, seconds since the Unix epoch; NULL for the server's clock. Only tests give one.
 --
 -- Returns in its OUT parameters: whether it is blocked; the number of the transaction (NULL: nothing was recorded); the
--- zone's rate and window; the time of the attempt; how many permits count after it; the times of the attempts whose
--- leaving makes room for this one and, after it, for one permit more (NULL: there is room); and the time of the last
--- one that counts (NULL: none). The first result set of the call is the lock row, as published.
+-- zone's rate and window; the time of the attempt; the number of permits that count after it; the times of the attempts
+-- that must leave the window before there is room for this one and, after it, for one more permit (NULL: there is
+-- room); and the time of the last one that counts (NULL: none). The first result set of the call is the lock row, as
+-- published.
 --
--- Atomic: the lock row first, then the count, then the insert, in one transaction. The count reads what was committed
--- when it begins, and that is after the lock was won. An outer transaction of the caller's is committed by the START.
+-- Atomic: it locks the row, counts, and inserts, in one transaction. The count reads what was committed when it begins,
+-- which is after the row was locked. The START commits an outer transaction of the caller.
 --
--- What the published procedure lacks: an unknown zone is an error (1644, message 'unknown zone'), where a comparison
--- with NULL blocked nobody; and a clock that goes back stands still until it has caught up, so that it neither lets
--- anybody in nor keeps anybody out.
+-- Differences from the published procedure: an unknown zone is an error (1644, message 'unknown zone'), while the
+-- original compared with NULL and blocked nobody. If the clock goes back, time stands still until the clock has caught
+-- up, so that no attempt is allowed or blocked because of it.
 CREATE PROCEDURE headcount_decide(
   IN p_zone_id INT UNSIGNED, IN p_bucket_key VARBINARY(255), IN p_permits INT UNSIGNED, IN p_take BOOLEAN,
   IN p_at BIGINT,

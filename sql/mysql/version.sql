@@ -1,4 +1,4 @@
--- One row: the version of what is installed.
+-- One row: the version of the installed schema.
 --
 -- Takes and returns nothing. May be run again.
 -- Atomic: install() holds the lock 'headcount.install' of the database while it runs this and the other files.

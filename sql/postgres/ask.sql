@@ -1,22 +1,23 @@
 -- Asks a bucket for permits, in exact arithmetic: one time per key, the theoretical arrival time of the next request.
 --
--- bucket_id     which bucket
--- span_ns       the time in which the whole burst comes back, nanoseconds
--- interval_ns   the time in which one permit comes back, nanoseconds; 0 if there is always one. Below zero none ever
--- comes
---               back, and time stands still at 0: so many nanoseconds are what a permit counts for
--- permits       how many; -1 is whatever can be had at once
--- max_wait_ns   how long the caller would wait, nanoseconds
--- take          whether what is granted is charged
--- at_ns         the time, nanoseconds since the Unix epoch; null is the server's clock. Only tests say one.
+-- bucket_id     the bucket
+-- span_ns       the time in which the whole burst is refilled, in nanoseconds
+-- interval_ns   the time in which one permit is refilled, in nanoseconds; 0 if there is always one. A negative number
+--               means that no permit is ever refilled: time stands still at 0, and a permit counts as this many
+--               nanoseconds
+-- permits       the number of permits; -1 for as many as are available at once
+-- max_wait_ns   the longest wait that the caller accepts, in nanoseconds
+-- take          whether granted permits are charged
+-- at_ns         the time, nanoseconds since the Unix epoch; null for the server's clock. Only tests give one.
 --
--- Returns one row: the time it decided at, the state that it found (zeros: never asked for), told under this policy,
--- and whether it granted. The caller words its answer from these four, with the same arithmetic.
--- Atomic: what is granted is decided with the row locked before the clock is read, once; so nobody is granted anything
--- on a state or a time that another has outrun. A refusal needs no lock and writes nothing: whatever others take
--- meanwhile makes it no less true, and those who hammer a key do not queue for it. But a state of another policy is
--- told anew at once, even if it is refused: else it would go on under the old one until it is granted something. Read
--- committed is enough; a serializable session may have to try again (40001).
+-- Returns one row: the time of the decision, the state that it found (zeros: never asked for), converted to this
+-- policy, and whether the permits are granted. The caller computes its answer from these four, with the same
+-- arithmetic.
+-- Atomic: permits are granted only after the row was locked and then the clock was read once, so no decision uses an
+-- outdated state or time. A refusal takes no lock and writes nothing, because it stays right whatever others take, and
+-- so frequent requests for a refused key do not queue. A state of another policy is converted at once, even by a
+-- refusal; otherwise it would stay under the old policy until a request is granted. Read committed is sufficient; in a
+-- serializable session, the call may have to be repeated (40001).
 create or replace function headcount.ask(
   bucket_id bytea, span_ns bigint, interval_ns bigint, permits bigint, max_wait_ns bigint, take boolean,
   at_ns bigint default null,

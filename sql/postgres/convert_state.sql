@@ -1,13 +1,13 @@
--- Tells a bucket's state under another policy: what was used, and has not come back, stays used.
+-- Converts a bucket's state to another policy: permits that were used and not refilled stay used.
 --
--- tat, as_of                  the state, as it was told under the old policy
--- old_span, old_interval      the old policy, as in `ask`; null is the new one
+-- tat, as_of                  the state under the old policy
+-- old_span, old_interval      the old policy, as in `ask`; null for the new one
 -- new_span, new_interval      the new policy
 -- now_ns                      the time, nanoseconds since the Unix epoch
 --
 -- Returns the state under the new policy.
--- Atomic: it reads and writes nothing but what it is given.
--- A debt that would last beyond the end of a bigint's time, in the year 2262, ends there.
+-- Atomic: it only computes with its arguments.
+-- A debt that would last longer than a bigint can express, until the year 2262, ends then.
 create or replace function headcount.convert_state(
   inout tat bigint, inout as_of bigint,
   old_span bigint, old_interval bigint, new_span bigint, new_interval bigint, now_ns bigint)

@@ -1,12 +1,12 @@
--- Locks a bucket until the transaction ends, to change it by hand: for giving back.
+-- Locks a bucket until the transaction ends, to give permits back.
 --
--- $1   which bucket
+-- $1   the bucket
 -- $2   its span, as in `ask`
 -- $3   its interval, as in `ask`
--- $4   the time, nanoseconds since the Unix epoch; null is the server's clock. Only tests say one.
+-- $4   the time, nanoseconds since the Unix epoch; null for the server's clock. Only tests give one.
 --
--- Returns its state, told under the policy of $2 and $3, and the time; no row if it was never asked for.
--- Atomic: whoever asks for the bucket waits until the transaction ends.
+-- Returns its state, converted to the policy of $2 and $3, and the time; no row if it was never asked for.
+-- Atomic: requests for the bucket wait until the transaction ends.
 with locked as (
   select tat, as_of, span_ns, interval_ns,
     coalesce($4::bigint, (extract(epoch from clock_timestamp()) * 1000000)::bigint * 1000) as now_ns

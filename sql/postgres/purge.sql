@@ -1,15 +1,15 @@
--- Forgets buckets that would be answered like new ones, among the next ones of the table.
+-- Deletes buckets that would be answered like new ones, among the next rows of the table.
 --
--- $1   how many to look at
--- $2   how many to forget at most
+-- $1   the number of rows to read
+-- $2   the largest number of rows to delete
 --
--- Returns one row: whether it was this statement's turn, how many it looked at, and how many it forgot. Fewer looks
--- than $1 are the end of the table, after which the next statement begins anew.
--- Atomic: one statement. It locks the row of `purge_place`, which says where the last purge ended: a server that finds
--- it locked does nothing. Rows that an asker has locked are skipped, and an asker that waits for a row which goes away
--- inserts a new one: no statement waits while it holds a row, so there is no deadlock. The table is read in the order
--- of its key, because an index on the time would have to be written at each grant. A bucket whose rate is zero stands
--- at time 0 and never becomes new: it is left.
+-- Returns one row: whether it was this statement's turn, how many rows it read, and how many it deleted. If it read
+-- fewer than $1, the table has ended, and the next statement starts at the beginning.
+-- Atomic: one statement. It locks the row of `purge_place`, which says where the last purge ended; if the row is
+-- locked, it does nothing. It skips rows that requests have locked. A request that waits for a row which is then
+-- deleted inserts a new one. No statement waits while it holds a lock, so there is no deadlock. The table is read in
+-- the order of its key, because an index on the time would have to be written for each granted request. A bucket whose
+-- rate is zero stays at time 0 and is never deleted.
 with place as (
   select up_to from headcount.purge_place for update skip locked),
 seen as materialized (

@@ -1,19 +1,18 @@
--- Takes one token from a bucket as the published function for YugabyteDB and PostgreSQL does, quirks and all.
+-- Takes one token from a bucket as the published function for YugabyteDB and PostgreSQL does, peculiarities included.
 --
--- rate_id          which bucket
+-- rate_id          the bucket
 -- refill_per_sec   tokens per second
--- window_seconds   the capacity is what comes in so many seconds
+-- window_seconds   the time in which the capacity is refilled
 -- half_even        how a half is rounded: false as PostgreSQL 14 and later do, away from zero; true as older ones and
 --                  YugabyteDB 2 do, to the even neighbour, because their extract() gives double precision
--- at_us            the time, microseconds since the Unix epoch; null is the server's clock. Only tests say one.
+-- at_us            the time, microseconds since the Unix epoch; null for the server's clock. Only tests give one.
 --
--- Returns the tokens that are left: the request is granted if and only if they are not negative.
--- Atomic: one statement. It is to run SERIALIZABLE and to be tried again on 40001, as published.
+-- Returns the remaining tokens: the request is granted if and only if they are not negative.
+-- Atomic: one statement. Run it SERIALIZABLE, and repeat it after 40001, as published.
 --
--- What it does otherwise than one would wish, on purpose: the capacity is a bound after the take, so that an idle
--- bucket yields one more; tokens are whole, so that fractions are lost or won; a refused request pays too; and the time
--- that is stored is when the transaction began, but the time that is compared is the clock's, so that waiting counts
--- twice.
+-- Peculiarities that are kept on purpose: the capacity is a bound after the take, so an idle bucket yields one more
+-- token; tokens are whole, so fractions are lost or gained; a refused request is charged, too; and the stored time is
+-- the start of the transaction, while the compared time is that of the clock, so waiting time counts twice.
 create or replace function headcount.rate_limiting_token_bucket_request(
   rate_id bytea, refill_per_sec bigint, window_seconds bigint,
   half_even boolean default false, at_us bigint default null)

@@ -1,18 +1,18 @@
 -- The tables of the PostgreSQL store, in a schema of their own. Version 3.
 --
--- Takes nothing; times are nanoseconds since the Unix epoch unless said. Returns nothing.
--- Atomic: install() runs it inside one transaction that holds an advisory lock, so that two installs follow each other.
--- Each statement may be run again.
+-- Takes nothing; times are nanoseconds since the Unix epoch by default. Returns nothing.
+-- Atomic: install() runs it inside one transaction that holds an advisory lock, so that installations run one after
+-- another. Each statement may be run again.
 create schema if not exists headcount;
 
--- One row: the version of what is installed.
+-- One row: the version of the installed schema.
 create table if not exists headcount.schema_version (
   one boolean primary key default true check (one),
   version integer not null
 );
 
--- One row per key that was granted something: the state of the policy `Gcra`, and the policy that it was told under, as
--- in `ask`. The room in each page lets an update stay in its page, and no index is on what changes.
+-- One row per key with a granted request: the state of the policy `Gcra`, and its policy, as in `ask`. Free space in
+-- each page lets an update stay in its page, and no index covers a column that changes.
 create table if not exists headcount.buckets (
   id bytea primary key,
   tat bigint not null,
@@ -20,17 +20,17 @@ create table if not exists headcount.buckets (
   span_ns bigint,
   interval_ns bigint
 ) with (fillfactor = 70);
--- Version 1 did not say under which policy: its rows are taken to be told under that which asks first.
+-- Version 1 did not store the policy: its rows take the policy of the first request.
 alter table headcount.buckets add column if not exists span_ns bigint, add column if not exists interval_ns bigint;
 
--- One row: the last bucket that the purge has looked at.
+-- One row: the last bucket that the purge has read.
 create table if not exists headcount.purge_place (
   one boolean primary key default true check (one),
   up_to bytea not null default ''
 );
 insert into headcount.purge_place default values on conflict do nothing;
 
--- The table of the published function: whole tokens, and when they were counted.
+-- The table of the published function: whole tokens, and the time at which they were counted.
 create table if not exists headcount.rate_limiting_token_bucket (
   id bytea primary key,
   tk bigint not null,

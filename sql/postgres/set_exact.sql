@@ -1,10 +1,10 @@
--- Puts a bucket where it has so many permits.
+-- Sets the permits of a bucket.
 --
--- $1   which bucket
--- $2   what is missing to a full one, as the time in which it comes, nanoseconds
+-- $1   the bucket
+-- $2   the missing permits, as the time in which they are refilled, in nanoseconds
 -- $3   its span, as in `ask`
 -- $4   its interval, as in `ask`
--- $5   the time, nanoseconds since the Unix epoch; null is the server's clock. Only tests say one.
+-- $5   the time, nanoseconds since the Unix epoch; null for the server's clock. Only tests give one.
 --
 -- Returns nothing.
 -- Atomic: one statement.

@@ -48,9 +48,9 @@ const IS_COMPLETE: &str = "select to_regclass('headcount.buckets') is not null \
 const INSTALLING: i64 = 0x6865_6164_636f_756e;
 
 const ASK: &str = "select now_ns, was_tat, was_as_of, granted from headcount.ask($1, $2, $3, $4, $5, $6, $7)";
-const ASK_FAITHFUL: &str = "select headcount.rate_limiting_token_bucket_request($1, $2, $3, $4, $5)";
+const ASK_AS_PUBLISHED: &str = "select headcount.rate_limiting_token_bucket_request($1, $2, $3, $4, $5)";
 const SET_EXACT: &str = include_str!("../../../sql/postgres/set_exact.sql");
-const SET_FAITHFUL: &str = include_str!("../../../sql/postgres/set_faithful.sql");
+const SET_AS_PUBLISHED: &str = include_str!("../../../sql/postgres/set_as_published.sql");
 const LOCK: &str = include_str!("../../../sql/postgres/lock.sql");
 const PURGE: &str = include_str!("../../../sql/postgres/purge.sql");
 
@@ -634,7 +634,7 @@ impl Bucket {
         let about = (id, refill, window, half_even, at, end);
         let left = self.store.run(about, |client, (id, refill, window, half_even, at, end)| {
             Box::pin(async move {
-                let statement = client.prepare_cached(ASK_FAITHFUL).await?;
+                let statement = client.prepare_cached(ASK_AS_PUBLISHED).await?;
                 let arguments: [&(dyn ToSql + Sync); 5] = [id, refill, window, half_even, at];
                 // Sent together: three round trips would keep the transaction open for longer.
                 let (begun, row, ended) = tokio::join!(
@@ -697,7 +697,7 @@ impl Bucket {
                 let tokens = permits.clamp(-bigint(MOST_NANOS), bigint(MOST_NANOS));
                 let about = (id, tokens, at.map(micros));
                 let set = self.store.run(about, |client, (id, tokens, at)| {
-                    Box::pin(async move { client.execute(SET_FAITHFUL, &[id, tokens, at]).await })
+                    Box::pin(async move { client.execute(SET_AS_PUBLISHED, &[id, tokens, at]).await })
                 });
                 set.await?;
             }

@@ -1,8 +1,8 @@
--- Puts a bucket of the published function where it has so many tokens.
+-- Sets the tokens of a bucket of the published function.
 --
--- $1   which bucket
+-- $1   the bucket
 -- $2   its tokens
--- $3   the time, microseconds since the Unix epoch; null is the server's clock. Only tests say one.
+-- $3   the time, microseconds since the Unix epoch; null for the server's clock. Only tests give one.
 --
 -- Returns nothing.
 -- Atomic: one statement.
