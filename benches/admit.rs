@@ -1,5 +1,5 @@
 //! The whole decision, `Headcount::admit` of a known 36-byte token, on one thread and on two, with 20k, 200k and 1M
-//! users in; against what one would write instead:
+//! active users; compared with what one would write instead:
 //!
 //! - bare fastbloom `contains(token)`, immutable and of the same capacity and ratio: no window, no refresh, no count
 //! - our own filter alone: hash and one line, no lock, no count
@@ -29,7 +29,7 @@ use support::{Contest, Medians, RedisServer, Table, Tokens, default_capacity, sh
 
 const RATIO: f64 = 1e-3;
 
-/// Commands in one pipeline; more of them bring nothing.
+/// Commands in one pipeline; a larger number is no faster.
 const PIPELINE: usize = 256;
 
 fn main() {
@@ -49,7 +49,7 @@ fn main() {
     table.print();
 }
 
-/// A controller with everybody in, and a little room.
+/// A controller with this many active users, and a little room.
 fn headcount(tokens: &Tokens) -> Headcount {
     let users = tokens.len() as u64;
     let builder = Headcount::builder().max_active_users(users + users / 10).capacity(default_capacity(tokens.len()));
@@ -89,7 +89,7 @@ fn decisions(tokens: &Tokens, criterion: &mut Criterion, table: &mut Table) {
         table.tell(what, "ns", support::line_latency(bytes));
     }
 
-    // A map owns its keys, and its users do not return in the order in which they came.
+    // A map owns its keys, and its users do not return in the order of their arrival.
     let came = tokens.shuffled();
     let map: DashMap<String, Instant> = came.iter().map(|&token| (token.to_owned(), now())).collect();
     let governor = RateLimiter::dashmap(Quota::per_second(NonZeroU32::MAX));
@@ -145,7 +145,7 @@ fn compare_filters(one: &Medians, two: &Medians, users: &str, table: &mut Table)
         let what = format!("decision / our filter alone, {users}, {threads} thread(s)");
         table.tell(what, detail(ours, rival), ours / rival);
     }
-    // An immutable filter shares nothing that is written: what its threads lose, they lose to the machine.
+    // Threads share nothing that is written in an immutable filter: what they lose, they lose to the machine.
     let machine = two.of("fastbloom") / one.of("fastbloom");
     let detail_of_both = format!("{}; fastbloom {machine:.2}", detail(ours[1], ours[0]));
     table.at_most(format!("* decision, 2 threads / 1, {users}"), detail_of_both, ours[1] / ours[0], 1.3);
@@ -210,8 +210,8 @@ fn redis(tokens: &Tokens, criterion: &mut Criterion, table: &mut Table) {
 
 // --- single decisions beside a writer ---
 
-/// Decisions as fast as one thread makes them. Slots of two seconds: a turn, and with it a refresh of everybody, comes
-/// thirty times as often as by default. The time of each includes what reading the clock costs.
+/// Decisions as fast as one thread makes them. Slots of two seconds: a turn, which makes every user a refresh, happens
+/// thirty times as often as by default. The time of each decision includes the time of reading the clock.
 fn beside_a_writer(tokens: &Tokens, table: &mut Table) {
     let users = short(tokens.len());
     let store = MemoryStore::new();

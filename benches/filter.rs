@@ -86,7 +86,7 @@ fn asking<T>(questions: &[T], contains: impl Fn(&T) -> bool) -> impl FnMut(u64) 
 fn insert(users: usize, criterion: &mut Criterion, table: &mut Table) {
     let (mut ours, mut rival) = filters(users);
     let (hashes, fingerprints): (Vec<_>, Vec<_>) = hashes(users).into_iter().unzip();
-    // Emptied after each pass, so that most inserts are of somebody new.
+    // Emptied after each pass, so that most inserts are of new users.
     let (mut ours_at, mut rival_at) = (0, 0);
     let mut contest = Contest::new(format!("insert/{}", short(users)));
     contest.enter("headcount", |iterations| {

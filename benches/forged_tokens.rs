@@ -1,7 +1,7 @@
-//! How long checks of valid users take while forged RS256 tokens come from one address.
+//! How long checks of valid users take while forged RS256 tokens arrive from one address.
 //!
-//! `headcount serve` runs as a process of its own. 60,000 forged tokens come at 7,300 a second over 96 connections, or
-//! as fast as they are answered: first without a limit, then with `applies_to = "refused"`. Meanwhile a valid user's
+//! `headcount serve` runs as a process of its own. 60,000 forged tokens arrive at 7,300 a second over 96 connections,
+//! or as fast as they are answered: first without a limit, then with `applies_to = "refused"`. Meanwhile a valid user's
 //! token is checked that was verified before, and then 400 that were not.
 //!
 //! `HEADCOUNT_PROGRAM=FILE` measures another build, without the limit, which it may not know.
@@ -30,7 +30,7 @@ use tests_support::flood::{Answers, flood};
 
 const FORGED: usize = 60_000;
 const PER_SECOND: u64 = 7_300;
-/// Of four connections each: more are under way than may wait to be verified.
+/// Each sends over four connections: more tokens are under way than may wait for their verification.
 const ATTACKERS: usize = 24;
 
 const LIMIT: &str = "[[limit]]\nname = \"forgers\"\nkey = \"client_ip\"\nrate = \"600/1m\"\napplies_to = \"refused\"\n";
@@ -80,7 +80,7 @@ fn measure(title: &str, signer: &Signer, check: SocketAddr, table: &mut Table) {
             ended.store(true, Relaxed);
             begun.elapsed()
         });
-        // Until the attack has its pace.
+        // Waits until the attack has reached its rate.
         std::thread::sleep(Duration::from_secs(1));
         for (what, tokens) in [("that comes again", &vec![known; 200]), ("that comes first", &first)] {
             time_checks(&format!("{title}: a token {what}"), check, tokens, &ended, table);

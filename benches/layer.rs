@@ -1,5 +1,5 @@
 //! What the layers cost in an axum service, for a request of an active user: time, and with valgrind on the PATH the
-//! instructions that the processor executes, which do not depend on who else uses the machine.
+//! number of instructions, which does not depend on other load of the machine.
 //!
 //! - an axum router with one handler, alone
 //! - inside a layer that does nothing, for which axum puts each request and answer into boxes
@@ -38,7 +38,7 @@ const SHADOW: &str = "in the layer, in shadow and sampled";
 const DECISION: &str = "a decision";
 const DECISION_IN_SHADOW: &str = "a decision, in shadow and sampled";
 
-/// Says which entrant is to answer how many requests, and nothing else: for valgrind.
+/// Names the entrant that answers, and the number of requests; nothing else runs. For valgrind.
 const COUNT: &str = "HEADCOUNT_COUNT";
 
 const SECRET: &[u8] = b"thirty-two bytes or more, said RFC 7518";
@@ -55,7 +55,7 @@ enum Asked {
 }
 
 impl Entrant {
-    /// What it is compared with.
+    /// The entrant that it is compared with.
     fn rival(&self) -> &'static str {
         match self.asked {
             Asked::Service(_) => ALONE,
@@ -110,7 +110,7 @@ fn entrants(directory: &std::path::Path) -> Vec<Entrant> {
     let (verifying, _worker) = headcount().jwt_keys([&key]).build().expect("a good configuration");
     let limiter = Limiter::new("user", Memory::new(token_bucket(Rate::INFINITE, 1_000_000)).expect("a good policy"));
     let limits = plain.limit_layer([Limit::new(limiter, LimitKey::Token)]);
-    // With so few seats everybody is in the sample.
+    // With so few seats every user is in the sample.
     let shadow = Headcount::builder().max_active_users(2000).enforcement(Enforcement::Shadow);
     let (shadow, _worker) = shadow.build().expect("a good configuration");
     let opaque = "3f2c9a5e-77d0-4c1b-9a6e-0b8f1c2d3e4f".to_owned();
@@ -131,7 +131,7 @@ fn entrants(directory: &std::path::Path) -> Vec<Entrant> {
     ]
 }
 
-/// Their keys are random, which valgrind would count.
+/// Their keys are random, and valgrind would count their generation.
 fn signed_with_key_pairs(directory: &std::path::Path) -> Vec<Entrant> {
     use jsonwebtoken::Algorithm::{ES256, EdDSA, RS256};
     use rsa::{pkcs1::EncodeRsaPrivateKey, pkcs8::EncodePublicKey};
@@ -180,7 +180,7 @@ fn ask(runtime: &Runtime, Entrant { asked, token, .. }: &Entrant, requests: u64)
     })
 }
 
-/// Of one request: what a long run takes more than a short one.
+/// For one request: the difference of a long run and a short one.
 fn instructions(nth: usize) -> f64 {
     let count = |requests: u64| -> f64 {
         let output = Command::new("valgrind")
@@ -193,7 +193,7 @@ fn instructions(nth: usize) -> f64 {
         let collected = text.lines().find_map(|line| line.split("Collected : ").nth(1));
         collected.and_then(|count| count.trim().parse().ok()).unwrap_or_else(|| panic!("no count: {text}"))
     };
-    // Fewer than visits of the sample can wait for the worker, which does not run here.
+    // The worker does not run here, so only this many visits of the sample fit into its queue.
     let (few, many) = (1_000, 8_000);
     (count(many) - count(few)) / (many - few) as f64
 }

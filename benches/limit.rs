@@ -1,10 +1,10 @@
-//! The memory store's token bucket against the limiters one would take instead: one key, 10k keys, 1M keys in random
-//! order, and one key from two threads; what a key costs in memory; and how often two counts err where a log does not.
+//! The memory store's token bucket against the limiters one would use instead: one key, 10k keys, 1M keys in random
+//! order, and one key from two threads; the memory of a key; and how often two counters give another answer than a log.
 //!
-//! The work is the same for everybody. All is granted, so that each answer changes the state: a bucket of 10⁹ permits
-//! that gets one back a second, and with many keys of 10⁶ that gets one back an hour. So slowly no key is as good as
-//! new again within a run, and nobody may forget one: each holds all its keys, before and after. Keys are borrowed;
-//! nothing is allocated.
+//! The work is the same for every entrant. Every request is granted, so that each answer changes the state: a bucket of
+//! 10⁹ permits that regains one a second, and with many keys of 10⁶ that regains one an hour. At these rates no key is
+//! as new again within a run, so no entrant may forget one: each holds all its keys, before and after. Keys are
+//! borrowed; nothing is allocated.
 //!
 //! | entrant | clock | hash of the key |
 //! |---|---|---|
@@ -25,7 +25,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 use support::{Contest, Table, Tokens, short, timed_on};
 
-/// Permits that a key has, and gets back in as many seconds.
+/// The permits of a key, and the seconds in which it regains them.
 const PERMITS: u32 = 1_000_000_000;
 
 fn main() {
@@ -33,7 +33,7 @@ fn main() {
     let mut table = Table::default();
     one_key(&mut criterion, &mut table);
     for keys in [10_000, 1_000_000] {
-        // gcra takes no keys that may end.
+        // gcra accepts no key type with a lifetime.
         many_keys(Box::leak(Box::new(Tokens::new(0, keys))), &mut criterion, &mut table);
     }
     if support::is_measuring() {
@@ -44,7 +44,7 @@ fn main() {
     table.print();
 }
 
-/// With many keys: permits of each, and how long one takes to come back.
+/// With many keys: the permits of each, and the time in which one comes back.
 const PERMITS_EACH: u32 = 1_000_000;
 const AN_HOUR: Duration = Duration::from_secs(3600);
 
@@ -120,7 +120,7 @@ fn many_keys(keys: &'static Tokens, criterion: &mut Criterion, table: &mut Table
     let folded = RateLimiter::dashmap_with_hasher(quota(), foldhash::fast::RandomState::default());
     let gcra_keyed = gcra::RateLimiter::new(2 * keys.len());
     let gcra_rate = RateLimit::new(PERMITS_EACH, PERMITS_EACH * AN_HOUR);
-    // They do not return in the order in which they came.
+    // They do not return in the order of their arrival.
     for &key in &keys.shuffled() {
         assert!(limiter.ask(key, Ask::ONE).is_ok());
         assert!(keyed.check_key(&key).is_ok() && monotonic.check_key(&key).is_ok() && folded.check_key(&key).is_ok());
@@ -198,7 +198,7 @@ fn futures_now<F: Future>(future: F) -> F::Output {
 // --- bytes ---
 
 fn memory(keys: &Tokens, table: &mut Table) {
-    // A rate at which no key is fresh again while this is measured. A store that outlives its requests owns its keys.
+    // A rate at which no key is as new again during the measurement. A store that outlives its requests owns its keys.
     let slow = Memory::new(token_bucket(Rate::per_hour(1), 2)).expect("a valid policy");
     let governor = RateLimiter::dashmap(Quota::per_hour(NonZeroU32::MIN));
     let per_key = |act: &mut dyn FnMut(&str)| {
@@ -210,13 +210,13 @@ fn memory(keys: &Tokens, table: &mut Table) {
     table.tell("bytes per key, 1M keys of 36 bytes", format!("governor keyed {theirs:.0}"), ours);
 }
 
-// --- two counts against a log ---
+// --- two counters against a log ---
 
 const LIMIT: u64 = 50;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Wrong answers: granted although a log of what was granted says that the window is full, or refused although it is
-/// not.
+/// Wrong answers: granted although a log of the granted requests says that the window is full, or refused although it
+/// is not.
 #[derive(Default)]
 struct Wrong {
     asked: u64,
@@ -244,8 +244,8 @@ impl Wrong {
         }
     }
 
-    /// The comparison that Cloudflare has published: every request counts, refused or not, and who is above the limit
-    /// by the estimate is compared with who is above it by an exact count.
+    /// The comparison that Cloudflare has published: every request counts, whether refused or not. The users above the
+    /// limit by the estimate are compared with those above it by an exact count.
     fn count_all(&mut self, times: &[f64]) {
         let estimate = Memory::new(sliding_counter(1_000_000, WINDOW)).expect("a valid policy");
         let (mut oldest, limit) = (0, LIMIT as f64);
@@ -285,7 +285,7 @@ fn two_windows(table: &mut Table) {
         wrong.tell(traffic, table);
     }
 
-    // As behind a proxy of many sites: most users are far below the limit, and few have most of the requests.
+    // As behind a proxy of many sites: most users are far below the limit, and a few send most of the requests.
     let mut wrong = Wrong::default();
     let mut counting_all = Wrong::default();
     for _ in 0..20_000 {
@@ -306,7 +306,7 @@ fn two_windows(table: &mut Table) {
     wrong.count(times.into_iter());
     wrong.tell("bursts of 40 in 2 s, one a window", table);
 
-    // All of a window's permits at its end, and then whatever the next one lets in.
+    // Uses all of a window's permits at its end, and then whatever the next one grants.
     let mut wrong = Wrong::default();
     wrong.count((0..1_000).flat_map(|nth| {
         let edge = f64::from(3 * nth + 1) * WINDOW.as_secs_f64();
@@ -316,7 +316,7 @@ fn two_windows(table: &mut Table) {
     wrong.tell("50 before an edge, then all that fit", table);
 }
 
-/// Arrivals at random, so many a window.
+/// Arrivals at random times, with this mean number in a window.
 fn poisson(rng: &mut fastrand::Rng, per_window: f64) -> impl Iterator<Item = f64> {
     let mut at = 0.0;
     std::iter::from_fn(move || {

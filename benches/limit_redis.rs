@@ -1,6 +1,6 @@
-//! Limiters in Redis, beside what one would send it instead: a plain `INCR`, and the hash call per request that a fleet
-//! without filters makes (`HSET` of the user). Over a Unix socket, 10,000 keys in turn; one call at a time, and 256
-//! under way at once on one connection. And what a refusal costs that this process remembers.
+//! Limiters in Redis, compared with what one would send instead: a plain `INCR`, and the hash call per request that a
+//! fleet without filters makes (`HSET` of the user). Over a Unix socket, 10,000 keys in turn; one call at a time, and
+//! 256 under way at once on one connection. Also the cost of a refusal that this process remembers.
 //!
 //! It needs `redis-server` on the PATH.
 
@@ -83,7 +83,7 @@ fn decisions(server: &RedisServer, runtime: &Runtime, at_once: u64, criterion: &
     }
 }
 
-/// Runs calls for one key after another, so many at once.
+/// Runs calls for one key after another, this many at once.
 fn many<F>(runtime: &Runtime, at_once: u64, iterations: u64, call: impl Fn(u64) -> F) -> Duration
 where
     F: Future<Output = ()> + Send + 'static,

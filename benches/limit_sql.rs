@@ -1,12 +1,13 @@
 //! The limiters in PostgreSQL and MariaDB, with 20 clients on one hot key and on 10k keys.
 //!
-//! Granting and refusing are measured apart: a permit that is granted is a row that is locked and written, a refusal
-//! that holds is a read. Beside them, in the same run and through the same kind of pool, stand what a client gets at
-//! most (`SELECT 1`) and what a counter without a limit costs (an `UPDATE` of one row by its key).
+//! Granting and refusing are measured apart: to grant a permit a row is locked and written, to repeat a refusal a row
+//! is read. In the same run and through the same kind of pool, two other statements are measured: `SELECT 1`, which is
+//! the most that a client can get, and an `UPDATE` of one row by its key, which is the cost of a counter without a
+//! limit.
 //!
 //! - PostgreSQL: the exact form and the published function (as_published)
 //! - MariaDB: the moving window, which keeps a row for each permit that it has granted
-//! - how many were let through where how many were due, with a limit of 50 that everybody hits
+//! - how many were granted and how many should have been, with a limit of 50 that every client reaches
 //!
 //! The servers are started on temporary directories, with Unix sockets, and do not wait for the disk (PostgreSQL
 //! `fsync` off and `shared_buffers` 32 MB, MariaDB `innodb_flush_log_at_trx_commit` 2 and `innodb_buffer_pool_size`
@@ -32,12 +33,12 @@ const CLIENTS: usize = 20;
 const KEYS: [usize; 2] = [1, 10_000];
 const HOW_LONG: Duration = Duration::from_secs(5);
 
-/// The limit that everybody hits.
+/// The limit that every client reaches.
 const PER_SECOND: u64 = 10;
 const WINDOW: Duration = Duration::from_secs(5);
 const AT_ONCE: u64 = PER_SECOND * WINDOW.as_secs();
 
-/// A limit that nobody hits within a run.
+/// A limit that no client reaches within a run.
 const NEVER_HIT: u64 = 1_000_000;
 
 /// A window in which each key is granted once, longer than a run.
@@ -65,7 +66,7 @@ async fn postgres(table: &mut Table) -> Result<(), SqlError> {
     for keys in KEYS {
         let limits = [
             (Expected::Granted, NEVER_HIT, Duration::from_secs(1), Ask::ONE),
-            // Its rates are whole numbers a second, so each ask is for all the permits of an hour.
+            // Its rates are whole numbers a second, so each request asks for all the permits of an hour.
             (Expected::Refused, 1, AN_HOUR, Ask::permits(AN_HOUR.as_secs())),
             (Expected::Due(&due), PER_SECOND, WINDOW, Ask::ONE),
         ];
@@ -73,7 +74,7 @@ async fn postgres(table: &mut Table) -> Result<(), SqlError> {
             let rate = Rate::per_second(per_second);
             let exact = store.yugabyte(rate, window)?.named(&format!("exact {keys} {window:?}"))?;
             decide(table, "exact", keys, expected, exact.clone(), permits).await;
-            // It gives out one permit at a time, so that what refuses ten thousand keys grants at times.
+            // It grants one permit at a time, so that the limiter that refuses ten thousand keys sometimes grants.
             let (expected, published) = match (expected, keys) {
                 (Expected::Refused, 1) => (Expected::NearlyRefused, store.yugabyte(rate, Duration::from_secs(1))?),
                 (Expected::Refused, _) => continue,
@@ -101,7 +102,7 @@ async fn mariadb(table: &mut Table) -> Result<(), SqlError> {
     mariadb_itself(table, &url).await;
     let store = Mysql::builder(url).max_connections(CLIENTS).within(Duration::from_secs(10)).open()?;
     store.install().await?;
-    // The window is closed and its times are whole seconds: so many in each window and a second.
+    // The window is closed and its times are whole seconds: this many in each window and a second.
     let due = |secs: f64| AT_ONCE as f64 * ((secs / (WINDOW.as_secs_f64() + 1.0)).floor() + 1.0);
     let mut zone = 0;
     for keys in KEYS {
@@ -126,22 +127,22 @@ async fn mariadb(table: &mut Table) -> Result<(), SqlError> {
 
 // --- the limiters ---
 
-/// What a limit answers.
+/// What a limiter answers.
 #[derive(Clone, Copy)]
 enum Expected<'a> {
     Granted,
-    /// All but the first for each key.
+    /// Refuses all but the first request for each key.
     Refused,
-    /// All but one a second.
+    /// Refuses all but one a second.
     NearlyRefused,
-    /// So many per key after so many seconds.
+    /// This many per key after this many seconds.
     Due(&'a dyn Fn(f64) -> f64),
 }
 
-/// What the clients saw.
+/// The clients' results.
 #[derive(Default)]
 struct Seen {
-    /// By key: answered, let through.
+    /// By key: answered, granted.
     keys: HashMap<usize, (u64, u64)>,
     failed: u64,
 }
@@ -192,14 +193,15 @@ async fn decisions<F: Future<Output = Result<Answer, SqlError>> + Send + 'static
     table.tell(format!("{name}, {keys} key(s): {what} a second"), String::new(), answered as f64 / secs);
 }
 
-/// For how long the clients ask, and for whom.
+/// For how long the clients ask, and for which keys.
 #[derive(Clone, Copy)]
 enum Asking {
     EachKeyOnce,
     AnyKeyAWhile,
 }
 
-/// All clients ask, each one after another. An ask says whether it was let through; `None` if there was no answer.
+/// All clients ask, each one request after another. A request returns whether it was granted; `None` if there was no
+/// answer.
 async fn clients<F: Future<Output = Option<bool>> + Send + 'static>(
     keys: usize,
     asking: Asking,
@@ -241,9 +243,9 @@ async fn clients<F: Future<Output = Option<bool>> + Send + 'static>(
     (all, begun.elapsed().as_secs_f64())
 }
 
-// --- what they are held against ---
+// --- the statements to compare with ---
 
-/// What is asked of a database that has a row with a counter for each key; whether it writes.
+/// Each statement runs against a table with a counter for each key; whether it writes.
 const SELECT: &str = "SELECT 1";
 const UPDATE: &str = "UPDATE of a row";
 

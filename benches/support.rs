@@ -1,4 +1,4 @@
-//! What the benches share: contests between us and our rivals, and the table of ratios that ends each run.
+//! What the benches share: contests between headcount and other libraries, and the table of ratios at the end of a run.
 
 #![allow(dead_code, unreachable_pub)] // Each bench uses its part, and none is a library.
 #![allow(clippy::disallowed_methods)] // A bench times itself.
@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 /// Samples of each entrant for the table.
 const ROUNDS: usize = 15;
 
-/// How long one of these samples takes at least. Before each the entrant runs as long untimed, to fetch back what the
-/// others have driven out of the caches.
+/// The shortest time of one of these samples. Before each, the entrant runs as long untimed, to fetch again what the
+/// others have evicted from the caches.
 const SAMPLE: Duration = Duration::from_millis(20);
 
-/// Runs something a number of times and tells how long that took.
+/// Runs something a number of times and returns how long that took.
 type Run<'a> = Box<dyn FnMut(u64) -> Duration + 'a>;
 
 /// Entrants that are measured under the same conditions.
 ///
-/// Criterion measures one after another, for its report. The table's medians come from a second run in which the
-/// entrants take turns, because on a machine that others use a ratio of two times taken minutes apart means little.
+/// Criterion measures one entrant after another, for its report. The table's medians come from a second run in which
+/// the entrants take turns, because on a shared machine the ratio of two times taken minutes apart means little.
 pub struct Contest<'a> {
     name: String,
     entrants: Vec<(String, Run<'a>)>,
@@ -37,12 +37,12 @@ impl<'a> Contest<'a> {
         Self { name: name.into(), entrants: Vec::new() }
     }
 
-    /// Adds an entrant: what runs a number of iterations and tells how long they took.
+    /// Adds an entrant: a function that runs a number of iterations and returns how long they took.
     pub fn enter(&mut self, name: impl Into<String>, run: impl FnMut(u64) -> Duration + 'a) {
         self.entrants.push((name.into(), Box::new(run)));
     }
 
-    /// Measures everybody.
+    /// Measures all entrants.
     pub fn run(mut self, criterion: &mut Criterion) -> Medians {
         let chosen = Cell::new(false);
         let mut group = criterion.benchmark_group(&self.name);
@@ -77,17 +77,17 @@ impl Medians {
     }
 }
 
-/// Whether this is a run that measures, not one that only tries out or lists what there is.
+/// Whether this run measures, and does not only test or list the entrants.
 pub fn is_measuring() -> bool {
     let has = |flag: &str| std::env::args().any(|argument| argument == flag);
     has("--bench") && !has("--test") && !has("--list")
 }
 
-/// What the machine takes to fetch a line of `bytes` of memory that is read line after line in random order, each
-/// address known only when the line before has come: the median of some laps, in nanoseconds.
+/// The time in which the machine fetches a line of `bytes` of memory that is read line after line in random order,
+/// where each address is known only after the line before was read: the median of some laps, in nanoseconds.
 ///
-/// A shared cache holds what is read often. Beside greedy neighbours, a few megabytes read once in 10 ms stay in no
-/// cache.
+/// A shared cache keeps what is read often. Beside other programs, a few megabytes that are read once in 10 ms stay in
+/// no cache.
 pub fn line_latency(bytes: usize) -> f64 {
     let lines = bytes / 64;
     let mut order: Vec<usize> = (0..lines).collect();
@@ -127,7 +127,7 @@ pub fn timed(iterations: u64, mut act: impl FnMut()) -> Duration {
     start.elapsed()
 }
 
-/// How long `iterations` take on each of `threads` threads that run at once: the mean over the threads.
+/// How long `iterations` take on each of `threads` threads at once: the mean over the threads.
 pub fn timed_on(threads: usize, iterations: u64, run: impl Fn(usize, u64) -> Duration + Sync) -> Duration {
     if threads == 1 {
         return run(0, iterations);
@@ -148,7 +148,7 @@ pub fn timed_on(threads: usize, iterations: u64, run: impl Fn(usize, u64) -> Dur
     total / threads as u32
 }
 
-/// Tokens of 36 bytes, in one piece of memory, so that reading a token costs everybody the same and little.
+/// Tokens of 36 bytes, in one piece of memory, so that reading a token costs every entrant the same and little.
 pub struct Tokens {
     text: String,
 }
@@ -166,23 +166,23 @@ impl Tokens {
         Self { text }
     }
 
-    /// How many there are.
+    /// The number of tokens.
     pub fn len(&self) -> usize {
         self.text.len() / Self::BYTES
     }
 
-    /// One of them.
+    /// One token.
     #[inline]
     pub fn get(&self, at: usize) -> &str {
         &self.text[at * Self::BYTES..][..Self::BYTES]
     }
 
-    /// All of them.
+    /// All tokens.
     pub fn iter(&self) -> impl Iterator<Item = &str> + Clone {
         (0..self.len()).map(|at| self.get(at))
     }
 
-    /// All of them, in another order.
+    /// All tokens, in another order.
     pub fn shuffled(&self) -> Vec<&str> {
         let mut all: Vec<_> = self.iter().collect();
         fastrand::Rng::with_seed(1).shuffle(&mut all);
@@ -216,7 +216,7 @@ pub fn short(users: usize) -> String {
     if users >= 1_000_000 { format!("{}M", users / 1_000_000) } else { format!("{}k", users / 1000) }
 }
 
-/// What was measured beside what was to be reached.
+/// A measured figure, and its target.
 #[derive(Default)]
 pub struct Table {
     rows: Vec<[String; 5]>,

@@ -1,4 +1,4 @@
-//! What happens beside the decisions, at 20k, 200k and 1M users:
+//! The work beside the decisions, at 20k, 200k and 1M users:
 //!
 //! - the turn of a minute, `Worker::tick`, and the union of 31 filters, against fastbloom's `union` of 31 filters
 //! - the estimate, against counting the union's bits

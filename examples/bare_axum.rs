@@ -1,4 +1,4 @@
-//! An axum handler and nothing else: what `benches/endpoint.sh` holds `headcount serve` against.
+//! An axum handler and nothing else: `benches/endpoint.sh` compares `headcount serve` with it.
 
 use axum::{Router, routing::any};
 

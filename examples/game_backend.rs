@@ -1,4 +1,4 @@
-//! A game's backend: players log in, get a token, and play a match over a WebSocket; at most so many at once.
+//! A game's backend: players log in, get a token, and play a match over a WebSocket; the number of players is limited.
 //!
 //! ```sh
 //! head -c 32 /dev/urandom | base64 > game.key
@@ -39,8 +39,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let headcount =
         Headcount::builder().max_active_users(max_players.parse()?).window(window).jwt_keys([key_file]).start()?;
 
-    // Guessing passwords: five attempts a minute from an address. A login is no player yet, so nobody needs a seat for
-    // it.
+    // Limits guesses of passwords: five attempts a minute from an address. A login is not yet a player, so it needs no
+    // seat.
     let attempts = Limiter::new("login", Memory::new(sliding_log(5, Duration::from_secs(60)))?);
     let attempts = Limit::new(attempts, LimitKey::ClientIp).period(Duration::from_secs(60));
     let key = std::fs::read(key_file)?;
@@ -54,7 +54,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .route("/healthz", get(|| async { "healthy\n" }))
         .merge(login)
         .merge(game)
-        // From this machine alone, and to look at: it has no bearer token.
+        // It listens on loopback and only shows, because it has no bearer token.
         .nest_service("/admin", headcount.admin_router()?);
     let listener = tokio::net::TcpListener::bind(address).await?;
     println!("http://{}", listener.local_addr()?);
@@ -81,7 +81,7 @@ async fn lobby(Extension(Subject(name)): Extension<Subject>) -> String {
     format!("welcome, {name}\n")
 }
 
-/// A match is one WebSocket, however long it lasts: as long as it does, its player is in.
+/// A match is one WebSocket, however long it lasts: its player stays active until it ends.
 async fn play(upgrade: WebSocketUpgrade, Extension(presence): Extension<Arc<Presence>>) -> Response {
     upgrade.on_upgrade(async move |socket| {
         run_match(socket).await;

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Seven attempts are made for Alice, the last with the right password. A right password costs nothing: the limiter is
-//! looked at before the password is checked, and charged after it was wrong.
+//! peeked at before the password is checked, and charged after it was wrong.
 
 use clap::{Parser, ValueEnum};
 use headcount::RedisConnection;
@@ -19,10 +19,10 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[derive(Parser)]
 struct Arguments {
-    /// Where wrong passwords are remembered: by this server, or for all of them.
+    /// Where wrong passwords are counted: by this server, or for all of them.
     #[arg(long, value_enum, default_value = "memory")]
     store: Store,
-    /// The store's address; each has a usual one.
+    /// The store's address; each store has a default.
     #[arg(long)]
     url: Option<String>,
     /// Whose login it is.
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             Limiter::new("login", mysql.velocity(1))
         }
     };
-    // Who guesses passwords must not be helped by a store that is down: then each server counts for itself.
+    // A store that is down must not help a client that guesses passwords: then each server counts for itself.
     let limiter =
         limiter.on_store_error(OnStoreError::Local(Memory::new(sliding_log(WRONG_PASSWORDS.into(), MINUTE))?));
 

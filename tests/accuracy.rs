@@ -1,5 +1,5 @@
-//! How far the figures may be believed: the false positive ratio, the estimate and its interval, the size of stored
-//! values. Every test is seeded; a failure names the seed and the case.
+//! The accuracy of the figures: the ratio of false positives, the estimate and its interval, the size of stored values.
+//! Every test is seeded; a failure names the seed and the case.
 
 use headcount::bloom::{Bloom, Shape};
 use headcount::fingerprint::FingerprintKey;
@@ -39,7 +39,7 @@ fn token(kind: u64, number: u64) -> [u8; 16] {
 
 // --- the false positive ratio ---
 
-/// How many of `users` come in each minute of the ring.
+/// The number of `users` that arrive in each minute of the ring.
 type Spread = fn(users: u64) -> Vec<u64>;
 
 const SPREADS: [(&str, Spread); 3] =
@@ -61,7 +61,7 @@ fn geometrically(users: u64) -> Vec<u64> {
     (0..=SLOTS).map(half).collect()
 }
 
-/// The share of `strangers` tokens that a controller with `users` in takes for known ones.
+/// The part of `strangers` tokens that a controller with `users` active users takes for known ones.
 fn measured_ratio(seed: u64, capacity: u64, ratio: f64, users: u64, spread: Spread, strangers: u64) -> f64 {
     let clock = noon();
     let (headcount, mut worker) = server(capacity, ratio, seed, &clock);
@@ -78,8 +78,8 @@ fn measured_ratio(seed: u64, capacity: u64, ratio: f64, users: u64, spread: Spre
         }
     }
     assert_eq!(next, users);
-    // From here on a stranger is rejected, and not recorded; who is admitted was taken for somebody else. That
-    // refreshes bits which the union has already, so asking changes nothing of what is measured.
+    // From here on a stranger is rejected and not recorded. An admitted one was a false positive; its admission
+    // refreshes bits that the union has already, so asking does not change what is measured.
     force(&headcount, OverrideMode::Throttling);
     let taken_for_known = (0..strangers).filter(|&number| headcount.admit(token(1, number)).is_admitted()).count();
     taken_for_known as f64 / strangers as f64
@@ -90,7 +90,7 @@ fn measured_ratio(seed: u64, capacity: u64, ratio: f64, users: u64, spread: Spre
 /// more or fewer users, and the ratio follows the eighth power of their fill; over 10,000 lines that is another 1.3 %
 /// at half the capacity, and 0.7 % above. Together 2.2 % at most, well below the 5 % that are allowed.
 #[test]
-fn false_positives_are_no_more_than_declared_however_users_spread_over_the_minutes() {
+fn false_positives_stay_below_the_declared_ratio_however_users_spread_over_the_minutes() {
     const CAPACITY: u64 = 500_000;
     const RATIO: f64 = 1e-2;
     let shape = Shape::for_capacity(CAPACITY, RATIO).expect("a valid shape");
@@ -164,7 +164,7 @@ fn the_estimate_of_100k_users_and_more_is_off_by_three_in_a_thousand_at_most() {
 
 // --- the interval ---
 
-/// How often the truth lay inside `low..high`.
+/// The number of times that the truth lay inside `low..high`.
 #[derive(Default)]
 struct Coverage {
     samples: u32,
@@ -199,8 +199,8 @@ impl Coverage {
     }
 }
 
-/// Filters of the least capacity that is ever chosen by default, because many are needed: one filter's successive
-/// estimates err alike. Where few users are in, the whole numbers at its ends make the interval wider than 95 %.
+/// Filters of the smallest capacity that is chosen by default, because many are needed: successive estimates of one
+/// filter have correlated errors. With few users, rounding to whole numbers makes the interval wider than 95 %.
 #[test]
 fn the_truth_is_inside_the_interval_of_one_server_alone() {
     const CAPACITY: u64 = 16_384;
@@ -220,7 +220,7 @@ fn the_truth_is_inside_the_interval_of_one_server_alone() {
     coverage.assert("one server alone");
 }
 
-/// Five servers behind one store, and everybody who was admitted anywhere.
+/// Five servers that share one store, and every token that any of them admitted.
 struct Fleet {
     clock: Arc<ManualClock>,
     servers: Vec<(Headcount, Worker, Rounds<MemoryStore>)>,
@@ -240,7 +240,7 @@ impl Fleet {
 
     fn new(seed: u64) -> Self {
         let clock = noon();
-        // Somewhere in a minute, so that the turn comes at another moment of each story.
+        // An offset within the minute, so that each run turns the minute at another moment.
         let mut rng = fastrand::Rng::with_seed(seed);
         clock.advance(Duration::from_millis(rng.u64(..60_000)));
         let store = MemoryStore::with_clock(Arc::clone(&clock));
@@ -263,8 +263,8 @@ impl Fleet {
         self.millis as f64 / 1000.0
     }
 
-    /// Lets newcomers in at random servers, at a rate that is a function of the second, and lets rounds happen once a
-    /// second at a random offset in it.
+    /// Admits newcomers on random servers, at a rate that is a function of the second, and runs a round of each server
+    /// once a second at a random offset.
     fn run(&mut self, runtime: &tokio::runtime::Runtime, until_second: u64, rate: impl Fn(f64) -> f64, judged: bool) {
         while self.millis < 1000 * until_second {
             self.clock.advance(Duration::from_millis(Self::STEP_MILLIS));
@@ -316,7 +316,7 @@ fn the_truth_is_inside_the_interval_of_every_server_of_a_fleet() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     for seed in SEED..SEED + 12 {
         let mut fleet = Fleet::new(seed);
-        // Until the fleet has found itself: before a server's first look nobody can say what is unread.
+        // Waits until every server has had its first look: before it, a server cannot know what is unread.
         fleet.run(&runtime, 5, |_| 0.0, false);
         fleet.run(&runtime, 20, |second| (second - 5.0) / 15.0 * 2000.0, true);
         fleet.run(&runtime, 28, |_| 2000.0, true);
@@ -327,7 +327,7 @@ fn the_truth_is_inside_the_interval_of_every_server_of_a_fleet() {
 
 // --- the stored value ---
 
-/// log2 of the number of filters of `bits` bits with `ones` of them set: what no code can go below on average.
+/// log2 of the number of filters of `bits` bits of which `ones` are set: the lower bound of the average code length.
 fn least_bits(bits: f64, ones: f64) -> f64 {
     let share = ones / bits;
     // Stirling: bits times the entropy of one of them, less half the logarithm of 2πnpq.
@@ -336,7 +336,7 @@ fn least_bits(bits: f64, ones: f64) -> f64 {
 }
 
 #[test]
-fn a_stored_value_is_at_most_four_tenths_longer_than_it_must_be() {
+fn a_stored_value_is_at_most_four_tenths_longer_than_the_lower_bound() {
     for capacity in [16_384, 262_144, 1_048_576] {
         let shape = Shape::for_capacity(capacity, 1e-3).expect("a valid shape");
         let key = FingerprintKey::new(&SEED.to_le_bytes().repeat(2)).expect("long enough");

@@ -1,4 +1,4 @@
-//! The admin listener from outside: what it shows, to whom, and who may change anything.
+//! The admin listener from outside: what it shows, to whom, and who may change something.
 #![cfg(feature = "server")]
 
 mod support;
@@ -74,7 +74,7 @@ fn an_override_is_put_shown_and_deleted() {
     assert_eq!(put(r#"{"mode":"auto","max_active_users":3}"#).status, 200);
     assert_eq!(server.status()["max_active_users"], 3);
     assert_eq!(server.decide("C"), "newcomer");
-    // Above half of the capacity, strangers are taken for users who are in.
+    // Above half of the capacity, many strangers are false positives.
     let plain = put(r#"{"mode":"auto","max_active_users":8192}"#).json();
     assert!(plain["warning"].is_null(), "{plain}");
     let bold = put(r#"{"mode":"auto","max_active_users":16384}"#).json();
@@ -105,7 +105,7 @@ fn an_override_is_put_shown_and_deleted() {
 
 /// FAULTS 33.
 #[test]
-fn nobody_but_the_operator_changes_anything() {
+fn only_the_operator_changes_anything() {
     let state = tempdir().unwrap();
     let server = alone(&state, &["--max-active-users", "1"]);
     let (open, path) = (r#"{"mode":"open"}"#, "/api/v1/override");
@@ -119,7 +119,7 @@ fn nobody_but_the_operator_changes_anything() {
         ("Origin", "https://localhost.evil.example"),
         ("Origin", "null"),
         ("Origin", ""),
-        // Somebody else's page on this machine, and where this one is asked by another name.
+        // A page of another server on this machine, and this listener under another host name.
         ("Origin", "http://localhost:1"),
         ("Origin", "http://127.0.0.1:1"),
         ("Origin", "http://127.0.0.1"),
@@ -137,7 +137,7 @@ fn nobody_but_the_operator_changes_anything() {
             assert_eq!(get(server.admin, path, &[stranger]).status, 403, "{path} {stranger:?}");
         }
     }
-    // A form, a script of another page that asks no leave, and whoever leaves the header out.
+    // A form, a script that sends no preflight, and a client without the header.
     for kind in ["application/json", "text/plain", "application/x-www-form-urlencoded"] {
         let bare = format!(
             "PUT {path} HTTP/1.1\r\nConnection: close\r\nHost: {}\r\nContent-Type: {kind}\r\nContent-Length: \
@@ -150,11 +150,11 @@ fn nobody_but_the_operator_changes_anything() {
         assert!(answer.json()["detail"].as_str().unwrap().contains("X-Headcount-Change: 1"), "{answer:?}");
     }
     assert_eq!(server.status()["override"]["until"], serde_json::Value::Null);
-    // Its own page may.
+    // The listener's own page is allowed.
     let own = format!("http://{}", server.admin);
     let host = server.admin.to_string();
     assert_eq!(request(server.admin, "DELETE", path, &[("Host", &host), ("Origin", &own)], "").status, 200);
-    // What changes nothing cannot be talked into it.
+    // Requests of other methods change nothing, whatever they claim.
     for (method, path) in [
         ("GET", "/api/v1/override?mode=open"),
         ("GET", "/api/v1/override?_method=PUT&mode=open"),
@@ -169,21 +169,21 @@ fn nobody_but_the_operator_changes_anything() {
             assert!(matches!(status, 200 | 403 | 405), "{method} {path}: {status}");
         }
     }
-    // Neither has what is over before it begins.
+    // An override that ends at once is refused.
     let order =
         |lasting: &str| request(server.admin, "PUT", path, &[], &format!(r#"{{"mode":"open","for":"{lasting}"}}"#));
     assert_eq!(order("0s").status, 422);
     assert_eq!(server.status()["override"]["until"], serde_json::Value::Null);
-    // And what is over is over.
+    // An override that has ended has no effect any more.
     assert_eq!(order("50ms").status, 200);
     wait_for("the override to end", || server.status()["override"]["until"].is_null().then_some(()));
     assert_eq!(server.decide("A"), "newcomer");
     assert_eq!(server.decide("B"), "rejected");
 }
 
-/// A proxy lends its address to whoever reaches it.
+/// Every client of a proxy arrives with the proxy's loopback address.
 #[test]
-fn behind_a_proxy_the_admin_needs_a_token_unless_that_is_allowed() {
+fn behind_a_proxy_the_admin_needs_a_token_unless_the_configuration_allows_it_without() {
     let state = tempdir().unwrap();
     let server =
         Server::start(state.path(), &["--max-active-users", "1"], &[("HEADCOUNT__ADMIN__ALLOW_PROXIED", "true")]);
@@ -227,7 +227,7 @@ fn answers_are_of_the_type_they_say_and_for_this_listeners_pages_alone() {
     }
 }
 
-/// As the README mounts it: outside of the layer, with and without the slash.
+/// Mounted outside of the layer as the README shows, with and without the trailing slash.
 #[test]
 fn a_page_that_is_nested_answers_with_and_without_the_slash() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -252,7 +252,7 @@ fn a_page_that_is_nested_answers_with_and_without_the_slash() {
 }
 
 #[test]
-fn words_that_turn_around_are_refused() {
+fn names_and_reasons_with_bidirectional_controls_are_refused() {
     let state = tempdir().unwrap();
     let server = alone(&state, &["--max-active-users", "1"]);
     for turned in ["ann\u{202e}nna", "\u{2066}ann", "ann\u{200f}", "\u{61c}"] {
@@ -269,7 +269,7 @@ fn words_that_turn_around_are_refused() {
     assert_eq!(request(server.admin, "PUT", "/api/v1/override", &[], &order).status, 200, "other scripts are words");
 }
 
-/// FAULTS 33: one whose end has passed, with the highest version there can be.
+/// FAULTS 33: an override that has ended, with the highest possible version.
 #[test]
 fn an_override_that_has_ended_does_not_come_back_from_redis() {
     let redis = Redis::start();
@@ -291,7 +291,7 @@ fn an_override_that_has_ended_does_not_come_back_from_redis() {
     let before = rounds();
     wait_for("some rounds", || (rounds() > before + 3).then_some(()));
     assert!(server.status()["override"]["until"].is_null());
-    // The operator's next word is heard all the same.
+    // The operator's next override still takes effect.
     let order = r#"{"mode":"throttling","for":"1m"}"#;
     assert_eq!(request(server.admin, "PUT", "/api/v1/override", &[], order).status, 200);
     assert_eq!(server.decide("A"), "rejected");
@@ -342,7 +342,7 @@ fn a_token_guards_everything_but_the_probes() {
     for path in ["/api/v1/events", "/api/v1/openapi.json"] {
         assert_eq!(get(server.admin, path, &[]).status, 401, "{path}");
     }
-    // And every change; an address for a name or an origin is no way round it.
+    // The token is needed for every change; neither the peer's address nor the Host or Origin header replaces it.
     let change = |method: &str, headers: &[(&str, &str)]| {
         request(server.admin, method, "/api/v1/override", headers, r#"{"mode":"throttling","for":"1m"}"#).status
     };
@@ -360,9 +360,9 @@ fn a_token_guards_everything_but_the_probes() {
     assert!(log.contains("an operator withdrew the override") && log.contains("127.0.0.1"), "{log}");
 }
 
-/// In somebody's own service, under a path of its own.
+/// The admin routes in a service of the user's own, under a prefix.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_mounts_it_is_steered_with_a_token_and_stops_while_somebody_watches() {
+async fn a_service_that_mounts_the_admin_is_changed_with_a_token_and_stops_while_a_stream_is_open() {
     let directory = tempdir().unwrap();
     let file = directory.path().join("admin.token");
     std::fs::write(&file, "0123456789abcdef").unwrap();
@@ -392,7 +392,7 @@ async fn a_service_that_mounts_it_is_steered_with_a_token_and_stops_while_somebo
     });
     let lines = watching.await.unwrap();
     assert!(!headcount.admit("alice").is_admitted());
-    // As a service stops: it says not ready, and ends what is under way.
+    // The service stops: it reports not ready and ends open streams.
     headcount.drain();
     stop.notify_one();
     tokio::time::timeout(support::DEADLINE, service).await.expect("it stops").unwrap().unwrap();
@@ -401,7 +401,7 @@ async fn a_service_that_mounts_it_is_steered_with_a_token_and_stops_while_somebo
 }
 
 #[test]
-fn a_request_that_was_forwarded_is_no_local_one() {
+fn a_forwarded_request_does_not_count_as_local() {
     let state = tempdir().unwrap();
     let server = alone(&state, &["--max-active-users", "1"]);
     for header in [("X-Forwarded-For", "203.0.113.7"), ("Forwarded", "for=203.0.113.7")] {
@@ -447,7 +447,7 @@ fn status_has_the_fields_of_the_contract() {
 }
 
 #[test]
-fn what_was_is_told_at_two_grains() {
+fn the_history_is_returned_at_two_resolutions() {
     let state = tempdir().unwrap();
     let server = alone(&state, &["--max-active-users", "1"]);
     server.check("A");
@@ -468,7 +468,7 @@ fn what_was_is_told_at_two_grains() {
     }
 }
 
-/// The events of a stream, as they come.
+/// The events of a stream, in order.
 fn watch(server: &Server) -> impl Iterator<Item = String> + use<> {
     let mut stream = TcpStream::connect(server.admin).unwrap();
     stream.set_read_timeout(Some(support::DEADLINE)).unwrap();
@@ -477,7 +477,7 @@ fn watch(server: &Server) -> impl Iterator<Item = String> + use<> {
 }
 
 #[test]
-fn the_status_comes_every_second_and_an_open_stream_delays_no_stop() {
+fn the_status_is_sent_every_second_and_an_open_stream_delays_no_stop() {
     let state = tempdir().unwrap();
     let mut server = alone(&state, &["--max-active-users", "10"]);
     let mut lines = watch(&server);
@@ -497,7 +497,7 @@ fn the_status_comes_every_second_and_an_open_stream_delays_no_stop() {
 }
 
 #[test]
-fn who_watches_too_many_at_once_is_told_to_ask_instead() {
+fn a_client_with_too_many_streams_is_told_to_poll_instead() {
     let state = tempdir().unwrap();
     let server = alone(&state, &["--max-active-users", "10"]);
     let mut watchers: Vec<_> = (0..64).map(|_| watch(&server)).collect();

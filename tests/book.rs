@@ -1,5 +1,5 @@
-//! The pages of the book and the repository: every link leads somewhere, every page is found, and every alert has its
-//! page.
+//! The pages of the book and the repository: every link leads somewhere, every page is in the summary, and every alert
+//! has a page.
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! FAULTS 34: what identifies a user goes nowhere: not to Redis, not into the log at its most talkative, into no
-//! metric, no status, no answer. Looked for as it is, in hexadecimal, and in base64 wherever it begins.
+//! FAULTS 34: what identifies a user is not written anywhere: not to Redis, the most verbose log, a metric, a status or
+//! an answer. The test looks for it in clear text, in hexadecimal, and in base64 at every alignment.
 #![cfg(feature = "server")]
 
 mod support;
@@ -13,13 +13,13 @@ use tempfile::tempdir;
 
 const SECRET: &str = "the key of the whole fleet, and of its tokens";
 
-/// Everything that a canary may look like.
+/// Every form that a canary may take.
 fn disguises(canary: &str) -> Vec<String> {
     let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
     let mut found = vec![canary.to_owned(), hex(canary), hex(canary).to_uppercase()];
     for before in 0..3 {
         let encoded = BASE64_STANDARD.encode("x".repeat(before) + canary);
-        // Without the characters that what stands before and behind has a part in.
+        // Without the characters that also depend on the bytes before and after the canary.
         found.push(encoded.trim_end_matches('=')[if before == 0 { 0 } else { 4 }..].trim_end_matches('=').to_owned());
         let sure = found.last().unwrap().len() - 3;
         found.last_mut().unwrap().truncate(sure);
@@ -57,7 +57,7 @@ impl Scene {
         Self { redis, monitor, server, state }
     }
 
-    /// Everything that a client can do with a token, and then some.
+    /// Everything that a client can do with a token.
     fn play(&self, token: &str) -> String {
         let bearer = format!("Bearer {token}");
         let usual = [("Authorization", bearer.as_str()), ("X-Api-Key", token), ("X-Headcount-Pass", token)];
@@ -87,7 +87,7 @@ impl Scene {
     }
 
     fn finish(mut self, heard: String, canaries: &[&str]) {
-        // Published, and a minute's turn later.
+        // After its publication, and one minute later.
         let rounds = || self.server.status()["sync"]["rounds"].as_u64().unwrap();
         let before = rounds();
         wait_for("rounds", || (rounds() > before + 10).then_some(()));
@@ -139,7 +139,7 @@ fn a_verified_token_and_its_user_go_nowhere() {
 }
 
 #[test]
-fn what_is_looked_for_would_be_found() {
+fn the_search_finds_a_canary_that_is_there() {
     let canary = "canary-5f1d9c-tweets";
     for before in 0..6 {
         let text = BASE64_STANDARD.encode("y".repeat(before) + canary + "zz");

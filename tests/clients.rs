@@ -8,12 +8,13 @@ use support::Server;
 use support::proxy::Proxy;
 use tempfile::tempdir;
 
-/// What a client says of each request, one after another: `in`, or the status to answer, whether it has a
-/// `Retry-After`, and how its body begins. It waits so many seconds at most. A request is the arguments of `check` as
-/// JSON: an array of the token and an object of the others; the token may be a number, of which so many bytes are made.
+/// The client's result for each request: `in`, or the status to answer, whether it has a `Retry-After`, and the
+/// beginning of its body. The client waits at most the given number of seconds. A request is the arguments of `check`
+/// as JSON: an array of the token and an object of the others. If the token is a number, a token of that many bytes is
+/// made.
 type Ask = fn(&Server, f64, &[&str]) -> Vec<String>;
 
-/// What the clients wait unless told otherwise.
+/// The clients' default timeout.
 const USUAL: f64 = 0.05;
 /// Longer than any machine is busy.
 const PATIENT: f64 = 20.0;
@@ -61,9 +62,9 @@ fn plays_along(ask: Ask) {
     let trusting = [("HEADCOUNT__SERVER__TRUSTED_PROXIES", "127.0.0.1")];
     let mut server = Server::start(state.path(), &["--max-active-users", "1"], &trusting);
     assert_eq!(ask(&server, PATIENT, &[ALICE, BOB, ALICE]), ["in", "429 True {", "in"]);
-    // A name that no header carries as it is, and one that none carries at all.
+    // A name that no header carries unencoded, and one that no header can carry at all.
     assert_eq!(ask(&server, PATIENT, &[r#"["çelik 大", {}]"#, r#"["a\nb", {}]"#]), ["429 True {", "400 False T"]);
-    // As the server would answer, and not sent.
+    // The client gives the server's answer without asking the server.
     let long = ["[4096, {}]", "[4097, {}]", "[10000000, {}]"];
     assert_eq!(ask(&server, PATIENT, &long), ["429 True {", "431 False T", "431 False T"]);
     let about = [

@@ -1,4 +1,5 @@
-//! The image and the files that start it, without an engine: its user, its home, its root and its environment are here.
+//! The image and the files that start it, without a container engine: the tests recreate its user, home, root and
+//! environment.
 #![cfg(feature = "server")]
 
 mod support;
@@ -21,7 +22,7 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").unwrap().uid() == 0
 }
 
-/// The program as in a container: a user without a name, whose home is the root; `before` is done by root.
+/// The program as in a container: a user without a name, whose home is the root directory. `before` runs as root.
 fn contained(before: &str) -> Command {
     let mut command = Command::new("unshare");
     let as_nobody = format!(
@@ -76,12 +77,12 @@ fn a_container_without_a_volume_serves_and_says_what_it_cannot_keep() {
     assert_eq!(validated.status.code(), Some(0), "{}", said(&validated));
     assert!(said(&validated).contains(&format!("warning: {warning}")), "{}", said(&validated));
     assert!(!Path::new("/.local/state/headcount").exists());
-    // It is meant: nothing to warn of.
+    // The configuration asks for it: no warning.
     let mut validate = contained("");
     validate.env("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS", "1").env("HEADCOUNT__SNAPSHOT__FILE", "");
     let validated = validate.arg("validate").output().unwrap();
     assert!(validated.status.success() && !said(&validated).contains("state directory"), "{}", said(&validated));
-    // What somebody has asked for must be possible.
+    // A path that the configuration names must be writable.
     let configured = [("HEADCOUNT__SNAPSHOT__FILE", "/nowhere/ring.snapshot")];
     let mut refused = contained("");
     let refused = refused.args(["serve", "--max-active-users", "1"]).envs(configured).output().unwrap();
@@ -89,9 +90,9 @@ fn a_container_without_a_volume_serves_and_says_what_it_cannot_keep() {
 }
 
 #[test]
-fn a_volume_keeps_who_is_in_over_a_restart() {
+fn a_volume_keeps_the_active_users_over_a_restart() {
     let (logs, volume) = (tempdir().unwrap(), volume());
-    // As systemd names it: several are divided by colons, the first counts.
+    // As systemd sets it: several paths separated by colons, of which the first counts.
     let directories = format!("{}:/elsewhere", volume.path().display());
     let environment = [("STATE_DIRECTORY", directories.as_str())];
     let mut server = Server::start_as(contained(""), logs.path(), &ONE_SEAT, &environment);
@@ -109,7 +110,7 @@ fn a_read_only_root_and_a_directory_of_others_are_warnings() {
     let logs = tempdir().unwrap();
     let read_only = volume();
     let place = read_only.path().display();
-    // The same directory, as a file system that cannot be written.
+    // The same directory on a file system that is mounted read-only.
     let mount = format!("mount --bind {place} {place}; mount -o remount,bind,ro {place};");
     std::fs::set_permissions(read_only.path(), PermissionsExt::from_mode(if is_root() { 0o700 } else { 0o500 }))
         .unwrap();
@@ -148,7 +149,7 @@ fn the_image_listens_for_others_keeps_its_state_in_a_volume_and_checks_its_healt
     assert_eq!(of("USER"), [format!("{NOBODY}:{NOBODY}")]);
     assert_eq!(of("VOLUME"), [environment["STATE_DIRECTORY"]]);
     assert_eq!(environment["HEADCOUNT__SERVER__LISTEN"], "0.0.0.0:7070");
-    // Of every base, the version is named.
+    // Every base image has a version.
     let text = std::fs::read_to_string(ops("Dockerfile")).unwrap();
     let bases: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("ARG ")?.split_once('=')).collect();
     assert!(bases.len() == 2 && bases.iter().all(|(_, base)| base.matches('.').count() >= 1), "{bases:?}");
@@ -156,7 +157,7 @@ fn the_image_listens_for_others_keeps_its_state_in_a_volume_and_checks_its_healt
     let (dependencies, sources) = (text.find("COPY Cargo.toml Cargo.lock"), text.find("COPY . ."));
     assert!(dependencies.is_some() && dependencies < sources);
 
-    // It does what its HEALTHCHECK asks for, whether others can reach the admin listener or not.
+    // The program can do what HEALTHCHECK asks for, whether the admin listener is reachable from outside or not.
     let check = of("HEALTHCHECK")[0];
     let check: Vec<String> = serde_json::from_str(check.split_once("CMD ").unwrap().1).unwrap();
     assert_eq!(check[0], "headcount");
@@ -186,7 +187,7 @@ fn the_image_is_built_from_what_it_needs() {
     for name in ["target", ".git", "tests/__fuzz__"] {
         assert!(ignored.lines().any(|line| line == name), "{name}");
     }
-    // The layer of the dependencies: cargo reads the manifest without the files that it leaves out.
+    // For the layer with the dependencies: cargo reads the manifest without the files that are left out.
     let text = std::fs::read_to_string(ops("Dockerfile")).unwrap();
     let awk = text.split("awk '").nth(1).and_then(|rest| rest.split('\'').next()).unwrap();
     let place = tempdir().unwrap();
@@ -207,7 +208,7 @@ fn the_image_is_built_from_what_it_needs() {
 /// A file of YAML documents.
 fn documents(name: &str) -> Vec<Value> {
     let tool = std::env::var("HEADCOUNT_SCHEMATHESIS").expect("HEADCOUNT_SCHEMATHESIS names it: ./test sets it");
-    // It brings a parser of YAML with it.
+    // PyYAML is installed for it.
     let python = Path::new(&tool).with_file_name("python");
     let program = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
     let output = Command::new(python).args(["-c", program, &ops(name)]).output().unwrap();
@@ -215,7 +216,7 @@ fn documents(name: &str) -> Vec<Value> {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Holds a server's environment to `validate`, with files and secrets in the place of those that it names.
+/// Gives a server's environment to `validate`, with real files and secrets instead of those that it names.
 fn validated(environment: &BTreeMap<String, String>) -> String {
     let state = tempdir().unwrap();
     let mut validate = program(state.path());
@@ -255,7 +256,7 @@ fn compose_starts_three_servers_and_nginx_with_the_printed_recipe() {
         assert_eq!((&server["read_only"], &server["cap_drop"][0]), (&true.into(), &"ALL".into()));
         assert!(server["mem_limit"].is_string());
     }
-    // What nginx is started with is the recipe, and nothing but the addresses is changed.
+    // nginx's configuration is the printed recipe; only the addresses are changed.
     let command = services["nginx"]["command"][2].as_str().unwrap().replace("$$", "$");
     let place = tempdir().unwrap();
     let recipe = Command::new(env!("CARGO_BIN_EXE_headcount")).args(["config", "nginx"]).output().unwrap();
@@ -270,7 +271,7 @@ fn compose_starts_three_servers_and_nginx_with_the_printed_recipe() {
     for name in ["headcount-1:7070", "headcount-2:7070", "headcount-3:7070", "app:80"] {
         assert!(changed.contains(name) && services.contains_key(name.split(':').next().unwrap()), "{name}");
     }
-    // nginx takes it, with addresses in the place of names that no network here knows.
+    // nginx accepts it, with addresses instead of host names that do not resolve here.
     let known = ["headcount-1", "headcount-2", "headcount-3", "app"]
         .into_iter()
         .fold(changed, |text, name| text.replace(&format!("server {name}:"), "server 127.0.0.1:"));
@@ -283,7 +284,7 @@ fn compose_starts_three_servers_and_nginx_with_the_printed_recipe() {
 }
 
 #[test]
-fn a_pod_has_bounds_and_no_rights_that_it_does_not_need() {
+fn a_pod_has_limits_and_only_the_rights_that_it_needs() {
     let documents = documents("kubernetes.yml");
     let kinds: Vec<_> = documents.iter().map(|document| document["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["Deployment", "NetworkPolicy", "NetworkPolicy"]);

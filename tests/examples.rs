@@ -1,4 +1,4 @@
-//! The examples, run as a reader would run them.
+//! The examples, run as a reader runs them.
 #![cfg(feature = "server")]
 
 mod support;
@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use support::{example, get, request, started, wait_for};
 
 #[test]
-fn the_login_example_lets_nobody_guess_a_sixth_time() {
+fn the_login_example_refuses_a_sixth_guess() {
     let redis = support::Redis::start();
     for store in [&["--store", "memory"][..], &["--store", "redis", "--url", &redis.url()]] {
         let output = example("login_limit").args(store).output().expect("cargo test builds the examples");
@@ -26,12 +26,12 @@ fn the_quickstart_runs() {
     let play = |token: &str| get(address, "/", &[("Authorization", &format!("Bearer {token}"))]);
     assert_eq!((play("A").body.as_str(), play("B").status, play("A").status), ("you are in\n", 429, 200));
     assert_eq!(get(address, "/admin/api/v1/status", &[]).json()["active_users"]["estimate"], 1);
-    // Mounted into a service, and without a token, it shows and changes nothing.
+    // Mounted into a service without a token, it shows the page and changes nothing.
     let body = r#"{"mode":"open"}"#;
     assert_eq!(request(address, "PUT", "/admin/api/v1/override", &[], body).status, 403);
 }
 
-/// A WebSocket to the match, open and idle; or the status that it was refused with.
+/// A WebSocket to the match, open and idle, or the status of its refusal.
 fn join_match(address: SocketAddr, token: &str) -> Result<TcpStream, u16> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(support::DEADLINE)).unwrap();
@@ -53,7 +53,7 @@ fn join_match(address: SocketAddr, token: &str) -> Result<TcpStream, u16> {
 
 /// FAULTS 37, in a Rust service.
 #[test]
-fn a_player_of_one_long_match_is_in_to_its_end() {
+fn a_player_of_one_long_match_stays_active_until_its_end() {
     let directory = tempfile::tempdir().unwrap();
     let key = directory.path().join("game.key");
     std::fs::write(&key, "thirty-two bytes or more, said RFC 7518\n").unwrap();
@@ -76,7 +76,7 @@ fn a_player_of_one_long_match_is_in_to_its_end() {
     assert_eq!(lobby(&again).body, "welcome, alice\n", "another token, the same player");
     assert_eq!(lobby("made up").status, 400);
     let active = || get(address, "/admin/api/v1/status", &[]).json()["active_users"]["estimate"].as_u64().unwrap();
-    // bob comes, says nothing and is forgotten, three times over: three windows.
+    // bob connects, sends nothing more and is forgotten, three times: three windows.
     for window in 0..3 {
         assert_eq!(lobby(&bob).status, 200, "window {window}");
         assert_eq!(active(), 2);
@@ -87,7 +87,7 @@ fn a_player_of_one_long_match_is_in_to_its_end() {
     let mut echo = [0; 4];
     game.read_exact(&mut echo).unwrap();
     assert_eq!(&echo[2..], b"hi");
-    // The match ends, and with it her presence.
+    // When the match ends, she stops being active.
     drop(game);
     wait_for("alice to be forgotten", || (active() == 0).then_some(()));
 }

@@ -86,7 +86,7 @@ impl Fleet {
         Self { store: MemoryStore::with_clock(Arc::clone(&clock)), clock, started: 0 }
     }
 
-    /// One whose store goes by another clock than its servers.
+    /// A fleet whose store has another clock than its servers.
     fn with_a_clock_for_the_store() -> (Self, Arc<ManualClock>) {
         let fleet = Self::new();
         let stores = Arc::new(ManualClock::starting_at(fleet.clock.wall()));
@@ -117,7 +117,7 @@ impl Fleet {
         Server { rounds: headcount.sync_with(weather.clone()), headcount, worker, weather }
     }
 
-    /// Lets seconds pass, each with a round of every server, in turn first and last.
+    /// Lets seconds pass, each with one round of every server, in rotating order.
     async fn pass(&self, seconds: u32, servers: &mut [&mut Server]) {
         for second in 0..seconds as usize {
             self.clock.advance(SECOND);
@@ -145,7 +145,7 @@ async fn a_new_fleet_is_covered_after_three_seconds() {
 }
 
 #[tokio::test]
-async fn who_came_in_here_is_seen_there_after_a_round_of_each() {
+async fn a_newcomer_is_known_elsewhere_after_one_round_of_each_server() {
     let mut fleet = Fleet::new();
     let (mut a, mut b) = (fleet.start(), fleet.start());
     fleet.pass(5, &mut [&mut a, &mut b]).await;
@@ -157,12 +157,12 @@ async fn who_came_in_here_is_seen_there_after_a_round_of_each() {
 }
 
 #[tokio::test]
-async fn who_came_in_during_the_last_moment_of_a_minute_is_seen_everywhere() {
+async fn a_newcomer_of_the_last_moment_of_a_minute_is_known_everywhere() {
     let mut fleet = Fleet::new();
     let (mut a, mut b) = (fleet.start(), fleet.start());
     fleet.pass(59, &mut [&mut a, &mut b]).await;
     assert_eq!(a.decide("alice"), Decision::Newcomer);
-    // The minute turns before either has a round; alice says nothing more.
+    // The minute turns before either has a round; alice sends no more requests.
     fleet.pass(3, &mut [&mut a, &mut b]).await;
     assert_eq!(b.decide("alice"), Decision::Seen);
 }
@@ -181,7 +181,7 @@ async fn a_token_is_admitted_for_thirty_minutes_and_forgotten_after_thirty_one()
 }
 
 #[tokio::test]
-async fn a_joiner_calls_nobody_a_newcomer_before_it_has_read_everything() {
+async fn a_joiner_rejects_nobody_before_it_has_read_everything() {
     let mut fleet = Fleet::new();
     let mut a = fleet.start_as(|builder| builder.max_active_users(10));
     fleet.pass(5, &mut [&mut a]).await;
@@ -205,7 +205,7 @@ async fn a_joiner_calls_nobody_a_newcomer_before_it_has_read_everything() {
 }
 
 #[tokio::test]
-async fn a_fleet_that_slept_knows_that_nobody_came_meanwhile() {
+async fn after_a_sleep_of_the_whole_fleet_its_servers_know_that_there_were_no_admissions() {
     let mut fleet = Fleet::new();
     let mut a = fleet.start();
     fleet.pass(60, &mut [&mut a]).await;
@@ -239,7 +239,7 @@ async fn after_a_flush_the_survivors_write_everything_back() {
 }
 
 #[tokio::test]
-async fn an_outage_rejects_nobody_who_is_in_and_heals() {
+async fn an_outage_rejects_no_active_user_and_heals() {
     let mut fleet = Fleet::new();
     let (mut a, mut b) = (fleet.start(), fleet.start());
     fleet.pass(60, &mut [&mut a, &mut b]).await;
@@ -251,13 +251,13 @@ async fn an_outage_rejects_nobody_who_is_in_and_heals() {
     fleet.pass(150, &mut [&mut a, &mut b]).await;
     assert!(!a.headcount.status().sync.ok);
     assert_eq!((a.decide("before"), b.decide("before")), (Decision::Seen, Decision::Seen));
-    // Its own news still count for the room; the other cannot know them yet.
+    // a's own news still counts for the room; b cannot know it yet.
     assert_eq!(a.decide("during"), Decision::Newcomer);
     assert_eq!(b.coverage(), 31);
     for server in [&a, &b] {
         server.weather.away.store(false, SeqCst);
     }
-    // Back, b does not call anybody a newcomer before it has read what a saw.
+    // Reconnected, b calls no token a newcomer before it has read what a saw.
     b.round().await;
     assert!(b.coverage() < 31);
     fleet.pass(5, &mut [&mut a, &mut b]).await;
@@ -266,7 +266,7 @@ async fn an_outage_rejects_nobody_who_is_in_and_heals() {
 }
 
 #[tokio::test]
-async fn news_that_cannot_be_read_uncover_their_minute() {
+async fn news_that_cannot_be_read_uncovers_its_minute() {
     let mut fleet = Fleet::new();
     let (mut a, mut b) = (fleet.start(), fleet.start());
     fleet.pass(5, &mut [&mut a, &mut b]).await;
@@ -298,7 +298,7 @@ async fn a_write_whose_reply_was_lost_harms_nobody() {
 }
 
 #[tokio::test]
-async fn a_paused_process_calls_nobody_a_newcomer_until_it_has_read_again() {
+async fn a_paused_process_rejects_nobody_until_it_has_read_again() {
     let mut fleet = Fleet::new();
     let (mut a, mut b) =
         (fleet.start_as(|builder| builder.max_active_users(4)), fleet.start_as(|b| b.max_active_users(4)));
@@ -307,7 +307,7 @@ async fn a_paused_process_calls_nobody_a_newcomer_until_it_has_read_again() {
         fleet.pass(8, &mut [&mut a, &mut b]).await;
         let _ = a.headcount.admit(format!("player-{player}"));
     }
-    // b stands still for five minutes.
+    // b is paused for five minutes.
     let mut servers = [&mut a];
     fleet.pass(300, &mut servers).await;
     let players = a.headcount.status().active_users.estimate;
@@ -338,7 +338,7 @@ async fn a_first_round_that_slept_before_its_end_has_not_succeeded() {
 }
 
 #[tokio::test]
-async fn a_lone_server_that_paused_knows_that_nobody_came_meanwhile() {
+async fn a_lone_server_that_paused_knows_that_there_were_no_admissions() {
     let mut fleet = Fleet::new();
     let mut a = fleet.start();
     fleet.pass(90, &mut [&mut a]).await;
@@ -370,7 +370,7 @@ async fn a_round_that_broke_off_loses_no_news() {
     let (mut a, mut b) = (fleet.start(), fleet.start());
     fleet.pass(5, &mut [&mut a, &mut b]).await;
     assert_eq!(a.decide("alice"), Decision::Newcomer);
-    // The next rounds begin anew, as after a panic, and the store has lost everything.
+    // The next rounds start from nothing, as after a panic, and the store has lost everything.
     a.rounds = a.headcount.sync_with(a.weather.clone());
     fleet.store.flush();
     fleet.pass(3, &mut [&mut a, &mut b]).await;
@@ -461,7 +461,7 @@ async fn servers_with_another_key_are_an_alarm_and_share_no_users() {
     fleet.pass(10, &mut [&mut a, &mut other]).await;
     assert!(a.headcount.status().sync.foreign_generation);
     assert!(other.headcount.status().sync.foreign_generation);
-    // Its coverage is earned by living a window: until then it calls nobody a newcomer.
+    // Its coverage begins with a window of its own: until then it calls no token a newcomer.
     assert_eq!(other.decide("alice"), Decision::Warming);
     assert_eq!(a.headcount.status().active_users.estimate, 1);
     fleet.pass(31 * 60, &mut [&mut a, &mut other]).await;
@@ -469,7 +469,7 @@ async fn servers_with_another_key_are_an_alarm_and_share_no_users() {
 }
 
 #[tokio::test]
-async fn a_deploy_with_another_key_lets_in_x_beside_those_who_are_in() {
+async fn a_deploy_with_another_key_admits_x_beside_the_active_users() {
     let mut fleet = Fleet::new();
     let mut old = fleet.start_as(|builder| builder.max_active_users(100));
     fleet.pass(5, &mut [&mut old]).await;
@@ -479,7 +479,7 @@ async fn a_deploy_with_another_key_lets_in_x_beside_those_who_are_in() {
     let mut came = 0;
     for second in 0..60 {
         fleet.pass(1, &mut [&mut old, &mut b, &mut c]).await;
-        // First those who are in, a few each second and again and again, then a crowd.
+        // First the active users, a few each second and again and again, then a crowd.
         for place in 0..40 {
             let token =
                 if second < 30 { format!("user-{}", (40 * second + place) % 100) } else { format!("{second}-{place}") };
@@ -496,7 +496,7 @@ async fn a_deploy_with_another_key_lets_in_x_beside_those_who_are_in() {
     assert!(came <= 105, "{came} came in beside the 100 who were");
 }
 
-/// Lets so many users in, as room allows.
+/// Admits this many users, as far as there is room.
 async fn fill(fleet: &Fleet, servers: &mut [&mut Server], users: usize) {
     let mut left: Vec<_> = (0..users).map(|user| format!("user-{user}")).collect();
     for _ in 0..120 {
@@ -507,7 +507,7 @@ async fn fill(fleet: &Fleet, servers: &mut [&mut Server], users: usize) {
 }
 
 #[tokio::test]
-async fn a_deploy_of_another_capacity_keeps_everybody_in_and_the_house_full() {
+async fn a_deploy_of_another_capacity_keeps_all_users_in_and_the_room_full() {
     let mut fleet = Fleet::new();
     let (mut a, mut b) = (fleet.start(), fleet.start());
     fleet.pass(5, &mut [&mut a, &mut b]).await;
@@ -524,7 +524,7 @@ async fn a_deploy_of_another_capacity_keeps_everybody_in_and_the_house_full() {
     assert_eq!(first.coverage(), 31, "no window has to be lived");
     assert!(first.headcount.is_ready());
 
-    // One half of them comes to the new server, and is counted once.
+    // Half of them move to the new server, and are counted once.
     assert!((0..500).all(|user| first.decide(&format!("user-{user}")) == Decision::Seen));
     let mut let_in = 0;
     for second in 0..60 {
@@ -540,7 +540,7 @@ async fn a_deploy_of_another_capacity_keeps_everybody_in_and_the_house_full() {
         assert!((0..1000).all(|user| server.decide(&format!("user-{user}")) == Decision::Seen));
     }
 
-    // The old servers stop, and a second new one comes: it was told by the first that nobody was in before.
+    // The old servers stop, and a second new one starts: the first has told it that there were no users before.
     let mut second = fleet.start_as(larger);
     drop((a, b));
     fleet.pass(1, &mut [&mut first, &mut second]).await;
@@ -552,7 +552,7 @@ async fn a_deploy_of_another_capacity_keeps_everybody_in_and_the_house_full() {
 }
 
 #[tokio::test]
-async fn a_deploy_of_another_key_that_names_the_former_keeps_everybody_in_and_the_house_full() {
+async fn a_deploy_of_another_key_that_names_the_former_keeps_all_users_in_and_the_room_full() {
     let former = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(former.path(), "the key of the whole fleet\n").unwrap();
     let mut fleet = Fleet::new();
@@ -574,7 +574,7 @@ async fn a_deploy_of_another_key_that_names_the_former_keeps_everybody_in_and_th
         fleet.pass(1, &mut [&mut old, &mut new]).await;
     }
     assert!(let_in <= 20, "{let_in} came into a full house");
-    // Whoever asks stays in under the new key, for as long as always.
+    // A user who asks stays in under the new key, for as long as before.
     drop(old);
     for _ in 0..60 {
         let known = (0..1000).filter(|user| new.decide(&format!("user-{user}")) == Decision::Seen);
@@ -602,14 +602,14 @@ async fn during_a_deploy_newcomers_of_each_generation_are_seen_by_the_other() {
     fleet.pass(2, &mut [&mut old, &mut new]).await;
     let estimates = [&old, &new].map(|server| server.headcount.status().active_users.estimate);
     assert_eq!(estimates, [3, 3], "who is known to both is one user");
-    // What a server reads of others keeps nobody in beyond the window.
+    // What a server reads of others keeps no user in beyond the window.
     fleet.pass(32 * 60, &mut [&mut old, &mut new]).await;
     let estimates = [&old, &new].map(|server| server.headcount.status().active_users.estimate);
     assert_eq!(estimates, [0, 0]);
 }
 
 #[tokio::test]
-async fn a_whole_fleet_that_is_stopped_and_started_with_another_capacity_knows_who_is_in() {
+async fn a_whole_fleet_that_is_stopped_and_started_with_another_capacity_knows_its_users() {
     let mut fleet = Fleet::new();
     let mut old = fleet.start();
     fleet.pass(5, &mut [&mut old]).await;
@@ -624,7 +624,7 @@ async fn a_whole_fleet_that_is_stopped_and_started_with_another_capacity_knows_w
 }
 
 #[tokio::test]
-async fn a_flush_during_a_deploy_forgets_nobody_and_brings_no_room() {
+async fn a_flush_during_a_deploy_forgets_no_user_and_frees_no_seat() {
     let mut fleet = Fleet::new();
     let mut old = fleet.start();
     fleet.pass(5, &mut [&mut old]).await;
@@ -632,7 +632,7 @@ async fn a_flush_during_a_deploy_forgets_nobody_and_brings_no_room() {
     let larger = |builder: Builder| builder.capacity(50_000);
     let (mut one, mut other) = (fleet.start_as(larger), fleet.start_as(larger));
     fleet.pass(6, &mut [&mut old, &mut one, &mut other]).await;
-    // The old server has stopped: only the memory of the new ones knows who is in.
+    // The old server has stopped: only the new ones' memory knows the users.
     drop(old);
     fleet.store.flush();
     let mut strangers = 0;
@@ -665,7 +665,7 @@ async fn writes_that_are_refused_during_a_deploy_hide_nobody() {
 }
 
 #[tokio::test]
-async fn after_another_key_the_servers_of_the_former_hand_out_the_room_until_they_have_stopped() {
+async fn after_a_change_of_the_key_the_former_keys_servers_share_out_the_room_until_they_have_stopped() {
     let former = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(former.path(), "the key of the whole fleet").unwrap();
     let mut fleet = Fleet::new();
@@ -687,7 +687,7 @@ async fn after_another_key_the_servers_of_the_former_hand_out_the_room_until_the
     assert_eq!(came_new, 0, "the old server could not know of them");
     assert!((780..=820).contains(&came_old), "{came_old} came in beside 200");
     drop(old);
-    // Half of them leave; when the old server counts no more, the new one fills their seats.
+    // Half of them leave; when the old server no longer counts, the new one fills their seats.
     for _ in 0..31 {
         fleet.pass(60, &mut [&mut new]).await;
         assert!((0..100).all(|user| new.decide(&format!("user-{user}")) == Decision::Seen));
@@ -702,7 +702,7 @@ async fn after_another_key_the_servers_of_the_former_hand_out_the_room_until_the
 }
 
 #[tokio::test]
-async fn trouble_with_another_generation_stops_no_news_and_no_round_succeeds() {
+async fn trouble_with_another_generation_stops_no_news_and_fails_the_round() {
     let mut fleet = Fleet::new();
     let mut old = fleet.start();
     fleet.pass(5, &mut [&mut old]).await;
@@ -743,7 +743,7 @@ async fn users_of_another_generation_stay_in_while_its_values_cannot_be_fetched(
 }
 
 #[tokio::test]
-async fn a_fleet_keeps_its_room_however_fast_they_come() {
+async fn a_fleet_stays_within_x_however_fast_newcomers_arrive() {
     let mut fleet = Fleet::new();
     let mut servers: Vec<_> = (0..10).map(|_| fleet.start()).collect();
     let mut all: Vec<_> = servers.iter_mut().collect();
@@ -787,11 +787,11 @@ async fn after_a_step_of_the_stores_clock_nobody_is_a_newcomer_before_the_minute
     assert_eq!((a.coverage(), b.coverage()), (31, 31));
     stores.advance(MINUTE + SECOND);
     fleet.clock.advance(SECOND);
-    // a learns of the step, and lets somebody in in the minute that it has led to.
+    // a learns of the step, and admits somebody in the minute that it has led to.
     a.round().await;
     assert!(a.headcount.admit("alice").is_admitted());
     a.round().await;
-    // b turns newcomers away, and has asked for the minutes of the old clock.
+    // b rejects newcomers, and has asked for the minutes of the old clock.
     let throttling = OverrideOrder {
         mode: OverrideMode::Throttling,
         max_active_users: None,
@@ -824,14 +824,14 @@ async fn a_step_of_the_stores_clock_within_a_minute_costs_no_round() {
 }
 
 #[tokio::test]
-async fn until_the_worker_has_turned_to_the_minute_of_a_stepped_clock_no_round_calls_anybody_a_newcomer() {
+async fn until_the_worker_has_turned_to_the_minute_of_a_stepped_clock_no_round_makes_newcomers() {
     let (mut fleet, stores) = Fleet::with_a_clock_for_the_store();
     let (mut a, mut b) = (fleet.start(), fleet.start());
     for _ in 0..20 {
         stores.advance(SECOND);
         fleet.pass(1, &mut [&mut a, &mut b]).await;
     }
-    // Into the first moment of the next minute, so that nobody is late yet.
+    // Into the first moment of the next minute, so that no server is late yet.
     stores.advance(40 * SECOND + SECOND / 100);
     a.round().await;
     assert!(a.headcount.admit("alice").is_admitted());
@@ -857,7 +857,7 @@ async fn until_the_worker_has_turned_to_the_minute_of_a_stepped_clock_no_round_c
 async fn a_small_correction_of_the_clock_at_a_minutes_turn_costs_no_round() {
     let (mut fleet, stores) = Fleet::with_a_clock_for_the_store();
     let mut a = fleet.start();
-    // One second short of the turn.
+    // One second before the turn.
     for _ in 0..59 {
         stores.advance(SECOND);
         fleet.pass(1, &mut [&mut a]).await;
@@ -872,7 +872,7 @@ async fn a_small_correction_of_the_clock_at_a_minutes_turn_costs_no_round() {
 
 // --- the loop, in tokio's paused time ---
 
-/// Goes as tokio's clock goes, from the beginning of a minute on.
+/// A clock that follows tokio's, from the beginning of a minute on.
 #[derive(Clone, Copy)]
 struct PausedClock(Instant);
 
@@ -886,7 +886,7 @@ impl Clock for PausedClock {
     }
 }
 
-/// A store that notes when it is looked at, and may let every write lose.
+/// A store that records when it is looked at, and may let every write lose.
 #[derive(Clone)]
 struct Noting {
     store: MemoryStore,
@@ -979,7 +979,7 @@ async fn a_hundred_overrides_a_second_cost_one_more_round_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stopping_server_whose_writes_lose_tries_again_after_growing_pauses() {
+async fn a_stopping_server_whose_writes_lose_tries_again_after_growing_delays() {
     let store = Noting::new(true);
     let (headcount, mut worker, running) = store.start();
     sleep(5 * SECOND).await;
@@ -996,7 +996,7 @@ async fn a_stopping_server_whose_writes_lose_tries_again_after_growing_pauses() 
     assert!(store.clock.monotonic() - begun <= 2 * SECOND + SECOND / 10);
 }
 #[tokio::test]
-async fn a_held_seat_that_is_taken_comes_out_of_the_servers_share() {
+async fn a_held_seat_that_is_taken_reduces_the_servers_share() {
     let mut fleet = Fleet::new();
     let (mut a, mut b) = (fleet.start(), fleet.start());
     fleet.pass(6, &mut [&mut a, &mut b]).await;
@@ -1007,14 +1007,14 @@ async fn a_held_seat_that_is_taken_comes_out_of_the_servers_share() {
         seat.expect("an admitted newcomer's seat is held").take();
     }
     assert_eq!(a.headcount.status().share, share - 10);
-    // No round comes in between: the server admits as many newcomers as its share has seats left.
+    // No round happens in between: the server admits as many newcomers as its share has seats left.
     let admitted = (0..2 * share).filter(|player| a.headcount.admit(format!("player-{player}")).is_admitted()).count();
     assert_eq!(admitted as u64, share - 10);
 }
 
 // --- the room, while something is wrong ---
 
-/// A fleet whose house is full, and that many more newcomers at the door.
+/// A fleet that is full, and as many newcomers who ask.
 async fn a_full_house(servers: usize, max_active_users: u64) -> (Fleet, Vec<Server>) {
     let mut fleet = Fleet::new();
     let mut servers: Vec<_> =
@@ -1034,7 +1034,7 @@ async fn pass_all(fleet: &Fleet, seconds: u32, servers: &mut [Server]) {
     fleet.pass(seconds, &mut servers.iter_mut().collect::<Vec<_>>()).await;
 }
 
-/// Never-seen newcomers ask each server. Returns how many were admitted.
+/// Each server is asked about tokens that it has never seen. Returns how many were admitted.
 fn crowd(servers: &[Server], mark: &str) -> usize {
     let asks = |(place, server): (usize, &Server)| {
         (0..200).filter(|player| server.headcount.admit(format!("{mark}-{place}-{player}")).is_admitted()).count()
@@ -1043,11 +1043,11 @@ fn crowd(servers: &[Server], mark: &str) -> usize {
 }
 
 #[tokio::test]
-async fn a_full_house_stays_full_after_a_stall_over_a_minutes_turn() {
+async fn a_full_fleet_stays_full_after_a_stall_over_a_minutes_turn() {
     let (fleet, mut servers) = a_full_house(3, 500).await;
     let mut admitted = 0;
     for stall in 0..3 {
-        // To the last second of the minute, and two seconds on, without a store.
+        // To the last second of the minute, and two seconds more, without a store.
         while fleet.clock.wall().as_millis() % 60_000 != 59_000 {
             pass_all(&fleet, 1, &mut servers).await;
         }
@@ -1068,7 +1068,7 @@ async fn a_full_house_stays_full_after_a_stall_over_a_minutes_turn() {
 }
 
 #[tokio::test]
-async fn refused_writes_bring_no_shares_and_no_doubts() {
+async fn refused_writes_give_no_shares_and_no_doubts() {
     let mut fleet = Fleet::new();
     let mut servers: Vec<_> = (0..6).map(|_| fleet.start_as(|builder| builder.max_active_users(600))).collect();
     pass_all(&fleet, 6, &mut servers).await;
@@ -1093,7 +1093,7 @@ async fn refused_writes_bring_no_shares_and_no_doubts() {
 }
 
 #[tokio::test]
-async fn a_flush_makes_no_server_believe_that_it_is_alone() {
+async fn after_a_flush_no_server_believes_that_it_is_alone() {
     let mut fleet = Fleet::new();
     let mut servers: Vec<_> = (0..50).map(|_| fleet.start_as(|builder| builder.max_active_users(5000))).collect();
     pass_all(&fleet, 6, &mut servers).await;
@@ -1106,7 +1106,7 @@ async fn a_flush_makes_no_server_believe_that_it_is_alone() {
 }
 
 #[tokio::test]
-async fn a_server_whose_rounds_stopped_is_away_after_a_while_and_says_so() {
+async fn a_server_whose_rounds_stopped_is_away_after_a_while_and_reports_it() {
     let mut fleet = Fleet::new();
     let mut server = fleet.start_as(|builder| builder.on_outage(headcount::OnOutage::Closed));
     pass_all(&fleet, 6, std::slice::from_mut(&mut server)).await;
@@ -1120,7 +1120,7 @@ async fn a_server_whose_rounds_stopped_is_away_after_a_while_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_newcomer_who_tries_again_finds_one_of_few_seats_among_many_servers() {
+async fn a_newcomer_who_retries_finds_one_of_few_seats_among_many_servers() {
     let mut fleet = Fleet::new();
     let mut servers: Vec<_> = (0..50).map(|_| fleet.start_as(|builder| builder.max_active_users(100))).collect();
     pass_all(&fleet, 6, &mut servers).await;
@@ -1137,7 +1137,7 @@ async fn a_newcomer_who_tries_again_finds_one_of_few_seats_among_many_servers() 
 }
 
 #[tokio::test]
-async fn a_day_that_the_stores_clock_was_ahead_freezes_nobody() {
+async fn a_day_that_the_stores_clock_was_ahead_stops_no_server() {
     let (mut fleet, stores) = Fleet::with_a_clock_for_the_store();
     let mut server = fleet.start();
     let second = |fleet: &Fleet, stores: &ManualClock| {

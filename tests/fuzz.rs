@@ -1,8 +1,9 @@
-//! Bytes from outside: whatever they are, nothing panics, nothing allocates past its cap, and what was written is read.
+//! Bytes from outside: whatever they are, nothing panics, nothing allocates more than its cap, and what was written is
+//! read back.
 //!
 //! Each target runs its kept corpus (`tests/__fuzz__`) and some hundred new inputs; `./test fuzz --minutes 10` runs
-//! each for long. A failure prints a seed for `BOLERO_RANDOM_SEED`. Most bytes a proof would turn away at once; so
-//! inputs are scripts that edit a genuine value and may sign it again, as a server gone mad could.
+//! each for long. A failure prints a seed for `BOLERO_RANDOM_SEED`. Random bytes would almost never pass a proof; so
+//! inputs are scripts that edit a genuine value and may sign it again, as a faulty server could.
 
 use axum::extract::connect_info::MockConnectInfo;
 use flate2::{Compress, Compression, FlushCompress, write::GzEncoder};
@@ -28,11 +29,11 @@ use tower::{Layer, ServiceExt, service_fn};
 const SLOT: Slot = Slot(29_000_000);
 const GENERATION: u64 = 7;
 const HEADER_BYTES: usize = 48;
-/// Beside the filter: the decompressor's window, and a chunk.
+/// Memory beside the filter: the decompressor's window, and a chunk.
 const DECODING_BYTES: u64 = 96 << 10;
 const ITERATIONS: usize = 500;
 
-/// How long each target runs, where somebody wants more than [`ITERATIONS`].
+/// How long each target runs, if it should run longer than [`ITERATIONS`].
 fn seconds() -> Option<Duration> {
     std::env::var("HEADCOUNT_FUZZ_SECONDS").ok()?.parse().ok().map(Duration::from_secs)
 }
@@ -41,7 +42,7 @@ fn iterations() -> usize {
     seconds().map_or(ITERATIONS, |_| usize::MAX)
 }
 
-/// Runs a target; what it uses is not used again after a failure.
+/// Runs a target. The state that it uses is not used again after a failure.
 macro_rules! fuzz {
     ($target:expr) => {{
         let target = AssertUnwindSafe($target);
@@ -58,7 +59,7 @@ macro_rules! fuzz {
     }};
 }
 
-/// Reads decisions from an input; at its end, zeros.
+/// Reads decisions from an input; after its end, zeros.
 struct Script<'i>(&'i [u8]);
 
 impl<'i> Script<'i> {
@@ -94,7 +95,7 @@ impl<'i> Script<'i> {
     }
 }
 
-/// Random bytes seldom spell anything: what begins above ASCII chooses from these words; all else stands for itself.
+/// Random bytes seldom spell words: a byte above ASCII chooses one of these, all others stand for themselves.
 fn spelled(input: &[u8], words: &[&str]) -> Vec<u8> {
     match input.split_first() {
         Some((0x80.., choices)) => choices
@@ -233,7 +234,7 @@ fn gigabyte_bomb() -> Vec<u8> {
 }
 
 #[test]
-fn no_hostile_value_allocates_past_its_cap() {
+fn no_hostile_value_allocates_more_than_its_cap() {
     const LARGE: u64 = 1_000_000;
     let large = values(LARGE);
     let genuine = large.encode(SLOT, true, &filter(LARGE, 1000));
@@ -267,7 +268,7 @@ fn no_hostile_value_allocates_past_its_cap() {
     for (name, bytes, reason) in hostile {
         assert_eq!(read(&bytes), reason, "{name}");
     }
-    // Signed at every length, so that the payload's end is met and not the proof's.
+    // Signed at every length, so that the payload is cut and not the proof.
     let small = values(200);
     let genuine = small.encode(SLOT, true, &filter(200, 50));
     for length in 0..genuine.len() {
@@ -283,7 +284,7 @@ fn alone(file: &std::path::Path) -> Builder {
     builder.secret("the key of the whole fleet").clock(clock).snapshot_file(file).refresh_queue(1)
 }
 
-/// The bytes of a snapshot: four minutes with people in them.
+/// The bytes of a snapshot: four minutes with users in them.
 fn genuine_snapshot() -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("ring.snapshot");
@@ -296,7 +297,7 @@ fn genuine_snapshot() -> Vec<u8> {
 }
 
 #[test]
-fn a_snapshot_is_loaded_or_put_aside() {
+fn a_snapshot_is_loaded_or_set_aside() {
     let genuine = genuine_snapshot();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("ring.snapshot");
@@ -309,7 +310,7 @@ fn a_snapshot_is_loaded_or_put_aside() {
         allocated.bytes_max
     };
     let fresh = decides(&genuine);
-    // The file itself twice, as a vector grows, and a filter for each minute.
+    // The file twice, because a vector grows by copying, and a filter for each minute.
     let most = fresh + 2 * 6 * values(5000).most_bytes() as u64 + 6 * shape(5000).bytes() as u64 + DECODING_BYTES;
     fuzz!(|input: &[u8]| {
         let mut script = Script(input);
@@ -329,11 +330,11 @@ fn a_snapshot_is_loaded_or_put_aside() {
                 2 => bytes.extend_from_slice(script.run()),
                 // The time and the number of minutes.
                 3 if bytes.len() >= 24 => bytes[12..24].copy_from_slice(&script.take::<12>()),
-                // A minute again and again.
+                // The same minute repeatedly.
                 4 if bytes.len() > 44 => {
                     let length = u32::from_le_bytes(std::array::from_fn(|byte| bytes[32 + byte])) as usize;
                     let minute = bytes[24..(36 + length).min(bytes.len() - 8)].to_vec();
-                    // Of what is repeated already, no more than makes a long file.
+                    // What is repeated already is repeated only as often as makes a long file.
                     let most = ((1 << 20) / minute.len().max(1)) as u32;
                     let times = (script.u16() as u32 % 512).min(most);
                     bytes.truncate(20);
@@ -355,7 +356,7 @@ fn a_snapshot_is_loaded_or_put_aside() {
 }
 
 #[test]
-fn a_token_source_is_a_word_that_reads_the_same_again() {
+fn a_token_source_is_a_text_that_parses_to_the_same_source() {
     fuzz!(|input: &[u8]| {
         let input = spelled(
             &input[..input.len().min(8)],
@@ -532,8 +533,8 @@ fn an_override_is_set_or_refused_and_the_status_stays_readable() {
     });
 }
 
-/// A store whose every answer is what a script says. It knows the fleet's key, and keeps what it was given, to give it
-/// back when the script says nothing else.
+/// A store whose every answer is what a script says. It knows the fleet's key, and keeps what it was given, to return
+/// it when the script says nothing else.
 struct Mad {
     script: parking_lot::Mutex<Vec<u8>>,
     kept: parking_lot::Mutex<Vec<Vec<u8>>>,
@@ -542,7 +543,7 @@ struct Mad {
 impl Mad {
     fn looked(&self, script: &mut Script<'_>, slots: usize, generation: u64) -> Looked {
         let may = |script: &mut Script<'_>| (script.u8() < 128).then(|| script.u64());
-        // Now and then a sane clock, so that what follows is not all refused.
+        // A sane clock now and then, so that the rest is not all refused.
         let time = may(script).unwrap_or(1_800_000_000_000_000);
         let since = may(script).map(Slot);
         let last_heartbeat = may(script).map(Timestamp::from_micros);
@@ -582,7 +583,7 @@ impl Mad {
 }
 
 impl Mad {
-    /// What the script says; nothing stands for something of before.
+    /// The script's answer; if it is empty, an earlier value.
     fn value(&self, script: &mut Script<'_>) -> Vec<u8> {
         let (said, kept) = (script.run(), self.kept.lock());
         match said {
@@ -695,7 +696,7 @@ fn a_refusal_has_a_form_and_a_time_whatever_is_accepted() {
     });
 }
 
-/// Whatever a token and a key file are: no panic, and nobody is named but by who has the key.
+/// Whatever a token and a key file are: no panic, and only a token signed with the key names a user.
 #[test]
 fn a_token_is_verified_or_refused() {
     use base64::Engine;
@@ -758,7 +759,7 @@ fn a_token_is_verified_or_refused() {
             Ok(user) => assert!(is_signed && !user.trim().is_empty(), "{token}"),
             Err(_) => assert!(!(is_signed && how & 15 == 1), "{token}"),
         }
-        // Not even a frame, and a key that is none.
+        // Not even a frame, and an invalid key.
         let _ = headcount::internals::verified(SECRET, &String::from_utf8_lossy(input), now);
         if let Ok(user) = headcount::internals::verified(&spelled(input, &WORDS), &token, now) {
             assert!(!user.is_empty());

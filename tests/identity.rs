@@ -1,4 +1,4 @@
-//! Verified tokens behind a real `headcount serve`: keys in files, keys from a URL, and what strangers get.
+//! Verified tokens behind a real `headcount serve`: keys from files, keys from a URL, and hostile tokens.
 #![cfg(feature = "server")]
 
 #[path = "support/signer.rs"]
@@ -27,7 +27,7 @@ fn signed(claims: &Value) -> String {
     encode(&Header::default(), claims, &EncodingKey::from_secret(SECRET)).unwrap()
 }
 
-/// A server that verifies tokens, and counts at most so many users.
+/// A server that verifies tokens, with this X.
 fn start(state: &Path, max_active_users: u64, jwt: &str) -> Server {
     std::fs::write(state.join("jwt.key"), SECRET).unwrap();
     let file = state.join("headcount.toml");
@@ -56,7 +56,7 @@ fn a_refreshed_token_is_the_same_user() {
 }
 
 #[test]
-fn what_cannot_be_verified_is_refused_and_never_counted() {
+fn a_token_that_cannot_be_verified_is_refused_and_never_counted() {
     let state = tempdir().unwrap();
     let server = start(state.path(), 10, &with_file(state.path(), "issuer = \"us\""));
     let expired = signed(&json!({"sub": "alice", "iss": "us", "exp": 1}));
@@ -78,14 +78,14 @@ fn what_cannot_be_verified_is_refused_and_never_counted() {
 }
 
 #[test]
-fn a_token_without_an_end_is_taken_if_the_configuration_says_so() {
+fn a_token_without_expiry_is_accepted_if_the_configuration_allows_it() {
     let state = tempdir().unwrap();
     let server = start(state.path(), 1, &with_file(state.path(), "require_exp = false"));
     assert_eq!(server.decide(&signed(&json!({"sub": "alice"}))), "newcomer");
 }
 
 #[test]
-fn unverified_tokens_may_be_none_at_all() {
+fn unverified_tokens_can_be_refused() {
     let state = tempdir().unwrap();
     let server = start(state.path(), 1, &with_file(state.path(), "unverified = \"missing-token\""));
     assert_eq!(server.decide("opaque"), "missing");
@@ -95,7 +95,7 @@ fn unverified_tokens_may_be_none_at_all() {
 }
 
 #[test]
-fn a_configuration_without_keys_says_what_would_do() {
+fn a_configuration_without_keys_is_refused_with_a_way_out() {
     let state = tempdir().unwrap();
     for (jwt, part) in [
         ("", "token.jwt.keys is missing: "),
@@ -116,7 +116,7 @@ fn a_configuration_without_keys_says_what_would_do() {
     }
 }
 
-/// Publishes a key set, and counts who asks.
+/// Publishes a key set, and counts requests for it.
 struct KeyServer {
     port: u16,
     /// The status line and the body.
@@ -148,7 +148,7 @@ impl KeyServer {
     }
 }
 
-/// A key with a name, and the set that publishes it.
+/// A named key, and the set that publishes it.
 fn published(id: &str) -> (EncodingKey, String) {
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
     let public = DecodingKey::from_ec_pem(key.public_key_pem().as_bytes()).unwrap();
@@ -167,8 +167,8 @@ fn keys_are_fetched_in_the_background_and_never_for_a_token() {
         let header = Header { kid: Some(id.into()), ..Header::new(Algorithm::ES256) };
         encode(&header, &json!({ "sub": user, "exp": EXP }), &key).unwrap()
     };
-    // Until there are keys nobody can be told from a stranger: nobody is turned away or counted, and no load balancer
-    // should send anybody.
+    // Without keys no user can be recognised: nobody is rejected or counted, and no load balancer should send requests
+    // here.
     assert_eq!(server.decide(&token("one", "alice")), "warming");
     assert_eq!(server.decide("no token of that kind"), "invalid");
     assert_eq!(server.status()["active_users"]["estimate"], 0);
@@ -189,9 +189,9 @@ fn keys_are_fetched_in_the_background_and_never_for_a_token() {
     assert_eq!(keys.asked.load(Relaxed), asked, "unknown keys are not asked for");
 }
 
-/// Without keys, those who are in cannot be told from anybody: what forbids newcomers forbids them.
+/// Without keys, active users cannot be recognised: an override that forbids newcomers forbids everybody.
 #[test]
-fn without_keys_nobody_passes_where_newcomers_may_not() {
+fn without_keys_everybody_is_rejected_where_newcomers_are() {
     let (key, _) = published("one");
     let keys = KeyServer::start(("503 Service Unavailable", String::new()));
     let url = format!("jwks_url = {:?}", keys.url());
@@ -207,7 +207,7 @@ fn without_keys_nobody_passes_where_newcomers_may_not() {
         assert_eq!(force(mode), 200, "{mode}");
         assert_eq!(server.decide(&token), decision, "{mode}");
     }
-    // Redis answers: what is away is the server of keys.
+    // Redis answers; the server of keys does not.
     let (redis, closed) = (Redis::start(), tempdir().unwrap());
     let file = closed.path().join("headcount.toml");
     let store = format!(
@@ -239,13 +239,13 @@ fn a_secret_that_a_key_set_publishes_verifies_nothing() {
 }
 
 #[test]
-fn a_set_that_is_none_is_refused_and_a_stop_waits_for_no_fetch() {
+fn an_invalid_key_set_is_refused_and_a_stop_waits_for_no_fetch() {
     let keys = KeyServer::start(("200 OK", "<html>".into()));
     let state = tempdir().unwrap();
     let server = start(state.path(), 10, &format!("jwks_url = {:?}", keys.url()));
     wait_for("the log to say what is wrong", || server.logged().contains("is not JSON").then_some(()));
     assert!(!server.is_ready());
-    // One that accepts and says nothing.
+    // A server that accepts connections and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://127.0.0.1:{}/jwks", silent.local_addr().unwrap().port());
     let other = tempdir().unwrap();
@@ -285,7 +285,7 @@ fn flood_with_random_tokens(algorithm: Algorithm) {
     let signed = signer.sign(&json!({"sub": "x"}));
     let random = |nth: usize| match nth % 3 {
         0 => format!("{:032x}", fastrand::u128(..)),
-        // Somebody else's signature under names that were never seen.
+        // Signatures of another key, under key names that were never seen.
         1 => {
             let claims = json!({"sub": format!("user-{}", fastrand::u64(..))}).to_string();
             format!("{head}.{}.{signature}", URL_SAFE_NO_PAD.encode(claims))
@@ -343,7 +343,7 @@ fn an_address_that_forges_tokens_is_limited_before_they_are_verified_and_its_nei
     assert_eq!((&decisions["limited"], &decisions["invalid"]), (&json!(16), &json!(15)));
 }
 
-/// A proxy gives up a check that is late, a browser one that it reloads: nobody has shown a wrong token then.
+/// A proxy gives up a late check, and a browser one that is reloaded: the client has not shown a wrong token then.
 #[test]
 fn valid_tokens_whose_clients_have_gone_are_not_charged_as_refusals() {
     let signer = Signer::new(Algorithm::RS256);

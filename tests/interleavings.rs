@@ -49,7 +49,7 @@ fn decide(headcount: &Headcount, token: &str) -> Decision {
     headcount.admit(token).decision()
 }
 
-/// Lets a minute turn while `meanwhile` happens, and gives the worker back.
+/// Turns a minute while `meanwhile` runs, and returns the worker.
 fn turn_while<R>(clock: &Arc<ManualClock>, mut worker: Worker, meanwhile: impl FnOnce() -> R) -> (Worker, R) {
     let clock = Arc::clone(clock);
     let turns = thread::spawn(move || {
@@ -60,13 +60,13 @@ fn turn_while<R>(clock: &Arc<ManualClock>, mut worker: Worker, meanwhile: impl F
     (turns.join().unwrap(), result)
 }
 
-/// Where the ring holds nobody, nobody was kept too long.
+/// Whether the ring is empty: then no user was kept for too long.
 fn is_empty(headcount: &Headcount) -> bool {
     headcount.status().active_users.estimate == 0
 }
 
 #[test]
-fn who_is_seen_while_a_minute_turns_is_in_for_a_window_and_no_longer() {
+fn a_token_seen_while_a_minute_turns_is_in_for_one_window_and_no_longer() {
     in_many_orders(4000, || {
         let clock = noon();
         // A queue of one, so that of two refreshes one is made in place.
@@ -79,12 +79,12 @@ fn who_is_seen_while_a_minute_turns_is_in_for_a_window_and_no_longer() {
         let (mut worker, ()) = turn_while(&clock, worker, || {
             let other = headcount.clone();
             let bob = thread::spawn(move || assert!(other.admit("bob").is_admitted()));
-            // Seen, or forgotten just before: in either case she is in from here on.
+            // She is seen, or was forgotten just before: in either case she is in from here on.
             assert!(headcount.admit("alice").is_admitted());
             assert_eq!(decide(&headcount, "alice"), Decision::Seen);
             bob.join().unwrap();
         });
-        // Whoever was seen before the turn is in until a window after it.
+        // A token that was seen before the turn is in until a window after it.
         pass(SLOTS - 1, &clock, &mut worker);
         assert_eq!(headcount.status().active_users.estimate, 2);
         pass(2, &clock, &mut worker);
@@ -93,7 +93,7 @@ fn who_is_seen_while_a_minute_turns_is_in_for_a_window_and_no_longer() {
     });
 }
 
-/// What the lock guards is plain memory, at which shuttle changes no thread: here a writer stops in the middle.
+/// The lock guards plain memory, at which shuttle switches no threads: here a writer stops in the middle.
 #[test]
 fn a_writer_is_alone() {
     in_many_orders(4000, || {
@@ -121,7 +121,7 @@ fn a_writer_is_alone() {
 }
 
 #[test]
-fn nobody_meets_a_ring_that_is_half_turned() {
+fn no_reader_sees_a_ring_that_is_half_turned() {
     in_many_orders(3000, || {
         let clock = noon();
         let (headcount, mut worker) = builder(&clock, 40).build().unwrap();
@@ -173,14 +173,14 @@ impl Server {
         Self { rounds: headcount.sync_with(store.clone()), headcount, worker }
     }
 
-    /// A round, and a tick before it, as in a running server.
+    /// A tick and a round, as in a running server.
     fn round(&mut self) {
         self.worker.tick();
         block_on(self.rounds.round());
     }
 }
 
-/// Two servers that know each other, at the beginning of a minute.
+/// Two servers that know of each other, at the beginning of a minute.
 fn fleet(max_active_users: u64) -> (Arc<ManualClock>, [Server; 2]) {
     let clock = noon();
     let store = MemoryStore::with_clock(Arc::clone(&clock));
@@ -193,7 +193,7 @@ fn fleet(max_active_users: u64) -> (Arc<ManualClock>, [Server; 2]) {
 }
 
 #[test]
-fn news_that_are_merged_while_a_minute_turns_are_neither_lost_nor_kept_too_long() {
+fn news_that_is_merged_while_a_minute_turns_is_neither_lost_nor_kept_too_long() {
     in_many_orders(1000, || {
         let (clock, [mut ours, mut theirs]) = fleet(40);
         assert_eq!(decide(&theirs.headcount, "carol"), Decision::Newcomer);
@@ -210,7 +210,7 @@ fn news_that_are_merged_while_a_minute_turns_are_neither_lost_nor_kept_too_long(
         });
         assert_eq!(headcount.status().active_users.estimate, 2);
         assert_eq!(decide(&headcount, "carol"), Decision::Seen);
-        // What was let in while a round packed and published it reaches the other server.
+        // Newcomers that were admitted while a round packed and published reach the other server.
         worker.tick();
         ours = Server { headcount, worker, rounds };
         ours.round();
@@ -226,7 +226,7 @@ fn news_that_are_merged_while_a_minute_turns_are_neither_lost_nor_kept_too_long(
 }
 
 #[test]
-fn who_is_let_in_while_a_round_publishes_reaches_the_other_server() {
+fn a_newcomer_admitted_while_a_round_publishes_reaches_the_other_server() {
     in_many_orders(1000, || {
         let (clock, [mut ours, mut theirs]) = fleet(40);
         assert_eq!(decide(&ours.headcount, "alice"), Decision::Newcomer);

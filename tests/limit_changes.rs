@@ -1,4 +1,4 @@
-//! What becomes of a key when its limit changes: one rule, the same script of questions for each policy in each store.
+//! What happens to a key when its limit changes: one rule, and the same questions for each policy in each store.
 
 #[path = "support/databases.rs"]
 mod databases;
@@ -26,10 +26,10 @@ const NOW: Duration = Duration::from_secs(1_763_701_200);
 
 const LOOK: Ask = Ask::permits(0).peek();
 
-/// A policy of so many permits an hour.
+/// A policy with this many permits an hour.
 type Hourly = fn(u64) -> Policy;
 
-/// Those that follow the rule, each with the names under which it is known.
+/// The policies that follow the rule, each with its names.
 const POLICIES: [(&str, Hourly); 11] = [
     ("token_bucket", |limit| token_bucket(Rate::per_hour(limit), limit).into()),
     ("leaky_bucket", |limit| leaky_bucket(Rate::per_hour(limit), limit).into()),
@@ -46,7 +46,7 @@ const POLICIES: [(&str, Hourly); 11] = [
 
 /// A store whose servers may be configured with different limits.
 trait Store {
-    /// Asks at a time, as a server with this limit does.
+    /// Asks at a given time, as a server with this limit does.
     async fn ask(&mut self, limit: u64, at: Duration, key: &str, ask: Ask) -> Answer;
 }
 
@@ -154,14 +154,15 @@ async fn a_lowered_limit_binds_at_once_and_what_was_granted_stays_granted(store:
         (30, LOOK, Some(0)),
         (31, take(1), Some(0)),
         (10, take(1), refused),
-        // What was used is not forgotten while it does not fit.
+        // Used permits are not forgotten while they exceed the limit.
         (100, take(1), Some(68)),
         (200, LOOK, Some(168)),
     ];
     for (nth, (limit, ask, left)) in script.into_iter().enumerate() {
         let answer = store.ask(limit, NOW, "alice", ask).await;
         let told = format!("{name}, question {nth}: {answer:?}");
-        // Only that it costs nothing to ask for nothing is left to the policy where more was used than there is.
+        // If more was used than there is, the policy decides about a request for nothing; only that it costs nothing is
+        // checked.
         let asks_for_something = ask != LOOK && ask != Ask::all();
         assert_eq!(answer.limit, limit, "{told}");
         assert_eq!(answer.remaining, left.unwrap_or(answer.remaining), "{told}");
@@ -170,13 +171,13 @@ async fn a_lowered_limit_binds_at_once_and_what_was_granted_stays_granted(store:
             assert_eq!(answer.is_allowed(), left.is_some(), "{told}");
         }
     }
-    // A key that has used nothing has it all, whether it was looked at before or not.
+    // A key that has used nothing has the whole limit, whether or not it was peeked at before.
     for key in ["bob", "carol", "bob"] {
         assert_eq!(store.ask(100, NOW, "bob", LOOK).await.remaining, 100, "{name}");
         assert_eq!(store.ask(10, NOW, key, LOOK).await.remaining, 10, "{name}");
         assert_eq!(store.ask(200, NOW, key, LOOK).await.remaining, 200, "{name}");
     }
-    // A day later nothing is owed.
+    // A day later everything is refilled.
     let later = store.ask(10, NOW + 24 * HOUR, "alice", LOOK).await;
     assert_eq!((later.remaining, later.limit), (10, 10), "{name}");
 }
@@ -222,7 +223,7 @@ async fn in_mariadb() {
     plays(InMysql::new().await, "velocity").await;
 }
 
-/// Its refusals count as attempts, so it has a script of its own.
+/// Its refusals count as attempts, so it has its own questions.
 #[tokio::test]
 async fn a_log_that_records_refusals_remembers_what_a_lowered_limit_does_not_count() {
     let hourly: Hourly = |limit| classdojo(limit, HOUR).into();
@@ -235,9 +236,10 @@ async fn a_log_that_records_refusals_remembers_what_a_lowered_limit_does_not_cou
     play(InRedis::new(hourly)).await;
 }
 
-/// Each of these keeps what is left, as its original does; see the documentation of `headcount::limit`.
+/// Each of these keeps what is left, as the system that it is named after does; see the documentation of
+/// `headcount::limit`.
 #[tokio::test]
-async fn names_that_keep_what_is_left_obey_a_lowered_limit_too() {
+async fn systems_that_keep_what_is_left_obey_a_lowered_limit_too() {
     async fn play(mut store: impl Store, name: &str) {
         assert_eq!(store.ask(100, NOW, "alice", Ask::permits(2)).await.remaining, 98, "{name}");
         assert_eq!(store.ask(10, NOW, "alice", LOOK).await.remaining, 10, "{name}");
@@ -258,9 +260,9 @@ async fn names_that_keep_what_is_left_obey_a_lowered_limit_too() {
     }
 }
 
-/// A turn that was promised is not given to somebody else.
+/// A promised turn is not given to another request.
 #[tokio::test]
-async fn who_comes_after_a_change_waits_behind_those_who_were_promised_a_turn() {
+async fn a_request_after_a_change_waits_behind_those_that_were_promised_a_turn() {
     let hourly: Hourly = |limit| leaky_queue(Rate::per_hour(limit), 100).unwrap().into();
     async fn play(mut store: impl Store) {
         let mut last = Duration::ZERO;

@@ -1,4 +1,4 @@
-//! The memory store: properties of every policy, and what a store owes its process.
+//! The memory store: properties of every policy, and bounds on time and memory.
 
 use headcount::limit::policy::{Gcra, Paid, PeriodicRefill, Policy, SlidingCounter, SlidingLog, Start, WarmUp};
 use headcount::limit::{
@@ -48,7 +48,7 @@ fn policies() -> impl Strategy<Value = Policy> {
         .prop_filter("can be built", |policy: &Policy| Memory::new(policy.clone()).is_ok())
 }
 
-/// A question and how much later than the one before it comes.
+/// A question, and the time since the one before it.
 fn asks() -> impl Strategy<Value = Vec<(Duration, Ask)>> {
     let ask =
         (0_u64..10, prop_oneof![Just(0_u64), 0_u64..40_000_000], any::<bool>()).prop_map(|(cost, max_wait, all)| {
@@ -79,7 +79,7 @@ proptest! {
     }
 
     #[test]
-    fn a_peek_tells_what_a_take_would_and_changes_nothing(policy in policies(), asks in asks()) {
+    fn a_peek_answers_as_a_take_and_changes_nothing(policy in policies(), asks in asks()) {
         let (limiter, untouched) = (Memory::new(policy.clone()).unwrap(), Memory::new(policy).unwrap());
         let mut now = Duration::ZERO;
         for (pause, ask) in asks {
@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn a_canceled_reservation_was_never_asked_for(
+    fn a_canceled_reservation_leaves_no_trace(
         policy in policies(),
         asks in asks(),
         cost in 1_u64..6,
@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn a_key_that_is_forgotten_is_not_missed(policy in policies(), asks in asks(), pause in 0_u64..2_000) {
+    fn a_key_is_forgotten_only_when_it_is_as_new(policy in policies(), asks in asks(), pause in 0_u64..2_000) {
         let (limiter, other) = (Memory::new(policy.clone()).unwrap(), Memory::new(policy).unwrap());
         let now = asks.iter().map(|(pause, _)| *pause).sum::<Duration>() + MILLI * pause as u32;
         play(&limiter, &asks);
@@ -132,7 +132,7 @@ proptest! {
     }
 
     #[test]
-    fn in_any_time_no_more_than_the_burst_and_the_rate(
+    fn no_interval_grants_more_than_the_burst_and_the_rate(
         nanos in 1_u64..50_000_000,
         burst in 1_u64..9,
         max_wait in 0_u64..60,
@@ -147,7 +147,7 @@ proptest! {
             now = if step < 0 { now.saturating_sub(distance) } else { now + distance };
             let answer = limiter.at(now).ask("key", Ask::permits(cost).max_wait(MILLI * max_wait as u32)).unwrap();
             if answer.is_allowed() {
-                // The time of a refusal is not remembered.
+                // The time of a refusal is not stored.
                 held = held.max(now);
                 turns.push(((held + answer.wait()).as_nanos() as u64, cost));
             }
@@ -176,7 +176,7 @@ proptest! {
         };
         let all = chunks.iter().all(|&chunk| ask(&in_chunks, chunk));
         if !(ask(&at_once, chunks.iter().sum()) && all) {
-            // At once, more than the capacity can never be had.
+            // More than the capacity can never be granted at once.
             return Ok(());
         }
         let look = Ask::permits(0).peek();
@@ -185,7 +185,7 @@ proptest! {
     }
 
     #[test]
-    fn a_log_lets_no_window_have_more(
+    fn a_log_exceeds_its_limit_in_no_window(
         limit in 1_u64..6,
         window in spans(),
         closed in any::<bool>(),
@@ -236,7 +236,7 @@ fn a_list_is_charged_as_a_whole_or_not_at_all_under_threads() {
             let (users, house, allowed) = (&users, &house, &allowed);
             scope.spawn(move || {
                 for nth in 0..1000_usize {
-                    // Both orders, so that locks taken as listed would wait for each other.
+                    // Both orders: locks taken in the listed order would deadlock.
                     let user = ["a", "b", "c", "d", "e"][(thread + nth) % 5];
                     let mut list = [(users, user, Ask::ONE), (house, "", Ask::ONE)];
                     if nth % 2 == 0 {
@@ -265,7 +265,7 @@ fn a_key_that_is_listed_twice_pays_twice() {
 }
 
 #[test]
-fn ten_million_keys_leave_no_more_than_are_in_use() {
+fn of_ten_million_keys_only_those_in_use_are_kept() {
     let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(0)));
     let policy = token_bucket(Rate::per_second(1000), 1);
     let limiter = Memory::builder(policy).clock(Arc::clone(&clock)).build().unwrap();
@@ -284,12 +284,12 @@ fn ten_million_keys_leave_no_more_than_are_in_use() {
     assert!(limiter.is_empty());
 }
 
-/// Five an hour, in a store of so many keys.
+/// Five an hour, in a store with room for this many keys.
 fn small(max_keys: usize) -> Memory {
     Memory::builder(token_bucket(Rate::per_hour(5), 5)).max_keys(max_keys).build().unwrap()
 }
 
-/// Keys that nobody has sent before, each asked for once or twice.
+/// Keys that were never sent before, each asked for once or twice.
 struct Flood {
     next: u64,
     asks_each: u64,
@@ -306,7 +306,7 @@ impl Flood {
 }
 
 #[test]
-fn a_flood_of_keys_leaves_everybody_limited_and_nobody_locked_out() {
+fn a_flood_of_keys_keeps_every_user_limited_and_locks_none_out() {
     for asks_each in [1, 2] {
         let limiter = small(10_000);
         let ask = |key: &str| limiter.at(Duration::ZERO).ask(key, Ask::ONE).unwrap().is_allowed();
@@ -315,10 +315,10 @@ fn a_flood_of_keys_leaves_everybody_limited_and_nobody_locked_out() {
         for round in 0..300 {
             for nth in 0..1000 {
                 flood.send(&limiter);
-                // Somebody who hammers stays refused.
+                // A user who retries constantly stays refused.
                 abuser += u64::from(nth % 10 == 0 && ask("abuser"));
             }
-            // A user who comes back now and then, and one who comes for the first time.
+            // A user who returns now and then, and one who is new.
             regular += u64::from(ask("regular"));
             let first_time: Vec<_> = (0..6).map(|_| ask(&format!("first time in round {round}"))).collect();
             assert_eq!(first_time, [true, true, true, true, true, false]);
@@ -329,7 +329,7 @@ fn a_flood_of_keys_leaves_everybody_limited_and_nobody_locked_out() {
 }
 
 #[test]
-fn to_have_a_key_forgotten_takes_a_third_as_many_others_as_the_store_holds() {
+fn to_evict_a_key_takes_a_third_as_many_others_as_the_store_holds() {
     for (asks_each, hammered) in [(1, false), (2, false), (1, true), (2, true)] {
         let limiter = small(10_000);
         let ask = || limiter.at(Duration::ZERO).ask("mine", Ask::ONE).unwrap().is_allowed();
@@ -337,7 +337,7 @@ fn to_have_a_key_forgotten_takes_a_third_as_many_others_as_the_store_holds() {
         for _ in 0..20_000 {
             flood.send(&limiter);
         }
-        // Used up, and then left alone.
+        // Used up, and then not asked for again.
         while ask() {}
         (0..if hammered { 100 } else { 0 }).for_each(|_| assert!(!ask()));
         let before = flood.next;
@@ -351,7 +351,7 @@ fn to_have_a_key_forgotten_takes_a_third_as_many_others_as_the_store_holds() {
 }
 
 #[test]
-fn what_is_as_new_makes_room_before_what_is_limited() {
+fn a_key_that_is_as_new_is_evicted_before_one_that_is_limited() {
     let limiter = small(1000);
     let at = |hours: u64| limiter.at(Duration::from_secs(3600 * hours));
     for key in 0..500_u64 {
@@ -377,7 +377,7 @@ fn few_keys_are_held_as_well_as_many() {
 }
 
 #[test]
-fn a_list_of_more_keys_than_the_store_holds_charges_none() {
+fn a_list_of_more_keys_than_the_store_holds_charges_no_key() {
     let limiter = small(2);
     let list = |keys: &'static [&'static str]| keys.iter().map(|key| (&limiter, *key, Ask::ONE)).collect::<Vec<_>>();
     assert_eq!(ask_all(&list(&["a", "b", "c"])), Err(TooManyKeys));
@@ -418,7 +418,7 @@ fn a_window_of_a_rate_has_all_its_permits() {
 }
 
 #[test]
-fn nothing_is_minted_by_giving_back() {
+fn giving_back_creates_no_permits() {
     let (second, forever) = (Duration::from_secs(1), Duration::MAX);
     // A peek that is canceled.
     let limiter = Memory::new(token_bucket(Rate::per_second(1), 1)).unwrap();
@@ -443,7 +443,7 @@ fn nothing_is_minted_by_giving_back() {
     log.at(second).cancel("k", &turns[1]);
     assert_eq!(log.at(second).ask("k", Ask::ONE).unwrap().retry(), Some(9 * second));
 
-    // Permits that were not used, when it is not known which.
+    // Permits of unknown age that were not used.
     let log = Memory::new(sliding_log(10, 10 * second)).unwrap();
     assert!(log.at(Duration::ZERO).ask("k", Ask::permits(5)).unwrap().is_allowed());
     assert!(log.at(9 * second).ask("k", Ask::permits(5)).unwrap().is_allowed());
@@ -452,9 +452,9 @@ fn nothing_is_minted_by_giving_back() {
 }
 
 #[test]
-fn a_retry_is_told_only_where_it_helps() {
+fn a_retry_time_is_given_only_where_a_retry_helps() {
     let second = Duration::from_secs(1);
-    // With 5 a second, at most 5 kept and a second's wait, 12 are never there; with two seconds' they are.
+    // With 5 a second, at most 5 kept and a wait of one second, 12 are never available; with two seconds they are.
     for (max_wait, retries) in [(second, None), (2 * second, Some(Duration::ZERO)), (3 * second / 2, Some(second / 2))]
     {
         let limiter = Memory::new(resilience4j_atomic(5, second).max_wait(max_wait)).unwrap();
@@ -468,7 +468,7 @@ fn a_retry_is_told_only_where_it_helps() {
 }
 
 #[test]
-fn a_clock_that_goes_back_stands_still() {
+fn when_the_clock_goes_back_time_stands_still() {
     let hour = Duration::from_secs(3600);
     let policies: [Policy; 5] = [
         token_bucket(Rate::per_second(2), 2).into(),
@@ -486,7 +486,7 @@ fn a_clock_that_goes_back_stands_still() {
 }
 
 #[test]
-fn a_policy_of_another_kind_neither_takes_over_nor_shares() {
+fn policies_of_different_kinds_share_no_state() {
     let limiter = Memory::new(token_bucket(Rate::per_second(1), 5)).unwrap();
     let handle = limiter.under(token_bucket(Rate::per_second(1), 50)).unwrap();
     let log = || sliding_log(5, Duration::from_secs(60));
@@ -508,7 +508,7 @@ fn strange_keys_are_keys() {
 }
 
 #[test]
-fn what_makes_no_sense_is_said_when_it_is_built() {
+fn an_invalid_policy_is_refused_when_it_is_built() {
     let second = Duration::from_secs(1);
     let refused = |policy: Result<Policy, PolicyError>| policy.and_then(Memory::new).unwrap_err();
     assert_eq!(refused(nginx(Rate::ZERO).try_into()), PolicyError::ZeroRate);
@@ -564,14 +564,14 @@ async fn waiting_is_in_the_order_of_asking_and_ends_when_dropped() {
     {
         let mut second = std::pin::pin!(second);
         assert!(tokio::time::timeout(MILLI, second.as_mut()).await.is_err());
-        // Dropped before its turn: the next one gets it.
+        // Dropped before its turn: the next request gets the turn.
     }
     let answer = third.await.unwrap();
     assert!(answer.wait() <= Duration::from_secs(1), "{answer:?}");
 }
 
 #[tokio::test]
-async fn a_shadow_counts_and_lets_through() {
+async fn a_limit_in_shadow_counts_and_refuses_nothing() {
     let limiter = Limiter::new("login", Memory::new(token_bucket(Rate::per_hour(1), 1)).unwrap()).shadow(true);
     assert_eq!(limiter.ask("k", Ask::ONE).await.unwrap().answered_by, AnsweredBy::Store);
     let answer = limiter.ask("k", Ask::ONE).await.unwrap();
@@ -581,7 +581,7 @@ async fn a_shadow_counts_and_lets_through() {
 }
 
 #[tokio::test]
-async fn a_full_table_is_no_failure_whatever_is_to_be_answered_then() {
+async fn a_full_table_is_no_store_error() {
     let full = || Memory::builder(token_bucket(Rate::per_hour(1), 1)).max_keys(1).build().unwrap();
     for on_store_error in [OnStoreError::Allow, OnStoreError::Deny, OnStoreError::Local(full())] {
         let limiter = Limiter::new("login", full()).on_store_error(on_store_error);
@@ -595,7 +595,7 @@ async fn a_full_table_is_no_failure_whatever_is_to_be_answered_then() {
 }
 
 #[tokio::test]
-async fn a_list_names_who_refused_and_tells_the_longest_retry() {
+async fn a_list_names_the_refusing_limit_and_gives_the_longest_retry_time() {
     let limiter = |name, rate| Limiter::new(name, Memory::new(token_bucket(rate, 1)).unwrap());
     let (slow, slower) = (limiter("slow", Rate::per_minute(1)), limiter("slower", Rate::per_hour(1)));
     let free = limiter("free", Rate::INFINITE);
@@ -608,7 +608,7 @@ async fn a_list_names_who_refused_and_tells_the_longest_retry() {
 }
 
 #[tokio::test]
-async fn what_was_asked_for_is_settled_by_what_it_came_to() {
+async fn a_charge_is_settled_to_the_actual_cost() {
     let limiter = Limiter::new("tokens", Memory::new(token_bucket(Rate::ZERO, 100)).unwrap());
     let look = || async { limiter.ask("k", Ask::permits(0).peek()).await.unwrap().remaining };
     let answer = limiter.ask("k", Ask::permits(50)).await.unwrap();

@@ -1,5 +1,5 @@
-//! What limits leave behind in real databases is deleted: by the program all the time, by several at once, without
-//! standing in anybody's way.
+//! Rows that limits leave in real databases are deleted: continuously by the program, by several servers at once, and
+//! without delaying anybody.
 
 #[path = "support/databases.rs"]
 mod databases;
@@ -16,7 +16,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// So long ago that no attempt counts any more.
 const LONG_AGO: Duration = Duration::from_secs(1_000_000);
 
-/// How many ask at once.
+/// The number of concurrent requests.
 const CLIENTS: u64 = 8;
 
 async fn psql(server: &Server) -> tokio_postgres::Client {
@@ -38,7 +38,7 @@ async fn postgres(server: &Server) -> Postgres {
     store
 }
 
-/// Asks once for each of so many keys that nobody has sent before, at a time.
+/// Asks once for each of this many keys that were never sent before, at a given time.
 async fn flood_postgres(store: &Postgres, keys: std::ops::Range<u64>, at: Duration) {
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {
@@ -79,7 +79,7 @@ async fn flood_mysql(store: &Mysql, keys: std::ops::Range<u64>, at: Duration) {
     clients.join_all().await;
 }
 
-/// Attempts, and bucket locks.
+/// The numbers of attempts and of bucket locks.
 async fn rows(client: &mut mysql_async::Conn) -> [u64; 2] {
     let mut counts = [0; 2];
     for (count, table) in counts.iter_mut().zip(["transactions", "bucket_locks"]) {
@@ -102,7 +102,7 @@ async fn a_flood_of_keys_leaves_postgresql_no_larger_than_one_wave_of_it() {
         sizes.push(number(&client, "select pg_total_relation_size('headcount.buckets')").await);
     }
     println!("PostgreSQL, bytes after each wave of 3000 keys: {sizes:?}");
-    // The index has found its size after the second.
+    // The index has reached its size after the second.
     assert!(sizes[4] * 10 <= sizes[1] * 12, "{sizes:?}");
 }
 
@@ -121,12 +121,12 @@ async fn a_flood_of_keys_leaves_mariadb_no_larger_than_one_wave_of_it() {
         sizes.push(client.query_first::<f64, _>(size).await.unwrap().unwrap());
     }
     println!("MariaDB, bytes after each wave of 2000 attempts: {sizes:?}");
-    // Pages are free once nobody can see their rows any more, which takes InnoDB a moment.
+    // Pages are free once no transaction can see their rows, which takes InnoDB a moment.
     assert!(sizes[4] <= sizes[0] * 2.5, "{sizes:?}");
 }
 
 #[tokio::test]
-async fn several_purge_at_once_while_others_ask_and_nobody_fails() {
+async fn several_servers_purge_while_others_ask_and_none_fails() {
     let (first, second) = (Server::postgres(), Server::mariadb());
     let (postgres, mysql) = (postgres(&first).await, mysql(&second).await);
     flood_postgres(&postgres, 0..4000, LONG_AGO).await;
@@ -143,7 +143,7 @@ async fn several_purge_at_once_while_others_ask_and_nobody_fails() {
             purged
         });
     }
-    // Some of the same keys, now: whoever meets a purge gets his answer, and what he was granted stays.
+    // Some of the same keys, now: a request that meets a purge gets its answer, and what it was granted stays granted.
     let now = Duration::from_secs(4_000_000_000);
     flood_postgres(&postgres, 0..500, now).await;
     flood_mysql(&mysql, 0..500, now).await;
@@ -156,7 +156,7 @@ async fn several_purge_at_once_while_others_ask_and_nobody_fails() {
 }
 
 #[tokio::test]
-async fn a_purge_waits_for_no_row_that_somebody_has_locked() {
+async fn a_purge_waits_for_no_locked_row() {
     let server = Server::postgres();
     let store = Postgres::builder(server.url("postgres", "postgres")).within(Duration::from_secs(2)).open().unwrap();
     store.install().await.unwrap();
@@ -166,7 +166,7 @@ async fn a_purge_waits_for_no_row_that_somebody_has_locked() {
     assert_eq!(store.purge(100).await.unwrap(), 9);
     client.batch_execute("commit").await.unwrap();
     assert_eq!(store.purge(100).await.unwrap(), 1);
-    // While another server is at it, this one leaves it to that one.
+    // While another server purges, this one leaves the work to it.
     flood_postgres(&store, 0..10, LONG_AGO).await;
     client.batch_execute("begin; select * from headcount.purge_place for update").await.unwrap();
     assert_eq!(store.purge(100).await.unwrap(), 0);
@@ -190,7 +190,7 @@ async fn a_purge_waits_for_no_row_that_somebody_has_locked() {
 }
 
 #[tokio::test]
-async fn locks_of_askers_that_went_away_are_deleted() {
+async fn locks_of_clients_that_disconnected_are_deleted() {
     let server = Server::mariadb();
     let store = mysql(&server).await;
     let mut client = mysql_client(&server, "limits").await;
@@ -213,7 +213,7 @@ fn purged(server: &support::Server, what: &str, store: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn the_program_purges_counts_it_and_survives_databases_that_are_away() {
+async fn the_program_purges_counts_its_purges_and_survives_databases_that_are_away() {
     let (mut first, mut second) = (Server::postgres(), Server::mariadb());
     let create = "CREATE DATABASE limits";
     mysql_client(&second, "mysql").await.query_drop(create).await.unwrap();
@@ -233,7 +233,7 @@ async fn the_program_purges_counts_it_and_survives_databases_that_are_away() {
     });
     let sum = |what: &str, store: &str| servers.iter().map(|server| purged(server, what, store)).sum::<u64>();
     for wave in 0..2 {
-        // Both are there, so that the flood finds its schema.
+        // Both servers run, so that the flood finds its schema.
         flood_postgres(&postgres(&first).await, 0..2500, LONG_AGO).await;
         flood_mysql(&mysql(&second).await, 0..1200, LONG_AGO).await;
         support::wait_for("the floods to be purged", || {

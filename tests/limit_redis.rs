@@ -19,7 +19,7 @@ use support::Redis as Server;
 use tokio::runtime::Runtime;
 use vectors::{Replayed, Store, Vectors};
 
-/// Other processes compete for the machine: only tests about time limits have a short one.
+/// Other processes compete for the machine: only tests about time limits have a short time limit.
 const PATIENT: Duration = Duration::from_secs(10);
 
 fn connect(server: &Server) -> RedisConnection {
@@ -34,9 +34,9 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-// --- what the reference systems answer ---
+// --- vectors of the reference systems ---
 
-/// The store of one case: limiters that nobody else has.
+/// The store of one case: limiters that no other case uses.
 struct InRedis<'a> {
     runtime: &'a Runtime,
     connection: &'a RedisConnection,
@@ -79,7 +79,7 @@ impl Store for InRedis<'_> {
 
     fn change(&mut self, limiter: usize, at: Duration, policy: Policy) {
         self.limiters[limiter].change(policy).unwrap();
-        // Keys are converted when they are touched. Those that were never asked for begin anew.
+        // Keys are converted when they are touched. Those that were never asked for start as new.
         for key in &self.asked[limiter] {
             self.runtime.block_on(self.limiters[limiter].at(at).refund(key, 0)).unwrap();
         }
@@ -95,12 +95,12 @@ impl Store for InRedis<'_> {
     }
 }
 
-/// Cases that change the policy of a key that is as new: nothing is stored of it, so that here it begins under the new
+/// Cases that change the policy of a key that is as new: nothing is stored of it, so here it starts under the new
 /// policy, at the epoch; in memory the change is remembered.
 const ELSEWHERE: [&str; 2] = ["testInfinity_Bursty", "testInfinity_WarmUpTimeElapsed"];
 
 #[test]
-fn what_the_reference_systems_answer_redis_answers() {
+fn redis_answers_as_the_reference_systems() {
     let server = Server::start();
     let (runtime, connection, names) = (runtime(), connect(&server), std::cell::Cell::new(0));
     let store = || InRedis {
@@ -179,7 +179,7 @@ fn policies() -> Vec<Policy> {
     ]
 }
 
-/// Equal in everything; `available` is a number for people, and may differ in its last digits.
+/// Equal in everything; `available` is a number for people, whose last digits may differ.
 fn assert_same(in_memory: Answer, in_redis: Answer, story: &str) {
     let close = in_memory.available == in_redis.available
         || (in_memory.available - in_redis.available).abs()
@@ -208,7 +208,7 @@ fn random_ask(rng: &mut fastrand::Rng, limit: u64) -> Ask {
 }
 
 #[test]
-fn random_stories_end_the_same_in_memory_and_in_redis() {
+fn random_questions_get_the_same_answers_in_memory_and_in_redis() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
     let seed = std::env::var("SEED").ok().map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap());
@@ -217,7 +217,7 @@ fn random_stories_end_the_same_in_memory_and_in_redis() {
     for (nth, policy) in policies().into_iter().cycle().take(3 * policies().len()).enumerate() {
         let memory = Memory::new(policy.clone()).unwrap();
         let redis = limiter(&connection, &format!("story-{nth}"), policy.clone());
-        // At the beginning of time, or now; a whole microsecond, or not.
+        // At the epoch, or now; a whole microsecond, or not.
         let mut now = if rng.bool() { Duration::ZERO } else { Duration::new(1_763_700_000, rng.u32(..1_000_000_000)) };
         let mut story = format!("SEED={seed} {policy:?}\n");
         let mut reservations: Vec<Reservation> = Vec::new();
@@ -246,9 +246,9 @@ fn random_stories_end_the_same_in_memory_and_in_redis() {
                         redis.at(now).cancel("k", &reservation).await.unwrap();
                     }
                     5 if memory.remembers("k") => {
-                        // A key that is not stored begins anew under the new policy; in memory it does not.
+                        // A key that is not stored starts as new under the new policy; in memory it does not.
                         let is_kin = |other: &Policy| {
-                            // What is owed at one a day may take more than 104 days, which is not computed exactly.
+                            // A debt at one a day may take more than 104 days, which is not computed exactly.
                             let is_daily = *other == daily();
                             *other != in_force
                                 && !is_daily
@@ -287,7 +287,7 @@ fn random_stories_end_the_same_in_memory_and_in_redis() {
 }
 
 #[test]
-fn random_lists_end_the_same_in_memory_and_in_redis() {
+fn random_lists_get_the_same_answers_in_memory_and_in_redis() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
     let seed = std::env::var("SEED").ok().map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap());
@@ -306,7 +306,7 @@ fn random_lists_end_the_same_in_memory_and_in_redis() {
         let mut story = format!("SEED={seed} {chosen:?}\n");
         for _ in 0..25 {
             now += Duration::from_micros(rng.u64(..400_000));
-            // One may be there twice.
+            // A limit may be in the list twice.
             let places: Vec<_> = (0..rng.usize(1..=4)).map(|_| rng.usize(..3)).collect();
             let asks: Vec<_> = places.iter().map(|_| random_ask(&mut rng, 5)).collect();
             story += &format!("{now:?} {places:?} {asks:?}\n");
@@ -324,7 +324,7 @@ fn random_lists_end_the_same_in_memory_and_in_redis() {
 
 // --- many at once ---
 
-/// Runs `clients` tasks over a few connections and sums up what they return.
+/// Runs `clients` tasks over a few connections and sums up their results.
 fn at_once<F>(server: &Server, clients: u64, client: impl Fn(RedisConnection) -> F) -> u64
 where
     F: Future<Output = u64> + Send + 'static,
@@ -370,10 +370,10 @@ fn fifty_clients_get_exactly_the_limit_of_one_key() {
     }
 }
 
-/// What the script is for, as the vectors of the systems say: a count that is read and then written is written by all
-/// who read it at the same time.
+/// Why a script is needed, as the vectors of the systems say: clients that read a count at the same time all write the
+/// same successor.
 #[test]
-fn a_count_that_is_read_and_then_written_lets_too_many_through() {
+fn a_count_that_is_read_and_then_written_admits_too_many() {
     let server = Server::start();
     let vectors: serde_json::Value = serde_json::from_str(include_str!("vectors/redis_atomic_script.json")).unwrap();
     let case = vectors["cases"].as_array().unwrap().iter().find(|case| case["system"] == "naive").unwrap();
@@ -443,7 +443,7 @@ fn only_key(server: &Server) -> String {
 }
 
 #[test]
-fn a_decision_is_one_round_trip_and_a_refusal_that_holds_is_none() {
+fn a_decision_is_one_round_trip_and_a_remembered_refusal_is_none() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
     let login = limiter(&connection, "login", Gcra::new(Rate::per_hour(1), 3));
@@ -463,14 +463,14 @@ fn a_decision_is_one_round_trip_and_a_refusal_that_holds_is_none() {
         }
         assert_eq!(calls(), 2);
 
-        // Another key, a look, a longer wait and an easier question go to the server.
+        // Another key, a peek, a longer wait and a smaller request go to the server.
         let _ = login.ask("other", Ask::ONE).await.unwrap();
         let _ = login.ask("k", Ask::ONE.peek()).await.unwrap();
         assert!(login.ask("k", Ask::permits(0)).await.unwrap().is_allowed());
         assert!(!login.ask("k", Ask::ONE.max_wait(Duration::from_secs(1))).await.unwrap().is_allowed());
         assert_eq!(calls(), 6);
 
-        // What is given back here is seen at once.
+        // Permits that are given back here are seen at once.
         login.refund("k", 1).await.unwrap();
         assert!(login.ask("k", Ask::ONE).await.unwrap().is_allowed());
         assert!(!login.ask("k", Ask::ONE).await.unwrap().is_allowed());
@@ -486,7 +486,7 @@ fn a_decision_is_one_round_trip_and_a_refusal_that_holds_is_none() {
 }
 
 #[test]
-fn refusals_that_count_are_all_told_to_the_server() {
+fn refusals_that_count_are_all_sent_to_the_server() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
     let hammered =
@@ -574,7 +574,7 @@ fn keys_of_a_list_share_a_slot_whatever_they_hold() {
         .into();
     for first in odd {
         let _: () = server.ask(&["FLUSHALL"]);
-        // Other keys behind the first one, and each limiter with each of them.
+        // Other keys after the first one, and each limiter with each of them.
         let list: Vec<_> = [&[first], &odd[..]]
             .concat()
             .into_iter()
@@ -606,7 +606,7 @@ fn cluster() -> Server {
 }
 
 #[test]
-fn what_a_list_was_granted_is_given_back_beside_its_first_key() {
+fn what_a_list_was_granted_is_given_back_with_its_first_key() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
     let customer = limiter(&connection, "customer", Gcra::new(Rate::per_hour(1), 5));
@@ -623,7 +623,7 @@ fn what_a_list_was_granted_is_given_back_beside_its_first_key() {
         user.beside("acme").cancel("alice", &later.reservation).await.unwrap();
         user.beside("acme").reset("alice").await.unwrap();
         assert_eq!(user.beside("acme").ask("alice", look).await.unwrap().remaining, 2);
-        // Lists over several connections cannot be one step.
+        // Lists over several connections cannot be atomic.
         let elsewhere = limiter(&connect(&server), "user", Gcra::new(Rate::per_hour(1), 2));
         let list = [(&customer, "acme", Ask::ONE), (&elsewhere, "alice", Ask::ONE)];
         assert!(Redis::ask_all(&list).await.is_err_and(|error| error.is_refused()));
@@ -633,7 +633,7 @@ fn what_a_list_was_granted_is_given_back_beside_its_first_key() {
 }
 
 #[test]
-fn a_look_in_a_list_does_not_undo_what_the_list_takes() {
+fn a_peek_in_a_list_does_not_undo_what_the_list_takes() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
     let [few, more] = [3, 4].map(|burst| limiter(&connection, "same", Gcra::new(Rate::per_hour(1), burst)));
@@ -643,10 +643,10 @@ fn a_look_in_a_list_does_not_undo_what_the_list_takes() {
     assert_eq!(granted, 3);
 }
 
-// --- what else may lie under a key ---
+// --- foreign and damaged values ---
 
 #[test]
-fn what_is_none_of_ours_stands_for_a_new_key() {
+fn a_value_that_no_limiter_wrote_stands_for_a_new_key() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
     let look = Ask::permits(0).peek();
@@ -688,13 +688,13 @@ fn what_is_none_of_ours_stands_for_a_new_key() {
             vec!["SADD".into(), key.clone(), "a".into()],
             vec!["ZADD".into(), key.clone(), "1".into(), "a".into()],
         ];
-        // The value itself, cut anywhere.
+        // The value itself, cut at any length.
         for cut in 0..value[0].len() {
             if kind != "list" && !value[0].contains('|') {
                 continue;
             }
             let verb = if kind == "list" { "RPUSH" } else { "SET" };
-            // Cut within its last number, it is another value of ours.
+            // Cut within its last number, it is another valid value.
             if cut < value[0].rfind(' ').unwrap_or(0) {
                 let cut = [verb, &key, &value[0][..cut]].map(str::to_owned).to_vec();
                 foreign.push([cut, value[1..].to_vec()].concat());
@@ -719,7 +719,7 @@ fn what_is_none_of_ours_stands_for_a_new_key() {
 }
 
 #[test]
-fn a_policy_of_another_kind_begins_anew_and_a_raised_rate_blocks_nobody() {
+fn a_policy_of_another_kind_starts_as_new_and_a_raised_rate_blocks_nobody() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
     let kinds: [Policy; 5] = [
@@ -740,12 +740,12 @@ fn a_policy_of_another_kind_begins_anew_and_a_raised_rate_blocks_nobody() {
         let slow = limiter(&connection, "rate", Gcra::new(Rate::per_hour(1), 3));
         assert!(slow.ask("k", Ask::permits(3)).await.unwrap().is_allowed());
         assert!(!slow.ask("k", Ask::ONE).await.unwrap().is_allowed());
-        // Another process, told of the new rate.
+        // Another process, configured with the new rate.
         let fast = limiter(&connection, "rate", Gcra::new(Rate::per_second(1000), 3));
         let answer = fast.ask("k", Ask::ONE.max_wait(Duration::from_secs(1))).await.unwrap();
         assert!(answer.wait() <= Duration::from_millis(1), "{answer:?}");
 
-        // Also if it is refused at first, and looked at meanwhile.
+        // Also if it is refused at first, and peeked at meanwhile.
         let (slow, fast) = (Gcra::new(Rate::per_hour(1), 3), Gcra::new(Rate::per_second(1), 3));
         let (slow, fast) = (limiter(&connection, "refused", slow), limiter(&connection, "refused", fast));
         let at = |secs: u64| Duration::from_secs(1_700_000_000 + secs);
@@ -757,7 +757,7 @@ fn a_policy_of_another_kind_begins_anew_and_a_raised_rate_blocks_nobody() {
 }
 
 #[test]
-fn a_policy_that_redis_cannot_compute_is_refused_with_what_to_do() {
+fn a_policy_that_redis_cannot_compute_is_refused_with_a_way_out() {
     let connection = RedisConnection::open("redis://127.0.0.1:1").unwrap();
     let day = Duration::from_secs(86_400);
     let too_long: [Policy; 5] = [
@@ -778,7 +778,7 @@ fn a_policy_that_redis_cannot_compute_is_refused_with_what_to_do() {
 // --- servers that fail ---
 
 #[test]
-fn a_server_that_forgets_its_scripts_or_its_keys_is_asked_all_the_same() {
+fn a_server_that_lost_its_scripts_or_keys_still_answers() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
     let login = limiter(&connection, "login", Gcra::new(Rate::per_hour(1), 3));
@@ -792,7 +792,7 @@ fn a_server_that_forgets_its_scripts_or_its_keys_is_asked_all_the_same() {
 }
 
 #[test]
-fn a_full_server_charges_no_list_by_half() {
+fn a_full_server_never_charges_part_of_a_list() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
     let limiters: Vec<_> = hourly(9)
@@ -813,7 +813,7 @@ fn a_full_server_charges_no_list_by_half() {
 }
 
 #[test]
-fn a_server_that_became_a_replica_is_left_and_met_again() {
+fn a_server_that_became_a_replica_is_left_and_found_again() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));
     let login = limiter(&connection, "login", Gcra::new(Rate::per_hour(1), 9));
@@ -846,7 +846,7 @@ fn admission_and_limiters_share_one_connection() {
         worker.tick();
         let list = [(&limiters[0], "k", Ask::ONE), (&limiters[1], "k", Ask::ONE)];
         let (mut outcome, answers) = tokio::join!(rounds.round(), Redis::ask_all(&list));
-        // A round has its own time limit, which a busy machine may pass.
+        // A round has its own time limit, which a busy machine may exceed.
         for _ in 0..20 {
             if outcome != Outcome::Success {
                 outcome = rounds.round().await;
@@ -860,7 +860,7 @@ fn admission_and_limiters_share_one_connection() {
     });
 }
 
-/// What the clients of one limiter have seen.
+/// What the clients of one limiter observed.
 #[derive(Default)]
 struct Seen {
     allowed: AtomicU64,
@@ -870,10 +870,10 @@ struct Seen {
     done: AtomicBool,
 }
 
-/// FAULTS 36: fifty clients on one key and one that polls another, while the server is killed, restarted and stalled.
+/// FAULTS 36: fifty clients on one key and one that polls another, while the server is killed, restarted and stopped.
 #[test]
 #[allow(clippy::disallowed_methods)] // The bounds are on real time.
-fn no_failure_of_the_server_lets_more_through_or_holds_anybody() {
+fn no_failure_of_the_server_grants_more_or_blocks_anybody() {
     const PER_SECOND: u64 = 200;
     const BURST: u64 = 20;
     const TIME_LIMIT: Duration = Duration::from_millis(100);
@@ -905,7 +905,7 @@ fn no_failure_of_the_server_lets_more_through_or_holds_anybody() {
                     Ok(_) => {}
                     Err(_) => _ = seen.failed.fetch_add(1, Relaxed),
                 }
-                // Whoever is refused is in no hurry, but for the poller.
+                // Refused clients wait before they retry, except for the poller.
                 tokio::time::sleep(Duration::from_millis(if is_poller { 1 } else { 5 })).await;
             }
         })
@@ -923,7 +923,7 @@ fn no_failure_of_the_server_lets_more_through_or_holds_anybody() {
     };
     let poller_gets_its_share = |when: &str| {
         more(&seen.polled, 1, when);
-        // On a machine that others use too, a second may be lost to them.
+        // On a machine that others use too, a second may be lost.
         support::wait_for("the poller to get its share", || {
             let (polled, begun) = (seen.polled.load(Relaxed), Instant::now());
             passed(Duration::from_millis(700));
@@ -937,7 +937,7 @@ fn no_failure_of_the_server_lets_more_through_or_holds_anybody() {
     server.process.signal("-KILL");
     server.process.wait();
     more(&seen.failed, 50, "failures");
-    // Long enough for the burst to come back, which a server that has lost everything gives anew.
+    // Long enough for the burst to come back, which a server that has lost everything grants again.
     passed(Duration::from_millis(200));
     let server = support::wait_for("the port", || Server::start_on(port, &[]));
     poller_gets_its_share("after the restart");

@@ -1,5 +1,5 @@
-//! The limiters in PostgreSQL and MariaDB, on real servers: what the sources answer, exactness under contention, and
-//! the errors that a caller can meet.
+//! The limiters in PostgreSQL and MariaDB, on real servers: the vectors of the reference systems, exactness under
+//! contention, and the errors that a caller can meet.
 
 #![allow(clippy::disallowed_methods)] // Tests wait in real time.
 
@@ -34,7 +34,7 @@ async fn psql(url: &str) -> tokio_postgres::Client {
     client
 }
 
-/// A database of the test's own; its URL.
+/// A database for one test; its URL.
 async fn postgres_database() -> String {
     let name = fresh_name();
     psql(&POSTGRES.url("postgres", "postgres")).await.batch_execute(&format!("create database {name}")).await.unwrap();
@@ -69,7 +69,7 @@ fn vectors(text: &str) -> Vec<Value> {
     file["cases"].as_array().unwrap().clone()
 }
 
-/// All that an answer says but what to hand to `cancel`.
+/// All of an answer except what `cancel` takes.
 fn said(answer: &Answer) -> (Verdict, u64, u64, f64, Duration, Duration) {
     (answer.verdict, answer.limit, answer.remaining, answer.available, answer.next_in, answer.reset_after)
 }
@@ -77,7 +77,7 @@ fn said(answer: &Answer) -> (Verdict, u64, u64, f64, Duration, Duration) {
 // PostgreSQL
 
 #[tokio::test]
-async fn the_faithful_form_replays_what_the_published_function_answered() {
+async fn the_published_form_replays_what_the_published_function_answered() {
     let store = postgres().await;
     for case in vectors(include_str!("vectors/yugabyte_token_bucket.json")) {
         let (name, config) = (case["name"].as_str().unwrap(), &case["config"]);
@@ -106,7 +106,7 @@ async fn the_faithful_form_replays_what_the_published_function_answered() {
 }
 
 #[tokio::test]
-async fn a_retry_from_the_faithful_form_is_granted_and_one_microsecond_sooner_is_not() {
+async fn a_retry_of_the_published_form_is_granted_and_one_microsecond_sooner_is_not() {
     let store = postgres().await;
     for (refill, rounding) in [(1, Rounding::HalfAway), (1, Rounding::HalfEven), (7, Rounding::HalfAway)] {
         let bucket = store.yugabyte(Rate::per_second(refill), 10 * SECOND).unwrap().as_published(rounding).unwrap();
@@ -141,7 +141,7 @@ async fn the_exact_form_answers_as_the_memory_store_to_the_nanosecond() {
         let mut now = Duration::from_nanos(1_700_000_000_123_456_789);
         let mut reservations = [Vec::new(), Vec::new()];
         for _ in 0..150 {
-            // Clocks go back now and then.
+            // The clock goes back now and then.
             let step = Duration::from_nanos(rng.u64(0..900_000_000));
             now = if rng.u8(0..10) == 0 { now - step } else { now + step };
             let which = rng.usize(0..2);
@@ -179,7 +179,7 @@ async fn the_exact_form_answers_as_the_memory_store_to_the_nanosecond() {
 }
 
 #[tokio::test]
-async fn a_key_that_meets_another_policy_is_told_under_it_as_in_memory() {
+async fn a_key_that_meets_another_policy_is_converted_as_in_memory() {
     let store = postgres().await;
     let mut rng = fastrand::Rng::with_seed(11);
     let policies = [
@@ -210,7 +210,7 @@ async fn a_key_that_meets_another_policy_is_told_under_it_as_in_memory() {
             if rng.u8(0..4) == 0 && *other != policy && memory.remembers("k") {
                 policy = other.clone();
                 memory.at(now).change(policy.clone()).unwrap();
-                // Told anew by whoever comes first: who is granted something, who is refused, or who gives nothing
+                // Converted by the first request: one that is granted, one that is refused, or one that gives nothing
                 // back.
                 if rng.bool() || ask == ask.peek() {
                     bucket(&policy).at(now).refund("k", 0).await.unwrap();
@@ -257,7 +257,7 @@ async fn a_postgres_schema_of_the_first_version_is_migrated_and_keeps_its_rows()
 }
 
 #[tokio::test]
-async fn a_bucket_that_is_set_has_so_many_permits() {
+async fn a_bucket_is_set_to_a_number_of_permits() {
     let store = postgres().await;
     let bucket = store.yugabyte(Rate::per_second(1), 10 * SECOND).unwrap();
     for (permits, remaining, available) in [(3, 3, 3.0), (-2, 0, -2.0), (99, 10, 10.0), (i64::MIN, 0, f64::NAN)] {
@@ -283,7 +283,7 @@ async fn fifty_clients_on_one_exact_bucket_get_its_rate_and_no_more() {
     assert!(allowed >= 0.9 * due - 20.0, "{allowed} where {due} were due");
 }
 
-/// How many of fifty clients' questions are granted in about a second.
+/// The number of granted requests of fifty clients in about a second.
 async fn allowed_to_fifty<F: Future<Output = bool> + Send + 'static>(
     ask: impl Fn() -> F + Clone + Send + 'static,
 ) -> u32 {
@@ -303,7 +303,7 @@ async fn allowed_to_fifty<F: Future<Output = bool> + Send + 'static>(
 }
 
 #[tokio::test]
-async fn the_faithful_form_gets_an_answer_for_each_of_many_at_once() {
+async fn the_published_form_answers_many_at_once() {
     let store = postgres().await;
     let bucket = store.yugabyte(Rate::per_second(1), 5 * SECOND).unwrap().as_published(Rounding::HalfAway).unwrap();
     assert_eq!(bucket.form(), Form::AsPublished(Rounding::HalfAway));
@@ -336,7 +336,7 @@ async fn the_servers_clock_gives_permits_back() {
 async fn postgres_keys_are_bytes_and_names_keep_them_apart() {
     let store = postgres().await;
     let one = || store.yugabyte(Rate::per_minute(1), Duration::from_secs(60)).unwrap();
-    for bucket in [one(), one().named("a").unwrap(), one().faithful_or_exact()] {
+    for bucket in [one(), one().named("a").unwrap(), one().published_or_exact()] {
         keys_are_bytes(async |key| bucket.ask(key, Ask::ONE).await.unwrap().is_allowed()).await;
     }
     assert!(matches!(one().named(&"n".repeat(65)), Err(SqlError::Name { .. })));
@@ -344,18 +344,18 @@ async fn postgres_keys_are_bytes_and_names_keep_them_apart() {
 }
 
 trait Forms {
-    fn faithful_or_exact(self) -> Self;
+    fn published_or_exact(self) -> Self;
 }
 
 impl Forms for Bucket {
     /// The published function needs whole tokens per second, which a bucket of one permit a minute has not.
-    fn faithful_or_exact(self) -> Self {
+    fn published_or_exact(self) -> Self {
         assert!(matches!(self.clone().as_published(Rounding::HalfAway), Err(SqlError::NotWhole { .. })));
         self.named("another").unwrap()
     }
 }
 
-/// Each of these keys has one permit of its own.
+/// Each of these keys has a permit of its own.
 async fn keys_are_bytes(is_allowed: impl AsyncFn(Vec<u8>) -> bool) {
     let mut digest_like = vec![b'k'; 10_000];
     digest_like.truncate(223);
@@ -396,7 +396,7 @@ async fn postgres_forgets_what_is_as_new_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn what_a_postgres_limiter_cannot_do_is_said_in_the_callers_words() {
+async fn what_a_postgres_limiter_cannot_do_is_an_error_in_the_callers_terms() {
     let store = postgres().await;
     assert!(matches!(store.yugabyte(Rate::ZERO, SECOND), Err(SqlError::Policy(_))));
     assert!(matches!(store.bucket(limit::guava_bursty(Rate::per_second(1))), Err(SqlError::NotHere(_))));
@@ -420,7 +420,7 @@ async fn what_a_postgres_limiter_cannot_do_is_said_in_the_callers_words() {
 }
 
 #[tokio::test]
-async fn a_postgres_schema_is_installed_once_by_many_and_mended_and_never_downgraded() {
+async fn a_postgres_schema_is_installed_once_by_many_repaired_and_never_downgraded() {
     let url = postgres_database().await;
     let store = Postgres::open(&url).unwrap();
     let bucket = store.yugabyte(Rate::per_second(1), SECOND).unwrap();
@@ -457,7 +457,7 @@ async fn install_by_many<F: Future<Output = Result<(), SqlError>> + Send + 'stat
 }
 
 #[tokio::test]
-async fn a_postgres_row_that_somebody_else_keeps_locked_is_waited_for_no_longer_than_said() {
+async fn a_postgres_row_that_another_session_keeps_locked_is_waited_for_no_longer_than_the_timeout() {
     let url = postgres_database().await;
     let within = Duration::from_millis(300);
     let store = Postgres::builder(&url).max_connections(2).within(within).open().unwrap();
@@ -466,13 +466,13 @@ async fn a_postgres_row_that_somebody_else_keeps_locked_is_waited_for_no_longer_
     assert!(bucket.ask("k", Ask::ONE).await.unwrap().is_allowed());
     let other = psql(&url).await;
     other.batch_execute("begin; lock table headcount.buckets").await.unwrap();
-    waits_no_longer_than(within, async || bucket.ask("k", Ask::ONE).await).await;
+    waits_no_longer_than_the_timeout(within, async || bucket.ask("k", Ask::ONE).await).await;
     other.batch_execute("rollback").await.unwrap();
     assert!(bucket.ask("k", Ask::ONE).await.unwrap().is_allowed());
     assert!(store.connections() <= 2);
 }
 
-async fn waits_no_longer_than(within: Duration, ask: impl AsyncFn() -> Result<Answer, SqlError>) {
+async fn waits_no_longer_than_the_timeout(within: Duration, ask: impl AsyncFn() -> Result<Answer, SqlError>) {
     for _ in 0..5 {
         let begun = Instant::now();
         let error = ask().await.unwrap_err();
@@ -482,7 +482,7 @@ async fn waits_no_longer_than(within: Duration, ask: impl AsyncFn() -> Result<An
 }
 
 #[tokio::test]
-async fn a_mysql_row_that_somebody_else_keeps_locked_is_waited_for_no_longer_than_said() {
+async fn a_mysql_row_that_another_session_keeps_locked_is_waited_for_no_longer_than_the_timeout() {
     let url = mysql_database().await;
     let within = Duration::from_millis(300);
     let store = Mysql::builder(&url).max_connections(2).within(within).open().unwrap();
@@ -493,11 +493,11 @@ async fn a_mysql_row_that_somebody_else_keeps_locked_is_waited_for_no_longer_tha
     let mut other = mysql_client(&url).await;
     other.query_drop("START TRANSACTION").await.unwrap();
     other.query_drop("SELECT * FROM headcount_bucket_locks FOR UPDATE").await.unwrap();
-    waits_no_longer_than(within, async || limiter.ask("k", Ask::ONE).await).await;
+    waits_no_longer_than_the_timeout(within, async || limiter.ask("k", Ask::ONE).await).await;
     assert!(limiter.ask("k", Ask::ONE.peek()).await.unwrap().is_allowed(), "who only looks waits for nobody");
     other.query_drop("ROLLBACK").await.unwrap();
     assert!(store.connections() <= 2);
-    // Those that nobody waits for any more may still be counted by the server: that errs on the safe side.
+    // Requests that were given up may still be counted by the server: this errs on the safe side.
     assert!(limiter.ask("k", Ask::ONE).await.is_ok());
 }
 
@@ -598,7 +598,7 @@ async fn velocity_replays_what_the_published_procedure_answered() {
     }
 }
 
-/// The published form of the procedure, under a clock that stands where we set it, as an operator would call it.
+/// The procedure as published, under a clock that the test sets, called as an operator would call it.
 #[tokio::test]
 async fn the_published_procedure_itself_replays_the_transcript() {
     let store = mysql().await;
@@ -734,7 +734,7 @@ async fn purging_and_asking_at_once_lose_nothing() {
     for nth in 0..60_u64 {
         let limiter = limiter.clone();
         asks.spawn(async move {
-            // Each second is a window of its own, long past: its locks are purged while others ask for them.
+            // Each second is a window of its own, long past: its locks are purged while other requests ask for them.
             let at = Duration::from_secs(long_ago + nth / 20 * 1000);
             limiter.at(at).ask("k", Ask::ONE).await.map(|_| ())
         });
@@ -749,7 +749,7 @@ async fn purging_and_asking_at_once_lose_nothing() {
 }
 
 #[tokio::test]
-async fn what_a_mysql_limiter_cannot_do_is_said_in_the_callers_words() {
+async fn what_a_mysql_limiter_cannot_do_is_an_error_in_the_callers_terms() {
     let store = mysql().await;
     let unknown = store.velocity(9).ask("k", Ask::ONE).await.unwrap_err();
     assert!(
@@ -772,7 +772,7 @@ async fn what_a_mysql_limiter_cannot_do_is_said_in_the_callers_words() {
     assert!(matches!(store.velocity(1).ask("k", Ask::ONE.max_wait(SECOND)).await, Err(SqlError::NoWaiting(_))));
     let nothing = store.velocity(1).ask("other", Ask::permits(0)).await.unwrap();
     assert_eq!((nothing.verdict, nothing.remaining, nothing.transaction), (Verdict::Now, 2, None));
-    // The last second that the calendar is asked about.
+    // A time beyond the last second that the SQL asks for.
     assert!(store.velocity(1).at(Duration::MAX).ask("late", Ask::ONE).await.unwrap().is_allowed());
 
     let mut client = mysql_client(&mysql_url_of(&store).await).await;
@@ -785,7 +785,7 @@ async fn what_a_mysql_limiter_cannot_do_is_said_in_the_callers_words() {
     }
 }
 
-/// Any connection can tell which database it is in; the store's URL is not asked back from it.
+/// The URL of the store's database. It is found through a connection, because the store does not return its URL.
 async fn mysql_url_of(store: &Mysql) -> String {
     let mark = fastrand::u32(1 << 30..);
     store.set_zone(mark, 1, SECOND).await.unwrap();
@@ -801,7 +801,7 @@ async fn mysql_url_of(store: &Mysql) -> String {
 }
 
 #[tokio::test]
-async fn a_mysql_schema_is_installed_once_by_many_and_mended_and_never_downgraded() {
+async fn a_mysql_schema_is_installed_once_by_many_repaired_and_never_downgraded() {
     let url = mysql_database().await;
     let store = Mysql::open(&url).unwrap();
     let missing = store.velocity(1).ask("k", Ask::ONE).await.unwrap_err();
@@ -826,7 +826,7 @@ async fn a_mysql_schema_is_installed_once_by_many_and_mended_and_never_downgrade
     let newer = store.install().await.unwrap_err();
     assert!(matches!(newer, SqlError::NewerSchema { found: 7, known: 2 }) && newer.to_string().contains("update"));
 
-    // As if the installation had been cut off before it noted its version.
+    // As if the installation had been interrupted before it stored its version.
     client.query_drop("DELETE FROM headcount_version").await.unwrap();
     client.query_drop("DROP TABLE headcount_bucket_locks").await.unwrap();
     store.install().await.unwrap();
@@ -839,7 +839,7 @@ async fn a_mysql_schema_is_installed_once_by_many_and_mended_and_never_downgrade
 }
 
 #[tokio::test]
-async fn a_zone_says_what_it_is_for_also_in_a_schema_of_the_first_version() {
+async fn a_zones_comment_says_what_it_is_for_also_in_a_schema_of_the_first_version() {
     let url = mysql_database().await;
     let mut client = mysql_client(&url).await;
     let store = Mysql::open(&url).unwrap();
@@ -857,7 +857,7 @@ async fn a_zone_says_what_it_is_for_also_in_a_schema_of_the_first_version() {
     store.describe_zone(7, &"long ".repeat(100)).await.unwrap();
 }
 
-/// Whatever the server, or whoever calls the procedure, takes for its time zone.
+/// Whatever time zone the server, or the session that calls the procedure, is set to.
 #[tokio::test]
 async fn times_are_stored_in_utc() {
     let url = mysql_database().await;
@@ -877,7 +877,7 @@ async fn times_are_stored_in_utc() {
 }
 
 #[tokio::test]
-async fn somebody_elses_check_velocity_is_left_alone() {
+async fn a_check_velocity_of_another_application_is_left_alone() {
     let url = mysql_database().await;
     let mut client = mysql_client(&url).await;
     client.query_drop("CREATE PROCEDURE check_velocity() SELECT 'theirs'").await.unwrap();

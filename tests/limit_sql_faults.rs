@@ -1,4 +1,4 @@
-//! Fifty clients on one key while their database is stalled, killed and restarted; and one client alone afterwards.
+//! Fifty clients on one key while their database is stopped, killed and restarted; and one client alone afterwards.
 
 #![allow(clippy::disallowed_methods)] // Tests wait in real time.
 
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// How long an answer may take.
+/// The longest time that an answer may take.
 const WITHIN: Duration = Duration::from_millis(500);
 
-/// How much longer a busy machine may take to notice that the time is up.
+/// How much later a busy machine may notice a timeout.
 const SLACK: Duration = Duration::from_secs(2);
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -51,7 +51,7 @@ impl Seen {
         self.allowed.load(SeqCst) + self.refused.load(SeqCst)
     }
 
-    /// Waits until a count has grown by so many.
+    /// Waits until a count has grown by this much.
     async fn wait_for(&self, what: &str, count: impl Fn(&Self) -> u64, more: u64) {
         let (begun, from) = (Instant::now(), count(self));
         while count(self) < from + more {
@@ -62,7 +62,7 @@ impl Seen {
     }
 }
 
-/// Sends fifty clients at a key, and does all of it to their server; returns how many were allowed in how long.
+/// Runs fifty clients on a key, and every fault on their server; returns how many were allowed in how long.
 async fn endures<F: Future<Output = (Result<Answer, SqlError>, usize)> + Send + 'static>(
     server: &mut Server,
     ask: impl Fn() -> F + Clone + Send + 'static,
@@ -77,7 +77,7 @@ async fn endures<F: Future<Output = (Result<Answer, SqlError>, usize)> + Send + 
                 let failed = answer.is_err();
                 seen.note(answer, asked.elapsed(), connections);
                 if failed {
-                    // As a client would; and a server that is away answers at once that it is.
+                    // As a client does; and a server that is away refuses connections at once.
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }
@@ -96,7 +96,7 @@ async fn endures<F: Future<Output = (Result<Answer, SqlError>, usize)> + Send + 
         seen.wait_for("answers after the restart", Seen::answered, 200).await;
     }
     seen.stop.store(true, SeqCst);
-    // A client that panicked has met an error that it should not have.
+    // A client that panicked has met an error that it should not have met.
     clients.join_all().await;
     let took = begun.elapsed();
     assert_eq!(seen.too_late.load(SeqCst), 0, "answers that took longer than they may");
@@ -104,8 +104,8 @@ async fn endures<F: Future<Output = (Result<Answer, SqlError>, usize)> + Send + 
     (seen.allowed.load(SeqCst), took)
 }
 
-/// How many of one client's questions are granted, who asks as fast as it is answered for so long; and for how long it
-/// could have been granted some: what a bucket of 100 ms loses while the machine gives the client no turn, nobody gets.
+/// How many requests of one client are granted that asks continuously for this long, and for how long some could have
+/// been granted: what a bucket of 100 ms loses while the machine does not schedule the client is granted to nobody.
 async fn polls(ask: impl AsyncFn() -> Answer, how_long: Duration) -> (f64, f64) {
     let (begun, mut allowed, mut asked, mut lost) = (Instant::now(), 0.0, Instant::now(), Duration::ZERO);
     while begun.elapsed() < how_long {
@@ -117,7 +117,7 @@ async fn polls(ask: impl AsyncFn() -> Answer, how_long: Duration) -> (f64, f64) 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_postgres_that_stalls_and_dies_is_endured_and_found_again() {
+async fn a_postgres_that_stops_and_dies_is_endured_and_found_again() {
     let mut server = Server::postgres();
     let store = Postgres::builder(server.url("postgres", "postgres")).max_connections(CONNECTIONS).within(WITHIN);
     let store = store.open().unwrap();
@@ -142,7 +142,7 @@ async fn a_postgres_that_stalls_and_dies_is_endured_and_found_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mariadb_that_stalls_and_dies_is_endured_and_found_again() {
+async fn a_mariadb_that_stops_and_dies_is_endured_and_found_again() {
     let mut server = Server::mariadb();
     let store = Mysql::builder(server.url("root", "mysql")).max_connections(CONNECTIONS).within(WITHIN);
     let store = store.open().unwrap();
@@ -161,7 +161,7 @@ async fn a_mariadb_that_stalls_and_dies_is_endured_and_found_again() {
     let due = f64::from(rate) * (took.as_secs_f64() + 1.0) + 1.0;
     assert!(allowed as f64 <= due, "{allowed} where {due} were due");
 
-    // A closed window of whole seconds is two seconds long where it matters: so many in each two.
+    // A closed window of whole seconds can span two seconds: this many in each two.
     let poller = async || limiter.ask("hot", Ask::ONE).await.unwrap();
     let (allowed, secs) = polls(poller, Duration::from_secs(4)).await;
     assert!(allowed >= 0.95 * f64::from(rate) * (secs / 2.0).floor(), "the poller got {allowed} in {secs} s");
@@ -169,7 +169,7 @@ async fn a_mariadb_that_stalls_and_dies_is_endured_and_found_again() {
 }
 
 #[tokio::test]
-async fn whoever_goes_away_in_the_middle_of_an_answer_leaves_the_store_usable() {
+async fn a_client_that_disconnects_during_an_answer_leaves_the_store_usable() {
     let server = Server::postgres();
     let store = Postgres::builder(server.url("postgres", "postgres")).max_connections(2).open().unwrap();
     store.install().await.unwrap();

@@ -1,5 +1,5 @@
-//! A store that keeps bytes, written as its author would write it: the reference systems' answers, keys that expire
-//! when [`Change::Write`] allows it, and values that no step has written.
+//! A store of bytes, written as a user of the crate would write it: the vectors of the reference systems, keys that
+//! expire when [`Change::Write`] allows it, and foreign values.
 
 #[path = "support/vectors.rs"]
 mod vectors;
@@ -95,8 +95,8 @@ impl Store for InBytes {
 }
 
 fn replay(file: &str, cases: usize) -> Replayed {
-    // At an endless rate a key is as if it had never been asked for, so its value is removed, and a changed rate finds
-    // none. So does a clock that goes back beyond the time at which a value expired.
+    // At an endless rate a key is as new, so its value is removed, and a changed rate finds none. The same happens with
+    // a clock that goes back beyond the time at which a value expired.
     let wanted = |name: &str| !name.starts_with("testInfinity") && !name.starts_with("clock back");
     let replayed = Vectors::read(file).replay(InBytes::default, wanted);
     println!("{file}: {replayed:?}");
@@ -106,7 +106,7 @@ fn replay(file: &str, cases: usize) -> Replayed {
 
 #[test]
 fn classdojo() {
-    // Negative numbers cannot be said.
+    // Negative numbers cannot be expressed.
     assert_eq!(replay("classdojo_zset_log.json", 6).elsewhere, 3);
 }
 
@@ -148,7 +148,7 @@ fn next_free_ticket() {
 
 #[test]
 fn nginx() {
-    // A status code, a long key and a full zone are no arithmetic.
+    // A status code, a long key and a full zone are not about arithmetic.
     assert_eq!(replay("nginx_limit_req.json", 6).elsewhere, 3);
 }
 
@@ -164,7 +164,7 @@ fn redis_cell() {
 
 #[test]
 fn resilience4j_atomic() {
-    // Negative and endless times cannot be said; there are no defaults.
+    // Negative and endless times cannot be expressed; there are no defaults.
     assert_eq!(replay("resilience4j_atomic.json", 10).elsewhere, 4);
 }
 
@@ -176,7 +176,7 @@ fn resilience4j_semaphore() {
 
 #[test]
 fn sliding_window_counter() {
-    // The accuracy over 400 million requests is a bench's.
+    // A benchmark measures the accuracy over 400 million requests.
     assert_eq!(replay("sliding_window_counter.json", 5).elsewhere, 1);
 }
 
@@ -191,14 +191,14 @@ fn uber() {
 }
 
 #[test]
-fn yugabyte_as_it_was_meant() {
+fn yugabyte_as_intended() {
     // The other cases are quirks of the published function, which the PostgreSQL store runs.
     let replayed =
         Vectors::read("yugabyte_token_bucket.json").replay(InBytes::default, |name| name.starts_with("first call"));
     assert_eq!(replayed, Replayed { cases: 1, checks: 2, elsewhere: 0 });
 }
 
-/// A stranger's store.
+/// A store of the crate's user.
 #[derive(Clone)]
 struct Ordered {
     policy: Policy,
@@ -227,7 +227,7 @@ impl LimiterStore for Ordered {
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn a_limiter_asks_refunds_settles_and_resets_in_a_strangers_store() {
+async fn a_limiter_asks_refunds_settles_and_resets_in_a_users_store() {
     let store = Ordered::new(token_bucket(Rate::per_minute(10), 10));
     let limiter = Limiter::new("uploads", store.clone());
     let remaining = async || limiter.ask("alice", Ask::permits(0).peek()).await.unwrap().remaining;

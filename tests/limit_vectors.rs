@@ -1,7 +1,7 @@
-//! What the reference systems answer, replayed on the memory store with a clock that is told what time it is.
+//! The vectors of the reference systems, replayed on the memory store with a clock that the test sets.
 //!
-//! Times are whole nanoseconds and equal, but for Guava's, which the reference cuts to whole microseconds at each step:
-//! one microsecond is granted there.
+//! Times are whole nanoseconds and compared exactly, except for Guava's, which the reference cuts to whole microseconds
+//! at each step: one microsecond of difference is allowed there.
 
 #[path = "support/vectors.rs"]
 mod vectors;
@@ -61,7 +61,7 @@ fn replay(file: &str, cases: usize) -> Replayed {
 
 #[test]
 fn classdojo() {
-    // Negative numbers cannot be said.
+    // Negative numbers cannot be expressed.
     assert_eq!(replay("classdojo_zset_log.json", 6).elsewhere, 3);
 }
 
@@ -103,7 +103,7 @@ fn next_free_ticket() {
 
 #[test]
 fn nginx() {
-    // A status code, a long key and a full zone are no arithmetic.
+    // A status code, a long key and a full zone are not about arithmetic.
     assert_eq!(replay("nginx_limit_req.json", 7).elsewhere, 3);
 }
 
@@ -119,7 +119,7 @@ fn redis_cell() {
 
 #[test]
 fn resilience4j_atomic() {
-    // Negative and endless times cannot be said; there are no defaults.
+    // Negative and endless times cannot be expressed; there are no defaults.
     assert_eq!(replay("resilience4j_atomic.json", 10).elsewhere, 4);
 }
 
@@ -131,7 +131,7 @@ fn resilience4j_semaphore() {
 
 #[test]
 fn sliding_window_counter() {
-    // The accuracy over 400 million requests is a bench's.
+    // A benchmark measures the accuracy over 400 million requests.
     assert_eq!(replay("sliding_window_counter.json", 5).elsewhere, 1);
 }
 
@@ -146,7 +146,7 @@ fn uber() {
 }
 
 #[test]
-fn yugabyte_as_it_was_meant() {
+fn yugabyte_as_intended() {
     // The other cases are quirks of the published function, which the PostgreSQL store runs.
     let replayed =
         Vectors::read("yugabyte_token_bucket.json").replay(InMemory::default, |name| name.starts_with("first call"));

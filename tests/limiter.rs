@@ -1,4 +1,4 @@
-//! A `Limiter` in each of its stores: the same question, and what it answers when the store is gone.
+//! A `Limiter` in each of its stores: the same question, and its answer when the store is gone.
 
 #[path = "support/databases.rs"]
 mod databases;
@@ -19,7 +19,7 @@ fn memory() -> Memory {
     Memory::new(sliding_log(2, HOUR)).unwrap()
 }
 
-/// Two an hour; then the store goes, and each limiter answers as it was told.
+/// Two an hour; then the store is stopped, and each limiter answers as `on_store_error` says.
 async fn serves_and_answers_without(store: Store, go_away: impl FnOnce()) {
     let limiter = Limiter::new("exports", store.clone());
     for allowed in [true, true, false] {
@@ -58,7 +58,7 @@ fn now() -> Instant {
 async fn in_redis() {
     let server = support::Redis::start();
     let connection = RedisConnection::open(&server.url()).unwrap();
-    // A refusal that holds is told without the store; here, the store is to be asked.
+    // A remembered refusal does not ask the store; here, the store has to be asked.
     let limiter = Redis::builder(&connection, "exports", sliding_log(2, HOUR)).deny_cache(0);
     let limiter = limiter.time_limit(Duration::from_secs(2)).build().unwrap();
     serves_and_answers_without(limiter.into(), || drop(server)).await;
@@ -83,7 +83,7 @@ async fn in_mariadb() {
 }
 
 #[tokio::test]
-async fn a_mistake_is_the_callers_and_no_failure_of_the_store() {
+async fn a_mistake_is_the_callers_and_no_store_error() {
     let server = Server::mariadb();
     let store = Mysql::open(server.url("root", "mysql")).unwrap();
     store.install().await.unwrap();
@@ -105,7 +105,7 @@ async fn a_mistake_is_the_callers_and_no_failure_of_the_store() {
 }
 
 #[tokio::test]
-async fn who_only_looks_keeps_nobody_from_being_charged() {
+async fn a_peek_keeps_nobody_from_being_charged() {
     let limiter =
         |name: &str, permits| Limiter::new(name, Memory::new(token_bucket(Rate::per_hour(1), permits)).unwrap());
     let (looking, enforcing) = (limiter("looking", 1).shadow(true), limiter("enforcing", 3));
@@ -159,7 +159,7 @@ fn bucket_and_queue() -> [(&'static str, limit::Policy); 2] {
     [("bucket", token_bucket(Rate::per_hour(1), 5).into()), ("queue", queue.into())]
 }
 
-/// A list that waits is dropped or canceled: all of it is given back.
+/// A list that waits is dropped or canceled: everything is given back.
 async fn gives_a_list_back([bucket, queue]: [Limiter; 2], look: impl AsyncFn() -> [u64; 2]) {
     let list = [(&bucket, "alice", Ask::ONE), (&queue, "alice", Ask::ONE)];
     assert_eq!(Limiter::wait_all(&list).await.unwrap().verdict, Verdict::Now);
@@ -178,7 +178,7 @@ async fn gives_a_list_back([bucket, queue]: [Limiter; 2], look: impl AsyncFn() -
     }
 
     let joint = Limiter::ask_all(&list).await.unwrap();
-    // No later than before: nobody is in front any more.
+    // No later than before: no request is ahead any more.
     assert!(matches!(joint.verdict, Verdict::After(wait) if wait <= HOUR), "{joint:?}");
     Limiter::cancel_all(joint).await.unwrap();
     assert_eq!(look().await, [4, 0]);
@@ -202,7 +202,7 @@ async fn a_list_in_memory_that_stops_waiting_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_list_in_redis_that_stops_waiting_is_given_back_beside_its_first_key() {
+async fn a_list_in_redis_that_stops_waiting_is_given_back_with_its_first_key() {
     let server = support::Redis::start();
     let connection = RedisConnection::open(&server.url()).unwrap();
     let in_redis = bucket_and_queue().map(|(name, policy)| {
@@ -240,7 +240,7 @@ async fn a_list_whose_store_is_gone_is_still_all_or_nothing() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_reset_begins_anew() {
+async fn a_key_that_is_reset_is_as_new() {
     let limiter = Limiter::new("login", Memory::new(token_bucket(Rate::per_hour(1), 1)).unwrap());
     for _ in 0..2 {
         assert!(limiter.ask("alice", Ask::ONE).await.unwrap().is_allowed());
@@ -249,7 +249,7 @@ async fn a_key_that_is_reset_begins_anew() {
     }
 }
 
-// --- what a list does not need ---
+// --- members of a list that only peek ---
 
 const MAX: Ask = Ask::ONE.max_wait(Duration::MAX);
 
@@ -266,7 +266,7 @@ fn next_in(memory: &Memory) -> Duration {
 }
 
 #[tokio::test]
-async fn a_list_whose_looking_member_cannot_be_asked_is_given_back() {
+async fn a_list_whose_peeking_member_cannot_be_asked_is_given_back() {
     let memory = Memory::new(token_bucket(Rate::per_hour(1), 2)).unwrap();
     let enforcing = Limiter::new("enforcing", memory.clone());
     let store = Postgres::open("postgres://u@127.0.0.1:1/x").unwrap();
@@ -285,7 +285,7 @@ async fn a_list_whose_looking_member_cannot_be_asked_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_list_that_is_dropped_while_its_looking_member_is_asked_is_given_back() {
+async fn a_list_that_is_dropped_while_its_peeking_member_is_asked_is_given_back() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     let memory = queue(1);

@@ -1,5 +1,5 @@
-//! `[[limit]]` behind a real `headcount serve`: what a client is told, whom it concerns, and what holds against a
-//! crowd.
+//! `[[limit]]` behind a real `headcount serve`: what a client is told, which requests a limit applies to, and what
+//! holds against a crowd.
 #![cfg(feature = "server")]
 
 mod support;
@@ -33,7 +33,7 @@ fn limits(server: &Server) -> Value {
 }
 
 #[test]
-fn who_asks_too_much_is_told_by_what_and_how_long() {
+fn a_client_over_its_limit_is_told_by_which_limit_and_for_how_long() {
     let state = tempdir().unwrap();
     let more = "key = \"token\"\nalgorithm = \"sliding_log\"\nrate = \"2/1m\"\nroutes = [\"/login\", \"/api/auth/*\"]";
     let server = start(state.path(), 10, &limit("login", more));
@@ -53,7 +53,7 @@ fn who_asks_too_much_is_told_by_what_and_how_long() {
     assert_eq!((&problem["status"], &problem["violated-policies"]), (&json!(429), &json!(["login"])));
     let page = ask(&server, "/login", "alice", &[("Accept", "text/html")]);
     assert!(page.header("content-type").starts_with("text/html"));
-    // Others, other paths and preflights are not concerned; and she is in all the same.
+    // The limit does not apply to other users, other paths and preflights; and she is still admitted.
     assert_eq!(ask(&server, "/login", "bob", &[]).status, 200);
     let elsewhere = ask(&server, "/play", "alice", &[]);
     assert_eq!((elsewhere.status, elsewhere.header("ratelimit")), (200, ""));
@@ -75,7 +75,7 @@ fn who_asks_too_much_is_told_by_what_and_how_long() {
 }
 
 #[test]
-fn who_is_rejected_is_not_charged_and_a_shadow_refuses_nobody() {
+fn a_rejected_client_is_not_charged_and_a_limit_in_shadow_refuses_nobody() {
     let state = tempdir().unwrap();
     let text = limit("all", "key = \"constant\"\nrate = \"2/1h\"")
         + &limit("look", "key = \"constant\"\nrate = \"1/1h\"\nshadow = true");
@@ -94,7 +94,7 @@ fn who_is_rejected_is_not_charged_and_a_shadow_refuses_nobody() {
 }
 
 #[test]
-fn what_is_not_enforced_is_admission_and_limits_hold_all_the_same() {
+fn limits_apply_also_to_admission_that_is_not_enforced() {
     for enforcement in ["shadow", "off"] {
         let state = tempdir().unwrap();
         let text = limit("all", "key = \"token\"\nrate = \"2/1h\"")
@@ -199,7 +199,7 @@ fn a_key_may_be_a_list() {
 }
 
 #[test]
-fn a_client_is_its_address_and_nothing_that_it_says_of_it() {
+fn a_client_is_identified_by_its_address_and_not_by_its_claims() {
     let rule = limit("address", "key = \"client_ip\"\nalgorithm = \"sliding_log\"\nrate = \"1/1h\"");
     let state = tempdir().unwrap();
     let server = start(state.path(), 100, &rule);
@@ -211,7 +211,7 @@ fn a_client_is_its_address_and_nothing_that_it_says_of_it() {
     assert_eq!((from(&trusting, "1.1.1.1"), from(&trusting, "2.2.2.2")), (200, 200));
     assert_eq!(from(&trusting, "6.6.6.6, 1.1.1.1"), 429, "the proxy has seen 1.1.1.1");
     assert_eq!(from(&trusting, "::ffff:1.1.1.1"), 429, "the same address");
-    // A customer has the lower half of an IPv6 address.
+    // A provider gives one customer the lower half of an IPv6 address.
     assert_eq!((from(&trusting, "2001:db8::1"), from(&trusting, "2001:db8::2:3")), (200, 429));
     assert_eq!(from(&trusting, "2001:db8:0:1::1"), 200);
     assert_eq!(
@@ -252,7 +252,7 @@ fn each_algorithm_limits_in_memory_and_in_redis() {
             let statuses: Vec<_> =
                 (0..6).map(|_| ask(&server, &format!("/{algorithm}"), "alice", &[("X-Key", "k")]).status).collect();
             let allowed = statuses.iter().filter(|&&status| status == 200).count();
-            // Waiting at most 0 s, a queue and nginx let one through; a cold key gets one and pays later.
+            // With a longest wait of 0 s, a queue and nginx grant one; a cold key gets one and pays later.
             let expected = if matches!(algorithm, "leaky_queue" | "nginx" | "warm_up") { 1 } else { 2 };
             assert_eq!(allowed, expected, "{algorithm} in {store}: {statuses:?}");
             assert_eq!(ask(&server, &format!("/{algorithm}"), "alice", &[("X-Key", "other")]).status, 200);
@@ -262,7 +262,7 @@ fn each_algorithm_limits_in_memory_and_in_redis() {
 }
 
 #[test]
-fn servers_share_a_limit_in_redis_and_a_refusal_leaves_nothing_anywhere() {
+fn servers_share_a_limit_in_redis_and_a_refusal_charges_no_limit() {
     let redis = Redis::start();
     let text =
         limit(
@@ -274,7 +274,7 @@ fn servers_share_a_limit_in_redis_and_a_refusal_leaves_nothing_anywhere() {
     let [one, other] = [0, 1].map(|nth| start(states[nth].path(), 100, &text));
     assert_eq!(ask(&one, "/narrow", "alice", &[]).status, 200);
     for _ in 0..5 {
-        // Refused by the second limit: what the first one had given goes back.
+        // Refused by the second limit: what the first one had charged is given back.
         assert_eq!(ask(&one, "/narrow", "alice", &[]).header("x-headcount-limit"), "here");
     }
     assert_eq!(ask(&other, "/", "alice", &[]).status, 200);
@@ -285,7 +285,7 @@ fn servers_share_a_limit_in_redis_and_a_refusal_leaves_nothing_anywhere() {
 }
 
 #[test]
-fn a_store_that_is_away_is_answered_as_the_limit_says() {
+fn a_store_that_is_away_is_answered_as_on_store_error_says() {
     let redis = Redis::start();
     let rule = |name: &str, on: &str| {
         let more = format!(
@@ -319,7 +319,7 @@ fn a_redis_that_hangs_is_waited_for_once_however_many_limits_ask_it() {
     let text = rules + &format!("[redis]\nurl = {:?}\n[token]\nsecret = \"sixteen bytes, at least\"\n", redis.url());
     let state = tempdir().unwrap();
     let server = start(state.path(), 100, &text);
-    // Of another key each: a list of one key would be one step.
+    // Each has another key: a list with one key would be one step.
     let keys: Vec<_> = (0..12).map(|nth| (format!("X-{nth}"), nth.to_string())).collect();
     let keys: Vec<_> = keys.iter().map(|(name, key)| (name.as_str(), key.as_str())).collect();
     let errors = || -> Vec<_> {
@@ -339,7 +339,7 @@ fn a_redis_that_hangs_is_waited_for_once_however_many_limits_ask_it() {
 }
 
 #[test]
-fn a_wait_holds_the_answer_back_and_no_longer_than_it_says() {
+fn a_wait_holds_the_answer_back_and_no_longer_than_max_wait() {
     let state = tempdir().unwrap();
     let server =
         start(state.path(), 100, &limit("slow", "key = \"token\"\nrate = \"20/s\"\nburst = 1\nmax_wait = \"120ms\""));
@@ -352,7 +352,7 @@ fn a_wait_holds_the_answer_back_and_no_longer_than_it_says() {
 }
 
 #[test]
-fn a_path_in_disguise_is_limited_all_the_same() {
+fn a_path_in_disguise_is_still_limited() {
     let state = tempdir().unwrap();
     let rule = limit("login", "key = \"token\"\nrate = \"1/1h\"\nroutes = [\"/login\", \"/api/auth/*\"]");
     let server = start(state.path(), 10, &(rule + TRUST));
@@ -372,7 +372,7 @@ fn a_path_in_disguise_is_limited_all_the_same() {
 }
 
 #[test]
-fn a_header_sent_twice_is_no_way_out() {
+fn a_header_that_is_sent_twice_does_not_avoid_a_limit() {
     let state = tempdir().unwrap();
     let server = start(state.path(), 10, &limit("api", "key = \"header:X-Api-Key\"\nrate = \"1/1h\""));
     let keys = |values: &[&'static str]| values.iter().map(|value| ("X-Api-Key", *value)).collect::<Vec<_>>();
@@ -435,7 +435,7 @@ fn random_tokens_from_a_few_addresses_hardly_move_the_estimate() {
     assert!((90..=200).contains(&new) && count(&answers, 429, "limited") >= 19_700, "{answers:?}");
     let moved = (estimate() - before).abs() / before;
     assert!(moved < 0.02, "the estimate moved by {:.2} %", 100.0 * moved);
-    // Who is in is nobody's newcomer, whatever the address; and a newcomer from elsewhere comes in.
+    // An active user is never a newcomer, whatever the address; and a newcomer from another address is admitted.
     assert_eq!(
         ask(&server, "", real[0][0].1.trim_start_matches("Bearer "), &[("X-Forwarded-For", "203.0.113.1")]).status,
         200
@@ -462,10 +462,10 @@ fn a_constant_limit_caps_the_newcomers_of_a_server() {
     assert_eq!(status["decisions"]["limited"], 960);
 }
 
-/// Filters that take one stranger in ten for somebody who is in show in thousands of guesses what good ones show in
-/// millions.
+/// With filters that take one stranger in ten for an active user, thousands of guesses show what millions show with the
+/// default filters.
 #[test]
-fn guesses_at_a_full_house_are_bounded_and_those_who_are_in_or_wait_behind_the_same_address_carry_on() {
+fn guesses_at_a_full_fleet_are_bounded_and_other_users_of_the_same_address_carry_on() {
     let state = tempdir().unwrap();
     let rules = limit("guesses", "key = \"client_ip\"\nrate = \"20/1h\"\napplies_to = \"refused\"")
         + TRUST
@@ -481,7 +481,7 @@ fn guesses_at_a_full_house_are_bounded_and_those_who_are_in_or_wait_behind_the_s
     let crowd: Vec<_> = (0..2600).map(|nth: u64| at(&format!("10.1.{}.{}", nth >> 8, nth & 255), token(nth))).collect();
     let came = flood(server.check, u64::MAX, &crowd);
     assert!(count(&came, 429, "rejected") > 100, "the house is full: {came:?}");
-    // Somebody who waits: of ten, nine are not taken for somebody else.
+    // A user who waits: nine of ten are no false positives.
     let waits: Vec<_> =
         (0..10).map(|nth| format!("waits-{nth}")).filter(|token| decide(token, &shared).0 == 429).collect();
     assert!((1..=10).contains(&waits.len()));
@@ -499,8 +499,8 @@ fn guesses_at_a_full_house_are_bounded_and_those_who_are_in_or_wait_behind_the_s
             assert_eq!(decide(token, &shared), (429, "rejected".into()), "who was told to come back is not limited");
         }
     }
-    // What an address loses while somebody there guesses: tokens that never were there, of users who are in, too; but
-    // for those with a pass.
+    // What other users of an address lose while somebody there guesses: tokens that were never admitted, and also those
+    // of active users, except for those with a pass.
     let bob = crowd[0][0].1.trim_start_matches("Bearer ");
     let limited = ask(&server, "", bob, &shared);
     assert_eq!((limited.status, limited.header("x-headcount-limit")), (429, "guesses"));
@@ -513,10 +513,9 @@ fn guesses_at_a_full_house_are_bounded_and_those_who_are_in_or_wait_behind_the_s
     assert!(elsewhere.iter().all(|(_, decision)| decision != "limited"), "{elsewhere:?}");
 }
 
-/// In a house with room, whom the limit of newcomers keeps out would gain by a token that is taken for somebody who is
-/// in.
+/// While there is room, a client that the limit of newcomers keeps out would gain by a token that is a false positive.
 #[test]
-fn whoever_may_not_come_in_may_not_guess_either() {
+fn a_client_that_is_kept_out_cannot_guess_either() {
     let state = tempdir().unwrap();
     let rules = limit("newcomers", "key = \"client_ip\"\nrate = \"1/1h\"\napplies_to = \"newcomers\"")
         + &limit("guesses", "key = \"client_ip\"\nrate = \"2/1h\"\napplies_to = \"refused\"")
@@ -551,9 +550,9 @@ fn waiting_users_cost_their_address_no_seat() {
     assert_eq!(["bob", "carol", "dave"].map(decide), ["newcomer", "newcomer", "limited"]);
 }
 
-/// With room for everybody a guess gains nothing, and who was refused a moment ago comes in.
+/// With room for everybody a guess gains nothing, and a client that was refused a moment ago is admitted.
 #[test]
-fn refusals_are_limited_only_while_the_house_is_full() {
+fn refusals_are_limited_only_while_the_fleet_is_full() {
     let state = tempdir().unwrap();
     let server =
         start(state.path(), 1, &limit("guesses", "key = \"constant\"\nrate = \"1/1h\"\napplies_to = \"refused\""));

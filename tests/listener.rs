@@ -1,5 +1,5 @@
-//! What clients can use up of a real `headcount serve`, and cannot: connections, the time that a request takes to
-//! arrive, heads and bodies.
+//! The resources that clients of a real `headcount serve` can use up, and those they cannot: connections, the time that
+//! a request takes to arrive, heads and bodies.
 #![cfg(feature = "server")]
 
 mod support;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use support::{Server, get, program_with_files, raw, request, wait_for};
 use tempfile::{TempDir, tempdir};
 
-/// Fewer files than there are clients.
+/// Fewer file descriptors than there are clients.
 const FILES: u32 = 600;
 
 fn with_few_files(state: &TempDir) -> Server {
@@ -18,7 +18,7 @@ fn with_few_files(state: &TempDir) -> Server {
     Server::start_as(command, state.path(), &["--max-active-users", "1"], &[])
 }
 
-/// Clients that begin a request and say no more.
+/// Clients that begin a request and send nothing more.
 fn half_sent(address: SocketAddr, begun: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     // It may be closed already, to make room.
@@ -35,7 +35,7 @@ fn closed_for(server: &Server, listener: &str, reason: &str) -> u64 {
 const HALF_A_HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\nX-Half: ";
 
 #[test]
-fn half_sent_requests_to_the_admin_take_nothing_from_checks() {
+fn half_sent_requests_to_the_admin_listener_delay_no_checks() {
     let state = tempdir().unwrap();
     let server = with_few_files(&state);
     assert_eq!(server.check("A").status, 200);
@@ -53,9 +53,9 @@ fn half_sent_requests_to_the_admin_take_nothing_from_checks() {
     assert_eq!(server.logged().matches("too many connections").count(), 1, "{}", server.logged());
 }
 
-/// Who is answered now and then keeps their connection, whatever else comes.
+/// A client that gets an answer now and then keeps its connection, whatever else arrives.
 #[test]
-fn half_sent_checks_make_room_for_whole_ones() {
+fn half_sent_checks_make_room_for_complete_ones() {
     let state = tempdir().unwrap();
     let server = with_few_files(&state);
     let mut kept = TcpStream::connect(server.check).unwrap();
@@ -77,9 +77,9 @@ fn half_sent_checks_make_room_for_whole_ones() {
     assert!(closed_for(&server, "check", "room") > 200);
 }
 
-/// What a busy machine does for a moment, made certain: nobody accepts while they come.
+/// A paused server accepts no connections while they arrive: the effect of a busy machine, made certain.
 #[test]
-fn a_burst_of_connections_waits_and_none_is_turned_away() {
+fn a_burst_of_connections_waits_and_none_is_refused() {
     let state = tempdir().unwrap();
     let server = Server::start(state.path(), &["--max-active-users", "1"], &[]);
     server.process.pause();
@@ -100,7 +100,7 @@ fn a_burst_of_connections_waits_and_none_is_turned_away() {
     }
 }
 
-/// As many as the server keeps, and twice as many whom it makes room for.
+/// As many connections as the server keeps, and twice as many that it replaces.
 #[test]
 fn ten_thousand_half_sent_heads_take_bounded_memory() {
     let pid = std::process::id().to_string();
@@ -125,7 +125,7 @@ fn ten_thousand_half_sent_heads_take_bounded_memory() {
 
 /// A proxy that loses a connection before the answer admits.
 #[test]
-fn a_burst_of_more_checks_than_fit_is_answered_to_the_last() {
+fn of_a_burst_of_more_checks_than_fit_every_one_is_answered() {
     let state = tempdir().unwrap();
     let server = with_few_files(&state);
     assert_eq!(server.check("A").status, 200);
@@ -139,9 +139,9 @@ fn a_burst_of_more_checks_than_fit_is_answered_to_the_last() {
     }
 }
 
-/// No file is left: what the operating system refuses ends the connection that can be spared first.
+/// No file descriptor is left: the server closes the connection that it can spare first.
 #[test]
-fn without_a_file_descriptor_another_connection_ends() {
+fn without_a_file_descriptor_another_connection_is_closed() {
     let state = tempdir().unwrap();
     let server = Server::start(state.path(), &["--max-active-users", "1"], &[]);
     assert_eq!(server.check("A").status, 200);
@@ -188,7 +188,7 @@ fn a_request_has_its_time_to_arrive_and_an_idle_connection_stays() {
     assert_eq!(closed_for(&server, "admin", "time"), 1);
 }
 
-/// The client reads its answer when it has sent everything.
+/// The client reads its answer after it has sent everything.
 #[test]
 fn an_answer_arrives_however_long_the_head_is() {
     let state = tempdir().unwrap();
@@ -202,10 +202,10 @@ fn an_answer_arrives_however_long_the_head_is() {
     }
 }
 
-/// Nobody behind the admin port is admitted for want of an answer, so that whoever asks too often is the one to go.
+/// A missing answer on the admin port admits nobody, so the client that asks too often is the one that is closed.
 #[test]
 #[allow(clippy::disallowed_methods)] // Sockets know no other time.
-fn nobody_keeps_others_from_the_admin() {
+fn no_client_keeps_others_from_the_admin_listener() {
     let state = tempdir().unwrap();
     let token = state.path().join("admin.token");
     std::fs::write(&token, "the token of the admin").unwrap();
@@ -229,10 +229,10 @@ fn nobody_keeps_others_from_the_admin() {
     }
 }
 
-/// Of several requests at a time on one connection, those that a client gives up would take a server's memory and
+/// Among several requests at a time on one connection, those that a client gives up would use the server's memory and
 /// places.
 #[test]
-fn nobody_is_answered_in_http_2() {
+fn http_2_is_not_answered() {
     let state = tempdir().unwrap();
     let server = Server::start(state.path(), &["--max-active-users", "1"], &[]);
     for address in [server.check, server.admin] {
@@ -244,10 +244,10 @@ fn nobody_is_answered_in_http_2() {
     }
 }
 
-/// As a proxy might send it: the length of its client's body, without the body. The next check must not be read as the
+/// As a proxy might send it: the length of its client's body, without the body. The next check must not be read as that
 /// body, nor a part of it as a request.
 #[test]
-fn a_body_that_does_not_come_is_not_taken_from_the_next_request() {
+fn a_body_that_does_not_arrive_is_not_taken_from_the_next_request() {
     let state = tempdir().unwrap();
     let rules =
         [("HEADCOUNT__ADMISSION__EXEMPT_PATHS", "/healthz"), ("HEADCOUNT__SERVER__TRUSTED_PROXIES", "127.0.0.1")];
@@ -280,7 +280,7 @@ fn a_body_that_does_not_come_is_not_taken_from_the_next_request() {
 }
 
 #[test]
-fn unfinished_bodies_take_little_memory_and_no_check_waits_for_them() {
+fn unfinished_bodies_take_little_memory_and_delay_no_check() {
     let state = tempdir().unwrap();
     let server = Server::start(state.path(), &["--max-active-users", "1"], &[]);
     let head =
@@ -291,7 +291,7 @@ fn unfinished_bodies_take_little_memory_and_no_check_waits_for_them() {
         .map(|_| {
             let stream = TcpStream::connect(server.check).unwrap();
             stream.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
-            // What nobody reads stays with the client.
+            // The client keeps what the server does not read.
             let _ = (&stream).write_all(&most);
             stream
         })

@@ -1,4 +1,4 @@
-//! A decision allocates nothing, whatever it is, nor does the layer for a request that it lets through.
+//! No decision allocates, and the layer does not allocate for a request that it admits.
 
 use headcount::limit::{Ask, Memory, Policy, Rate, fixed_window, token_bucket};
 use headcount::time::{ManualClock, Timestamp};
@@ -31,7 +31,7 @@ fn no_decision_allocates() {
     decide_without_allocating(&headcount, " ", Decision::Rejected);
     clock.advance(Duration::from_secs(60));
     worker.tick();
-    // Refreshed through the queue, and in place when that is full.
+    // Refreshed through the queue, and in place when the queue is full.
     for _ in 0..3 {
         decide_without_allocating(&headcount, "alice", Decision::Seen);
     }
@@ -52,7 +52,7 @@ fn a_limiter_in_memory_allocates_nothing_for_a_known_key() {
     }
 }
 
-/// Answers at once, with what was made before.
+/// Answers at once, with a response that was made before.
 #[derive(Clone, Default)]
 struct Answers(Option<Response<Empty<bytes::Bytes>>>);
 
@@ -71,7 +71,7 @@ impl<B> Service<Request<B>> for Answers {
 }
 
 #[test]
-fn the_layer_allocates_nothing_for_who_is_admitted() {
+fn the_layer_allocates_nothing_for_an_active_user() {
     let (headcount, _worker) = Headcount::builder().max_active_users(10).build().unwrap();
     let layer = headcount.layer();
     let mut context = Context::from_waker(Waker::noop());

@@ -1,4 +1,4 @@
-//! The files of `examples/ops`, by the programs that they are for.
+//! The files of `examples/ops`, checked by the programs that they are for.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use support::{Process, Redis, Server, get, request, wait_for};
 use tempfile::{TempDir, tempdir};
 
-/// A server with everything that has figures: a fleet, a limiter, passes.
+/// A server that publishes every metric: a fleet, a limiter, passes.
 fn server(state: &TempDir, redis: &Redis) -> Server {
     let file = state.path().join("headcount.toml");
     let limit = "[[limit]]\nname = 'login'\nkey = 'token'\nalgorithm = 'token_bucket'\nrate = '5/1s'\n";
@@ -70,7 +70,7 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 fn every_metric_of_the_dashboard_and_the_rules_is_published() {
     let (state, redis) = (tempdir().unwrap(), Redis::start());
     let published = metrics_in(&get(server(&state, &redis).admin, "/metrics", &[]).body);
-    // And what is promised beside them; limiters have figures where there are any.
+    // And the metrics that only some servers have: a limiter's metrics exist where there is a limiter.
     for name in "active_users active_users_low active_users_high max_active_users room throttling decisions_total \
                  mode_changes_total decision_duration_seconds sync_rounds_total sync_round_duration_seconds \
                  sync_bytes_total sync_age_seconds sync_conflicts_in_a_row ring_fill_ratio ring_false_positive_ratio \
@@ -142,7 +142,7 @@ fn supervisor(state: &Path) -> (UnixDatagram, String) {
 }
 
 #[test]
-fn systemd_is_told_that_it_listens_that_it_works_and_that_it_stops() {
+fn systemd_is_told_when_the_server_is_ready_alive_and_stopping() {
     let state = tempdir().unwrap();
     let (socket, path) = supervisor(state.path());
     let environment = [("NOTIFY_SOCKET", path.as_str()), ("WATCHDOG_USEC", "300000")];
@@ -163,7 +163,7 @@ fn systemd_is_told_that_it_listens_that_it_works_and_that_it_stops() {
 }
 
 #[test]
-fn the_admin_api_is_what_its_description_says() {
+fn the_admin_api_does_what_its_description_says() {
     let schemathesis =
         std::env::var_os("HEADCOUNT_SCHEMATHESIS").expect("HEADCOUNT_SCHEMATHESIS names it: ./test sets it");
     let (state, redis) = (tempdir().unwrap(), Redis::start());
@@ -172,10 +172,10 @@ fn the_admin_api_is_what_its_description_says() {
     let mut command = Command::new(schemathesis);
     command.current_dir(state.path()).args(["run", &description]).args(["--exclude-path", "/api/v1/events"]);
     command.args(["--checks", "all", "--max-examples", "40", "--no-color", "--seed", "7"]);
-    // Without it, nothing but 403 would be seen of a change.
+    // Without the header, every change would be answered 403.
     command.args(["--header", "X-Headcount-Change: 1"]);
     passes(&mut command);
-    // It still does what it did.
+    // The server still answers as before.
     assert_eq!(request(server.admin, "DELETE", "/api/v1/override", &[], "").status, 200);
     assert_eq!(server.decide("A"), "seen");
 }

@@ -1,6 +1,6 @@
-//! The admin page in a real browser: three servers on one Redis, and a person who looks and steers.
+//! The admin page in a real browser: three servers on one Redis, and an operator who looks and sets overrides.
 //!
-//! `tests/page/tour.cjs` is the person. Screenshots are left in `target/page/`.
+//! `tests/page/tour.cjs` plays the operator. Screenshots are left in `target/page/`.
 #![cfg(feature = "server")]
 
 mod support;
@@ -14,7 +14,7 @@ use tempfile::tempdir;
 const TOKEN: &str = "a bearer token of some length";
 
 #[test]
-fn a_person_sees_the_house_fill_and_steers_the_fleet() {
+fn an_operator_sees_the_fleet_fill_and_sets_overrides() {
     let tools =
         std::env::var_os("HEADCOUNT_PAGE_TOOLS").expect("HEADCOUNT_PAGE_TOOLS names node_modules: ./test sets it");
     let redis = Redis::start();
@@ -26,7 +26,7 @@ fn a_person_sees_the_house_fill_and_steers_the_fleet() {
             ("HEADCOUNT__FLEET__SYNC_EVERY", "200ms"),
             ("HEADCOUNT__REDIS__URL", &url),
             ("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS", "500"),
-            // Short minutes, so that the picture fills while somebody looks.
+            // Short minutes, so that the chart fills while the browser looks.
             ("HEADCOUNT__WINDOW__LENGTH", "45s"),
             ("HEADCOUNT__FLEET__NODE", node),
         ];
@@ -36,10 +36,10 @@ fn a_person_sees_the_house_fill_and_steers_the_fleet() {
     for server in &servers {
         wait_for("a fleet that knows its window", || (server.status()["ring"]["coverage"] == 31).then_some(()));
     }
-    // One with another key in the same namespace, which stands still until it is its turn.
+    // A server with another key in the same namespace, which is paused until its turn.
     let stranger = start("stranger", "the key of another fleet");
     stranger.process.pause();
-    // One alone, whose admin listener asks for a token.
+    // A server outside of the fleet, whose admin listener asks for a token.
     let guarded_state = tempdir().unwrap();
     let file = guarded_state.path().join("admin.token");
     std::fs::write(&file, TOKEN).unwrap();
@@ -50,7 +50,7 @@ fn a_person_sees_the_house_fill_and_steers_the_fleet() {
     );
     let shadow_state = tempdir().unwrap();
     let shadow = Server::start(shadow_state.path(), &["--max-active-users", "100", "--enforcement", "shadow"], &[]);
-    // In a service, under a path of its own.
+    // The page in a service, under a prefix.
     let (_service, service) = started(example("quickstart").arg("127.0.0.1:0"));
     for server in &servers {
         wait_for("a server to be ready", || server.is_ready().then_some(()));

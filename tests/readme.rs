@@ -1,4 +1,4 @@
-//! The commands and configurations of the README and the book, run as they stand there.
+//! The commands and configurations of the README and the book, run as they are written there.
 #![cfg(feature = "server")]
 
 mod support;
@@ -35,7 +35,7 @@ fn three_curl_lines_show_the_main_job() {
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).env("XDG_STATE_HOME", state.path()).env_remove("STATE_DIRECTORY");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // cargo passes no signal on, and the server must end with the test.
+    // cargo does not forward signals, and the server must end with the test.
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let group = Group(Process(command.spawn().unwrap()));
     wait_for("the server", || TcpStream::connect("127.0.0.1:7070").is_ok().then_some(()));

@@ -1,4 +1,4 @@
-//! Servers that share a real redis-server: processes where the process matters, otherwise the library itself.
+//! Servers that share a real redis-server: processes where the process matters, otherwise the library in this process.
 #![cfg(feature = "server")]
 
 mod support;
@@ -12,7 +12,7 @@ use tempfile::tempdir;
 
 const SECRET: &str = "the key of the whole fleet";
 
-/// A window of 3 s in slots of 100 ms, with rounds every 50 ms: what takes minutes takes moments.
+/// A window of 3 s in slots of 100 ms, with rounds every 50 ms: what takes minutes in production takes moments.
 const SHORT: [(&str, &str); 3] = [
     ("HEADCOUNT__TOKEN__SECRET", SECRET),
     ("HEADCOUNT__WINDOW__LENGTH", "3s"),
@@ -40,7 +40,7 @@ fn until_decided(server: &Server, token: &str, decision: &str) {
 }
 
 #[test]
-fn what_one_server_has_seen_the_other_knows_a_round_later() {
+fn an_admission_is_known_on_the_other_server_one_round_later() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
     let (one, other) = (serve(&state, &redis.url(), "3", &USUAL), serve(&state, &redis.url(), "3", &USUAL));
     assert_eq!(one.decide("early"), "warming");
@@ -70,7 +70,7 @@ fn players_stay_in_through_many_turns_of_the_minute_wherever_they_ask() {
         let_in(&servers[0], player);
     }
     wait_for("the news to arrive", || (servers[1].status()["active_users"]["estimate"] == 20).then_some(()));
-    // Each player asks once in a while, here or there; after three windows all are in.
+    // Each player asks from time to time, on either server; after three windows all are in.
     for round in 0..30 {
         for (place, player) in players.iter().enumerate() {
             assert_eq!(servers[(round + place) % 2].decide(player), "seen", "{player} in round {round}");
@@ -82,7 +82,7 @@ fn players_stay_in_through_many_turns_of_the_minute_wherever_they_ask() {
 }
 
 #[test]
-fn who_is_touched_on_one_server_is_in_on_the_other() {
+fn a_user_who_is_touched_on_one_server_is_in_on_the_other() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
     let (one, other) = (serve(&state, &redis.url(), "1000", &SHORT), serve(&state, &redis.url(), "1000", &SHORT));
     covered(&one);
@@ -94,7 +94,7 @@ fn who_is_touched_on_one_server_is_in_on_the_other() {
         let headers = [("Content-Type", "application/json")];
         request(server.check, "POST", "/v1/touch", &headers, r#"["plays", "stranger"]"#)
     };
-    // Until a window has passed, nobody sends a request, and one server is told who plays.
+    // For a whole window, the user sends no request, and one server is told about the player.
     wait_for("who left to be forgotten", || {
         let answer = touch(&one);
         assert_eq!((answer.status, &answer.json()["unseen"]), (409, &[1].into()));
@@ -107,7 +107,7 @@ fn who_is_touched_on_one_server_is_in_on_the_other() {
 }
 
 #[test]
-fn a_stopping_server_hands_over_what_it_has() {
+fn a_stopping_server_hands_over_its_users() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
     let (mut leaving, staying) =
         (serve(&state, &redis.url(), "100", &USUAL), serve(&state, &redis.url(), "100", &USUAL));
@@ -122,7 +122,7 @@ fn a_stopping_server_hands_over_what_it_has() {
 
 #[test]
 #[allow(clippy::disallowed_methods)] // The bound is on real time.
-fn a_server_stops_in_time_even_if_redis_stands_still() {
+fn a_server_stops_in_time_even_if_redis_hangs() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
     let mut server = serve(&state, &redis.url(), "100", &USUAL);
     covered(&server);
@@ -151,7 +151,7 @@ fn without_redis_at_the_start_it_answers_is_ready_and_joins_later() {
 }
 
 #[test]
-fn an_outage_changes_nothing_for_who_is_in() {
+fn an_outage_changes_nothing_for_active_users() {
     let (mut redis, state) = (Redis::start(), tempdir().unwrap());
     let (port, url) = (redis.port, redis.url());
     let servers = [(); 2].map(|()| serve(&state, &url, "2", &USUAL));
@@ -170,7 +170,7 @@ fn an_outage_changes_nothing_for_who_is_in() {
         wait_for("the store to be back", || (server.status()["sync"]["ok"] == true).then_some(()));
         assert_eq!(server.decide("A"), "seen");
     }
-    // Redis came back empty; what was lost there is written back.
+    // Redis came back empty; what it lost is written back.
     let newcomer = serve(&state, &redis.url(), "2", &USUAL);
     covered(&newcomer);
     assert_eq!(newcomer.decide("A"), "seen");
@@ -188,14 +188,14 @@ fn after_a_flush_everything_is_written_back() {
     }
     let joiner = serve(&state, &redis.url(), "10", &SHORT);
     covered(&joiner);
-    // What only one survivor had is back when that one has had its turn.
+    // What only one server knew is back after that server's round.
     until_decided(&joiner, "A", "seen");
     assert_eq!(servers[0].decide("A"), "seen");
     assert!(servers.iter().all(|server| server.status()["ring"]["coverage"] == 31));
 }
 
 #[test]
-fn an_override_set_on_one_server_steers_all_and_is_taken_back_by_another() {
+fn an_override_set_on_one_server_takes_effect_on_all_and_is_deleted_on_another() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
     let servers = [(); 3].map(|()| serve(&state, &redis.url(), "1000", &USUAL));
     servers.iter().for_each(covered);
@@ -233,7 +233,7 @@ fn an_override_survives_the_restart_of_the_server_it_was_set_on_and_ends_by_itse
     servers[0] = serve(&state, &redis.url(), "1000", &USUAL);
     wait_for("the override after a restart", || in_force(&servers[0]));
     assert_eq!(servers[0].decide("A"), "rejected");
-    // A shorter one takes its place, and nobody takes that back.
+    // A shorter one replaces it, and nobody deletes that.
     assert_eq!(put(&servers[1], "1s"), 200);
     for server in &servers {
         wait_for("the override to end by itself", || (server.status()["mode"] == "open").then_some(()));
@@ -243,7 +243,7 @@ fn an_override_survives_the_restart_of_the_server_it_was_set_on_and_ends_by_itse
 }
 
 #[test]
-fn an_operators_word_waits_for_no_round_of_its_own_server() {
+fn an_override_waits_for_no_regular_round_of_its_server() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
     let server = serve(&state, &redis.url(), "10", &[USUAL[0], ("HEADCOUNT__FLEET__SYNC_EVERY", "30s")]);
     let known = || redis.ask::<Vec<String>>(&["KEYS", "*:override"]).len();
@@ -264,7 +264,7 @@ fn a_server_that_is_gone_is_named_as_silent_and_one_that_stopped_is_not() {
         |node: &'static str| serve(&state, &redis.url(), "10", &[USUAL[0], USUAL[1], ("HEADCOUNT__FLEET__NODE", node)]);
     let (ours, gone, mut stopped) = (named("ours"), named("gone"), named("stopped"));
     [&ours, &gone, &stopped].into_iter().for_each(covered);
-    // Names are asked for while somebody watches.
+    // The names are fetched while the status is being asked for.
     let mut watching = std::net::TcpStream::connect(ours.admin).unwrap();
     std::io::Write::write_all(&mut watching, b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let nodes = || -> Vec<(String, bool)> {
@@ -305,7 +305,7 @@ fn servers_with_another_key_raise_an_alarm_and_never_mix() {
 }
 
 #[test]
-fn a_deploy_to_filters_of_another_layout_knows_who_is_in_on_both_sides() {
+fn after_a_deploy_to_filters_of_another_layout_both_sides_know_all_users() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
     // Large filters are kept as strings, small ones as hashes.
     let [small, large] =
@@ -322,7 +322,7 @@ fn a_deploy_to_filters_of_another_layout_knows_who_is_in_on_both_sides() {
         wait_for("two users", || (server.status()["active_users"]["estimate"] == 2).then_some(()));
         assert_eq!(server.status()["sync"]["foreign_generation"], true);
     }
-    // A value that is damaged, or gone, is nobody's end.
+    // A damaged or deleted value harms no user.
     for key in redis.ask::<Vec<String>>(&["KEYS", "headcount:*:slot:*"]) {
         if redis.ask::<String>(&["TYPE", &key]) == "string" {
             let _: i64 = redis.ask(&["SETRANGE", &key, "60", "noise"]);
@@ -362,7 +362,7 @@ fn namespaces_and_foreign_keys_in_one_redis_do_not_touch_each_other() {
 }
 
 #[test]
-fn a_user_with_the_needed_commands_alone_is_enough() {
+fn a_redis_user_with_the_needed_commands_alone_is_enough() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
     redis.add_narrow_user();
     let url = format!("redis://headcount:password@127.0.0.1:{}/0", redis.port);
@@ -400,7 +400,7 @@ impl Node {
         self.rounds.round().await
     }
 
-    /// Rounds until everything is known.
+    /// Rounds until every minute is covered.
     async fn bootstrap(&mut self) {
         while self.headcount.status().ring.coverage < 31 {
             self.round().await;
@@ -413,7 +413,7 @@ impl Node {
     }
 }
 
-/// The keys of the minutes, and the key of the rest by its last word.
+/// The keys of the minutes, and the other keys by their last part.
 fn slot_keys(redis: &Redis) -> Vec<String> {
     redis.ask(&["KEYS", "headcount:*:slot:*"])
 }
@@ -451,7 +451,7 @@ async fn a_bad_value_is_counted_never_merged_and_replaced() {
         let healed: Vec<u8> = redis.ask(&["HGET", key, "value"]);
         assert_eq!(healed.len(), good.len(), "{words:.60?} was not replaced");
     }
-    // A joiner that reads a bad value is not fooled either, and puts its own in place.
+    // A joiner that reads a bad value is not misled either, and replaces it by its own.
     let _: redis::Value = redis.ask(&["HSET", key, "ts", "evil-9", "value", "garbage"]);
     let mut joiner = Node::new(&redis, |builder| builder);
     for _ in 0..3 {
@@ -462,7 +462,7 @@ async fn a_bad_value_is_counted_never_merged_and_replaced() {
     assert_eq!((joiner.decide("A"), joiner.headcount.status().ring.coverage), (Decision::Seen, 31));
 }
 
-/// As many users make filters so large that values are staged, and stored as strings.
+/// This many users need filters so large that values are staged, and stored as strings.
 const MANY_USERS: u64 = 200_000;
 
 #[tokio::test]
@@ -499,7 +499,7 @@ async fn a_bad_large_value_is_counted_never_merged_and_replaced() {
         let healed: Vec<u8> = redis.ask(&["GET", key]);
         assert!(healed.len().abs_diff(good.len()) <= 4, "{words:.60?} was not replaced: {}", healed.len());
     }
-    // A value that is empty or gone is no value, and is written again.
+    // An empty or deleted value counts as missing, and is written again.
     for words in [["SET", key, ""].as_slice(), &["DEL", key]] {
         let _: redis::Value = redis.ask(words);
         for _ in 0..3 {
@@ -585,9 +585,9 @@ async fn a_write_after_an_outdated_version_changes_nothing() {
     }
 }
 
-/// Servers write generations as sixteen digits in small letters. In others, our own would look like another one's.
+/// Servers write generations as sixteen lower-case digits. With upper-case ones, our own would look like another one.
 #[tokio::test]
-async fn a_generation_in_other_letters_is_none() {
+async fn a_generation_in_upper_case_is_ignored() {
     let redis = Redis::start();
     let writer = Writer::new(&redis.url(), "one", SMALL);
     let look = || async {
@@ -654,7 +654,7 @@ async fn a_lost_race_uploads_nothing() {
     assert_eq!(commands.get("EVALSHA"), Some(&10), "{commands:?}");
 }
 
-/// DESIGN §8.3, at its most: both minutes have foreign news, and both are written.
+/// DESIGN §8.3, the worst case: both minutes have foreign news, and both are written.
 #[tokio::test]
 async fn a_round_at_a_minutes_turn_takes_six_commands_at_most() {
     for filter_bytes in [SMALL, 300 << 10, LARGE] {
@@ -691,7 +691,7 @@ async fn a_round_at_a_minutes_turn_takes_six_commands_at_most() {
 #[tokio::test]
 async fn staged_values_of_a_server_that_died_are_few_and_expire() {
     let redis = Redis::start();
-    // It may stage values, and not put them in place: so is a server left that dies in between.
+    // It may stage values, and may not put them in place: this is the state of a server that dies in between.
     let _: () = redis.ask(&["ACL", "SETUSER", "dying", "on", ">pw", "~*", "+@all", "-rename"]);
     let url = redis.url().replace("redis://", "redis://dying:pw@");
     for name in ["one", "other"] {
@@ -706,7 +706,7 @@ async fn staged_values_of_a_server_that_died_are_few_and_expire() {
     for key in &staged {
         assert!((1..=10_000).contains(&redis.ask::<i64>(&["PTTL", key])), "{key}");
     }
-    // What one server has left is in nobody's way.
+    // What one server has left does not hinder the others.
     let one = Writer::new(&redis.url(), "one", LARGE);
     assert_eq!(one.read().await, None);
     assert!(one.publish(None, "one-9", &[9]).await.unwrap());
@@ -759,7 +759,7 @@ fn staged_keys(redis: &Redis) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn forgotten_scripts_a_restart_and_senseless_fleet_keys_are_survived() {
+async fn lost_scripts_a_restart_and_invalid_fleet_keys_are_survived() {
     let redis = Redis::start();
     let mut node = Node::new(&redis, |builder| builder);
     node.bootstrap().await;

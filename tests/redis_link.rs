@@ -1,4 +1,4 @@
-//! What stands between a server and its Redis: TLS, and every way in which a store says no.
+//! The connection between a server and its Redis: TLS, and every kind of failure.
 #![cfg(feature = "server")]
 
 mod support;
@@ -16,7 +16,7 @@ use tempfile::tempdir;
 
 const SECRET: &str = "the key of the whole fleet";
 
-/// A server's library against one Redis.
+/// A controller in this process, connected to one Redis.
 struct Node {
     headcount: Headcount,
     worker: Worker,
@@ -41,7 +41,7 @@ impl Node {
         self.headcount.status()
     }
 
-    /// The class and the words of the last failure.
+    /// The class and the message of the last failure.
     fn failure(&self) -> (ErrorClass, String) {
         let failure = self.status().sync.last_error.expect("a failure");
         (failure.class, failure.text)
@@ -73,7 +73,7 @@ fn of_another_name() -> Certificate {
 // --- TLS ---
 
 #[tokio::test]
-async fn a_certificate_that_cannot_be_trusted_is_refused_in_words_and_a_mended_server_is_taken_back() {
+async fn a_certificate_that_cannot_be_trusted_is_refused_with_the_reason_and_a_repaired_server_is_used_again() {
     let not_yet = Certificate::with(|params| params.not_before = rcgen::date_time_ymd(4000, 1, 1));
     for (bad, trusts_its_authority, words) in [
         (Certificate::new(), false, "no trusted authority has signed the server's certificate: set redis.ca_file"),
@@ -100,21 +100,21 @@ async fn a_certificate_that_cannot_be_trusted_is_refused_in_words_and_a_mended_s
         assert_eq!(node.round().await, Outcome::Success, "{:?}", node.failure());
         let sync = node.status().sync;
         assert_eq!((sync.connections, sync.ok), (1, true));
-        // An address is a name, too.
+        // An IP address is a name, too.
         let mut other = Node::new(&to(format!("rediss://127.0.0.1:{port}/1"), trusted.to_str()));
         assert_eq!(other.round().await, Outcome::Success);
     }
 }
 
 #[tokio::test]
-async fn who_takes_a_plain_port_for_a_tls_port_or_the_other_way_round_is_told() {
+async fn a_plain_port_used_for_tls_and_the_other_way_round_is_named() {
     let certificate = Certificate::new();
     let (redis, tls_port) = Redis::start_tls(&certificate, &[]);
     let mut node = Node::new(&to(format!("rediss://localhost:{}", redis.port), Some(certificate.ca_file())));
     node.round().await;
     let (class, text) = node.failure();
     assert!(text.contains("use the server's tls-port, or redis:// in redis.url"), "{class:?}: {text}");
-    // A server that answers at once shows what it is; a Redis waits for more.
+    // A server that speaks first shows what it is; a Redis waits for a request.
     let (port, _) = fake(Says::ThisAndEnds(b"-ERR unknown command\r\n"));
     let mut node = Node::new(&to(format!("rediss://localhost:{port}"), Some(certificate.ca_file())));
     node.round().await;
@@ -148,16 +148,16 @@ async fn a_server_that_asks_for_a_client_certificate_gets_the_configured_one() {
 }
 
 #[test]
-fn the_program_speaks_tls_tells_a_bad_certificate_once_and_goes_on_when_it_is_mended() {
+fn the_program_speaks_tls_logs_a_bad_certificate_once_and_goes_on_when_it_is_repaired() {
     let certificate = Certificate::new();
     let (redis, port) = Redis::start_tls(&certificate, &[]);
     let url = format!("rediss://localhost:{port}");
     let common = [("HEADCOUNT__TOKEN__SECRET", SECRET), ("HEADCOUNT__FLEET__SYNC_EVERY", "50ms")];
     let configured = [common[0], common[1], ("HEADCOUNT__REDIS__CA_FILE", certificate.ca_file())];
-    // What the system trusts can be named for a process.
+    // The certificates that the system trusts can be named for a process.
     let system = [common[0], common[1], ("SSL_CERT_FILE", certificate.ca_file())];
     for environment in [configured, system] {
-        // A fresh namespace: a server that ends right after an outage over a minute's turn leaves that minute unknown.
+        // A new namespace: a server that ends right after an outage over a minute's turn leaves that minute unknown.
         let _: redis::Value = redis.ask(&["FLUSHALL"]);
         let state = tempdir().unwrap();
         let server = Server::start(state.path(), &["--redis", &url, "--max-active-users", "10"], &environment);
@@ -172,7 +172,7 @@ fn the_program_speaks_tls_tells_a_bad_certificate_once_and_goes_on_when_it_is_me
         let sync = server.status()["sync"].clone();
         assert_eq!((&sync["ok"], &sync["last_error"]["class"]), (&false.into(), &"refused".into()));
         assert!(sync["last_error"]["text"].as_str().unwrap().contains("has expired"), "{sync}");
-        // Each change once; a machine that stands still for a moment may add changes.
+        // Each change is logged once; a machine that hangs for a moment may add changes.
         let logged = server.logged();
         let reasons: Vec<_> = logged.lines().filter_map(|line| line.split("reason").nth(1)).collect();
         assert!(reasons.iter().any(|reason| reason.contains("has expired")), "{logged}");
@@ -191,7 +191,7 @@ fn the_program_speaks_tls_tells_a_bad_certificate_once_and_goes_on_when_it_is_me
 }
 
 #[test]
-fn certificates_that_cannot_be_used_end_the_start_with_key_file_and_way_out() {
+fn a_certificate_file_that_cannot_be_used_ends_the_start_and_names_the_key_and_a_way_out() {
     let (state, certificate) = (tempdir().unwrap(), Certificate::new());
     let (stranger, garbage) = (Certificate::new(), state.path().join("garbage.pem"));
     std::fs::write(&garbage, "-----BEGIN CERTIFICATE-----\nnone\n-----END CERTIFICATE-----\n").unwrap();
@@ -231,22 +231,22 @@ fn certificates_that_cannot_be_used_end_the_start_with_key_file_and_way_out() {
     }
 }
 
-// --- every way in which a store says no ---
+// --- every kind of failure ---
 
 /// What a fake Redis does with a connection.
 #[derive(Clone)]
 enum Says {
-    /// Answers whatever is asked with these bytes.
+    /// Sends these bytes as every answer.
     This(Vec<u8>),
     /// The same, and closes the connection.
     ThisAndEnds(&'static [u8]),
-    /// A byte at a time, slowly.
+    /// Sends one byte at a time, slowly.
     Slowly(&'static [u8]),
-    /// These bytes, and then zeros for ever.
+    /// Sends these bytes, and then zeros for ever.
     ThisAndZeros(&'static [u8]),
 }
 
-/// A server that says one thing; how many zeros it got rid of.
+/// A server that always answers the same; the number of zeros that it could send.
 fn fake(says: Says) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -289,7 +289,7 @@ fn converse(mut stream: TcpStream, says: &Says, written: &AtomicUsize) {
 }
 
 #[tokio::test]
-async fn whatever_redis_says_has_a_class_and_is_counted_there() {
+async fn every_answer_of_redis_has_an_error_class_and_is_counted_there() {
     let look = |refusal: &str| {
         let mut fields = vec!["1800000000", "0", "", "", "", "", "", "", "1", "0", refusal];
         fields.resize(11 + 2 * 31, "");
@@ -351,7 +351,7 @@ async fn whatever_redis_says_has_a_class_and_is_counted_there() {
         let redis = to(format!("redis://127.0.0.1:{port}"), None);
         let mut node = Node::new(&redis);
         node.round().await;
-        // A machine that stood still meanwhile has heard nothing.
+        // A machine that was paused meanwhile has received nothing.
         if node.failure().0 == Timeout && class != Timeout {
             node = Node::new(&redis);
             node.round().await;
@@ -370,7 +370,7 @@ async fn whatever_redis_says_has_a_class_and_is_counted_there() {
 }
 
 #[tokio::test]
-async fn a_password_is_never_shown_whatever_the_server_makes_of_it() {
+async fn a_password_is_never_shown_whatever_the_server_does_with_it() {
     for reply in [
         "-ERR unknown command 'AUTH', with args beginning with: 'user' 'canary'",
         "-ERR unknown command 'canary'",

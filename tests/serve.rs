@@ -12,7 +12,7 @@ fn alone(state: &tempfile::TempDir, arguments: &[&str]) -> Server {
 }
 
 #[test]
-fn one_seat_a_comes_in_b_waits_a_plays_on() {
+fn with_one_seat_a_is_admitted_b_waits_and_a_plays_on() {
     let state = tempdir().unwrap();
     let server = alone(&state, &["--max-active-users", "1"]);
     let first = server.check("A");
@@ -52,7 +52,7 @@ fn every_method_and_appended_path_is_a_check() {
 }
 
 #[test]
-fn a_newcomer_of_a_confirmed_route_is_in_once_the_application_says_so() {
+fn a_newcomer_of_a_confirmed_route_is_admitted_once_the_application_confirms() {
     let state = tempdir().unwrap();
     let file = state.path().join("headcount.toml");
     let rules = "[[route]]\npath = '/login'\nclass = 'confirm'\n[[route]]\npath = '/presence/*'\nclass = 'observe'\n";
@@ -81,7 +81,7 @@ fn a_newcomer_of_a_confirmed_route_is_in_once_the_application_says_so() {
 }
 
 #[test]
-fn what_a_client_says_about_the_request_counts_from_trusted_proxies_alone() {
+fn a_clients_claims_about_the_request_count_from_trusted_proxies_alone() {
     let state = tempdir().unwrap();
     let claims = [("X-Original-URI", "/healthz"), ("X-Forwarded-Uri", "/healthz"), ("X-Original-Method", "OPTIONS")];
     let wary = alone(&state, &["--max-active-users", "1"]);
@@ -90,7 +90,7 @@ fn what_a_client_says_about_the_request_counts_from_trusted_proxies_alone() {
     let trusted = [("HEADCOUNT__SERVER__TRUSTED_PROXIES", "10.0.0.0/8, 127.0.0.1")];
     let trusting = Server::start(other.path(), &["--max-active-users", "1"], &trusted);
     assert_eq!(trusting.check("A").status, 200);
-    // Whatever disguise: nobody reads the others, and a header that is to be dropped on the way is no header of ours.
+    // However a header is disguised: only ours are read, and one that `Connection` names is not read.
     for claim in [
         ("X_Original_URI", "/healthz"),
         ("X_Forwarded_Method", "OPTIONS"),
@@ -119,7 +119,7 @@ fn what_a_client_says_about_the_request_counts_from_trusted_proxies_alone() {
     }
 }
 
-/// A server of so many seats that looks for tokens everywhere.
+/// A server with this many seats that accepts every token source.
 fn with_sources(state: &tempfile::TempDir, seats: &str) -> Server {
     let sources = [("HEADCOUNT__TOKEN__FROM", "bearer, cookie:session, header:X-Access-Token")];
     Server::start(state.path(), &["--max-active-users", seats], &sources)
@@ -155,14 +155,14 @@ fn only_bearer_tokens_are_looked_for_unless_others_are_named() {
 }
 
 #[test]
-fn tokens_of_every_shape_get_a_documented_answer() {
+fn tokens_of_every_form_get_a_documented_answer() {
     let state = tempdir().unwrap();
     let server = with_sources(&state, "1");
     let ask = |headers: &[(&str, &str)]| get(server.check, "/v1/check", headers);
     assert_eq!(ask(&[]).header("x-headcount-decision"), "missing");
     assert_eq!(ask(&[("Cookie", "session=A")]).header("x-headcount-decision"), "newcomer");
     assert_eq!(ask(&[("X-Access-Token", "A")]).header("x-headcount-decision"), "seen");
-    // The house is full: who shows nothing is treated as a newcomer.
+    // The server is full: a request without a token counts as a newcomer.
     for blank in ["", "Bearer", "Bearer   ", "Basic QTpB"] {
         let answer = ask(&[("Authorization", blank)]);
         assert_eq!((answer.status, answer.header("x-headcount-decision")), (429, "rejected"), "{blank:?}");
@@ -179,7 +179,7 @@ fn tokens_of_every_shape_get_a_documented_answer() {
     );
     let answer = answer.unwrap();
     assert!(answer.status == 400 && invalid(&answer));
-    // What is no HTTP is refused before it reaches us; it must be refused, not answered 5xx.
+    // Malformed HTTP is answered by the HTTP library; it must be refused, and not with 5xx.
     let nul = raw(server.check, b"GET /v1/check HTTP/1.1\r\nHost: x\r\nX-Access-Token: a\0b\r\n\r\n");
     assert!(nul.is_none_or(|answer| answer.status == 400));
     let huge = format!("GET /v1/check HTTP/1.1\r\nHost: x\r\nX-Access-Token: {}\r\n\r\n", "x".repeat(1 << 20));
@@ -188,7 +188,7 @@ fn tokens_of_every_shape_get_a_documented_answer() {
 }
 
 #[test]
-fn a_restart_and_a_kill_lock_nobody_out() {
+fn after_a_restart_and_a_kill_every_user_is_still_in() {
     let state = tempdir().unwrap();
     let mut server = alone(&state, &["--max-active-users", "1"]);
     assert_eq!(server.decide("A"), "newcomer");
@@ -206,7 +206,7 @@ fn a_restart_and_a_kill_lock_nobody_out() {
 }
 
 #[test]
-fn a_bad_snapshot_is_said_clearly_and_kept_and_as_many_are_admitted_as_can_have_been_in() {
+fn a_bad_snapshot_is_reported_and_kept_and_as_many_are_admitted_as_can_have_been_in() {
     let state = tempdir().unwrap();
     let directory = state.path().join("headcount");
     std::fs::create_dir(&directory).unwrap();
@@ -227,7 +227,7 @@ fn refused(state: &tempfile::TempDir, arguments: &[&str], environment: &[(&str, 
 }
 
 #[test]
-fn a_wrong_configuration_ends_with_2_and_says_what_would_do() {
+fn a_wrong_configuration_ends_with_2_and_names_a_way_out() {
     let state = tempdir().unwrap();
     let file = state.path().join("headcount.toml");
     let max = "[admission]\nmax_active_users = 10\n";
@@ -262,7 +262,7 @@ fn a_wrong_configuration_ends_with_2_and_says_what_would_do() {
 }
 
 #[test]
-fn a_taken_address_or_snapshot_is_named() {
+fn an_address_or_snapshot_in_use_is_named() {
     let state = tempdir().unwrap();
     let server = alone(&state, &["--max-active-users", "1"]);
     let (code, complaint) = refused(&state, &["--max-active-users", "1"], &[]);
@@ -274,7 +274,7 @@ fn a_taken_address_or_snapshot_is_named() {
 }
 
 #[test]
-fn the_log_is_for_people_or_for_programs_and_tells_changes_not_requests() {
+fn the_log_is_for_people_or_for_programs_and_has_changes_and_no_requests() {
     let state = tempdir().unwrap();
     for format in ["text", "json"] {
         let server = alone(&state, &["--max-active-users", "1", "--log-format", format]);
@@ -315,7 +315,7 @@ fn shadow_and_off_reject_nobody() {
 }
 
 #[test]
-fn who_is_forgotten_makes_room() {
+fn a_forgotten_user_frees_a_seat() {
     let state = tempdir().unwrap();
     let server = Server::start(state.path(), &["--max-active-users", "1"], &[("HEADCOUNT__WINDOW__LENGTH", "3s")]);
     assert_eq!((server.decide("A").as_str(), server.decide("B").as_str()), ("newcomer", "rejected"));
@@ -330,7 +330,7 @@ fn touch(server: &Server, headers: &[(&str, &str)], body: &str) -> Answer {
 }
 
 #[test]
-fn a_touch_renews_who_is_in_and_lets_nobody_in() {
+fn a_touch_renews_active_users_and_admits_nobody() {
     let state = tempdir().unwrap();
     let server = with_sources(&state, "2");
     let bearer = |token: &str| touch(&server, &[("Authorization", &format!("Bearer {token}"))], "");
@@ -355,7 +355,7 @@ fn a_touch_renews_who_is_in_and_lets_nobody_in() {
 }
 
 #[test]
-fn a_touch_that_is_none_is_told_why() {
+fn an_invalid_touch_is_refused_with_the_reason() {
     let state = tempdir().unwrap();
     let server = with_sources(&state, "1");
     assert_eq!(server.check("A").status, 200);
@@ -401,7 +401,7 @@ fn a_touch_that_is_none_is_told_why() {
 }
 
 #[test]
-fn size_says_what_a_fleet_costs_to_people_and_programs() {
+fn size_prints_what_a_fleet_costs_for_people_and_for_programs() {
     let state = tempdir().unwrap();
     let size = |arguments: &[&str]| program(state.path()).arg("size").args(arguments).output().unwrap();
     let page = size(&["--max-active-users", "20000"]);

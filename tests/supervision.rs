@@ -1,4 +1,4 @@
-//! Panics beside the decisions: the worker and the rounds begin again, and nobody is forgotten.
+//! Panics outside of decisions: the worker and the rounds are restarted, and no user is forgotten.
 //!
 //! `cargo test --features full,failpoints --test supervision`
 
@@ -22,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const SECRET: &str = "the key of the whole fleet";
 
-/// Where a tick can be broken off while a minute turns and a refresh waits.
+/// Where a tick can be interrupted while a minute turns and a refresh waits.
 const IN_A_TURN: [(&str, &str); 5] = [
     ("worker-tick", "1*panic"),
     ("record", "1*panic"),
@@ -31,7 +31,7 @@ const IN_A_TURN: [(&str, &str); 5] = [
     ("turned", "1*panic"),
 ];
 
-/// Where a round with news can be broken off.
+/// Where a round with news can be interrupted.
 const IN_A_ROUND: [(&str, &str); 4] = [
     ("round-look", "1*panic"),
     ("round-merge", "1*panic"),
@@ -39,7 +39,7 @@ const IN_A_ROUND: [(&str, &str); 4] = [
     ("round-publish", "1*panic"),
 ];
 
-/// Failpoints are the whole process's: one scenario at a time has them.
+/// Failpoints belong to the whole process: one scenario at a time uses them.
 fn alone_with_failpoints() -> FailScenario<'static> {
     FailScenario::setup()
 }
@@ -79,7 +79,7 @@ fn pass(minutes: u32, worker: &mut Worker, clock: &ManualClock) {
 }
 
 #[test]
-fn nobody_is_forgotten_or_kept_by_a_turn_that_is_broken_off() {
+fn an_interrupted_turn_forgets_and_keeps_nobody_wrongly() {
     let _scenario = alone_with_failpoints();
     for (place, action) in IN_A_TURN {
         let clock = noon();
@@ -107,7 +107,7 @@ fn nobody_is_forgotten_or_kept_by_a_turn_that_is_broken_off() {
 }
 
 #[test]
-fn turns_that_are_broken_off_again_and_again_forget_nobody_who_plays_on() {
+fn turns_that_are_interrupted_again_and_again_forget_no_player_who_asks() {
     let _scenario = alone_with_failpoints();
     let clock = noon();
     let (headcount, mut worker) = builder(&clock).build().unwrap();
@@ -116,11 +116,11 @@ fn turns_that_are_broken_off_again_and_again_forget_nobody_who_plays_on() {
     for minute in 0..100 {
         clock.advance(MINUTE);
         let (place, action) = IN_A_TURN[minute % IN_A_TURN.len()];
-        // Refreshed once in a while, and right before the turn.
+        // Refreshed from time to time, and right before the turn.
         let player = &players[minute % 7];
         assert_eq!(decide(&headcount, player), Decision::Seen);
         fail::cfg(place, action).unwrap();
-        // Who is in the current minute already waits for no record.
+        // A token of the current minute needs no new record.
         let _ = catch_unwind(AssertUnwindSafe(|| worker.tick()));
         fail::remove(place);
         worker.tick();
@@ -130,7 +130,7 @@ fn turns_that_are_broken_off_again_and_again_forget_nobody_who_plays_on() {
 }
 
 #[tokio::test]
-async fn a_pause_is_not_overlooked_because_the_tick_after_it_is_broken_off() {
+async fn a_pause_is_noticed_although_the_tick_after_it_is_interrupted() {
     let _scenario = alone_with_failpoints();
     for place in ["worker-tick", "turn", "turned"] {
         let mut fleet = Fleet::new();
@@ -148,7 +148,7 @@ async fn a_pause_is_not_overlooked_because_the_tick_after_it_is_broken_off() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_turn_calls_nobody_a_newcomer() {
+async fn a_server_that_cannot_turn_the_minute_rejects_nobody() {
     let _scenario = alone_with_failpoints();
     let mut fleet = Fleet::new();
     fleet.pass(6).await;
@@ -166,7 +166,7 @@ async fn a_server_that_cannot_turn_calls_nobody_a_newcomer() {
     assert_eq!(fleet.servers[0].headcount.status().ring.coverage, 31);
 }
 
-/// Two servers on one clock, one store between them.
+/// Two servers with one clock and one store.
 struct Fleet {
     clock: Arc<ManualClock>,
     servers: [Driven; 2],
@@ -189,7 +189,7 @@ impl Fleet {
         Self { clock, servers }
     }
 
-    /// Lets seconds pass, each with a round of both.
+    /// Lets seconds pass, each with a round of both servers.
     async fn pass(&mut self, seconds: u32) {
         for _ in 0..seconds {
             self.clock.advance(SECOND);
@@ -203,7 +203,7 @@ impl Fleet {
 }
 
 #[tokio::test]
-async fn no_news_is_lost_by_a_round_that_is_broken_off() {
+async fn an_interrupted_round_loses_no_news() {
     let _scenario = alone_with_failpoints();
     for (place, action) in IN_A_ROUND {
         let mut fleet = Fleet::new();
@@ -213,7 +213,8 @@ async fn no_news_is_lost_by_a_round_that_is_broken_off() {
             assert_eq!(driven.headcount.status().ring.coverage, 31);
             tokens(server).for_each(|token| assert!(driven.headcount.admit(token).is_admitted()));
         }
-        // One has published; the other has that to merge, and its own to publish, when its round breaks off.
+        // One server has published; the other has that to merge, and its own news to publish, when its round is
+        // interrupted.
         fleet.servers[0].rounds.round().await;
         fail::cfg(place, action).unwrap();
         broken_round(&mut fleet.servers[1].rounds).await;
@@ -233,7 +234,7 @@ async fn no_news_is_lost_by_a_round_that_is_broken_off() {
     }
 }
 
-/// Two servers that run by themselves, one store between them.
+/// Two servers with running workers, and one store.
 fn running() -> [Headcount; 2] {
     let store = MemoryStore::new();
     [(); 2].map(|()| {
@@ -252,7 +253,7 @@ fn restarts(servers: &[Headcount]) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 #[allow(clippy::disallowed_methods)] // The bound is on real time.
-async fn what_was_broken_off_is_back_within_a_second() {
+async fn an_interrupted_task_is_restarted_within_a_second() {
     let _scenario = alone_with_failpoints();
     let servers = running();
     wait_for("coverage", || servers.iter().all(|server| server.status().ring.coverage == 31).then_some(()));
@@ -281,7 +282,7 @@ async fn what_was_broken_off_is_back_within_a_second() {
 }
 
 #[test]
-fn three_panics_in_a_minute_make_a_server_not_ready_for_that_minute_and_change_no_decision() {
+fn three_panics_in_a_minute_make_a_server_not_ready_for_a_minute_and_change_no_decision() {
     let _scenario = alone_with_failpoints();
     let clock = noon();
     let headcount = builder(&clock).max_active_users(1).start().unwrap();
@@ -312,7 +313,7 @@ fn restarted(server: &Server, part: &str, times: u64) {
 }
 
 #[test]
-fn one_server_alone_goes_on_after_panics_and_a_kill_then_locks_nobody_out() {
+fn a_single_server_goes_on_after_panics_and_a_kill_then_loses_no_user() {
     let state = tempdir().unwrap();
     let arguments = ["--max-active-users", "1"];
     let mut server = Server::start(state.path(), &arguments, &[("FAILPOINTS", "worker-tick=1*panic")]);
@@ -341,12 +342,12 @@ fn one_server_alone_goes_on_after_panics_and_a_kill_then_locks_nobody_out() {
 }
 
 #[test]
-fn a_handler_that_panics_takes_its_connection_along_and_nothing_else() {
+fn a_handler_that_panics_closes_its_connection_and_nothing_else() {
     let state = tempdir().unwrap();
     let mut server = Server::start(state.path(), &["--max-active-users", "1"], &[]);
     set(&server, "check", "1*panic");
     assert!(raw(server.check, b"GET /v1/check HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").is_none());
-    // In the middle of a change of the ring, under the lock.
+    // In the middle of a change of the ring, with the lock held.
     set(&server, "record", "1*panic");
     let ask = b"GET /v1/check HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer A\r\nConnection: close\r\n\r\n";
     assert!(raw(server.check, ask).is_none());
@@ -389,12 +390,12 @@ fn a_fleet_goes_on_after_panics_in_rounds() {
 }
 
 #[test]
-fn a_disk_that_makes_a_snapshot_wait_is_no_reason_to_end_a_server_that_answers() {
+fn a_snapshot_that_waits_for_the_disk_does_not_end_a_server_that_answers() {
     let state = tempdir().unwrap();
     let (server, supervisor) = supervised(state.path());
     set(&server, "snapshot-save", "sleep(600000)");
     server.check("A");
-    // Without a word for the disk's sake it would be silent from the second second on.
+    // If the disk delayed the watchdog's messages, there would be none from the second second on.
     for told in 0..40 {
         assert_eq!(supervisor.hears(60 * SECOND).as_deref(), Some("WATCHDOG=1"), "told {told} times");
     }
@@ -402,7 +403,7 @@ fn a_disk_that_makes_a_snapshot_wait_is_no_reason_to_end_a_server_that_answers()
 }
 
 #[test]
-fn a_worker_that_stands_still_is_told_to_nobody() {
+fn a_worker_that_hangs_stops_the_watchdogs_messages() {
     let state = tempdir().unwrap();
     let (server, supervisor) = supervised(state.path());
     server.check("A");
@@ -411,11 +412,11 @@ fn a_worker_that_stands_still_is_told_to_nobody() {
     assert_eq!(server.decide("A"), "seen");
 }
 
-/// Who listens as systemd does, and would end a server that is silent for 0.3 s.
+/// Listens as systemd does, which would end a server that is silent for 0.3 s.
 struct Supervisor(UnixDatagram);
 
 impl Supervisor {
-    /// What it is told next, unless that takes longer.
+    /// The next message, unless it takes longer.
     fn hears(&self, patience: Duration) -> Option<String> {
         self.0.set_read_timeout(Some(patience)).unwrap();
         let mut bytes = [0; 64];

@@ -1,4 +1,4 @@
-//! Taste, as a test: the layout is the architecture, and stays so.
+//! Tests of the sources themselves: the layout, the language, the map of the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -157,7 +157,7 @@ fn no_files_use_each_other_in_a_circle() {
     }
 }
 
-/// Files in which people read code or comments.
+/// The files in which people read code or comments.
 fn texts() -> Vec<(PathBuf, String)> {
     let folders =
         [("src", ".rs"), ("tests", ".rs"), ("examples", ".rs"), ("benches", ".rs"), ("lua", ".lua"), ("sql", ".sql")];
@@ -176,7 +176,7 @@ fn no_line_is_longer_than_120_columns() {
     }
 }
 
-/// Phrases that read like another language, word for word, and what to write instead.
+/// Phrases that are translated word for word from another language, and what to write instead.
 const IDIOMS: [(&str, &str); 17] = [
     ("who is in", "the active users"),
     ("whoever", "a client that, everybody who"),

@@ -1,4 +1,4 @@
-//! The program's verbs beside `serve`, as a person types them.
+//! The program's commands other than `serve`, as a person types them.
 #![cfg(feature = "server")]
 
 mod support;
@@ -13,7 +13,7 @@ fn run(state: &Path, arguments: &[&str]) -> Output {
     program(state).args(arguments).env("USER", "ann").output().unwrap()
 }
 
-/// What it said, on both channels.
+/// Its output on both channels.
 fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
@@ -44,7 +44,7 @@ fn the_demo_fills_within_half_a_minute_shows_a_page_and_ends_cleanly() {
 }
 
 #[test]
-fn a_second_crowd_comes_to_the_demo_within_a_minute() {
+fn a_second_crowd_arrives_at_the_demo_within_a_minute() {
     let state = tempdir().unwrap();
     let mut demo = program(state.path());
     demo.args(["demo", "--max-active-users", "200", "--admin", "127.0.0.1:0"]);
@@ -65,7 +65,7 @@ fn a_second_crowd_comes_to_the_demo_within_a_minute() {
 }
 
 #[test]
-fn the_demo_takes_another_port_and_no_other_machine() {
+fn the_demo_takes_another_port_and_listens_on_loopback_alone() {
     let state = tempdir().unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -137,7 +137,7 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
 }
 
 #[test]
-fn a_reader_that_leaves_changes_no_exit_status() {
+fn a_reader_that_closes_the_pipe_changes_no_exit_status() {
     let state = tempdir().unwrap();
     let file = state.path().join("headcount.toml");
     let gone = || {
@@ -159,7 +159,7 @@ fn a_reader_that_leaves_changes_no_exit_status() {
 }
 
 #[test]
-fn a_live_look_finds_what_is_wrong_with_redis() {
+fn a_live_validation_finds_what_is_wrong_with_redis() {
     let (state, redis) = (tempdir().unwrap(), Redis::start());
     let file = state.path().join("headcount.toml");
     let live = |url: &str| {
@@ -204,7 +204,7 @@ fn a_live_look_finds_what_is_wrong_with_redis() {
     let _: () = redis.ask(&["ACL", "SETUSER", "reader", "on", ">pw", "~*", "+@read", "+ping", "+client", "+info"]);
     let (code, text) = live(&url.replace("redis://", "redis://reader:pw@"));
     assert!(code == Some(1) && text.contains("error    it may not") && text.contains("~headcount:*"), "{text}");
-    // Every single command that a round sends is needed, also those whose refusal a round would survive.
+    // Every single command that a round sends is needed, also those without which a round would still work.
     redis.add_narrow_user();
     let narrow = url.replace("redis://", "redis://headcount:password@");
     let (code, text) = live(&narrow);
@@ -219,7 +219,7 @@ fn a_live_look_finds_what_is_wrong_with_redis() {
         assert!(code == Some(1) && text.contains("error    it may not"), "without {command}: {text}");
         let _: () = redis.ask(&["ACL", "SETUSER", "headcount", &format!("+{command}")]);
     }
-    // By the rule that is printed, it may.
+    // With the rule that is printed, it is allowed.
     let _: () = redis.ask(&[
         "ACL",
         "SETUSER",
@@ -243,7 +243,7 @@ fn a_live_look_finds_what_is_wrong_with_redis() {
 }
 
 #[test]
-fn an_operator_looks_and_steers_from_a_shell() {
+fn an_operator_reads_the_status_and_sets_overrides_from_a_shell() {
     let state = tempdir().unwrap();
     let token = state.path().join("admin.token");
     std::fs::write(&token, "a bearer token of some length\n").unwrap();
@@ -282,7 +282,7 @@ fn an_operator_looks_and_steers_from_a_shell() {
     let (code, text) = ask(&["override", "open", "--reason", "clear\u{1b}[2J"]);
     assert!(code == Some(1) && text.contains("control a terminal"), "{text}");
 
-    // Without the token, elsewhere, and where something else listens.
+    // Without the token, at another address, and at one where something else listens.
     let other = tempdir().unwrap();
     let refused = run(other.path(), &["status", "--admin", &url]);
     assert!(refused.status.code() == Some(1) && said(&refused).contains("--token-file"), "{}", said(&refused));
@@ -296,7 +296,7 @@ fn an_operator_looks_and_steers_from_a_shell() {
     let mut watch = Process(watch.stdout(Stdio::piped()).spawn().unwrap());
     let lines = BufReader::new(watch.0.stdout.take().unwrap()).lines().map_while(Result::ok);
     assert_eq!(lines.take(2).count(), 2, "a status every second");
-    // Nobody reads any more.
+    // The reader has gone.
     assert_eq!(watch.wait(), Some(0));
 
     let mut watch = program(state.path());
@@ -309,7 +309,7 @@ fn an_operator_looks_and_steers_from_a_shell() {
 }
 
 #[test]
-fn the_screen_says_what_other_xs_would_have_done() {
+fn the_screen_shows_the_effect_of_other_values_of_x() {
     let state = tempdir().unwrap();
     let arguments = ["--max-active-users", "100", "--enforcement", "shadow"];
     let server = Server::start(state.path(), &arguments, &[]);
@@ -321,7 +321,7 @@ fn the_screen_says_what_other_xs_would_have_done() {
     });
     assert_eq!(screen.matches("refused first").count(), 10, "{screen}");
     assert!(screen.starts_with("THROTTLING  120 of 100 active users, 120 %"), "{screen}");
-    assert!(screen.contains("X would have 100 of them in"), "{screen}");
+    assert!(screen.contains("with X enforced, 100 of them would be active"), "{screen}");
     let (status, history) = (server.status(), get(server.admin, "/api/v1/history?minutes=30", &[]).json());
     assert_eq!((&status["active_users"]["estimate"], &status["simulated_users"]), (&120.into(), &100.into()));
     assert_eq!(history["samples"].as_array().unwrap().last().unwrap()["active_users"], 120, "{history}");

@@ -1,4 +1,4 @@
-//! What shadow says against what enforcement does: one recorded trace of requests, played again and again.
+//! The figures of shadow mode compared with enforcement: one recorded trace of requests, played again and again.
 
 use headcount::config::Enforcement;
 use headcount::time::{ManualClock, Timestamp};
@@ -11,8 +11,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// So many that one user in eight is in the sample.
 const X: u64 = 16_384;
 
-/// Who asks when: a rush of an hour and a half, with an ebb in its middle; users ask every minute for twenty minutes,
-/// both in the mean, and go on asking whatever they are answered.
+/// The trace: a rush of an hour and a half, with a lull in its middle. Users ask every minute for twenty minutes, both
+/// on average, and continue whatever the answers are.
 fn trace() -> Vec<(Duration, u32)> {
     let mut rng = fastrand::Rng::with_seed(7);
     let mut exponential = move |mean: f64| -mean * (1.0 - rng.f64()).ln();
@@ -33,11 +33,11 @@ fn trace() -> Vec<(Duration, u32)> {
     trace
 }
 
-/// How many were refused when they came first, of how many.
+/// The number of users who were refused at their first request, and the number of all users.
 fn play(trace: &[(Duration, u32)], enforcement: Enforcement, max_active_users: u64) -> (u64, u64, Status) {
     let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
     let builder = Headcount::builder().max_active_users(max_active_users).enforcement(enforcement);
-    // Without a secret the hash of a user is keyed by chance, and with it who is in the sample.
+    // Without a secret the hash key of users is random, and so is the sample.
     let builder = builder.secret("the secret of this trace").seed(7);
     let (headcount, mut worker) = builder.clock(Arc::clone(&clock)).build().unwrap();
     let (mut now, mut known, mut refused) = (Duration::ZERO, HashSet::new(), 0);
@@ -58,7 +58,7 @@ fn play(trace: &[(Duration, u32)], enforcement: Enforcement, max_active_users: u
 }
 
 #[test]
-fn shadow_and_what_if_refuse_whom_enforcement_refuses() {
+fn shadow_and_what_if_refuse_the_users_whom_enforcement_refuses() {
     let trace = trace();
     let (shadowed, came, status) = play(&trace, Enforcement::Shadow, X);
     let (enforced, ..) = play(&trace, Enforcement::Enforce, X);

@@ -18,7 +18,7 @@ const ROW: u32 = 250;
 const MARGIN: u32 = 70;
 const HEAD: u32 = 190;
 const FOOT: u32 = 50;
-/// A single column is drawn wider: there must be room for the words.
+/// A single column is drawn wider, to have room for its text.
 const LEAST_WIDTH: u32 = 1150;
 
 const INK: RGBColor = RGBColor(35, 35, 40);
@@ -138,7 +138,7 @@ fn head(root: &Area<'_>, options: &Options) -> Drawn {
     text(root, &what, (24, 56), 19, FAINT, HPos::Left)
 }
 
-/// What a design does wrong, and how many players it rejects in mid-session. Green is for a design that breaks no
+/// What a design does wrong, and how many players it rejects in mid-session. Green is used for a design that breaks no
 /// promise and rejects no more of them than any other.
 fn column_head(root: &Area<'_>, report: &Report, all: &[Report], left: i32) -> Drawn {
     let wronged = report.wrongly_rejected();
@@ -166,7 +166,7 @@ fn row_head(root: &Area<'_>, row: &Row, top: i32) -> Drawn {
     Ok(())
 }
 
-/// About as wide as a browser will set it.
+/// About the width at which a browser will show it.
 fn width_of(words: &str, size: i32) -> i32 {
     let of_one = |c: char| match c {
         'i' | 'l' | 'j' | 't' | 'f' | 'r' | 'I' | ' ' | ',' | '.' | '(' | ')' | ':' | '\'' => 34,

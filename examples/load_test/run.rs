@@ -236,7 +236,7 @@ impl Driver<'_> {
     }
 }
 
-/// Says when a sample is due, with what Redis has done since the start.
+/// Requests a sample when it is due, with what Redis has done since the start.
 async fn sample(mut meter: Option<Meter>, events: Sender<Event>) {
     let mut ticks = tokio::time::interval(SAMPLE_EVERY);
     let mut first = None;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// One server's way to the store.
+/// One server's connection to the store.
 pub struct TimedStore {
     pub backend: Backend,
     pub stopwatch: Arc<Stopwatch>,

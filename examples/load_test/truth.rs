@@ -34,13 +34,13 @@ struct Known {
     wronged_younger: bool,
 }
 
-/// Players in mid-session that were rejected within the window they were promised.
+/// Players in mid-session that were rejected within the window that they were promised.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wronged {
-    /// Rejected later than 20 rounds after they had come in: distinct players, and rejections.
+    /// Rejected later than 20 rounds after their admission: distinct players, and rejections.
     pub older_players: u64,
     pub older_rejections: u64,
-    /// Rejected earlier than that, before the news of them could be everywhere.
+    /// Rejected earlier than that, when the news of their admission may still have been under way.
     pub younger_players: u64,
     pub younger_rejections: u64,
 }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_out_and_came_in_again_is_young_again() {
+    fn a_player_who_returns_after_a_window_counts_as_new() {
         let (mut truth, [a, _]) = story();
         truth.admitted(a, SECOND, SECOND);
         truth.admitted(a, 90 * SECOND, 90 * SECOND);

@@ -1,9 +1,9 @@
 //! The talk's first design: every server asks Redis about every request.
 //!
-//! One hash for each 30 minutes of the clock, kept for 60, holds the tokens and when each was last used; every request
-//! writes. A token in this hash or in the one before is active: it is remembered for 30 to 60 minutes after its
-//! last use. The count is the larger of both hashes' lengths, since one Redis command tells it: it leaves out who has
-//! not asked yet in a young half-hour, counts who left long ago, and counts nobody twice.
+//! One hash for each 30 minutes of the clock, kept for 60, holds the tokens and the last use of each; every request
+//! writes. A token in this hash or in the one before is active: it is remembered for 30 to 60 minutes after its last
+//! use. The count is the larger of both hashes' lengths, because one Redis command returns it: early in a half-hour it
+//! leaves out users who have not asked again yet, later it counts users who left long ago, and it counts nobody twice.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -28,7 +28,7 @@ static ASK: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-/// One server's door.
+/// One server's gate.
 #[derive(Clone)]
 pub struct Door {
     connection: MultiplexedConnection,
@@ -43,7 +43,7 @@ impl Door {
         Self { connection, namespace, window, max_active_users, count: Arc::default() }
     }
 
-    /// The count that Redis last told this server.
+    /// The count that Redis last returned to this server.
     pub fn count(&self) -> u64 {
         self.count.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Whether a design keeps the word that headcount gives.
+//! Whether a design keeps the promises of headcount.
 
 use crate::report::Report;
 use crate::strategy::Strategy;
@@ -9,29 +9,29 @@ const OVERSHOOT: f64 = 1.02;
 /// Client commands per server and round.
 const COMMANDS_PER_ROUND: f64 = 6.0;
 
-/// A crowd that fills less of X than this has tested nothing.
+/// A crowd that fills less of X than this tests nothing.
 const FULL: f64 = 0.95;
 
-/// How much of a growth of requests may show in the commands of a round: some, because a round without news sends
-/// fewer, and in calm slots there are such rounds.
+/// The largest part of a growth of requests that may show in the commands of a round: some, because a round without
+/// news sends fewer, and in calm slots there are such rounds.
 const GROWTH: f64 = 0.25;
 
 /// One promise and whether it was kept.
 pub struct Verdict {
     pub kept: bool,
     pub text: String,
-    /// What it does if it does not keep it, in two words.
+    /// What the design does if it breaks the promise, in two words.
     pub fault: &'static str,
 }
 
-/// What is to be said about a run, promise by promise.
+/// The result of a run, promise by promise.
 pub fn verdicts(report: &Report) -> Vec<Verdict> {
-    let mut verdicts = vec![who_is_in_stays_in(report), room_is_kept(report)];
+    let mut verdicts = vec![active_users_stay_in(report), room_is_kept(report)];
     verdicts.extend(redis_is_flat(report));
     verdicts
 }
 
-/// Whether headcount kept all of them: what `--check` is about.
+/// Whether headcount kept all of them: the result of `--check`.
 pub fn passes(reports: &[Report]) -> bool {
     let mut ours = reports.iter().filter(|report| report.strategy == Strategy::Headcount);
     ours.all(|report| was_tested(report) && verdicts(report).iter().all(|verdict| verdict.kept))
@@ -43,7 +43,7 @@ pub fn was_tested(report: &Report) -> bool {
     report.overshoot >= FULL && report.rejected > 0 && report.lost * 1000 <= answered
 }
 
-fn who_is_in_stays_in(report: &Report) -> Verdict {
+fn active_users_stay_in(report: &Report) -> Verdict {
     let (wronged, young) = (report.wrongly_rejected_older, report.wrongly_rejected_younger);
     let text = format!(
         "{wronged} players in for more than 20 rounds were wrongly rejected (0 promised), and {young} in for less: {} \

@@ -1,5 +1,4 @@
-//! Fleets that were measured with real parts (`./test scale`), and beside them what the simulator says of the same
-//! ones.
+//! Fleets that were measured with real parts (`./test scale`), compared with the simulation of the same fleets.
 
 use crate::plan::{Crowd, Design, Fleet, MILLI, Plan, SECOND, Weather};
 use crate::world::World;
@@ -11,13 +10,13 @@ use std::path::Path;
 use std::time::Duration;
 use std::{fs, io};
 
-/// One way from a server to the store on the machine where the others were measured; a look's answer, a fetch there and
-/// back, and the write's way lie between a look and a write.
+/// One way from a server to the store on the machine where the others were measured. Between a look and a write lie a
+/// look's answer, a fetch there and back, and the write's way.
 const DELAY: Duration = MILLI.checked_div(20).unwrap();
 const WAYS_IN_W: u32 = 4;
 
 const LASTING: Duration = Duration::from_secs(75);
-/// For what is under way at the end.
+/// Time for what is under way at the end.
 const TAIL: Duration = Duration::from_secs(12);
 
 #[derive(Debug, thiserror::Error)]
@@ -39,8 +38,7 @@ struct Measured {
     max_active_users: u64,
     capacity: u64,
     newcomers_per_second: f64,
-    /// The median: the mean is drawn up by servers that wait for a core together, and while they wait they write
-    /// nothing.
+    /// The median: the mean is raised by servers that wait for a core together, and while they wait they write nothing.
     w_p50_seconds: f64,
     conflicts_per_round: f64,
     value_bytes_sent_per_second: f64,
@@ -64,7 +62,7 @@ struct Redis {
     bytes_out_per_second: f64,
 }
 
-/// Plays what the file has measured, and prints both.
+/// Plays the fleets that the file describes, and prints both.
 pub fn beside(file: &Path) -> Result<(), BesideError> {
     let fleets: Vec<Measured> = serde_json::from_slice(&fs::read(file)?)?;
     let mut table = String::from(
@@ -129,7 +127,7 @@ fn plan(real: &Measured) -> Plan {
         refresh_queue: 1024,
     };
     let per_minute = 60.0 * real.newcomers_per_second;
-    // They come once, and are never heard of again.
+    // They ask once, and never again.
     let habits = Habits {
         think: 1000 * SECOND,
         session: SECOND,

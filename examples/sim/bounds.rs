@@ -1,41 +1,40 @@
-//! How many may be inside, as a part of X, by what is wrong: the promise of DESIGN §8.10, one constant a row. The guide
+//! How many may be inside, as a part of X, under each fault: the promise of DESIGN §8.10, one constant a row. The guide
 //! shows the same table (docs/guide/fleets.md).
 //!
 //! Beside these parts of X, a bound allows for the error of the estimate, for a share that each server rounds up, for
-//! the budgets of servers that know nobody yet, and for users whom nobody could count: whom a server that fell asleep
-//! had let in and not yet told the others, and whom an older copy of Redis brought back.
+//! the budgets of servers that know no users yet, and for users that could not be counted: those that a server admitted
+//! and had not yet published when it was paused, and those that an older copy of Redis brought back.
 
 use crate::plan::{Fleet, Kind};
 use std::time::Duration;
 
-/// Nothing is wrong, and N·w is at most 1. A minute's turn is no exception.
+/// No fault, and N·w is at most 1. A minute's turn is no exception.
 pub const CALM: f64 = 1.02;
-/// Redis stands still, is slow, or loses answers.
+/// Redis hangs, is slow, or loses answers.
 pub const STALL: f64 = 1.05;
 /// Redis is away, and `on_outage` is `local` or `closed`.
 pub const OUTAGE: f64 = 1.05;
 /// Some servers cannot reach Redis. Each of them may fill its part of the room that it sees.
 pub const PARTITION: f64 = 1.05;
-/// A process does not run for a while.
+/// A process is paused for a while.
 pub const PAUSE: f64 = 1.05;
 /// Redis refuses writes.
 pub const REFUSED_WRITES: f64 = 1.02;
-/// Redis forgets everything.
+/// Redis loses all its data.
 pub const FLUSH: f64 = 1.02;
-/// Redis becomes an older copy of itself.
+/// Redis is replaced by an older copy of itself.
 pub const FAILOVER: f64 = 1.02;
-/// Redis' clock steps forward, and with it whole minutes leave at once; news under way is not counted in those that
-/// stay.
+/// Redis's clock steps forward, and whole minutes leave at once; news under way is not counted in those that stay.
 pub const CLOCK_STEP: f64 = 1.05;
 /// A value is damaged.
 pub const CORRUPTION: f64 = 1.02;
 /// Servers join, leave, or die.
 pub const JOINING: f64 = 1.02;
-/// One server after another is replaced, by one with another X or capacity.
+/// One server after another is replaced by one with another X or capacity.
 pub const DEPLOY: f64 = 1.02;
 
-/// The promise for a server that cannot exchange news holds for so large a part of the window: five minutes of thirty.
-/// Later the servers forget whom only another one has seen.
+/// The promise for a server that cannot exchange news holds for this part of the window: five minutes of thirty. Later,
+/// servers forget users that only another one has seen.
 const LONGEST_WITHOUT_NEWS: u32 = 6;
 
 /// For how long after a fault its bound holds.
@@ -60,7 +59,7 @@ pub fn of(kind: &Kind, lasting: Duration, fleet: &Fleet) -> Option<f64> {
         Kind::Pause { .. } => Some(PAUSE),
         Kind::Flush => Some(FLUSH),
         Kind::OlderCopy => Some(FAILOVER),
-        // Values of before come again under the numbers of minutes to come.
+        // Old values reappear under the numbers of future minutes.
         Kind::StoreClock { forward: false, .. } => None,
         Kind::StoreClock { .. } => Some(CLOCK_STEP),
         Kind::Corrupt { .. } => Some(CORRUPTION),

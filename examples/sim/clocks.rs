@@ -1,11 +1,11 @@
-//! The clocks of a world: one true time, and everybody's idea of it.
+//! The clocks of a world: one true time, and the clock of each machine.
 
 use headcount::time::{Clock, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// When every world begins; in the middle of nothing, so that clocks may go back.
+/// When every world begins; far from zero, so that clocks may go back.
 pub const EPOCH: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 
 /// True time since the world began, in nanoseconds.
@@ -22,7 +22,7 @@ impl Truth {
     }
 }
 
-/// A server's clock: it began when the process did, and runs a little wrong.
+/// A server's clock: it started with the process, and runs slightly wrong.
 #[derive(Debug, Clone)]
 pub struct ServerClock {
     truth: Truth,

@@ -1,4 +1,4 @@
-//! What a run is measured by, gathered as it happens.
+//! The figures of a run, collected as it happens.
 
 use crate::plan::Fleet;
 use crate::tokens::Tokens;
@@ -16,21 +16,21 @@ pub struct Figures {
     servers: usize,
     x: f64,
     sync_every: Duration,
-    /// From when on the house counts.
+    /// From when on the number of users counts.
     crowd_from: Duration,
     players: Vec<Player>,
     by_minute: BTreeMap<Slot, i64>,
     inside: i64,
     minute: Slot,
-    /// Milliseconds from a newcomer's admission until one other server knew, by count; the last is "longer".
+    /// Milliseconds from a newcomer's admission until one other server knew, as counts; the last is "longer".
     news: Vec<u32>,
-    /// The same until all knew.
+    /// The same until all servers knew.
     everywhere: Vec<u32>,
     pub attempts: u64,
     pub written: u64,
-    /// Values on their way to and from the store, also those that lost the race.
+    /// The bytes of values on their way to and from the store, also of those that lost the race.
     pub values_bytes: u64,
-    /// Those that were written, and those that were read.
+    /// The numbers of values written and read.
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub work: Duration,
@@ -40,7 +40,7 @@ pub struct Figures {
     pub wronged_younger: u64,
     most_inside: i64,
     full_at: Option<Duration>,
-    /// Users inside, in user-seconds, and since when, from the moment that the house was full.
+    /// Users inside, in user-seconds, and from when on, after the fleet was full.
     occupied: f64,
     last: Duration,
 }
@@ -49,11 +49,11 @@ pub struct Figures {
 struct Player {
     minute: Option<Slot>,
     first: Duration,
-    /// Servers that know of it.
+    /// The servers that know of it.
     known_by: Tokens,
 }
 
-/// How long news waits is counted in milliseconds, up to a minute.
+/// The time that news needs is counted in milliseconds, up to a minute.
 const LONGEST: usize = 60_000;
 
 impl Figures {
@@ -107,7 +107,7 @@ impl Figures {
         }
     }
 
-    /// A server has read who these players are.
+    /// A server has read that these players were admitted.
     pub fn learned(&mut self, place: usize, news: &Tokens, known: &Tokens, now: Duration) {
         for token in news.without(known) {
             let Some(player) = self.players.get_mut(token).filter(|player| !player.known_by.has(place)) else {
@@ -122,7 +122,7 @@ impl Figures {
         }
     }
 
-    /// Time passes: whoever was in the oldest minute is forgotten.
+    /// Time passes: users of the oldest minute are forgotten.
     fn pass(&mut self, minute: Slot, now: Duration) {
         if self.full_at.is_some() {
             self.occupied += self.inside as f64 * (now - self.last).as_secs_f64();
@@ -149,7 +149,7 @@ impl Figures {
         if full_for > 0.0 { self.occupied / full_for / self.x } else { 0.0 }
     }
 
-    /// From the crowd's coming until 99 % of the room was taken.
+    /// The time from the arrival of the crowd until 99 % of the room was taken.
     pub fn filled_after(&self) -> Option<f64> {
         self.full_at.map(|at| at.saturating_sub(self.crowd_from).as_secs_f64())
     }

@@ -1,7 +1,7 @@
-//! The fleet simulator: the shipped controller, worker and round of many servers on a virtual clock, against an oracle
-//! that knows the truth. See `--help`.
+//! The fleet simulator: the shipped controller, worker and round of many servers on a virtual clock, checked by an
+//! oracle that knows the truth. See `--help`.
 
-// A simulator times itself, never its worlds.
+// The simulator measures real time for its progress; its worlds use the virtual clock alone.
 #![allow(clippy::disallowed_methods)]
 // A program exports nothing: `pub` says what its other files use.
 #![allow(unreachable_pub)]
@@ -34,9 +34,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use world::World;
 
-/// Plays fleets on a virtual clock and checks what is promised (DESIGN §8) as it happens.
+/// Plays fleets on a virtual clock, and checks the promises (DESIGN §8) as it happens.
 ///
-/// A seed draws everything: the fleet, its players, the network, and what goes wrong. The same seed is the same run.
+/// A seed determines everything: the fleet, its players, the network, and the faults. The same seed gives the same run.
 #[derive(Debug, Parser)]
 #[command(
     name = "sim",
@@ -54,19 +54,19 @@ use world::World;
         sim --merge target/sim-1.json target/sim-2.json target/sim-3.json"
 )]
 struct Options {
-    /// How many seeds.
+    /// The number of seeds.
     #[arg(long, default_value_t = 1000, value_name = "N")]
     seeds: u64,
 
-    /// The first of them.
+    /// The first seed.
     #[arg(long, default_value_t = 1, value_name = "S")]
     from: u64,
 
-    /// One seed alone, with its plan and every step.
+    /// Plays one seed alone, and prints its plan and every step.
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
 
-    /// Keeps the results in a file, and goes on after the seeds that it names.
+    /// Keeps the results in a file, and continues after the seeds that it names.
     ///
     /// The file is replaced every two seconds. It fits this build of the simulator and these --from, --seeds and
     /// --shard. FILE.lock beside it keeps other runs off.
@@ -86,7 +86,7 @@ struct Options {
     )]
     merge: Vec<PathBuf>,
 
-    /// Measures the designs instead, and how room is best handed out: tables, target/sim.csv and a plot.
+    /// Measures the designs instead, and how room is handed out best: tables, target/sim.csv and a plot.
     #[arg(long)]
     measure: bool,
 
@@ -102,7 +102,7 @@ struct Options {
     #[arg(long, default_value_t = 60, value_name = "N")]
     steps: usize,
 
-    /// Breaks something on purpose, to see whether it is noticed.
+    /// Breaks something on purpose, to test whether the oracle notices it.
     #[arg(long, value_enum)]
     sabotage: Option<Sabotage>,
 }
@@ -132,7 +132,7 @@ fn plan(seed: u64, sabotage: Option<Sabotage>) -> Plan {
     Plan { sabotage, ..Plan::draw(seed) }
 }
 
-/// Plays many seeds, and explains the first three failures that are new.
+/// Plays many seeds, and explains the first three new failures.
 fn play(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let task = Task::new(options.from, options.seeds, options.shard, options.sabotage)?;
     let _in_use = options.state.as_deref().map(InUse::begin).transpose()?;
@@ -185,7 +185,7 @@ fn verdict(tally: &Tally) -> ExitCode {
     if tally.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A seed that failed: how to see it again, and as little as is needed to understand it.
+/// A seed that failed: the command that repeats it, and the smallest plan that fails in the same way.
 fn explain(plan: &Plan, violation: Violation, last: usize) {
     println!("seed {} breaks invariant {}: {}", plan.seed, violation.invariant, violation.what);
     let (smallest, violation) = shrink::shrink(plan, violation);

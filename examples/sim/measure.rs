@@ -1,5 +1,5 @@
-//! The designs side by side: news, conflicts, wrong rejections, bytes, overshoot, over servers × w × rate; and how the
-//! room is handed out best.
+//! The designs side by side: news, conflicts, wrong rejections, bytes, overshoot, over servers × w × rate; and how room
+//! is handed out best.
 
 mod plot;
 
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Why what was measured is not what was predicted.
+/// Why the measured value differs from the predicted one.
 const EXPLANATION: &str = "\
 Predicted are the chance of a write, 1/(1 + N·w), and the mean time of news, 1.17 s + (N + 1)·w, for N servers that \
 each \
@@ -31,13 +31,13 @@ player asks again (the tail; minutes are 10 s long here).\n";
 
 const SERVERS: [usize; 3] = [10, 50, 200];
 const WORK_MILLIS: [u32; 3] = [2, 10, 40];
-/// Newcomers per second, into a house of [`X`].
+/// Newcomers per second, with this [`X`].
 const RATES: [f64; 2] = [50.0, 500.0];
 const X: u64 = 2000;
 
-/// The fleet knows itself by then, and the crowd comes.
+/// The servers know each other by then, and the crowd arrives.
 const CROWD_FROM: Duration = Duration::from_secs(8);
-/// The most newcomers per second that a room is promised to be kept for, and for how long they come here.
+/// The most newcomers per second for which the bound is promised, and for how long they arrive here.
 const FLOOD: f64 = 50_000.0;
 const FLOOD_LASTS: Duration = Duration::from_secs(28);
 const LASTING: Duration = Duration::from_secs(68);
@@ -84,12 +84,13 @@ impl Row {
         self.figures.mean_work().as_secs_f64()
     }
 
-    /// The chance of a write, if each of N servers writes once a second and w lies between its read and its write.
+    /// The probability that a write wins, if each of N servers writes once a second and w lies between its read and its
+    /// write.
     fn predicted_success(&self) -> f64 {
         1.0 / (1.0 + self.servers as f64 * self.w())
     }
 
-    /// Two rounds at random offsets, a second apart on average, are waited for 0.583 s each; a lost race costs a
+    /// Two rounds at random offsets, a second apart on average, take 0.583 s each on average; a lost race costs a
     /// second.
     fn predicted_news(&self) -> f64 {
         1.17 + (self.servers as f64 + 1.0) * self.w()
@@ -148,7 +149,7 @@ fn run(plans: &[Plan]) -> Vec<Row> {
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                // The large ones first, so that none is left alone at the end.
+                // The large ones first, so that none runs alone at the end.
                 while let Some(place) = plans.len().checked_sub(1 + next.fetch_add(1, Relaxed)) {
                     let row = play(&plans[place]);
                     rows.lock().push((place, row));
@@ -182,7 +183,7 @@ fn play(plan: &Plan) -> Row {
     }
 }
 
-/// A calm day with a crowd at the door.
+/// A run without faults, with a crowd of newcomers.
 fn plan(design: Design, servers: usize, work: Duration, rate: f64, roaming: Roaming) -> Plan {
     let fleet = Fleet {
         servers,
@@ -192,7 +193,7 @@ fn plan(design: Design, servers: usize, work: Duration, rate: f64, roaming: Roam
         max_active_users: X,
         capacity: 4096,
         false_positive_rate: 1e-3,
-        // The talk's designs switch off and on.
+        // The talk's designs switch between admitting all newcomers and none.
         refill: if design.sharing == Sharing::None { Refill::AfterResume } else { Refill::Continuous },
         on_outage: OnOutage::Local,
         design,
@@ -220,7 +221,7 @@ fn plan(design: Design, servers: usize, work: Duration, rate: f64, roaming: Roam
     Plan { seed: 1, fleet, weather, crowd, faults: Vec::new(), play: LASTING, quiet: Duration::ZERO, sabotage: None }
 }
 
-/// As many as are promised for, for as long as it takes to fill the house.
+/// As many as are promised, for as long as it takes to fill the room.
 fn flood(servers: usize) -> Plan {
     let mut plan = plan(Design::HEADCOUNT, servers, 5 * MILLI, FLOOD, Roaming::Random);
     plan.fleet.max_active_users = 10 * X;

@@ -1,4 +1,4 @@
-//! What is promised (DESIGN §8), checked as it happens against exact sets.
+//! The promises (DESIGN §8), checked as they happen against exact sets.
 //!
 //! | invariant | checked |
 //! |---|---|
@@ -10,10 +10,10 @@
 //! | 9 | The same seed gives the same run: every step of two runs is compared. |
 //! | 10 | Whenever a newcomer gets in, at most so many are in as `bounds` allows for what is wrong then or was lately, give or take the error of the estimate and a seat that each server rounds up. Beside that are those whom servers that know nobody let in by their budget, for twenty rounds, and those whom nobody could count: whom a server had let in and not yet told the others when it fell asleep, a share at most, and whom an older copy brought back. |
 //!
-//! *Published* means: the store holds a value that has it. If the store forgets it, it must be published again; if the
-//! value is damaged or replaced, too. A round reads the minutes that have begun by the server's clock, which is right
-//! by the store's, but for 100 ms and what slow answers hide; where the store's clock went back, older servers may be
-//! ahead of the younger, and those read what the others publish when the minute has begun for them, too.
+//! *Published* means: the store holds a value that has it. If the store forgets it, it must be published again; also if
+//! the value is damaged or replaced. A round reads the minutes that have begun by the server's clock, which follows the
+//! store's, except for 100 ms and what slow answers hide. After the store's clock went back, older servers may be ahead
+//! of younger ones, which read what the others publish when the minute has begun for them, too.
 
 use crate::plan::Fleet;
 use crate::server::Server;
@@ -38,7 +38,7 @@ pub const INVARIANTS: [(u8, &str); 7] = [
     (10, "room is kept"),
 ];
 
-/// A promise that was broken.
+/// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
     pub invariant: u8,
@@ -69,41 +69,41 @@ fn place(invariant: u8) -> usize {
 pub struct Oracle {
     pub checks: Checks,
     pub violation: Option<Violation>,
-    /// The error that is allowed to clocks: 100 ms, and what slow answers hide of the store's time.
+    /// The error that clocks may have: 100 ms, and what slow answers hide of the store's time.
     pub clock_error: Duration,
-    /// How likely each stranger was taken for known, at most, in the window that began with a minute.
+    /// The probability, at most, that a stranger is a false positive, in the window that began with a minute.
     strangers: Vec<(Slot, f64)>,
-    /// Those that were. By token: servers that hold the same filters make the same mistakes.
+    /// The strangers that were. Counted by token: servers that hold the same filter make the same mistakes.
     mistaken: BTreeSet<usize>,
     expected_mistakes: f64,
-    /// The most that were in when somebody was let in, as a part of X.
+    /// The most users that were in at an admission, as a part of X.
     pub most_inside: f64,
-    /// When each token was last admitted in a calm that lasts still: it must be known everywhere soon.
+    /// The last admission of each token during the present calm: it must be known everywhere soon.
     calm_admissions: Vec<Option<CalmAdmission>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct CalmAdmission {
     at: Duration,
-    /// The minute by the store's clock or the server's, whichever is earlier: it is remembered from then on.
+    /// The minute by the store's clock or the server's, whichever is earlier: the token is remembered from then on.
     minute: Slot,
-    /// The minute by the server's clock: others read it when it has begun for them, too.
+    /// The minute by the server's clock: other servers read it when it has begun for them, too.
     recorded: Slot,
 }
 
-/// Who is in when somebody was let in.
+/// The users who were in at an admission.
 pub struct Inside {
     pub inside: usize,
     /// X, and the part of it that may be inside.
     pub x: u64,
     pub part: f64,
-    /// Whom servers that know nobody have let in lately, beside that.
+    /// Users that servers without any knowledge have admitted lately, in addition.
     pub strangers: usize,
-    /// Whom nobody could count when the room was shared out, beside that.
+    /// Users that could not be counted when the room was shared out, in addition.
     pub untold: usize,
 }
 
-/// A decision and where it was made.
+/// A decision, and where it was made.
 pub struct Asked<'a> {
     pub server: &'a Server,
     pub place: usize,
@@ -112,9 +112,9 @@ pub struct Asked<'a> {
     /// Whether a minute of the server had it.
     pub held: bool,
     pub now: Duration,
-    /// Since when nothing is wrong; `None` while something is.
+    /// Since when there is no fault; `None` during a fault.
     pub calm_since: Option<Duration>,
-    /// How many the server may let in at least although it is blind, if any.
+    /// The number that the server may at least admit although it is blind, if any.
     pub budget_left: Option<f64>,
 }
 
@@ -136,22 +136,22 @@ impl Oracle {
         self.violation.get_or_insert(Violation { invariant, what });
     }
 
-    /// False positives, and how many there may be.
+    /// False positives, and how many are allowed.
     pub fn mistakes(&self) -> (usize, f64) {
         (self.mistaken.len(), self.expected_mistakes)
     }
 
-    /// A decision was made.
+    /// Checks a decision.
     pub fn decided(&mut self, asked: &Asked<'_>, fleet: &Fleet, store: &Store) {
-        self.who_is_in_stays_in(asked, fleet, store);
+        self.active_users_stay_in(asked, fleet, store);
         self.a_rejection_leaves_no_trace(asked);
-        self.blindness_is_not_evidence(asked, fleet);
-        // A server's clock may be wrong until its first look, and the store's may have stepped since the last.
+        self.blindness_is_no_evidence(asked, fleet);
+        // A server's clock may be wrong until its first look, and the store's may have stepped since the last one.
         let minute = Slot::at(store.clock.wall(), fleet.slot).min(asked.server.current);
         self.news_is_everywhere_soon(asked, minute, fleet);
     }
 
-    fn who_is_in_stays_in(&mut self, asked: &Asked<'_>, fleet: &Fleet, store: &Store) {
+    fn active_users_stay_in(&mut self, asked: &Asked<'_>, fleet: &Fleet, store: &Store) {
         let Asked { server, token, decision, .. } = *asked;
         if asked.held {
             self.checks.count(1);
@@ -161,7 +161,7 @@ impl Oracle {
             return;
         }
         let Some(began) = server.last_success else { return };
-        // Who asks for that is told: a server that knows too little turns everybody away whom it does not know.
+        // An override asks for it: then a server that knows too little rejects every token that it does not know.
         if fleet.on_outage == OnOutage::Closed && server.glance().coverage <= fleet.slots as usize {
             return;
         }
@@ -214,7 +214,7 @@ impl Oracle {
         }
     }
 
-    fn blindness_is_not_evidence(&mut self, asked: &Asked<'_>, fleet: &Fleet) {
+    fn blindness_is_no_evidence(&mut self, asked: &Asked<'_>, fleet: &Fleet) {
         let Asked { server, place, token, decision, .. } = *asked;
         if fleet.on_outage == OnOutage::Closed || !matches!(decision, Decision::Rejected | Decision::Warming) {
             return;
@@ -242,7 +242,7 @@ impl Oracle {
         }
     }
 
-    /// A round has succeeded: the server knows whom the values held that its look has shown.
+    /// Checks a round that succeeded: the server knows the users whom the values held that its look has shown.
     pub fn covered_is_known(&mut self, place: usize, server: &Server, store: &Store) {
         for slot in covered(&server.headcount).into_iter().filter(|&slot| slot <= server.has_seen) {
             self.checks.count(6);
@@ -257,7 +257,7 @@ impl Oracle {
         }
     }
 
-    /// Invariant 7, in play.
+    /// Invariant 7, during the play.
     fn news_is_everywhere_soon(&mut self, asked: &Asked<'_>, minute: Slot, fleet: &Fleet) {
         let Asked { server, place, token, decision, now, .. } = *asked;
         // Before its first look, a server's numbers of minutes are a guess.
@@ -297,17 +297,17 @@ impl Oracle {
         if glance.refreshing > queue {
             self.broken(4, format!("{} refreshes wait in server {place}'s queue of {queue}", glance.refreshing));
         }
-        // Those of its ring as of the last look, and as of the one before, if it slept in between.
+        // The versions of its ring as of the last look, and as of the one before, if it slept in between.
         let known = server.exchange.round.minutes_known();
         if known > 2 * minutes {
             self.broken(4, format!("server {place} knows the versions of {known} minutes and has {minutes}"));
         }
     }
 
-    /// Somebody was let in: by a server that knows nobody yet, as far as its budget goes.
+    /// Checks an admission by a server that knows no users yet: it stays within its budget.
     pub fn budget_is_kept(&mut self, place: usize, server: &Server, fleet: &Fleet, now: Duration) {
         let most = server.strangers_budget(fleet, now);
-        // Beside another generation whose users it does not know yet, it has the room that is left from its third round
+        // Beside another generation whose users it does not know yet, it has the remaining room from its third round
         // on.
         let is_beside = server.rounds_in_a_row >= 3;
         if !server.has_known && !server.may_have_paused && !is_beside && server.let_in_blindly > most {
@@ -317,14 +317,14 @@ impl Oracle {
         }
     }
 
-    /// Somebody was let in.
+    /// Checks an admission.
     pub fn room_is_kept(&mut self, place: usize, shape: Shape, crowd: Inside, fleet: &Fleet) {
         let Inside { inside, x, part, strangers, untold } = crowd;
         self.checks.count(10);
         let x = x as f64;
         self.most_inside = self.most_inside.max(inside as f64 / x);
         let estimate = shape.estimate((shape.bits() as f64 * shape.fill_ratio(x)) as u64);
-        // 1.96 standard deviations become 4; each server may round its share up, in two rounds before news of it comes.
+        // 1.96 standard deviations become 4; each server may round its share up, in two rounds before the news arrives.
         let error = 4.0 / 1.96 * (estimate.high - estimate.users);
         let most = part * x + error + 2.0 * fleet.servers as f64 + 2.0 + (strangers + untold) as f64;
         if inside as f64 > most {
@@ -335,7 +335,7 @@ impl Oracle {
     }
 }
 
-/// Why a server cannot know everybody, if it cannot.
+/// Why a server cannot know all users, if it cannot.
 fn blind_because(server: &Server) -> Option<String> {
     if server.last_success.is_none() && !server.glance().is_read_only {
         return Some("it has never read anything".into());
@@ -349,7 +349,7 @@ fn blind_because(server: &Server) -> Option<String> {
     server.slept_until().map(|woke| format!("it slept until {woke:.3?} and has read nothing since"))
 }
 
-/// Everybody who is in, by what servers and values hold.
+/// All active users, by what servers and values hold.
 pub fn inside<'a>(minutes: impl Iterator<Item = (Slot, &'a Tokens)>, window: RangeInclusive<Slot>) -> usize {
     let mut all = Tokens::default();
     minutes.filter(|(slot, _)| window.contains(slot)).for_each(|(_, tokens)| all.unite(tokens));

@@ -1,5 +1,5 @@
-//! What a seed draws: the fleet, its crowd, its weather, and what goes wrong when. A plan is plain data, so that a
-//! failing one can be made smaller.
+//! What a seed determines: the fleet, its crowd, the network, and the faults and their times. A plan is plain data, so
+//! that a failing one can be made smaller.
 
 use fastrand::Rng;
 use headcount::internals::{Protocol, Sharing};
@@ -11,7 +11,7 @@ use std::time::Duration;
 pub const SECOND: Duration = Duration::from_secs(1);
 pub const MILLI: Duration = Duration::from_millis(1);
 
-/// A story to be played.
+/// A run to be played.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub seed: u64,
@@ -19,7 +19,8 @@ pub struct Plan {
     pub weather: Weather,
     pub crowd: Crowd,
     pub faults: Vec<Fault>,
-    /// How long players come and go; then all faults have ended, and the fleet is left alone until it should agree.
+    /// How long players come and go. Then all faults have ended, and the fleet is left alone until its servers should
+    /// agree.
     pub play: Duration,
     pub quiet: Duration,
     pub sabotage: Option<Sabotage>,
@@ -33,17 +34,17 @@ pub enum Sabotage {
     ClockAsStamp,
     /// A version is the number of writes so far.
     CounterAsStamp,
-    /// Whoever loses the race to write is told that it has won.
+    /// A writer that loses the race is told that it has won.
     LyingStore,
-    /// The store says that nobody was in before the next minute, so that every minute is covered.
+    /// The store says that there were no users before the next minute, so that every minute is covered.
     AlwaysCovered,
-    /// Every server hands out all the room it sees.
+    /// Every server hands out all the room that it sees.
     NoShares,
-    /// Values arrive and their news is dropped.
+    /// Values arrive, and their news is dropped.
     LostNews,
 }
 
-/// What the servers are.
+/// The settings of the servers.
 #[derive(Debug, Clone)]
 pub struct Fleet {
     pub servers: usize,
@@ -58,7 +59,7 @@ pub struct Fleet {
     pub design: Design,
 }
 
-/// Which of the designs runs.
+/// Which of the designs is played.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Design {
     pub name: &'static str,
@@ -70,21 +71,21 @@ impl Design {
     pub const HEADCOUNT: Self = Self { name: "headcount", protocol: Protocol::HEADCOUNT, sharing: Sharing::Part(0.25) };
 }
 
-/// How machines and the network behave when nothing is wrong.
+/// How machines and the network behave without a fault.
 #[derive(Debug, Clone)]
 pub struct Weather {
-    /// One way, at least and on average.
+    /// The time of one way, at least and on average.
     pub delay: Duration,
     pub mean_delay: Duration,
     /// Between a server's read and its write.
     pub work: Duration,
     /// Between two ticks of a worker.
     pub rest: Duration,
-    /// How fast a server's clock runs wrong, in parts per million, at most.
+    /// The largest error of a server's clock rate, in parts per million.
     pub drift: u32,
-    /// How far off a machine's time of day may be.
+    /// The largest error of a machine's time of day.
     pub wall_offset: Duration,
-    /// How many of a server's refreshes can wait.
+    /// The number of refreshes that fit into a server's queue.
     pub refresh_queue: usize,
 }
 
@@ -102,37 +103,37 @@ pub struct Fault {
     pub kind: Kind,
 }
 
-/// What goes wrong. Servers are named by their place.
+/// A fault. Servers are named by their place.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Kind {
     /// The process dies, and another starts when the fault ends.
     Crash { server: usize },
-    /// The process does not run.
+    /// The process is paused.
     Pause { server: usize },
-    /// The server leaves cleanly, and another takes its place when the fault ends.
+    /// The server stops cleanly, and another takes its place when the fault ends.
     Leave { server: usize },
-    /// Another server is added, and leaves when the fault ends.
+    /// Another server is added, and stops when the fault ends.
     Join,
     /// These servers cannot reach the store.
     Partition { servers: u128 },
-    /// Nobody can; whether the network says so, or is silent.
+    /// No server can reach the store; whether connections are refused, or time out.
     StoreAway { silently: bool },
-    /// The store takes no writes.
+    /// The store refuses writes.
     ReadOnly,
-    /// Everything takes so many times as long.
+    /// Everything takes this many times as long.
     Slow { factor: u32 },
-    /// So many of a hundred replies are lost on their way; what they reply to has taken effect, or a part of it, or
+    /// This many of a hundred replies are lost on their way; their request has taken effect, or a part of it, or
     /// nothing.
     LostReplies { percent: u8 },
-    /// The store forgets everything.
+    /// The store loses all its data.
     Flush,
-    /// The store becomes what it was when the fault began; with its clock or without.
+    /// The store becomes a copy of itself from the time when the fault began; with the clock of that time or without.
     OlderCopy,
     /// The store's clock steps.
     StoreClock { forward: bool, by: Duration },
-    /// The value of the minute so many before the current is damaged.
+    /// The value of the minute this many before the current one is damaged.
     Corrupt { age: u64, how: Damage },
-    /// One server after another is restarted with another X or another size of filter.
+    /// One server after another is restarted with another X or another filter size.
     Rolling { max_active_users: u64, capacity: u64 },
 }
 
@@ -143,7 +144,7 @@ pub enum Damage {
     Extended,
     Noise,
     Huge,
-    /// The value of the minute before.
+    /// The value becomes the one of the minute before.
     Replayed,
     Empty,
     /// The version stays as it was.
@@ -168,7 +169,7 @@ impl Kind {
         "rolling",
     ];
 
-    /// Whether the store is not what it was, or servers come and go.
+    /// Whether the store lost data, or servers come and go.
     fn is_grave(&self) -> bool {
         !matches!(
             self,
@@ -180,7 +181,7 @@ impl Kind {
         )
     }
 
-    /// The place of the one server that it befalls.
+    /// The place of the one server that it concerns.
     pub fn place(&self) -> Option<usize> {
         match *self {
             Self::Crash { server } | Self::Pause { server } | Self::Leave { server } => Some(server),
@@ -215,7 +216,7 @@ impl Plan {
         let mut rng = Rng::with_seed(seed ^ 0x5ca1_ab1e_0000_0001);
         let fleet = draw_fleet(&mut rng);
         let window = fleet.slot * fleet.slots;
-        // A large fleet is there for its size, and need not live long.
+        // A large fleet is tested for its size, and its run may be short.
         let play = if fleet.servers > 24 { 20 * SECOND } else { window.mul_f64(1.2 + 1.3 * rng.f64()) + 10 * SECOND };
         let weather = draw_weather(&fleet, &mut rng);
         let crowd = draw_crowd(&fleet, play, &mut rng);
@@ -281,16 +282,16 @@ fn draw_weather(fleet: &Fleet, rng: &mut Rng) -> Weather {
     }
 }
 
-/// What the room is promised for, and how many of it a world bears.
+/// The arrivals for which the bound is promised, and how many of them a world can simulate.
 const MOST_PER_SECOND: f64 = 50_000.0;
 const MOST_IN_A_FLOOD: f64 = 2_000.0;
 
 fn draw_crowd(fleet: &Fleet, play: Duration, rng: &mut Rng) -> Crowd {
     let window = fleet.slot * fleet.slots;
-    // From half of what fits in the long run to ten times as many.
+    // From half of what fits in the long run to ten times as much.
     let per_minute = fleet.max_active_users as f64 * 60.0 / window.as_secs_f64() * (0.5 + rng.f64().powi(2) * 8.0);
     let per_minute = per_minute.min(400.0 * 60.0 / play.as_secs_f64());
-    // Where everybody is let in, a flood would only fill the filters.
+    // Where everybody is admitted, a flood would only fill the filters.
     let shapes = if rng.u8(..8) == 0 && fleet.on_outage != OnOutage::Open { 4 } else { 3 };
     let arrivals = match rng.u8(..shapes) {
         0 => Arrivals::steady(per_minute, play),
@@ -319,7 +320,7 @@ fn draw_crowd(fleet: &Fleet, play: Duration, rng: &mut Rng) -> Crowd {
     Crowd { arrivals, habits, retry_after: (SECOND, rng.u32(1..=5) * SECOND) }
 }
 
-/// A crowd that comes within seconds: up to 50,000 newcomers a second.
+/// A crowd that arrives within seconds: up to 50,000 newcomers a second.
 fn draw_flood(per_minute: f64, play: Duration, rng: &mut Rng) -> Arrivals {
     let per_second = 10.0_f64.powf(1.5 + rng.f64() * 3.2).min(MOST_PER_SECOND);
     let newcomers = rng.f64() * MOST_IN_A_FLOOD;

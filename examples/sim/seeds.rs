@@ -1,4 +1,4 @@
-//! Many seeds, on all cores, and what they come to.
+//! Many seeds, played on all cores, and their results.
 
 use crate::oracle::{Checks, INVARIANTS, Violation};
 use crate::plan::{Kind, Plan};
@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Of so many seeds, one is run twice, and every step compared.
+/// One seed of this many is played twice, and every step is compared.
 const RUN_TWICE_EVERY: u64 = 16;
 
 /// A run ends early when it has found this many failures.
@@ -35,9 +35,9 @@ pub struct Tally {
     pub decisions: u64,
     pub rounds: u64,
     pub conflicts: u64,
-    /// In the worlds, all together.
+    /// In simulated time, all worlds together.
     pub lived: Duration,
-    /// By the wall, all runs together.
+    /// In real time, all runs together.
     pub took: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! One process of a world: the shipped controller, worker and round, and beside them exactly what it was told.
+//! One process of a world: the shipped controller, worker and round, and beside them exactly what the server was told.
 
 use crate::clocks::ServerClock;
 use crate::plan::{Crowd, Fleet, Weather};
@@ -12,11 +12,11 @@ use headcount::{Headcount, Worker};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// The whole fleet's key.
+/// The key of the fleet.
 const SECRET: &str = "the key of the whole fleet";
 
 pub struct Server {
-    /// Which start this is, of all.
+    /// The number of this start, among all starts.
     pub life: u64,
     pub clock: ServerClock,
     pub headcount: Headcount,
@@ -24,19 +24,20 @@ pub struct Server {
     pub exchange: Exchange,
     slots: u64,
     pub shape: Shape,
-    /// Who is in each minute of its ring.
+    /// The tokens of each minute of its ring.
     held: BTreeMap<Slot, Tokens>,
     pub current: Slot,
-    /// Seen, and on their way into the current minute.
+    /// Tokens that were seen, and are on their way into the current minute.
     refreshing: Vec<usize>,
-    /// How many refreshes its worker's queue holds.
+    /// The number of refreshes that fit into its worker's queue.
     queue: usize,
     /// The request it waits for.
     pub asked: u64,
-    /// What it asks for now, and minutes that it knows to have news that it could not read.
+    /// What it requests now, and the minutes of which it knows that they have news that it could not read.
     pub fetching: Vec<Slot>,
     unread: Vec<Slot>,
-    /// Whether it was told since when the namespace is used, or read values, whose writers may have covered them.
+    /// Whether it was told since when the namespace is used, or has read values whose writers may have covered these
+    /// minutes.
     pub has_been_told: bool,
     pub round_began: Duration,
     pub in_round: bool,
@@ -46,44 +47,44 @@ pub struct Server {
     pub look_sent: Duration,
     /// When its last look reached the store.
     pub looked_at: Duration,
-    /// The minute of the first.
+    /// The minute of the first look.
     first_success: Option<Slot>,
-    /// The latest minute that a successful round has asked for, or should have by the store's clock.
+    /// The latest minute that a successful round has asked for, or should have asked for by the store's clock.
     pub has_seen: Slot,
     pub looked_up_to: Slot,
     pub paused_from: Duration,
     pub paused_until: Duration,
-    /// Leaves when nothing is left to hand over, and at this time at the latest.
+    /// It stops when nothing is left to hand over, and at this time at the latest.
     pub leaving: Option<Duration>,
     /// When a pause ends that is too long to be overlooked.
     pub sleeps_until: Option<Duration>,
-    /// The worker has run after such a pause, and turned to this minute; until a round that looked after it has
-    /// succeeded.
+    /// The worker has run after such a pause, and turned to this minute; kept until a round has succeeded whose look
+    /// came after it.
     slept: Option<(Duration, Slot)>,
     /// Whether it has heard from the store's clock.
     pub has_looked: bool,
-    /// Whether it reads another generation's values just now, and who was in those that it has read.
+    /// Whether it reads another generation's values at present, and the tokens in those that it has read.
     pub reads_beside: bool,
     beside: BTreeMap<Slot, Tokens>,
-    /// What it said last of its last success, in its own time.
+    /// The time of its last success that it has reported, by its own clock.
     told_success: Option<Duration>,
     /// Whether the round under way has read everything.
     round_has_succeeded: bool,
-    /// Rounds that have succeeded in a row.
+    /// The number of successful rounds in a row.
     pub rounds_in_a_row: u32,
-    /// Whether it has known everybody since its start, or since a pause that it may have noticed.
+    /// Whether it has known all users since its start, or since a pause that it may have noticed.
     pub has_known: bool,
-    /// Whether nobody knows if it has noticed its last pause, and so if it knows somebody.
+    /// Whether it is unknown if it has noticed its last pause, and so if it knows any user.
     pub may_have_paused: bool,
-    /// Newcomers whom it has let in while it knew nobody, and those of them for whom it had no share.
+    /// Newcomers that it has admitted while it knew no users, and those of them for whom it had no share.
     pub let_in: u64,
     pub let_in_blindly: u64,
-    /// When it let newcomers in, since shortly before it last knew everybody.
+    /// When it admitted newcomers, since shortly before it last knew all users.
     lately: VecDeque<Duration>,
     last_known: Duration,
     /// Its X.
     pub max_active_users: u64,
-    /// Since when it has had no store, if it never had one.
+    /// Since when it has been without a store, if it never had one.
     pub started: Duration,
 }
 
@@ -156,7 +157,7 @@ impl Server {
         }
     }
 
-    /// What it may let in while it knows nobody.
+    /// The number that it may admit while it knows no users.
     pub fn strangers_budget(&self, fleet: &Fleet, now: Duration) -> u64 {
         let x = self.max_active_users;
         let least = (x / 100).max(10);
@@ -165,15 +166,15 @@ impl Server {
         if without_store { least.max(x / fleet.servers as u64) } else { least }
     }
 
-    /// A newcomer was let in; `by_share` says whether the server had a seat to give.
+    /// A newcomer was admitted; `by_share` says whether the server had a seat to give.
     pub fn lets_in(&mut self, by_share: bool, now: Duration) {
         self.let_in += u64::from(!self.has_known);
         self.let_in_blindly += u64::from(!by_share && !self.has_known);
         self.lately.push_back(now);
     }
 
-    /// Newcomers of this server whom it may take the others not to know, at most: rounds that it takes for misread are
-    /// counted as read here, for a while.
+    /// The most newcomers of this server that the others may not know, as far as it can tell: rounds that it wrongly
+    /// takes for read are counted as read here, for a while.
     pub fn unheard_of(&mut self, fleet: &Fleet) -> u64 {
         let from = self.last_known.saturating_sub(12 * fleet.sync_every);
         while self.lately.front().is_some_and(|&at| at < from) {
@@ -205,7 +206,7 @@ impl Server {
         glance(&self.headcount)
     }
 
-    /// What reads the values of its generation.
+    /// The decoder of its generation's values.
     pub fn values(&self) -> Values {
         let key = FingerprintKey::new(SECRET.as_bytes()).expect("a long secret");
         Values::new(self.shape, self.generation(), &key)
@@ -216,7 +217,7 @@ impl Server {
         self.current.minus(self.slots)
     }
 
-    /// Whether a minute of its ring has a token, or is about to.
+    /// Whether a minute of its ring has a token, or will have it soon.
     pub fn holds(&self, token: usize) -> bool {
         self.held.range(self.oldest()..).any(|(_, tokens)| tokens.has(token)) || self.refreshing.contains(&token)
     }
@@ -234,7 +235,7 @@ impl Server {
         }
     }
 
-    /// Who is in the minutes of its ring.
+    /// The tokens in the minutes of its ring.
     pub fn minutes(&self) -> impl Iterator<Item = (Slot, &Tokens)> {
         self.held.iter().map(|(&slot, tokens)| (slot, tokens))
     }
@@ -247,8 +248,8 @@ impl Server {
         self.held.entry(self.current).or_default().insert(token);
     }
 
-    /// It was seen: the worker puts it into the current minute at its next tick, or the request does, if the queue is
-    /// full.
+    /// A token was seen: the worker puts it into the current minute at its next tick, or the request does, if the queue
+    /// is full.
     pub fn refresh(&mut self, token: usize) {
         if self.held.get(&self.current).is_some_and(|minute| minute.has(token)) {
             return;
@@ -289,7 +290,7 @@ impl Server {
         }
     }
 
-    /// A minute of its ring that has news which it could not read.
+    /// A minute of its ring has news that it could not read.
     pub fn unread(&self) -> Option<Slot> {
         self.unread.iter().copied().find(|&slot| slot >= self.oldest())
     }
@@ -299,8 +300,8 @@ impl Server {
         self.slept.filter(|&(_, minute)| minute >= self.oldest()).map(|(woke, _)| woke)
     }
 
-    /// An answer was taken in. The first word from the store's clock gives the minutes other numbers. So does a jump
-    /// back; then the current minute takes in the one before it, and the others become a minute younger.
+    /// An answer was processed. The store's clock may give the minutes other numbers: after the first look, and after a
+    /// jump back, when the current minute takes in the one before it, and the others become a minute younger.
     pub fn follow_numbers(&mut self, looked: bool) {
         let (before, now) = (self.current, self.glance().current);
         let is_jump = self.has_looked;
@@ -336,15 +337,15 @@ impl Server {
         }
     }
 
-    /// An answer was taken in, or the round is over: whether the server says that it has read everything. What it says
-    /// is held against what it then knows.
+    /// An answer was processed, or the round is over: whether the server says that it has read everything. Its claim is
+    /// compared with what it then knows.
     pub fn has_read(&mut self, ended: bool) {
         let glance = self.glance();
         let has_read = glance.last_success != self.told_success;
         let before = std::mem::replace(&mut self.told_success, glance.last_success);
         if has_read && glance.is_up {
             self.round_has_succeeded = true;
-            // While a slow round lasts, the link ages: the round is the first of a row.
+            // During a slow round, the link ages: the round is the first of a row.
             let since = before.map_or(Duration::ZERO, |before| self.clock.monotonic().saturating_sub(before));
             let has_aged = since > self.exchange.identity.alive_for;
             self.rounds_in_a_row = if has_aged { 1 } else { self.rounds_in_a_row + 1 };

@@ -1,11 +1,11 @@
-//! Makes a failing plan smaller for as long as it breaks the same promise: fewer faults, shorter ones, fewer servers,
-//! a shorter story.
+//! Makes a failing plan smaller as long as it breaks the same promise: fewer faults, shorter ones, fewer servers, a
+//! shorter run.
 
 use crate::oracle::Violation;
 use crate::plan::{Plan, SECOND};
 use crate::world::World;
 
-/// The smallest plan that was found, and what it breaks.
+/// The smallest plan that was found, and the promise that it breaks.
 pub fn shrink(plan: &Plan, violation: Violation) -> (Plan, Violation) {
     let mut smallest = (plan.clone(), violation);
     loop {

@@ -26,7 +26,7 @@ macro_rules! sources {
     ($($path:literal),* $(,)?) => { &[$(($path, include_str!(concat!("../../", $path)))),*] };
 }
 
-/// What the result of a seed depends on: how a fleet is played and checked, and the code that it plays.
+/// The sources that the result of a seed depends on: how a fleet is played and checked, and the code that it plays.
 const SOURCES: &[(&str, &str)] = sources![
     "Cargo.lock",
     "examples/sim/bounds.rs",
@@ -163,7 +163,7 @@ impl std::fmt::Display for Shard {
     }
 }
 
-/// What is to be played.
+/// What has to be played.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
     /// The whole range, of which the shard is a part.
@@ -260,7 +260,7 @@ impl State {
         gaps.map(|(start, end)| start..end).filter(|gap| !gap.is_empty()).collect()
     }
 
-    /// Adds the results of seeds that were left.
+    /// Adds the results of seeds that were played.
     pub fn finish(&mut self, seeds: Range<u64>, tally: Tally) {
         self.tally.add(tally);
         let place = self.finished.partition_point(|range| range.start < seeds.start);
@@ -296,7 +296,7 @@ impl State {
         Ok(Some(state))
     }
 
-    /// Reads the state of a task from a file, or begins it.
+    /// Reads the state of a task from a file, or starts it.
     pub fn resume(file: &Path, task: Task) -> Result<Self, StateError> {
         let state = Self::read(file)?.unwrap_or_else(|| Self::new(task.clone()));
         if state.task != task {

@@ -1,4 +1,4 @@
-//! The store of a world: the library's own, and beside it exactly who is in each of its values, and since when.
+//! The store of a world: the library's own, and beside it exactly which tokens each of its values has, and since when.
 
 use crate::clocks::StoreClock;
 use crate::plan::Damage;
@@ -15,30 +15,29 @@ pub struct Store {
     memory: MemoryStore,
     pub clock: StoreClock,
     values: BTreeMap<(u64, Slot), Value>,
-    /// One of each generation, to look with.
+    /// A server of each generation, to look with.
     identities: BTreeMap<u64, Identity>,
-    /// How far ahead the clock has ever been, and is.
+    /// How far ahead the clock has been at most, and is now.
     furthest_micros: i64,
     stepped_micros: i64,
     damages: u64,
-    /// Versions whose bytes were damaged: who read those takes the value for nothing, even when it is back.
+    /// Versions whose bytes were damaged: a server that read those ignores the value, even after it was repaired.
     damaged: BTreeSet<(u64, Slot, Version)>,
-    /// What reads the values of each generation, and from how many tokens on a filter may be so full that it is
-    /// refused.
+    /// The decoder of each generation, and the number of tokens above which a filter may be so full that it is refused.
     readers: BTreeMap<u64, (Values, usize)>,
 }
 
-/// Who is in a value, and since when.
+/// The tokens of a value, and since when.
 #[derive(Debug, Clone, Default)]
 struct Value {
     tokens: Tokens,
     since: Vec<Duration>,
 }
 
-/// Who was in a minute's value, and is in the next one no more.
+/// Tokens that a minute's value had, and the next one has not.
 type Lost = (Slot, usize);
 
-/// What the store was at some time.
+/// The state of the store at some time.
 pub struct Backup {
     memory: MemoryStore,
     values: BTreeMap<(u64, Slot), Value>,
@@ -73,26 +72,27 @@ impl Store {
         }
     }
 
-    /// The latest that a server's time may be: it does not run backwards, and who has not heard yet of a step goes on.
+    /// The latest time that a server may have: it does not run backwards, and a server that has not heard of a step
+    /// goes on.
     pub fn latest(&self) -> Timestamp {
         self.clock.wall().plus(self.behind())
     }
 
-    /// How far the clock is behind where it has been: until it has caught up, servers that know that stand still.
+    /// How far the clock is behind its highest value: until it has reached it, servers that know it pause.
     pub fn behind(&self) -> Duration {
         Duration::from_micros(u64::try_from(self.furthest_micros - self.stepped_micros).unwrap_or_default())
     }
 
-    /// The minute that has begun by every right clock.
+    /// The minute that has begun by every correct clock.
     pub fn minute_known_to_all(&self, length: Duration, error: Duration) -> Slot {
         let told = self.clock.wall().as_micros().saturating_sub(error.as_micros() as u64);
         Slot::at(Timestamp::from_micros(told), length)
     }
 
-    /// Answers; `tokens` says who is in the values that are published.
+    /// Answers a request; `tokens` are the tokens of the values that are published.
     ///
-    /// Besides the answer: who is in the values that it brings, and who was in a value that was overwritten by one that
-    /// lacks them.
+    /// Beside the answer: the tokens of the values in it, and those of a value that was overwritten by one that lacks
+    /// them.
     pub fn answer(
         &mut self,
         identity: &Identity,
@@ -145,7 +145,7 @@ impl Store {
         self.memory.look_without_writes(identity, slots, StoreError::read_only("READONLY"))
     }
 
-    /// Whom this generation's value of a minute held before some time, and the server lacks.
+    /// The tokens that this generation's value of a minute had before some time, and the server lacks.
     pub fn lacked(&self, server: &Server, slot: Slot, before: Duration) -> Option<(usize, Duration)> {
         let value = self.values.get(&(server.generation(), slot))?;
         let held = server.minute(slot);
@@ -160,20 +160,21 @@ impl Store {
         self.readers.entry(server.generation()).or_insert_with(|| (server.values(), many as usize));
     }
 
-    /// Whether a value is taken: one whose filter is too full is refused. Only those that may be so full are looked at.
+    /// Whether a value is accepted: one whose filter is too full is refused. Only those that may be so full are
+    /// checked.
     fn is_readable(&self, identity: &Identity, slot: Slot, tokens: &Tokens) -> bool {
         let (values, many) = &self.readers[&identity.generation];
         tokens.len() < *many
             || self.stored(identity, slot).is_some_and(|stored| values.decode(slot, &stored.value).is_ok())
     }
 
-    /// Since when a value of a minute holds a token, of whatever generation.
+    /// Since when a value of a minute has a token, in any generation.
     pub fn published(&self, slot: Slot, token: usize) -> Option<Duration> {
         let value = |&generation| self.values.get(&(generation, slot)).filter(|value| value.tokens.has(token));
         self.identities.keys().filter_map(value).map(|value| value.since[token]).min()
     }
 
-    /// Who is in the values of all generations.
+    /// The tokens of the values of all generations.
     pub fn minutes(&self) -> impl Iterator<Item = (Slot, &Tokens)> {
         self.values.iter().map(|(&(_, slot), value)| (slot, &value.tokens))
     }
@@ -186,7 +187,7 @@ impl Store {
         }
     }
 
-    // --- what goes wrong ---
+    // --- faults ---
 
     pub fn flush(&mut self) {
         self.memory.flush();
@@ -197,7 +198,7 @@ impl Store {
         Backup { memory: self.memory.backup(), values: self.values.clone() }
     }
 
-    /// Who was in before and still is stays published; who comes back with the copy is published again.
+    /// A token that was there before and still is stays published; one that returns with the copy is published again.
     pub fn fall_back(&mut self, backup: &Backup, now: Duration) {
         self.memory.become_as(&backup.memory);
         let before = std::mem::take(&mut self.values);
@@ -230,7 +231,7 @@ impl Store {
         });
     }
 
-    /// Damages the value of the minute so many before the current, in every generation.
+    /// Damages the value of the minute this many before the current one, in every generation.
     pub fn damage(&mut self, age: u64, slot_length: Duration, how: Damage, rng: &mut fastrand::Rng) {
         let slot = Slot::at(self.clock.wall(), slot_length).minus(age);
         for identity in self.identities.clone().values() {

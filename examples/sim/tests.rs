@@ -1,4 +1,4 @@
-//! The fixed seeds, and whether the oracle would notice.
+//! The fixed seeds, and whether the oracle notices what is broken on purpose.
 
 use crate::plan::{Plan, Sabotage};
 use crate::seeds;
@@ -11,7 +11,7 @@ fn a_thousand_seeds_break_no_promise() {
     let tally = seeds::run(1..1001, Plan::draw, false);
     println!("{}", seeds::table(&tally));
     assert_eq!(tally.failures, [], "see `./test sim --seed S`");
-    // Nothing is proven by checks that were never made.
+    // Checks that were never made prove nothing.
     for (invariant, _) in crate::oracle::INVARIANTS {
         assert!(tally.checks.of(invariant) > 50, "invariant {invariant} was checked too seldom");
     }
@@ -33,7 +33,7 @@ fn the_same_seed_is_the_same_run_step_by_step() {
     assert_ne!(digest(2000), digest(2001));
 }
 
-/// Which invariants are found broken by these seeds.
+/// The invariants that these seeds break.
 fn broken_by(sabotage: Sabotage, seeds: Range<u64>) -> Vec<u8> {
     let plan = |seed| Plan { sabotage: Some(sabotage), ..Plan::draw(seed) };
     let mut broken: Vec<_> =
@@ -47,12 +47,12 @@ fn broken_by(sabotage: Sabotage, seeds: Range<u64>) -> Vec<u8> {
 fn the_oracle_notices_versions_that_repeat() {
     assert_eq!(broken_by(Sabotage::ClockAsStamp, 501..601), [1]);
     assert_eq!(broken_by(Sabotage::CounterAsStamp, 7551..7651), [1]);
-    // A server that took another value for its own claims to know who is in it.
+    // A server that takes another's value for its own believes that it knows the tokens in it.
     assert_eq!(broken_by(Sabotage::CounterAsStamp, 9801..9901), [6]);
 }
 
 #[test]
-fn the_oracle_notices_news_that_are_lost() {
+fn the_oracle_notices_lost_news() {
     assert!(broken_by(Sabotage::LostNews, 1..21).contains(&1));
 }
 
@@ -66,7 +66,7 @@ fn the_oracle_notices_servers_that_all_hand_out_the_same_room() {
     assert_eq!(broken_by(Sabotage::NoShares, 1..101), [10]);
 }
 
-/// Whoever is told that it has written when it has not finds another's version at its next look, and writes again.
+/// A server that is wrongly told that it has written finds another's version at its next look, and writes again.
 #[test]
 fn a_store_that_lies_about_a_lost_race_does_no_harm() {
     assert_eq!(broken_by(Sabotage::LyingStore, 1..201), [0_u8; 0]);

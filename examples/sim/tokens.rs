@@ -1,4 +1,4 @@
-//! A set of players, exact: what the filters are held against.
+//! An exact set of players: the filters are compared with it.
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tokens(Vec<u64>);
@@ -26,7 +26,7 @@ impl Tokens {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Those that `other` lacks.
+    /// The tokens that `other` lacks.
     pub fn without<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = usize> + 'a {
         self.0.iter().enumerate().flat_map(|(place, &word)| {
             let mut left = word & !other.0.get(place).copied().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! A world: one true time, an event queue, the store, the servers, the crowd, and what goes wrong. One thread, no
-//! waiting: time is the time of the next event.
+//! A world: one true time, an event queue, the store, the servers, the crowd, and the faults. One thread, no waiting:
+//! the time is that of the next event.
 
 use crate::bounds;
 use crate::clocks::{ServerClock, StoreClock, Truth};
@@ -20,10 +20,10 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-/// Longer than this a leaving server does not try to hand over what it has.
+/// A stopping server does not try to hand over its users for longer than this.
 const HAND_OVER: Duration = Duration::from_secs(2);
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcomes {
     pub violation: Option<Violation>,
@@ -54,14 +54,14 @@ pub struct World<'a> {
     machines: Rng,
     lives: u64,
     asked: u64,
-    /// Which faults last now, and since when none does.
+    /// The active faults, and since when there is none.
     active: Vec<usize>,
     trouble_until: Duration,
     /// The highest X so far.
     highest_x: u64,
-    /// When servers that know nobody let somebody in, while it counts.
+    /// When servers that know no users admitted somebody, while it counts.
     strangers: VecDeque<Duration>,
-    /// Users whom nobody could count when the room was shared out, and until when they may be in beside the bound.
+    /// Users that could not be counted when the room was shared out, and until when they may be in beside the bound.
     untold: Vec<(usize, Duration)>,
     /// Faults that have ended, and until when their bounds hold.
     aftermath: Vec<(usize, Duration)>,
@@ -96,7 +96,7 @@ enum Event {
     },
     /// A request reaches the store.
     Arrive(Box<Letter>),
-    /// Its answer, or that there is none, reaches the server.
+    /// Its answer, or the lack of one, reaches the server.
     Answer {
         place: usize,
         life: u64,
@@ -105,7 +105,7 @@ enum Event {
         tells_since: bool,
         answer: Box<Answered>,
     },
-    /// A request that waited for a server to run again.
+    /// A request that waited for a paused server.
     Visit(Visit),
     FaultBegins(usize),
     FaultEnds(usize),
@@ -117,10 +117,10 @@ enum Event {
     },
 }
 
-/// What the store said, and who is in the values that it brings.
+/// The store's answer, and the tokens of the values in it.
 type Answered = Result<(Reply, Vec<(Slot, Tokens)>), StoreError>;
 
-/// A request on its way. What is published arrives in parts: a script for each.
+/// A request on its way. Values are published in parts: a script for each.
 #[derive(Debug)]
 struct Letter {
     place: usize,
@@ -132,7 +132,7 @@ struct Letter {
     written: Vec<bool>,
     since: Option<Slot>,
     tells: bool,
-    /// How long the reply travels; `None` if it gets lost, after so many parts.
+    /// How long the reply travels; `None` if it gets lost, after this many parts.
     reply_after: Option<Duration>,
     parts_left: usize,
 }
@@ -170,7 +170,7 @@ impl<'a> World<'a> {
         let truth = Truth::default();
         let store = Store::new(StoreClock::new(&truth));
         let crowd = plan.crowd.clone();
-        // Places of servers that are added later are known to the players from the start.
+        // The players know the places of servers that are added later from the start.
         let joins = plan.faults.iter().filter(|fault| fault.kind == Kind::Join).count();
         let places = plan.fleet.servers + joins;
         Self {
@@ -205,13 +205,13 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Plays the plan to its end, or to the first promise that is broken.
+    /// Plays the plan to its end, or to the first broken promise.
     pub fn play(mut self) -> Outcomes {
         self.run();
         self.outcomes()
     }
 
-    /// The same, and says what happened.
+    /// The same, and prints every step.
     pub fn tell(mut self) -> (Outcomes, Vec<String>) {
         self.log = Some(Vec::new());
         self.run();
@@ -219,7 +219,7 @@ impl<'a> World<'a> {
         (self.outcomes(), log)
     }
 
-    /// The same, measured, and checked for nothing; also how often servers began to throttle.
+    /// The same with figures, and without checks; also how often servers began to throttle.
     pub fn measure(mut self, crowd_from: Duration) -> (Outcomes, Figures, u64) {
         self.figures = Some(Figures::new(&self.fleet, crowd_from));
         self.run();
@@ -290,7 +290,7 @@ impl<'a> World<'a> {
         self.agenda.push(Reverse(Entry { at, number: self.entries, event }));
     }
 
-    /// Every step leaves its mark: two runs of a seed are the same run, or they are not.
+    /// Every step changes this number: two runs of a seed are equal if their numbers are.
     fn mark(&mut self, what: u64, place: usize, detail: u64) {
         for part in [self.now.as_nanos() as u64, what, place as u64, detail] {
             self.digest = (self.digest ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -298,7 +298,7 @@ impl<'a> World<'a> {
     }
 
     fn happen(&mut self, event: Event) {
-        // A process that does not run does nothing until it does; what it finds then comes in any order.
+        // A paused process does nothing; what arrives meanwhile is processed in any order.
         let life = match &event {
             Event::Begin { place, life } | Event::Tick { place, life } | Event::Answer { place, life, .. } => {
                 Some((*place, *life))
@@ -351,7 +351,7 @@ impl<'a> World<'a> {
         self.schedule(self.now, Event::Begin { place, life });
     }
 
-    /// The worker polls often; here it comes when something is due, and now and then.
+    /// The worker polls often; here it runs when something is due, and now and then.
     fn tick(&mut self, place: usize) {
         let rest = self.plan.weather.rest;
         let Some(server) = &mut self.servers[place] else { return };
@@ -371,7 +371,7 @@ impl<'a> World<'a> {
         self.schedule(next, Event::Tick { place, life });
     }
 
-    /// By the store's clock; a server's own is hardly another.
+    /// By the store's clock; a server's own differs little.
     fn until_the_next_minute(&self) -> Duration {
         let now = self.store.clock.wall();
         Slot::at(now, self.fleet.slot).plus(1).start(self.fleet.slot).since(now) + MILLI
@@ -466,7 +466,7 @@ impl<'a> World<'a> {
         }
         server.leaving = Some(now + HAND_OVER);
         note!(self, "server {place} is told to leave");
-        // A process that does not run is killed when its time is over.
+        // A paused process is killed when its time is over.
         let Some(server) = &mut self.servers[place] else { return };
         if server.paused_until > now {
             self.servers[place] = None;
@@ -484,7 +484,7 @@ impl<'a> World<'a> {
             self.lasting().map(|kind| if let Kind::Slow { factor } = kind { *factor } else { 1 }).product::<u32>();
         let delay = weather.delay + Duration::from_secs_f64(mean * -(1.0 - self.network.f64()).ln());
         let delay = delay * slow.min(1000);
-        // What a slow answer hides of the store's time, a server cannot know.
+        // A server cannot know how much of the store's time a slow answer hides.
         self.oracle.clock_error = self.oracle.clock_error.max(100 * MILLI + delay);
         delay
     }
@@ -595,7 +595,7 @@ impl<'a> World<'a> {
                 let (part, tokens) = first_part(news, &mut letter.tokens);
                 let bytes: usize = part.minutes.iter().map(|minute| minute.value.len()).sum();
                 let (reply, _, lost) = self.store.answer(&letter.identity, Request::Publish(part), &tokens, self.now);
-                // A write may be under way for longer than a value lives: outside the window nothing is left to lose.
+                // A write may be under way for longer than a value lives: outside the window nothing can be lost.
                 let oldest = Slot::at(self.store.latest(), self.fleet.slot).minus(u64::from(self.fleet.slots));
                 if let Some((_, token)) = lost.filter(|(slot, _)| *slot >= oldest) {
                     self.oracle.broken(1, format!("server {place} writes over player {token}, who was published"));
@@ -650,7 +650,7 @@ impl<'a> World<'a> {
                     request => self.store.answer(&letter.identity, request.clone(), &[], self.now).0,
                 };
                 if let Reply::Looked(looked) = &reply {
-                    // Or that nobody was alive for so long that nobody can be in.
+                    // Or no server was alive for so long that no user can be in.
                     if let Some(server) = &mut self.servers[place] {
                         server.looked_at = self.now;
                     }
@@ -675,7 +675,7 @@ impl<'a> World<'a> {
         let most = identity.filter_bytes + identity.filter_bytes / 1000 + 104;
         for &slot in slots {
             let bytes = self.store.stored(identity, slot).map_or(0, |stored| stored.value.len());
-            // Damage may come between a look and its fetch.
+            // A value may be damaged between a look and its fetch.
             if bytes > most && self.calm_since().is_some_and(|since| self.now - since > 5 * self.fleet.sync_every) {
                 self.oracle.broken(4, format!("server {place} asks for {bytes} bytes; a filter has {most} at most"));
             }
@@ -690,7 +690,7 @@ impl<'a> World<'a> {
             return self.players.answer(player, Answer::Lost);
         };
         if server.paused_until > self.now {
-            // The connection waits; the first thing that runs again may be the request.
+            // The connection waits; a request may be the first thing that runs after the pause.
             let at = server.paused_until + MILLI.mul_f64(5.0 * self.machines.f64());
             if at > due + 30 * self.fleet.sync_every {
                 return self.players.answer(player, Answer::Lost);
@@ -707,7 +707,7 @@ impl<'a> World<'a> {
         let token = player.index();
         let (held, shape) = (server.holds(token), server.shape);
         let budget_left = budget_left(server, &self.fleet, self.lives);
-        // A share of before a sleep is taken back before anybody has it.
+        // A share of before a pause is taken back before it is given out.
         let by_share = server.glance().share > 0 && server.sleeps_until.is_none();
         let admission = server.headcount.admit(player.to_string());
         let decision = admission.decision();
@@ -742,9 +742,9 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Invariant 10: somebody was let in.
+    /// Invariant 10: somebody was admitted.
     fn check_room(&mut self, place: usize, shape: Shape, by_share: bool) {
-        // Everybody is let in while the store is away, and nobody promises anything.
+        // Everybody is admitted while the store is away, and nothing is promised.
         if self.fleet.on_outage == OnOutage::Open {
             return;
         }
@@ -752,19 +752,19 @@ impl<'a> World<'a> {
         if !by_share {
             self.oracle.budget_is_kept(place, server, &self.fleet, self.now);
         }
-        // They are known everywhere soon, and then nobody gets a share before their seats are free again.
+        // They are known everywhere soon, and then no server gets a share before their seats are free again.
         while self.strangers.front().is_some_and(|&at| self.now - at > 20 * self.fleet.sync_every) {
             self.strangers.pop_front();
         }
         if !by_share && !server.has_known && server.let_in_blindly <= server.strangers_budget(&self.fleet, self.now) {
-            // However full the house is.
+            // Independent of how full the fleet is.
             return self.strangers.push_back(self.now);
         }
         self.untold.retain(|&(_, until)| until > self.now);
         let untold: usize = self.untold.iter().map(|&(users, _)| users).sum();
         let strangers = self.strangers.len();
         let Some(part) = self.bound() else { return };
-        // Whoever came in while X was larger is still in.
+        // Users that were admitted while X was larger are still in.
         let x = self.highest_x;
         let inside = self.inside(place);
         note!(self, "{inside} are in, of {x}; {part:.2} times that, {strangers} strangers and {untold} untold may be");
@@ -772,7 +772,7 @@ impl<'a> World<'a> {
         self.oracle.room_is_kept(place, shape, crowd, &self.fleet);
     }
 
-    /// A server falls asleep: whom it has let in by its share, nobody knows before it wakes.
+    /// A server is paused: no other knows whom it has admitted by its share before it wakes.
     fn fall_asleep(&mut self, place: usize, until: Duration) {
         let Some(server) = &self.servers[place] else { return };
         let mut known = Tokens::default();
@@ -784,7 +784,8 @@ impl<'a> World<'a> {
         self.untold.push((its.without(&known).count().min(share), until + self.plan.quiet));
     }
 
-    /// An older copy brings users back: whoever nobody knew was not counted when the last shares were handed out.
+    /// An older copy brings users back: those that no server knew were not counted when the last shares were handed
+    /// out.
     fn come_back(&mut self, backup: &Backup) {
         let mut known = Tokens::default();
         let servers = self.servers.iter().flatten();
@@ -801,15 +802,15 @@ impl<'a> World<'a> {
         let lately = self.aftermath.iter().map(|&(number, _)| number);
         let mut faults: Vec<_> =
             self.active.iter().copied().chain(lately).map(|number| &self.plan.faults[number]).collect();
-        // Who falls asleep with news that it could not tell keeps it.
+        // A server that pauses with news that it could not publish keeps it.
         let sleeping: Vec<_> =
             faults.iter().filter(|fault| matches!(fault.kind, Kind::Pause { .. })).copied().collect();
         let was_on = |at: Duration| {
             self.plan.faults.iter().filter(move |fault| (fault.at..fault.at + fault.lasting).contains(&at))
         };
         faults.extend(sleeping.iter().flat_map(|pause| was_on(pause.at)));
-        // What the store has lost, nobody else may know if the server that knew it sleeps so long that it counts no
-        // more.
+        // What the store has lost, other servers may not know if the server that knew it is paused for so long that it
+        // does not count any more.
         let counts_for = (5 * self.fleet.sync_every).max(3000 * MILLI);
         let mut forgets = faults.iter().filter(|fault| matches!(fault.kind, Kind::Flush | Kind::OlderCopy));
         let sleeps = faults.iter().any(|fault| matches!(fault.kind, Kind::Pause { .. }) && fault.lasting > counts_for);
@@ -822,7 +823,7 @@ impl<'a> World<'a> {
             .try_fold(bounds::CALM, |most, part| Some(most.max(part?)))
     }
 
-    /// Invariant 7, in play: in a calm that lasts, what one server holds since long ago, all do.
+    /// Invariant 7, during the play: in a calm that lasts, what one server has held for long, all hold.
     fn news_has_spread(&mut self, place: usize, token: usize) {
         let Some(asked) = &self.servers[place] else { return };
         self.oracle.checks.count(7);
@@ -842,18 +843,18 @@ impl<'a> World<'a> {
 
     fn inside(&self, place: usize) -> usize {
         let Some(asked) = &self.servers[place] else { return 0 };
-        // Before its first look a server only guesses what minute it is.
+        // Before its first look a server only guesses which minute it is.
         let stores = Slot::at(self.store.clock.wall(), self.fleet.slot).minus(u64::from(self.fleet.slots));
         let oldest = asked.oldest().max(stores);
         let servers = self.servers.iter().flatten();
-        // After a jump back, the store keeps values of minutes to come.
+        // After a jump back, the store keeps values of future minutes.
         let newest = oldest.plus(u64::from(self.fleet.slots) + 1);
         inside(servers.flat_map(Server::minutes).chain(self.store.minutes()), oldest..=newest)
     }
 
-    // --- what goes wrong ---
+    // --- faults ---
 
-    /// Since when nothing is wrong.
+    /// Since when there is no fault.
     fn calm_since(&self) -> Option<Duration> {
         (self.active.is_empty() && self.trouble_until <= self.now).then_some(self.trouble_until)
     }
@@ -871,12 +872,12 @@ impl<'a> World<'a> {
                 self.fall_asleep(server, ends);
                 let longest = (3 * self.fleet.sync_every).max(250 * MILLI);
                 if let Some(server) = &mut self.servers[server] {
-                    // One pause may begin in another.
+                    // A pause may begin during another.
                     if server.paused_until <= self.now {
                         server.paused_from = self.now;
                     }
                     server.paused_until = server.paused_until.max(ends);
-                    // The worker notices when it has not run for so long, and it may just have run, or have been late.
+                    // The worker notices that it has not run for so long, and it may just have run, or have been late.
                     let (lasts, rest) = (server.paused_until - server.paused_from, 2 * self.plan.weather.rest);
                     if lasts + rest > longest {
                         server.pauses(lasts > longest + rest);
@@ -941,7 +942,7 @@ impl<'a> World<'a> {
             Kind::StoreClock { forward, by } => {
                 let micros = by.as_micros() as i64;
                 self.store.step_clock(if forward { micros } else { -micros });
-                // Servers stand still until a clock that went back has caught up, and the younger ones do not.
+                // Servers pause until a clock that went back has caught up, and younger ones do not.
                 self.trouble_until = self.now + self.store.behind();
             }
             Kind::Corrupt { age, how } => self.store.damage(age, self.fleet.slot, how, &mut self.machines),
@@ -954,7 +955,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The place is taken again, as soon as whoever is leaving it has left.
+    /// The place is taken again as soon as the server that is leaving it has stopped.
     fn restart(&mut self, place: usize) {
         let leaving = self.servers[place].as_ref().and_then(|server| server.leaving);
         let at = leaving.map_or(self.now, |leaving| leaving.max(self.now) + 6 * self.fleet.sync_every);
@@ -963,10 +964,10 @@ impl<'a> World<'a> {
 
     // --- the end ---
 
-    /// Invariant 7: whatever a server holds is in the store, bit for bit: a token may be known by bits that others have
+    /// Invariant 7: what a server holds is in the store, bit for bit: a token may be known by bits that others have
     /// set, and then there is no news of it.
     fn compare_with_the_store(&mut self) {
-        // A value that was damaged under its old version is found by whoever comes next, and by nobody else.
+        // A value that was damaged under its old version is found by the next server that reads it, and by no other.
         let unseen = |kind: &Kind| matches!(kind, Kind::Corrupt { how: Damage::Unseen, .. });
         if self.plan.faults.iter().any(|fault| unseen(&fault.kind)) {
             return;
@@ -1007,7 +1008,7 @@ impl<'a> World<'a> {
             let Some((first, other)) = alike else { continue };
             self.oracle.checks.count(7);
             let (ours, theirs) = (minutes(&server.headcount), minutes(&other.headcount));
-            // A minute that has just begun here may be older elsewhere: who stands still is ahead, and writes into it.
+            // A minute that has just begun here may be older elsewhere: a paused server is ahead, and writes into it.
             let has_just_begun = |slot| [server, *other].iter().any(|it| it.current == slot && slot > it.has_seen);
             for (slot, filter) in ours.iter().filter(|(slot, _)| !has_just_begun(*slot)) {
                 let differs = theirs
@@ -1022,7 +1023,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// The fleet, with what is broken in the servers themselves.
+/// The fleet, with the parts that are broken in the servers themselves.
 fn sabotaged(plan: &Plan) -> Fleet {
     let mut fleet = plan.fleet.clone();
     match plan.sabotage {
@@ -1033,10 +1034,11 @@ fn sabotaged(plan: &Plan) -> Fleet {
     fleet
 }
 
-/// How many a blind server may let in at least, if any: what its budget must allow, whatever it knows of the fleet.
+/// The number that a blind server may at least admit, if any: what its budget must allow, whatever it knows of the
+/// fleet.
 fn budget_left(server: &mut Server, fleet: &Fleet, lives: u64) -> Option<f64> {
     let glance = server.glance();
-    // It has not noticed yet that it slept, or nobody can say whether it has.
+    // It has not noticed yet that it slept, or it is unknown whether it has.
     let sleeps = server.sleeps_until.is_some() || server.may_have_paused;
     if sleeps || glance.coverage == glance.filters || server.rounds_in_a_row >= 3 || fleet.on_outage == OnOutage::Closed
     {
@@ -1046,14 +1048,14 @@ fn budget_left(server: &mut Server, fleet: &Fleet, lives: u64) -> Option<f64> {
     let elsewhere = lives.saturating_sub(1) as f64 * server.unheard_of(fleet) as f64;
     let of_the_room = x as f64 - glance.active_users - elsewhere;
     let of_a_stranger = (x / 100).max(10) as f64 - server.let_in as f64;
-    // After a pause it is a stranger, if it has noticed.
+    // After a pause it knows no users, if it has noticed.
     let left = if server.has_known { of_the_room } else { of_a_stranger.min(of_the_room) };
-    // Each server rounds its part of the room down or up, as the rng fall.
+    // Each server rounds its part of the room down or up at random.
     let least = if server.has_known { lives as f64 } else { 1.0 };
     (left >= least).then_some(left)
 }
 
-/// The next script of what is published, and who is in the values that it writes.
+/// The next script of a publication, and the tokens of the values that it writes.
 fn first_part(news: &mut Publish, tokens: &mut Vec<Tokens>) -> (Publish, Vec<Tokens>) {
     if news.since.is_some() || news.override_.is_some() {
         let (since, known_beside) = (news.since.take(), std::mem::take(&mut news.known_beside));

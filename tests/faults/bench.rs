@@ -1,4 +1,4 @@
-//! What a row is played on: `headcount serve` processes and a redis-server behind a proxy, each by itself.
+//! The servers that a row is played on: `headcount serve` processes and a redis-server behind a proxy.
 
 use crate::crowd::{Addresses, Asker, Crowd, Habits, Surge};
 use crate::origin::{Heard, Origin};
@@ -19,10 +19,10 @@ pub const SECRET: &str = "the key of the whole fleet";
 pub const X: &str = "HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS";
 pub const CAPACITY: &str = "HEADCOUNT__WINDOW__CAPACITY";
 
-/// How long anything may take that a bench waits for.
+/// The longest time that a bench waits for anything.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What a bench is made of. The usual one is FAULTS' own: five servers, minutes of a second, ten rounds a second.
+/// The settings of a bench. The default is the one of FAULTS: five servers, minutes of a second, ten rounds a second.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
     pub servers: usize,
@@ -30,7 +30,7 @@ pub struct Spec {
     pub slot: Duration,
     pub slots: u32,
     pub sync_every: Duration,
-    /// Beside what the bench sets itself.
+    /// Configuration that is appended to the bench's own.
     pub environment: Vec<(&'static str, String)>,
     pub redis: Vec<&'static str>,
     /// Whether each server's wall clock can be set.
@@ -63,12 +63,12 @@ pub struct Bench {
     pub runtime: Handle,
     addresses: Addresses,
     state: TempDir,
-    /// Who is in.
+    /// The players.
     pub players: Range<usize>,
-    /// The largest X that any server was started with, or that [`Bench::set_x`] has set: what is inside is divided by
-    /// it.
+    /// The largest X that any server was started with, or that [`Bench::set_x`] has set. The number of users inside is
+    /// divided by it.
     pub largest_x: u64,
-    /// The first token that nobody has shown yet; see [`Bench::surge`].
+    /// The first token that has not been shown yet; see [`Bench::surge`].
     fresh: Arc<AtomicUsize>,
 }
 
@@ -79,7 +79,7 @@ impl Bench {
         bench.with_servers()
     }
 
-    /// Everything but the servers.
+    /// Everything except the servers.
     pub fn empty(runtime: &Handle, spec: Spec) -> Self {
         let redis = Redis::start_with(&spec.redis);
         let proxy = Proxy::start(runtime, SocketAddr::from(([127, 0, 0, 1], redis.port)));
@@ -90,7 +90,7 @@ impl Bench {
             servers: (0..spec.servers).map(|_| None).collect(),
             players: 0..spec.max_active_users as usize,
             largest_x: spec.max_active_users,
-            // Above those of `Bench::crowd`.
+            // Above the numbers of `Bench::crowd`.
             fresh: Arc::new(AtomicUsize::new(51 * spec.max_active_users as usize)),
             state: tempfile::tempdir().expect("a directory"),
             runtime: runtime.clone(),
@@ -113,7 +113,7 @@ impl Bench {
         self
     }
 
-    /// For another row: all servers are there and in step, nothing is in the way, and the log is empty.
+    /// Prepares the bench for another row: all servers are up and in step, no fault is active, and the log is empty.
     pub fn renewed(mut self) -> Self {
         self.proxy.is(Weather::Clear);
         self.servers.truncate(self.spec.servers);
@@ -162,13 +162,14 @@ impl Bench {
         format!("redis://{}/0", self.proxy.address)
     }
 
-    /// With other settings than the bench's, and another way to Redis.
+    /// Starts a server with other settings than the bench's, and another path to Redis.
     pub fn start_server_with(&mut self, place: usize, settings: &[(&str, String)], url: &str) {
         self.start_hidden(place, settings, url);
         self.show(place);
     }
 
-    /// Starts a server, which the crowd asks once it is ready: before that, it may turn away whom it does not know.
+    /// Starts a server, and sends the crowd to it as soon as it is ready: before that, it may reject users it does not
+    /// know.
     pub fn join(&mut self, place: usize, settings: &[(&str, String)]) {
         let url = self.url();
         self.start_hidden(place, settings, &url);
@@ -176,7 +177,7 @@ impl Bench {
         self.show(place);
     }
 
-    /// Starts a server, which the crowd does not ask.
+    /// Starts a server that the crowd does not ask.
     pub fn start_hidden(&mut self, place: usize, settings: &[(&str, String)], url: &str) {
         let window = humantime::format_duration(self.window()).to_string().replace(' ', "");
         let mut environment = vec![
@@ -216,17 +217,17 @@ impl Bench {
         self.servers[place] = Some(server);
     }
 
-    /// The crowd asks it from now on, as a balancer does with a server that says that it is ready.
+    /// From now on the crowd asks it, as a load balancer does with a server that reports ready.
     pub fn show(&self, place: usize) {
         self.addresses.write()[place] = Some(self.server(place).check);
     }
 
-    /// The crowd does not ask it any more.
+    /// From now on the crowd does not ask it.
     pub fn hide(&self, place: usize) {
         self.addresses.write()[place] = None;
     }
 
-    /// SIGKILL: what it admitted in its last D need not be known to anybody.
+    /// SIGKILL: nobody needs to know what it admitted in its last D.
     pub fn kill(&mut self, place: usize) {
         self.hide(place);
         drop(self.servers[place].take());
@@ -234,11 +235,11 @@ impl Bench {
         self.origin.excuse(from, |server| server == place);
     }
 
-    /// SIGTERM; returns its exit status and how long it took.
+    /// SIGTERM. Returns its exit status and how long it took.
     pub fn stop(&mut self, place: usize) -> (Option<i32>, Duration) {
         let began = self.origin.now();
         let mut server = self.servers[place].take().expect("a server that was started");
-        // A load balancer would hear of it from readyz.
+        // A load balancer would learn it from /readyz.
         self.hide(place);
         server.process.signal("-TERM");
         let status = server.process.wait();
@@ -255,13 +256,13 @@ impl Bench {
         self.server(place).process.signal("-CONT");
     }
 
-    /// Another Redis takes the place of this one, which is returned.
+    /// Replaces Redis by another one, and returns the old one.
     pub fn fail_over(&mut self, other: Redis) -> Redis {
         self.proxy.leads_to(SocketAddr::from(([127, 0, 0, 1], other.port)));
         std::mem::replace(&mut self.redis, other)
     }
 
-    /// SIGKILL for Redis, which is away for so long and comes back empty.
+    /// SIGKILL for Redis, which comes back empty after this time.
     pub fn restart_redis(&mut self, away: Duration) {
         self.redis.process.signal("-KILL");
         self.redis.process.wait();
@@ -274,7 +275,7 @@ impl Bench {
         self.redis = redis.expect("it was waited for");
     }
 
-    /// A wall clock so many seconds off.
+    /// A wall clock that is off by this many seconds.
     pub fn set_clock(&self, place: usize, seconds: f64) {
         std::fs::write(self.clock_file(place), format!("{seconds:+}\n")).expect("a file in our own directory");
     }
@@ -311,7 +312,7 @@ impl Bench {
         })
     }
 
-    /// Lets players in until nearly all are, and no more get in.
+    /// Admits players until nearly all are in, and no more are admitted.
     pub fn fill(&self) {
         let servers = self.spec.servers;
         let mut left: Vec<_> = self.players.clone().collect();
@@ -326,7 +327,7 @@ impl Bench {
         });
     }
 
-    /// So long that a player comes back to a server only when that has forgotten it, but for what others have told.
+    /// A time after which a player returns to a server that has forgotten it, unless it heard of it from others.
     pub fn stay(&self) -> Duration {
         (self.window() + 2 * self.spec.slot) / (self.spec.servers.max(2) as u32 - 1)
     }
@@ -335,7 +336,7 @@ impl Bench {
     pub fn crowd(&self, requests_per_second: f64) -> Crowd {
         let habits = Habits {
             players: self.players.clone(),
-            // So many that whom a blind server lets in does not come back before they are forgotten.
+            // So many that a newcomer admitted by a blind server does not return before it is forgotten.
             newcomers: self.players.end..51 * self.players.end,
             newcomer_percent: 20,
             requests_per_second,
@@ -346,7 +347,7 @@ impl Bench {
         Crowd::start(&self.runtime, &self.asker, &habits)
     }
 
-    /// Players ask until the crowd is dropped, without newcomers.
+    /// Players ask until the crowd is dropped; there are no newcomers.
     pub fn players_alone(&self, requests_per_second: f64) -> Crowd {
         let habits = Habits {
             players: self.players.clone(),
@@ -373,7 +374,7 @@ impl Bench {
         self.look_until(Duration::from_millis(5), what, condition)
     }
 
-    /// The same, looking so often: every look is requests that the servers answer.
+    /// The same, polling at this interval: each look is requests that the servers answer.
     #[allow(clippy::disallowed_methods)] // Tests wait in real time.
     pub fn look_until(&self, every: Duration, what: &str, mut condition: impl FnMut(&Self) -> bool) -> Duration {
         let began = Instant::now();
@@ -384,7 +385,7 @@ impl Bench {
         began.elapsed()
     }
 
-    /// Lets time pass, which is what a row is about.
+    /// Waits until this time has passed: the duration is part of the row.
     #[allow(clippy::disallowed_methods)]
     pub fn pass(&self, time: Duration) {
         let until = Instant::now() + time;
@@ -393,7 +394,7 @@ impl Bench {
         }
     }
 
-    /// Whether all servers' last rounds succeeded and they cover their rings; to know when to go on.
+    /// Whether all servers' last rounds succeeded and their rings are covered. Used to know when to go on.
     pub fn all_in_step(&self) -> bool {
         (0..self.servers.len()).all(|place| self.is_synced(place))
     }

@@ -1,4 +1,5 @@
-//! Servers without a process and without HTTP: the shipped round against a real Redis, many in this program.
+//! Servers without a process and without HTTP: many controllers with the shipped rounds in this process, on a real
+//! Redis.
 
 use futures_util::future::join_all;
 use headcount::{Builder, Headcount, RedisStore, Worker};
@@ -8,10 +9,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
-/// How often each one's worker gets its turn.
+/// How often each controller's worker runs.
 const TICK: Duration = Duration::from_millis(10);
 
-/// How long they may take to find each other.
+/// The longest time in which they find each other.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 pub struct Clients {
@@ -22,7 +23,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// So many, all of the same making, on one Redis.
+    /// This many controllers with equal settings, on one Redis.
     pub fn start(runtime: &Handle, url: &str, count: usize, builder: &Builder) -> Self {
         let (headcounts, workers): (Vec<_>, Vec<_>) =
             (0..count).map(|_| builder.clone().build().expect("a good configuration")).unzip();
@@ -38,12 +39,12 @@ impl Clients {
         Self { headcounts, over, ticking: Some(ticking), runtime: runtime.clone() }
     }
 
-    /// Rounds that were done so far, by all of them.
+    /// The number of rounds of all controllers so far.
     pub fn rounds(&self) -> u64 {
         self.headcounts.iter().map(|headcount| headcount.status().sync.rounds).sum()
     }
 
-    /// Waits until they are one fleet, and each covers its ring.
+    /// Waits until they form one fleet and each covers its ring.
     #[allow(clippy::disallowed_methods)] // Tests wait in real time.
     pub fn wait_until_in_step(&self) {
         let nodes = self.headcounts.len() as u64;

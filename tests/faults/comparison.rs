@@ -1,10 +1,11 @@
-//! How long answers take under a fault, beside how long they take while nothing is wrong.
+//! How long answers take under a fault, compared with how long they take without one.
 //!
-//! Machines have bad seconds: one of them in a minute is one answer in sixty, and decides alone over one in a thousand.
-//! So calm and fault take turns, some seconds each, and each kind of fault has its own calm, in which the machine has
-//! the same work beside. Of each turn the slowest thousandth is taken, and of those the median: whatever a fault does
-//! to any second of most of its turns shows, and what the machine does to some of them does not. How far two halves of
-//! the calm are apart says what that is worth; what all turns together come to is told beside it.
+//! Machines have bad seconds. One bad second in a minute is one answer in sixty, and it alone decides about one in a
+//! thousand. So calm and fault take turns of some seconds each, and each kind of fault has its own calm, in which the
+//! machine carries the same other load. Of each turn the slowest thousandth is taken, and of these the median: it shows
+//! what a fault does to any second of most of its turns, and hides what the machine does to some of them. The
+//! difference between two halves of the calm shows how precise the comparison is; the figure over all turns is reported
+//! beside it.
 
 use crate::origin::{Latency, Origin};
 use crate::report::Finding;
@@ -23,14 +24,14 @@ struct Turns {
 }
 
 impl Comparison {
-    /// How long answers take while `play` lasts and nothing is wrong.
+    /// The latencies while `play` lasts, without a fault.
     pub fn calm(&mut self, kind: &'static str, origin: &Origin, play: impl FnOnce()) {
         origin.take_latency();
         play();
         self.kinds.entry(kind).or_default().calm.push(origin.take_latency());
     }
 
-    /// How long answers take while `play` lasts, which is the fault.
+    /// The latencies while `play` lasts, which is the fault.
     pub fn faulty<T>(&mut self, kind: &'static str, origin: &Origin, play: impl FnOnce() -> T) -> T {
         origin.take_latency();
         let played = play();
@@ -38,8 +39,8 @@ impl Comparison {
         played
     }
 
-    /// Nobody waited; and where there was a calm, one answer in a thousand took not much longer than in it: 1.2 times,
-    /// and 100 µs.
+    /// Checks that every question was answered, and, where there was a calm, that the slowest thousandth is at most 1.2
+    /// times that of the calm plus 100 µs.
     pub fn found(&self) -> Finding {
         let mut found = Finding::default();
         let mut remarks = Vec::new();

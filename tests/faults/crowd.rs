@@ -1,4 +1,4 @@
-//! Who asks: players that are in, and newcomers that want in, over connections that are kept.
+//! The clients: players that are in, and newcomers that ask for a seat, over kept connections.
 
 use crate::origin::{Exchange, Heard, Origin};
 use bytes::Bytes;
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 /// Servers by place; `None` while there is none.
 pub type Addresses = Arc<RwLock<Vec<Option<SocketAddr>>>>;
 
-/// Longer than this an answer is not waited for; a server that stands still does not answer.
+/// An answer is not waited for longer than this: a stopped server does not answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Asks servers.
@@ -40,22 +40,22 @@ impl Asker {
         Self { http, addresses, origin }
     }
 
-    /// Asks one server about a token, and notes what it says.
+    /// Asks one server about a token, and records the answer.
     pub async fn ask(&self, token: usize, server: usize) -> Heard {
         self.hear(token, server).await.0
     }
 
-    /// The same, and in the server's own words.
+    /// The same, with the server's own description of the answer.
     pub async fn hear(&self, token: usize, server: usize) -> (Heard, Words) {
         self.hear_as_due(token, server, self.origin.now(), "").await
     }
 
-    /// The same, showing a pass.
+    /// The same, with a pass.
     pub async fn hear_showing(&self, token: usize, server: usize, pass: &str) -> (Heard, Words) {
         self.hear_as_due(token, server, self.origin.now(), pass).await
     }
 
-    /// The same, of a question that should have been asked then.
+    /// The same, for a question that was due at this instant.
     async fn hear_as_due(&self, token: usize, server: usize, due: Duration, pass: &str) -> (Heard, Words) {
         let nothing = (Heard::Nothing, Words::default());
         let Some(address) = self.addresses.read().get(server).copied().flatten() else { return nothing };
@@ -86,19 +86,19 @@ impl Asker {
         };
         let received = self.origin.now();
         self.origin.note(Exchange { token, server, due, sent, received, heard });
-        // Of no interest to most who ask: in is in.
+        // Most callers do not need it: an active user is admitted.
         (if heard == Heard::Warming { Heard::Admitted } else { heard }, words)
     }
 
-    /// A server that there is, at random.
+    /// A random server that is running.
     fn anywhere(&self, rng: &mut fastrand::Rng) -> Option<usize> {
         let addresses = self.addresses.read();
         let places: Vec<_> = (0..addresses.len()).filter(|&place| addresses[place].is_some()).collect();
         rng.choice(places)
     }
 
-    /// Where a player asks now: behind a balancer that sends it elsewhere from time to time, so that it comes to a
-    /// server only when that has forgotten it, or has heard of it from others.
+    /// The server that a player asks now. A balancer sends the player to another server from time to time, so that it
+    /// returns to a server only when that server has forgotten it, or has heard of it from others.
     fn home(&self, token: usize, stay: Duration) -> usize {
         let addresses = self.addresses.read();
         let moved = (self.origin.now() + stay.mul_f64((token % 64) as f64 / 64.0)).as_secs_f64() / stay.as_secs_f64();
@@ -118,9 +118,9 @@ pub struct Words {
 /// How a crowd behaves.
 #[derive(Debug, Clone)]
 pub struct Habits {
-    /// Who is in: each asks in turn.
+    /// The players: each asks in turn.
     pub players: Range<usize>,
-    /// Who wants in.
+    /// The newcomers.
     pub newcomers: Range<usize>,
     /// Of a hundred requests.
     pub newcomer_percent: u8,
@@ -131,7 +131,7 @@ pub struct Habits {
     pub seed: u64,
 }
 
-/// Requests that go on until it is dropped.
+/// Requests that go on until this is dropped.
 pub struct Crowd {
     stop: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<()>>,
@@ -147,7 +147,7 @@ impl Crowd {
             let pause = Duration::from_secs_f64(habits.connections as f64 / habits.requests_per_second);
             runtime.spawn(async move {
                 let mut ticks = tokio::time::interval(pause);
-                // Who could not ask in time asks as soon as it can.
+                // A client that is late asks as soon as it can.
                 ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Burst);
                 let mut players = habits.players.clone().skip(number).step_by(habits.connections).cycle();
                 while !stop.load(Relaxed) {
@@ -186,7 +186,7 @@ pub struct Surge {
     first: usize,
 }
 
-/// Newcomers ask over so many connections: an answer takes less than a millisecond, so this is enough for thousands of
+/// Newcomers share this many connections. An answer takes less than a millisecond, so this is enough for thousands of
 /// newcomers a second.
 const SURGE_CONNECTIONS: u32 = 32;
 
@@ -198,7 +198,7 @@ enum Visit {
 }
 
 impl Surge {
-    /// `fresh` is the next token that nobody has shown; players ask once in `every`.
+    /// `fresh` is the next token that has not been shown yet; players ask once in `every`.
     pub fn start(
         runtime: &Handle,
         asker: &Asker,
@@ -252,7 +252,7 @@ impl Surge {
         Self { stop, tasks, runtime: runtime.clone(), fresh: Arc::clone(fresh), first }
     }
 
-    /// How many newcomers have come so far.
+    /// The number of newcomers so far.
     pub fn arrived(&self) -> usize {
         self.fresh.load(Relaxed) - self.first
     }

@@ -1,12 +1,12 @@
-//! What must hold when parts of a real fleet die, stand still, lie or lose their way: real `headcount serve` processes,
-//! a real redis-server, a real network gone wrong.
+//! What must hold when parts of a real fleet die, stop, lie or are cut off: real `headcount serve` processes, a real
+//! redis-server, and a proxy between them that misbehaves.
 //!
-//! `./test faults` plays every row in full; by itself (`cargo test --features full --test faults`) each is played with
-//! a twentieth of its repetitions, at least one. `target/faults.json` and a table say what was found. `./test soak
-//! --hours 2` plays for long, `./test scale` with many servers. Who is in and was turned away is read from the origin
-//! log ([`origin`]), and so is how many were inside at the same time: the column "most inside ÷ X". Rows that a promise
-//! covers check it against `rows/bounds.rs`. What no request shows (readiness, alarms, errors counted) is asked of the
-//! servers.
+//! `./test faults` plays every row in full. Without it (`cargo test --features full --test faults`) each row is played
+//! with a twentieth of its repetitions, at least one. The results are in `target/faults.json` and a printed table.
+//! `./test soak --hours 2` plays for hours, `./test scale` plays with many servers. The origin log ([`origin`]) shows
+//! which active users were rejected, and how many users were inside at the same time: the column "most inside ÷ X".
+//! Rows that a promise covers check it against `rows/bounds.rs`. What requests do not show (readiness, alarms, counted
+//! errors) is asked of the servers.
 
 #![allow(unreachable_pub, missing_docs)] // A program for itself.
 
@@ -37,31 +37,31 @@ use tokio::runtime::Runtime;
 /// Shifts wall clocks; monotonic ones stay.
 const LIBFAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 
-/// Of each row, in full.
+/// The number of repetitions of each row in full.
 const LEAST_CHECKS: u64 = 100_000;
 
-/// What rows share.
+/// The state that rows share.
 pub struct Rig {
     pub runtime: Runtime,
     pub full: bool,
-    /// Benches that rows have left in order, for others that want the same.
+    /// Benches that earlier rows have left in working order.
     standing: Mutex<Vec<Bench>>,
-    /// Taken for writing by rows that need the machine for themselves.
+    /// Rows that need the machine for themselves take it for writing.
     machine: RwLock<()>,
 }
 
 impl Rig {
-    /// So many repetitions in full, a twentieth otherwise.
+    /// The number of repetitions: `full`, or a twentieth of it otherwise.
     pub fn times(&self, in_full: u64) -> u64 {
         if self.full { in_full } else { in_full.div_ceil(20) }
     }
 
-    /// So many requests a second in full; fewer on a machine that is shared with other tests.
+    /// The number of requests a second: `full`, or fewer on a machine that other tests share.
     pub fn rate(&self, in_full: f64) -> f64 {
         if self.full { in_full } else { in_full / 2.0 }
     }
 
-    /// A bench like this, all servers ready: one that stands, or a new one.
+    /// A bench with these settings, all servers ready: an existing one, or a new one.
     pub fn bench(&self, spec: &Spec) -> Bench {
         let mut standing = self.standing.lock();
         let place = standing.iter().position(|bench| bench.spec == *spec);
@@ -70,8 +70,8 @@ impl Rig {
         found.unwrap_or_else(|| Bench::start(self.runtime.handle(), spec.clone()))
     }
 
-    /// Another row may have it, if it is like those that most rows want. Who is in stays in over the rows: in a house
-    /// that an override has overfilled, the next row would find more than X inside.
+    /// Another row may use it, if most rows want its settings. Users stay in from row to row: after an override that
+    /// has admitted more than X, the next row would find more than X inside.
     pub fn keep(&self, bench: Bench) {
         let is_overfull = bench.origin.inside() as f64 > 1.01 * bench.largest_x as f64;
         if bench.spec == Spec::default() && !is_overfull {
@@ -156,7 +156,7 @@ fn main() -> ExitCode {
     let conclusion = libtest_mimic::run(&arguments, rows::ROWS.iter().map(trial).collect());
     let report = report.lock();
     if !report.is_empty() {
-        // Some rows alone do not replace the report of all.
+        // A run of single rows does not replace the report of all rows.
         let all = arguments.filter.is_none() && arguments.skip.is_empty();
         let file = target.join(if all { "faults.json" } else { "faults-some.json" });
         report.write(&file, full).unwrap_or_else(|error| panic!("{}: {error}", file.display()));

@@ -1,10 +1,9 @@
-//! The origin log: every question that was asked and every answer. Who must be in, and was turned away, is read from it
-//! alone.
+//! The origin log: every question and every answer. It alone decides which active users were rejected.
 //!
-//! A token is *in* if an answer has admitted it less than a window ago. To reject it then is wrong. It is wrong beyond
-//! excuse if the admission is older than D, twenty rounds: until then news may be under way; such younger ones are
-//! counted beside. While servers cannot tell each other anything ([`Origin::cut_off`]), D begins when they can again;
-//! what a server could tell nobody before it was killed promises nothing ([`Origin::excuse`]).
+//! A token is *in* if an answer has admitted it less than a window ago. To reject it then is wrong. The rejection
+//! counts as an error if the admission is older than D, twenty rounds, because until then the news may be under way;
+//! rejections of younger ones are counted apart. While servers cannot reach each other ([`Origin::cut_off`]), D begins
+//! when they can again. What a server could not publish before it was killed is excused ([`Origin::excuse`]).
 //!
 //! The log also counts the tokens that are *inside* at each instant ([`Inside`]), because the application carries them
 //! whether or not the servers know of each other's admissions. [`Tally::most_inside`] is the highest count.
@@ -19,12 +18,12 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
     Admitted,
-    /// Admitted by a server that says that it knows too little to turn anybody away.
+    /// Admitted by a server that reports that it knows too little to reject anybody.
     Warming,
     Rejected,
-    /// Another status than 200 and 429: never right here.
+    /// Another status than 200 and 429: always an error here.
     Senseless(u16),
-    /// The connection was refused or ended, or nothing came in time.
+    /// The connection was refused or closed, or no answer came in time.
     Nothing,
 }
 
@@ -45,7 +44,7 @@ struct Admission {
     server: usize,
     sent: Duration,
     received: Duration,
-    /// From when on everybody must know of it.
+    /// From when on every server must know of it.
     known_from: Duration,
 }
 
@@ -59,9 +58,10 @@ pub struct Origin {
 
 /// How long requests took.
 pub struct Latency {
-    /// In microseconds, from when they were due: who waits for a slow answer cannot ask the next question in time.
+    /// In microseconds, from when they were due: a client that waits for a slow answer cannot ask its next question in
+    /// time.
     pub since_due: Histogram<u64>,
-    /// The slowest answer to a question, once it was asked.
+    /// The slowest answer, from when the question was asked.
     pub slowest: Duration,
 }
 
@@ -88,7 +88,8 @@ struct Inside {
     leaving: BTreeSet<(Duration, usize)>,
     /// The same by token, for those that are inside.
     leaves: Vec<Option<Duration>>,
-    /// The latest instant that was counted. Answers are noted in almost, but not exactly, the order of their receipt.
+    /// The latest instant that was counted. Answers are recorded almost, but not exactly, in the order of their
+    /// receipt.
     latest: Duration,
 }
 
@@ -109,7 +110,7 @@ impl Inside {
         self.leaves[token] = Some(leaves);
     }
 
-    /// How many are inside at `now`, or at the latest instant that was counted.
+    /// The number of tokens inside at `now`, or at the latest counted instant.
     fn count(&mut self, now: Duration) -> usize {
         self.latest = self.latest.max(now);
         while let Some(&(leaves, token)) = self.leaving.first().filter(|(leaves, _)| *leaves <= self.latest) {
@@ -125,14 +126,14 @@ impl Inside {
 pub struct Tally {
     pub answers: u64,
     pub unanswered: u64,
-    /// Answers of servers that might have turned them away, about tokens that were in since longer than D.
+    /// Answers about tokens that were in for longer than D, by servers that could have rejected them.
     pub checks: u64,
-    /// Those of them that only news from others can have told: the asked server itself had not let the token in.
+    /// Those of them for tokens that the asked server had not admitted itself.
     pub by_news: u64,
-    /// Those of them that were wrong, the first hundred in words.
+    /// Those of them that were wrong; the first hundred as text.
     pub wrong: u64,
     pub wrongs: Vec<String>,
-    /// Rejections of tokens that were in since less than D.
+    /// Rejections of tokens that were in for less than D.
     pub younger: u64,
     pub admitted: u64,
     pub rejected: u64,
@@ -207,7 +208,7 @@ impl Origin {
         }
     }
 
-    /// What this server has admitted since `from`, or while it was cut off, need not be known elsewhere: it was killed.
+    /// What this server has admitted since `from`, or while it was cut off, is excused: the server was killed.
     pub fn excuse(&self, from: Duration, by: impl Fn(usize) -> bool) {
         let untold = |admission: &Admission| admission.received >= from || admission.known_from == Duration::MAX;
         for admissions in &mut self.log.lock().tokens {
@@ -215,7 +216,7 @@ impl Origin {
         }
     }
 
-    /// From now on these servers cannot tell anybody anything; what is on its way may be lost.
+    /// From now on these servers cannot reach the others; what is under way may be lost.
     pub fn cut_off(&self, servers: Range<usize>) {
         let now = self.now();
         let mut log = self.log.lock();
@@ -225,7 +226,7 @@ impl Origin {
         log.cut_off = servers;
     }
 
-    /// They can again.
+    /// From now on they can again.
     pub fn reunited(&self) {
         let now = self.now();
         let mut log = self.log.lock();
@@ -234,29 +235,29 @@ impl Origin {
         untold.for_each(|admission| admission.known_from = now + self.news);
     }
 
-    /// How many tokens are inside now.
+    /// The number of tokens inside now.
     pub fn inside(&self) -> usize {
         self.log.lock().inside.count(self.now())
     }
 
-    /// The highest count of tokens inside starts again from those that are inside now.
+    /// Restarts the highest count from the tokens that are inside now.
     pub fn count_anew(&self) {
         let mut log = self.log.lock();
         log.tally.most_inside = log.inside.count(self.now());
     }
 
-    /// A promise was broken that no exchange shows.
+    /// Records a broken promise that no exchange shows.
     pub fn broken(&self, what: String) {
         self.log.lock().wrong(|| what);
     }
 
-    /// A promise was kept that no exchange shows.
+    /// Records a kept promise that no exchange shows.
     pub fn checked(&self, checks: u64) {
         self.log.lock().tally.checks += checks;
     }
 
-    /// Begins anew. Tokens that the servers still remember from an earlier row do not count as inside: the count of a
-    /// row must not include the admissions of another.
+    /// Starts the log again. Tokens that the servers remember from an earlier row do not count as inside: the count of
+    /// a row must not include the admissions of another.
     pub fn forget(&self) {
         *self.log.lock() = Log::default();
     }
@@ -281,7 +282,7 @@ impl Log {
 }
 
 impl Latency {
-    /// Both.
+    /// The sum of both.
     pub fn add(&mut self, other: &Self) {
         self.since_due.add(&other.since_due).expect("the same bounds");
         self.slowest = self.slowest.max(other.slowest);

@@ -1,4 +1,4 @@
-//! What was injected, checked and found: one line a row, for people and for machines.
+//! The results: one line a row with what was injected, checked and found, for people and for machines.
 
 use crate::origin::Latency;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a row came to.
+/// The result of a row.
 #[derive(Debug, Clone, Default)]
 pub struct Finding {
     pub repetitions: u64,
@@ -14,24 +14,24 @@ pub struct Finding {
     pub wrongs: Vec<String>,
     pub wrong: u64,
     pub younger: u64,
-    /// Checks that only news from others can have decided.
+    /// Checks that could be decided only by news from other servers.
     pub by_news: u64,
-    /// Checks of the library in this process, beside those of servers.
+    /// Checks of the library in this process, counted apart from those of server processes.
     pub in_process: u64,
     /// Questions that were never answered.
     pub unanswered: u64,
-    /// The most tokens that were inside at any instant, divided by X. `None` if the row has no X, or no log of all
+    /// The most tokens that were inside at any instant, divided by X. `None` if the row has no X or no log of all
     /// admissions.
     pub inside: Option<f64>,
-    /// The longest that something took to come back.
+    /// The longest recovery time.
     pub recovery: Option<Duration>,
-    /// The slowest answer while the fault lasted, one in a thousand, and the median.
+    /// The slowest thousandth of the answers during the fault, and the median.
     pub slowest: Option<Duration>,
     pub p999: Option<Duration>,
     pub median: Option<Duration>,
-    /// What else is worth a word.
+    /// Further remarks.
     pub remark: String,
-    /// How long the row was played.
+    /// The duration of the row.
     pub took: Duration,
 }
 
@@ -45,7 +45,7 @@ impl Finding {
         }
     }
 
-    /// Notes a number of tokens that were inside at the same instant while X was `x`.
+    /// Records a number of tokens that were inside at the same instant while X was `x`.
     pub fn held(&mut self, inside: usize, x: u64) {
         let part = inside as f64 / x as f64;
         self.inside = Some(self.inside.map_or(part, |most| most.max(part)));
@@ -62,7 +62,7 @@ impl Finding {
         }
     }
 
-    /// Both.
+    /// The sum of both.
     pub fn and(mut self, other: Self) -> Self {
         self.repetitions += other.repetitions;
         self.checks += other.checks;
@@ -83,7 +83,7 @@ impl Finding {
         self
     }
 
-    /// Checks something that no exchange of the origin log shows.
+    /// Checks a condition that no exchange of the origin log shows.
     pub fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
         self.checks += 1;
         if !holds {

@@ -1,5 +1,5 @@
-//! The rows of the table of faults, each by its number. Row 27, panics, needs a program that panics when it is told to:
-//! `tests/supervision.rs`.
+//! The rows of the table of faults, each by its number. Row 27, panics, is in `tests/supervision.rs`, because it needs
+//! a program that panics on request.
 
 mod bounds;
 mod clocks;
@@ -28,11 +28,11 @@ pub struct Row {
     pub play: fn(&Rig) -> Finding,
 }
 
-/// Whether other rows may be played at the same time.
+/// Whether it may run beside other rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Company {
     Beside,
-    /// It compares how long answers take.
+    /// Whether it compares latencies.
     Alone,
 }
 
@@ -44,7 +44,7 @@ const fn alone(name: &'static str, play: fn(&Rig) -> Finding) -> Row {
     Row { name, company: Company::Alone, play }
 }
 
-/// In the order in which they are played.
+/// In the order of their execution.
 pub const ROWS: &[Row] = &[
     row("row_01_minutes_change", processes::minutes_change),
     row("row_02_silence_to_the_windows_end", processes::silence_to_the_windows_end),
@@ -71,7 +71,7 @@ pub const ROWS: &[Row] = &[
     row("row_29_killed_while_the_snapshot_is_written", snapshots::killed_while_the_snapshot_is_written),
     row("row_30_retries_without_end", room::retries_without_end),
     row("row_37_only_touched", crowds::only_touched),
-    row("row_31_requests_make_no_sense", hostile::requests_make_no_sense),
+    row("row_31_malformed_requests", hostile::malformed_requests),
     row("row_38_the_mode_turns", room::the_mode_turns),
     row("row_38_the_mode_turns_on_passes", room::the_mode_turns_on_passes),
     row("row_39_another_x", deploys::another_x),
@@ -107,7 +107,7 @@ pub fn heard(bench: &Bench) -> Finding {
     finding
 }
 
-/// Plays a row on a fleet in mid-play: the players are in, a crowd asks, and a D has passed.
+/// Plays a row on a fleet under load: the players are in, a crowd asks, and a D has passed.
 fn in_play(rig: &Rig, spec: &Spec, requests_per_second: f64, row: impl FnOnce(&mut Bench) -> Finding) -> Finding {
     let mut bench = rig.bench(spec);
     bench.fill();
@@ -117,7 +117,7 @@ fn in_play(rig: &Rig, spec: &Spec, requests_per_second: f64, row: impl FnOnce(&m
     drop(crowd);
     let (inside, tally) = (bench.origin.inside(), bench.origin.tally());
     let mut found = found.and(heard(&bench));
-    // Or nobody could have been turned away who is in.
+    // Otherwise no active user could have been rejected.
     found.check(tally.rejected > 0, || format!("nobody was rejected while {inside} were in: {tally:?}"));
     found.check(tally.by_news > 0, || "nobody was known by news alone".into());
     if found.wrong == 0 {

@@ -1,5 +1,5 @@
-//! Many servers on one Redis, measured from outside: how often writes lose the race, how long news take, and what it
-//! costs Redis. `target/scale.json` is what the simulator is held against (`sim --beside`).
+//! Many servers on one Redis, measured from outside: how often writes lose the race, how long news takes, and what it
+//! costs Redis. The simulator is compared with `target/scale.json` (`sim --beside`).
 
 use crate::Rig;
 use crate::bench::{self, Bench, SECRET, Spec};
@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Shortened minutes; rounds are as in life.
+/// Shortened minutes; rounds at their normal rate.
 const SLOT: Duration = Duration::from_secs(10);
 const SLOTS: u32 = 6;
 const SYNC_EVERY: Duration = SECOND;
@@ -27,7 +27,7 @@ const CAPACITY: u64 = 65_536;
 /// Newcomers per second, all servers together: there is room for them.
 const RATE: f64 = 250.0;
 
-/// Everybody is in step by then.
+/// All servers are in step by then.
 const SETTLING: Duration = Duration::from_secs(15);
 const MEASURED: Duration = Duration::from_secs(60);
 /// How long Redis's monitor is listened to, for the time between a look and a write.
@@ -35,10 +35,10 @@ const MONITORED: Duration = Duration::from_secs(8);
 /// What is under way at the end arrives within this.
 const TAIL: Duration = Duration::from_secs(12);
 
-/// So many members of each kind ask again and again whether they know of whom others let in.
+/// This many servers of each kind are polled for users that others have admitted.
 const OBSERVERS: usize = 10;
 const ASKING_EVERY: Duration = Duration::from_millis(50);
-/// One newcomer of so many is asked about.
+/// One newcomer of this many is followed.
 const ONE_OF: usize = 4;
 
 /// One server: a process, or the shipped round without HTTP.
@@ -48,7 +48,7 @@ enum Member {
 }
 
 impl Member {
-    /// Which of the tokens it knows; who is known is renewed, nobody is let in.
+    /// Returns which tokens it knows; a known token is renewed, and none is admitted.
     fn knows(&self, tokens: &[usize]) -> Vec<bool> {
         match self {
             Self::Client(headcount) => tokens.iter().map(|&token| headcount.touch(name(token))).collect(),
@@ -118,7 +118,7 @@ fn sync_of_all(members: &[Member], bench: &Bench) -> Sync {
     })
 }
 
-/// What Redis says of itself.
+/// Figures from Redis's INFO.
 struct Costs {
     cpu_seconds: f64,
     commands: f64,
@@ -207,7 +207,7 @@ fn measure(rig: &Rig, processes: usize, clients: usize) -> serde_json::Value {
     row
 }
 
-/// Tells other threads that it is over, also if this one panics.
+/// Tells other threads to stop, also after a panic.
 pub struct SetAtLast<'b>(pub &'b AtomicBool);
 
 impl Drop for SetAtLast<'_> {
@@ -222,7 +222,7 @@ fn observers(processes: usize, clients: usize) -> impl Iterator<Item = usize> {
     (0..processes.min(OBSERVERS)).chain(clients)
 }
 
-/// Newcomers, each at a server at random.
+/// Newcomers, each on a random server.
 #[allow(clippy::disallowed_methods)] // Real servers are measured in real time.
 fn arrive(
     members: &[Member],
@@ -251,10 +251,10 @@ fn arrive(
     }
 }
 
-/// Who came in elsewhere and when, and is not known here yet.
+/// Users that were admitted elsewhere, with the time, and are not known here yet.
 type Waiting = Mutex<Vec<(usize, Instant)>>;
 
-/// Asks one member again and again whom it knows.
+/// Polls one server for users that it knows.
 fn watch(member: &Member, waiting: &Waiting, news: &Mutex<Histogram<u64>>, over: &AtomicBool, bench: &Bench) {
     while !over.load(Relaxed) {
         bench.pass(ASKING_EVERY);
@@ -325,7 +325,7 @@ fn work(bench: &Bench, pass: impl FnOnce()) -> Vec<f64> {
     let mut monitor = Monitor::start(&bench.redis);
     let (mut looks, mut times) = (HashMap::new(), Vec::new());
     let end = "the monitor's end";
-    // Read while it comes, or Redis would keep all of it.
+    // It is read as it arrives, or Redis would keep all of it in memory.
     let lines = thread::scope(|scope| {
         let lines = scope.spawn(|| monitor.lines_until(end));
         pass();

@@ -1,4 +1,5 @@
-//! Hours of play with a fault every half minute: what a row shows once must hold again and again, and nothing may grow.
+//! Hours of load with a fault every half minute: what a row shows once must hold again and again, and memory must not
+//! grow.
 
 use crate::Rig;
 use crate::bench::{Bench, Spec};
@@ -10,16 +11,16 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// From one fault to the next.
+/// The time from one fault to the next.
 const EVERY: Duration = Duration::from_secs(30);
 
-/// These are never killed, so that their memory can be watched to the end.
+/// These are never killed, so that their memory can be observed to the end.
 const STAYING: usize = 2;
 
-/// Of memory's growth, once buffers and pools have found their size: in the second half.
+/// The largest growth of memory after buffers and pools have reached their size: in the second half.
 const MOST_KIB_AN_HOUR: f64 = 64.0;
 
-/// With fewer it cannot be told.
+/// Fewer samples do not show it.
 const LEAST_SAMPLES: usize = 60;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,7 +56,7 @@ const FAULTS: [Fault; 13] = [
     Fault::Full,
 ];
 
-/// Plays for so long, with faults drawn from `seed`.
+/// Runs for this long, with faults drawn from `seed`.
 pub fn soak(rig: &Rig, lasting: Duration, seed: u64) -> Finding {
     println!("seed {seed}, {}", humantime::format_duration(lasting));
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -136,7 +137,7 @@ fn strike(bench: &mut Bench, fault: Fault, rng: &mut fastrand::Rng) {
         Fault::Flush => bench.redis.ask(&["FLUSHALL"]),
         Fault::ScriptFlush => bench.redis.ask(&["SCRIPT", "FLUSH"]),
         Fault::Replica => {
-            // Of nobody who is there: it refuses writes, and answers reads.
+            // A replica of a master that does not exist: it refuses writes, and answers reads.
             let _: () = bench.redis.ask(&["REPLICAOF", "127.0.0.1", "1"]);
             bench.pass(lasting);
             let _: () = bench.redis.ask(&["REPLICAOF", "NO", "ONE"]);
@@ -150,7 +151,7 @@ fn strike(bench: &mut Bench, fault: Fault, rng: &mut fastrand::Rng) {
     bench.pass(SECOND);
 }
 
-/// What the staying servers take, over time.
+/// The resources of the servers that are never killed, over time.
 #[derive(Default)]
 struct Memory(Vec<(f64, f64)>);
 

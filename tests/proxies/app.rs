@@ -1,4 +1,4 @@
-//! The application behind the proxy: says what has reached it.
+//! The application behind the proxy: records what reaches it.
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -50,7 +50,7 @@ impl App {
         Self { at, log }
     }
 
-    /// What has arrived since this was last asked.
+    /// The requests since the last call.
     pub fn arrived(&self) -> Vec<Arrived> {
         std::mem::take(&mut self.log.lock())
     }
@@ -68,8 +68,7 @@ async fn status(Path(code): Path<u16>) -> (StatusCode, &'static str) {
     (StatusCode::from_u16(code).unwrap(), "the application says so")
 }
 
-/// An answer that a shared cache may keep, with a cookie that is the application's own. Each segment of the path is a
-/// line.
+/// An answer that a shared cache may keep, with a cookie of the application. Each segment of the path is a header line.
 async fn cached(Path(how): Path<String>) -> impl IntoResponse {
     let lines: Vec<_> = how.split('/').map(|line| (CACHE_CONTROL, line.to_owned())).collect();
     (AppendHeaders(lines), [(SET_COOKIE, "theme=dark; Path=/")], "for everybody")

@@ -19,7 +19,7 @@ pub const CASES: [Case; 30] = [
     Case { name: "admitted", play: admitted },
     Case { name: "rejected", play: rejected },
     Case { name: "bodies_arrive_whole", play: bodies_arrive_whole },
-    Case { name: "bodies_are_no_checks", play: bodies_are_no_checks },
+    Case { name: "bodies_are_not_read_as_checks", play: bodies_are_not_read_as_checks },
     Case { name: "rules_by_path", play: rules_by_path },
     Case { name: "preflights_pass", play: preflights_pass },
     Case { name: "the_applications_own_answers", play: the_applications_own_answers },
@@ -31,14 +31,14 @@ pub const CASES: [Case; 30] = [
     Case { name: "many_streams", play: many_streams },
     Case { name: "web_sockets", play: web_sockets },
     Case { name: "no_other_protocol", play: no_other_protocol },
-    Case { name: "no_other_protocol_beside_a_web_socket", play: no_other_protocol_beside_a_web_socket },
+    Case { name: "no_other_protocol_together_with_a_web_socket", play: no_other_protocol_together_with_a_web_socket },
     Case { name: "a_pass_both_ways", play: a_pass_both_ways },
     Case { name: "a_pass_as_a_cookie", play: a_pass_as_a_cookie },
-    Case { name: "no_pass_where_there_are_none", play: no_pass_where_there_are_none },
+    Case { name: "no_pass_where_passes_are_off", play: no_pass_where_passes_are_off },
     Case { name: "no_pass_for_a_shared_cache", play: no_pass_for_a_shared_cache },
     Case { name: "full_without_exempt_paths", play: full_without_exempt_paths },
-    Case { name: "headcounts_headers_are_its_own", play: headcounts_headers_are_its_own },
-    Case { name: "lies_about_the_request", play: lies_about_the_request },
+    Case { name: "headcounts_headers_cannot_be_set_by_a_client", play: headcounts_headers_cannot_be_set_by_a_client },
+    Case { name: "false_claims_about_the_request", play: false_claims_about_the_request },
     Case { name: "limits_by_address", play: limits_by_address },
     Case { name: "a_cache_in_front", play: a_cache_in_front },
     Case { name: "few_connections", play: few_connections },
@@ -96,9 +96,9 @@ fn bodies_arrive_whole(runtime: &Handle, kind: Kind) {
     }
 }
 
-/// A body that the check announces and does not bring is taken from the next check on that connection: its rest would
-/// begin inside a header that the client has written.
-fn bodies_are_no_checks(runtime: &Handle, kind: Kind) {
+/// If a check announces a body and does not send it, the server takes the body from the next check on that connection.
+/// Its rest would begin inside a header that the client has written.
+fn bodies_are_not_read_as_checks(runtime: &Handle, kind: Kind) {
     let stack = full_and_bare(runtime, kind);
     let hidden = "zzzHEAD /v1/check/healthz HTTP/1.1";
     let body = "x".repeat("HEAD /v1/check HTTP/1.1\r\nAuthorization: Bearer zzz".len());
@@ -157,7 +157,7 @@ fn tokens_that_cannot_be_used(runtime: &Handle, kind: Kind) {
     let stack = full(runtime, kind);
     let long = stack.get("/play", &"x".repeat(4097));
     assert_eq!((long.status, long.header("x-headcount-decision")), (431, "invalid"));
-    // Some proxies refuse two of them by themselves, and some make them one, which is nobody's.
+    // Some proxies refuse two tokens themselves, and some join them to one that no user has.
     let two = [("Authorization", "Bearer alice"), ("Authorization", "Bearer bob")];
     let status = stack.ask("GET", "/play", "", &two, b"").status;
     assert_eq!(status, if kind == Kind::Envoy { 429 } else { 400 });
@@ -177,7 +177,7 @@ fn verifying(runtime: &Handle, kind: Kind) -> Stack {
     Stack::start_ruled(runtime, kind, WhenSilent::Patient, &rules)
 }
 
-/// A head that is too long for somebody on the way is no way past a full house: a check that fails would admit.
+/// A head that is too long for a proxy or for headcount must not admit anybody: a failing check would.
 fn long_heads(runtime: &Handle, kind: Kind) {
     let stack = full_and_bare(runtime, kind);
     for bytes in [1_000, 9_000, 30_000, 60_000, 100_000, 500_000, 900_000, 2_000_000] {
@@ -185,7 +185,7 @@ fn long_heads(runtime: &Handle, kind: Kind) {
             let long = "x".repeat(bytes);
             let names = [["X-Long", "Cookie", "Authorization"][nth % 3], "Accept"];
             let headers = [(names[0], long.as_str()), (names[1], "text/plain")];
-            // Some proxies close while the client still writes, and the operating system takes their answer back.
+            // Some proxies close while the client still writes, and the operating system discards their answer.
             let status = stack.try_ask("GET", "/play", "bob", &headers, b"").map_or(0, |answer| answer.status);
             assert!([0, 400, 413, 414, 429, 431, 494].contains(&status), "{} of {bytes} bytes: {status}", names[0]);
         }
@@ -195,7 +195,7 @@ fn long_heads(runtime: &Handle, kind: Kind) {
     assert_eq!(stack.get("/play", "alice").status, 200);
 }
 
-/// The same of many short ones, and of a long path.
+/// The same with many short headers, and with a long path.
 fn many_headers(runtime: &Handle, kind: Kind) {
     let stack = full_and_bare(runtime, kind);
     for count in [50, 98, 99, 100, 101, 150, 1_000] {
@@ -212,7 +212,7 @@ fn many_headers(runtime: &Handle, kind: Kind) {
     assert!(stack.app.arrived().is_empty());
 }
 
-/// The same of one header that headcount reads.
+/// The same with one header that headcount reads.
 fn many_values_of_one_header(runtime: &Handle, kind: Kind) {
     let stack = full_and_bare(runtime, kind);
     for name in ["Accept", "Origin", "X-Headcount-Pass"] {
@@ -227,7 +227,7 @@ fn many_values_of_one_header(runtime: &Handle, kind: Kind) {
     assert_eq!(stack.get("/play", "alice").status, 200);
 }
 
-/// No proxy has a bound for checks beyond which it admits.
+/// No proxy has a limit of concurrent checks above which it admits.
 fn many_at_once(runtime: &Handle, kind: Kind) {
     const CLIENTS: usize = 2_500;
     raise_open_files();
@@ -247,8 +247,8 @@ fn many_at_once(runtime: &Handle, kind: Kind) {
     assert!(stack.app.arrived().is_empty());
 }
 
-/// Over HTTP/2, one client asks a hundred times at once. Each request is its own, and most checks are in time: those
-/// that would be late wait before their time begins.
+/// Over HTTP/2, one client asks a hundred times at once. Each request is checked, and most checks are in time: a proxy
+/// starts the clock of a check when it sends it, not while it waits.
 fn many_streams(runtime: &Handle, kind: Kind) {
     const STREAMS: usize = 3_000;
     raise_open_files();
@@ -259,11 +259,11 @@ fn many_streams(runtime: &Handle, kind: Kind) {
     let arrived = stack.app.arrived();
     let newcomers = arrived.iter().filter(|request| request.header("authorization") != "Bearer alice").count();
     assert_eq!(of("alice", 200), STREAMS / 2);
-    // On a machine that stands still for 0.1 s, those whose checks are under way are let in.
+    // On a machine that hangs for 0.1 s, requests whose checks are under way are admitted.
     assert!(newcomers <= STREAMS / 20, "{newcomers} newcomers reached the application");
 }
 
-/// As far as this process may; the proxies inherit it.
+/// As many as this process may; the proxies inherit it.
 fn raise_open_files() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
@@ -282,7 +282,7 @@ fn a_pass_both_ways(runtime: &Handle, kind: Kind) {
     assert_eq!(pass.len(), 32);
     stack.forget();
     assert_eq!(stack.headcount.check("dora").status, 200);
-    // Nobody knows her, and dora has the seat. A proxy may find a connection broken first, and let her through
+    // No server knows her, and dora has the seat. A proxy may find its connection broken first, and admit her
     // unchecked.
     wait_for("alice to be rejected", || (stack.get("/play", "alice").status == 429).then_some(()));
     assert_eq!(stack.ask("GET", "/play", "bob", &[("X-Headcount-Pass", &pass)], b"").status, 429);
@@ -305,7 +305,7 @@ fn a_pass_as_a_cookie(runtime: &Handle, kind: Kind) {
     assert_eq!(stack.get("/healthz", "bob").header("set-cookie"), "");
 }
 
-fn no_pass_where_there_are_none(runtime: &Handle, kind: Kind) {
+fn no_pass_where_passes_are_off(runtime: &Handle, kind: Kind) {
     let stack = Stack::start_ruled(runtime, kind, WhenSilent::Patient, ONE_SEAT);
     for (path, token) in [("/play", "alice"), ("/healthz", "bob"), ("/play", "alice")] {
         let answer = stack.get(path, token);
@@ -318,7 +318,7 @@ fn no_pass_where_there_are_none(runtime: &Handle, kind: Kind) {
     }
 }
 
-/// What a shared cache may keep, it would give to others, with the pass.
+/// A shared cache would give others what it keeps, including the pass.
 fn no_pass_for_a_shared_cache(runtime: &Handle, kind: Kind) {
     for carry in ["header", "cookie:pass"] {
         let rules = format!("{ONE_SEAT}[pass]\ncarry = '{carry}'\n");
@@ -345,12 +345,12 @@ fn no_pass_for_a_shared_cache(runtime: &Handle, kind: Kind) {
     }
 }
 
-/// Nothing that the recipe asks for its own sake may be a check like those of users.
+/// A request that the recipe sends for itself must not be taken for a user's check.
 fn full_without_exempt_paths(runtime: &Handle, kind: Kind) {
     let rules = format!("{ONE_SEAT}exempt_paths = []\nmissing_token = 'reject'\n");
     let stack = Stack::start_ruled(runtime, kind, WhenSilent::Open, &rules);
     assert_eq!(stack.headcount.check("alice").status, 200);
-    // Until health checks, if there are any, have had their say; a single answer may be late.
+    // Health checks, if there are any, have to succeed first; a single answer may be late.
     for _ in 0..5 {
         wait_for("bob to be rejected", || (stack.get("/play", "bob").status == 429).then_some(()));
         std::thread::park_timeout(Duration::from_millis(100));
@@ -370,7 +370,7 @@ fn no_other_protocol(runtime: &Handle, kind: Kind) {
         ];
         for (method, token) in [("OPTIONS", ""), ("GET", "alice")] {
             let answer = stack.ask(method, "/play", token, &tunnel, b"");
-            // Refused, or answered as if nothing had been asked.
+            // Refused, or answered as if the client had not asked for it.
             assert!(answer.status == 200 || answer.status == 400 || answer.status == 403, "{answer:?}");
             for arrived in stack.app.arrived() {
                 assert_eq!((arrived.header("upgrade"), arrived.header("http2-settings")), ("", ""), "{arrived:?}");
@@ -379,8 +379,8 @@ fn no_other_protocol(runtime: &Handle, kind: Kind) {
     }
 }
 
-/// Nor beside a WebSocket, on paths that are exempt, and for users who are in.
-fn no_other_protocol_beside_a_web_socket(runtime: &Handle, kind: Kind) {
+/// Nor together with a WebSocket, on exempt paths, or for active users.
+fn no_other_protocol_together_with_a_web_socket(runtime: &Handle, kind: Kind) {
     let stack = full(runtime, kind);
     for (path, token) in [("/healthz", "bob"), ("/play", "alice")] {
         for upgrades in [&["h2c", "websocket"][..], &["websocket", "h2c"], &["websocket, h2c"], &["h2c, websocket"]] {
@@ -400,7 +400,7 @@ fn no_other_protocol_beside_a_web_socket(runtime: &Handle, kind: Kind) {
     }
 }
 
-fn headcounts_headers_are_its_own(runtime: &Handle, kind: Kind) {
+fn headcounts_headers_cannot_be_set_by_a_client(runtime: &Handle, kind: Kind) {
     let mut stack = Stack::start_bare(runtime, kind, WhenSilent::Patient);
     let forged = [
         ("X-Headcount-Decision", "forged"),
@@ -434,7 +434,7 @@ fn headcounts_headers_are_its_own(runtime: &Handle, kind: Kind) {
     ask(&stack, "");
 }
 
-fn lies_about_the_request(runtime: &Handle, kind: Kind) {
+fn false_claims_about_the_request(runtime: &Handle, kind: Kind) {
     let stack = full(runtime, kind);
     for lie in [
         ("X-Original-URI", "/healthz"),
@@ -499,7 +499,7 @@ fn limits_by_address(runtime: &Handle, kind: Kind) {
     assert_eq!(ask("127.0.0.3", &[]).status, 200, "another client");
 }
 
-/// A cache that would keep anything, for everybody.
+/// A cache that would keep anything, for every client.
 fn a_cache_in_front(runtime: &Handle, kind: Kind) {
     let mut stack = full(runtime, kind);
     stack.put_a_cache_in_front();
@@ -514,7 +514,7 @@ fn a_cache_in_front(runtime: &Handle, kind: Kind) {
     for _ in 0..3 {
         assert_eq!(decision(&verifying.get("/play", "alice")), (400, "MISS".into()));
     }
-    // It does keep what it may: what the application says nothing about, and that no pass came with.
+    // It keeps what it may: an answer about which the application says nothing, and to which no pass was added.
     let own = "/status/404";
     assert_eq!(decision(&stack.get(own, "alice")), (404, "MISS".into()));
     assert_eq!(decision(&stack.get("/healthz", "bob")), (200, "MISS".into()));
@@ -548,12 +548,12 @@ fn hanging_and_closed(runtime: &Handle, kind: Kind) {
     silent(runtime, kind, WhenSilent::Closed, false);
 }
 
-/// Headcount does not answer: it is gone for good, or hangs, and answers again.
+/// Headcount does not answer: it is stopped for good, or hangs, and then answers again.
 #[allow(clippy::disallowed_methods)] // How long clients wait is what is asked.
 fn silent(runtime: &Handle, kind: Kind, when: WhenSilent, gone: bool) {
     raise_open_files();
     let mut stack = Stack::start_bare(runtime, kind, when);
-    // Not by way of the proxy, which would not wait for an answer that is late.
+    // Not through the proxy, which would not wait for a late answer.
     assert_eq!(stack.headcount.check("alice").status, 200);
     wait_for("bob to be rejected", || (stack.get("/play", "bob").status == 429).then_some(()));
     stack.app.arrived();
@@ -578,7 +578,7 @@ fn silent(runtime: &Handle, kind: Kind, when: WhenSilent, gone: bool) {
             WhenSilent::Closed => assert_eq!((answer.status, arrived.len()), (503, 0), "round {round}: {answer:?}"),
         }
     }
-    // The machine may be busy; at its best the recipe waits no longer than this.
+    // The machine may be busy; the fastest answer shows that the recipe waits no longer than this.
     waits.sort();
     assert!(waits[0] < longest && waits[rounds / 2] < longest + Duration::from_secs(1), "{waits:?}");
     if !gone {
@@ -588,8 +588,8 @@ fn silent(runtime: &Handle, kind: Kind, when: WhenSilent, gone: bool) {
     }
 }
 
-/// A crowd at once, while headcount hangs. Where checks wait for each other, they would take turns at waiting for it:
-/// 20 s for these, a hundred at a time. The first crowd may, until the proxy has noticed.
+/// A crowd at once, while headcount hangs. If checks waited for each other, they would each wait for the timeout in
+/// turn: 20 s for these, a hundred at a time. The first crowd may, until the proxy has noticed.
 #[allow(clippy::disallowed_methods)] // How long clients wait is what is asked.
 fn nobody_queues(runtime: &Handle, kind: Kind, stack: &Stack, expected: u16) {
     const CROWD: usize = 2_000;
@@ -604,7 +604,7 @@ fn nobody_queues(runtime: &Handle, kind: Kind, stack: &Stack, expected: u16) {
     stack.app.arrived();
 }
 
-/// One seat, and alice has it.
+/// One seat, which alice has.
 fn full(runtime: &Handle, kind: Kind) -> Stack {
     taken(Stack::start(runtime, kind))
 }

@@ -1,4 +1,4 @@
-//! The proxies, each started with the recipe that `headcount config` prints; only addresses and paths are put in.
+//! The proxies, each started with the recipe that `headcount config` prints; only addresses and paths are replaced.
 
 use crate::support::{Process, program, wait_for};
 use std::fs;
@@ -15,14 +15,14 @@ pub enum Kind {
     Haproxy,
 }
 
-/// What happens while headcount does not answer.
+/// What the proxy does while headcount does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenSilent {
-    /// Everybody is admitted after 0.1 s, as the recipe has it.
+    /// Everybody is admitted after 0.1 s, as the recipe says.
     Open,
     /// Nobody is.
     Closed,
-    /// That is not what is asked: on a busy machine an answer may take longer.
+    /// The case does not check it: on a busy machine an answer may take longer.
     Patient,
 }
 
@@ -67,7 +67,7 @@ impl Kind {
             Self::Nginx => {
                 let closed = [("return 204;", "return 403;")];
                 let patient = [("timeout 1s;", "timeout 10s;"), ("timeout    1s;", "timeout    10s;")];
-                // This version speaks one language at an address.
+                // This version speaks one protocol at an address.
                 let listen = format!("listen {at}; listen {} http2;", self.http2_at(*at));
                 let text = put_in(&recipe, &[("listen 80;", &listen)], &usual, when, &closed, &patient);
                 let (here, temporary) = (directory.display(), temporary(directory));
@@ -87,7 +87,7 @@ impl Kind {
                     "respond \"headcount does not answer\" 503",
                 )];
                 let patient = [("timeout 1s\n", "timeout 10s\n")];
-                // Both languages at one address would be another case of upgrades.
+                // Both protocols at one address would be another case of upgrades.
                 let http2 = self.http2_at(*at);
                 let site = |at: &SocketAddr| format!("\nhttp://{at} {{\n\tbind {}\n", at.ip());
                 let text = put_in(&recipe, &[("\n:80 {\n", &site(at))], &usual, when, &closed, &patient);
@@ -158,13 +158,13 @@ impl Kind {
     }
 }
 
-/// Where nginx keeps what does not fit into its memory.
+/// Where nginx stores what does not fit into its memory.
 fn temporary(directory: &Path) -> String {
     let line = |kind| format!("{kind}_temp_path {}/{kind};\n", directory.display());
     ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(line).concat()
 }
 
-/// An nginx that caches whatever it may of all that `behind` answers.
+/// An nginx that caches everything that it may cache of the answers of `behind`.
 pub fn start_cache(directory: &Path, behind: SocketAddr) -> (Process, SocketAddr) {
     let directory = directory.join("cache");
     fs::create_dir(&directory).unwrap();

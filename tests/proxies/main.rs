@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// What came out, by case and proxy.
+/// The results, by case and proxy.
 type Outcomes = Arc<Mutex<BTreeMap<(&'static str, &'static str), bool>>>;
 
 fn main() -> ExitCode {

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
-/// Those of most cases.
+/// The configuration of most cases.
 const RULES: &str = "
 [admission]
 max_active_users = 1
@@ -26,7 +26,7 @@ pub struct Stack {
     pub app: App,
     pub headcount: Server,
     pub at: SocketAddr,
-    /// Stands where the recipe says that headcount is, counts who comes, and hands them on.
+    /// Listens at headcount's address in the recipe, counts requests, and forwards them.
     pub gate: Option<Proxy>,
     _proxy: Process,
     cache: Option<Process>,
@@ -39,12 +39,12 @@ impl Stack {
         Self::start_with(runtime, kind, WhenSilent::Patient, RULES, gate)
     }
 
-    /// With nothing between proxy and headcount: where nobody listens, connections are refused.
+    /// With nothing between proxy and headcount: if headcount does not listen, connections are refused.
     pub fn start_bare(runtime: &Handle, kind: Kind, when: WhenSilent) -> Self {
         Self::start_with(runtime, kind, when, RULES, |_| None)
     }
 
-    /// With other rules than the usual ones.
+    /// With another configuration than the usual one.
     pub fn start_ruled(runtime: &Handle, kind: Kind, when: WhenSilent, rules: &str) -> Self {
         Self::start_with(runtime, kind, when, rules, |_| None)
     }
@@ -65,20 +65,20 @@ impl Stack {
         Self { app, headcount, at, gate, _proxy: proxy, cache: None, directory }
     }
 
-    /// Another headcount takes the place of the one that runs, and knows nobody.
+    /// Replaces the running headcount by another one, which knows no users.
     pub fn forget(&mut self) {
         self.headcount = serve(&self.directory, RULES);
         self.gate.as_ref().expect("a gate").leads_to(self.headcount.check);
     }
 
-    /// From now on requests go through an nginx that caches all that it may, and says in `X-Cache` whence an answer
-    /// came.
+    /// From now on requests go through an nginx that caches all that it may, and says in `X-Cache` whether the answer
+    /// came from the cache.
     pub fn put_a_cache_in_front(&mut self) {
         let (process, at) = kinds::start_cache(self.directory.path(), self.at);
         (self.cache, self.at) = (Some(process), at);
     }
 
-    /// A request of `token`, and what the client gets.
+    /// Sends a request with `token`, and returns the client's answer.
     pub fn ask(&self, method: &str, path: &str, token: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         self.try_ask(method, path, token, headers, body).expect("an answer")
     }
@@ -127,12 +127,12 @@ impl Stack {
         self.ask("GET", path, token, &[], b"")
     }
 
-    /// Opens a WebSocket and says something; returns the status and the echo.
+    /// Opens a WebSocket and sends a message; returns the status and the echo.
     pub fn web_socket(&self, token: &str, said: &str) -> (u16, String) {
         self.web_socket_as(token, "Upgrade", "websocket", said)
     }
 
-    /// The same, with the words of other clients.
+    /// The same, with the request headers of other clients.
     pub fn web_socket_as(&self, token: &str, connection: &str, upgrade: &str, said: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.at).unwrap();
         stream.set_read_timeout(Some(crate::support::DEADLINE)).unwrap();

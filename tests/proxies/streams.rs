@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
-/// Asks for `/play` so often on each of so many connections, without waiting for answers. Each token asks on a stream
-/// of every connection in turn. Returns the answers' tokens and statuses; a stream that is refused has status 0.
+/// Asks for `/play` this often on each of this many connections, without waiting for answers. Each token asks on a
+/// stream of every connection in turn. Returns the answers' tokens and statuses; a stream that is refused has status 0.
 pub async fn ask(
     at: SocketAddr,
     connections: usize,
@@ -19,7 +19,7 @@ pub async fn ask(
     let mut answers = JoinSet::new();
     for nth in 0..connections {
         let socket = TcpSocket::new_v4().expect("a socket");
-        // A client each: a recipe may bound what one asks a second.
+        // One client each: a recipe may limit the requests of a client a second.
         socket.bind(([127, 0, 1, nth as u8], 0).into()).expect("an address of this machine");
         let socket = socket.connect(at).await.expect("the proxy listens");
         let (sender, connection) =

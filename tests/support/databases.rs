@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a server may take for anything.
+/// The longest time that a server may take for anything.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Ends the server and removes its directory when the process that started it ends, however that happens: what is
-/// static is never dropped, and a test that is killed drops nothing.
+/// Ends the server and removes its directory when the process that started it ends, however it ends: statics are never
+/// dropped, and a test that is killed drops nothing.
 const KEEPER: &str = r#"trap '' INT TERM HUP
 read _
 all=$(pgrep -P "$(cat "$1/pid")"; cat "$1/pid")
@@ -25,7 +25,7 @@ enum Kind {
     MariaDb,
 }
 
-/// A database server of this test's own, which ends with it.
+/// A database server for one test, which ends with it.
 pub struct Server {
     kind: Kind,
     directory: PathBuf,
@@ -72,7 +72,7 @@ impl Server {
             Kind::MariaDb => {
                 let mut install = Command::new("mariadb-install-db");
                 install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
-                // A server that starts removes whatever temporary tables it finds in a shared directory.
+                // A server that starts removes all temporary tables that it finds in a shared directory.
                 install.arg(format!("--tmpdir={}", self.directory.display()));
                 install.arg(format!("--datadir={}", data.display())).args(as_root());
                 succeed(&mut install, "mariadb-server");
@@ -80,12 +80,12 @@ impl Server {
         }
     }
 
-    /// Starts the server on the data it has, and waits until it answers.
+    /// Starts the server on its existing data, and waits until it answers.
     pub fn restart(&mut self) {
         let begun = Instant::now();
         loop {
             self.spawn();
-            // One that was killed may still hold its files for a moment.
+            // A server that was killed may still lock its files for a moment.
             if self.answers_before_it_ends() {
                 return;
             }
@@ -105,13 +105,12 @@ impl Server {
                 command
             }
             Kind::MariaDb => {
-                // Debian keeps it where users do not look.
+                // Debian installs it outside of the users' PATH.
                 let debian = "/usr/sbin/mariadbd";
                 let program = if std::path::Path::new(debian).exists() { debian } else { "mariadbd" };
                 let mut command = Command::new(program);
                 command.args(["--no-defaults", "--skip-networking", "--max-connections=200"]);
-                // Written at each commit, so that a killed server forgets nothing; not waited for until it is on the
-                // disk.
+                // Written at each commit, so that a killed server loses nothing; the commit does not wait for the disk.
                 command.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"]);
                 command.arg(format!("--tmpdir={}", self.directory.display()));
                 command.arg(format!("--datadir={}", data.display())).args(as_root());
@@ -154,7 +153,7 @@ impl Server {
         std::fs::read_to_string(self.directory.join("log")).unwrap_or_default()
     }
 
-    /// The URL of a database, for the superuser or for another.
+    /// The URL of a database, for the superuser or for another user.
     pub fn url(&self, user: &str, database: &str) -> String {
         match self.kind {
             Kind::Postgres => {
@@ -168,18 +167,18 @@ impl Server {
         }
     }
 
-    /// Kills the server at once, with all it has in flight.
+    /// Kills the server at once, with all its sessions.
     pub fn kill(&mut self) {
         self.signal("-KILL");
         self.process.take().unwrap().wait().unwrap();
     }
 
-    /// Stops every process of the server where it is: connections stay, and nobody answers.
+    /// Stops every process of the server: connections stay open, and nothing answers.
     pub fn stall(&self) {
         self.signal("-STOP");
     }
 
-    /// Lets a stalled server go on.
+    /// Lets a stopped server go on.
     pub fn resume(&self) {
         self.signal("-CONT");
     }
@@ -187,7 +186,7 @@ impl Server {
     fn signal(&self, signal: &str) {
         let Some(process) = &self.process else { return };
         let parent = process.id().to_string();
-        // The parent first, so that it has no more children meanwhile.
+        // The parent first, so that it starts no more children meanwhile.
         let kill = |pid: &str| Command::new("kill").args([signal, pid]).stderr(Stdio::null()).status().unwrap();
         kill(&parent);
         let children = Command::new("pgrep").args(["-P", &parent]).output().unwrap().stdout;
@@ -217,7 +216,7 @@ fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout.trim_ascii() == b"0")
 }
 
-/// Who runs PostgreSQL, which refuses to be run by root.
+/// The user who runs PostgreSQL, which refuses to be run by root.
 fn unprivileged() -> Option<u32> {
     is_root().then_some(65534)
 }
@@ -231,12 +230,12 @@ fn postgres_program(name: &str) -> Command {
     let Some(user) = unprivileged() else { return Command::new(program) };
     let mut command = Command::new("setpriv");
     command.arg(format!("--reuid={user}")).arg(format!("--regid={user}")).arg("--clear-groups").arg(program);
-    // It cannot stay where root was.
+    // It cannot use root's working directory.
     command.current_dir("/");
     command
 }
 
-/// Debian keeps the server's programs off the PATH, in a directory for each version; the newest is taken.
+/// Debian installs the server's programs in a directory for each version, outside of the PATH; the newest is taken.
 fn postgres_directory() -> PathBuf {
     let debian = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut versions: Vec<u32> = debian.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();

@@ -9,10 +9,11 @@ const CONNECTIONS: usize = 4;
 /// Sent before the answers are read.
 const BATCH: usize = 25;
 
-/// How often each answer came: by its status and `X-Headcount-Decision`.
+/// How often each answer came, by its status and `X-Headcount-Decision`.
 pub type Answers = BTreeMap<(u16, String), u64>;
 
-/// As [`flood`]; who is told to come back, because too many wait to be verified, does so until there is another answer.
+/// As [`flood`]; a client that is told to retry, because too many verifications wait, retries until it gets another
+/// answer.
 pub fn flood_until_answered(check: SocketAddr, per_second: u64, requests: &[Vec<(String, String)>]) -> Answers {
     let mut all = Answers::new();
     let mut left = requests.to_vec();
@@ -26,7 +27,7 @@ pub fn flood_until_answered(check: SocketAddr, per_second: u64, requests: &[Vec<
     all
 }
 
-/// Sends a `HEAD` of the check endpoint for each list of headers, so many a second at most. Every one is answered.
+/// Sends a `HEAD` of the check endpoint for each list of headers, at most this many a second. Each gets an answer.
 pub fn flood(check: SocketAddr, per_second: u64, requests: &[Vec<(String, String)>]) -> Answers {
     let (mut answers, busy) = send_all(check, per_second, requests);
     if !busy.is_empty() {
@@ -37,7 +38,7 @@ pub fn flood(check: SocketAddr, per_second: u64, requests: &[Vec<(String, String
 
 type Requests = Vec<Vec<(String, String)>>;
 
-/// The answers, and the requests for whose verification there was no turn.
+/// The answers, and the requests that no verification had room for.
 #[allow(clippy::disallowed_methods)] // A pace is in real time.
 fn send_all(check: SocketAddr, per_second: u64, requests: &[Vec<(String, String)>]) -> (Answers, Requests) {
     let begun = Instant::now();
@@ -83,7 +84,7 @@ fn send_all(check: SocketAddr, per_second: u64, requests: &[Vec<(String, String)
     (all, all_busy)
 }
 
-/// The heads of so many answers, which have no bodies.
+/// The heads of this many answers, which have no bodies.
 fn heads(stream: &mut TcpStream, count: usize) -> Vec<String> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 16 << 10];

@@ -12,10 +12,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long anything may take that a test waits for.
+/// The longest time that a test waits for anything.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Waits until a condition holds; fails the test, saying what was waited for, if it never does.
+/// Waits until a condition holds; fails the test, naming the condition, if it never does.
 #[allow(clippy::disallowed_methods)] // Tests wait in real time.
 pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
@@ -38,7 +38,7 @@ impl Process {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// Makes it stand still; when this returns, it does.
+    /// Pauses it; when this returns, it is paused.
     pub fn pause(&self) {
         self.signal("-STOP");
         let threads = format!("/proc/{}/task", self.0.id());
@@ -71,10 +71,10 @@ pub struct Server {
     pub log: PathBuf,
 }
 
-/// Where the program is; for hours of tests, a copy that nobody builds anew meanwhile.
+/// The path of the program; for hours of tests, a copy that no build replaces meanwhile.
 pub static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// The program, with a state directory of its own and no environment that configures it.
+/// The program with a state directory of its own, and no environment that configures it.
 pub fn program(state: &Path) -> Command {
     clean(Command::new(binary()), state)
 }
@@ -93,7 +93,7 @@ fn clean(mut command: Command, state: &Path) -> Command {
     command
 }
 
-/// The same, and it may not have more than so many files open.
+/// The same, with this limit of open files.
 pub fn program_with_files(state: &Path, files: u32) -> Command {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(format!("ulimit -n {files} && exec \"$0\" \"$@\"")).arg(binary());
@@ -106,7 +106,7 @@ impl Server {
         Self::start_as(program(state), state, arguments, environment)
     }
 
-    /// The same with a command of its own for the program.
+    /// The same with another command of the program.
     pub fn start_as(mut command: Command, state: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let log = state.join(format!("log-{}", fastrand::u64(..)));
         command.arg("serve").args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(arguments);
@@ -128,7 +128,7 @@ impl Server {
         get(self.check, "/v1/check", &[("Authorization", &format!("Bearer {token}"))])
     }
 
-    /// What was decided about a token.
+    /// The decision about a token.
     pub fn decide(&self, token: &str) -> String {
         self.check(token).header("x-headcount-decision").to_owned()
     }
@@ -141,12 +141,12 @@ impl Server {
         get(self.admin, "/readyz", &[]).status == 200
     }
 
-    /// How much memory it takes.
+    /// The memory that it uses.
     pub fn resident_kib(&self) -> u64 {
         self.memory("VmRSS:")
     }
 
-    /// How much memory it has ever taken.
+    /// The most memory that it has ever used.
     pub fn peak_kib(&self) -> u64 {
         self.memory("VmHWM:")
     }
@@ -207,7 +207,7 @@ pub fn request(address: SocketAddr, method: &str, path: &str, headers: &[(&str, 
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         text += &format!("Host: {address}\r\n");
     }
-    // As the page and the program do it.
+    // As the page and the program do.
     if matches!(method, "PUT" | "DELETE") {
         text += "X-Headcount-Change: 1\r\n";
     }
@@ -225,7 +225,7 @@ pub fn raw(address: SocketAddr, bytes: &[u8]) -> Option<Answer> {
     raw_on(TcpStream::connect(address).unwrap(), bytes)
 }
 
-/// The same on a connection that is there.
+/// The same on an existing connection.
 pub fn raw_on(mut stream: TcpStream, bytes: &[u8]) -> Option<Answer> {
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     // The server may answer and close before it has read everything.
@@ -238,7 +238,7 @@ pub fn raw_on(mut stream: TcpStream, bytes: &[u8]) -> Option<Answer> {
     Some(Answer { status, head: head.to_owned(), body: body.to_owned() })
 }
 
-/// A redis-server of this test's own.
+/// A redis-server for one test.
 pub struct Redis {
     pub process: Process,
     pub port: u16,
@@ -254,9 +254,9 @@ impl Redis {
         Self::start_in(arguments, &[])
     }
 
-    /// The same, with more variables in its environment.
+    /// The same, with more environment variables.
     pub fn start_in(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
-        // Another test may take the port between the question and the start.
+        // Another test may take the port between the choice of the port and the start.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             if let Some(redis) = Self::start_on_in(port, arguments, environment) {
@@ -266,7 +266,7 @@ impl Redis {
         panic!("redis-server found no free port");
     }
 
-    /// One that speaks TLS, too, on the port that is returned with it, and plain on its own port for the test.
+    /// A server that also speaks TLS, on the returned port; its own port stays plain for the test.
     pub fn start_tls(certificate: &Certificate, more: &[&str]) -> (Self, u16) {
         for _ in 0..20 {
             let [port, tls_port] = [(); 2]
@@ -296,7 +296,7 @@ impl Redis {
         command.args(["--dir", directory.path().to_str().unwrap()]).args(arguments);
         command.envs(environment.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // Whoever connects to a free port may meet another server, or itself: only the log tells that this one listens.
+        // A connection to a free port may reach another server, or itself: only the log shows that this one listens.
         let log = directory.path().join("redis.log");
         command.arg("--logfile").arg(&log);
         let child = command.spawn().expect("redis-server is needed: ./test installs it");
@@ -314,7 +314,7 @@ impl Redis {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
 
-    /// Makes every save to disk fail, or lets saves succeed again: a directory stands where the file would be.
+    /// Makes every save to disk fail, or lets saves succeed again: a directory is put where the file would be.
     pub fn break_saves(&self, broken: bool) {
         let file = self.directory.path().join("dump.rdb");
         let _ = std::fs::remove_dir(&file);
@@ -324,8 +324,8 @@ impl Redis {
         }
     }
 
-    /// Adds the user `headcount`, with the password `password`, by the guide's rules: who may do what a round does in
-    /// the namespace `default`, and nothing else.
+    /// Adds the user `headcount`, with the password `password`, by the guide's rules: it may send the commands of a
+    /// round in the namespace `default`, and no others.
     pub fn add_narrow_user(&self) {
         let guide = include_str!("../../docs/guide/redis.md");
         let rules = guide.lines().find_map(|line| line.strip_prefix("user ")).expect("the guide's rules");
@@ -333,7 +333,7 @@ impl Redis {
         let _: () = self.ask(&words);
     }
 
-    /// Asks this server something, as an operator would.
+    /// Sends a command to this server, as an operator does.
     pub fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         let mut connection = redis::Client::open(self.url()).unwrap().get_connection().unwrap();
         let mut command = redis::cmd(words[0]);
@@ -389,7 +389,7 @@ impl Certificate {
     }
 }
 
-/// Client commands so far, by name: `MONITOR` tells those of clients from those inside scripts.
+/// The numbers of client commands so far, by name: `MONITOR` distinguishes clients' commands from those inside scripts.
 pub struct Monitor {
     reader: BufReader<TcpStream>,
 }
@@ -405,7 +405,7 @@ impl Monitor {
         Self { reader }
     }
 
-    /// What clients asked until somebody has `mark` echoed, each line no longer than names and keys need.
+    /// The commands of clients until somebody has `mark` echoed, each line cut to the length that names and keys need.
     pub fn lines_until(&mut self, mark: &str) -> Vec<String> {
         let mut lines = Vec::new();
         loop {
@@ -422,7 +422,7 @@ impl Monitor {
         }
     }
 
-    /// Every byte of what was asked until now, by clients and inside scripts; `mark` is echoed.
+    /// All bytes that clients and scripts have sent until now; `mark` is echoed.
     pub fn everything_until(&mut self, redis: &Redis, mark: &str) -> String {
         let _: String = redis.ask(&["ECHO", mark]);
         let mut everything = String::new();
@@ -437,18 +437,18 @@ impl Monitor {
         }
     }
 
-    /// How often each command was asked until now, which is when `mark` is echoed.
+    /// The number of each command until now; `mark` is echoed now.
     pub fn commands_until(&mut self, redis: &Redis, mark: &str) -> BTreeMap<String, u64> {
         let _: String = redis.ask(&["ECHO", mark]);
         self.commands_before(mark)
     }
 
-    /// The same, where somebody else has `mark` echoed.
+    /// The same, if the caller has `mark` echoed elsewhere.
     pub fn commands_before(&mut self, mark: &str) -> BTreeMap<String, u64> {
         let mut commands = BTreeMap::new();
         for line in self.lines_until(mark) {
             let name = line.split('"').nth(1).unwrap_or_default().to_ascii_uppercase();
-            // Connecting, and a script's first call on a new server, are no part of a round.
+            // Connecting, and a script's first call on a new server, do not belong to a round.
             if !name.is_empty() && !["CLIENT", "SCRIPT", "SELECT", "HELLO", "ECHO"].contains(&name.as_str()) {
                 *commands.entry(name).or_insert(0) += 1;
             }

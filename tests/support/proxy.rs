@@ -1,4 +1,4 @@
-//! A small TCP proxy that lets pass, delays, throttles, swallows or cuts what goes through it.
+//! A small TCP proxy that forwards, delays, throttles, drops or cuts off what goes through it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// What happens to bytes, either way.
+/// What happens to bytes, in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weather {
     Clear,
-    /// Each piece arrives so much later.
+    /// Each piece arrives later by this time.
     Late(Duration),
-    /// So many bytes a second.
+    /// This many bytes a second.
     Slow(u64),
-    /// Taken in, and never handed on; connections stay open.
+    /// Read, and never forwarded; connections stay open.
     Swallowed,
-    /// Connections are closed, and new ones, too.
+    /// Connections are closed, also new ones.
     Cut,
 }
 
@@ -32,18 +32,18 @@ pub struct Proxy {
     connections: Arc<Connections>,
 }
 
-/// What there has been.
+/// Counts of connections and scripts.
 #[derive(Debug, Default)]
 struct Connections {
     made: AtomicU64,
     ended: AtomicU64,
-    /// The most that were there at a time.
+    /// The most connections at a time.
     most: AtomicU64,
-    /// The most scripts that were called on one of them before anything came back.
+    /// The most scripts that were called on one connection before an answer.
     most_in_flight: AtomicU64,
 }
 
-/// One connection may be there before it is seen that the one before it has ended.
+/// A new connection may be counted before the end of the previous one is noticed.
 const OVERLAP: Duration = Duration::from_millis(50);
 
 impl Connections {
@@ -53,7 +53,7 @@ impl Connections {
 }
 
 impl Proxy {
-    /// Stands before `target` until it is dropped.
+    /// Forwards connections to `target` until it is dropped.
     pub fn start(runtime: &Handle, target: SocketAddr) -> Self {
         let (weather, weathers) = watch::channel(Weather::Clear);
         let (target, targets) = watch::channel(target);
@@ -90,28 +90,28 @@ impl Proxy {
         Self { address, weather, target, connections }
     }
 
-    /// Connections go to another server from now on; those that are there end.
+    /// From now on connections go to another server; existing ones are closed.
     pub fn leads_to(&self, target: SocketAddr) {
         self.target.send_replace(target);
     }
 
-    /// How many connections there have been.
+    /// The number of connections so far.
     pub fn connections_made(&self) -> u64 {
         self.connections.made.load(Relaxed)
     }
 
-    /// How many connections there are.
+    /// The number of open connections.
     pub fn connections_open(&self) -> u64 {
         self.connections.open()
     }
 
-    /// The most connections that there were at a time since this was last asked.
+    /// The most connections at a time since the last call.
     pub fn most_connections(&self) -> u64 {
         self.connections.most.swap(0, Relaxed)
     }
 
-    /// The most scripts that were called on one connection before anything came back, since this was last asked: a
-    /// round calls one at a time.
+    /// The most scripts that were called on one connection before an answer, since the last call: a round calls one at
+    /// a time.
     pub fn most_in_flight(&self) -> u64 {
         self.connections.most_in_flight.swap(0, Relaxed)
     }
@@ -149,7 +149,7 @@ async fn carry(
         most_in_flight.fetch_max(in_flight.fetch_add(scripts, Relaxed) + scripts, Relaxed);
     };
     tokio::select! {
-        // A client that is gone waits for nothing. What a server said before it went is handed on.
+        // The data of a client that disconnected does not wait. What a server sent before it disconnected is forwarded.
         () = pour(from_client, to_server, there, AtTheEnd::Drop, asked, |_| {}) => {}
         () = pour(from_server, to_client, back, AtTheEnd::HandOn, |_| {}, |_| in_flight.store(0, Relaxed)) => {}
         () = cut => {}
@@ -159,7 +159,7 @@ async fn carry(
 
 const SCRIPT: &[u8] = b"EVALSHA\r\n";
 
-/// What becomes of what is still on its way when its sender has ended.
+/// What happens to data under way when its sender has disconnected.
 enum AtTheEnd {
     Drop,
     HandOn,
@@ -173,7 +173,7 @@ async fn pour(
     came: impl Fn(&[u8]),
     went: impl Fn(&[u8]),
 ) {
-    // So little waits that a slow way is slow for who sends, too.
+    // The buffer is small, so that the sender notices a slow path, too.
     let (on_its_way, mut pieces) = mpsc::channel::<(Instant, Weather, Vec<u8>)>(64);
     let seen = weathers.clone();
     let take = async move {
@@ -193,14 +193,14 @@ async fn pour(
             match weather {
                 Weather::Clear | Weather::Cut => {}
                 Weather::Late(delay) => sleep_until(taken + delay).await,
-                // Once it is over, what still waits goes at once.
+                // After the end of the fault, waiting data is forwarded at once.
                 Weather::Slow(_) if *weathers.borrow() == Weather::Clear => {}
                 Weather::Slow(bytes_per_second) => {
                     sleep(Duration::from_secs_f64(bytes.len() as f64 / bytes_per_second as f64)).await;
                 }
                 Weather::Swallowed => continue,
             }
-            // What was on its way is lost, too.
+            // Data that was under way is lost, too.
             if *weathers.borrow() == Weather::Swallowed {
                 continue;
             }

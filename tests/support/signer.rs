@@ -1,4 +1,4 @@
-//! Who signs tokens, and who makes some up.
+//! Signed tokens and forged ones.
 #![allow(dead_code, unreachable_pub)] // Tests and a bench use some of it.
 
 use base64::Engine;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// Seconds since 1970: in 2096.
 pub const EXP: u64 = 4_000_000_000;
 
-/// Who signs, and the file by which it is verified.
+/// A signing key, and the file with which its tokens are verified.
 pub struct Signer {
     algorithm: Algorithm,
     key: EncodingKey,
@@ -19,7 +19,7 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// With a key of its own.
+    /// A signer with a new key.
     pub fn new(algorithm: Algorithm) -> Self {
         let pair = |kind| rcgen::KeyPair::generate_for(kind).unwrap();
         let (key, file) = match algorithm {

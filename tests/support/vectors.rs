@@ -1,5 +1,5 @@
-//! Replays what the reference systems answer (`tests/vectors`) on a store of ours. An operation that this file does not
-//! know fails the test, so that nothing is skipped in silence.
+//! Replays the vectors of the reference systems (`tests/vectors`) on a store. An operation that this file does not know
+//! fails the test, so that nothing is skipped silently.
 #![allow(dead_code, unreachable_pub)] // Each test file uses some of it.
 
 use headcount::limit::policy::{PeriodicRefill, Policy, SlidingCounter};
@@ -17,23 +17,23 @@ use std::time::Duration;
 pub trait Store {
     /// A limiter whose time begins at zero.
     fn add(&mut self, policy: Policy) -> usize;
-    /// The same keys under another policy.
+    /// The same keys with another policy.
     fn under(&mut self, limiter: usize, policy: Policy) -> usize;
     fn ask(&mut self, limiter: usize, at: Duration, key: &str, ask: Ask) -> Answer;
     fn ask_all(&mut self, at: Duration, asks: &[(usize, &str, Ask)]) -> Vec<Answer>;
     fn cancel(&mut self, limiter: usize, at: Duration, key: &str, reservation: &Reservation);
     fn change(&mut self, limiter: usize, at: Duration, policy: Policy);
     fn reset(&mut self, limiter: usize, key: &str);
-    /// Which of the keys are remembered, after everything that may be forgotten was; `None` if that cannot be asked.
+    /// Which of the keys are stored after everything that may be forgotten was; `None` if the store cannot tell.
     fn remembered(&mut self, limiter: usize, at: Duration, keys: &[&str]) -> Option<Vec<String>>;
 }
 
-/// How much was replayed.
+/// The numbers of replayed cases and steps.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     pub cases: usize,
     pub checks: usize,
-    /// Steps that say nothing about a store: what a constructor refuses, what only a server has.
+    /// Steps that do not concern a store: what a constructor refuses, and what exists only in a server.
     pub elsewhere: usize,
 }
 
@@ -50,7 +50,7 @@ impl Vectors {
         Self { file: file.to_owned(), root: serde_json::from_str(&text).unwrap() }
     }
 
-    /// Replays the cases that are wanted, each on a store of its own.
+    /// Replays the chosen cases, each on a store of its own.
     pub fn replay<S: Store>(&self, mut store: impl FnMut() -> S, wanted: impl Fn(&str) -> bool) -> Replayed {
         let mut replayed = Replayed::default();
         for case in self.root["cases"].as_array().unwrap() {
@@ -108,7 +108,7 @@ struct Step<'a> {
 const FOREVER: Duration = Duration::MAX;
 
 impl<'a, S: Store> Replay<'a, S> {
-    /// The steps; each moves the clock to its time, counted in `unit`s.
+    /// The steps; each sets the clock to its time, counted in `unit`s.
     fn steps(&self) -> Vec<(Option<f64>, Step<'a>)> {
         let steps = self.case["steps"].as_array().unwrap();
         steps.iter().map(|step| (step["t"].as_f64(), Step { op: &step["op"], expect: &step["expect"] })).collect()
@@ -160,7 +160,7 @@ impl<'a, S: Store> Replay<'a, S> {
         }
     }
 
-    // --- one system after another ---
+    // --- the reference systems ---
 
     fn classdojo(&mut self) {
         let millis = |value: &Value| Duration::from_millis(value.as_u64().unwrap_or(0));
@@ -173,7 +173,7 @@ impl<'a, S: Store> Replay<'a, S> {
             self.go_to(t, Duration::from_millis(1));
             if let Some(config) = step.op.get("build") {
                 if config.as_object().unwrap().values().any(|value| value.as_i64().is_some_and(|value| value < 0)) {
-                    // A negative number cannot be said here.
+                    // A negative number cannot be expressed here.
                     self.elsewhere();
                     continue;
                 }
@@ -416,7 +416,7 @@ impl<'a, S: Store> Replay<'a, S> {
             self.go_to(t, Duration::from_secs(1));
             let place = |op: &'a Value| (op[0].as_u64().unwrap(), op[1].as_str().unwrap());
             if step.expect.get("result_sets").is_some() {
-                // What the procedure returns is the MySQL store's affair.
+                // The procedure's result sets belong to the MySQL store.
                 self.elsewhere();
             } else if let Some((zone, key)) = step.op.get("check_velocity").map(place) {
                 let (limiter, zone) = zones[&zone];
@@ -484,15 +484,15 @@ impl<'a, S: Store> Replay<'a, S> {
                         let written = nginx(Rate::per_second(1)).burst(0).delay(0);
                         self.check("default", nginx(Rate::per_second(1)), written, &step);
                     }
-                    // The status is the HTTP layer's; long keys are limited here like others; a full store is tested
-                    // with the store.
+                    // The status belongs to the HTTP layer; long keys are limited here like others; a full store is
+                    // tested with the store.
                     (Some(_), ..) | (_, Some(_), _) | (.., Some(_)) => self.elsewhere(),
                     _ => self.unknown(&step),
                 }
                 continue;
             };
             let keys = step.op["keys"].as_array().unwrap();
-            // One key for each limit, or one for all; an empty one is not limited.
+            // One key for each limit, or one for all; a limit with an empty key does not apply.
             let key = |nth: usize| keys.get(nth).unwrap_or(&keys[0]).as_str().unwrap();
             let limits = locations[path].iter().enumerate().map(|(nth, &limiter)| (limiter, key(nth), Ask::ONE));
             let asks: Vec<_> = limits.filter(|(_, key, _)| !key.is_empty()).collect();
@@ -622,7 +622,7 @@ impl<'a, S: Store> Replay<'a, S> {
                     let built = headcount::limit::Memory::new(resilience4j_atomic(limit, period));
                     self.check("refused", built.is_err(), true, &step);
                 } else {
-                    // A negative time cannot be said here, and there are no defaults.
+                    // A negative time cannot be expressed here, and there are no defaults.
                     self.elsewhere();
                 }
                 continue;
@@ -650,7 +650,7 @@ impl<'a, S: Store> Replay<'a, S> {
     fn resilience4j_semaphore(&mut self) {
         let config = &self.case["config"];
         let millis = |name: &str| Duration::from_millis(config[name].as_u64().unwrap_or(0));
-        // A scheduler of the caller's is one whose ticks never come by themselves.
+        // A scheduler of the caller's counts as one that never ticks by itself.
         let by_hand = config["manual_refresh"] == true;
         let period = if by_hand { Duration::from_secs(1 << 20) } else { millis("period_ms") };
         let policy = |limit: u64| resilience4j_semaphore(limit, period).max_wait(millis("timeout_ms"));
@@ -673,7 +673,7 @@ impl<'a, S: Store> Replay<'a, S> {
             } else if let Some(limit) = step.op["set_limit"].as_u64() {
                 self.store.change(limiter.unwrap(), self.now, policy(limit).into());
             } else if step.op.get("reserve").is_some() || step.op.get("create_and_drop").is_some() {
-                // Reservations are supported here; and no limiter owns a timer.
+                // Reservations are supported here; and limiters own no timers.
                 self.elsewhere();
             } else {
                 self.unknown(&step);
@@ -683,7 +683,7 @@ impl<'a, S: Store> Replay<'a, S> {
 
     fn sliding_counter(&mut self) {
         let Some(window) = self.config("window_ms").map(Duration::from_millis) else {
-            // The share of wrong answers is measured by a bench.
+            // A benchmark measures the part of wrong answers.
             return self.elsewhere();
         };
         let limit = self.config("limit").unwrap_or(1_000_000);
@@ -751,7 +751,8 @@ impl<'a, S: Store> Replay<'a, S> {
                     previous = granted;
                 }
             } else if step.op.get("count").is_some() {
-                // Takers that come back as soon as they were let through: whoever they are, the slots are the same.
+                // Clients that ask again as soon as they are granted a permit: whichever client asks, the slots are the
+                // same.
                 while takers > 0 && grants.last().is_none_or(|last| *last < self.now) {
                     let at = grants.len().checked_sub(takers as usize).map_or(Duration::ZERO, |nth| grants[nth]);
                     grants.push(at + self.store.ask(limiter, at, "k", Ask::ONE).wait());
@@ -764,7 +765,7 @@ impl<'a, S: Store> Replay<'a, S> {
         }
     }
 
-    /// One taker passes a slow and then a fast limiter, from the start; others only the fast one, later.
+    /// One client asks a slow and then a fast limiter, from the start; others only the fast one, later.
     fn uber_in_turn(&mut self, fast: u64) {
         let number = |name: &str| self.case["config"][name].as_u64();
         let per = Duration::from_millis(number("per_ms").unwrap_or(1000));
@@ -772,7 +773,7 @@ impl<'a, S: Store> Replay<'a, S> {
         let (joiners, join_at) = if number("per_ms").is_some() { (2, 2) } else { (4, 20) };
         let slow = self.store.add(uber(Rate::per_second(number("slow").unwrap()), 0).into());
         let fast = self.store.add(uber(Rate::new(fast, per), slack).into());
-        // When each comes next, and whether it has passed the slow one.
+        // The time of each client's next request, and whether the slow limiter has granted it.
         let mut takers = vec![(Duration::ZERO, false, true)];
         takers.extend((0..joiners).map(|_| (Duration::from_secs(join_at), true, false)));
         let mut granted = Vec::new();
@@ -807,7 +808,7 @@ impl<'a, S: Store> Replay<'a, S> {
     }
 }
 
-/// Whether an answer lets through at once.
+/// Whether an answer grants at once.
 pub fn is_now(answer: &Answer) -> bool {
     answer.verdict == Verdict::Now
 }

@@ -1,4 +1,4 @@
-//! One panel: lines over time, a note of what they come to.
+//! One panel: lines over time, and a note with their result.
 
 use super::{Area, BLUE, Drawn, FAINT, GREEN, INK, MARGIN, ORANGE, PURPLE, RED};
 use crate::options::Options;

@@ -14,7 +14,7 @@ fn play(state: &mut State) {
     seeds::go_on(state, Plan::draw, false, |_| Ok::<(), ()>(())).unwrap();
 }
 
-/// A state whose seeds are said to be finished, without any results but their number.
+/// A state whose seeds count as finished, with no results but their number.
 fn finished(seeds: Range<u64>, shard: &str, finished: &[(u64, u64)]) -> State {
     let mut state = State::new(task(seeds, shard));
     for &(start, end) in finished {
@@ -29,7 +29,7 @@ fn file(directory: &TempDir, name: &str, state: &State) -> PathBuf {
     file
 }
 
-/// A tally without what depends on the order and the speed of the threads.
+/// A tally without the parts that depend on the order and the speed of the threads.
 fn comparable(mut tally: Tally) -> Tally {
     tally.took = Duration::ZERO;
     tally.expected_mistakes = (tally.expected_mistakes * 1e6).round();
@@ -49,7 +49,7 @@ fn a_state_that_is_written_is_read_as_it_was() {
 }
 
 #[test]
-fn a_stopped_run_goes_on_after_its_finished_seeds_and_comes_to_the_same_total() {
+fn a_stopped_run_continues_after_its_finished_seeds_and_reaches_the_same_total() {
     let whole = seeds::run(1..41, Plan::draw, false);
     let directory = tempfile::tempdir().unwrap();
     let mut state = State::new(task(1..41, "1/1"));
@@ -123,7 +123,7 @@ fn finished_seeds_grow_together_and_the_gaps_are_left() {
 }
 
 #[test]
-fn a_shard_or_a_range_that_cannot_be_played_is_refused_with_what_would_do() {
+fn a_shard_or_a_range_that_cannot_be_played_is_refused_with_a_way_out() {
     for (shard, said) in [
         ("0/3", "there is no part 0 of 3: parts are numbered from 1/3 to 3/3"),
         ("4/3", "there is no part 4 of 3: parts are numbered from 1/3 to 3/3"),
@@ -182,7 +182,7 @@ fn a_state_of_another_build_is_refused_even_if_it_has_other_fields() {
 }
 
 #[test]
-fn a_state_of_another_task_is_not_gone_on_with() {
+fn a_state_of_another_task_is_not_continued() {
     let directory = tempfile::tempdir().unwrap();
     let file = file(&directory, "state.json", &finished(1..101, "1/2", &[]));
     let sabotaged = Task { sabotage: Some(Sabotage::NoShares), ..task(1..101, "1/2") };

@@ -648,7 +648,7 @@ impl Bucket {
                 ended.map(|()| left)
             })
         });
-        Ok(faithful_answer(left.await?, refill, window, rounding))
+        Ok(published_answer(left.await?, refill, window, rounding))
     }
 
     async fn given_back(&self, key: &[u8], what: Back, at: Option<Duration>) -> Result<(), SqlError> {
@@ -811,7 +811,7 @@ fn published(rate: Rate, window: Duration) -> Result<(i64, i64), SqlError> {
 }
 
 /// Makes the answer from the result of the published function.
-fn faithful_answer(left: i64, refill: i64, window: i64, rounding: Rounding) -> Answer {
+fn published_answer(left: i64, refill: i64, window: i64, rounding: Rounding) -> Answer {
     let capacity = refill * window;
     // Granted if tokens + elapsed · refill - 1 rounds to zero or more: from -1/2 on, or from just above it.
     let wait_until_granted = |tokens: i64| {

@@ -1,4 +1,4 @@
-//! How many may be inside, as parts of X: the promise of DESIGN §8.10, one constant for each kind of fault.
+//! How many users may be inside, as parts of X: the promise of DESIGN §8.10, one constant for each kind of fault.
 //!
 //! A bound holds during the fault, not only after it. It holds with `on_outage = "local"` or `"closed"`, without an
 //! override of mode `open`, and while a fault lasts at most a sixth of the window (five minutes of thirty). Rows
@@ -9,20 +9,20 @@ use crate::report::Finding;
 use headcount::bloom::Shape;
 use std::time::Duration;
 
-/// Nothing is wrong, and writes meet little competition: N·w ≤ T, where N is the number of servers, w the time from a
-/// server's read to its write, and T the period of rounds.
+/// No fault, and writes seldom collide: N·w ≤ T, where N is the number of servers, w the time from a server's read to
+/// its write, and T the period of rounds.
 pub const CALM: f64 = 1.02;
-/// Nothing is wrong but that many servers compete for each write: N·w > T.
+/// No fault, but many servers compete for each write: N·w > T.
 pub const CALM_CONTENDED: f64 = 1.04;
 /// The turn of a minute: the oldest minute's users leave at once while a crowd retries.
 pub const MINUTES_TURN: f64 = 1.02;
-/// Redis, or the way to it, stands still.
+/// Redis, or the path to it, hangs.
 pub const STALL: f64 = 1.05;
 /// Redis is unreachable, and `on_outage = "local"`.
 pub const OUTAGE_LOCAL: f64 = 1.05;
 /// Redis answers reads and refuses writes.
 pub const WRITES_REFUSED: f64 = 1.02;
-/// Redis loses its data: `FLUSHALL`, an eviction of our minutes.
+/// Redis loses its data: `FLUSHALL`, or an eviction of minutes.
 pub const FLUSH: f64 = 1.02;
 /// Another Redis takes over: empty, older, or with another clock.
 pub const FAILOVER: f64 = 1.02;
@@ -30,13 +30,13 @@ pub const FAILOVER: f64 = 1.02;
 pub const JOINING: f64 = 1.02;
 /// Servers are replaced one after another, by servers with another X, capacity, or key whose predecessor they name.
 pub const DEPLOY: f64 = 1.02;
-/// By servers with another key or window: they know nobody, and let in X beside those who are in.
+/// By servers with another key or window: they do not know the users of the old ones, and admit up to X beside them.
 pub const DEPLOY_UNKNOWN_KEY: f64 = 2.04;
 
 /// The default filters' ratio of false positives, which decides their size.
 const FALSE_POSITIVE_RATE: f64 = 1e-3;
 
-/// A server's time from a read to its write, at most, on a machine that the tests share.
+/// The longest time from a server's read to its write, on a machine that tests share.
 const READ_TO_WRITE: Duration = Duration::from_millis(10);
 
 /// The bound of a calm fleet.
@@ -45,7 +45,8 @@ pub fn calm(spec: &Spec) -> f64 {
     if contended { CALM_CONTENDED } else { CALM }
 }
 
-/// Users that a bound allows above its part of X: four standard deviations of the estimate at X users, and one.
+/// The users that a bound allows above its part of X: four standard deviations of the estimate at X users, and one
+/// user.
 pub fn allowance(x: u64, capacity: u64) -> f64 {
     // The estimate's interval reaches 1.96 standard deviations to each side.
     let shape = Shape::for_capacity(capacity, FALSE_POSITIVE_RATE).expect("a capacity that servers accept");
@@ -54,7 +55,7 @@ pub fn allowance(x: u64, capacity: u64) -> f64 {
     4.0 * (estimate.high - estimate.users) / 1.96 + 1.0
 }
 
-/// Checks the most users that were inside a bench since its log began, or since its count began anew.
+/// Checks the most users that were inside since a bench's log began, or since its count was restarted.
 pub fn check(found: &mut Finding, bench: &Bench, what: &str, bound: f64) {
     let (inside, x) = (bench.origin.tally().most_inside, bench.largest_x);
     let most = bound * x as f64 + allowance(x, bench.capacity());

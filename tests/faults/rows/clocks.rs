@@ -1,4 +1,5 @@
-//! Machines whose clocks are wrong, or are set while they run. Wall clocks are libfaketime's; monotonic ones are true.
+//! Machines whose clocks are wrong, or are set while servers run. Wall clocks are changed by libfaketime; monotonic
+//! ones stay right.
 
 use super::{bounds, heard, in_play};
 use crate::Rig;
@@ -14,7 +15,7 @@ fn own_clocks() -> Spec {
     Spec { own_clocks: true, ..Spec::default() }
 }
 
-/// Row 6. Each process's clock is off by up to 30 s.
+/// Row 6. Each process's clock is wrong by up to 30 s.
 pub fn clocks_are_off(rig: &Rig) -> Finding {
     let mut found = Finding::default();
     let sets = [[0.5, -0.5, 5.0, -5.0, 30.0], [-30.0, 30.0, 0.0, -0.5, 5.0]];
@@ -46,7 +47,7 @@ pub fn clocks_are_off(rig: &Rig) -> Finding {
     found
 }
 
-/// Nothing is written into a minute that begins more than 100 ms from now by Redis's clock.
+/// No server writes into a minute that begins more than 100 ms later by Redis's clock.
 fn minutes_agree(bench: &Bench) -> Finding {
     let mut found = Finding::default();
     let keys: Vec<String> = bench.redis.ask(&["KEYS", "headcount:*:slot:*"]);
@@ -59,7 +60,7 @@ fn minutes_agree(bench: &Bench) -> Finding {
     found
 }
 
-/// Row 7. One machine's clock steps while it runs; every other time while Redis is away.
+/// Row 7. One machine's clock steps while it runs; every second step happens while Redis is away.
 pub fn a_clock_steps(rig: &Rig) -> Finding {
     in_play(rig, &own_clocks(), rig.rate(3000.0), |bench| {
         let mut found = Finding { repetitions: rig.times(40).max(8), ..Finding::default() };

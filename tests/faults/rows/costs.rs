@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Row 24. The same number of Redis commands per server and round under a light load and under a heavy one, both with
-/// news in every round; fewer without.
+/// Row 24. A server sends the same number of Redis commands in a round under a light load and under a heavy one, both
+/// with news in every round; fewer without news.
 pub fn redis_costs_the_same(rig: &Rig) -> Finding {
-    // Room for many more than come in a window, or a late round's share would run out; by filters of a megabyte: within
-    // what `headcount size` says that one Redis carries, or rounds would be catching up all the time. More servers
-    // share the load: their rounds are longer, so that each brings news.
+    // There is room for many more users than arrive in a window, or a late round's share would run out. The filters are
+    // a megabyte, which one Redis carries according to `headcount size`; larger ones would make rounds late all the
+    // time. More servers share the load: their rounds are longer, so that each has news.
     let fleet = |servers, period| Spec {
         servers,
         max_active_users: 500_000,
@@ -38,7 +38,7 @@ pub fn redis_costs_the_same(rig: &Rig) -> Finding {
     }
 }
 
-/// Row 24 with 50 processes, which have two cores here: smaller filters, and fewer who come.
+/// Row 24 with 50 processes on two cores: smaller filters, and fewer requests.
 pub fn redis_costs_50_servers_the_same(rig: &Rig) -> Finding {
     let fleet = Spec {
         servers: if rig.full { 50 } else { 10 },
@@ -51,9 +51,9 @@ pub fn redis_costs_50_servers_the_same(rig: &Rig) -> Finding {
     of_processes(rig, [fleet], [400.0, 2_000.0])
 }
 
-/// Row 24 with 50 servers at its own loads: the shipped round without HTTP, whose requests would need more than two
-/// cores. It is the fleet of `./test scale`. As many in a second are newcomers, be it of one thousand or of twenty:
-/// what there is to write is what rounds take their time for, and 50 servers share two cores here.
+/// Row 24 with 50 servers at its own loads: the shipped rounds without HTTP, whose requests would need more than two
+/// cores. It is the fleet of `./test scale`. Both loads have the same number of newcomers a second, because newcomers
+/// are what a round has to write, and 50 servers share two cores here.
 pub fn redis_costs_50_clients_the_same(rig: &Rig) -> Finding {
     let (slot, slots) = (10 * SECOND, 6);
     let (servers, sync_every) = if rig.full { (50, SECOND) } else { (4, SECOND / 20) };
@@ -77,16 +77,16 @@ fn of_processes(rig: &Rig, fleets: impl IntoIterator<Item = Spec>, loads: [f64; 
     })
 }
 
-/// Servers, one Redis, and newcomers that ask.
+/// Servers, one Redis, and requests.
 trait Fleet {
     fn servers(&self) -> usize;
     fn sync_every(&self) -> Duration;
     fn redis(&self) -> &Redis;
-    /// Rounds done so far, by all servers.
+    /// The number of rounds of all servers so far.
     fn rounds(&self) -> u64;
-    /// Who was admitted so far, and who was rejected.
+    /// The numbers of admitted and rejected requests so far.
     fn tally(&self) -> (u64, u64);
-    /// So many ask in a second, until what is returned is dropped.
+    /// Sends this many requests a second until the returned value is dropped.
     fn asked(&self, newcomers: Range<usize>, per_second: f64) -> Box<dyn Any>;
 }
 
@@ -118,7 +118,7 @@ impl Fleet for Bench {
             newcomers: 0..0,
             newcomer_percent: 0,
             requests_per_second: per_second,
-            // Each asks some 300 times a second at most.
+            // Each thread asks some 300 times a second at most.
             connections: (per_second / 300.0).clamp(16.0, 64.0) as usize,
             stay: self.stay(),
             seed: 24,
@@ -127,10 +127,10 @@ impl Fleet for Bench {
     }
 }
 
-/// Of those who ask servers in this process, so many a second have never been there.
+/// This many of the requests to servers in this process are newcomers each second.
 const NEWCOMERS_PER_SECOND: f64 = 250.0;
 
-/// The others are these.
+/// The others ask again with these tokens.
 const PLAYERS: Range<usize> = 1_000_000_000..1_000_010_000;
 
 struct InProcess {
@@ -171,7 +171,7 @@ impl Fleet for InProcess {
     }
 }
 
-/// A thread that asks until it is dropped.
+/// A thread that sends requests until it is dropped.
 struct Asking {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -218,7 +218,7 @@ fn costs_the_same(rig: &Rig, fleet: &impl Fleet, loads: [f64; 2]) -> (Finding, S
     let lasting = fleet.sync_every() * rounds(rig);
     let mut fresh = 0;
     let mut per_round = |requests_per_second: f64| {
-        // Players that nobody has seen: news in every round. There is room for all.
+        // Players with new tokens: news in every round. There is room for all.
         let newcomers = fresh..fresh + (requests_per_second * 2.0 * lasting.as_secs_f64()) as usize;
         fresh = newcomers.end;
         let asking = (requests_per_second > 0.0).then(|| fleet.asked(newcomers, requests_per_second));
@@ -226,7 +226,7 @@ fn costs_the_same(rig: &Rig, fleet: &impl Fleet, loads: [f64; 2]) -> (Finding, S
         let end = format!("after {requests_per_second}");
         let mut monitor = Monitor::start(fleet.redis());
         let (before, (asked, _)) = (fleet.rounds(), fleet.tally());
-        // Read while it comes, or Redis would keep all of it.
+        // It is read as it arrives, or Redis would keep all of it in memory.
         let (rounds, answered, commands) = thread::scope(|scope| {
             let commands = scope.spawn(|| monitor.commands_before(&end));
             thread::park_timeout(lasting);

@@ -1,4 +1,4 @@
-//! What a single player does to one server, and who is only touched.
+//! One player's requests to one server, and players who are only touched.
 
 use super::{bounds, heard};
 use crate::Rig;
@@ -7,7 +7,7 @@ use crate::origin::Heard;
 use crate::report::Finding;
 use crate::support::request;
 
-/// Row 26. Admitted, then asked again on the same server at once, from eight connections.
+/// Row 26. A player is admitted, and then asks the same server again at once over eight connections.
 pub fn asked_again_at_once(rig: &Rig) -> Finding {
     let pairs = rig.times(1_000_000) as usize;
     let spec = Spec { servers: 1, max_active_users: 1_000_000, slots: 10, ..Spec::default() };
@@ -34,14 +34,14 @@ pub fn asked_again_at_once(rig: &Rig) -> Finding {
     found.and(heard(&bench))
 }
 
-/// Row 37. A player whose only sign of life is a touch, for three windows.
+/// Row 37. A player whose only requests are touches, for three windows.
 pub fn only_touched(rig: &Rig) -> Finding {
     let players = rig.times(16_000) as usize;
     let bench = Bench::start(rig.runtime.handle(), Spec { slots: 5, max_active_users: 40_000, ..Spec::default() });
     let questions: Vec<_> = (0..players).map(|token| (token, token % 5)).collect();
     let answers = bench.ask_all(&questions).into_iter().enumerate();
     let tokens: Vec<_> = answers.filter(|(_, heard)| *heard == Heard::Admitted).map(|(token, _)| token).collect();
-    // From here on an unknown one would be turned away.
+    // From here on an unknown token would be rejected.
     let order = r#"{"mode":"throttling"}"#;
     assert_eq!(request(bench.server(0).admin, "PUT", "/api/v1/override", &[], order).status, 200);
     bench.pass(bench.news());
@@ -69,7 +69,7 @@ pub fn only_touched(rig: &Rig) -> Finding {
             found.check(heard == expected, || format!("{expected:?} is right, and token {token} is {heard:?}"));
         }
     }
-    // The log knows of no touch, and so of nobody who stays in by touches alone.
+    // The log records no touches, so it does not know of users that stay in by touches alone.
     found.held(bench.origin.tally().most_inside, bench.largest_x);
     found
 }

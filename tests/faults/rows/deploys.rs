@@ -17,20 +17,21 @@ fn foreign(bench: &Bench, place: usize) -> bool {
     bench.server(place).status()["sync"]["foreign_generation"] == true
 }
 
-/// Replaces a server by one with other settings, when that is ready.
+/// Replaces a server by one with other settings, as soon as the new one is ready.
 fn deploy(bench: &mut Bench, place: usize, settings: &[(&'static str, String)]) {
     let _ = bench.stop(place);
     bench.join(place, settings);
 }
 
-/// What a deploy changes, and what the new servers know of the users of the old ones.
+/// What a deploy changes, and what the new servers know of the old ones' users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Changed {
-    /// Filters of another size: both generations read each other.
+    /// Filters of another size: both generations read each other's minutes.
     Capacity,
-    /// The key, and the new servers name the former one: they read the old ones' filters, and not the other way round.
+    /// The key, and the new servers name the former one: they read the old ones' filters; the old ones do not read
+    /// theirs.
     KeyAfterAnother,
-    /// The key alone: each learns of the other's users from the players alone.
+    /// The key alone: servers learn of the other release's users only by their requests.
     Key,
 }
 
@@ -58,9 +59,9 @@ pub fn other_sizes_and_keys(rig: &Rig) -> Finding {
         for place in 0..5 {
             match changed {
                 Changed::Capacity => {}
-                // Who comes in on the new release is known to it alone.
+                // A newcomer on the new release is known to that release alone.
                 Changed::KeyAfterAnother => bench.origin.cut_off(0..place + 1),
-                // Neither knows whom the other has let in; the newcomers fill the new one's budget, too.
+                // Neither release knows the other's newcomers; they also use up the new release's budget.
                 Changed::Key => {
                     bench.origin.cut_off(0..5);
                     bench.origin.excuse(Duration::ZERO, |_| true);
@@ -69,7 +70,7 @@ pub fn other_sizes_and_keys(rig: &Rig) -> Finding {
             let _ = bench.stop(place);
             bench.start_hidden(place, &settings, &url);
             if changed == Changed::Key {
-                // From its third round on it admits users of the other release, whom it does not know, up to X.
+                // From its third round on it admits users of the other release, which it does not know, up to X.
                 bench.wait_until("the third round", |bench| {
                     let sync = &bench.server(place).status()["sync"];
                     sync["ok"] == true && sync["rounds"].as_u64() > Some(4)
@@ -79,7 +80,7 @@ pub fn other_sizes_and_keys(rig: &Rig) -> Finding {
             }
             bench.show(place);
             if place == 0 {
-                // By hand, and on the new release alone.
+                // Single questions to the new release alone.
                 let came_in = bench.server(0).check(&format!("stranger-{turn}")).status == 200;
                 bench.pass(bench.news());
                 let there = bench.server(4).decide(&format!("stranger-{turn}"));
@@ -97,7 +98,7 @@ pub fn other_sizes_and_keys(rig: &Rig) -> Finding {
             bench.origin.excuse(Duration::ZERO, |_| true);
         }
         bench.origin.reunited();
-        // For one window the new release rejects nobody whom the old one has admitted.
+        // For one window the new release rejects no user that the old one has admitted.
         bench.pass((began + bench.window()).saturating_sub(bench.origin.now()));
         drop(crowd);
         let bound = if changed == Changed::Key { bounds::DEPLOY_UNKNOWN_KEY } else { bounds::DEPLOY };
@@ -108,7 +109,7 @@ pub fn other_sizes_and_keys(rig: &Rig) -> Finding {
     found
 }
 
-/// Row 39. X is halved and doubled, the capacity stays: the same generation, and nobody who is in is rejected.
+/// Row 39. X is halved and doubled, the capacity stays: the generation stays the same, and no active user is rejected.
 pub fn another_x(rig: &Rig) -> Finding {
     let settings: Vec<(&'static str, String)> = vec![(CAPACITY, "16384".into())];
     in_play(rig, &Spec { environment: settings, ..Spec::default() }, rig.rate(4000.0), |bench| {
@@ -119,7 +120,7 @@ pub fn another_x(rig: &Rig) -> Finding {
                 found.check(!foreign(bench, place), || format!("X = {x} is another generation"));
             }
         }
-        // Of the largest X in force: when X is halved, the users above it stay in, as they should.
+        // Compared with the largest X in force: when X is halved, the users above it stay in, as they should.
         bounds::check(&mut found, bench, "deploys of another X", bounds::DEPLOY);
         let order = r#"{"mode":"auto","max_active_users":16385}"#;
         let answer = request(bench.server(0).admin, "PUT", "/api/v1/override", &[], order);
@@ -129,8 +130,8 @@ pub fn another_x(rig: &Rig) -> Finding {
     })
 }
 
-/// Rows 10 and 40. Other fleets in the same Redis: another namespace, and the same one with another key or shape, also
-/// right after everything was forgotten.
+/// Rows 10 and 40. Other fleets in the same Redis: one in another namespace, and one in the same namespace with another
+/// key or shape; also right after FLUSHALL.
 pub fn neighbours(rig: &Rig) -> Finding {
     in_play(rig, &Spec::default(), rig.rate(3000.0), |bench| {
         let mut found = Finding { repetitions: rig.times(40).max(3), ..Finding::default() };
@@ -147,7 +148,7 @@ pub fn neighbours(rig: &Rig) -> Finding {
                 let _: () = bench.redis.ask(&["SET", "somebody:else", "value"]);
             }
             let url = bench.url();
-            // Asked by hand alone.
+            // These servers get single questions only.
             bench.start_hidden(5, std::slice::from_ref(setting), &url);
             let token = format!("stranger-{turn}");
             let there = bench.server(5).decide(&token);
@@ -157,7 +158,7 @@ pub fn neighbours(rig: &Rig) -> Finding {
                 found.check(alarms < 3 * SECOND, || format!("{setting:?}: both know of each other after {alarms:.1?}"));
             }
             bench.pass(bench.news());
-            // Servers of one key in one namespace are a deploy under way, and know each other's users.
+            // Servers with one key in one namespace are a rolling deploy, and know each other's users.
             let is_known = *same_namespace && setting.0 == CAPACITY;
             let here = bench.server(0).decide(&token);
             found.check((here == "seen") == is_known, || format!("{setting:?}: what came in there is {here} here"));
@@ -169,7 +170,7 @@ pub fn neighbours(rig: &Rig) -> Finding {
             found.check(value == "value", || "a foreign key changed".into());
             bench.wait_until("the alarm to end", |bench| !foreign(bench, 0) || !*same_namespace);
         }
-        // One more server of this fleet, as a user of Redis who may do only what is needed.
+        // One more server of this fleet, connected as a Redis user with the least rights that are needed.
         bench.redis.add_narrow_user();
         let url = bench.url().replace("redis://", "redis://headcount:password@");
         bench.start_server_with(5, &[], &url);

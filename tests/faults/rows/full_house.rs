@@ -1,5 +1,5 @@
-//! A crowd of newcomers at a house that is full, or nearly, while Redis stands still, refuses writes or loses the
-//! nodes: how many are inside at every instant.
+//! A crowd of newcomers while the room is full, or nearly, and Redis hangs, refuses writes or loses the nodes: how many
+//! are inside at every instant.
 
 use super::{bounds, heard};
 use crate::bench::{Bench, CAPACITY, Spec};
@@ -11,21 +11,21 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How often servers are asked how they are while a crowd asks, too.
+/// How often servers are asked for their status while a crowd asks, too.
 const SELDOM: Duration = Duration::from_millis(50);
 
 // --- row 41 ---
 
-/// Where in a slot a stall lies.
+/// Where in a slot a stall begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lies {
-    /// Half of it before a slot's turn, half of it after; a long one begins 1.5 s before the turn.
+    /// Half of it before a slot's turn, half of it after; a long stall begins 1.5 s before the turn.
     OverTurn,
     /// It begins right after a turn.
     Elsewhere,
 }
 
-/// Row 41. Redis stands still while a crowd stands before a full house.
+/// Row 41. Redis hangs while a crowd of newcomers asks a full fleet.
 pub fn stands_still_in_a_crowd(rig: &Rig) -> Finding {
     let slots_of_4_seconds =
         Spec { servers: 3, max_active_users: 500, slot: 4 * SECOND, sync_every: SECOND / 5, ..Spec::default() };
@@ -41,11 +41,11 @@ pub fn stands_still_in_a_crowd(rig: &Rig) -> Finding {
     let all = of_millis(&[300, 800, 2500].map(both).concat().repeat(3));
     let minutes = Spec { slot: MINUTE, sync_every: SECOND, ..slots_of_4_seconds.clone() };
     let one = of_millis(&[(2500, Lies::OverTurn)]);
-    // A minute long, it lies over a turn anyway.
+    // A stall of a minute contains a turn in any case.
     let long = of_millis(&[(60_000, Lies::OverTurn)]);
     let rounds = [
         (slots_of_4_seconds.clone(), 300.0, all.clone()),
-        // More than the machine can send: the remark says how many came.
+        // More than the machine can send: the remark says how many were sent.
         (slots_of_4_seconds, 5000.0, all),
         (minutes.clone(), 300.0, one),
         (minutes, 300.0, long),
@@ -91,7 +91,7 @@ fn stalls(rig: &Rig, spec: Spec, newcomers_per_second: f64, stalls: &[(Duration,
     found.and(heard(&bench))
 }
 
-/// How long from now until a stall begins, so that it lies where it should.
+/// How long from now a stall has to wait so that it begins there.
 fn until_stall(bench: &Bench, lasting: Duration, lies: Lies) -> Duration {
     // The servers' minutes are Redis's.
     let (seconds, micros): (u64, u64) = bench.redis.ask(&["TIME"]);
@@ -109,11 +109,11 @@ fn until_stall(bench: &Bench, lasting: Duration, lies: Lies) -> Duration {
 /// Why Redis refuses to write.
 #[derive(Debug, Clone, Copy)]
 enum Refusal {
-    /// It has no memory left, and may evict nothing.
+    /// It has no memory left, and may evict nothing (`noeviction`).
     Oom,
     /// Too few replicas are connected.
     NoReplicas,
-    /// It cannot save to disk.
+    /// It cannot save to disk, and stops writes for this reason.
     MisConf,
     /// It has become a replica.
     ReadOnly,
@@ -181,7 +181,7 @@ pub fn writes_are_refused(rig: &Rig) -> Finding {
     Finding { remark, ..six.and(twenty) }
 }
 
-/// Plays these outages, one after another, on one bench. In each, every reason lasts so long.
+/// Plays these outages on one bench, one after another. In each, every reason lasts for this time.
 fn refusals(
     rig: &Rig,
     servers: usize,
@@ -190,7 +190,7 @@ fn refusals(
     lasting: Duration,
 ) -> Finding {
     let sync_every = if servers > 10 { SECOND / 2 } else { SECOND / 10 };
-    // Slots so long that none of the players leaves during the row.
+    // Slots so long that no player's seat becomes free during the row.
     let spec = Spec { servers, slot: 5 * SECOND, sync_every, max_active_users: 400, ..Spec::default() };
     let mut bench = partly_filled(rig, spec, 0.8);
     let mut found = Finding { repetitions: outages.len() as u64, ..Finding::default() };
@@ -245,7 +245,7 @@ fn shows(sync: &serde_json::Value, code: &str) -> bool {
     texts.iter().any(|text| text.as_str().is_some_and(|text| text.contains(code)))
 }
 
-/// A bench of which this part of X is inside, and that nobody asks.
+/// A bench in which this part of X is inside, and that gets no requests.
 fn partly_filled(rig: &Rig, spec: Spec, part: f64) -> Bench {
     let mut bench = Bench::start(rig.runtime.handle(), spec);
     bench.players = 0..(part * bench.spec.max_active_users as f64) as usize;
@@ -253,8 +253,8 @@ fn partly_filled(rig: &Rig, spec: Spec, part: f64) -> Bench {
     bench
 }
 
-/// Raises X until those inside are this part of it, and waits until the servers agree. Only the instants from here on
-/// count. `None` if so many got in before that no filter has the capacity for such an X.
+/// Raises X until the users inside are this part of it, and waits until the servers agree. Only the instants after that
+/// count. `None` if so many were admitted before that no filter has the capacity for such an X.
 fn free_again(bench: &mut Bench, part: f64) -> Option<u64> {
     bench.origin.count_anew();
     let x = (bench.origin.inside() as f64 / part).round() as u64;
@@ -264,22 +264,22 @@ fn free_again(bench: &mut Bench, part: f64) -> Option<u64> {
     bench.set_x(x);
     bench.largest_x = x;
     bench.look_until(SELDOM, "all servers to be in step", Bench::all_in_step);
-    // Rounds enough for the shares of the new X, and for the news of the last ones who came in.
+    // Enough rounds for the shares of the new X, and for the news of the last admissions.
     bench.pass(3 * bench.spec.sync_every);
     Some(x)
 }
 
-/// What the log says, but for the users inside: each phase has noted them beside its own X.
+/// The log's tally without the users inside, because each phase has recorded them with its own X.
 fn at_its_own_x(bench: &Bench) -> Finding {
     Finding { inside: None, ..heard(bench) }
 }
 
 // --- row 43 ---
 
-/// Why servers count too few nodes for a while.
+/// Why servers count too few nodes.
 #[derive(Debug, Clone, Copy)]
 enum Undercount {
-    /// The nodes' heartbeats are gone.
+    /// The heartbeats were deleted.
     Flush,
     /// Every heartbeat is too old to count.
     LongStall,
@@ -288,7 +288,7 @@ enum Undercount {
 }
 
 /// Row 43. Servers count too few nodes, and take too large shares of the room, while half of it is free and a crowd
-/// comes.
+/// asks.
 pub fn nodes_are_undercounted(rig: &Rig) -> Finding {
     use Undercount::{ClockBehind, Flush, LongStall};
     if !rig.full {
@@ -303,7 +303,7 @@ pub fn nodes_are_undercounted(rig: &Rig) -> Finding {
 fn undercounts(rig: &Rig, servers: usize, newcomers_per_second: f64, causes: &[Undercount]) -> Finding {
     let sync_every = if servers > 10 { SECOND } else { SECOND / 4 };
     let spec = Spec { servers, slot: 5 * SECOND, sync_every, max_active_users: 500, ..Spec::default() };
-    // X is doubled from cause to cause.
+    // X is doubled from one cause to the next.
     let spec = Spec { environment: vec![(CAPACITY, (1 << 16).to_string())], ..spec };
     let mut bench = partly_filled(rig, spec, 0.5);
     let mut found = Finding { repetitions: causes.len() as u64, ..Finding::default() };
@@ -329,7 +329,8 @@ fn undercounts(rig: &Rig, servers: usize, newcomers_per_second: f64, causes: &[U
             }
             Undercount::ClockBehind(seconds) => {
                 let clock = format!("-{seconds}s");
-                // With the C library's allocator: Redis's own, jemalloc, reads the clock before libfaketime is ready.
+                // With the C library's allocator: Redis's default one, jemalloc, reads the clock before libfaketime is
+                // ready.
                 let preload = format!("{LIBFAKETIME}:libc.so.6");
                 let faked =
                     [("LD_PRELOAD", preload.as_str()), ("FAKETIME", &clock), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
@@ -340,7 +341,7 @@ fn undercounts(rig: &Rig, servers: usize, newcomers_per_second: f64, causes: &[U
             }
         };
         let surge = bench.surge(newcomers_per_second);
-        // So many rounds that free seats would all be taken.
+        // Enough rounds for all free seats to be taken.
         bench.pass(8 * bench.spec.sync_every);
         found.recovered(bench.look_until(SELDOM, "all servers to be in step", Bench::all_in_step));
         drop(surge);

@@ -10,10 +10,10 @@ use std::thread;
 /// Requests on one connection.
 const BATCH: usize = 50;
 
-/// After it the server closes the connection.
+/// After this request the server closes the connection.
 const LAST: &[u8] = b"GET /v1/check HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 
-/// Who closes the connection. A server that sees its client close gives up what it was about to answer.
+/// Which side closes the connection. A server that sees its client close gives up the answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
     ByServer,
@@ -23,9 +23,10 @@ enum Ending {
 /// Every answer that is documented. Malformed HTTP gets 400, 405, 414, 431 or no answer from the HTTP library.
 const DOCUMENTED: [u16; 10] = [200, 400, 404, 405, 409, 413, 414, 415, 429, 431];
 
-/// Row 31. Tokens missing, empty, too long, not UTF-8, with bytes that no header may have, sent twice; and requests
-/// that are hardly any: each gets a documented answer or a closed connection, and the server goes on.
-pub fn requests_make_no_sense(rig: &Rig) -> Finding {
+/// Row 31. Tokens that are missing, empty, too long, not UTF-8, contain bytes that no header may have, or are sent
+/// twice; and requests that are hardly HTTP. Each gets a documented answer or a closed connection, and the server goes
+/// on.
+pub fn malformed_requests(rig: &Rig) -> Finding {
     let state = tempfile::tempdir().expect("a directory");
     let server = Server::start(state.path(), &["--max-active-users", "50"], &[]);
     let in_all = rig.times(1_000_000) as usize;
@@ -41,7 +42,7 @@ pub fn requests_make_no_sense(rig: &Rig) -> Finding {
         let mut answered = 0;
         let mut left = in_all / 4;
         while left > 0 {
-            // Requests with a legal frame come by the dozen; of the others only the first can be answered.
+            // Dozens of well-framed requests are sent on one connection; of the others only the first can be answered.
             let legal = rng.u8(..10) > 0;
             let most = if legal { BATCH.min(left) } else { 1 };
             let mut requests = Vec::<Vec<u8>>::new();
@@ -88,7 +89,7 @@ pub fn requests_make_no_sense(rig: &Rig) -> Finding {
     found
 }
 
-/// What FAULTS names, and what each is answered.
+/// The cases of FAULTS, and the answer to each.
 fn named() -> Vec<(&'static str, Vec<u8>, Vec<u16>)> {
     let with = |headers: &[&[u8]]| {
         let mut request = b"GET /v1/check HTTP/1.1\r\nHost: x\r\nConnection: close\r\n".to_vec();
@@ -114,7 +115,7 @@ fn named() -> Vec<(&'static str, Vec<u8>, Vec<u16>)> {
     ]
 }
 
-/// A request that is legal HTTP, and strange otherwise.
+/// A request that is legal HTTP but unusual.
 fn odd(rng: &mut fastrand::Rng) -> Vec<u8> {
     const METHODS: [&str; 8] = ["GET", "POST", "HEAD", "OPTIONS", "DELETE", "PATCH", "PROPFIND", "x"];
     const PATHS: [&str; 10] = [
@@ -167,7 +168,7 @@ fn odd(rng: &mut fastrand::Rng) -> Vec<u8> {
     [&request, &b"\r\n"[..], body].concat()
 }
 
-/// The same with some bytes changed, left out or doubled.
+/// The same request with some bytes changed, removed or doubled.
 fn broken(rng: &mut fastrand::Rng) -> Vec<u8> {
     let mut request = odd(rng);
     for _ in 0..rng.usize(1..8) {
@@ -186,7 +187,7 @@ fn pick<'t, T: ?Sized>(rng: &mut fastrand::Rng, of: &[&'t T]) -> &'t T {
     of[rng.usize(..of.len())]
 }
 
-/// Whether it has a body that nobody reads.
+/// Whether it has a body that the server does not read.
 fn ends_connection(request: &[u8]) -> bool {
     let has_body = request.windows(18).any(|bytes| bytes == b"\r\nContent-Length: ");
     has_body && !request.starts_with(b"POST /v1/touch ")
@@ -199,7 +200,7 @@ fn statuses(check: SocketAddr, requests: &[Vec<u8>], ending: Ending) -> Vec<u16>
     let mut answers = Vec::new();
     thread::scope(|scope| {
         let mut writing = stream.try_clone().expect("a connection");
-        // Beside the reading, or both sides might wait for the other to read.
+        // Written while the answers are read, or both sides might wait for each other.
         scope.spawn(move || {
             // The server may answer and close before it has read everything.
             let _ = writing.write_all(&requests.concat());

@@ -1,4 +1,4 @@
-//! What no request from outside can time: the library itself, in this process.
+//! What requests over HTTP cannot time: the library itself, in this process.
 
 use crate::Rig;
 use crate::report::Finding;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Row 25. A queue of one, and fifty thousand refreshes a second: a full queue loses nobody.
+/// Row 25. A queue of one, and fifty thousand refreshes a second: no refresh is lost when the queue is full.
 pub fn a_queue_of_one(rig: &Rig) -> Finding {
     const MINUTE: Duration = Duration::from_millis(200);
     let mut found = Finding::default();
@@ -30,7 +30,7 @@ pub fn a_queue_of_one(rig: &Rig) -> Finding {
             let admitted = headcount.admit(format!("token-{token}")).is_admitted();
             found.check(admitted, || format!("token {token} is rejected"));
         }
-        // Half a window later everybody is seen again, faster than the worker empties its queue.
+        // Half a window later every user is seen again, faster than the worker empties its queue.
         pass(10);
         thread::scope(|scope| {
             for first in 0..4 {
@@ -42,7 +42,7 @@ pub fn a_queue_of_one(rig: &Rig) -> Finding {
                 });
             }
         });
-        // The minute in which they came has left the window; the one in which they were seen has not.
+        // The minute of their admission has left the window; the minute of their last request has not.
         pass(13);
         for token in 0..tokens {
             let decision = headcount.admit(format!("token-{token}")).decision();
@@ -58,7 +58,7 @@ pub fn a_queue_of_one(rig: &Rig) -> Finding {
     found
 }
 
-/// Row 28. Readers and a writer: the writer does not wait long, and the readers hardly notice it.
+/// Row 28. Readers and a writer: the writer does not wait long, and readers are hardly slowed.
 #[allow(clippy::disallowed_methods)] // It is about real time.
 pub fn readers_and_a_writer(rig: &Rig) -> Finding {
     let lasting = if rig.full { Duration::from_secs(60) } else { Duration::from_secs(3) };

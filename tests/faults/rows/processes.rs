@@ -14,12 +14,12 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Row 1. Tokens that are first seen in the last 100 ms of a minute, and ask once; a third of the writes in conflict.
+/// Row 1. Tokens that are first seen in the last 100 ms of a minute and ask once; a third of the writes conflict.
 pub fn minutes_change(rig: &Rig) -> Finding {
     let changes = rig.times(500) as usize;
     let per_minute = 45;
     let bench = rig.bench(&Spec { max_active_users: 4000, ..Spec::default() });
-    // A slow way to Redis, and somebody who writes all the time, make a conflict of many a write.
+    // A slow path to Redis, and a client that writes all the time, make many writes conflict.
     bench.proxy.is(Weather::Late(Duration::from_millis(5)));
     let before = races(&bench);
     let over = AtomicBool::new(false);
@@ -39,7 +39,7 @@ pub fn minutes_change(rig: &Rig) -> Finding {
             let answers = bench.ask_all(&questions);
             let admitted = |(&(token, _), heard)| (heard == Heard::Admitted).then_some(token);
             asked_once.extend(questions.iter().zip(answers).map(admitted));
-            // Those of D ago are known everywhere: each is asked about once, of every server.
+            // Tokens that were admitted D ago are known everywhere: every server is asked once about each.
             bench.pass(Duration::from_millis(100));
             if let Some(ripe) = change.checked_sub(news) {
                 for token in asked_once[ripe * per_minute..][..per_minute].iter().flatten() {
@@ -72,7 +72,7 @@ fn rival(bench: &Bench, over: &AtomicBool) {
     }
 }
 
-/// Rounds of all servers that lost a race, and attempts to write: calls of scripts beside the look of each round.
+/// Rounds of all servers that lost a race, and write attempts: script calls beside the look of each round.
 fn races(bench: &Bench) -> (u64, u64) {
     let sum = |key: &str| -> u64 {
         let of = |place: usize| bench.server(place).status()["sync"][key].as_u64().unwrap_or_default();
@@ -84,7 +84,7 @@ fn races(bench: &Bench) -> (u64, u64) {
     (sum("conflicts"), calls.saturating_sub(sum("rounds")))
 }
 
-/// Whether all servers know a token, without letting it in: there is room, so an unknown one would be a newcomer.
+/// Whether all servers know a token. Asks without admitting it: there is room, so an unknown one would be a newcomer.
 fn known_everywhere(bench: &Bench, token: usize) -> Finding {
     let mut found = Finding::default();
     for place in 0..bench.spec.servers {
@@ -94,11 +94,11 @@ fn known_everywhere(bench: &Bench, token: usize) -> Finding {
     found
 }
 
-/// Row 2. Silent until just before, and just after, the window ends.
+/// Row 2. A player is silent until just before, or just after, the window ends.
 pub fn silence_to_the_windows_end(rig: &Rig) -> Finding {
     let tokens = 5000;
     let mut found = Finding::default();
-    // A seat for each: nobody is turned away who could come in.
+    // There is a seat for each: a newcomer is never rejected.
     let bench = rig.bench(&Spec { slots: 5, max_active_users: 40_000, ..Spec::default() });
     let (window, slot) = (bench.window(), bench.spec.slot);
     let error = Duration::from_millis(150);
@@ -132,21 +132,21 @@ pub fn silence_to_the_windows_end(rig: &Rig) -> Finding {
     found.and(heard(&bench))
 }
 
-/// Row 3. A sixth server, with and without a slow Redis: it rejects nobody who is in, from its first answer.
+/// Row 3. A sixth server joins, with a slow Redis and without: from its first answer it rejects no active user.
 pub fn a_server_joins_in_the_surge(rig: &Rig) -> Finding {
-    // The sixth one's own way to Redis.
+    // The sixth server's own path to Redis.
     in_play(rig, &Spec::default(), rig.rate(3000.0), |bench| {
         let way = Proxy::start(rig.runtime.handle(), ([127, 0, 0, 1], bench.redis.port).into());
         let mut found = Finding { repetitions: rig.times(40), ..Finding::default() };
         for join in 0..found.repetitions {
             let slow = join % 2 == 1;
             if slow {
-                // A second there, a second back: its answers come too late for a round.
+                // One second there, one second back: its answers are too late for a round.
                 way.is(Weather::Late(SECOND));
                 bench.origin.cut_off(5..6);
             }
             bench.start_hidden(5, &[], &format!("redis://{}/0", way.address));
-            // Before it is ready it knows nobody, and admits ten at most.
+            // Before it is ready it knows no users, and admits ten at most.
             let early: Vec<_> = (0..30).map(|token| bench.server(5).decide(&format!("early-{join}-{token}"))).collect();
             let warming = early.iter().filter(|decision| *decision == "warming").count();
             let ready = bench.server(5).is_ready();
@@ -158,7 +158,8 @@ pub fn a_server_joins_in_the_surge(rig: &Rig) -> Finding {
             found.recovered(took);
             bench.pass(bench.news());
             // A slow joiner's bootstrap ends without an answer: its budget is X ÷ `expected_nodes`, which is X here.
-            // Those that it lets in stay inside for a window, so only the joins before the first slow one are checked.
+            // The users that it admits stay inside for a window, so only the joins before the first slow one are
+            // checked.
             if join == 0 {
                 bounds::check(&mut found, bench, "a server joins", bounds::JOINING);
             }
@@ -189,7 +190,7 @@ pub fn servers_are_killed(rig: &Rig) -> Finding {
     })
 }
 
-/// Row 5. SIGTERM, one by one, under load; the last ones with a Redis that stands still.
+/// Row 5. SIGTERM, one server after another, under load; the last ones while Redis hangs.
 pub fn servers_are_stopped(rig: &Rig) -> Finding {
     in_play(rig, &Spec::default(), rig.rate(4000.0), |bench| {
         let mut found = Finding::default();
@@ -209,14 +210,14 @@ pub fn servers_are_stopped(rig: &Rig) -> Finding {
         let mut rolling = Finding::default();
         bounds::check(&mut rolling, bench, "a rolling restart", bounds::DEPLOY);
         bench.origin.cut_off(0..5);
-        // Servers that start without a store have a budget of X ÷ `expected_nodes`, which is X here: no bound from here
-        // on.
+        // Servers that start without a store have a budget of X ÷ `expected_nodes`, which is X here. No bound is
+        // checked from here on.
         bench.redis.process.signal("-STOP");
         for place in 0..4 {
             stop(bench, place, "stands still");
         }
         bench.redis.process.signal("-CONT");
-        // They come back; what they could hand over to nobody promises nothing.
+        // They start again; users that they could not publish are excused.
         bench.origin.excuse(Duration::MAX, |server| server < 4);
         for place in 0..4 {
             bench.join(place, &[]);
@@ -228,8 +229,8 @@ pub fn servers_are_stopped(rig: &Rig) -> Finding {
     })
 }
 
-/// Row 8. SIGSTOP for half a second, five, a minute, and longer than the window: then who has been silent since before
-/// it is not taken for seen.
+/// Row 8. SIGSTOP for half a second, five, a minute, and longer than the window: users that were silent for a window do
+/// not count as seen.
 pub fn servers_stand_still(rig: &Rig) -> Finding {
     let mut all = Finding::default();
     let pauses: &[f64] = if rig.full { &[0.5, 5.0, 60.0, 8.0, 0.5, 5.0, 8.0] } else { &[0.5, 8.0] };
@@ -245,12 +246,12 @@ pub fn servers_stand_still(rig: &Rig) -> Finding {
                 let answer = crate::support::request(admin, "PUT", "/api/v1/override", &[], order);
                 assert_eq!(answer.status, 200, "{}", answer.body);
             };
-            // The house is full: they are let in by order.
+            // The room is full: they are admitted by an override.
             order(r#"{"mode":"open"}"#);
             let silent: Vec<_> = silent.into_iter().filter(|&it| bench.ask(it, place) == Heard::Admitted).collect();
             order(r#"{"mode":"auto"}"#);
             found.check(!silent.is_empty(), || "nobody came in before the pause".into());
-            // What it has not told, it cannot tell now.
+            // What it has not published, it cannot publish now.
             bench.origin.cut_off(place..place + 1);
             let rounds = |bench: &Bench| bench.server(place).status()["sync"]["rounds"].as_u64().unwrap_or_default();
             let before = rounds(bench);
@@ -260,7 +261,7 @@ pub fn servers_stand_still(rig: &Rig) -> Finding {
             let resumed = bench.origin.now();
             bench.pass(Duration::from_millis(50));
             if Duration::from_secs_f64(pause) > bench.window() + bench.spec.slot {
-                // What it says before it has noticed is as old as its ring, and binds nobody.
+                // Its answers before it has noticed the pause are as old as its ring, and are not checked.
                 bench.origin.excuse(resumed, |server| server == place);
                 for token in silent {
                     let decision = bench.server(place).decide(&format!("token-{token}"));
@@ -273,7 +274,7 @@ pub fn servers_stand_still(rig: &Rig) -> Finding {
             found.recovered(bench.wait_until("the server to be in step", |bench| bench.is_synced(place)));
             bench.origin.reunited();
             found.check(get(bench.server(place).admin, "/readyz", &[]).status == 200, || "not ready".into());
-            // In full as long as it takes to be asked about thousands of times.
+            // In full, long enough to be asked thousands of times.
             bench.pass(if rig.full { 10 * bench.news() } else { bench.news() });
             found
         });

@@ -1,4 +1,4 @@
-//! Redis absent, killed, slow, silent, and forgetful.
+//! Redis is absent, killed, slow, silent, or has lost its data.
 
 use super::{bounds, heard, in_play};
 use crate::Rig;
@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How often servers are asked how they are while answers are timed.
+/// How often servers are asked for their status while answers are timed.
 const SELDOM: Duration = Duration::from_millis(100);
 
-/// Row 13. Refused, swallowed, and a name that is not found.
+/// Row 13. The connection is refused, its packets are dropped, or the host name is not found.
 pub fn absent_at_the_start(rig: &Rig) -> Finding {
     let mut found = Finding::default();
     for turn in 0..rig.times(60) {
@@ -37,7 +37,7 @@ pub fn absent_at_the_start(rig: &Rig) -> Finding {
         let first = bench.ask(0, 0);
         let took = bench.origin.now() - began;
         found.check(first == Heard::Admitted && took < SECOND, || format!("{name}: {first:?} after {took:.1?}"));
-        // Nothing is known of the fleet: ten are admitted before the server is ready, and then its part of X, which is
+        // Nothing is known of the fleet: ten are admitted before the server is ready, and then its share of X, which is
         // X.
         let crowd: Vec<_> = (0..900).chain(0..900).map(|token| (token, 0)).collect();
         let early = bench.ask_all(&crowd[..40]).into_iter().filter(|heard| *heard == Heard::Admitted).count();
@@ -60,7 +60,7 @@ pub fn absent_at_the_start(rig: &Rig) -> Finding {
     found
 }
 
-/// Row 14. Redis dies for a minute in mid-load. The window is longer than the outage, or nobody could know.
+/// Row 14. Redis dies for a minute under load. The window is longer than the outage, or no server could know.
 pub fn killed(rig: &Rig) -> Finding {
     let outage = if rig.full { 60 * SECOND } else { 3 * SECOND };
     let spec = Spec { slot: 5 * SECOND, ..Spec::default() };
@@ -86,17 +86,18 @@ pub fn killed(rig: &Rig) -> Finding {
             decisions.calm("Redis killed");
         }
         let mut found = found.and(answers.found());
-        // In full Redis is away for twelve minutes of five seconds, longer than the bound's five: reported only.
+        // In full, Redis is away for twelve slots of five seconds, longer than the five minutes of the bound: it is
+        // only reported.
         if !rig.full {
             bounds::check(&mut found, bench, "Redis killed", bounds::OUTAGE_LOCAL);
         }
-        // It does not change: no 100 µs more.
+        // The latency must not change: at most 100 µs more.
         decisions.found(rig, 0, &mut found);
         found
     })
 }
 
-/// A server of the fleet in this process, which is asked without a request around: what a decision takes.
+/// A server of the fleet in this process, which is asked without HTTP: the latency of a decision alone.
 struct Decider {
     headcount: Headcount,
     runtime: Handle,
@@ -141,17 +142,17 @@ impl Decider {
         Self { headcount, runtime, over, took, thread, kinds: BTreeMap::new() }
     }
 
-    /// What was asked since the last time does not count.
+    /// Ignores the questions since the last call.
     fn skip(&self) {
         self.took.lock().reset();
     }
 
-    /// Nothing was wrong until now.
+    /// No fault until now.
     fn calm(&mut self, kind: &'static str) {
         self.count(kind, 0);
     }
 
-    /// It was until now.
+    /// There was a fault until now.
     fn faulty(&mut self, kind: &'static str) {
         self.count(kind, 1);
     }
@@ -163,7 +164,8 @@ impl Decider {
         took.reset();
     }
 
-    /// Of all decisions under a fault, one in a thousand took at most 1.2 times as long as without, and so much more.
+    /// Of all decisions under a fault, the slowest thousandth took at most 1.2 times as long as without, and this much
+    /// more.
     fn found(&self, rig: &Rig, more_nanos: u64, found: &mut Finding) {
         let mut remarks = Vec::new();
         for (kind, [calm, faulty]) in &self.kinds {
@@ -190,7 +192,7 @@ impl Drop for Decider {
     }
 }
 
-/// What is wrong with Redis, or with the way to it.
+/// What is wrong with Redis, or with the path to it.
 #[derive(Debug, Clone, Copy)]
 enum Slow {
     Stopped,
@@ -236,8 +238,7 @@ impl Slow {
         bench.proxy.is(Weather::Clear);
     }
 
-    /// What the machine does beside in the same time when nothing is wrong with our Redis: a script takes a core of it
-    /// wherever it runs.
+    /// The same load on the machine while our Redis is well: the script takes a core wherever it runs.
     fn calm(self, bench: &Bench, elsewhere: &Redis, lasting: Duration, laps: &str) {
         match self {
             Self::Busy => go_round(elsewhere, laps),
@@ -246,13 +247,13 @@ impl Slow {
     }
 }
 
-/// Row 15. Redis stands still for 5 s, or pauses its clients; a busy script; 400 ms more each way; 1 kB/s. Five
-/// servers, and a sixth in this process.
+/// Row 15. Redis hangs for 5 s, or pauses its clients; a busy script; 400 ms more each way; 1 kB/s. Five servers, and a
+/// sixth in this process.
 pub fn slow(rig: &Rig) -> Finding {
     in_play(rig, &Spec::default(), rig.rate(2000.0), |bench| {
         let mut found = Finding::default();
         let lasting = if rig.full { 5 * SECOND } else { SECOND };
-        // Others are told BUSY after a fifth of it.
+        // Other clients are told BUSY after a fifth of it.
         let patience = (lasting / 5).as_millis().to_string();
         let _: () = bench.redis.ask(&["CONFIG", "SET", "busy-reply-threshold", &patience]);
         let elsewhere = Redis::start();
@@ -266,7 +267,7 @@ pub fn slow(rig: &Rig) -> Finding {
         };
         for _ in 0..rig.times(10) {
             for slow in Slow::ALL {
-                // Only in full is there the time for it.
+                // Only the full run has the time for it.
                 if rig.full {
                     decisions.skip();
                     answers.calm(slow.name(), &origin, || slow.calm(bench, &elsewhere, lasting, &laps));
@@ -291,8 +292,8 @@ pub fn slow(rig: &Rig) -> Finding {
         }
         found.repetitions = 5 * rig.times(10);
         let (connections, in_flight) = (bench.proxy.most_connections(), bench.proxy.most_in_flight());
-        // One round at a time; and Redis may still owe the answer to one that has given up. When the next gives up,
-        // too, the connection goes.
+        // One round at a time. Redis may still owe the answer of a round that has timed out; when the next one times
+        // out, too, the connection is closed.
         found.check(connections <= 6 && in_flight <= 2, || {
             format!("six servers had {connections} connections, and {in_flight} scripts in flight on one")
         });
@@ -307,7 +308,7 @@ fn go_round(redis: &Redis, laps: &str) {
     let _: i64 = redis.ask(&["EVAL", "for lap = 1, ARGV[1] do end return 1", "0", laps]);
 }
 
-/// How often a script must go round to last so long.
+/// The number of iterations that makes a script last this long.
 #[allow(clippy::disallowed_methods)] // It is about real time.
 fn laps(bench: &Bench, lasting: Duration) -> String {
     let tried = 20_000_000_u64;
@@ -317,7 +318,7 @@ fn laps(bench: &Bench, lasting: Duration) -> String {
     format!("{laps:.0}")
 }
 
-/// Row 16. The proxy swallows everything and keeps the connections.
+/// Row 16. The proxy drops all data and keeps the connections.
 pub fn swallowed(rig: &Rig) -> Finding {
     in_play(rig, &Spec::default(), rig.rate(3000.0), |bench| {
         let mut found = Finding { repetitions: rig.times(40), ..Finding::default() };
@@ -343,8 +344,8 @@ pub fn swallowed(rig: &Rig) -> Finding {
     })
 }
 
-/// Row 17. Everything is forgotten: by FLUSHALL, or because an empty or an older copy takes over. A server that starts
-/// 3 s later knows who is in.
+/// Row 17. Redis loses everything: by FLUSHALL, or because an empty or an older copy takes over. A server that starts 3
+/// s later knows the active users.
 pub fn forgets(rig: &Rig) -> Finding {
     in_play(rig, &Spec::default(), rig.rate(3000.0), |bench| {
         let mut found = Finding { repetitions: rig.times(18).max(3), ..Finding::default() };
@@ -373,12 +374,12 @@ pub fn forgets(rig: &Rig) -> Finding {
                 format!("turn {turn}: the ring is whole {whole:.1?} after the joiner's start")
             });
             found.recovered(whole);
-            // Six in each round, and each server reads and writes each minute at most once.
+            // Six in each round; each server reads and writes each minute at most once.
             let most = 6 * (rounds(bench) - before) + 2 * 6 * u64::from(bench.spec.slots + 1);
             let commands: u64 = monitor.commands_until(&bench.redis, "the ring is whole").values().sum();
             found.check(commands <= most, || format!("turn {turn}: {commands} commands; at most {most} may be"));
             costs.push(format!("{commands} of {most}"));
-            // It may turn away whom it does not know, from now on.
+            // From now on it may reject users that it does not know.
             bench.pass(2 * bench.news());
             bench.kill(5);
         }
@@ -393,7 +394,7 @@ fn rounds(bench: &Bench) -> u64 {
     bench.servers.iter().flatten().map(of).sum()
 }
 
-/// A replica gets everything, and then no more.
+/// A replica receives everything, and then nothing more.
 pub fn copy(from: &Redis, to: &Redis) {
     let _: () = to.ask(&["REPLICAOF", "127.0.0.1", &from.port.to_string()]);
     wait_for("the replica to be in step", || {
@@ -403,7 +404,7 @@ pub fn copy(from: &Redis, to: &Redis) {
     let _: () = to.ask(&["REPLICAOF", "NO", "ONE"]);
 }
 
-/// Row 20. Scripts are forgotten ten times a second, and Redis restarts.
+/// Row 20. Scripts are flushed ten times a second, and Redis restarts.
 pub fn scripts_are_forgotten(rig: &Rig) -> Finding {
     in_play(rig, &Spec::default(), rig.rate(4000.0), |bench| {
         let mut found = Finding { repetitions: rig.times(600), ..Finding::default() };

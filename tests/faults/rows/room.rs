@@ -1,4 +1,4 @@
-//! What a crowd does to the room.
+//! What a crowd does when seats become free.
 
 use super::{bounds, heard};
 use crate::Rig;
@@ -10,12 +10,12 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Row 11. An eighth of all seats becomes free at once while everybody outside retries.
+/// Row 11. An eighth of all seats becomes free at once while all newcomers retry.
 pub fn a_cohort_leaves_at_once(rig: &Rig) -> Finding {
     let mut found = Finding::default();
     let mut remarks = Vec::new();
     for turn in 0..rig.times(10) {
-        // The large house needs a longer window, or those who stay could not all ask within it.
+        // A fleet with many users needs a longer window, or the users that stay could not all ask within it.
         let (x, slots) = if turn % 5 == 4 { (20_000, 30) } else { (1000, 10) };
         let (turn, remark) = cohort(rig, x, slots);
         found = found.and(turn);
@@ -29,7 +29,7 @@ fn cohort(rig: &Rig, x: usize, slots: u32) -> (Finding, String) {
     let mut found = Finding { repetitions: 1, ..Finding::default() };
     let bench = Bench::start(rig.runtime.handle(), Spec { slots, max_active_users: x as u64, ..Spec::default() });
     bench.fill();
-    // Who stays, and who is never heard of again.
+    // The players that stay, and those that never ask again.
     let stay = 0..x - x * 12 / 100;
     let habits = Habits {
         players: stay.clone(),
@@ -68,7 +68,7 @@ fn cohort(rig: &Rig, x: usize, slots: u32) -> (Finding, String) {
     if let (Some(fell), Some(refilled)) = (fell, refilled) {
         found.recovered(refilled.saturating_sub(fell));
     }
-    // If they were taken as fast as they became free, it never fell.
+    // If seats were taken as fast as they became free, it never fell.
     let took = fell.map(|fell| refilled.map(|refilled| refilled.saturating_sub(fell)));
     found.check(took.is_none_or(|took| took.is_some_and(|took| took <= 25 * bench.spec.sync_every)), || {
         format!("free seats were taken after {took:.1?}")
@@ -79,10 +79,10 @@ fn cohort(rig: &Rig, x: usize, slots: u32) -> (Finding, String) {
     )
 }
 
-/// Row 12. As many players as seats, a percent more, a percent less, and every ten seconds others: the mode stays what
-/// it is.
+/// Row 12. As many players as seats, one percent more, one percent less, and others every ten seconds: the mode does
+/// not change.
 pub fn as_many_as_seats(rig: &Rig) -> Finding {
-    // A minute is a second here: half an hour is half a minute, and more is better.
+    // A minute is a second here: half an hour takes half a minute, and more is better.
     let turns = if rig.full { 30 } else { 2 };
     let turn = 10 * SECOND;
     let bench = rig.bench(&Spec::default());
@@ -127,16 +127,16 @@ pub fn as_many_as_seats(rig: &Rig) -> Finding {
     found.and(heard(&bench))
 }
 
-/// Row 30. Newcomers that retry without end while the house is full: hardly any gets in, and no bit changes.
+/// Row 30. Newcomers that retry without end while the room is full: hardly any is admitted, and no bit changes.
 pub fn retries_without_end(rig: &Rig) -> Finding {
     let newcomers = rig.times(100_000) as usize;
-    // Nobody leaves: the window is longer than the row.
+    // No seat becomes free: the window is longer than the row.
     let spec = Spec { slot: 60 * SECOND, ..Spec::default() };
     let bench = Bench::start(rig.runtime.handle(), spec);
     let crowd_at_the_door = bench.players.end..bench.players.end + newcomers;
     let x = bench.spec.max_active_users as usize;
     bench.fill();
-    // Whoever finds the last seats takes them.
+    // The first newcomers take the last seats.
     let mut latecomers = 10 * x + newcomers..;
     bench.wait_until("the last seat to be taken", |bench| {
         latecomers.by_ref().take(100).for_each(|token| _ = bench.ask(token, token % 5));
@@ -169,7 +169,7 @@ pub fn retries_without_end(rig: &Rig) -> Finding {
     let most = 1.5 * ratio * newcomers as f64 + 3.0;
     finding.checks += newcomers as u64 * 20;
     finding.check(admitted as f64 <= most, || format!("{admitted} got in; at most {most:.1} may by mistake"));
-    // The estimate leaves a fraction of a seat, which somebody may draw: at most eight bits each.
+    // The estimate leaves a fraction of a seat, which a newcomer may be given by lot: at most eight bits each.
     let after = bits(&bench);
     let unchanged = before.iter().zip(&after).all(|(before, after)| after - before <= 8 * admitted);
     bounds::check(&mut finding, &bench, "retries", bounds::calm(&bench.spec));
@@ -178,8 +178,8 @@ pub fn retries_without_end(rig: &Rig) -> Finding {
     finding
 }
 
-/// Row 38. The mode turns while newcomers stream in; each asks again, elsewhere, 0.3 s later. Without a pass some are
-/// not known there yet: at most as many as come in D, and they are counted.
+/// Row 38. The mode changes while newcomers arrive; each asks again 0.3 s later, on another server. Without a pass some
+/// are not known there yet: at most as many as arrive in D. They are counted.
 pub fn the_mode_turns(rig: &Rig) -> Finding {
     turn_the_mode(rig, 24, false)
 }
@@ -193,7 +193,7 @@ fn turn_the_mode(rig: &Rig, in_full: u64, with_passes: bool) -> Finding {
     let mut found = Finding::default();
     let mut rejected_of = (0, 0);
     let rate = 1000.0;
-    // Large enough for more than λ·D to come in before it is full.
+    // Large enough that more than λ·D newcomers arrive before it is full.
     let (x, newcomers) = (5000, 6000);
     for _ in 0..rig.times(in_full) {
         let passes = with_passes.then(|| ("HEADCOUNT__PASS__CARRY", "header".to_owned()));

@@ -1,4 +1,4 @@
-//! Rounds that come too late, or never again.
+//! Rounds that are late, or never happen again.
 
 use super::{bounds, heard};
 use crate::Rig;
@@ -21,8 +21,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const OVERRIDES_PER_SECOND: u32 = 100;
 const OVERRIDES_FOR: Duration = Duration::from_secs(5);
 
-/// Row 44. An operator's script sets an override a hundred times a second on one server. Each override starts a round
-/// there at once. The regular rounds of all servers go on, also after the last override.
+/// Row 44. A script of the operator sets an override on one server a hundred times a second. Each override starts a
+/// round there at once. The regular rounds of all servers go on, also after the last override.
 pub fn overrides_without_end(rig: &Rig) -> Finding {
     let spec = Spec { servers: 3, max_active_users: 400, sync_every: SECOND / 4, ..Spec::default() };
     let mut bench = Bench::start(rig.runtime.handle(), spec);
@@ -38,7 +38,7 @@ pub fn overrides_without_end(rig: &Rig) -> Finding {
             let watching = scope.spawn(|| oldest_news(&bench, &over));
             let _over = SetAtLast(&over);
             set += set_overrides(&bench);
-            // If overrides postpone regular rounds, these are missing now.
+            // If overrides delayed regular rounds, these would be missing now.
             bench.pass(2 * SECOND);
             over.store(true, Relaxed);
             watching.join().expect("a thread that ends")
@@ -51,8 +51,8 @@ pub fn overrides_without_end(rig: &Rig) -> Finding {
         bench.pass(60 * SECOND);
     }
     drop(players);
-    // Each period has one round, at a random offset: two rounds begin less than two periods apart. Later by one period
-    // at most, and a fifth of a second for the round itself and the question.
+    // Each period has one round, at a random offset: two rounds begin less than two periods apart. One period more is
+    // allowed, and a fifth of a second for the round itself and the question.
     let most = 3 * bench.spec.sync_every + SECOND / 5;
     for (place, worst) in worst.iter().enumerate() {
         found.check(*worst <= most, || {
@@ -64,7 +64,7 @@ pub fn overrides_without_end(rig: &Rig) -> Finding {
     found.and(heard(&bench))
 }
 
-/// Sets the override that changes nothing, again and again on server 0; returns how often.
+/// Sets an override without effect, again and again, on server 0; returns how often.
 #[allow(clippy::disallowed_methods)] // A pace is in real time.
 fn set_overrides(bench: &Bench) -> u32 {
     let order = serde_json::json!({ "mode": "auto", "max_active_users": bench.spec.max_active_users }).to_string();
@@ -79,7 +79,7 @@ fn set_overrides(bench: &Bench) -> u32 {
     set
 }
 
-/// The longest time that each server has gone without a successful round, until it is over.
+/// The longest time that each server has been without a successful round, until this ends.
 fn oldest_news(bench: &Bench, over: &AtomicBool) -> [Duration; 3] {
     let mut oldest = [Duration::ZERO; 3];
     while !over.load(Relaxed) {
@@ -94,14 +94,14 @@ fn oldest_news(bench: &Bench, over: &AtomicBool) -> [Duration; 3] {
 
 // --- row 45 ---
 
-/// What keeps the rounds of a server from ending.
+/// Why a server's rounds do not end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
     /// The store never answers, and ignores its time limit.
     Store,
-    /// The runtime's only thread is busy for ever.
+    /// The runtime's only thread is blocked for ever.
     Runtime,
-    /// The runtime's only thread for blocking work, where large filters are coded, is busy for ever.
+    /// The runtime's only thread for blocking work, where large filters are coded, is blocked for ever.
     Pool,
 }
 
@@ -109,7 +109,7 @@ const USERS: u64 = 200;
 /// Half of the room.
 const INSIDE: usize = 100;
 const SYNC_EVERY: Duration = Duration::from_millis(100);
-/// After so long without a look a server does not count as a node.
+/// Without a look for this long, a server does not count as a node.
 const ALIVE_FOR: Duration = Duration::from_secs(3);
 
 /// Row 45. The rounds of one server stop for ever, without an error. After `alive_for` its status is not ok, and
@@ -190,7 +190,7 @@ fn rounds_stop(rig: &Rig, cause: Cause, on_outage: OnOutage) -> Finding {
             move || busy_until(&over)
         })),
     }
-    // A round more than `alive_for`, and half a second for a machine that is busy.
+    // A round more than `alive_for`, and half a second for a busy machine.
     thread::park_timeout(ALIVE_FOR + SYNC_EVERY + SECOND / 2);
     let mut found = Finding { repetitions: 1, ..Finding::default() };
     let ok = headcount.status().sync.ok;

@@ -1,4 +1,4 @@
-//! A snapshot that is never finished.
+//! A snapshot that is interrupted.
 
 use crate::Rig;
 use crate::bench::SECRET;
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 const ENVIRONMENT: [(&str, &str); 2] =
     [("HEADCOUNT__TOKEN__SECRET", SECRET), ("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS", "100000")];
 
-/// Row 29. SIGKILL while the snapshot is written, over and over: the next start knows who was in two seconds before.
+/// Row 29. SIGKILL while the snapshot is written, over and over: the next start knows the users of two seconds before.
 pub fn killed_while_the_snapshot_is_written(rig: &Rig) -> Finding {
-    // Most of the time a server waits for its next snapshot; so several live beside each other.
+    // A server waits for its next snapshot most of the time, so several run beside each other.
     const SERVERS: u64 = 10;
     let turns = rig.times(1000).div_ceil(SERVERS);
     std::thread::scope(|scope| {
@@ -20,7 +20,7 @@ pub fn killed_while_the_snapshot_is_written(rig: &Rig) -> Finding {
         for life in lives {
             all = all.and(life.join().expect("a life that ends"));
         }
-        // Those that left half a file.
+        // The servers that left half a file.
         let halves = std::mem::take(&mut all.repetitions);
         all.remark = format!("{halves} of {} died in the middle of a write", turns * SERVERS);
         all.check(halves > 0 || !rig.full, || "none died in the middle of a write".into());
@@ -29,7 +29,7 @@ pub fn killed_while_the_snapshot_is_written(rig: &Rig) -> Finding {
     })
 }
 
-/// Without rest, because what is waited for lasts for less than a millisecond.
+/// Without a pause between looks, because the state that is waited for lasts for less than a millisecond.
 #[allow(clippy::disallowed_methods)] // Tests wait in real time.
 fn wait_for_quickly(what: &str, condition: impl Fn() -> bool) {
     let began = Instant::now();
@@ -39,8 +39,8 @@ fn wait_for_quickly(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// A snapshot that is cut or has a bit flipped: the next start knows all who were in, or nobody. (Of every byte, in the
-/// library's own tests.)
+/// A snapshot that is cut or has a flipped bit: the next start knows all users, or none. (The library's own tests do it
+/// with every byte.)
 #[allow(clippy::disallowed_methods)] // The bound is on real time.
 fn damaged(rig: &Rig) -> Finding {
     let state = tempfile::tempdir().expect("a directory");
@@ -69,7 +69,7 @@ fn damaged(rig: &Rig) -> Finding {
         let took = began.elapsed();
         found.check(took < Duration::from_secs(2), || format!("turn {turn}: started after {took:.1?}"));
         found.recovered(took);
-        // Nobody is asked whom the answer would let in: that would be new in the ring.
+        // Nothing is asked that would admit a newcomer: it would be new in the ring.
         let estimate = server.status()["active_users"]["estimate"].as_u64().unwrap_or_default();
         let expected = if bytes == whole { 20 } else { 0 };
         found.check(estimate == expected, || format!("turn {turn}, byte {place}: {estimate} are known"));
@@ -96,7 +96,8 @@ fn killed_at_its_snapshot(turns: u64, seed: u64) -> Finding {
         for token in &in_before {
             server.check(token);
         }
-        // A write of the file holds them: the next one, or if that had begun before they came, the one after.
+        // They are written by the next write of the file, or by the one after it if that had begun before they were
+        // admitted.
         for _ in 0..2 {
             let known = written();
             wait_for("the snapshot to be written", || {
@@ -104,7 +105,7 @@ fn killed_at_its_snapshot(turns: u64, seed: u64) -> Finding {
                 (written().is_some() && written() != known).then_some(())
             });
         }
-        // News make it write again, two seconds later; in the middle of that it dies.
+        // News makes it write again, two seconds later; in the middle of that it is killed.
         let temporary = file.with_extension("snapshot.new");
         let _ = std::fs::remove_file(&temporary);
         let known = written();

@@ -1,4 +1,4 @@
-//! Somebody writes into Redis who is no server of the fleet.
+//! A client that is not a server of the fleet writes into Redis.
 
 use super::{bounds, heard};
 use crate::Rig;
@@ -16,35 +16,35 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Heartbeats of servers that do not exist.
 const FORGED_SERVERS: usize = 20_000;
 
-/// What a stranger writes, by turns.
+/// What a stranger writes, in turn.
 #[derive(Debug, Clone, Copy)]
 enum Lie {
-    /// An override that lets everybody in, of this version, and by whom.
+    /// An override of mode `open`, with this version, and its author.
     Override(u64, Hand),
-    /// An override of the operator's that was taken back.
+    /// An override of the operator that was withdrawn.
     OlderOverride,
-    /// Heartbeats of 20,000 servers, and as many that turn newcomers away.
+    /// Heartbeats of 20,000 servers, and as many that report rejected newcomers.
     Servers,
-    /// The value of a minute as it was.
+    /// A former value of a minute.
     OlderValue,
 }
 
-/// Whose key an override's proof was made with.
+/// The key that an override's proof was made with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hand {
-    /// There is no proof, as before there were any.
+    /// No proof, as before there were proofs.
     Nobodys,
     Strangers,
     /// The fleet's key for another namespace.
     Neighbours,
-    /// The fleet's: a server of the fleet has gone mad.
+    /// The fleet's key: a faulty server of the fleet.
     Fleets,
 }
 
 impl Lie {
     fn all() -> Vec<Self> {
         let hands = [Hand::Nobodys, Hand::Strangers, Hand::Neighbours, Hand::Fleets];
-        // No clock is there yet; whoever compares them as doubles takes the last two for one.
+        // No server's clock is there yet. A comparison as floating-point numbers takes the last two for equal.
         let versions = [1 << 53, 1 << 63, u64::MAX];
         let overrides = versions.map(|version| hands.map(|hand| Self::Override(version, hand)));
         let others = [Self::OlderOverride, Self::Servers, Self::OlderValue];
@@ -52,8 +52,8 @@ impl Lie {
     }
 }
 
-/// Row 49. A stranger writes into Redis while a crowd stands before a full house: nothing takes effect, and the
-/// operator's word does.
+/// Row 49. A stranger writes into Redis while a crowd asks a full fleet: nothing of it takes effect, and the operator's
+/// override does.
 pub fn a_stranger_writes(rig: &Rig) -> Finding {
     let spec = Spec { servers: 3, max_active_users: 500, slot: 4 * SECOND, sync_every: SECOND / 5, ..Spec::default() };
     let bench = Bench::start(rig.runtime.handle(), spec);
@@ -67,7 +67,7 @@ pub fn a_stranger_writes(rig: &Rig) -> Finding {
     let mut slowest = Duration::ZERO;
     for turn in 0..found.repetitions {
         let lie = lies[turn as usize % lies.len()];
-        // What another server writes in the meantime is written over: for three periods the lie stands.
+        // The stranger overwrites what other servers write in the meantime: the lie stays for three periods.
         for _ in 0..6 {
             stranger.tells(&bench, lie);
             bench.pass(bench.spec.sync_every / 2);
@@ -90,8 +90,8 @@ pub fn a_stranger_writes(rig: &Rig) -> Finding {
     found.and(heard(&bench))
 }
 
-/// An override that closes the house is in force everywhere, and taken back everywhere. Returns how long the slower of
-/// the two took.
+/// An override that admits no newcomers takes effect everywhere, and so does its end. Returns the slower of the two
+/// times.
 fn the_operators_word(bench: &Bench, found: &mut Finding, lie: Lie) -> Duration {
     let tell = |method: &str, body: &str| request(bench.server(0).admin, method, "/api/v1/override", &[], body).status;
     let everywhere = |mode: &str| {
@@ -106,7 +106,7 @@ fn the_operators_word(bench: &Bench, found: &mut Finding, lie: Lie) -> Duration 
     closed.max(everywhere("auto"))
 }
 
-/// Who can write into Redis, and has read what was there.
+/// A client that can read and write Redis.
 struct Stranger {
     redis: redis::Connection,
     /// `headcount:{default}:generation`.
@@ -129,7 +129,7 @@ impl Stranger {
             assert_eq!(request(bench.server(0).admin, method, "/api/v1/override", &[], body).status, 200);
         };
         let key = format!("{prefix}:override");
-        // Before the crowd comes: X does not bind while it is in force.
+        // Before the crowd starts: X does not bind while it is in force.
         tell("PUT", open);
         let mut older_override = Vec::new();
         bench.wait_until("the override in Redis", |_| {
@@ -151,7 +151,7 @@ impl Stranger {
         stranger
     }
 
-    /// Keeps the value of the newest minute.
+    /// Reads the value of the newest minute.
     fn reads_a_value(&mut self, bench: &Bench) {
         let mut keys: Vec<String> = bench.redis.ask(&["KEYS", "headcount:*:slot:*"]);
         keys.sort();
@@ -201,7 +201,7 @@ impl Stranger {
         redis::cmd("PEXPIRE").arg(&key).arg(60_000).exec(&mut self.redis).unwrap();
     }
 
-    /// An override that lets everybody in for an hour.
+    /// An override that admits everybody for an hour.
     fn open_for_all(&self, bench: &Bench, version: u64, hand: Hand) -> Vec<u8> {
         let (seconds, _): (u64, u64) = bench.redis.ask(&["TIME"]);
         let override_ = Override {

@@ -1,4 +1,4 @@
-//! Redis full, a replica, full of lies, and mad.
+//! Redis is full, a replica, full of invalid values, or answers nonsense.
 
 use super::{bounds, heard, in_play};
 use crate::Rig;
@@ -27,7 +27,7 @@ fn in_step(bench: &Bench) -> bool {
     (0..5).all(|place| bench.is_synced(place) && refusal(bench, place).is_empty())
 }
 
-/// Row 18. The node that all are connected to becomes a replica, and the connection is kept.
+/// Row 18. The node that all servers are connected to becomes a replica, and keeps the connections.
 pub fn becomes_a_replica(rig: &Rig) -> Finding {
     let elsewhere = Redis::start();
     in_play(rig, &Spec::default(), rig.rate(3000.0), |bench| {
@@ -52,7 +52,7 @@ pub fn becomes_a_replica(rig: &Rig) -> Finding {
     })
 }
 
-/// Row 19. Redis is full, and refuses to write; or throws our minutes away.
+/// Row 19. Redis is full, and refuses writes, or evicts minutes.
 pub fn is_full(rig: &Rig) -> Finding {
     in_play(rig, &Spec::default(), rig.rate(3000.0), |bench| {
         let mut found = Finding { repetitions: rig.times(40), ..Finding::default() };
@@ -72,7 +72,7 @@ pub fn is_full(rig: &Rig) -> Finding {
             }
             bench.pass(SECOND);
             let _: () = bench.redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
-            // Those that are in the window still.
+            // Those that are still in the window.
             let back = bench.wait_until("all servers to be in step, and all minutes in Redis", |bench| {
                 let now: (u64, u64) = bench.redis.ask(&["TIME"]);
                 let there = self::minutes(bench);
@@ -109,8 +109,8 @@ fn corrupt(bench: &Bench) -> u64 {
     (0..bench.spec.servers).map(of).sum()
 }
 
-/// Rows 22 and 23. Values with a bit flipped, cut, extended, of a bomb, of ones, of another minute: never merged,
-/// always replaced, and memory stays what it was.
+/// Rows 22 and 23. Values with a flipped bit, cut, extended, a decompression bomb, all ones, of another minute: they
+/// are never merged and always replaced, and the memory does not grow.
 pub fn values_are_lies(rig: &Rig) -> Finding {
     let spec = Spec { sync_every: Duration::from_millis(50), ..Spec::default() };
     in_play(rig, &spec, rig.rate(3000.0), |bench| {
@@ -126,7 +126,7 @@ pub fn values_are_lies(rig: &Rig) -> Finding {
             let keys: Vec<String> = bench.redis.ask(&["KEYS", "headcount:*:slot:*"]);
             let mut keys: Vec<_> = keys.iter().filter(|key| bench.redis.ask(&["HEXISTS", key, "value"])).collect();
             keys.sort();
-            // Not the oldest: it leaves by itself.
+            // Not the oldest minute: it leaves the window by itself.
             let key = keys[rng.usize(keys.len() / 2..keys.len())].as_str();
             let value: Vec<u8> = bench.redis.ask(&["HGET", key, "value"]);
             let other: Vec<u8> = bench.redis.ask(&["HGET", keys[keys.len() / 3], "value"]);
@@ -136,7 +136,7 @@ pub fn values_are_lies(rig: &Rig) -> Finding {
             let mut connection = redis::Client::open(bench.redis.url()).unwrap().get_connection().unwrap();
             let mut write = redis::cmd("HSET");
             let _: i64 = write.arg(key).arg("ts").arg(&stamp).arg("value").arg(&lie).query(&mut connection).unwrap();
-            // Replaced, whoever read it first; or its minute has left the window.
+            // Replaced, by whichever server read it first; or its minute has left the window.
             let replaced = bench.wait_until("the lie to be replaced", |bench| {
                 let ts: Option<String> = bench.redis.ask(&["HGET", key, "ts"]);
                 ts.is_none_or(|ts| ts != stamp)
@@ -158,7 +158,7 @@ pub fn values_are_lies(rig: &Rig) -> Finding {
     .and(lies_at_the_decoder(rig))
 }
 
-/// One value's bytes, changed in the way of this turn.
+/// One value's bytes, changed in this turn's way.
 fn lie(turn: u64, value: Vec<u8>, other: Vec<u8>, [bomb, ones]: [&[u8]; 2], rng: &mut fastrand::Rng) -> Vec<u8> {
     let mut lie = value;
     match turn % 6 {
@@ -168,7 +168,7 @@ fn lie(turn: u64, value: Vec<u8>, other: Vec<u8>, [bomb, ones]: [&[u8]; 2], rng:
         }
         1 => lie.truncate(rng.usize(..lie.len())),
         2 => lie.push(rng.u8(..)),
-        // Signed, as if a server of the fleet had gone mad.
+        // With a valid proof, as a faulty server of the fleet would write it.
         3 | 4 => {
             let payload = if turn % 6 == 3 { bomb } else { ones };
             lie.splice(HEADER_BYTES.., payload.iter().copied()).for_each(drop);
@@ -179,7 +179,7 @@ fn lie(turn: u64, value: Vec<u8>, other: Vec<u8>, [bomb, ones]: [&[u8]; 2], rng:
     lie
 }
 
-/// Row 22, in this process: a hundred thousand values with bits flipped, cut or extended; none is taken for another
+/// Row 22, in this process: a hundred thousand values with flipped bits, cut or extended; none is read as another
 /// filter.
 fn lies_at_the_decoder(rig: &Rig) -> Finding {
     let shape = Shape::for_capacity(2000, 1e-3).expect("a shape");
@@ -203,14 +203,14 @@ fn key() -> FingerprintKey {
     FingerprintKey::new(SECRET.as_bytes()).expect("a key")
 }
 
-/// Gives a value the proof that a server of the fleet would.
+/// Gives a value the proof that a server of the fleet would make.
 fn sign(value: &mut [u8]) {
     let generation = u64::from_le_bytes(std::array::from_fn(|byte| value[8 + byte]));
     let shape = Shape::for_capacity(2000, 1e-3).expect("a shape");
     Values::new(shape, generation, &key()).in_namespace("default").prove(value);
 }
 
-/// So many times the same bytes.
+/// The same bytes, repeated.
 fn gzip(bytes: &[u8], times: u32) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     for _ in 0..times {
@@ -222,7 +222,8 @@ fn gzip(bytes: &[u8], times: u32) -> Vec<u8> {
 /// One byte a second.
 const DRIPS: &[u8] = b"$12\r\nin no hurry!\r\n";
 
-/// Row 21. Something that is no Redis, or one that has gone mad: no panic, checks go on, and memory stays what it was.
+/// Row 21. Something that is not Redis, or a Redis that answers nonsense: no panic, checks go on, and the memory does
+/// not grow.
 pub fn answers_are_senseless(rig: &Rig) -> Finding {
     let lies: [&'static [u8]; 15] = [
         b"-ERR unknown command\r\n",
@@ -242,7 +243,7 @@ pub fn answers_are_senseless(rig: &Rig) -> Finding {
         DRIPS,
     ];
     let mut found = Finding::default();
-    // As many as a server admits that knows nobody.
+    // As many as a server admits that knows no users.
     let questions: Vec<_> = (0..10).map(|token| (token, 0)).collect();
     for turn in 0..rig.times(280) {
         let lie = lies[turn as usize % lies.len()];
@@ -250,7 +251,7 @@ pub fn answers_are_senseless(rig: &Rig) -> Finding {
         let mut bench = Bench::empty(rig.runtime.handle(), Spec { servers: 1, ..Spec::default() });
         bench.start_server_with(0, &[], &format!("redis://{liar}/0"));
         let before = bench.server(0).resident_kib();
-        // Some lies are waited for as long as a first answer may take.
+        // Some of these answers are waited for as long as a first answer may take.
         bench.wait_until("an error to be counted", |bench| {
             for heard in bench.ask_all(&questions) {
                 found.check(heard == Heard::Admitted, || format!("{}: {heard:?}", lie.escape_ascii()));
@@ -269,7 +270,7 @@ pub fn answers_are_senseless(rig: &Rig) -> Finding {
     found
 }
 
-/// Answers whatever is asked with the same bytes.
+/// Answers everything with the same bytes.
 fn liar(rig: &Rig, lie: &'static [u8]) -> std::net::SocketAddr {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let listener = rig.runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("a free port");
