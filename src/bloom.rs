@@ -64,8 +64,8 @@ impl Probe {
     }
 
     /// Returns whether a line has all of the bits.
-    // The bits are shifted to the words, not masks to the bits: that takes three instructions a lane and keeps the
-    // probe in two registers. Always inlined; otherwise the probe would go through memory.
+    // The bits are shifted to the words instead of masks to the bits: this takes three instructions a lane and keeps
+    // the position in two registers. Always inlined; otherwise the position would go through memory.
     #[inline(always)]
     pub(crate) fn is_in(&self, line: impl Fn(usize) -> u64) -> bool {
         let mut all = 1;
@@ -76,7 +76,7 @@ impl Probe {
     }
 }
 
-/// A Bloom filter of fingerprints. Filters of the same [`Shape`] can be united.
+/// A Bloom filter of fingerprints. Filters of the same [`Shape`] can be merged.
 ///
 /// ```
 /// use headcount::bloom::{Bloom, Shape};
@@ -174,7 +174,7 @@ impl Bloom {
         self.union_words(0, other.words());
     }
 
-    /// Adds a run of words that begins at word `at`, and returns what each side lacked.
+    /// Merges a run of words that begins at word `at`, and returns what each side lacked.
     pub(crate) fn union_words(&mut self, at: usize, theirs: &[u64]) -> Difference {
         let mut difference = Difference::default();
         let mut gained = 0;
@@ -190,11 +190,11 @@ impl Bloom {
 
     /// Estimates how many fingerprints two filters of any shapes share.
     ///
-    /// Lay the lines of each filter side by side over the same length. A shared fingerprint then lies in lines of both
-    /// filters that overlap, and sets the same bits in both. So each line of the coarser filter is compared with all
-    /// lines of the finer one that it overlaps: the shared fingerprints are the sum of both less the union.
-    /// Fingerprints of the finer filter that lie beyond the ends of the coarser line count in that filter and in the
-    /// union, and cancel out.
+    /// Imagine the lines of both filters side by side over the same length. A shared fingerprint then lies in lines of
+    /// both filters that overlap, and sets the same bits in both. So each line of the coarser filter is compared with
+    /// all lines of the finer one that it overlaps. The number of shared fingerprints is the sum of both estimates less
+    /// the estimate of the union. Fingerprints of the finer filter that lie beyond the ends of the coarser line are
+    /// counted in that filter and in the union, and cancel out.
     ///
     /// # Cost
     /// Reads both filters, the finer one up to twice.
@@ -222,7 +222,7 @@ impl Bloom {
         self.ones = 0;
     }
 
-    /// Recounts the set bits, after a panic that may have come between setting and counting.
+    /// Counts the set bits again. A panic may have come between the setting of a bit and its count.
     pub(crate) fn recount(&mut self) {
         self.ones = self.words().iter().map(|word| u64::from(word.count_ones())).sum();
     }
@@ -265,7 +265,7 @@ impl Bloom {
     }
 }
 
-/// What a union found out about the two sides.
+/// The result of a union for both sides.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
     /// How many bits this filter lacked.

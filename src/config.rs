@@ -1,7 +1,7 @@
-//! What can be configured, in the sections and under the names of the configuration file; and what each value must be.
+//! The configuration: its sections and keys, with the names of the configuration file, and the bounds of each value.
 //!
-//! The same [`Config`] is filled by `headcount serve` (file, environment, flags) and by the library's
-//! [`Builder`](crate::Builder); building a controller holds it to its bounds.
+//! `headcount serve` fills the [`Config`] from a file, the environment and flags; the library's
+//! [`Builder`](crate::Builder) fills the same one. The values are checked when a controller is built.
 
 mod admin;
 mod admission;
@@ -59,9 +59,9 @@ pub use window::Window;
 #[cfg(feature = "server")]
 pub(crate) use words::A_TIME;
 
-/// Everything that can be configured.
+/// The whole configuration.
 ///
-/// What is not said keeps its default; [`Builder`](crate::Builder) takes it from here.
+/// A key that is not set keeps its default. [`Builder`](crate::Builder) is made from it.
 ///
 /// ```
 /// use headcount::{Builder, Config};
@@ -83,19 +83,19 @@ pub(crate) use words::A_TIME;
 #[serde(default)]
 #[non_exhaustive]
 pub struct Config {
-    /// Who may come in.
+    /// Which users are admitted.
     pub admission: Admission,
-    /// What requests of some paths are; the first rule that covers a path counts.
+    /// How requests to certain paths are treated; the first rule that covers a path applies.
     pub route: Vec<Route>,
     /// How long a token is remembered.
     pub window: Window,
-    /// What a token is, and the key that hides it.
+    /// Where tokens are found, and the key that hashes them.
     pub token: Token,
-    /// Signed passes; absent: none are handed out.
+    /// Signed passes. Without this section none are issued.
     pub pass: Option<Pass>,
     /// Rate limiters, which `headcount serve` applies to checks.
     pub limit: Vec<Limit>,
-    /// Servers that share their users; absent, and without `redis`: one server alone.
+    /// Servers that share their users. Without this section and `redis`, the server is alone.
     pub fleet: Option<Fleet>,
     /// Where the store of the fleet is.
     pub redis: Option<Redis>,
@@ -103,11 +103,11 @@ pub struct Config {
     pub postgres: Option<Database>,
     /// The database of limits whose store is `mysql`.
     pub mysql: Option<Database>,
-    /// What one server alone keeps over a restart.
+    /// The file in which a single server keeps its users during a restart.
     pub snapshot: Snapshot,
     /// The check listener of `headcount serve`.
     pub server: Server,
-    /// The admin listener of `headcount serve`, and who may use it.
+    /// The admin listener of `headcount serve`, and its access rules.
     pub admin: Admin,
 }
 

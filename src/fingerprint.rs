@@ -108,7 +108,7 @@ impl FingerprintKey {
         &self.store_key
     }
 
-    /// Computes the keyed hash of bytes that are not a token, such as a snapshot.
+    /// Computes the keyed hash of bytes that are not a token, such as those of a snapshot.
     #[inline]
     pub(crate) fn hash(&self, bytes: &[u8]) -> u64 {
         xxh3_64_with_secret(bytes, self.secret.as_slice())
@@ -126,7 +126,7 @@ fn derive(purpose: &[u8], part: u8, key: &[u8]) -> [u8; 32] {
     Sha256::new().chain_update(purpose).chain_update([part]).chain_update(key).finalize().into()
 }
 
-/// Why a key was refused.
+/// The reason why a key was refused.
 ///
 /// ```
 /// use headcount::fingerprint::{FingerprintKey, KeyError};
@@ -139,7 +139,7 @@ pub enum KeyError {
     /// The key has fewer than [`MIN_KEY_BYTES`] bytes.
     #[error("the fingerprint key has {found} bytes; at least {MIN_KEY_BYTES} are needed")]
     TooShort {
-        /// How many bytes the key has.
+        /// The number of bytes of the key.
         found: usize,
     },
 }

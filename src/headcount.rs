@@ -1,12 +1,12 @@
 //! The façade: one handle to the parts of a controller. It does no I/O, uses no store and never waits.
 //!
-//! - The [core] has the ring and the room, and decides.
+//! - The [core] holds the ring and the room, and makes the decisions.
 //!
-//! - The figures of the rounds say what was exchanged with the store.
+//! - The figures of the rounds describe the exchange with the store.
 //!
-//! - Telemetry is what operators see beside these: the history, limiters, durations.
+//! - Telemetry holds the other figures that operators see: the history, the limiters, the durations.
 //!
-//! - The life cycle says whether the server is ready, and stops it.
+//! - The life cycle knows whether the server is ready, and stops it.
 //!
 //! A decision about a user of the current minute takes no lock. Any other decision takes one shard of the read lock, to
 //! read the union. A seen user who is missing from the current minute is refreshed through a bounded channel that the
@@ -41,7 +41,7 @@ use std::time::Duration;
 
 #[cfg(test)]
 pub(crate) use self::core::State;
-pub(crate) use self::core::{AdmitOptions, Core, FleetView, Minute, Record, TakenMinute, User};
+pub(crate) use self::core::{AdmitOptions, Core, Minute, Record, TakenMinute, User};
 pub use self::core::{Decisions, HeldSeat, MAX_OVERRIDE, OverrideError, OverrideOrder, PassChecks, Presence, Touches};
 pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};
@@ -188,7 +188,7 @@ impl Headcount {
         self.shared.core.pass(self.user(token.as_ref()).fingerprint())
     }
 
-    /// Hashes a token, once for everything that is decided about it.
+    /// Hashes a token once, for all decisions about it.
     pub(crate) fn user<'t>(&self, token: &'t [u8]) -> User<'t> {
         User::new(token, &self.settings().key)
     }
@@ -281,8 +281,8 @@ impl Headcount {
         self.shared.lifecycle.drain();
     }
 
-    /// Keeps a user active for as long as the returned value lives. This adds a list entry of a few bytes; it decides
-    /// and records nothing.
+    /// Keeps a user active for as long as the returned value lives. This adds an entry of a few bytes to a list;
+    /// nothing is decided or recorded.
     ///
     /// ```
     /// # let (headcount, mut worker) = headcount::Headcount::builder().max_active_users(10).build()?;
@@ -324,7 +324,7 @@ impl Headcount {
     }
 }
 
-/// What the rest of the crate needs of the parts.
+/// The parts, for the rest of the crate.
 impl Headcount {
     pub(crate) fn config(&self) -> &Config {
         &self.shared.config
@@ -368,7 +368,7 @@ impl Headcount {
         }
     }
 
-    /// Notes that an admin page is open: for some seconds, rounds request more from the store than they need.
+    /// Records that an admin page is open: for some seconds, rounds request the names of the servers, too.
     #[cfg(feature = "admin")]
     pub(crate) fn watch(&self) {
         self.shared.rounds.watch(self.clock().monotonic() + WATCHED_FOR);

@@ -173,29 +173,38 @@ pub(crate) enum Seat {
     Taken,
 }
 
-/// The input of [`Room::renew`] from a successful round.
+/// The input of [`Room::renew`]: what this server knows after a successful round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Renewal {
     pub(crate) active_users: f64,
     /// Whether this server covers its window.
     pub(crate) covered: bool,
-    /// Whether there may be active users of another generation.
-    pub(crate) foreign_users: bool,
-    /// Servers that looked recently, including this one and those of other generations that share the room.
-    pub(crate) nodes: u64,
-    /// When the servers were counted, in monotonic time, and for how long a server counts after its last look.
-    pub(crate) counted: Duration,
+    /// Newcomers admitted here that the store does not hold yet.
+    pub(crate) unpublished: u64,
+    /// How long a server counts as a node after its last look.
     pub(crate) alive_for: Duration,
-    /// Whether this server rejected newcomers before each of its last two looks, and how many servers did recently.
-    pub(crate) wants: bool,
-    pub(crate) wanting: u64,
+    pub(crate) fleet: FleetView,
+}
+
+/// What a successful round has learned about the fleet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FleetView {
+    /// The number of servers that looked recently, including this one and those of other generations that share the
+    /// room.
+    pub(crate) nodes: u64,
+    /// The monotonic time at which they were counted.
+    pub(crate) nodes_counted_at: Duration,
+    /// Whether this server rejected newcomers before each of its last two looks.
+    pub(crate) wants_seats: bool,
+    /// The number of servers that rejected newcomers recently.
+    pub(crate) nodes_wanting_seats: u64,
+    /// Whether there may be active users of another generation whom this server does not know.
+    pub(crate) has_foreign_users: bool,
     /// Whether servers with an earlier key are alive: they hand out the room, and cannot read which users this server
     /// admits.
     pub(crate) has_predecessors: bool,
-    /// Newcomers admitted here that the store does not hold yet.
-    pub(crate) unpublished: u64,
-    /// Uniform in 0..1; decides how the fractions of the share and of the budget are rounded.
-    pub(crate) rng: f64,
+    /// A random number, uniform in 0..1. It decides how the fractions of the share and of the budget are rounded.
+    pub(crate) random: f64,
 }
 
 /// X, the room that is left, and how it is handed out.
@@ -298,14 +307,15 @@ impl Room {
     /// newcomers of the other servers are known. Newcomers that this server admitted and has not published count
     /// against the share.
     pub(crate) fn renew(&mut self, renewal: Renewal) {
+        let fleet = renewal.fleet;
         self.link = FleetLink::Up;
-        self.nodes = self.counted.read(renewal.nodes, renewal.counted, renewal.alive_for);
+        self.nodes = self.counted.read(fleet.nodes, fleet.nodes_counted_at, renewal.alive_for);
         self.newcomers_before_read = std::mem::take(&mut self.newcomers_since_read);
-        self.budget.succeed(renewal.covered, renewal.foreign_users, renewal.rng);
+        self.budget.succeed(renewal.covered, fleet.has_foreign_users, fleet.random);
         if !self.budget.has_settled() {
             return;
         }
-        if renewal.has_predecessors {
+        if fleet.has_predecessors {
             self.share = self.held.seats();
             return;
         }
@@ -314,25 +324,25 @@ impl Room {
         let taken = renewal.active_users + held as f64 * self.nodes as f64;
         let room = (self.max_active_users() as f64 - taken).max(0.0);
         let part = match self.sharing {
-            Sharing::Part(part) => self.part(part, room, &renewal),
+            Sharing::Part(part) => self.part(part, room, &fleet),
             Sharing::Adaptive => {
                 let elsewhere = (self.nodes - 1) as f64 * self.newcomers_before_read as f64;
                 (room - ROUNDS_UNDER_WAY * elsewhere).max(0.0) / self.nodes as f64
             }
             Sharing::None => room / self.nodes as f64,
         };
-        let share = (part + renewal.rng).floor() as u64;
+        let share = (part + fleet.random).floor() as u64;
         // Newcomers of the last round are published in this one; the other servers do not know of older ones yet.
         self.share = share.saturating_sub(renewal.unpublished.saturating_sub(self.newcomers_before_read)) + held;
     }
 
     /// Returns this server's part of the room. The servers that reject newcomers divide the room among themselves, so
     /// that a small room is not split into fractions of a seat for servers without demand.
-    fn part(&self, part: f64, room: f64, renewal: &Renewal) -> f64 {
-        if !renewal.wants {
+    fn part(&self, part: f64, room: f64, fleet: &FleetView) -> f64 {
+        if !fleet.wants_seats {
             return part * room / self.nodes as f64;
         }
-        let wanting = renewal.wanting.clamp(1, self.nodes);
+        let wanting = fleet.nodes_wanting_seats.clamp(1, self.nodes);
         (part * room).max(room.min(LEAST_HANDED_OUT)) / wanting as f64
     }
 

@@ -23,9 +23,9 @@ pub(crate) mod protocol;
 mod servers;
 
 use crate::failpoints;
-use crate::headcount::{CORRUPT_OVERRIDE, Core, FleetView, Headcount, Minute, RoundFigures, TakenMinute};
+use crate::headcount::{CORRUPT_OVERRIDE, Core, Headcount, Minute, RoundFigures, TakenMinute};
 use crate::ring::codec::{Codec, DecodeError};
-use crate::room::{FleetLink, Override};
+use crate::room::{FleetLink, FleetView, Override};
 use crate::store_error::StoreError;
 use crate::time::{Observed, Slot, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -707,16 +707,16 @@ impl Round {
     }
 
     fn renew_share(&mut self) {
-        let rng = self.rng.f64();
+        let random = self.rng.f64();
         let (nodes, (nodes_beside, wanting_beside)) = (self.figures.lock().nodes, self.others.nodes());
         let recovered = self.core.renew_share(FleetView {
-            foreign_users: self.others.has_unknown(),
             nodes: nodes.saturating_add(nodes_beside),
-            counted: self.looked,
-            wants: self.demand.lasts(),
-            wanting: self.demand.wanting.saturating_add(wanting_beside),
+            nodes_counted_at: self.looked,
+            wants_seats: self.demand.lasts(),
+            nodes_wanting_seats: self.demand.wanting.saturating_add(wanting_beside),
+            has_foreign_users: self.others.has_unknown(),
             has_predecessors: self.others.has_predecessors(),
-            rng,
+            random,
         });
         if recovered {
             tracing::info!("the store is back");

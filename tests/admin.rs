@@ -83,10 +83,10 @@ fn an_override_is_put_shown_and_deleted() {
     assert!(server.logged().contains("above half of window.capacity"));
     assert_eq!(put(r#"{"mode":"auto","max_active_users":3}"#).status, 200);
     for (body, says) in [
-        ("", "such as"),
+        ("", "for example"),
         ("{}", "missing field `mode`"),
         (r#"{"mode":"shut"}"#, "unknown variant"),
-        (r#"{"mode":"open","for":"soon"}"#, "such as"),
+        (r#"{"mode":"open","for":"soon"}"#, "for example"),
         (r#"{"mode":"open","forever":true}"#, "unknown field `forever`"),
         (r#"{"mode":"open","for":"25h"}"#, "at most 24h"),
         (r#"{"mode":"auto","max_active_users":0}"#, "between 1 and 16384"),

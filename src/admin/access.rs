@@ -228,7 +228,7 @@ pub(super) async fn guard(State(access): State<Arc<Access>>, request: Request, n
     }
 }
 
-/// Like [`guard`], but without the token, which a browser that opens the page cannot send.
+/// Like [`guard`], but without the check of the token: a browser that opens the page cannot send one.
 pub(super) async fn guard_page(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     match access.check_page(&request) {
         Ok(()) => next.run(request).await,

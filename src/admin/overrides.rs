@@ -60,7 +60,7 @@ pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: By
         Ok(order) => order,
         Err(error) => {
             let example = r#"{"mode":"throttling","max_active_users":18000,"for":"10m","reason":"launch","by":"ann"}"#;
-            return problem(StatusCode::BAD_REQUEST, format!("{error}; such as {example}"));
+            return problem(StatusCode::BAD_REQUEST, format!("{error}; a valid body is, for example, {example}"));
         }
     };
     let Order { mode, max_active_users, lasting, reason, by } = order;
@@ -81,7 +81,7 @@ pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: By
     }
 }
 
-/// Answers a request that has changed nothing.
+/// Returns the answer for a refused override: 409 if it cannot replace the one in force, otherwise 422.
 fn refused(error: &OverrideError) -> Response {
     let status = match error {
         OverrideError::Superseded { .. } => StatusCode::CONFLICT,
@@ -105,11 +105,15 @@ pub(super) async fn clear(
     let from = address(peer);
     let by = match withdrawal {
         Ok(Query(Withdrawal { by })) => by.or_else(|| from.clone()),
-        Err(error) => return problem(StatusCode::BAD_REQUEST, format!("{}; such as ?by=ann", error.body_text())),
+        Err(error) => {
+            return problem(
+                StatusCode::BAD_REQUEST,
+                format!("{}; a valid query is, for example, ?by=ann", error.body_text()),
+            );
+        }
     };
     if by.as_ref().is_some_and(|by| by.chars().count() > 100 || by.chars().any(misleads)) {
-        let why =
-            "by has at most 100 characters, and none that control a terminal or the direction of text; such as ?by=ann";
+        let why = "`by` must have at most 100 characters, none of which controls a terminal or the direction of text: ?by=ann";
         return problem(StatusCode::BAD_REQUEST, why);
     }
     match admin.headcount.clear_override() {

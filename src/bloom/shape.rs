@@ -2,14 +2,14 @@
 
 use super::LANES;
 
-/// The size of a filter: how many lines of 512 bits it has. Filters of one shape can be united.
+/// The size of a filter: how many lines of 512 bits it has. Filters of the same shape can be merged.
 ///
 /// ```
 /// use headcount::bloom::Shape;
 /// let shape = Shape::for_capacity(65_536, 1e-3)?;
 /// assert_eq!(shape.bytes(), 128_832, "15.7 bits a user, in whole lines of 64 bytes");
 /// assert!(shape.false_positive_ratio(65_536.0) <= 1e-3);
-/// // Nobody is forgotten above the capacity; more of those who are not in are taken for users who are.
+/// // Above its capacity a filter still finds every user that it holds, but it has more false positives.
 /// assert!((0.03..0.04).contains(&shape.false_positive_ratio(2.0 * 65_536.0)));
 /// # Ok::<(), headcount::bloom::ShapeError>(())
 /// ```
@@ -18,7 +18,7 @@ pub struct Shape {
     lines: u32,
 }
 
-/// How many distinct users a filter holds, with a 95 % interval for the error of sampling.
+/// An estimate of the number of distinct users in a filter, with a 95 % interval of its sampling error.
 ///
 /// ```
 /// use headcount::bloom::Shape;
@@ -37,7 +37,7 @@ pub struct Estimate {
     pub low: f64,
     /// The upper end of the interval.
     pub high: f64,
-    /// Every bit is set: there are at least this many users, and nobody can tell how many more.
+    /// Whether every bit is set. The filter then holds at least `users` users, and the estimate has no upper bound.
     pub saturated: bool,
 }
 
@@ -47,10 +47,10 @@ const LINE_BITS: u64 = 64 * LANES as u64;
 impl Shape {
     /// The largest capacity: a filter of about 130 MB at the default ratio.
     pub const MAX_CAPACITY: u64 = 1 << 26;
-    /// The smallest and the largest false positive ratio that can be asked for.
+    /// The smallest and the largest false positive ratio that can be configured.
     pub const RATIOS: std::ops::RangeInclusive<f64> = 1e-6..=0.1;
 
-    /// The smallest shape whose false positive ratio is at most `ratio` while it holds `capacity` users.
+    /// Returns the smallest shape whose false positive ratio is at most `ratio` while it holds `capacity` users.
     ///
     /// # Errors
     /// [`ShapeError`] if a value is outside its bounds.
@@ -67,7 +67,7 @@ impl Shape {
         if !Self::RATIOS.contains(&ratio) {
             return Err(ShapeError::Ratio { found: ratio });
         }
-        // At the strictest ratio a user takes 52 bits: a tenth of a line.
+        // A line for each user is always enough: even at the strictest ratio a user needs only 52 of a line's 512 bits.
         let (mut too_few, mut enough) = (0, u32::try_from(capacity).unwrap_or(u32::MAX).max(16));
         while enough - too_few > 1 {
             let middle = too_few + (enough - too_few) / 2;
@@ -77,7 +77,7 @@ impl Shape {
         Ok(Self { lines: enough })
     }
 
-    /// The shape with so many lines; `None` if no capacity calls for it.
+    /// Returns the shape with this number of lines, or `None` if the number is 0 or larger than any capacity needs.
     pub(crate) fn of_lines(lines: u32) -> Option<Self> {
         (1..=Self::MAX_CAPACITY as u32).contains(&lines).then_some(Self { lines })
     }
@@ -87,18 +87,18 @@ impl Shape {
         self.lines
     }
 
-    /// How many 64-bit words a filter has.
+    /// Returns the number of 64-bit words of a filter.
     #[inline]
     pub fn words(self) -> usize {
         self.lines as usize * LANES
     }
 
-    /// How many bits a filter has.
+    /// Returns the number of bits of a filter.
     pub fn bits(self) -> u64 {
         u64::from(self.lines) * LINE_BITS
     }
 
-    /// How many bytes a filter has.
+    /// Returns the number of bytes of a filter.
     pub fn bytes(self) -> usize {
         self.words() * 8
     }
@@ -106,9 +106,10 @@ impl Shape {
     /// Estimates how many distinct users a filter with `ones` set bits holds: −64·L·ln(1 − x/(512·L)) for x set bits
     /// in L lines. The interval is ±1.96 standard deviations.
     ///
-    /// Expected zeros: a user misses a given bit of one lane of one of L lines with 1 − 1/(64·L), so the eight lanes
-    /// are eight linear counters of 64·L bits over the same users. Their errors are those of linear counting, plus a
-    /// small part that the lanes share because they share the line.
+    /// A user sets one bit in each of the eight lanes of 64 bits of one line. It leaves a given bit of a lane unset
+    /// with probability 1 − 1/(64·L). So the eight lanes are eight linear counters of 64·L bits that count the same
+    /// users. Their errors are those of linear counting, plus a small part that the lanes have in common because they
+    /// share the line.
     ///
     /// # Source
     /// Swamidass & Baldi, 2007 (the estimate); Whang, Vander-Zanden & Taylor, "A Linear-Time Probabilistic Counting
@@ -125,15 +126,16 @@ impl Shape {
         Estimate { users, low: (users - margin).max(0.0), high: users + margin, saturated }
     }
 
-    /// The expected share of set bits in a filter that holds `users`.
+    /// Returns the expected part of set bits in a filter that holds `users`.
     pub fn fill_ratio(self, users: f64) -> f64 {
         -(-users / (LANE_BITS * f64::from(self.lines))).exp_m1()
     }
 
-    /// How likely a filter that holds `users` takes an unknown user for a known one.
+    /// Returns the probability that a filter that holds `users` users takes an unknown user for a known one.
     ///
-    /// A line with j users has a given bit of a lane set with 1 − (63/64)^j; j is Poisson with mean c = users / lines;
-    /// the mean of the eighth power over that is Σᵢ C(8,i)·(−1)ⁱ·exp(−c·(1 − (63/64)ⁱ)).
+    /// In a line with j users, a given bit of a lane is set with probability 1 − (63/64)^j. The number j has a Poisson
+    /// distribution with mean c = users / lines. Averaged over j, the eighth power of this probability is Σᵢ
+    /// C(8,i)·(−1)ⁱ·exp(−c·(1 − (63/64)ⁱ)).
     pub fn false_positive_ratio(self, users: f64) -> f64 {
         const BINOMIALS: [f64; LANES + 1] = [1.0, -8.0, 28.0, -56.0, 70.0, -56.0, 28.0, -8.0, 1.0];
         let per_line = users / f64::from(self.lines);
@@ -147,7 +149,7 @@ impl Shape {
     }
 }
 
-/// Why a shape was refused.
+/// The reason why a shape was refused.
 ///
 /// ```
 /// use headcount::bloom::{Shape, ShapeError};
@@ -160,14 +162,14 @@ pub enum ShapeError {
     /// No filter of this capacity.
     #[error("capacity is {found}; it must be between 1 and {}", Shape::MAX_CAPACITY)]
     Capacity {
-        /// What was asked for.
+        /// The requested capacity.
         found: u64,
     },
     /// No filter of this false positive ratio.
     #[error("false_positive_rate is {found}; it must be between {:e} and \
         {}", Shape::RATIOS.start(), Shape::RATIOS.end())]
     Ratio {
-        /// What was asked for.
+        /// The requested ratio.
         found: f64,
     },
 }

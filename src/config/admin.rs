@@ -1,4 +1,4 @@
-//! `[admin]`: the admin listener, and who may use it.
+//! `[admin]`: the admin listener, and its access rules.
 
 #[cfg(feature = "server")]
 use super::words;

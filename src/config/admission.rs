@@ -1,4 +1,4 @@
-//! `[admission]`: who may come in.
+//! `[admission]`: which users are admitted.
 
 use super::ConfigError;
 #[cfg(feature = "server")]

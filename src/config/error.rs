@@ -1,4 +1,4 @@
-//! Why a configuration was refused.
+//! The reasons why a configuration is refused.
 
 use super::Secret;
 use super::fleet::MAX_NODES;
@@ -8,7 +8,7 @@ use crate::fingerprint::KeyError;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What a path in the configuration must be.
+/// The rules for a path in the configuration.
 pub(crate) const A_PATH: &str =
     "a path begins with /, is exact or a prefix that ends in /*, and is plain ASCII without //, .., ; or #";
 

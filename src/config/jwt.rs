@@ -1,4 +1,4 @@
-//! `[token.jwt]`: tokens that are verified, and counted as the user they name.
+//! `[token.jwt]`: tokens whose signature is verified; the user whom they name is counted.
 
 #[cfg(feature = "server")]
 use super::words;
@@ -36,8 +36,9 @@ pub struct Jwt {
     )]
     pub keys: Vec<PathBuf>,
     /// The URL of a JWK Set. It is fetched at the start and every five minutes. Secrets in it (`oct`) are ignored.
-    /// Until the first fetch succeeds, the server is not ready. It then admits requests whose token names an unknown
-    /// key, without counting them, unless `fleet.on_outage` is `closed` or an override sets `throttling`.
+    /// Until the first fetch succeeds, the server is not ready. During this time it admits requests whose token names
+    /// an unknown key, and does not count them. It rejects them if `fleet.on_outage` is `closed` or an override sets
+    /// `throttling`.
     #[cfg_attr(
         feature = "server",
         schemars(
@@ -51,8 +52,8 @@ pub struct Jwt {
     /// The claim that names the user. Default: `sub`.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "the name of a claim", "such_as" = "\"sub\"")))]
     pub claim: String,
-    /// The accepted issuer (`iss`). Without it, every issuer whose key is known is accepted. There is at most one,
-    /// because a user's name is unique only at its issuer.
+    /// The accepted issuer (`iss`). Without it, every issuer whose key is known is accepted. Only one issuer can be
+    /// set, because two issuers may give the same name to different users.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "the issuer of the tokens", "such_as" = "\"https://login.example\""))
@@ -131,7 +132,7 @@ impl Jwt {
             return Err(value("token.jwt.claim", &self.claim, "name the claim that holds the user, such as \"sub\""));
         }
         if self.keys.is_empty() && self.jwks_url.is_none() {
-            let why = "no token could be verified; name files of keys here, or set token.jwt.jwks_url";
+            let why = "there is no key to verify tokens with; list key files here, or set token.jwt.jwks_url";
             return Err(ConfigError::Missing { key: "token.jwt.keys", why });
         }
         let parse = |url: &Secret| {
@@ -151,8 +152,8 @@ impl Jwt {
             keys.extend(Key::in_file(&bytes).map_err(unusable)?);
         }
         if let Some(found) = Key::too_many_alike(&keys) {
-            let expected = "of keys without a name (kid) only two of an algorithm can be tried for a token; name them \
-                in a JWK Set";
+            let expected = "at most two keys of an algorithm may lack a key ID (kid); put the keys into a JWK Set, and \
+                give each a kid";
             return Err(value("token.jwt.keys", &found, expected));
         }
         let expected = Expected {
@@ -165,7 +166,7 @@ impl Jwt {
     }
 
     #[cfg(not(feature = "jwt"))]
-    #[allow(clippy::unused_self)] // As with the feature.
+    #[allow(clippy::unused_self)] // The signature is the one with the feature.
     pub(super) fn verifier(&self) -> Result<std::convert::Infallible, ConfigError> {
         Err(ConfigError::Feature { key: "token.jwt", feature: "jwt" })
     }

@@ -1,4 +1,4 @@
-//! `[[limit]]`: how much may be asked, of whom, and where it is counted.
+//! `[[limit]]`: how much a key may ask for, which requests share a key, and the store that counts them.
 
 #[cfg(feature = "server")]
 use super::words;
@@ -431,8 +431,8 @@ impl Default for Limit {
     }
 }
 
-/// How long the proxy of each recipe waits for an answer before it admits. The recipes hold the same values; a test
-/// compares them.
+/// How long the proxy of each recipe waits for an answer before it admits. The recipes contain the same values, and a
+/// test compares them.
 #[cfg(feature = "server")]
 pub(crate) const RECIPES_WAIT: [(&str, Duration); 4] = [
     ("nginx", Duration::from_secs(1)),
@@ -671,7 +671,7 @@ impl FromStr for Quota {
         let (permits, time) = text.split_once('/').ok_or_else(no_rate)?;
         let permits = permits.trim().parse().map_err(|_| no_rate())?;
         let time = time.trim();
-        // humantime's month; who writes it means a minute as often.
+        // humantime takes `M` for a month; a user who writes it may mean a minute, so it is refused.
         if time.ends_with('M') {
             return Err(no_rate());
         }

@@ -1,4 +1,4 @@
-//! `[pass]`: signed passes, by which a server knows a user that it has not heard of yet.
+//! `[pass]`: signed passes, by which a server recognises a user whom it does not know yet.
 
 #[cfg(feature = "server")]
 use super::words;

@@ -8,14 +8,14 @@ pub(crate) struct PathPatterns(Vec<Pattern>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pattern {
-    /// The path; of a prefix without the star, with the slash.
+    /// The path. A prefix ends with its slash; the star is removed.
     path: String,
     lenient: String,
     is_prefix: bool,
 }
 
 impl PathPatterns {
-    /// Parses rules. Returns the first one that is invalid, or that no path can match.
+    /// Parses rules. The error is the first rule that is invalid, or that no path can match.
     pub(crate) fn parse(patterns: &[String]) -> Result<Self, String> {
         patterns.iter().map(|pattern| Pattern::parse(pattern).ok_or_else(|| pattern.clone())).collect()
     }
@@ -30,8 +30,8 @@ impl PathPatterns {
         self.0.iter().any(|pattern| pattern.covers_leniently(lenient))
     }
 
-    /// Returns whether a rule may cover the path (with or without a query), however a backend reads it. For rules that
-    /// restrict.
+    /// Returns whether a backend could read the path as one that a rule covers; also if the path is ambiguous. The path
+    /// may have a query. Rules that restrict use this; rules that exempt use [`cover`](Self::cover).
     pub(crate) fn may_match(&self, path_and_query: &str) -> bool {
         let path = without_query(path_and_query);
         self.cover(path) || lenient(path).is_none_or(|lenient| self.cover_leniently(&lenient))
@@ -68,9 +68,10 @@ pub(crate) fn without_query(path_and_query: &str) -> &str {
     end.map_or(path_and_query, |end| &path_and_query[..end])
 }
 
-/// Returns a path as a lenient backend reads it: unescaped, in lower case, and `/a/` as `/a`. Returns `None` if a
-/// backend could read it as another path: with empty or dotted segments, parameters, a fragment, escaped separators, or
-/// anything but ASCII (which may be overlong, or be folded into dots and slashes).
+/// Returns a path as a lenient backend reads it: unescaped, in lower case, and `/a/` as `/a`. Returns `None` if the
+/// path is ambiguous, because a backend could read it as another one: if a segment is empty, contains `..` or ends in a
+/// dot, or if the path has parameters, a fragment, escaped separators or characters outside of ASCII. (Backends may
+/// decode overlong UTF-8, or convert other characters to dots and slashes.)
 pub(crate) fn lenient(path: &str) -> Option<String> {
     let is_clear = |byte: &u8| byte.is_ascii_graphic() && !b"\\;#".contains(byte);
     let is_clear_when_escaped = |byte: u8| byte == b' ' || is_clear(&byte) && !b"./%?".contains(&byte);

@@ -1,4 +1,4 @@
-//! How values are read that may come from a file or from an environment.
+//! Deserializes values that may come from a file or from the environment.
 
 use serde::de::Unexpected;
 use serde::{Deserialize, Deserializer};

@@ -97,8 +97,8 @@ impl Routes {
         })
     }
 
-    /// Returns the class of a path (with or without a query): the strictest class of all readings of the path. `None`
-    /// is an unknown path.
+    /// Returns the class of a path (with or without a query). If backends could read the path in several ways, it is
+    /// the strictest class of all readings. `None` is an unknown path.
     pub(crate) fn class(&self, path: Option<&str>) -> RouteClass {
         let Some(path) = path.map(paths::without_query) else { return RouteClass::Admit };
         let literal = self.first(|patterns| patterns.cover(path));

@@ -34,7 +34,7 @@ pub(crate) struct Settings {
     pub(crate) sources: Vec<TokenSource>,
     #[cfg(feature = "tower")]
     pub(crate) on_conflict: OnConflict,
-    /// The verifier of tokens, and how a token that it cannot verify is treated.
+    /// The verifier of tokens, and the treatment of a token that it cannot verify.
     #[cfg(feature = "jwt")]
     pub(crate) jwt: Option<(std::sync::Arc<crate::jwt::Verifier>, Unverified)>,
     #[cfg(feature = "tower")]
@@ -68,7 +68,7 @@ impl Settings {
         })
     }
 
-    /// Returns whether tokens are verified with keys that could not be fetched yet.
+    /// Returns whether some keys for the verification of tokens have not been fetched yet.
     pub(crate) fn waits_for_keys(&self) -> bool {
         #[cfg(feature = "jwt")]
         if let Some((verifier, _)) = &self.jwt {

@@ -1,4 +1,4 @@
-//! `[snapshot]`: what one server alone keeps over a restart.
+//! `[snapshot]`: the file in which a single server keeps its users during a restart.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

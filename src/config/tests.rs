@@ -45,7 +45,7 @@ fn short_windows_get_a_period_that_fits() {
 }
 
 #[test]
-fn each_broken_bound_names_its_key_and_what_was_found() {
+fn each_value_out_of_bounds_is_named_with_its_key() {
     let fleet = |config: &mut Config, change: fn(&mut Fleet)| change(config.fleet.insert(Fleet::default()));
     let complaints = [
         (complaint(|c| c.admission.max_active_users = Some(0)), "admission.max_active_users is 0"),
@@ -72,7 +72,7 @@ fn each_broken_bound_names_its_key_and_what_was_found() {
 }
 
 #[test]
-fn the_generation_changes_with_whatever_keeps_filters_apart() {
+fn the_generation_changes_with_everything_that_keeps_filters_apart() {
     let generation = |change: fn(&mut Config), key: u8| {
         let mut config = config();
         change(&mut config);
@@ -101,7 +101,7 @@ fn a_secret_file_is_read_without_its_final_newline() {
 }
 
 #[test]
-fn a_url_is_shown_without_what_opens_it() {
+fn a_url_is_shown_without_its_password() {
     for (url, shown) in [
         ("redis://user:canary@host:6379/1", "redis://[redacted]@host:6379/1"),
         ("redis+unix:///run/redis.sock?db=1&pass=canary", "redis+unix:///run/redis.sock?[redacted]"),

@@ -1,4 +1,4 @@
-//! `[token]`: what a token is, and the key that hides it.
+//! `[token]`: where tokens are found, and the key that hashes them.
 
 use super::word;
 #[cfg(feature = "server")]
@@ -107,7 +107,7 @@ impl Token {
         Ok(self.from.clone())
     }
 
-    /// What is legal, and may not do what it seems to, in words.
+    /// Describes settings that are legal but may not do what they seem to do.
     pub(crate) fn doubt(&self) -> Option<&'static str> {
         (self.from.len() > 1 && self.jwt.is_none()).then_some(
             "token.from lists several sources, whose tokens nobody verifies: a client that shows the token of an \
@@ -117,7 +117,7 @@ impl Token {
     }
 }
 
-/// A fingerprint key from its file: the bytes without a final newline.
+/// Returns the fingerprint key in a file: its bytes without a final newline.
 fn read_key(key: &'static str, file: &Path) -> Result<FingerprintKey, ConfigError> {
     let unreadable = |source| ConfigError::Unreadable { key, file: file.to_owned(), source };
     let bytes = std::fs::read(file).map_err(unreadable)?;

@@ -76,7 +76,7 @@ impl Window {
         if slot_length < MIN_SLOT || self.length > MAX_LENGTH {
             return Err(ConfigError::Length { found: self.length, slots: self.slots });
         }
-        // An X that nothing can hold is X's mistake, not that of a capacity nobody wrote down.
+        // If X exceeds every capacity, X is the mistake, and not the capacity that was computed from it.
         if max_active_users > Shape::MAX_CAPACITY {
             return Err(ConfigError::MaxActiveUsers { found: max_active_users });
         }

@@ -1,4 +1,4 @@
-//! What values must be, in words that several keys share.
+//! Descriptions of valid values that several keys share.
 
 pub(crate) const A_TIME: &str = "a number and its unit (ms, s, m, h or d) in quotes";
 pub(crate) const A_FILE: &str = "the name of a file";

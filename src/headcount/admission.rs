@@ -46,8 +46,8 @@ pub enum Admitted {
     Seen,
     /// There was room. The token is recorded.
     Newcomer,
-    /// This server cannot yet tell newcomers from active users, and its budget for that is not used up. The token is
-    /// recorded.
+    /// This server cannot yet tell newcomers from active users, and its budget for such users is not used up. The token
+    /// is recorded.
     Warming,
     /// No decision was needed: an exempt path, a preflight request, or `enforcement = "off"`.
     Exempt,

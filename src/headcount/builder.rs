@@ -1,4 +1,4 @@
-//! The builder of a controller: a method for every key of the configuration file.
+//! The builder of a controller: a method for each key of the configuration file.
 
 use super::core::{Arrivals, Core, CoreParts, codec_of};
 use super::telemetry::Telemetry;
@@ -194,8 +194,8 @@ impl Builder {
     }
 }
 
-/// `[token.jwt]`: tokens are verified, and a user is counted by the claim of the token that names them. All methods
-/// need the feature `jwt`.
+/// `[token.jwt]`: tokens are verified, and the claim that names the user is counted. All methods need the feature
+/// `jwt`.
 impl Builder {
     /// Sets the key files: PEM public keys, JWKs and JWK Sets, and secrets of at least 32 bytes.
     pub fn jwt_keys(mut self, files: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
@@ -368,7 +368,7 @@ impl Builder {
     }
 }
 
-/// For tests and simulators.
+/// Settings for tests and simulators.
 impl Builder {
     /// Replaces the machine's clock.
     pub fn clock(mut self, clock: impl Clock) -> Self {
@@ -390,7 +390,7 @@ impl Builder {
         self
     }
 
-    /// Lets every server hand out all of the room it sees, as the talk's designs did.
+    /// Lets every server hand out all the room that it sees, as the talk's designs did.
     #[cfg(any(test, feature = "testing"))]
     pub fn without_shares(self) -> Self {
         self.sharing(Sharing::None)
@@ -405,7 +405,7 @@ impl Builder {
 }
 
 impl Builder {
-    /// Makes the controller and its worker. Starts nothing: the caller drives [`Worker::tick`].
+    /// Makes the controller and its worker. It starts nothing: the caller drives [`Worker::tick`].
     ///
     /// # Errors
     /// [`BuildError::Config`] names the key, the value found, and what is allowed.
@@ -452,7 +452,7 @@ impl Builder {
     }
 }
 
-/// Makes the simulation of other values of X, which runs in shadow mode, and the channel of visits that feeds it.
+/// Makes the simulation of other values of X for shadow mode, and the channel of visits that feeds it.
 fn what_ifs(settings: &Settings) -> (Arrivals, (CapacitySim, Receiver<(Fingerprint, bool)>)) {
     let (sender, visits) = bounded(VISITS);
     let simulation = CapacitySim::new(settings.limits, settings.slots);
@@ -460,7 +460,7 @@ fn what_ifs(settings: &Settings) -> (Arrivals, (CapacitySim, Receiver<(Fingerpri
     (Arrivals { sample, sender }, (simulation, visits))
 }
 
-/// What a server that runs alone knows when it starts.
+/// The users that a single server knows when it starts.
 enum Memory {
     /// There is no snapshot: nobody was active, and every minute is covered.
     Fresh,

@@ -1,8 +1,8 @@
-//! The core: the ring, the room, and the fleet's time, and everything that a decision touches.
+//! The core: the ring, the room, the fleet's time, and everything else that a decision needs.
 //!
-//! Each file below has the verbs of one user of the core. Decisions: `decide`, `seat`, `presence`. The rounds:
-//! `minutes`, `fleet`. The worker: `turn`. Operators: `overrides`. Nothing outside these files reaches the state behind
-//! the lock.
+//! Each file of this folder holds the operations for one user of the core. Decisions use `decide`, `seat` and
+//! `presence`; the rounds `minutes` and `fleet`; the worker `turn`; operators `overrides`. No other code reaches the
+//! state behind the lock.
 
 mod arrivals;
 mod counts;
@@ -38,7 +38,6 @@ use std::sync::Arc;
 pub(super) use arrivals::Arrivals;
 pub use counts::{Decisions, PassChecks, Touches};
 pub(crate) use decide::{AdmitOptions, Record};
-pub(crate) use fleet::FleetView;
 pub(crate) use fleet_time::FleetTime;
 pub(crate) use minutes::{Minute, TakenMinute};
 pub use overrides::{MAX_OVERRIDE, OverrideError, OverrideOrder};
@@ -47,10 +46,10 @@ pub use seat::HeldSeat;
 pub(super) use turn::Refreshes;
 pub(crate) use user::User;
 
-/// Words merged or collected while the lock is held once: 8 KiB, a few microseconds.
+/// The number of words that are merged or collected under one hold of the lock: 8 KiB, a few microseconds.
 const CHUNK_WORDS: usize = 1024;
 
-/// The ring, the room, the fleet's time, and what decisions need beside them.
+/// The ring, the room, the fleet's time, and what else decisions need.
 pub(crate) struct Core {
     pub(crate) settings: Settings,
     pub(crate) time: FleetTime,
@@ -58,7 +57,8 @@ pub(crate) struct Core {
     pub(crate) instance_id: String,
     /// The seed of all random number generators.
     seed: u64,
-    /// Values written so far. Together with the writer's name, it makes a version that never existed before.
+    /// The number of values written so far. Together with the writer's name, it makes a version that never existed
+    /// before.
     writes: AtomicU64,
     /// The current minute's users: the same content as in the ring of `state`, readable without the lock.
     present: Arc<CurrentFilter>,
@@ -67,7 +67,7 @@ pub(crate) struct Core {
     gate: CachePadded<AtomicU8>,
     refreshes: Sender<Fingerprint>,
     refreshes_in_place: AtomicU64,
-    /// The channel that reports arrivals to the worker; present only while nothing is enforced.
+    /// The channel that reports arrivals to the worker. It exists in shadow mode only.
     arrivals: Option<Arrivals>,
     counts: Counts,
     presences: Mutex<Presences>,
@@ -87,7 +87,7 @@ pub(crate) struct State {
 /// The state under the write lock. If the holder panics, the ring is repaired before another thread sees it.
 struct Writing<'s> {
     state: RwLockWriteGuard<'s, RawShardedLock, State>,
-    /// Whether the thread was already panicking. Then this write is part of its cleanup, and completes.
+    /// Whether the thread was already panicking. Then this write belongs to its cleanup, and completes.
     panicking: bool,
 }
 
@@ -99,7 +99,7 @@ const HOLDING: u8 = 4;
 /// Other generations remember some users.
 const BESIDE: u8 = 8;
 
-/// What a core is made of, beside its settings.
+/// The contents of a core, besides its settings.
 pub(super) struct CoreParts {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) fleet_clock: FleetClock,
@@ -218,13 +218,13 @@ impl Core {
         look(&self.state.read())
     }
 
-    /// Sets the state up for a test.
+    /// Changes the state for a test.
     #[cfg(test)]
     pub(crate) fn set_up<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
         self.change(act)
     }
 
-    /// Returns whether a thread has locked the state, as a test wants to know.
+    /// Returns whether a thread has locked the state, for a test.
     #[cfg(test)]
     pub(crate) fn is_locked(&self) -> bool {
         self.state.try_write().is_none()

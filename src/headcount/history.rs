@@ -1,5 +1,5 @@
 //! The history of a controller: one sample per minute for the window, and coarser samples for a day, in bounded memory.
-//! Pure: every recorded moment carries its time.
+//! This file reads no clock: each recorded moment carries its time.
 
 use crate::time::{Slot, Timestamp};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The length of the history.
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// The grain of samples beyond the window, unless slots are longer.
+/// The length of a coarse sample, or a slot if that is longer. Histories longer than the window have coarse samples.
 const COARSE: Duration = Duration::from_secs(300);
 
 /// A period of a controller's history; the JSON of `GET /api/v1/history`.
@@ -62,7 +62,8 @@ pub struct History {
 pub struct Sample {
     /// The start of the sample.
     pub from: Timestamp,
-    /// The recorded part of the sample: less than the grain for the first one, and for the one in progress.
+    /// The recorded part of the sample, in seconds. It is a little less than the sample's length, and clearly less for
+    /// the first sample and the one in progress.
     pub seconds: f64,
     /// E at the end of the sample.
     pub active_users: u64,
@@ -103,7 +104,7 @@ pub(crate) struct Counts {
     pub(crate) rejected: u64,
 }
 
-/// Records moments into samples of two grains.
+/// Records moments into samples of two lengths.
 #[derive(Debug)]
 pub(crate) struct HistoryRecorder {
     window: Duration,
@@ -113,7 +114,7 @@ pub(crate) struct HistoryRecorder {
     last: Option<(Timestamp, Counts)>,
 }
 
-/// The samples of one grain.
+/// The samples of one length.
 #[derive(Debug)]
 struct Track {
     grain: Duration,
@@ -145,8 +146,8 @@ impl HistoryRecorder {
         self.coarse.note(moment, since, lasted);
     }
 
-    /// Returns the history of the time `lasting` before `now`, with one sample per minute if the window is at least
-    /// that long.
+    /// Returns the samples of a time that ends `now`: one per slot if the time is not longer than the window, otherwise
+    /// the coarse ones.
     pub(crate) fn history(&self, now: Timestamp, lasting: Duration) -> History {
         let track = if lasting <= self.window { &self.fine } else { &self.coarse };
         let open = track.open.as_ref().map(|(_, sample, _)| *sample);

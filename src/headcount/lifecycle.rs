@@ -1,4 +1,4 @@
-//! The life of a controller: when it started, whether it is ready, what stops it, and the restarts of its parts.
+//! The life of a controller: when it started, whether it is ready, its stop, and the restarts of its tasks.
 
 use super::supervision::{Part, Restarts, Supervision, log_restart};
 use crate::threads::Mutex;
@@ -78,7 +78,7 @@ impl Lifecycle {
         self.stop.closed().await;
     }
 
-    /// Notes that the worker has applied its last refresh.
+    /// Records that the worker has applied its last refresh.
     pub(crate) fn note_drained(&self) {
         self.drained.send_replace(true);
     }
@@ -90,12 +90,12 @@ impl Lifecycle {
 
     // --- urgency ---
 
-    /// Asks for a round at once.
+    /// Requests a round at once.
     pub(crate) fn hurry(&self) {
         self.urgent.notify_one();
     }
 
-    /// Waits until a round is asked for.
+    /// Waits until a round is requested.
     pub(crate) async fn hurried(&self) {
         self.urgent.notified().await;
     }
@@ -112,7 +112,7 @@ impl Lifecycle {
         self.saving.store(saving, Relaxed);
     }
 
-    /// Counts and logs the restart of a part that panicked.
+    /// Counts and logs the restart of a task that panicked.
     pub(crate) fn count_restart(&self, part: Part, panic: &(dyn Any + Send), now: Duration) {
         let too_many = self.supervision.lock().count(part, now);
         log_restart(part, panic, too_many);
@@ -123,7 +123,7 @@ impl Lifecycle {
         self.supervision.lock().restarts_are_too_many(now)
     }
 
-    /// Returns the restarts of each part since the start.
+    /// Returns the restarts of each task since the start.
     pub(crate) fn restarts(&self) -> Restarts {
         self.supervision.lock().restarts()
     }

@@ -1,4 +1,4 @@
-//! The figures of the rounds: what they exchanged, how they ended, and what they saw of the fleet.
+//! The figures of the rounds: what they exchanged, how they ended, and what they learned about the fleet.
 
 use super::core::CoreStatus;
 use super::histogram::Histogram;
@@ -64,7 +64,7 @@ pub(crate) struct RoundFigures {
     watched_until: AtomicU64,
 }
 
-/// What [`RoundFigures::status`] needs to know beside the figures.
+/// The input of [`RoundFigures::status`] besides the figures.
 pub(super) struct RoundContext<'c> {
     pub(super) now: Duration,
     pub(super) fleet_now: Timestamp,
@@ -83,7 +83,7 @@ impl RoundFigures {
         self.latest.lock()
     }
 
-    /// Notes that an admin page is open: until then, rounds request more from the store than they need.
+    /// Records that an admin page is open until this time. Rounds then request the names of the servers, too.
     #[cfg(feature = "admin")]
     pub(crate) fn watch(&self, until: Duration) {
         self.watched_until.store(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Relaxed);

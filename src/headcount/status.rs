@@ -69,7 +69,7 @@ pub struct Status {
     pub mode_changes: ModeChanges,
 }
 
-/// Estimates the number of active users (E), with its uncertainty.
+/// The estimated number of active users (E), with its uncertainty.
 ///
 /// ```
 /// use headcount::Headcount;

@@ -1,7 +1,7 @@
-//! Restarts the worker and the rounds after a panic, counts the restarts, and tells when they are too many.
+//! Counts and logs the restarts of the worker and the rounds after a panic, and says when they are too many.
 //!
-//! Each part repairs its own interrupted work: the [core](super::core) mends the ring before the lock is released, the
-//! next tick repairs a broken tick, and the next round repairs a broken round.
+//! A panic can interrupt the work at any point. The [core](super::core) repairs the ring before it releases the lock,
+//! the next tick repeats an interrupted tick, and the next round repeats an interrupted round.
 
 use serde::Serialize;
 use std::any::Any;
@@ -10,11 +10,11 @@ use std::time::Duration;
 /// The pause between a panic and the restart.
 pub(crate) const REST_AFTER_PANIC: Duration = Duration::from_millis(100);
 
-/// This many restarts within this time make the server not ready.
+/// So many restarts within [`WITHIN`] make the server not ready.
 const TOO_MANY: usize = 3;
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// A part of the controller that runs beside the decisions.
+/// A background task of the controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Worker,
@@ -78,16 +78,18 @@ impl Supervision {
 
 /// Logs the restart of a part that panicked.
 pub(crate) fn log_restart(part: Part, panic: &(dyn Any + Send), too_many: bool) {
-    tracing::error!(part = part.as_str(), panic = message(panic), "a panic broke off the work; it begins again");
+    tracing::error!(part = part.as_str(), panic = message(panic), "this part panicked and is restarted");
     if too_many {
-        tracing::error!("{TOO_MANY} restarts within {WITHIN:?}: not ready until there were fewer");
+        tracing::error!(
+            "{TOO_MANY} restarts within {WITHIN:?}: this server is not ready until {WITHIN:?} have had fewer"
+        );
     }
 }
 
 /// Returns the message of a panic.
 fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("it said nothing")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no message)")
 }
 
 #[cfg(test)]
@@ -129,11 +131,8 @@ mod tests {
 
     #[test]
     fn a_panic_is_told_by_its_message() {
-        let panics: [(Box<dyn Any + Send>, &str); 3] = [
-            (Box::new("plain"), "plain"),
-            (Box::new(format!("with {}", 7)), "with 7"),
-            (Box::new(7), "it said nothing"),
-        ];
+        let panics: [(Box<dyn Any + Send>, &str); 3] =
+            [(Box::new("plain"), "plain"), (Box::new(format!("with {}", 7)), "with 7"), (Box::new(7), "(no message)")];
         for (panic, text) in panics {
             assert_eq!(message(&*panic), text);
         }

@@ -42,11 +42,11 @@ fn the_surge() {
         assert_eq!(decision(&headcount, &format!("player-{player}")), Decision::Newcomer);
     }
     assert_eq!(headcount.mode(), Mode::Throttling);
-    // A crowd of newcomers keeps trying, and nobody is admitted.
+    // A crowd of newcomers retries, and none is admitted.
     for newcomer in 0..10_000 {
         assert_eq!(decision(&headcount, &format!("newcomer-{}", newcomer % 500)), Decision::Rejected);
     }
-    // Forty of the hundred play on; for half an hour every one of the hundred could have returned.
+    // Forty of the hundred play on; for half an hour each of the hundred could have returned.
     for _ in 0..30 {
         pass(1, &mut worker, &clock);
         for player in 0..40 {
@@ -64,7 +64,7 @@ fn the_surge() {
 }
 
 #[test]
-fn who_was_seen_in_an_earlier_minute_is_seen_on_any_terms_in_a_full_house() {
+fn a_user_of_an_earlier_minute_is_seen_in_a_full_room_whatever_the_options() {
     let (headcount, mut worker, clock) = alone(1);
     assert_eq!(decision(&headcount, "player"), Decision::Newcomer);
     pass(1, &mut worker, &clock);
@@ -73,7 +73,7 @@ fn who_was_seen_in_an_earlier_minute_is_seen_on_any_terms_in_a_full_house() {
     let (admission, seat) = headcount.hold("player");
     assert_eq!((admission.decision(), seat.is_none()), (Decision::Seen, true));
     assert_eq!(headcount.hold("newcomer").0.decision(), Decision::Rejected);
-    // Holding renews: the player is forgotten a window after this, and not before.
+    // `Hold` renews: the player is forgotten one window after this request, and not before.
     pass(30, &mut worker, &clock);
     assert_eq!(headcount.hold("player").0.decision(), Decision::Seen);
 }
@@ -107,7 +107,7 @@ fn fifty_thousand_tokens_from_eight_threads_fill_a_thousand_seats() {
 }
 
 #[test]
-fn who_was_admitted_is_seen_by_the_very_next_request_of_any_thread() {
+fn an_admitted_user_is_seen_by_the_very_next_request_of_any_thread() {
     let headcount = Headcount::builder().max_active_users(1_000_000).refresh_queue(1).build().unwrap().0;
     thread::scope(|scope| {
         for thread in 0..8 {
@@ -174,7 +174,7 @@ fn readers_never_miss_a_player_while_minutes_turn() {
 }
 
 #[test]
-fn the_decision_allows_nothing_for_a_blank_token_but_what_missing_token_says() {
+fn a_blank_token_is_decided_as_missing_token_says_and_allocates_nothing() {
     for (missing_token, open, full) in [
         (MissingToken::NewUser, Decision::Missing, Decision::Rejected),
         (MissingToken::Admit, Decision::Missing, Decision::Missing),
@@ -254,7 +254,7 @@ fn order(mode: OverrideMode) -> OverrideOrder {
 }
 
 #[test]
-fn an_override_steers_and_ends_by_itself() {
+fn an_override_takes_effect_and_ends_by_itself() {
     let (headcount, mut worker, clock) = alone(1);
     headcount.set_override(order(OverrideMode::Throttling)).unwrap();
     assert_eq!(decision(&headcount, "alice"), Decision::Rejected);
@@ -269,7 +269,7 @@ fn an_override_steers_and_ends_by_itself() {
 }
 
 #[test]
-fn an_override_taken_back_is_gone_at_once() {
+fn a_withdrawn_override_is_gone_at_once() {
     let (headcount, ..) = alone(1);
     assert_eq!(headcount.clear_override(), Ok(false));
     headcount.set_override(order(OverrideMode::Throttling)).unwrap();
@@ -292,7 +292,7 @@ fn an_override_outside_its_bounds_changes_nothing() {
 }
 
 #[test]
-fn an_override_that_cannot_come_into_force_says_so() {
+fn an_override_that_cannot_take_effect_is_an_error() {
     let (headcount, ..) = alone(1);
     let set = headcount.set_override(order(OverrideMode::Throttling)).unwrap();
     let version = OverrideVersion { number: u64::MAX, ..set.version };
@@ -312,7 +312,7 @@ fn with_snapshot(file: &Path, clock: &Arc<ManualClock>) -> (Headcount, Worker) {
 }
 
 #[test]
-fn a_restart_locks_nobody_out() {
+fn after_a_restart_every_user_is_still_in() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("ring.snapshot");
     let clock = noon();
@@ -336,7 +336,7 @@ fn a_restart_locks_nobody_out() {
 }
 
 #[test]
-fn a_killed_server_loses_at_most_what_came_after_its_last_snapshot() {
+fn a_killed_server_loses_at_most_the_users_since_its_last_snapshot() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("ring.snapshot");
     let clock = noon();
@@ -352,7 +352,7 @@ fn a_killed_server_loses_at_most_what_came_after_its_last_snapshot() {
 }
 
 #[test]
-fn a_bad_snapshot_is_kept_aside_and_as_many_are_admitted_as_can_have_been_in() {
+fn a_bad_snapshot_is_set_aside_and_as_many_are_admitted_as_can_have_been_in() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("ring.snapshot");
     std::fs::write(&file, "not a snapshot").unwrap();
@@ -369,7 +369,7 @@ fn a_bad_snapshot_is_kept_aside_and_as_many_are_admitted_as_can_have_been_in() {
 }
 
 #[test]
-fn an_old_snapshot_is_as_good_as_none() {
+fn an_old_snapshot_counts_as_none() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("ring.snapshot");
     let clock = noon();
@@ -384,7 +384,7 @@ fn an_old_snapshot_is_as_good_as_none() {
 }
 
 #[test]
-fn a_clock_set_back_between_two_starts_locks_nobody_out() {
+fn a_clock_set_back_between_two_starts_forgets_no_user() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("ring.snapshot");
     let clock = noon();
@@ -432,7 +432,7 @@ fn a_token_that_is_touched_stays_in_for_windows_and_one_that_is_not_is_forgotten
 }
 
 #[test]
-fn a_touch_lets_nobody_in_and_leaves_no_trace() {
+fn a_touch_admits_nobody_and_leaves_no_trace() {
     let (headcount, ..) = alone(1);
     for _ in 0..100 {
         assert!(!headcount.touch("alice"), "there is room, and still");
@@ -450,7 +450,7 @@ fn a_touch_lets_nobody_in_and_leaves_no_trace() {
 }
 
 #[test]
-fn a_server_that_knows_nothing_yet_renews_nobody_it_has_not_seen() {
+fn a_server_without_knowledge_renews_only_users_it_has_seen() {
     let clock = noon();
     let (headcount, _worker) = Headcount::builder().max_active_users(1).clock(Arc::clone(&clock)).build().unwrap();
     let _rounds = headcount.sync_with(crate::sync::MemoryStore::with_clock(Arc::clone(&clock)));

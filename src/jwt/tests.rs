@@ -13,7 +13,7 @@ const NOW: u64 = 1_800_000_000;
 struct Pair {
     algorithm: Algorithm,
     signs: EncodingKey,
-    /// As a file.
+    /// The key as a file.
     verifies: Vec<u8>,
 }
 
@@ -68,7 +68,7 @@ fn sign(pair: &Pair, claims: &Value) -> String {
     encode(&Header::new(pair.algorithm), claims, &pair.signs).unwrap()
 }
 
-/// What a verifier of the shared secret says of these claims.
+/// The verifier's answer to a token with these claims, signed with the shared secret.
 fn said(claims: &Value) -> Result<String, Unverifiable> {
     verifier(&[SECRET]).user(&sign(&hmac(), claims), now())
 }
@@ -119,7 +119,7 @@ fn keys_in_a_set_are_found_by_their_name_and_others_are_left_out() {
 }
 
 #[test]
-fn a_token_must_have_an_end_if_that_is_required() {
+fn a_token_needs_an_expiry_if_that_is_required() {
     let strict = expecting(|expected| expected.requires_exp = true, &[SECRET]);
     let said = |claims: &Value| strict.user(&sign(&hmac(), claims), now());
     assert_eq!(said(&json!({"sub": "alice"})), Err(Unverifiable::NoEnd));
@@ -138,14 +138,14 @@ fn secrets_are_left_out_of_a_fetched_set() {
 }
 
 #[test]
-fn a_public_key_is_no_secret() {
+fn a_public_key_is_not_taken_for_a_secret() {
     let token =
         encode(&Header::new(Algorithm::HS256), &json!({"sub": "mallory"}), &EncodingKey::from_secret(RSA.1.as_bytes()));
     assert_eq!(verifier(&[RSA.1.as_bytes()]).user(&token.unwrap(), now()), Err(Unverifiable::UnknownKey));
 }
 
 #[test]
-fn what_was_not_signed_names_nobody() {
+fn an_unsigned_token_names_no_user() {
     for pair in pairs() {
         let verifier = verifier(&[&pair.verifies]);
         let token = sign(&pair, &json!({"sub": "alice"}));
@@ -167,14 +167,14 @@ fn what_was_not_signed_names_nobody() {
             ("opaque".into(), Unverifiable::NoJwt),
         ] {
             let found = verifier.user(&forged, now()).unwrap_err();
-            // Half a signature may be no base64 either.
+            // Half a signature may not be valid base64 either.
             assert!(found == why || (found, why) == (Unverifiable::NoJwt, Unverifiable::Forged), "{forged}: {found:?}");
         }
     }
 }
 
 #[test]
-fn times_are_kept_with_a_minutes_leeway() {
+fn times_are_checked_with_a_minutes_leeway() {
     for (claims, found) in [
         (json!({"sub": "alice", "exp": NOW - 59}), Ok("alice".into())),
         (json!({"sub": "alice", "exp": NOW - 60}), Err(Unverifiable::Expired)),
@@ -190,7 +190,7 @@ fn times_are_kept_with_a_minutes_leeway() {
 }
 
 #[test]
-fn a_token_for_somebody_else_names_nobody_here() {
+fn a_token_for_another_audience_names_no_user_here() {
     let verifier = expecting(
         |expected| {
             expected.issuer = Some("https://login.example".into());
@@ -230,7 +230,7 @@ fn the_user_is_a_text_or_a_whole_number() {
 }
 
 #[test]
-fn a_new_set_takes_the_place_of_the_last_one_and_files_stay() {
+fn a_new_set_replaces_the_last_one_and_files_stay() {
     let [secret, rsa, ..] = pairs();
     let verifier = verifier(&[&secret.verifies]);
     let of = |pair: &Pair| Key::in_set(jwk(pair, None).to_string().as_bytes()).unwrap();
@@ -244,7 +244,7 @@ fn a_new_set_takes_the_place_of_the_last_one_and_files_stay() {
 }
 
 #[test]
-fn what_is_no_key_says_why() {
+fn an_invalid_key_is_refused_with_the_reason() {
     let p384 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap();
     let many = json!({ "keys": vec![json!({"kty": "oct", "k": "x"}); 101] }).to_string();
     for (file, why) in [
@@ -304,7 +304,7 @@ fn keys_come_over_tls_or_from_this_machine() {
     }
 }
 
-/// Answers each question with the next of these, and then with the last one for ever. Nothing is an outage.
+/// Answers each request with the next of these, and then with the last one for ever. `None` is an outage.
 fn publishing(sets: Vec<Option<String>>) -> KeySetUrl {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -323,7 +323,7 @@ fn publishing(sets: Vec<Option<String>>) -> KeySetUrl {
     KeySetUrl::parse(&url).unwrap()
 }
 
-/// Hours of it: the clock is tokio's own, and goes on when everybody waits for it.
+/// Hours of it: tokio's own clock, which advances when every task waits for it.
 #[tokio::test(start_paused = true)]
 async fn a_set_is_fetched_again_and_again_and_outages_leave_the_last_one_in_force() {
     let [_, first, second, _] = pairs();
@@ -349,7 +349,7 @@ async fn a_set_is_fetched_again_and_again_and_outages_leave_the_last_one_in_forc
 }
 
 #[test]
-fn a_token_that_comes_again_is_not_verified_again_while_its_key_and_its_time_hold() {
+fn a_token_is_not_verified_again_while_its_key_and_its_time_are_valid() {
     let [_, rs256, es256, _] = pairs();
     let url = KeySetUrl::parse("http://127.0.0.1:1/").unwrap();
     let verifier = Verifier::new(Expected { claim: "sub".into(), ..Expected::default() }, Vec::new(), Some(url));
@@ -373,10 +373,10 @@ fn a_token_that_comes_again_is_not_verified_again_while_its_key_and_its_time_hol
     let later = tick + 2 * REFUSED_FOR;
     assert_eq!(verifier.at_once(&forged, now(), later), None, "for a moment");
 
-    // The same set again: what was verified holds, what was refused may be good by now.
+    // The same set again: verified tokens stay valid, refused ones may be valid now.
     verifier.replace_set(keys(&rs256));
     assert_eq!((at_once(&good, now()), at_once(&forged, now())), (Some(Ok("alice".into())), None));
-    // A key that is taken back takes its tokens along.
+    // When a key is removed, so are its tokens.
     verifier.replace_set(keys(&es256));
     assert_eq!(at_once(&good, now()), Some(Err(Unverifiable::UnknownKey)));
     verifier.replace_set([keys(&es256), keys(&rs256)].concat());
@@ -384,7 +384,7 @@ fn a_token_that_comes_again_is_not_verified_again_while_its_key_and_its_time_hol
 }
 
 #[test]
-fn what_costs_no_signature_by_a_public_key_is_said_at_once() {
+fn what_costs_no_public_key_signature_is_answered_at_once() {
     let verifier = verifier(&[SECRET]);
     let good = sign(&hmac(), &json!({"sub": "alice"}));
     let tick = Duration::ZERO;

@@ -1,5 +1,5 @@
-//! From a request to a verdict, in four steps: exempt, caller, decide, answer. The layer and the check endpoint share
-//! them.
+//! Judges a request in four steps: checks whether it is exempt, identifies the caller, decides about the caller, and
+//! makes the answer. The layer and the check endpoint share them.
 
 use super::caller::Caller;
 use super::limit::{ApplicableLimits, Limits};
@@ -20,9 +20,10 @@ use crate::token_source::{InvalidToken, Unverifiable};
 pub(crate) struct RequestLimits {
     /// Asked before a newcomer takes a seat.
     pub(crate) newcomers: Limits,
-    /// Charged when a token is refused, and asked before a new token is looked up.
+    /// Charged when a request is refused, and peeked at before a token is looked up that could be a guess.
     pub(crate) refusals: Refusals,
-    /// Asked once a request is admitted. A decision only finds those that apply, because asking them may take time.
+    /// Asked after a request is admitted. Judging only selects those that apply; the caller of `judge` asks them later,
+    /// because that may need a network call.
     pub(crate) all: Limits,
 }
 
@@ -30,15 +31,16 @@ pub(crate) struct RequestLimits {
 struct Decided {
     admission: Admission,
     seat: Option<HeldSeat>,
-    /// Whether the user is active and renewed by the request, or becomes active with the seat. Such a user gets a pass.
+    /// Whether the request keeps an active user active, or the user becomes active with the seat. Such a user gets a
+    /// pass.
     is_renewed: bool,
     /// The quotas of the newcomers' limiters.
     quotas: Quotas,
 }
 
 impl Headcount {
-    /// Decides about a request, and records how long the decision took. `caller` is called only if the caller matters.
-    /// `record` applies to requests whose path has no rule of its own.
+    /// Decides about a request, and records how long the decision took. `caller` is evaluated only if the verdict
+    /// depends on it. `record` applies unless a route rule for the path says otherwise.
     pub(crate) fn judge<'r>(
         &self,
         info: &RequestInfo<'_>,
@@ -113,7 +115,7 @@ impl Headcount {
     /// Judges a request whose caller is unknown.
     fn judge_unknown(&self, info: &RequestInfo<'_>, unknown: Unknown, all: &Limits) -> Verdict {
         let (decision, refusal) = match unknown {
-            // The keys cannot be fetched yet, so no limit of users applies.
+            // The keys have not been fetched yet, so the user is unknown, and limits per user do not apply.
             Unknown::Invalid(InvalidToken::Unverifiable(Unverifiable::NoKeysYet)) => {
                 let applicable = all.applicable(self, info, None);
                 if self.is_off() {
@@ -125,7 +127,7 @@ impl Headcount {
             #[cfg(feature = "jwt")]
             Unknown::Limited(limited) => (Decision::Limited, Refusal::limited(self.mode(), info).by(limited)),
         };
-        // A limit of users cannot count an unknown caller, so it refuses.
+        // A limit per user cannot count an unknown caller: the request is refused if such a limit applies to its path.
         let refuses = self.settings().enforcement == Enforcement::Enforce
             || decision == Decision::Limited && all.need_caller(info.path);
         if refuses {
@@ -137,7 +139,8 @@ impl Headcount {
         self.undecided(decision, all.applicable(self, info, Some(&Caller::default())))
     }
 
-    /// Decides about a user: the limits of refusals, the ring and the room, and the limits of newcomers.
+    /// Decides about a user. Peeks at the limits of refusals, asks the ring, and for a newcomer the limits of newcomers
+    /// and the room.
     fn decide_about(
         &self,
         user: &User<'_>,
@@ -148,7 +151,8 @@ impl Headcount {
         limits: &RequestLimits,
     ) -> Result<Decided, Limited> {
         let attempt = limits.refusals.attempt(self, info, caller.token.or(caller.user()).unwrap_or_default());
-        // While every newcomer is admitted, a guessed token gains nothing.
+        // A guessed token gains something only where newcomers are rejected, so the limits of refusals apply only
+        // there.
         let rejects_newcomers = self.is_shut() || !limits.newcomers.is_empty();
         if let Some(attempt) = attempt.as_ref().filter(|_| rejects_newcomers)
             && let Err(limited) = attempt.look()
@@ -177,8 +181,8 @@ impl Headcount {
         Ok(Decided { admission, seat, is_renewed: is_active && options.renews, quotas })
     }
 
-    /// Decides about a newcomer. The limits are charged before the seat is taken, and not while the room is locked.
-    /// They get their permits back if there is no seat after all.
+    /// Decides about a newcomer. Takes permits from the limits before the seat, so that the room is not locked
+    /// meanwhile. Returns the permits if there is no seat.
     fn decide_newcomer(
         &self,
         user: &User<'_>,
@@ -186,7 +190,7 @@ impl Headcount {
         limits: &Limits,
         applicable: impl FnOnce() -> ApplicableLimits,
     ) -> Result<(Admission, Option<HeldSeat>, Quotas), Limited> {
-        // A newcomer with a held seat was charged when the seat was held. Without room the limits are not asked.
+        // A newcomer with a held seat was charged when the seat was held. If no seat is free, the limits are not asked.
         if limits.is_empty() || !self.may_take_seat(user) {
             let (admission, seat) = self.seat_newcomer(user, options);
             return Ok((admission, seat, Quotas::default()));
@@ -216,7 +220,7 @@ impl Headcount {
         match self.answer(admission, info, applicable) {
             Verdict::Admitted(mut entry) => {
                 entry.seat = seat;
-                // A pass renews, so a user who is only observed gets none.
+                // A pass keeps its user active, and requests to an `observe` route must not: they get none.
                 entry.pass = if is_renewed { self.handout(user, info) } else { None };
                 entry.fingerprint = is_renewed.then_some(user.fingerprint());
                 entry.subject = caller.to_subject();
@@ -238,7 +242,7 @@ impl Headcount {
         }
     }
 
-    /// Admits a request that admission does not decide about. The applicable limits may still refuse it.
+    /// Lets a request pass without a decision about admission. The applicable limits may still refuse it.
     fn undecided(&self, decision: Decision, applicable: ApplicableLimits) -> Verdict {
         if applicable.is_empty() {
             self.count(decision);

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-/// A service of one seat, which alice takes.
+/// A service with one seat, which alice takes.
 fn full() -> Headcount {
     configured(|builder| builder)
 }
@@ -49,7 +49,7 @@ fn from(token: &str) -> http::request::Builder {
 }
 
 #[tokio::test]
-async fn who_is_in_reaches_the_service_and_a_newcomer_gets_429() {
+async fn an_active_user_reaches_the_service_and_a_newcomer_gets_429() {
     let headcount = full();
     let admitted = ask(&headcount, from("alice")).await;
     assert_eq!((admitted.status, admitted.body.as_str()), (StatusCode::OK, "inside"));
@@ -167,7 +167,7 @@ async fn a_request_under_way_holds_its_seat_and_gives_it_back_when_it_is_dropped
 }
 
 #[tokio::test]
-async fn a_service_that_fails_records_nobody() {
+async fn a_failing_service_records_no_newcomer() {
     let headcount = Headcount::builder().max_active_users(1).build().unwrap().0;
     let broken = service_fn(|_| async { Err::<Response<Full<bytes::Bytes>>, _>("broken") });
     let answer = headcount.layer().layer(broken).oneshot(from("alice").body(()).unwrap()).await;
@@ -177,10 +177,10 @@ async fn a_service_that_fails_records_nobody() {
 }
 
 #[tokio::test]
-async fn first_requests_that_come_together_share_a_seat() {
+async fn concurrent_first_requests_share_a_seat() {
     let headcount = Headcount::builder().max_active_users(2).build().unwrap().0;
     assert!(headcount.admit("zoe").is_admitted());
-    // The last seat, and no room for everybody else.
+    // The last seat: there is no room for other newcomers.
     let seats: Vec<_> = (0..6).map(|_| headcount.hold("alice").1.expect("a seat")).collect();
     assert!(!headcount.admit("bob").is_admitted() && headcount.hold("bob").1.is_none());
     for (place, seat) in seats.into_iter().enumerate() {
@@ -206,7 +206,7 @@ async fn a_handler_that_panics_gives_the_seat_back_and_disturbs_nobody() {
 }
 
 #[tokio::test]
-async fn routes_say_who_is_renewed_and_recorded() {
+async fn routes_decide_who_is_renewed_and_recorded() {
     let headcount = configured(|builder| {
         builder
             .max_active_users(2)
@@ -245,7 +245,7 @@ fn in_time(configure: impl FnOnce(Builder) -> Builder) -> (Headcount, impl FnMut
 }
 
 #[tokio::test]
-async fn who_only_polls_is_forgotten() {
+async fn a_user_who_only_polls_is_forgotten() {
     let (headcount, mut pass) = in_time(|builder| builder.route("/presence", RouteClass::Observe));
     for token in ["plays", "polls"] {
         assert!(headcount.admit(token).is_admitted());
@@ -262,7 +262,7 @@ async fn who_only_polls_is_forgotten() {
 }
 
 #[tokio::test]
-async fn who_has_a_stream_open_is_present_until_it_ends() {
+async fn a_user_with_an_open_stream_is_present_until_it_ends() {
     let (headcount, mut pass) = in_time(|builder| builder);
     let (events, received) = events();
     let received = Arc::new(parking_lot::Mutex::new(received));
@@ -280,7 +280,7 @@ async fn who_has_a_stream_open_is_present_until_it_ends() {
 }
 
 #[tokio::test]
-async fn who_has_a_whole_answer_is_not_kept_by_its_body() {
+async fn a_response_that_is_complete_keeps_no_presence() {
     let (headcount, mut pass) = in_time(|builder| builder);
     let inner = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from("whole"))) });
     let answer = headcount.layer().layer(inner).oneshot(from("alice").body(()).unwrap()).await.unwrap();
@@ -309,7 +309,7 @@ async fn a_request_for_an_upgrade_carries_its_users_presence() {
 }
 
 #[test]
-fn many_are_present_at_once() {
+fn many_users_are_present_at_once() {
     let (headcount, mut pass) = in_time(|builder| builder.max_active_users(5000));
     let tokens: Vec<_> = (0..1000).map(|player| format!("player {player}")).collect();
     tokens.iter().for_each(|token| assert!(headcount.admit(token).is_admitted()));
@@ -319,7 +319,7 @@ fn many_are_present_at_once() {
     pass(62);
     assert!(tokens.iter().all(|token| headcount.touch(token)));
     assert!(!headcount.touch("a stranger"));
-    // Places of those who left are used again.
+    // The places of users who left are used again.
     present.truncate(500);
     present.extend(tokens[700..].iter().map(|token| headcount.present(token)));
     pass(32);
@@ -347,7 +347,7 @@ impl http_body::Body for Events {
     }
 }
 
-/// A server of a fleet that hands out passes, with one seat, which dora has.
+/// A server of a fleet that issues passes, with one seat, which dora has.
 fn server_with_passes(carrier: PassCarrier) -> Headcount {
     let builder = Headcount::builder().max_active_users(1).secret("the key of the fleet").carry(carrier);
     let headcount = builder.build().unwrap().0;
@@ -355,7 +355,7 @@ fn server_with_passes(carrier: PassCarrier) -> Headcount {
     headcount
 }
 
-/// The pass that another server has given alice.
+/// A pass for alice that another server has issued.
 async fn given_elsewhere(carrier: &PassCarrier) -> String {
     let elsewhere = Headcount::builder().max_active_users(1).secret("the key of the fleet").carry(carrier.clone());
     let answer = ask(&elsewhere.build().unwrap().0, from("alice")).await;
@@ -370,7 +370,7 @@ async fn given_elsewhere(carrier: &PassCarrier) -> String {
 }
 
 #[tokio::test]
-async fn who_shows_a_pass_is_seen_by_a_server_that_has_not_heard_of_them() {
+async fn a_user_with_a_pass_is_seen_by_a_server_that_has_no_news_of_them() {
     for carrier in [PassCarrier::Header, PassCarrier::Cookie("pass".into())] {
         let pass = given_elsewhere(&carrier).await;
         let shown = if carrier == PassCarrier::Header { "x-headcount-pass" } else { "cookie" };
@@ -438,14 +438,14 @@ async fn a_cookie_is_for_tls_alone_where_the_request_came_over_tls() {
 }
 
 #[tokio::test]
-async fn a_pass_is_given_to_who_is_in_and_to_nobody_else() {
+async fn a_pass_is_issued_to_active_users_alone() {
     let headcount = server_with_passes(PassCarrier::Header);
     let has_pass = |answer: &Answer| answer.headers.contains_key("x-headcount-pass");
     assert!(has_pass(&ask(&headcount, from("dora")).await));
     for request in [from("bob"), Request::get("/"), Request::get("/healthz"), preflight("/")] {
         assert!(!has_pass(&ask(&headcount, request).await));
     }
-    // Whom the service refuses is not in.
+    // A newcomer whom the service refuses is not active.
     let headcount = Headcount::builder().max_active_users(1).carry(PassCarrier::Header).build().unwrap().0;
     let inner = service_fn(|_| async {
         let response: Response<Full<bytes::Bytes>> = Response::builder().status(401).body(Full::default()).unwrap();
@@ -456,7 +456,7 @@ async fn a_pass_is_given_to_who_is_in_and_to_nobody_else() {
 }
 
 #[tokio::test]
-async fn without_passes_none_is_given_and_none_is_looked_at() {
+async fn without_passes_none_is_issued_and_none_is_read() {
     let pass = given_elsewhere(&PassCarrier::Header).await;
     let headcount = configured(|builder| builder.secret("the key of the fleet"));
     assert_eq!(ask(&headcount, from("bob").header("x-headcount-pass", pass)).await.status.as_u16(), 429);
@@ -466,7 +466,7 @@ async fn without_passes_none_is_given_and_none_is_looked_at() {
 }
 
 #[tokio::test]
-async fn a_pass_lets_nobody_be_renewed_by_polling() {
+async fn polling_with_a_pass_renews_nobody() {
     let pass = given_elsewhere(&PassCarrier::Header).await;
     let headcount = Headcount::builder()
         .max_active_users(1)
@@ -484,7 +484,7 @@ async fn a_pass_lets_nobody_be_renewed_by_polling() {
 }
 
 #[tokio::test]
-async fn no_shared_cache_gets_a_pass() {
+async fn no_pass_is_added_to_an_answer_that_a_shared_cache_may_keep() {
     let headcount = server_with_passes(PassCarrier::Header);
     for (cache_control, expected) in
         [("", "private"), ("no-store", "no-store"), ("Public, max-age=60", ""), ("max-age=5, s-maxage=9", "")]
@@ -513,7 +513,7 @@ async fn nothing_is_refused_while_nothing_is_enforced() {
     }
 }
 
-/// What a layer answers around a service that says whom it was told of.
+/// The layer's answer around a service that returns what it was told about the user.
 async fn through(layer: &super::AdmissionLayer, request: Request<()>) -> Answer {
     let inner = service_fn(|request: Request<()>| async move {
         let subject = request.extensions().get::<super::Subject>().map_or("nobody", |super::Subject(name)| name);
@@ -534,20 +534,20 @@ fn account(name: &'static str) -> Request<()> {
 }
 
 #[tokio::test]
-async fn a_service_may_say_who_its_users_are() {
+async fn a_service_can_identify_its_users() {
     let headcount = full();
     let layer = headcount.layer().user(|parts| parts.extensions.get().map(|Account(name)| Cow::Borrowed(*name)));
     let alice = through(&layer, account("alice")).await;
     assert_eq!((alice.status, alice.body.as_str()), (StatusCode::OK, "alice"));
     assert_eq!(through(&layer, account("bob")).await.status, StatusCode::TOO_MANY_REQUESTS);
-    // Nobody and blanks are a missing token.
+    // No user and a blank one are a missing token.
     assert_eq!(through(&layer, account("  ")).await.header("x-headcount-decision"), "rejected");
     assert_eq!(through(&layer, Request::new(())).await.header("x-headcount-decision"), "rejected");
     assert!(!headcount.touch("a token that nobody looks at"));
 }
 
 #[tokio::test]
-async fn a_layer_may_refuse_with_503_and_a_body_of_its_own() {
+async fn a_layer_can_refuse_with_503_and_a_body_of_its_own() {
     let headcount = full();
     let bob = || from("bob").body(()).unwrap();
     let plain = through(&headcount.layer().refuse_with_503(), bob()).await;
@@ -562,7 +562,7 @@ async fn a_layer_may_refuse_with_503_and_a_body_of_its_own() {
     assert_eq!(answer.body, format!("Rejected, {} s", answer.header("retry-after")));
     let head = Request::head("/").header("authorization", "Bearer bob").body(()).unwrap();
     assert_eq!(through(&own, head).await.body, "");
-    // A token that cannot be used is the client's mistake, whatever the layer says of a full house.
+    // An invalid token is the client's mistake, whatever the layer answers when it is full.
     let long = from(&"x".repeat(5000)).body(()).unwrap();
     let long = through(&headcount.layer().refuse_with_503(), long).await;
     assert_eq!(long.status, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
@@ -573,7 +573,7 @@ fn in_memory(name: &str, permits: u64) -> Limiter {
 }
 
 #[tokio::test]
-async fn a_limit_by_address_sees_the_connection_as_axum_tells_it() {
+async fn a_limit_by_address_uses_the_peer_address_of_axum() {
     let headcount = Headcount::builder().max_active_users(9).build().unwrap().0;
     let layer = headcount.layer().limit_newcomers(Limit::new(in_memory("address", 1), LimitKey::ClientIp));
     for (token, status) in [("alice", StatusCode::OK), ("bob", StatusCode::TOO_MANY_REQUESTS)] {
@@ -610,7 +610,7 @@ async fn a_newcomer_who_is_limited_takes_no_seat() {
 }
 
 #[tokio::test]
-async fn parallel_requests_of_one_newcomer_are_one_newcomer_to_a_limit() {
+async fn concurrent_requests_of_one_newcomer_are_charged_once() {
     let headcount = Headcount::builder().max_active_users(2).build().unwrap().0;
     let layer = headcount.layer().limit_newcomers(Limit::new(in_memory("door", 1), LimitKey::Constant));
     let (ready, wait) = tokio::sync::watch::channel(false);
@@ -632,7 +632,7 @@ async fn parallel_requests_of_one_newcomer_are_one_newcomer_to_a_limit() {
 }
 
 #[tokio::test]
-async fn a_layer_of_limits_asks_about_who_is_in() {
+async fn a_layer_of_limits_applies_to_active_users() {
     let headcount = Headcount::builder().max_active_users(1).build().unwrap().0;
     let login = Limit::new(in_memory("login", 1), LimitKey::Token).routes(["/login"]).unwrap();
     let api = Limit::new(in_memory("api", 2), LimitKey::Header("X-Api-Key".into())).period(Duration::from_secs(3600));
@@ -669,7 +669,7 @@ async fn a_layer_of_limits_asks_about_who_is_in() {
 }
 
 #[tokio::test]
-async fn a_limits_key_may_be_whatever_a_function_finds() {
+async fn a_limits_key_can_be_computed_by_a_function() {
     #[derive(Clone)]
     struct Account(&'static str);
     let limit = Limit::by(in_memory("account", 1), |request: &LimitRequest<'_>| {
@@ -699,10 +699,10 @@ async fn a_limits_key_may_be_whatever_a_function_finds() {
     assert_eq!(ask(None, Method::GET).await, 429, "without a controller no path is exempt, and no key no way around");
 }
 
-/// A signature by a public key is verified on another thread, once; the service that was ready waits for it.
+/// A public-key signature is verified on another thread, once; the service that was ready waits for it.
 #[cfg(feature = "jwt")]
 #[tokio::test]
-async fn a_layer_waits_for_a_signature_and_knows_it_the_next_time() {
+async fn a_layer_waits_for_a_signature_and_remembers_it() {
     use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("key.pem");
@@ -738,7 +738,7 @@ async fn a_layer_waits_for_a_signature_and_knows_it_the_next_time() {
 }
 
 #[tokio::test]
-async fn a_newcomer_whom_an_inner_limit_refuses_is_not_in() {
+async fn a_newcomer_whom_an_inner_limit_refuses_is_not_active() {
     let headcount = Headcount::builder().max_active_users(1).build().unwrap().0;
     let spent = in_memory("spent", 1);
     assert!(spent.ask("", Ask::ONE).await.unwrap().is_allowed());
@@ -789,7 +789,7 @@ async fn the_service_that_is_called_is_the_one_that_was_ready() {
 }
 
 #[tokio::test]
-async fn a_layer_of_limits_may_refuse_in_other_words() {
+async fn a_layer_of_limits_can_refuse_with_its_own_response() {
     let headcount = full();
     let spent = in_memory("spent", 1);
     assert!(spent.ask("", Ask::ONE).await.unwrap().is_allowed());

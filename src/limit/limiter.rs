@@ -46,7 +46,8 @@ impl Limiter {
         Self::with(name.into(), store.into(), OnStoreError::Allow, false)
     }
 
-    /// Sets the answer while the store does not answer. The default is [`OnStoreError::Allow`]. The counts start anew.
+    /// Sets what the limiter answers while its store is unavailable. The default is [`OnStoreError::Allow`]. The counts
+    /// start anew.
     #[must_use]
     pub fn on_store_error(self, on_store_error: OnStoreError) -> Self {
         Self::with(self.shared.name.clone(), self.shared.store.clone(), on_store_error, self.shared.shadow)
@@ -81,7 +82,7 @@ impl Limiter {
     /// Asks for permits for a key.
     ///
     /// # Errors
-    /// [`AskError`] for a mistake of the caller.
+    /// [`AskError`] if the request is invalid, or the store does not support it. An unavailable store is no error.
     pub async fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, AskError> {
         let key = key.as_ref();
         let answer = self.shared.store.ask(key, ask).await;
@@ -136,14 +137,14 @@ impl Limiter {
         self.shared.store.memory().is_some()
     }
 
-    /// Returns whether one step can ask both limiters.
+    /// Returns whether one operation of a store can ask both limiters.
     #[cfg(feature = "tower")]
     pub(crate) fn shares_store_with(&self, other: &Self) -> bool {
         let (one, other) = (self.store(), other.store());
         one.shares_connection_with(other) || one.memory().is_some() && other.memory().is_some()
     }
 
-    /// Counts a refusal without a question to the store.
+    /// Counts a refusal that was made without asking the store.
     #[cfg(feature = "tower")]
     pub(crate) fn count_refused(&self) {
         self.shared.limited.fetch_add(1, Relaxed);
@@ -184,7 +185,8 @@ impl Limiter {
         }
     }
 
-    /// Answers a list whose store does not answer: still all or nothing.
+    /// Answers several requests while their store is unavailable: either all of them are allowed, or the list is
+    /// refused.
     pub(super) fn answer_without_store(asks: &[(&Self, &[u8], Ask)], error: &dyn std::error::Error) -> Vec<Answer> {
         asks.iter().for_each(|(limiter, ..)| limiter.count_store_error(error));
         let asks: Vec<_> =
@@ -192,7 +194,7 @@ impl Limiter {
         OnStoreError::answer_all(&asks)
     }
 
-    /// The caller's mistake that made a step fail.
+    /// Turns a store's error into the caller's. `what` is what the caller asked for.
     pub(super) fn mistake(&self, error: LimiterStoreError, what: &'static str) -> AskError {
         let limiter = self.shared.name.clone();
         match error {

@@ -4,7 +4,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const RETRY: Answer = Answer::Rejected { retry_after: Duration::from_secs(30) };
 
-/// Lets the crowd loose on a door that answers by `admits`, and returns every visit.
+/// Plays the crowd against a server that answers by `admits`, and returns every visit.
 fn play(mut players: Players, until: Duration, mut admits: impl FnMut(Visit) -> Answer) -> (Vec<Visit>, Census) {
     let mut visits = Vec::new();
     while let Some(visit) = players.next(until) {
@@ -42,7 +42,7 @@ fn requests_come_in_the_order_of_their_times() {
 }
 
 #[test]
-fn what_one_player_is_answered_changes_nothing_about_the_others() {
+fn the_answers_to_one_player_do_not_change_the_others() {
     let others =
         |answer: Answer| {
             let (mut visits, _) = play(crowd(Habits::default(), 1), 10 * MINUTE, |visit| {
@@ -68,7 +68,7 @@ fn arrivals_follow_their_rate() {
 }
 
 #[test]
-fn a_rejected_newcomer_comes_back_when_told_and_gives_up_in_the_end() {
+fn a_rejected_newcomer_returns_after_retry_after_and_gives_up_in_the_end() {
     let habits = Habits { retries: 3, ..Habits::default() };
     let (visits, census) = play(crowd(habits, 1), 60 * MINUTE, |_| RETRY);
     let first: Vec<_> = visits.iter().filter(|visit| visit.player.0 == 0).map(|visit| visit.due).collect();
@@ -79,7 +79,7 @@ fn a_rejected_newcomer_comes_back_when_told_and_gives_up_in_the_end() {
 }
 
 #[test]
-fn who_is_rejected_in_mid_session_until_it_gives_up_was_locked_out() {
+fn a_player_who_is_rejected_in_mid_session_until_it_gives_up_counts_as_locked_out() {
     let mut met = std::collections::HashSet::new();
     let (_, census) =
         play(
@@ -94,7 +94,7 @@ fn who_is_rejected_in_mid_session_until_it_gives_up_was_locked_out() {
 }
 
 #[test]
-fn players_think_play_and_go_home() {
+fn players_think_play_and_stop() {
     let (visits, census) = play(crowd(Habits::default(), 1), 600 * MINUTE, |_| Answer::Admitted);
     assert_eq!(census.finished, census.arrived);
     // 20 minutes at a request every 10 s.
@@ -103,7 +103,7 @@ fn players_think_play_and_go_home() {
 }
 
 #[test]
-fn silences_are_as_long_as_asked_for() {
+fn silences_have_the_configured_length() {
     let habits = Habits { silence_probability: 1.0, silence: 5 * MINUTE..=6 * MINUTE, ..Habits::default() };
     let visits = visits_of_one(habits, 60);
     assert!(visits.len() > 5);
@@ -113,7 +113,7 @@ fn silences_are_as_long_as_asked_for() {
 }
 
 #[test]
-fn players_roam_as_asked_for() {
+fn players_change_servers_as_configured() {
     let servers = |roaming| -> Vec<_> {
         visits_of_one(Habits { roaming, ..Habits::default() }, 60).iter().map(|visit| visit.server).collect()
     };
@@ -127,7 +127,7 @@ fn players_roam_as_asked_for() {
 fn a_slow_answer_does_not_thin_the_schedule() {
     let mut players = crowd(Habits::default(), 1);
     let first = players.next(10 * MINUTE).unwrap();
-    // However late this is said, the next request is counted from when the first was due.
+    // However late the answer is, the next request is scheduled from the time when the first was due.
     players.answer(first.player, RETRY);
     let second = std::iter::from_fn(|| players.next(10 * MINUTE)).find(|visit| visit.player == first.player);
     assert_eq!(second.unwrap().due, first.due + 30 * SECOND);
@@ -141,7 +141,7 @@ fn a_lost_answer_is_followed_by_another_request() {
 }
 
 #[test]
-fn who_returns_comes_back_with_the_same_token_after_its_absence() {
+fn a_player_who_returns_keeps_its_token() {
     let habits = Habits {
         session: MINUTE,
         silence_probability: 0.0,

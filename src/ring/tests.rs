@@ -12,7 +12,7 @@ fn ring() -> Ring {
     Ring::new(shape(), SLOTS, Slot(100))
 }
 
-/// The whole turn in one piece.
+/// The whole turn in one step.
 fn turn(ring: &mut Ring, to: Slot) {
     begin(ring, to);
     finish(ring);
@@ -65,7 +65,7 @@ fn a_refresh_restarts_the_clock_of_a_token() {
 }
 
 #[test]
-fn what_arrives_while_a_turn_is_prepared_survives_it() {
+fn tokens_that_arrive_while_a_turn_is_prepared_survive_it() {
     let mut ring = ring();
     begin(&mut ring, Slot(101));
     ring.record(ALICE);
@@ -76,7 +76,7 @@ fn what_arrives_while_a_turn_is_prepared_survives_it() {
 }
 
 #[test]
-fn what_arrives_for_the_leaving_minute_leaves_with_it() {
+fn tokens_that_arrive_for_the_leaving_minute_leave_with_it() {
     let mut ring = ring();
     begin(&mut ring, Slot(101));
     ring.merge(Slot(100 - SLOTS as u64), 0, foreign(&[BOB.0]).words());
@@ -86,12 +86,12 @@ fn what_arrives_for_the_leaving_minute_leaves_with_it() {
 }
 
 #[test]
-fn what_a_panic_left_half_done_is_mended() {
+fn a_state_that_a_panic_left_half_changed_is_repaired() {
     let mut ring = ring();
     ring.record(ALICE);
     turn(&mut ring, Slot(101));
     let known = ring.union().ones();
-    // A minute has a bit that nothing else knows of, and a turn is in the making.
+    // A minute has a bit that the union lacks, and a turn is being prepared.
     begin(&mut ring, Slot(102));
     ring.minutes[0].filter.insert(BOB);
     let words = ring.minutes[0].filter.words().to_vec();
@@ -103,7 +103,7 @@ fn what_a_panic_left_half_done_is_mended() {
     assert_eq!((ring.minutes[0].filter.ones(), ring.union().ones()), (8, known + 8));
     assert_eq!(ring.current_filter.words(), ring.minutes[0].filter.words());
     assert!(ring.slots().all(|slot| ring.is_dirty(slot)));
-    // The turn is made again, and both stay as long as they would have.
+    // The turn is prepared again, and both stay as long as they would have.
     assert_eq!(ring.finish_turn(Bloom::new(shape()), true).len(), 1);
     assert_eq!(ring.current(), Slot(101));
     turn(&mut ring, Slot(103));
@@ -123,7 +123,7 @@ fn a_late_merge_reaches_the_minute_it_was_made_for() {
 }
 
 #[test]
-fn minutes_outside_the_ring_take_nothing() {
+fn minutes_outside_the_ring_accept_nothing() {
     let mut ring = ring();
     for slot in [Slot(0), Slot(96), Slot(101), Slot(u64::MAX)] {
         assert_eq!(ring.merge(slot, 0, foreign(&[BOB.0]).words()), None);
@@ -141,7 +141,7 @@ fn a_pause_longer_than_the_window_empties_the_ring() {
 }
 
 #[test]
-fn other_numbers_keep_what_the_minutes_hold() {
+fn renumbered_minutes_keep_their_tokens() {
     let mut ring = ring();
     ring.record(ALICE);
     ring.renumber(Slot(7));
@@ -163,7 +163,7 @@ fn coverage_counts_minutes_and_a_turn_drops_the_oldest() {
 }
 
 #[test]
-fn a_minute_is_dirty_from_its_first_new_bit_until_somebody_says_otherwise() {
+fn a_minute_is_dirty_from_its_first_new_bit_until_it_is_marked_clean() {
     let mut ring = ring();
     let (now, before) = (Slot(100), Slot(99));
     assert_eq!(ring.len(), SLOTS + 1);
@@ -177,7 +177,7 @@ fn a_minute_is_dirty_from_its_first_new_bit_until_somebody_says_otherwise() {
     assert!(ring.is_dirty(now));
     turn(&mut ring, Slot(101));
     assert!(ring.is_dirty(now) && !ring.is_dirty(Slot(101)), "the mark ages with its minute");
-    // What came from the store is in the store.
+    // What was read from the store is in the store.
     ring.merge(before, 0, foreign(&[ALICE.0]).words());
     assert!(!ring.is_dirty(before));
     ring.set_dirty(before, true);
@@ -228,7 +228,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Few distinct tokens, spread over all lines, so that they return.
+    // Few distinct tokens, spread over all lines, so that they recur.
     let token = (0..40_u64).prop_map(|n| n.wrapping_mul(0xD6E8_FEB8_6659_FD93));
     prop_oneof![
         6 => token.clone().prop_map(Step::Record),
@@ -241,7 +241,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The ring against the plainest thing that does the same.
+    /// The ring against the simplest model of it.
     #[test]
     fn the_ring_is_a_map_of_sets(steps in prop::collection::vec(step(), 1..120)) {
         let mut ring = ring();

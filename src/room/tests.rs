@@ -17,7 +17,7 @@ fn alone(max_active_users: u64) -> Room {
     Room::new(limits(max_active_users), FleetLink::Alone, Sharing::default(), NOW)
 }
 
-/// A server that knows its fleet: two rounds have succeeded, and the next one brings a share.
+/// A server that knows its fleet: two rounds have succeeded, and the next one gives it a share.
 fn in_fleet(max_active_users: u64) -> Room {
     with_sharing(max_active_users, Sharing::default())
 }
@@ -29,18 +29,22 @@ fn with_sharing(max_active_users: u64, sharing: Sharing) -> Room {
 }
 
 fn renewal(active_users: f64, nodes: u64) -> Renewal {
-    Renewal {
-        active_users,
-        covered: true,
-        foreign_users: false,
+    renewal_in(active_users, fleet_of(nodes))
+}
+
+fn renewal_in(active_users: f64, fleet: FleetView) -> Renewal {
+    Renewal { active_users, covered: true, unpublished: 0, alive_for: Duration::from_secs(5), fleet }
+}
+
+fn fleet_of(nodes: u64) -> FleetView {
+    FleetView {
         nodes,
-        counted: Duration::ZERO,
-        alive_for: Duration::from_secs(5),
-        wants: false,
-        wanting: 0,
+        nodes_counted_at: Duration::ZERO,
+        wants_seats: false,
+        nodes_wanting_seats: 0,
+        has_foreign_users: false,
         has_predecessors: false,
-        unpublished: 0,
-        rng: 0.0,
+        random: 0.0,
     }
 }
 
@@ -60,7 +64,7 @@ fn alone_and_without_its_memory_it_admits_as_many_as_x() {
 }
 
 #[test]
-fn a_joiner_admits_a_hundredth_of_x_and_then_nobody() {
+fn a_joiner_admits_a_hundredth_of_x_and_then_none() {
     let mut room = Room::new(limits(2000), FleetLink::Joining, Sharing::default(), NOW);
     for _ in 0..20 {
         assert_eq!((room.seat(0.0, false), room.seat(5000.0, false)), (Seat::Warming, Seat::Warming));
@@ -76,7 +80,7 @@ fn a_joiner_admits_a_hundredth_of_x_and_then_nobody() {
 }
 
 #[test]
-fn a_house_that_was_full_stays_full_while_this_server_is_blind() {
+fn a_full_room_stays_full_while_this_server_is_blind() {
     let mut room = in_fleet(1000);
     room.renew(renewal(1000.0, 4));
     room.lose_store();
@@ -96,7 +100,7 @@ fn a_house_that_was_full_stays_full_while_this_server_is_blind() {
 }
 
 #[test]
-fn writes_that_are_refused_leave_what_an_outage_leaves() {
+fn refused_writes_leave_the_room_that_an_outage_leaves() {
     for (on_outage, expected) in
         [(OnOutage::Local, Seat::Free), (OnOutage::Open, Seat::Free), (OnOutage::Closed, Seat::Taken)]
     {
@@ -113,7 +117,7 @@ fn writes_that_are_refused_leave_what_an_outage_leaves() {
 }
 
 #[test]
-fn a_pause_takes_back_the_share_and_leaves_a_strangers_budget() {
+fn a_pause_takes_back_the_share_and_keeps_the_budget_of_a_server_without_knowledge() {
     let mut room = in_fleet(100);
     room.renew(renewal(0.0, 1));
     assert_eq!(room.share(0.0), 25);
@@ -126,10 +130,11 @@ fn a_pause_takes_back_the_share_and_leaves_a_strangers_budget() {
 }
 
 #[test]
-fn servers_that_turn_newcomers_away_divide_the_room_among_themselves() {
-    let share = |wants, wanting, active_users| {
+fn servers_that_reject_newcomers_divide_the_room_among_themselves() {
+    let share = |wants_seats, nodes_wanting_seats, active_users| {
         let mut room = in_fleet(100);
-        room.renew(Renewal { wants, wanting, rng: 0.9, ..renewal(active_users, 50) });
+        let fleet = FleetView { wants_seats, nodes_wanting_seats, random: 0.9, ..fleet_of(50) };
+        room.renew(renewal_in(active_users, fleet));
         room.share(active_users)
     };
     assert_eq!(share(false, 0, 98.0), 0, "a quarter of two seats over fifty servers");
@@ -140,13 +145,14 @@ fn servers_that_turn_newcomers_away_divide_the_room_among_themselves() {
 }
 
 #[test]
-fn the_highest_count_of_nodes_holds_for_a_while() {
+fn the_highest_count_of_nodes_is_kept_for_a_while() {
     let mut room = in_fleet(1000);
     room.renew(renewal(600.0, 4));
     room.renew(renewal(600.0, 1));
     assert_eq!((room.share(600.0), room.nodes()), (25, 4));
     for second in [5, 10, 15, 20] {
-        room.renew(Renewal { counted: Duration::from_secs(second), ..renewal(600.0, 1) });
+        let nodes_counted_at = Duration::from_secs(second);
+        room.renew(renewal_in(600.0, FleetView { nodes_counted_at, ..fleet_of(1) }));
     }
     assert_eq!((room.share(600.0), room.nodes()), (100, 1));
 }
@@ -162,7 +168,7 @@ fn throttling_begins_when_no_room_is_left_and_ends_below_the_resume_ratio() {
 }
 
 #[test]
-fn free_seats_wait_for_the_resume_ratio_only_if_asked_to() {
+fn free_seats_wait_for_the_resume_ratio_only_if_configured() {
     let mut room = alone(100);
     room.settle(100.0, NOW);
     assert_eq!(room.seat(95.0, true), Seat::Free);
@@ -182,11 +188,11 @@ fn a_share_is_a_quarter_of_the_room_divided_by_the_nodes() {
 }
 
 #[test]
-fn a_fraction_of_a_seat_is_won_or_lost_by_the_dice() {
+fn a_fraction_of_a_seat_is_given_by_lot() {
     let mut room = in_fleet(1000);
-    room.renew(Renewal { rng: 0.49, ..renewal(998.0, 1) });
+    room.renew(renewal_in(998.0, FleetView { random: 0.49, ..fleet_of(1) }));
     assert_eq!(room.share(0.0), 0);
-    room.renew(Renewal { rng: 0.5, ..renewal(998.0, 1) });
+    room.renew(renewal_in(998.0, FleetView { random: 0.5, ..fleet_of(1) }));
     assert_eq!(room.share(0.0), 1);
 }
 
@@ -230,7 +236,7 @@ fn a_share_that_is_used_up_stays_so_until_the_next_round() {
 }
 
 #[test]
-fn cut_off_it_reckons_that_the_others_let_in_as_many() {
+fn a_server_that_is_cut_off_assumes_that_the_others_admit_as_many() {
     let mut room = in_fleet(100);
     room.renew(Renewal { unpublished: 1000, ..renewal(90.0, 4) });
     assert_eq!(room.seat(90.0, true), Seat::Taken);
@@ -245,7 +251,7 @@ fn cut_off_it_reckons_that_the_others_let_in_as_many() {
 }
 
 #[test]
-fn an_outage_opens_or_closes_if_asked_to() {
+fn an_outage_admits_all_or_none_if_configured() {
     let mut room = in_fleet(10);
     room.renew(renewal(0.0, 1));
     room.lose_store();
@@ -257,7 +263,7 @@ fn an_outage_opens_or_closes_if_asked_to() {
 
 #[test]
 #[cfg(feature = "tower")]
-fn who_cannot_be_verified_passes_unless_newcomers_may_not() {
+fn a_user_who_cannot_be_verified_passes_unless_newcomers_are_forbidden() {
     let mut room = alone(1);
     for (on_outage, passes) in [(OnOutage::Closed, false), (OnOutage::Local, true), (OnOutage::Open, true)] {
         room.limits.on_outage = on_outage;
@@ -295,7 +301,7 @@ fn the_latest_override_wins_and_a_withdrawn_one_does_not_come_back() {
     assert!(!room.expire(LATER));
 }
 
-/// Somebody with access to the store can restore an older override.
+/// A client with access to the store can restore an older override.
 #[test]
 fn an_override_that_has_ended_is_remembered_for_as_long_as_those_it_superseded() {
     let (mut room, much_later) = (alone(1), LATER.plus(Duration::from_secs(60)));
@@ -315,9 +321,9 @@ fn an_override_that_has_ended_is_remembered_for_as_long_as_those_it_superseded()
     assert_eq!(room.override_(), None);
 }
 
-/// Its operator asked a server that had not heard of the older one.
+/// The operator asked a server that had not heard of the older one.
 #[test]
-fn a_later_override_that_comes_first_is_remembered_until_the_older_one_ends() {
+fn a_later_override_that_arrives_first_is_remembered_until_the_older_one_ends() {
     let (mut room, much_later) = (alone(1), LATER.plus(Duration::from_secs(60)));
     let (open, shut) =
         (Override::numbered(5, OverrideMode::Open, much_later), Override::numbered(6, OverrideMode::Throttling, LATER));
@@ -326,7 +332,7 @@ fn a_later_override_that_comes_first_is_remembered_until_the_older_one_ends() {
     assert_eq!(room.override_().unwrap().until, LATER);
     assert!(room.expire(LATER));
     assert!(!room.apply_if_newer(open, LATER), "it was superseded");
-    // Of one override, two servers may remember different ends.
+    // Two servers may remember different ends of one override.
     let mut other = alone(1);
     assert!(other.apply_if_newer(shut, NOW));
     assert!(!other.apply_if_newer(room.override_().unwrap().clone(), NOW));
@@ -355,7 +361,7 @@ fn an_override_of_x_moves_the_room_and_nothing_else() {
 }
 
 #[test]
-fn of_two_overrides_of_one_number_the_writer_decides_and_none_counts_twice() {
+fn of_two_overrides_with_one_number_the_writer_decides_and_none_counts_twice() {
     let mut room = alone(1);
     let mut open = Override::numbered(5, OverrideMode::Open, LATER);
     assert!(!room.apply_if_newer(Override::numbered(5, OverrideMode::Open, NOW), NOW), "its end has come");
@@ -368,7 +374,7 @@ fn of_two_overrides_of_one_number_the_writer_decides_and_none_counts_twice() {
 }
 
 #[test]
-fn who_was_let_in_since_the_last_read_does_not_count_against_the_share() {
+fn users_admitted_since_the_last_read_do_not_count_against_the_share() {
     let mut room = in_fleet(1000);
     room.renew(renewal(600.0, 1));
     assert_eq!(room.share(600.0), 100);
@@ -398,7 +404,7 @@ fn a_server_that_has_not_heard_from_its_store_has_not_lost_it() {
     room.join();
     room.lose_store();
     assert_eq!(room.link(), FleetLink::Joining);
-    room.renew(Renewal { nodes: 0, ..renewal(0.0, 0) });
+    room.renew(renewal(0.0, 0));
     assert_eq!((room.link(), room.nodes()), (FleetLink::Up, 1));
     room.renew(renewal(0.0, 7));
     room.lose_store();
@@ -412,14 +418,14 @@ fn an_outage_of_a_lone_node_leaves_it_the_whole_room() {
     room.lose_store();
     assert_eq!(room.seat(9.0, true), Seat::Free);
     assert_eq!(room.seat(9.1, true), Seat::Taken);
-    // What was left of the share goes first, whatever the estimate says.
+    // What was left of the share is given first, whatever the estimate is.
     (0..3).for_each(|_| room.renew(renewal(0.0, 1)));
     room.lose_store();
     assert_eq!(room.seat(99.0, true), Seat::Free);
 }
 
 #[test]
-fn closed_for_an_outage_is_still_open_where_there_is_a_seat() {
+fn closed_during_an_outage_still_admits_where_there_is_a_seat() {
     let mut room = alone(1);
     room.limits.on_outage = OnOutage::Closed;
     assert_eq!(room.seat(0.0, false), Seat::Warming);
@@ -429,10 +435,10 @@ const ALICE: Fingerprint = Fingerprint(1);
 const BOB: Fingerprint = Fingerprint(2);
 
 #[test]
-fn a_held_seat_is_given_to_nobody_else_and_counts_once() {
+fn a_held_seat_is_given_to_no_other_and_counts_once() {
     let mut room = alone(2);
     room.hold_seat(ALICE);
-    // Another request of hers.
+    // Another of her requests.
     room.hold_seat(ALICE);
     assert_eq!((room.share(0.0), room.seat(0.0, true)), (1, Seat::Free));
     room.hold_seat(BOB);
@@ -449,7 +455,7 @@ fn a_held_seat_is_given_to_nobody_else_and_counts_once() {
 }
 
 #[test]
-fn seats_that_are_held_over_a_round_come_from_the_room_and_not_from_the_next_share() {
+fn seats_held_over_a_round_come_from_the_room_and_not_from_the_next_share() {
     let mut room = in_fleet(100);
     let renew = |room: &mut Room| room.renew(renewal(92.0, 1));
     renew(&mut room);
@@ -464,9 +470,9 @@ fn seats_that_are_held_over_a_round_come_from_the_room_and_not_from_the_next_sha
 }
 
 #[test]
-fn every_other_node_is_taken_to_hold_as_many_seats() {
+fn every_other_node_is_assumed_to_hold_as_many_seats() {
     let mut room = in_fleet(100);
-    let renew = |room: &mut Room| room.renew(Renewal { rng: 0.6, ..renewal(60.0, 4) });
+    let renew = |room: &mut Room| room.renew(renewal_in(60.0, FleetView { random: 0.6, ..fleet_of(4) }));
     renew(&mut room);
     assert_eq!(room.share(60.0), 3);
     [ALICE, BOB].into_iter().for_each(|newcomer| room.hold_seat(newcomer));
@@ -477,7 +483,7 @@ fn every_other_node_is_taken_to_hold_as_many_seats() {
 #[test]
 fn an_adaptive_share_leaves_room_for_as_many_elsewhere() {
     let mut room = with_sharing(100, Sharing::Adaptive);
-    let renew = |room: &mut Room| room.renew(Renewal { rng: 0.3, ..renewal(60.0, 2) });
+    let renew = |room: &mut Room| room.renew(renewal_in(60.0, FleetView { random: 0.3, ..fleet_of(2) }));
     renew(&mut room);
     assert_eq!(room.share(60.0), 20);
     (0..5).for_each(|_| room.take_seat());
@@ -486,7 +492,7 @@ fn an_adaptive_share_leaves_room_for_as_many_elsewhere() {
 }
 
 #[test]
-fn a_seat_that_a_server_without_a_share_held_gives_none_back() {
+fn a_seat_held_by_a_server_without_a_share_gives_none_back() {
     let mut room = in_fleet(100);
     room.hold_seat(ALICE);
     room.release_seat(ALICE);
@@ -494,7 +500,7 @@ fn a_seat_that_a_server_without_a_share_held_gives_none_back() {
 }
 
 #[test]
-fn a_server_that_is_cut_off_reckons_with_the_seats_it_holds() {
+fn a_server_that_is_cut_off_counts_the_seats_it_holds() {
     let mut room = in_fleet(4);
     room.renew(renewal(2.0, 1));
     room.lose_store();
@@ -512,7 +518,7 @@ fn an_override_ends_elsewhere_when_it_ends_here() {
 }
 
 #[test]
-fn the_log_says_modes_as_the_api_does() {
+fn the_log_names_modes_as_the_api_does() {
     for mode in [OverrideMode::Open, OverrideMode::Throttling, OverrideMode::Auto] {
         assert_eq!(serde_json::to_value(mode).unwrap(), mode.to_string());
     }

@@ -230,7 +230,7 @@ fn deserted(core: &Core, gap: &Gap) -> Option<RangeInclusive<Slot>> {
 mod tests {
     use super::*;
     use crate::headcount::{Headcount, Worker};
-    use crate::room::Renewal;
+    use crate::room::{FleetView, Renewal};
     use crate::time::Observed;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -254,15 +254,17 @@ mod tests {
         Renewal {
             active_users: 0.0,
             covered: true,
-            foreign_users: false,
-            nodes: 2,
-            counted: SECOND,
-            alive_for: 5 * SECOND,
-            wants: false,
-            wanting: 0,
-            has_predecessors: false,
             unpublished: 0,
-            rng: 0.5,
+            alive_for: 5 * SECOND,
+            fleet: FleetView {
+                nodes: 2,
+                nodes_counted_at: SECOND,
+                wants_seats: false,
+                nodes_wanting_seats: 0,
+                has_foreign_users: false,
+                has_predecessors: false,
+                random: 0.5,
+            },
         }
     }
 

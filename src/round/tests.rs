@@ -1,4 +1,4 @@
-//! What a round asks, and how long it waits; what it learns is tested with whole fleets (`tests/fleet.rs`).
+//! What a round requests, and how long it waits. What a round learns is tested with whole fleets (`tests/fleet.rs`).
 
 use super::*;
 use crate::fleet_mac::FleetMac;
@@ -41,7 +41,7 @@ fn the_talks_designs_run_at_fixed_times_exchange_the_newest_minute_and_take_cloc
 }
 
 #[test]
-fn an_answer_is_waited_for_as_long_as_what_it_brings_may_take() {
+fn the_time_limit_of_an_answer_grows_with_its_size() {
     let (headcount, _worker, exchange) = exchange();
     let round = &exchange.round;
     let fetch = |count: u64| Request::Fetch { slots: (0..count).map(Slot).collect() };
@@ -63,7 +63,7 @@ fn rounds_are_counted_as_they_begin() {
 }
 
 #[test]
-fn whoever_came_in_is_news_until_it_is_written() {
+fn a_newcomer_is_news_until_it_is_written() {
     let (headcount, mut worker, mut exchange) = exchange();
     worker.tick();
     assert!(!exchange.round.has_news());
@@ -73,7 +73,7 @@ fn whoever_came_in_is_news_until_it_is_written() {
     assert!(!exchange.round.has_news());
 }
 
-/// A server in time, and a store that has seen it for so many minutes, in each of which somebody came in.
+/// A server in time, and a store that has seen it for this many minutes, in each of which a newcomer was admitted.
 fn server_of_minutes(minutes: u64) -> (Arc<ManualClock>, MemoryStore, Exchange) {
     let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
     let store = MemoryStore::with_clock(Arc::clone(&clock));
@@ -88,7 +88,7 @@ fn server_of_minutes(minutes: u64) -> (Arc<ManualClock>, MemoryStore, Exchange) 
 }
 
 fn exchange_at(clock: &Arc<ManualClock>) -> (Headcount, Worker, Exchange) {
-    // So large that a server that is paused each minute, and so knows nobody, admits one player in each.
+    // So large that a server that is paused each minute, and so knows no users, admits one player in each.
     let builder = Headcount::builder().max_active_users(5000).capacity(16_384).secret("the key of the whole fleet");
     let (headcount, worker) = builder.clock(Arc::clone(clock)).build().unwrap();
     let exchange = headcount.exchange_by("test", "", Protocol::HEADCOUNT);
@@ -158,7 +158,7 @@ fn small_values_are_fetched_all_at_once() {
 }
 
 #[test]
-fn a_round_looks_once_and_once_more_only_if_the_first_look_corrects_the_clock() {
+fn a_round_looks_once_and_twice_only_if_the_first_look_corrects_the_clock() {
     let (_headcount, _worker, mut exchange) = exchange();
     let store = MemoryStore::new();
     for round in 0..3 {
@@ -188,7 +188,7 @@ fn a_value_that_is_longer_than_any_filter_is_refused_unread() {
         }
     });
     assert_eq!(fetched, [current.minus(1)]);
-    // Both are refused, the one for its length and the other for what it holds.
+    // Both are refused, the one for its length and the other for its contents.
     assert_eq!(headcount.status().sync.corrupt, 2);
 }
 
@@ -206,7 +206,7 @@ fn eight_megabytes_are_fetched_at_a_time() {
 }
 
 #[test]
-fn a_minute_that_the_store_lacks_is_news_if_anybody_is_in_it() {
+fn a_minute_that_the_store_lacks_is_news_if_it_has_users() {
     let (headcount, mut worker, mut exchange) = exchange();
     worker.tick();
     let current = headcount.core().current();
@@ -220,7 +220,7 @@ fn a_minute_that_the_store_lacks_is_news_if_anybody_is_in_it() {
 }
 
 #[test]
-fn newcomers_whom_the_store_has_lost_count_against_the_share_until_it_has_them_again() {
+fn newcomers_that_the_store_has_lost_count_against_the_share_until_it_has_them_again() {
     let (clock, store, _) = server_of_minutes(0);
     let (headcount, mut worker, mut exchange) = exchange_at(&clock);
     worker.tick();
@@ -270,7 +270,7 @@ fn a_minute_that_was_asked_for_and_not_answered_is_missed() {
 }
 
 #[test]
-fn who_came_in_elsewhere_is_told_by_how_the_estimate_grows() {
+fn the_growth_of_the_estimate_shows_how_many_were_admitted_elsewhere() {
     let (clock, store, mut elsewhere) = server_of_minutes(1);
     let (headcount, _worker, mut exchange) = exchange_at(&clock);
     // A server that was paused for a minute gives its share with its third round.
@@ -329,7 +329,7 @@ fn two_minutes_are_published_at_a_time_and_up_to_eight_while_more_are_dirty() {
 }
 
 #[test]
-fn an_override_is_told_until_the_store_has_it_and_no_longer() {
+fn an_override_is_sent_until_the_store_has_it() {
     let (headcount, _worker, mut exchange) = exchange();
     let store = MemoryStore::new();
     let order = OverrideOrder {
@@ -392,7 +392,7 @@ fn an_override_that_no_server_has_written_is_counted_and_removed() {
         assert_eq!(headcount.round_figures().lock().corrupt[CORRUPT_OVERRIDE], counted + 1);
         assert_eq!(headcount.status().override_.mode, OverrideMode::Auto);
     }
-    // What the operator says takes the place of what a stranger says.
+    // The operator's override replaces the stranger's.
     let order = OverrideOrder {
         mode: OverrideMode::Throttling,
         max_active_users: None,
@@ -441,7 +441,7 @@ fn an_override_of_a_version_that_no_clock_has_given_is_left_alone() {
 }
 
 #[test]
-fn an_older_override_that_is_put_back_is_written_over_after_the_later_one_has_ended_too() {
+fn an_older_override_that_is_put_back_is_overwritten_after_the_later_one_has_ended_too() {
     let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
     let (headcount, mut worker, mut exchange) = exchange_at(&clock);
     let order = |mode, lasting| OverrideOrder { mode, max_active_users: None, lasting, by: None, reason: None };
@@ -454,7 +454,7 @@ fn an_older_override_that_is_put_back_is_written_over_after_the_later_one_has_en
     assert_eq!(headcount.status().override_.mode, OverrideMode::Auto);
     let stored = overrides::decode(&stored, exchange.round.codec.mac()).unwrap();
     assert!(stored.withdrawn && stored.version > open.version && stored.until == open.until, "{stored:?}");
-    // So a server that starts now does not obey it either.
+    // So a server that starts now does not apply it either.
     let (newcomer, _worker, mut exchange) = exchange_at(&clock);
     let stored = stored_override(&stored, exchange.round.codec.mac());
     operator_after(&newcomer, &mut exchange, &stored);
@@ -463,7 +463,7 @@ fn an_older_override_that_is_put_back_is_written_over_after_the_later_one_has_en
 }
 
 #[test]
-fn refused_values_are_counted_by_what_is_wrong_with_them() {
+fn refused_values_are_counted_by_reason() {
     let (headcount, _worker, mut exchange) = exchange();
     let current = headcount.core().current();
     let value = headcount.core().codec().encode(current.minus(1), true, &headcount.core().copy(current).unwrap());
@@ -476,7 +476,7 @@ fn refused_values_are_counted_by_what_is_wrong_with_them() {
 }
 
 #[test]
-fn what_is_written_and_what_is_lost_to_others_is_counted() {
+fn writes_and_lost_races_are_counted() {
     let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
     let store = MemoryStore::with_clock(Arc::clone(&clock));
     let (headcount, _worker, mut exchange) = exchange_at(&clock);
@@ -501,7 +501,7 @@ fn what_is_written_and_what_is_lost_to_others_is_counted() {
 }
 
 #[test]
-fn rounds_that_fail_are_counted_by_how() {
+fn failed_rounds_are_counted_by_reason() {
     let (headcount, _worker, mut exchange) = exchange();
     for error in [StoreError::timeout("no answer"), StoreError::read_only("READONLY"), StoreError::timeout("none")] {
         let _ = exchange.round.begin(SECOND);
@@ -517,7 +517,7 @@ fn rounds_that_fail_are_counted_by_how() {
 
 #[cfg(feature = "server")]
 #[test]
-fn an_outage_is_told_once_and_again_when_its_reason_changes() {
+fn an_outage_is_logged_once_and_again_when_its_reason_changes() {
     let (headcount, _worker, mut exchange) = exchange();
     assert!(headcount.admit("alice").is_admitted());
     let store = MemoryStore::new();
@@ -559,7 +559,7 @@ fn an_outage_is_told_once_and_again_when_its_reason_changes() {
     }
 }
 
-/// What the log says meanwhile.
+/// The log lines meanwhile.
 #[cfg(feature = "server")]
 fn told_by(act: impl FnOnce()) -> String {
     #[derive(Clone, Default)]
@@ -583,7 +583,7 @@ fn told_by(act: impl FnOnce()) -> String {
     String::from_utf8(lines.clone()).unwrap()
 }
 
-/// One round; `see` is shown what it asks.
+/// One round; `see` is called with its request.
 fn play(exchange: &mut Exchange, store: &MemoryStore, mut see: impl FnMut(&Request)) -> Outcome {
     let now = exchange.round.core.time.clock.monotonic();
     let mut request = exchange.round.begin(now);
@@ -597,7 +597,8 @@ fn play(exchange: &mut Exchange, store: &MemoryStore, mut see: impl FnMut(&Reque
     }
 }
 
-/// What a round does so long after its look, when it has read values of another generation and so many are left.
+/// The outcome of a round this long after its look, when it has read values of another generation and this many are
+/// left.
 fn after_values_beside(left: usize, later: Duration) -> Next {
     let (clock, store, _) = server_of_minutes(3);
     let builder = Headcount::builder().max_active_users(5000).capacity(32_768).secret("the key of the whole fleet");
@@ -639,7 +640,7 @@ fn newcomer_at(name: &'static str, headcount: &Headcount) -> impl Drop + use<> {
 }
 
 #[test]
-fn a_newcomer_who_comes_while_a_minute_is_merged_is_still_published() {
+fn a_newcomer_admitted_while_a_minute_is_merged_is_still_published() {
     let (headcount, _worker, mut exchange) = exchange();
     assert!(headcount.admit("alice").is_admitted());
     let current = headcount.core().current();
@@ -657,7 +658,7 @@ fn a_newcomer_who_comes_while_a_minute_is_merged_is_still_published() {
 }
 
 #[test]
-fn a_newcomer_who_comes_while_a_minute_is_packed_is_published_by_the_next_round() {
+fn a_newcomer_admitted_while_a_minute_is_packed_is_published_by_the_next_round() {
     let (headcount, _worker, mut exchange) = exchange();
     assert!(headcount.admit("alice").is_admitted());
     let current = headcount.core().current();

@@ -3,11 +3,12 @@
 use crate::crowd::{Addresses, Asker, Crowd, Habits, Surge};
 use crate::origin::{Heard, Origin};
 use crate::support::proxy::{Proxy, Weather};
-use crate::support::{Redis, Server, request};
+use crate::support::{Redis, Server, program, program_at, request};
 use futures_util::future::join_all;
 use parking_lot::RwLock;
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
@@ -18,6 +19,8 @@ pub const SECRET: &str = "the key of the whole fleet";
 
 pub const X: &str = "HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS";
 pub const CAPACITY: &str = "HEADCOUNT__WINDOW__CAPACITY";
+pub const KEY: &str = "HEADCOUNT__TOKEN__SECRET";
+pub const EARLIER_KEYS: &str = "HEADCOUNT__TOKEN__EARLIER_SECRET_FILES";
 
 /// The longest time that a bench waits for anything.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -58,6 +61,8 @@ pub struct Bench {
     /// Between all servers and Redis.
     pub proxy: Proxy,
     pub servers: Vec<Option<Server>>,
+    /// The build that servers are started from; `None` for the tested one.
+    pub program: Option<PathBuf>,
     pub asker: Asker,
     pub origin: Arc<Origin>,
     pub runtime: Handle,
@@ -88,6 +93,7 @@ impl Bench {
         let asker = Asker::new(Arc::clone(&addresses), Arc::clone(&origin));
         Self {
             servers: (0..spec.servers).map(|_| None).collect(),
+            program: None,
             players: 0..spec.max_active_users as usize,
             largest_x: spec.max_active_users,
             // Above the numbers of `Bench::crowd`.
@@ -181,7 +187,7 @@ impl Bench {
     pub fn start_hidden(&mut self, place: usize, settings: &[(&str, String)], url: &str) {
         let window = humantime::format_duration(self.window()).to_string().replace(' ', "");
         let mut environment = vec![
-            ("HEADCOUNT__TOKEN__SECRET", SECRET.to_owned()),
+            (KEY, SECRET.to_owned()),
             ("HEADCOUNT__WINDOW__LENGTH", window),
             ("HEADCOUNT__WINDOW__SLOTS", self.spec.slots.to_string()),
             ("HEADCOUNT__FLEET__SYNC_EVERY", format!("{}ms", self.spec.sync_every.as_millis())),
@@ -205,7 +211,9 @@ impl Bench {
         let xs = environment.iter().filter(|(key, _)| *key == X).filter_map(|(_, x)| x.parse().ok());
         self.largest_x = xs.fold(self.largest_x, u64::max);
         let environment: Vec<_> = environment.iter().map(|(key, value)| (*key, value.as_str())).collect();
-        let server = Server::start(self.state.path(), &[], &environment);
+        let state = self.state.path();
+        let command = self.program.as_deref().map_or_else(|| program(state), |path| program_at(path, state));
+        let server = Server::start_as(command, state, &[], &environment);
         if self.servers.len() <= place {
             self.servers.resize_with(place + 1, || None);
         }

@@ -3,7 +3,7 @@
 //!
 //! `./test faults` plays every row in full. Without it (`cargo test --features full --test faults`) each row is played
 //! with a twentieth of its repetitions, at least one. The results are in `target/faults.json` and a printed table.
-//! `./test soak --hours 2` plays for hours, `./test scale` plays with many servers. The origin log ([`origin`]) shows
+//! `./test upgrade` plays upgrades between two builds, `./test soak --hours 2` plays for hours, `./test scale` plays with many servers. The origin log ([`origin`]) shows
 //! which active users were rejected, and how many users were inside at the same time: the column "most inside ÷ X".
 //! Rows that a promise covers check it against `rows/bounds.rs`. What requests do not show (readiness, alarms, counted
 //! errors) is asked of the servers.
@@ -26,7 +26,7 @@ use bench::{Bench, Spec};
 use libtest_mimic::{Arguments, Failed, Trial};
 use parking_lot::{Mutex, RwLock};
 use report::{Finding, Report};
-use rows::{Company, Row};
+use rows::{Builds, Company, Row};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
@@ -44,6 +44,8 @@ const LEAST_CHECKS: u64 = 100_000;
 pub struct Rig {
     pub runtime: Runtime,
     pub full: bool,
+    /// The other builds, for [`rows::UPGRADES`].
+    builds: Option<Builds>,
     /// Benches that earlier rows have left in working order.
     standing: Mutex<Vec<Bench>>,
     /// Rows that need the machine for themselves take it for writing.
@@ -59,6 +61,11 @@ impl Rig {
     /// The number of requests a second: `full`, or fewer on a machine that other tests share.
     pub fn rate(&self, in_full: f64) -> f64 {
         if self.full { in_full } else { in_full / 2.0 }
+    }
+
+    /// The other builds of the program.
+    pub fn builds(&self) -> &Builds {
+        self.builds.as_ref().expect("an upgrade is played with HEADCOUNT_UPGRADE")
     }
 
     /// A bench with these settings, all servers ready: an existing one, or a new one.
@@ -110,9 +117,14 @@ fn main() -> ExitCode {
     arguments.test_threads.get_or_insert(2);
     let full = std::env::var_os("HEADCOUNT_FAULTS").is_some_and(|wanted| wanted == "full");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let builds = std::env::var_os("HEADCOUNT_UPGRADE").map(|directory| {
+        let directory = Path::new(&directory);
+        Builds { earlier: directory.join("earlier"), other_format: directory.join("other-format") }
+    });
     let rig = Arc::new(Rig {
         runtime: runtime.expect("a runtime"),
         full,
+        builds,
         standing: Mutex::default(),
         machine: RwLock::default(),
     });
@@ -153,12 +165,17 @@ fn main() -> ExitCode {
             }
         })
     };
-    let conclusion = libtest_mimic::run(&arguments, rows::ROWS.iter().map(trial).collect());
+    let rows = if rig.builds.is_some() { rows::UPGRADES } else { rows::ROWS };
+    let conclusion = libtest_mimic::run(&arguments, rows.iter().map(trial).collect());
     let report = report.lock();
     if !report.is_empty() {
         // A run of single rows does not replace the report of all rows.
         let all = arguments.filter.is_none() && arguments.skip.is_empty();
-        let file = target.join(if all { "faults.json" } else { "faults-some.json" });
+        let file = target.join(match (&rig.builds, all) {
+            (Some(_), _) => "upgrade.json",
+            (None, true) => "faults.json",
+            (None, false) => "faults-some.json",
+        });
         report.write(&file, full).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         println!("{}\n{} in {}", report.table(), if full { "in full" } else { "a twentieth" }, file.display());
     }

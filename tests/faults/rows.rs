@@ -15,11 +15,13 @@ mod room;
 mod rounds;
 mod snapshots;
 mod strangers;
+mod upgrades;
 mod values;
 
 use crate::Rig;
 use crate::bench::{Bench, Spec};
 use crate::report::Finding;
+pub use upgrades::Builds;
 
 /// One row of the table.
 pub struct Row {
@@ -87,6 +89,15 @@ pub const ROWS: &[Row] = &[
     alone("row_24_redis_costs_50_servers_the_same", costs::redis_costs_50_servers_the_same),
     alone("row_24_redis_costs_50_clients_the_same", costs::redis_costs_50_clients_the_same),
     alone("row_28_readers_and_a_writer", in_process::readers_and_a_writer),
+];
+
+/// The rows of `./test upgrade`, which need other builds of the program.
+pub const UPGRADES: &[Row] = &[
+    row("upgrade_version", upgrades::version),
+    row("upgrade_version_and_x", upgrades::version_and_x),
+    row("upgrade_version_and_capacity", upgrades::version_and_capacity),
+    row("upgrade_version_and_key", upgrades::version_and_key),
+    row("upgrade_format", upgrades::format),
 ];
 
 /// What a bench's origin log says. Where X changes during a row, the users inside are divided by the largest X in

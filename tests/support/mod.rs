@@ -76,7 +76,12 @@ pub static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
 /// The program with a state directory of its own, and no environment that configures it.
 pub fn program(state: &Path) -> Command {
-    clean(Command::new(binary()), state)
+    program_at(binary(), state)
+}
+
+/// The same with another build of the program.
+pub fn program_at(path: &Path, state: &Path) -> Command {
+    clean(Command::new(path), state)
 }
 
 fn binary() -> &'static Path {

@@ -17,7 +17,7 @@ impl Core {
     pub(crate) fn note_decision(&self, fingerprint: Fingerprint, admission: Admission, options: AdmitOptions<'_>) {
         let is_in = match admission {
             Admission::Admitted(Admitted::Seen) => true,
-            // The caller decides later whether this newcomer stays.
+            // The caller records a newcomer's visit later, when it is known whether the newcomer stays.
             Admission::Admitted(Admitted::Newcomer | Admitted::Warming) if options.record != Record::Now => {
                 return;
             }
@@ -35,7 +35,7 @@ impl Core {
         if let Some(arrivals) = &self.arrivals
             && arrivals.sample.holds(fingerprint)
         {
-            // If the channel is full, one visit of many is lost.
+            // If the channel is full, this visit is not sampled.
             let _ = arrivals.sender.try_send((fingerprint, is_in));
         }
     }

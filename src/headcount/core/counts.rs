@@ -1,4 +1,4 @@
-//! Counters of decisions, touches and passes, counted by the threads that decide, without a lock.
+//! Counters of decisions, touches and passes. The threads that decide count without a lock.
 
 use super::{Core, Decision, PassCheck};
 use crate::sharded::ShardedCounters;
@@ -134,7 +134,7 @@ impl Core {
         decisions.rejected + decisions.shadow_rejected
     }
 
-    /// Counts a decision made outside this type.
+    /// Counts a decision made outside of the core.
     #[cfg(any(test, feature = "tower"))]
     pub(crate) fn count(&self, decision: Decision) {
         self.counts.decisions.count(decision as usize);

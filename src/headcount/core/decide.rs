@@ -1,5 +1,4 @@
-//! The decision about a request: the order in which it consults the ring, passes, limits and the room, and what it
-//! records.
+//! The decision about a request: in which order it asks the ring, passes, limits and the room, and what it records.
 
 use super::{Admission, Admitted, BESIDE, Core, Decision, HOLDING, HeldSeat, SHUT, State, User};
 use crate::bloom::Probe;
@@ -335,7 +334,7 @@ impl Core {
     }
 
     /// Decides about a request whose token cannot be verified yet, because its key is unknown. Its user may be active
-    /// or not.
+    /// or a newcomer.
     #[cfg(feature = "tower")]
     pub(crate) fn unverifiable(&self, options: AdmitOptions<'_>) -> Admission {
         if self.state.read().room.lets_unknown_pass() {

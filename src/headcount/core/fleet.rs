@@ -1,21 +1,10 @@
-//! The link to the fleet as the rounds and the worker see it: the store's clock, the share of the room, and what is
-//! lost while the store is away.
+//! What the rounds and the worker tell the core about the fleet: the store's time, this server's share of the free
+//! seats, and outages of the store.
 
 use super::{Core, State};
-use crate::room::{FleetLink, Renewal};
+use crate::room::{FleetLink, FleetView, Renewal};
 use crate::time::{Observed, Slot, Timestamp};
 use std::time::Duration;
-
-/// What a successful round has learned about the other servers; [`Renewal`] explains the fields.
-pub(crate) struct FleetView {
-    pub(crate) foreign_users: bool,
-    pub(crate) nodes: u64,
-    pub(crate) counted: Duration,
-    pub(crate) wants: bool,
-    pub(crate) wanting: u64,
-    pub(crate) has_predecessors: bool,
-    pub(crate) rng: f64,
-}
 
 /// What the store's clock has changed.
 pub(crate) struct ClockStep {
@@ -25,15 +14,15 @@ pub(crate) struct ClockStep {
     pub(crate) time: Timestamp,
     /// The minute by the fleet's clock.
     pub(crate) slot: Slot,
-    /// The number that the current minute had, if it has got another one.
+    /// The former number of the current minute, if it changed.
     pub(crate) renumbered_from: Option<Slot>,
-    /// If the clock jumped back: the minutes, by their new numbers, that were covered until now.
+    /// The minutes that were covered before the clock jumped back, by their new numbers. Empty if it did not jump back.
     pub(crate) were_covered: Vec<Slot>,
 }
 
 impl Core {
-    /// Joins a fleet. Until now the server was alone, so its own coverage says nothing about the other servers. Returns
-    /// false if it had joined before.
+    /// Joins a fleet. Uncovers all minutes, because a server that was alone has not read the users of the others.
+    /// Returns false if it had joined before.
     pub(crate) fn join_fleet(&self) -> bool {
         self.change(|state| {
             if state.room.link() != FleetLink::Alone {
@@ -50,8 +39,8 @@ impl Core {
         self.state.read().room.link()
     }
 
-    /// Sets the fleet's clock by the store's: the look was sent at monotonic time `sent`, and its answer of `time` came
-    /// at `received`. If the clock stepped, the minutes get other numbers.
+    /// Sets the fleet's clock. The server asked the store for its time at monotonic time `sent`, and received the
+    /// answer, `time`, at `received`. If the clock stepped, the minutes get other numbers.
     pub(crate) fn observe_clock(&self, sent: Duration, time: Timestamp, received: Duration) -> ClockStep {
         // Locked until the ring has the new number: the worker must not turn to a minute of the old clock.
         let mut clock = self.time.fleet_clock.lock();
@@ -75,8 +64,8 @@ impl Core {
         step
     }
 
-    /// Returns the minute of the current time if the worker is overdue, by more than the longest pause, in turning to
-    /// it.
+    /// Returns the current minute if the worker should have turned to it long ago: more than the longest time that it
+    /// may pause without notice.
     pub(crate) fn overdue_turn(&self, monotonic: Duration) -> Option<Slot> {
         let (now, slot) = self.time.at(monotonic);
         let due = self.current().plus(1);
@@ -90,8 +79,7 @@ impl Core {
     }
 
     /// Renews this server's share of the room after a successful round. Returns whether the store had been away.
-    pub(crate) fn renew_share(&self, view: FleetView) -> bool {
-        let FleetView { foreign_users, nodes, counted, wants, wanting, has_predecessors, rng } = view;
+    pub(crate) fn renew_share(&self, fleet: FleetView) -> bool {
         self.change(|state| {
             let was_away = state.room.link() == FleetLink::Away;
             state.room.renew(Renewal {
@@ -99,24 +87,19 @@ impl Core {
                 covered: state.ring.is_covered(),
                 unpublished: state.ring.newcomers_unpublished(),
                 alive_for: self.settings.alive_for(),
-                foreign_users,
-                nodes,
-                counted,
-                wants,
-                wanting,
-                has_predecessors,
-                rng,
+                fleet,
             });
             was_away
         })
     }
 
-    /// Notes that a round has read everything but may not use it; see [`Room::misread`](crate::room::Room::misread).
+    /// Records that a round has read everything but must not use it; see [`Room::misread`](crate::room::Room::misread).
     pub(crate) fn misread(&self) {
         self.change(|state| state.room.misread());
     }
 
-    /// Notes that what a round has read belongs to another time: an unseen token does not become a newcomer's by it.
+    /// Records that a round has read the values of another time. Uncovers the current minute, so that a token that is
+    /// missing in these values does not count as a newcomer.
     pub(crate) fn misread_and_uncover(&self) {
         self.change(|state| {
             state.uncover_current();
@@ -133,7 +116,7 @@ impl Core {
         })
     }
 
-    /// Notes that the store answers but refuses writes.
+    /// Records that the store answers but refuses writes.
     pub(crate) fn lose_writes(&self) {
         self.change(|state| state.room.lose_writes());
     }
@@ -143,8 +126,8 @@ impl Core {
         self.change(|state| state.room.go_without_store());
     }
 
-    /// After a pause of the process: uncovers the minutes of the pause, because the fleet's users of that time are
-    /// unknown until the next successful round.
+    /// Uncovers the minutes of a pause of the process, because the fleet's users of that time are unknown until the
+    /// next successful round.
     pub(crate) fn wake(&self, from: Slot, to: Slot) {
         self.time.note_pause();
         self.change(|state| {

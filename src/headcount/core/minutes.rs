@@ -54,10 +54,10 @@ impl Core {
 
     // --- what is read ---
 
-    /// Merges another server's filter into minute `slot`, a chunk at a time, and notes what the store still lacks of
+    /// Merges another server's filter into minute `slot`, a chunk at a time, and records what the store still lacks of
     /// the minute. Returns false if the minute has left the ring.
     pub(crate) fn merge(&self, slot: Slot, filter: &Bloom) -> bool {
-        // Before the merge: whatever is inserted meanwhile makes the minute dirty again.
+        // Before the merge, because tokens that are inserted meanwhile must make the minute dirty again.
         let was_published = !self.state.read().ring.is_dirty(slot);
         let newcomers = self.clean(slot);
         let mut ours_only = false;
@@ -82,7 +82,7 @@ impl Core {
         true
     }
 
-    /// Notes that the store has no value of this minute, so that it lacks whatever this server holds.
+    /// Records that the store has no value of this minute, so that it lacks whatever this server holds.
     pub(crate) fn note_missing(&self, slot: Slot) {
         let holds_bits = |state: &State| state.ring.filter(slot).is_some_and(|filter| filter.ones() > 0);
         if holds_bits(&self.state.read()) {
@@ -90,7 +90,7 @@ impl Core {
         }
     }
 
-    /// Notes that the store's value of this minute is of no use, so that this server's value has to replace it.
+    /// Records that the store's value of this minute is invalid, so that this server's value has to replace it.
     pub(crate) fn note_unusable(&self, slot: Slot) {
         let ring = &mut self.write().ring;
         ring.set_dirty(slot, true);
@@ -101,19 +101,19 @@ impl Core {
 
     /// Takes the content of minute `slot` to be written, or returns `None` if the minute has left the ring.
     pub(crate) fn take_outgoing(&self, slot: Slot) -> Option<TakenMinute> {
-        // Before the copy: whatever is inserted from here on makes the minute dirty again.
+        // Before the copy, because tokens that are inserted from here on must make the minute dirty again.
         let newcomers = self.clean(slot);
         failpoints::at("round-publish");
         let is_covered = self.state.read().ring.covers(slot);
         Some(TakenMinute { filter: self.copy(slot)?, is_covered, newcomers })
     }
 
-    /// Notes that the store holds what was taken of minute `slot`, with so many newcomers.
+    /// Records that the store holds what was taken of minute `slot`, with this number of newcomers.
     pub(crate) fn confirm_published(&self, slot: Slot, newcomers: u64) {
         self.change(|state| state.ring.newcomers_published(slot, newcomers));
     }
 
-    /// Notes that the store may not hold what was taken of these minutes.
+    /// Records that the store may not hold what was taken of these minutes.
     pub(crate) fn note_unwritten(&self, slots: impl IntoIterator<Item = Slot>) {
         let ring = &mut self.write().ring;
         slots.into_iter().for_each(|slot| ring.set_dirty(slot, true));
@@ -138,8 +138,8 @@ impl Core {
         copy
     }
 
-    /// Marks minute `slot` as clean; whatever is inserted later makes it dirty again. Returns how many of its newcomers
-    /// are not known to be in any published value.
+    /// Marks minute `slot` as clean; later insertions make it dirty again. Returns how many of its newcomers are not
+    /// known to be in any published value.
     fn clean(&self, slot: Slot) -> u64 {
         let ring = &mut self.write().ring;
         ring.set_dirty(slot, false);
@@ -159,7 +159,7 @@ impl Core {
 
     // --- coverage ---
 
-    /// Covers a minute: an unseen token was not recorded in it on any server.
+    /// Covers a minute: a token that is missing here was not recorded in it on any server.
     pub(crate) fn cover(&self, slot: Slot) {
         self.change(|state| state.ring.set_covered(slot, true));
     }
@@ -211,8 +211,8 @@ impl State {
         covered
     }
 
-    /// After the store's clock jumped back, the other servers' values under the new numbers are still to come: no
-    /// minute is covered, and the store lacks every minute. Returns the minutes that were covered.
+    /// Prepares for other servers' values under new numbers, after the store's clock jumped back: no minute is covered,
+    /// and the store lacks every minute. Returns the minutes that were covered.
     pub(super) fn doubt_all(&mut self) -> Vec<Slot> {
         self.ring.slots().for_each(|slot| self.ring.set_dirty(slot, true));
         self.uncover(self.ring.slots())

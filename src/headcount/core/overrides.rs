@@ -1,4 +1,4 @@
-//! Operators' overrides: their bounds, their versions, and the exchange of them with the other servers.
+//! Operators' overrides: their bounds, their versions, and their exchange with the other servers.
 
 use super::{Core, State};
 use crate::room::{Override, OverrideMode, OverrideVersion};
@@ -61,7 +61,7 @@ pub struct OverrideOrder {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OverrideError {
     /// X is 0, or more than the filters' capacity.
-    #[error("max_active_users is {found}; it must be between 1 and {capacity}, the window's capacity")]
+    #[error("max_active_users is {found}; it must be between 1 and {capacity}, the capacity of the filters")]
     MaxActiveUsers {
         /// The requested X.
         found: u64,
@@ -69,7 +69,7 @@ pub enum OverrideError {
         capacity: u64,
     },
     /// The duration is zero, or more than [`MAX_OVERRIDE`].
-    #[error("for is {}; it must be above 0 and at most 24h", humantime::format_duration(*found))]
+    #[error("the duration (`for`) is {}; it must be above 0 and at most 24h", humantime::format_duration(*found))]
     Lasting {
         /// The requested duration.
         found: Duration,
@@ -87,7 +87,7 @@ pub enum OverrideError {
         /// How many characters are allowed.
         most: usize,
     },
-    /// An override of a later version is in force, and stays in force.
+    /// The override in force has the highest possible version, so no other can replace it.
     #[error(
         "the override in force has the highest possible version, {found}, and cannot be superseded; it ends at {until}"
     )]
@@ -155,8 +155,8 @@ impl Core {
             && override_.version.number <= latest_version(now)
     }
 
-    /// Gives the override in force a version that other servers accept, if the fleet's clock was far ahead when the
-    /// override was set.
+    /// If the fleet's clock was far ahead when the override was set, its version is too high for the other servers.
+    /// Then this gives it a new version, and an end within [`MAX_OVERRIDE`].
     fn renumber_override(&self, state: &mut State, now: Timestamp) {
         let Some(override_) = state.room.override_().filter(|known| known.version.number > latest_version(now)) else {
             return;
@@ -204,8 +204,8 @@ fn put_in_force(state: &mut State, override_: Override, now: Timestamp) -> Resul
     }
 }
 
-/// Returns the latest version that an override can have. Versions are times; a server's clock may be ahead, but not by
-/// a day.
+/// Returns the highest version that an override can have. A version is a time in milliseconds, by the clock of the
+/// server that set it; one that is more than a day ahead is refused.
 fn latest_version(now: Timestamp) -> u64 {
     now.plus(MAX_OVERRIDE).as_millis()
 }

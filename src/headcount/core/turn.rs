@@ -1,4 +1,4 @@
-//! What the worker does to the ring: it applies refreshes and turns the minutes.
+//! The worker's operations on the ring: it applies refreshes and turns the minutes.
 
 use super::{CHUNK_WORDS, Core};
 use crate::bloom::Bloom;
@@ -65,13 +65,13 @@ impl Core {
         }
     }
 
-    /// Forgets the filter of the minute before the current one that decisions read without the lock.
+    /// Drops the copy of the former minute that decisions read without the lock.
     pub(crate) fn forget_the_last_minute(&self) {
         self.present.forget_the_last_minute();
     }
 
     /// Begins the turn to minute `to`, with an empty filter for the next union. Returns the filter if the store has
-    /// corrected the clock meanwhile, so that there is no such turn.
+    /// corrected the clock meanwhile, so that the turn is no longer due.
     pub(crate) fn begin_turn(&self, to: Slot, monotonic: Duration, next_union: Bloom) -> Result<(), Bloom> {
         let mut clock = self.time.fleet_clock.lock();
         let mut state = self.write();

@@ -1,4 +1,4 @@
-//! A user of whom a decision is made.
+//! The user of a request.
 
 use crate::fingerprint::{Fingerprint, FingerprintKey};
 

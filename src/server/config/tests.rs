@@ -92,7 +92,7 @@ fn the_example_of_the_contract_is_read() {
 }
 
 #[test]
-fn a_file_is_called_what_it_was_called() {
+fn an_error_names_a_file_as_the_user_did() {
     let directory = tempfile::tempdir().unwrap();
     let read = |file: &Path| {
         let loaded = load(Some(file), std::iter::empty(), vec![], |_| Ok(()));
@@ -190,7 +190,7 @@ fn an_unknown_key_names_the_nearest_one() {
 }
 
 #[test]
-fn a_misspelled_key_stands_for_the_one_that_was_meant() {
+fn a_misspelled_key_counts_as_the_one_that_was_meant() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("headcount.toml");
     std::fs::write(&file, "[admision]\nmax_active_users = 0\n").unwrap();
@@ -201,7 +201,7 @@ fn a_misspelled_key_stands_for_the_one_that_was_meant() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once_from_top_to_bottom() {
+fn all_mistakes_are_reported_at_once_from_top_to_bottom() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("headcount.toml");
     let text = r#"
@@ -278,7 +278,7 @@ fn all_mistakes_are_told_at_once_from_top_to_bottom() {
 }
 
 #[test]
-fn every_key_has_an_example_that_would_do() {
+fn every_key_has_a_valid_example() {
     let mut text = String::from("limit = [{}]\nroute = [{}]\n");
     for key in keys::KEYS.iter() {
         let written = written(&key.such_as);
@@ -291,7 +291,7 @@ fn every_key_has_an_example_that_would_do() {
     // A Redis over TLS, whose files are read when it is asked; a whole number of one zone.
     let config: Config = Config::deserialize(values.clone()).unwrap();
     assert_eq!(config.limit[0].rate.permits, 20);
-    // What reads files has none here.
+    // Keys that name files have no example here.
     for key in ["secret_file", "earlier_secret_files", "jwt"] {
         values["token"].as_table_mut().unwrap().remove(key);
     }
@@ -333,7 +333,7 @@ fn a_value_of_another_type_names_file_key_and_what_was_found() {
 }
 
 #[test]
-fn a_bound_that_is_broken_by_the_environment_names_the_variable() {
+fn a_value_out_of_bounds_in_the_environment_names_the_variable() {
     let variable = [("HEADCOUNT__ADMISSION__RESUME_RATIO", "1.5")];
     let loaded = load_text(EXAMPLE, &variable, vec![]).unwrap();
     let error = loaded.locate(ConfigError::ResumeRatio { found: 1.5 }).to_string();

@@ -2,16 +2,13 @@
 
 use super::{bounds, heard, in_play};
 use crate::Rig;
-use crate::bench::{Bench, CAPACITY, SECRET, Spec, X};
+use crate::bench::{Bench, CAPACITY, EARLIER_KEYS, KEY, SECRET, Spec, X};
 use crate::origin::Heard;
 use crate::report::Finding;
 use crate::support::{get, request};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-
-const KEY: &str = "HEADCOUNT__TOKEN__SECRET";
-const EARLIER_KEYS: &str = "HEADCOUNT__TOKEN__EARLIER_SECRET_FILES";
 
 fn foreign(bench: &Bench, place: usize) -> bool {
     bench.server(place).status()["sync"]["foreign_generation"] == true
