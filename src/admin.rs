@@ -25,6 +25,7 @@
 mod access;
 mod events;
 mod history;
+mod openapi;
 mod overrides;
 mod page;
 
@@ -89,7 +90,7 @@ impl Headcount {
             streams: Arc::new(Semaphore::new(events::STREAMS)),
         };
         let guarded = Router::new()
-            .route("/api/v1/openapi.json", get(openapi))
+            .route("/api/v1/openapi.json", get(description))
             .route("/api/v1/status", get(status))
             .route("/api/v1/history", get(history::show))
             .route("/api/v1/events", get(events::stream))
@@ -153,15 +154,8 @@ async fn status(State(admin): State<Admin>) -> Response {
     ([(CACHE_CONTROL, "no-store")], Json(admin.headcount.status())).into_response()
 }
 
-async fn openapi(State(admin): State<Admin>) -> Response {
-    let mut description: serde_json::Value =
-        serde_json::from_str(include_str!("admin/openapi.json")).expect("our own description is JSON");
-    // The largest X depends on the configuration.
-    let order = "/components/schemas/Order/properties/max_active_users";
-    if let Some(x) = description.pointer_mut(order) {
-        x["maximum"] = admin.headcount.settings().capacity.into();
-    }
-    Json(description).into_response()
+async fn description(State(admin): State<Admin>) -> Response {
+    Json(openapi::description(admin.headcount.settings().capacity)).into_response()
 }
 
 async fn config(State(admin): State<Admin>) -> Response {

@@ -18,6 +18,7 @@ use serde::Serialize;
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct LimiterStatus {
     /// The limiter's name.

@@ -80,6 +80,21 @@ impl serde::Serialize for Timestamp {
     }
 }
 
+#[cfg(feature = "admin")]
+impl schemars::JsonSchema for Timestamp {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Timestamp".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "format": "date-time" })
+    }
+}
+
 /// The number of a slot ("minute"), counted in slot lengths since the Unix epoch.
 ///
 /// ```

@@ -61,6 +61,7 @@ const ENOUGH: f64 = 50.0;
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct WhatIf {
     /// The simulated X.

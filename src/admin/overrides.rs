@@ -21,19 +21,29 @@ type Peer = Extension<ConnectInfo<SocketAddr>>;
 /// The default duration of an override.
 const DEFAULT_LASTING: Duration = Duration::from_secs(3600);
 
+/// The pattern of a text without control characters.
+pub(super) const NO_CONTROLS: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
+
 /// The body of `PUT /api/v1/override`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Order {
+pub(super) struct Order {
     mode: OverrideMode,
+    /// X while the override is in force; without it, the configured X.
     #[serde(default, deserialize_with = "whole")]
+    #[schemars(range(min = 1))]
     max_active_users: Option<u64>,
+    /// The duration, at most 24h; 1h by default. Other units and sums, such as `1h 30m`, are accepted, too.
     #[serde(rename = "for", default, with = "humantime_serde")]
+    #[schemars(with = "Option<String>", regex(pattern = r"^([1-9][0-9]{0,2}m|([1-9]|1[0-9]|2[0-4])h)$"))]
     lasting: Option<Duration>,
+    /// Why the override is set.
     #[serde(default)]
+    #[schemars(length(max = 500), regex(pattern = NO_CONTROLS))]
     reason: Option<String>,
     /// The operator's name; the address by default.
     #[serde(default)]
+    #[schemars(length(max = 100), regex(pattern = NO_CONTROLS))]
     by: Option<String>,
 }
 
@@ -113,7 +123,7 @@ pub(super) async fn clear(
         }
     };
     if by.as_ref().is_some_and(|by| by.chars().count() > 100 || by.chars().any(misleads)) {
-        let why = "`by` must have at most 100 characters, none of which controls a terminal or the direction of text: ?by=ann";
+        let why = "`by` must have at most 100 characters, and none that control a terminal or the direction of text";
         return problem(StatusCode::BAD_REQUEST, why);
     }
     match admin.headcount.clear_override() {

@@ -85,7 +85,7 @@ pub struct Admission {
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Enforcement {
     /// Newcomers are rejected while there is no room.

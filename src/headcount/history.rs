@@ -32,9 +32,10 @@ const COARSE: Duration = Duration::from_secs(300);
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct History {
-    /// The length of each sample; the last one is still in progress.
+    /// The length of each sample, in seconds; the last one is still in progress.
     pub grain_seconds: f64,
     /// The samples, oldest first. There is none for times when the process did not run.
     pub samples: Vec<Sample>,
@@ -58,6 +59,7 @@ pub struct History {
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Sample {
     /// The start of the sample.

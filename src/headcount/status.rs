@@ -25,34 +25,47 @@ use std::time::Duration;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
-#[allow(missing_docs)] // Names and units are those of the metrics; fields that need an explanation have one.
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Status {
+    /// The version of headcount.
     pub version: &'static str,
+    /// The name of this server.
     pub node: String,
     /// The fleet's time.
     pub now: Timestamp,
+    /// The time since the start of this server, in seconds.
     pub uptime_seconds: u64,
+    /// The mode in force.
     pub mode: Mode,
+    /// The fleet's time of the last change of the mode.
     pub mode_since: Timestamp,
+    /// Whether rejections are enforced.
     pub enforcement: Enforcement,
+    /// Whether a load balancer should send requests to this server.
     pub ready: bool,
+    /// The estimated number of active users (E).
     pub active_users: ActiveUsers,
     /// X: the override's value, or else the configured one.
     pub max_active_users: u64,
     /// Throttling ends when the estimate falls below this.
     pub resume_below: u64,
-    /// X − E.
+    /// The number of free seats: X − E.
     pub room: u64,
     /// The number of newcomers that this server may admit before its next round.
     pub share: u64,
+    /// The override in force.
     #[serde(rename = "override")]
     pub override_: OverrideStatus,
+    /// The checks of this server since its start, by decision.
     pub decisions: Decisions,
+    /// The touches of this server since its start.
     pub touches: Touches,
+    /// The passes that this server has checked since its start.
     pub passes: PassChecks,
-    /// The limiters of layers and of `[[limit]]`, and those that were [shown](Headcount::show_limiter).
+    /// The limiters of layers and of `[[limit]]`, and those shown by [`Headcount::show_limiter`].
     pub limits: Vec<LimiterStatus>,
+    /// The restarts of this server's tasks after a panic.
     pub restarts: Restarts,
     /// With `enforcement = "shadow"`: the number of active users there would be if X were enforced. In shadow mode
     /// everybody is admitted.
@@ -62,7 +75,9 @@ pub struct Status {
     /// sample of users.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub what_if: Vec<WhatIf>,
+    /// The exchange with the fleet's store.
     pub sync: SyncStatus,
+    /// The filters.
     pub ring: RingStatus,
     /// The number of changes to each mode.
     #[serde(skip)]
@@ -83,6 +98,7 @@ pub struct Status {
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct ActiveUsers {
     /// The estimated number of distinct tokens in the ring. With `enforcement = "shadow"` it includes the users whom an
@@ -95,9 +111,9 @@ pub struct ActiveUsers {
     pub high: u64,
     /// Whether every bit is set: there are at least `estimate` users, and the true number is unknown.
     pub saturated: bool,
-    /// The minimum time for which a token is remembered.
+    /// The minimum time for which a token is remembered, in seconds.
     pub window_seconds: u64,
-    /// The time since this server last read all news of the other servers.
+    /// The time since this server last read all news of the other servers, in seconds.
     pub stale_seconds: f64,
 }
 
@@ -122,14 +138,18 @@ pub struct ActiveUsers {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
-#[allow(missing_docs)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct OverrideStatus {
+    /// The forced mode; `auto` if there is none.
     pub mode: OverrideMode,
+    /// The X that the override sets; null for the configured one.
     pub max_active_users: Option<u64>,
+    /// When the override ends; null if there is none.
     pub until: Option<Timestamp>,
     /// The name that the operator gave, or else the address of the request.
     pub by: Option<String>,
+    /// Why the override was set.
     pub reason: Option<String>,
     /// A warning if X is above half of the filters' capacity, because then false positives become frequent.
     pub warning: Option<String>,
@@ -147,10 +167,12 @@ pub struct OverrideStatus {
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[allow(missing_docs)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct RingStatus {
+    /// The number of whole slots ("minutes") of the window.
     pub slots: usize,
+    /// The length of a slot, in seconds.
     pub slot_seconds: f64,
     /// The number of covered minutes, out of `slots` + 1.
     pub coverage: usize,
@@ -164,7 +186,7 @@ pub struct RingStatus {
     pub fill_ratio: f64,
     /// The current probability that a newcomer is taken for an active user.
     pub false_positive_ratio: f64,
-    /// The memory of all filters.
+    /// The memory of all filters, in bytes.
     pub memory_bytes: usize,
     /// Refreshes waiting for the worker.
     pub queue_length: usize,

@@ -40,10 +40,12 @@ impl Part {
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Restarts {
+    /// Restarts of the worker.
     pub worker: u64,
+    /// Restarts of the rounds.
     pub rounds: u64,
 }
 

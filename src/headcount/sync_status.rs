@@ -39,18 +39,20 @@ pub(crate) const CORRUPT_OVERRIDE: usize = DecodeError::REASONS.len();
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
-#[allow(missing_docs)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct SyncStatus {
     /// The name of the store, such as `redis`, or `none`.
     pub store: &'static str,
     /// Whether the last round succeeded; always true without a store.
     pub ok: bool,
-    /// The time since this server last read all news of the other servers.
+    /// The time since this server last read all news of the other servers, in seconds; null if it never did.
     pub last_success_seconds: Option<f64>,
+    /// The number of rounds since the start.
     pub rounds: u64,
     /// Rounds that lost the race to write. They read all news, and write their own with the next round.
     pub conflicts: u64,
+    /// Those since the last round that did not lose.
     pub conflicts_in_a_row: u64,
     /// Rounds in which the store did not answer, or answered with an error.
     pub failures: u64,
@@ -62,16 +64,17 @@ pub struct SyncStatus {
     /// Rounds by [`Outcome::ALL`](crate::round::Outcome::ALL).
     #[serde(skip)]
     pub(crate) rounds_by_outcome: [u64; 4],
-    /// The bytes of filters sent; `bytes_received` counts those received.
+    /// The bytes of filters that were sent.
     pub bytes_sent: u64,
+    /// The bytes of filters that were received.
     pub bytes_received: u64,
     /// Servers that looked recently, this one included.
     pub nodes: u64,
     /// Some of these servers by name, while an admin page or event stream is open.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub seen_nodes: Vec<SeenNode>,
-    /// Whether servers with another capacity, window or key use the namespace. Servers with another window or key share
-    /// no users with this one.
+    /// Whether servers with another capacity, window or key use the namespace. Those with another window share no users
+    /// with this one, nor do those with another key, unless one side names the other's as an earlier key.
     pub foreign_generation: bool,
     /// The number of seconds by which this machine's wall clock is ahead of the fleet's time, which follows the store's
     /// clock.
@@ -110,13 +113,18 @@ pub struct SyncStatus {
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct SyncErrors {
+    /// No answer in time.
     pub timeout: u64,
+    /// No connection, or the store cannot serve requests.
     pub unreachable: u64,
+    /// A wrong password, permission or certificate.
     pub refused: u64,
+    /// The store answers reads and refuses writes.
     pub read_only: u64,
+    /// The store has no memory left for writes.
     pub full: u64,
     /// Unintelligible answers. Single invalid values are counted in `corrupt` of [`SyncStatus`].
     pub corrupt: u64,
@@ -144,11 +152,12 @@ impl SyncErrors {
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct SeenNode {
     /// The server's name.
     pub node: String,
-    /// The time since it last read the fleet's news.
+    /// The time since it last read the fleet's news, in seconds.
     pub read_seconds_ago: f64,
     /// Whether it counts as a node: it has read news within five rounds, or 3 s if that is more. A server that left the
     /// fleet in order is no longer listed; one that did not is listed for a window.
@@ -182,11 +191,12 @@ pub struct SeenNode {
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 pub struct LastError {
     /// The class of the failure, which says what to do.
     pub class: ErrorClass,
     /// What went wrong and, if somebody has to act, what to do. Contains no secret.
     pub text: String,
-    /// The time since the failure.
+    /// The time since the failure, in seconds.
     pub seconds_ago: f64,
 }

@@ -23,6 +23,7 @@ use std::fmt;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OverrideMode {
     /// All newcomers are admitted.

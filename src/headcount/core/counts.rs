@@ -18,17 +18,26 @@ use serde::Serialize;
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Decisions {
+    /// Active users, who were admitted.
     pub seen: u64,
+    /// Newcomers who were admitted.
     pub newcomer: u64,
+    /// Newcomers who were rejected because there was no room.
     pub rejected: u64,
+    /// Newcomers who would have been rejected if rejections were enforced.
     pub shadow_rejected: u64,
+    /// Requests that need no decision: exempt paths, preflights, or all with `enforcement = "off"`.
     pub exempt: u64,
+    /// Admitted requests without a token.
     pub missing: u64,
+    /// Users who were admitted while this server could not tell newcomers from active users.
     pub warming: u64,
+    /// Requests that a limiter refused.
     pub limited: u64,
+    /// Requests with a token that cannot be used.
     pub invalid: u64,
 }
 
@@ -63,10 +72,12 @@ impl Decisions {
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Touches {
+    /// Touches of tokens that were seen in the window.
     pub renewed: u64,
+    /// Touches of other tokens, which changed nothing.
     pub unseen: u64,
 }
 
@@ -85,9 +96,10 @@ pub struct Touches {
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct PassChecks {
+    /// Passes of this fleet for this token, issued less than a window ago.
     pub valid: u64,
     /// Issued a window ago or longer.
     pub expired: u64,

@@ -1,6 +1,7 @@
 //! Every key of a configuration, with the allowed values and an example.
 
 use crate::config::Config;
+use crate::text::prose;
 use serde_json::{Map, Value};
 use std::sync::LazyLock;
 
@@ -43,13 +44,13 @@ fn walk(section: &str, schema: &Value, keys: &mut Vec<Key>, sections: &mut Vec<(
             keys.push(Key {
                 must_be: text("must_be"),
                 such_as: text("such_as"),
-                doc: prose(&schema["description"]),
+                doc: described(schema),
                 words: words(schema),
                 default: schema.get("default").filter(|default| !default.is_null()).map(as_toml),
                 name: name.clone(),
             });
         } else {
-            sections.push((name.clone(), prose(&schema["description"])));
+            sections.push((name.clone(), described(schema)));
         }
         walk(&name, schema, keys, sections);
     }
@@ -61,18 +62,15 @@ fn properties(schema: &Value) -> Option<&Map<String, Value>> {
     parts.into_iter().flatten().find_map(|part| part["properties"].as_object())
 }
 
-/// Returns a doc comment up to its examples.
-fn prose(description: &Value) -> String {
-    let text = description.as_str().unwrap_or_default();
-    text.split("\n\n```").next().unwrap_or_default().split("```").next().unwrap_or_default().trim().to_owned()
+fn described(schema: &Value) -> String {
+    prose(schema["description"].as_str().unwrap_or_default())
 }
 
 fn words(schema: &Value) -> Vec<(String, String)> {
-    let described = schema["oneOf"].as_array().into_iter().flatten();
-    let described =
-        described.filter_map(|word| Some((word["const"].as_str()?.to_owned(), prose(&word["description"]))));
+    let documented = schema["oneOf"].as_array().into_iter().flatten();
+    let documented = documented.filter_map(|word| Some((word["const"].as_str()?.to_owned(), described(word))));
     let plain = schema["enum"].as_array().into_iter().flatten();
-    described.chain(plain.filter_map(|word| Some((word.as_str()?.to_owned(), String::new())))).collect()
+    documented.chain(plain.filter_map(|word| Some((word.as_str()?.to_owned(), String::new())))).collect()
 }
 
 /// Writes a default. JSON and TOML write it alike, except for sections.

@@ -49,22 +49,8 @@ fn comment(text: &mut String, doc: &str) {
     }
 }
 
-/// Links of rustdoc become inline code.
-fn unlinked(doc: &str) -> String {
-    let mut text = String::new();
-    let mut rest = doc;
-    while let Some((before, after)) = rest.split_once("[`") {
-        let Some((name, after)) = after.split_once("`]") else { break };
-        let after = after.strip_prefix('(').and_then(|after| after.split_once(')')).map_or(after, |(_, after)| after);
-        text.push_str(before);
-        let _ = write!(text, "`{name}`");
-        rest = after;
-    }
-    text + rest
-}
-
 fn plain(doc: &str) -> String {
-    unlinked(doc).replace('`', "")
+    doc.replace('`', "")
 }
 
 #[cfg(test)]
@@ -85,7 +71,7 @@ mod tests {
              `src/config`.\n",
         );
         for (section, doc) in SECTIONS.iter() {
-            let _ = writeln!(page, "\n## `{}`\n\n{}\n", header(section), unlinked(doc));
+            let _ = writeln!(page, "\n## `{}`\n\n{}\n", header(section), doc);
             let _ = writeln!(page, "| key | value | default | |\n|---|---|---|---|");
             for key in keys_of(section) {
                 let _ = writeln!(page, "{}", row(key));
@@ -104,7 +90,7 @@ mod tests {
         });
         let default = key.default.as_ref().map(|default| format!("`{default}`")).unwrap_or_default();
         let value = format!("{}, such as `{}`", key.must_be, key.such_as).replace('|', "\\|");
-        format!("| `{}` | {value} | {default} | {}{words} |", leaf(&key.name), one_line(&unlinked(&key.doc)))
+        format!("| `{}` | {value} | {default} | {}{words} |", leaf(&key.name), one_line(&key.doc))
     }
 
     fn one_line(doc: &str) -> String {
