@@ -265,7 +265,7 @@ impl Wrong {
     fn tell(&self, traffic: &str, table: &mut Table) {
         let share = |wrong: u64| 100.0 * wrong as f64 / self.asked as f64;
         let detail = format!(
-            "{:.4} % let in, {:.4} % kept out; most in a window {} of {LIMIT}; {} asked",
+            "{:.4} % granted wrongly, {:.4} % refused wrongly; most in a window {} of {LIMIT}; {} asked",
             share(self.too_many),
             share(self.too_few),
             self.most_in_a_window,

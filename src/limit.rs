@@ -49,11 +49,7 @@ pub use limiter_store::{LimiterStore, LimiterStoreError, StoreKey};
 pub use list::CombinedAnswer;
 #[cfg(feature = "tower")]
 pub(crate) use list::{Granted, SilentStore};
-pub use named::{
-    Nginx, classdojo, cloudflare, fixed_window, governor, guava_bursty, guava_warming_up, leaky_bucket, leaky_queue,
-    next_free_ticket, nginx, producer_consumer, redis_cell, resilience4j_atomic, resilience4j_semaphore,
-    sliding_counter, sliding_log, token_bucket, uber, velocity, x_time_rate, yugabyte,
-};
+pub use named::*;
 pub use on_store_error::OnStoreError;
 pub use policy::{Policy, PolicyError};
 pub use rate::{Rate, RateError};

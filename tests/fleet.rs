@@ -503,7 +503,7 @@ async fn fill(fleet: &Fleet, servers: &mut [&mut Server], users: usize) {
         left.retain(|user| !matches!(servers[0].decide(user), Decision::Newcomer | Decision::Seen | Decision::Warming));
         fleet.pass(1, servers).await;
     }
-    assert!(left.len() <= 2, "{} of {users} did not get in", left.len());
+    assert!(left.len() <= 2, "{} of {users} were not admitted", left.len());
 }
 
 #[tokio::test]
@@ -516,7 +516,7 @@ async fn a_deploy_of_another_capacity_keeps_all_users_in_and_the_room_full() {
     let mut first = fleet.start_as(larger);
     assert_eq!(first.decide("user-1"), Decision::Warming, "nothing is read yet");
     fleet.pass(1, &mut [&mut a, &mut b, &mut first]).await;
-    assert_eq!(first.decide("user-2"), Decision::Seen, "the first round has read who is in");
+    assert_eq!(first.decide("user-2"), Decision::Seen, "the first round has read the users");
     assert!(first.headcount.touch("user-3"));
     let (admission, seat) = first.headcount.hold("user-4");
     assert_eq!((admission.decision(), seat.is_none()), (Decision::Seen, true));
@@ -1026,7 +1026,7 @@ async fn a_full_house(servers: usize, max_active_users: u64) -> (Fleet, Vec<Serv
         }
         pass_all(&fleet, 1, &mut servers).await;
     }
-    assert_eq!(servers[0].headcount.status().room, 0, "the house is full");
+    assert_eq!(servers[0].headcount.status().room, 0, "the fleet is full");
     (fleet, servers)
 }
 
@@ -1089,7 +1089,7 @@ async fn refused_writes_give_no_shares_and_no_doubts() {
     assert!(estimates.iter().all(|estimate| *estimate == estimates[0]), "all know of all: {estimates:?}");
     let shares: u64 = servers.iter().map(|server| server.headcount.status().share).sum();
     assert_eq!(crowd(&servers, "later") as u64, shares, "seats that were handed out, and no more");
-    assert!(shares <= 2, "the house is full, but for the estimate's error");
+    assert!(shares <= 2, "the fleet is full, but for the estimate's error");
 }
 
 #[tokio::test]

@@ -367,7 +367,7 @@ fn valid_tokens_whose_clients_have_gone_are_not_charged_as_refusals() {
     }
     server.process.signal("-CONT");
     let mut nth = 0;
-    wait_for("a valid token to be let in", || {
+    wait_for("a valid token to be admitted", || {
         nth += 1;
         (server.decide(&good(format!("patient {nth}"))) == "newcomer").then_some(())
     });

@@ -104,7 +104,7 @@ fn limits_apply_also_to_admission_that_is_not_enforced() {
             + &format!("[admission]\nenforcement = \"{enforcement}\"\n");
         let server = start(state.path(), 1, &text);
         for token in 0..10 {
-            assert_eq!(ask(&server, "", &token.to_string(), &[]).status, 200, "{enforcement}: nobody is turned away");
+            assert_eq!(ask(&server, "", &token.to_string(), &[]).status, 200, "{enforcement}: nobody is rejected");
         }
         let again = [(); 3].map(|()| ask(&server, "", "0", &[]));
         assert_eq!(again.each_ref().map(|answer| answer.status), [200, 429, 429], "{enforcement}");
@@ -155,7 +155,7 @@ fn a_request_without_a_key_shares_a_limit_unless_the_limit_says_otherwise() {
     let server = start(state.path(), 100, &rules);
     let statuses = |path: &str, more: &[(&str, &str)]| [(); 3].map(|()| ask(&server, path, "alice", more).status);
     assert_eq!(statuses("/shared", &[]), [200, 200, 429], "leaving the header out is no way around it");
-    assert_eq!(ask(&server, "/shared", "bob", &[]).status, 429, "whoever it is");
+    assert_eq!(ask(&server, "/shared", "bob", &[]).status, 429, "with any token");
     assert_eq!(statuses("/shared", &[("X-Api-Key", "k")]), [200, 200, 429], "a key has its own");
     assert_eq!(ask(&server, "/shared", "alice", &[("X-Api-Key", "missing")]).status, 200, "also one of that name");
     assert_eq!(statuses("/allowed", &[]), [200; 3]);
@@ -480,7 +480,7 @@ fn guesses_at_a_full_fleet_are_bounded_and_other_users_of_the_same_address_carry
     assert_eq!(decide("alice", &shared), (200, "newcomer".into()));
     let crowd: Vec<_> = (0..2600).map(|nth: u64| at(&format!("10.1.{}.{}", nth >> 8, nth & 255), token(nth))).collect();
     let came = flood(server.check, u64::MAX, &crowd);
-    assert!(count(&came, 429, "rejected") > 100, "the house is full: {came:?}");
+    assert!(count(&came, 429, "rejected") > 100, "the server is full: {came:?}");
     // A user who waits: nine of ten are no false positives.
     let waits: Vec<_> =
         (0..10).map(|nth| format!("waits-{nth}")).filter(|token| decide(token, &shared).0 == 429).collect();
@@ -493,7 +493,7 @@ fn guesses_at_a_full_fleet_are_bounded_and_other_users_of_the_same_address_carry
     assert!(misses <= 20 - waits.len() as u64 + 8, "{answers:?}");
     assert!(hits <= 20 && count(&answers, 429, "limited") >= 9_950, "{answers:?}");
 
-    assert_eq!(decide("alice", &shared), (200, "seen".into()), "who is in carries on");
+    assert_eq!(decide("alice", &shared), (200, "seen".into()), "an active user carries on");
     for token in &waits {
         for _ in 0..30 {
             assert_eq!(decide(token, &shared), (429, "rejected".into()), "who was told to come back is not limited");
@@ -532,7 +532,7 @@ fn a_client_that_is_kept_out_cannot_guess_either() {
         ["newcomers", "newcomers"].map(|l| (429, l.into()))
     );
     assert_eq!(["dave", "eve"].map(|token| limited_by(token, here)), ["guesses", "guesses"].map(|l| (429, l.into())));
-    assert_eq!([limited_by("alice", here).0, limited_by("eve", elsewhere).0], [200; 2], "who is in carries on");
+    assert_eq!([limited_by("alice", here).0, limited_by("eve", elsewhere).0], [200; 2], "an active user carries on");
 }
 
 #[test]

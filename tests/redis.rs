@@ -52,7 +52,7 @@ fn an_admission_is_known_on_the_other_server_one_round_later() {
     until_decided(&other, "A", "seen");
     let_in(&other, "B");
     until_decided(&one, "B", "seen");
-    wait_for("the house to be full", || (one.status()["mode"] == "throttling").then_some(()));
+    wait_for("the fleet to be full", || (one.status()["mode"] == "throttling").then_some(()));
     for server in [&one, &other] {
         assert_eq!(server.decide("C"), "rejected");
     }

@@ -1,4 +1,4 @@
-"""Asks headcount about a request. Who is turned away gets the same answer; if headcount does not answer, all come in.
+"""Asks headcount about a request. A rejected client gets the same answer; if headcount does not answer, everybody is admitted.
 
 What is told of method, path and address counts if headcount's server.trusted_proxies lists this program's address.
 """

@@ -195,7 +195,7 @@ pub fn table(reports: &[Report]) -> String {
     row("requests rejected", &|report| report.rejected.to_string());
     row("requests lost", &|report| report.lost.to_string());
     row("players arrived", &|report| report.players_arrived.to_string());
-    row("players that were let in", &|report| report.players_entered.to_string());
+    row("players that were admitted", &|report| report.players_entered.to_string());
     row("requests per second", &|report| format!("{:.0}", report.requests_per_second));
     row("Redis commands per second", &|report| redis(report, |cost| format!("{:.0}", cost.commands_per_second)));
     row("Redis kB per second", &|report| redis(report, |cost| format!("{:.0}", cost.bytes_per_second / 1e3)));

@@ -159,9 +159,9 @@ impl Driver<'_> {
             }
             let due = self.players.next_due().map_or(duration, |due| self.scale.wall(due).min(duration));
             if let Ok(event) = self.events.recv_deadline(self.started + due) {
-                self.heed(event);
+                self.apply(event);
                 while let Ok(event) = self.events.try_recv() {
-                    self.heed(event);
+                    self.apply(event);
                 }
             }
         }
@@ -172,14 +172,14 @@ impl Driver<'_> {
         self.run
     }
 
-    fn heed(&mut self, event: Event) {
+    fn apply(&mut self, event: Event) {
         match event {
-            Event::Answered(answered) => self.heed_answer(answered),
+            Event::Answered(answered) => self.apply_answer(answered),
             Event::Sample(traffic) => self.take_sample(traffic),
         }
     }
 
-    fn heed_answer(&mut self, Answered { visit, sent, at, answer }: Answered) {
+    fn apply_answer(&mut self, Answered { visit, sent, at, answer }: Answered) {
         let latency = at.saturating_sub(self.scale.wall(visit.due));
         self.run.latency.saturating_record(latency.as_micros() as u64);
         match answer {

@@ -2,13 +2,13 @@
 //!
 //! | invariant | checked |
 //! |---|---|
-//! | 1 | A server that holds a token, because it let it in or merged a value that has it, has seen it. So has a server whose last successful round began after the token was published, for as long as the minute of the admission is in the window by the store's clock. A write never takes a token out of a value. |
+//! | 1 | A server that holds a token, because it admitted the token or merged a value that has it, has seen it. So has a server whose last successful round began after the token was published, for as long as the minute of the admission is in the window by the store's clock. A write never takes a token out of a value. |
 //! | 2 | A token that no minute of the server has is seen no more often than a Bloom filter's false positives allow. |
 //! | 4 | A server's ring has as many filters as at its start, it remembers the store's versions of twice as many minutes at most, its queue stays within its bound, and no value is asked for that is larger than a filter can be. |
-//! | 6 | A server that does not cover its window turns an unseen token away only when its budget is used up (unless `closed`). A server claims to cover its window only if it does: it has read something, was told of something or has lived a window, knows of no news that it could not read, and has read since it slept; after a successful round it holds everybody whom the values of its covered minutes held when it looked. |
-//! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store's. In play, who came in twenty calm rounds ago is rejected nowhere. |
+//! | 6 | A server that does not cover its window rejects an unseen token only when its budget is used up (unless `closed`). A server claims to cover its window only if it does: it has read something, was told of something or has lived a window, knows of no news that it could not read, and has read since it slept; after a successful round it holds every token that the values of its covered minutes held when it looked. |
+//! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store's. During the play, a token that was admitted twenty calm rounds ago is rejected nowhere. |
 //! | 9 | The same seed gives the same run: every step of two runs is compared. |
-//! | 10 | Whenever a newcomer gets in, at most so many are in as `bounds` allows for what is wrong then or was lately, give or take the error of the estimate and a seat that each server rounds up. Beside that are those whom servers that know nobody let in by their budget, for twenty rounds, and those whom nobody could count: whom a server had let in and not yet told the others when it fell asleep, a share at most, and whom an older copy brought back. |
+//! | 10 | Whenever a newcomer is admitted, at most as many users are in as `bounds` allows for the present and recent faults, apart from the error of the estimate and a seat that each server rounds up. In addition there are the users that servers without knowledge admitted by their budget, for twenty rounds, and those that could not be counted: users that a server admitted and had not yet published when it was paused, a share at most, and users that an older copy brought back. |
 //!
 //! *Published* means: the store holds a value that has it. If the store forgets it, it must be published again; also if
 //! the value is damaged or replaced. A round reads the minutes that have begun by the server's clock, which follows the
@@ -235,7 +235,7 @@ impl Oracle {
             self.broken(
                 6,
                 format!(
-                    "server {place} covers {coverage} of {whole} minutes, may let in {left:.1} more, and rejects \
+                    "server {place} covers {coverage} of {whole} minutes, may admit {left:.1} more, and rejects \
                      player {token}"
                 ),
             );
@@ -311,8 +311,10 @@ impl Oracle {
         // on.
         let is_beside = server.rounds_in_a_row >= 3;
         if !server.has_known && !server.may_have_paused && !is_beside && server.let_in_blindly > most {
-            let what =
-                format!("server {place} knows nobody and has let in {}; its budget is {most}", server.let_in_blindly);
+            let what = format!(
+                "server {place} knows no users and has admitted {}; its budget is {most}",
+                server.let_in_blindly
+            );
             self.broken(10, what);
         }
     }

@@ -703,7 +703,7 @@ impl<'a> World<'a> {
 
     fn decide(&mut self, place: usize, player: PlayerId) -> Answer {
         let calm_since = self.calm_since();
-        let server = self.servers[place].as_mut().expect("whoever decides is there");
+        let server = self.servers[place].as_mut().expect("the server that decides is there");
         let token = player.index();
         let (held, shape) = (server.holds(token), server.shape);
         let budget_left = budget_left(server, &self.fleet, self.lives);

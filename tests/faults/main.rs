@@ -3,10 +3,10 @@
 //!
 //! `./test faults` plays every row in full. Without it (`cargo test --features full --test faults`) each row is played
 //! with a twentieth of its repetitions, at least one. The results are in `target/faults.json` and a printed table.
-//! `./test upgrade` plays upgrades between two builds, `./test soak --hours 2` plays for hours, `./test scale` plays with many servers. The origin log ([`origin`]) shows
-//! which active users were rejected, and how many users were inside at the same time: the column "most inside ÷ X".
-//! Rows that a promise covers check it against `rows/bounds.rs`. What requests do not show (readiness, alarms, counted
-//! errors) is asked of the servers.
+//! `./test upgrade` plays upgrades between two builds, `./test soak --hours 2` plays for hours, `./test scale` plays
+//! with many servers. The origin log ([`origin`]) shows which active users were rejected, and how many users were
+//! inside at the same time: the column "most inside ÷ X". Rows that a promise covers check it against `rows/bounds.rs`.
+//! What requests do not show (readiness, alarms, counted errors) is asked of the servers.
 
 #![allow(unreachable_pub, missing_docs)] // A program for itself.
 

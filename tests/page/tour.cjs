@@ -160,14 +160,14 @@ async function confirm(page) {
       ['Other generations', /^none$/], ['Uptime', /^[\d.]+ s, version \d/],
     ]) await until(`${name}: ${value}`, async () => value.test(await fact(page, name).innerText()));
 
-    // The house fills, and the page says so.
+    // The fleet fills, and the page says so.
     const playing = crowd();
     await until('the trend upwards', async () => /▲ \d+ in \d+/.test(await text(page, 'trend')));
-    await until('the house to be full', async () => /throttling/i.test(await text(page, 'mode')));
-    await until('a newcomer to be turned away everywhere', async () =>
+    await until('the fleet to be full', async () => /throttling/i.test(await text(page, 'mode')));
+    await until('a newcomer to be rejected everywhere', async () =>
       (await Promise.all([0, 1, 2].map(server => check(server, `newcomer-${came++}`)))).every(status => status === 429));
     await until('the title to say so', async () => /throttling/.test(await page.title()));
-    // A line through many samples, a band where newcomers are turned away, and where it all goes.
+    // A line through many samples, a band where newcomers are rejected, and where it ends.
     const drawn = async page => {
       const samples = await page.locator('#picture polyline.users').evaluateAll(([line]) => line?.points.length ?? 0);
       const bands = await page.locator('#picture rect.band').count();
@@ -188,7 +188,7 @@ async function confirm(page) {
     await page.locator('#numbers summary').click();
     await listen(page);
 
-    // Another X for a while: as many more get in, on every server.
+    // Another X for a while: as many more are admitted, on every server.
     await page.locator('#x').fill('600');
     await page.locator('#for').selectOption('5m');
     await page.locator('#by').fill('ann');
@@ -204,15 +204,15 @@ async function confirm(page) {
     const clock = new Date(ends).toLocaleTimeString('en', { hour: '2-digit', minute: '2-digit', hourCycle: 'h23' });
     const words = await text(page, 'override');
     assert.ok(/while there are seats, the limit is 600, until .*, set by ann: one more machine$/.test(words) && words.includes(`${clock},`), words);
-    await until('newcomers to get in, up to it', async () => Number(await text(page, 'estimate')) >= 590);
-    await until('a newcomer to be turned away again', async () =>
+    await until('newcomers to be admitted, up to it', async () => Number(await text(page, 'estimate')) >= 590);
+    await until('a newcomer to be rejected again', async () =>
       (await Promise.all([0, 1, 2].map(server => check(server, `newcomer-${came++}`)))).every(status => status === 429));
     told.with_600 = Number(await text(page, 'estimate'));
     assert.ok(told.with_600 <= 612, `${told.with_600} are in`);
     await page.locator('#withdraw').click();
     await confirm(page);
     await until('the configured X', async () => /None/.test(await text(page, 'override')) && /of 500$/.test(await text(page, 'of')));
-    await until('the house to be too full', async () => /throttling/i.test(await text(page, 'mode')));
+    await until('the fleet to be above X', async () => /throttling/i.test(await text(page, 'mode')));
     await page.locator('#x').fill('');
     await aloud(page);
 
@@ -242,7 +242,7 @@ async function confirm(page) {
     // And back.
     await page.locator('#withdraw').click();
     await confirm(page);
-    await until('newcomers to be turned away again', async () => await check(0, `back-${came++}`) === 429);
+    await until('newcomers to be rejected again', async () => await check(0, `back-${came++}`) === 429);
     await until('the page to say so', async () => /None/.test(await text(page, 'override')));
 
     // With the keyboard alone: nobody in, by another X; then second thoughts.
@@ -263,7 +263,7 @@ async function confirm(page) {
     await page.locator('#confirm').waitFor({ state: 'visible', timeout: DEADLINE });
     await page.keyboard.press('Tab');
     await page.keyboard.press('Enter');
-    await until('nobody to get in', async () => /No newcomer is admitted/.test(await text(page, 'override')));
+    await until('no newcomer to be admitted', async () => /No newcomer is admitted/.test(await text(page, 'override')));
     await page.locator('#withdraw').click();
     await confirm(page);
     await until('that to be over', async () => /None/.test(await text(page, 'override')));
@@ -301,7 +301,7 @@ async function confirm(page) {
     await until('the page to ask', async () => /polled/.test(await text(page, 'connection')));
     await page.unroute('**/api/v1/events');
 
-    // Shadow: nobody is turned away, and the page says who would be, by ten Xs.
+    // Shadow: nobody is rejected, and the page shows the rejections with ten other values of X.
     for (let nth = 0; nth < 300; nth++) assert.equal(await checkAt(plan.shadow.check, `player-${nth}`), 200);
     const shadow = await (await browser.newContext()).newPage();
     await shadow.goto(plan.shadow.admin);

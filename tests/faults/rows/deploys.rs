@@ -160,7 +160,7 @@ pub fn neighbours(rig: &Rig) -> Finding {
             let here = bench.server(0).decide(&token);
             found.check((here == "seen") == is_known, || format!("{setting:?}: what came in there is {here} here"));
             let there = bench.server(5).decide("token-0");
-            found.check((there == "seen") == is_known, || format!("{setting:?}: who is in here is {there} there"));
+            found.check((there == "seen") == is_known, || format!("{setting:?}: an active user is {there} there"));
             found.check(get(bench.server(5).admin, "/livez", &[]).status == 200, || format!("{setting:?}: it stopped"));
             bench.kill(5);
             let value: String = bench.redis.ask(&["GET", "somebody:else"]);

@@ -115,7 +115,7 @@ pub fn readers_and_a_writer(rig: &Rig) -> Finding {
     let (beside, waits) = read(true);
     let mut found = Finding { repetitions: 1, checks: beside.len(), in_process: beside.len(), ..Finding::default() };
     let forgotten = forgotten.into_inner();
-    found.check(forgotten == 0, || format!("{forgotten} answers forgot who is in"));
+    found.check(forgotten == 0, || format!("{forgotten} answers forgot an active user"));
     let [p999_alone, p999_beside] = [&alone, &beside].map(|took| took.value_at_quantile(0.999));
     let wait = Duration::from_nanos(waits.value_at_quantile(0.99));
     if rig.full {

@@ -216,7 +216,7 @@ fn turn_the_mode(rig: &Rig, in_full: u64, with_passes: bool) -> Finding {
         let admitted = outcomes.iter().filter(|(admitted, _)| *admitted).count();
         let most = if with_passes { 0.0 } else { rate * bench.news().as_secs_f64() };
         found.check(refused as f64 <= most, || {
-            format!("{refused} were let in and rejected 0.3 s later; at most {most} may be")
+            format!("{refused} were admitted and rejected 0.3 s later; at most {most} may be")
         });
         found.checks += admitted as u64;
         bounds::check(&mut found, &bench, "the mode turns", bounds::calm(&bench.spec));
@@ -224,6 +224,6 @@ fn turn_the_mode(rig: &Rig, in_full: u64, with_passes: bool) -> Finding {
         found.repetitions += 1;
         rejected_of = (rejected_of.0 + refused, rejected_of.1 + admitted);
     }
-    found.remark = format!("{} of {} let in were rejected elsewhere 0.3 s later", rejected_of.0, rejected_of.1);
+    found.remark = format!("{} of {} admitted were rejected elsewhere 0.3 s later", rejected_of.0, rejected_of.1);
     found
 }

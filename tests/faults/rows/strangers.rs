@@ -84,9 +84,11 @@ pub fn a_stranger_writes(rig: &Rig) -> Finding {
     }
     drop((surge, players));
     let two_rounds = 4 * bench.spec.sync_every;
-    found.check(slowest <= two_rounds, || format!("the operator's word took {slowest:.1?}; at most {two_rounds:.1?}"));
+    found.check(slowest <= two_rounds, || {
+        format!("the operator's override took {slowest:.1?}; at most {two_rounds:.1?}")
+    });
     bounds::check(&mut found, &bench, "a stranger writes", bounds::calm(&bench.spec));
-    found.remark = format!("the operator's word was everywhere after {slowest:.1?} at most");
+    found.remark = format!("the operator's override was everywhere after {slowest:.1?} at most");
     found.and(heard(&bench))
 }
 
@@ -95,7 +97,7 @@ pub fn a_stranger_writes(rig: &Rig) -> Finding {
 fn the_operators_word(bench: &Bench, found: &mut Finding, lie: Lie) -> Duration {
     let tell = |method: &str, body: &str| request(bench.server(0).admin, method, "/api/v1/override", &[], body).status;
     let everywhere = |mode: &str| {
-        bench.wait_until("the operator's word", |bench| {
+        bench.wait_until("the operator's override", |bench| {
             (0..3).all(|place| bench.server(place).status()["override"]["mode"] == mode)
         })
     };
