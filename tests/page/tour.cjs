@@ -14,7 +14,7 @@ const DEADLINE = 20_000;
 const SIZES = [[375, 812], [1280, 800], [2560, 1440]];
 const connections = new http.Agent({ keepAlive: true, maxSockets: 8 });
 
-// Who is in comes back several times a window; in each turn, some ask for the first time.
+// Active users return several times a window; in each turn, some newcomers ask for the first time.
 const players = [];
 let came = 0;
 let closed = false;
