@@ -12,6 +12,7 @@ mod operator;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod purge;
 mod recipes;
+mod screen;
 mod serve;
 mod size;
 mod sizing;
@@ -22,8 +23,9 @@ mod validate;
 
 pub use config::{Flags, LoadError, Loaded, load, resolve};
 pub use demo::Demo;
-pub use operator::{Operator, OperatorError, Screen};
+pub use operator::{Operator, OperatorError};
 pub use recipes::Recipe;
+pub use screen::Screen;
 pub use serve::{ServeError, serve};
 pub use size::Size;
 pub use validate::{Live, Validated};

@@ -1,16 +1,18 @@
 //! `[[limit]]`: how much a key may ask for, which requests share a key, and the store that counts them.
 
+mod key;
+mod quota;
+
 #[cfg(feature = "server")]
 use super::words;
 #[cfg(feature = "tower")]
 use super::{A_PATH, PathPatterns};
 use super::{ConfigError, Secret, whole, whole_if_any, word};
-use crate::token_source::is_http_token;
-use serde::de::{Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::fmt;
-use std::str::FromStr;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
+
+pub use key::{LimitKey, LimitKeyError};
+pub use quota::{Quota, QuotaError};
 
 /// `[[limit]]`: a rate limiter. `headcount serve` asks the limits after admission, in their order.
 ///
@@ -137,37 +139,6 @@ pub struct Limit {
     pub shadow: bool,
 }
 
-/// Which requests are counted together.
-///
-/// ```
-/// use headcount::config::{Limit, LimitKey};
-/// assert_eq!("header:X-Api-Key".parse(), Ok(LimitKey::Header("X-Api-Key".into())));
-/// assert!("cookie".parse::<LimitKey>().is_err());
-/// let limit: Limit = toml::from_str("name = 'login'\nkey = ['client_ip', 'path']\nrate = '5/1m'")?;
-/// assert_eq!(limit.key, LimitKey::All(vec![LimitKey::ClientIp, LimitKey::Path]));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LimitKey {
-    /// The token as it was sent. A user with a new token gets a new limit.
-    Token,
-    /// The user named by a verified token. Requires `[token.jwt]`, or a service that names its users.
-    Subject,
-    /// The client's address. Of an IPv6 address the first 64 bits, which usually belong to one customer.
-    ClientIp,
-    /// The value of a header.
-    Header(String),
-    /// The path without its query, as a lenient backend reads it. Paths that could be read as another path are counted
-    /// together. A client can invent paths, so list the intended ones in `routes`.
-    Path,
-    /// The method.
-    Method,
-    /// One key for all requests.
-    Constant,
-    /// A list of keys: requests that agree in all of them are counted together.
-    All(Vec<LimitKey>),
-}
-
 /// How a request without the key of a limit is treated.
 ///
 /// ```
@@ -189,22 +160,6 @@ pub enum OnMissingKey {
     /// All such requests share one key, so leaving a header out does not evade the limit.
     #[default]
     Shared,
-}
-
-/// An error for a text that does not name a key.
-///
-/// ```
-/// use headcount::config::LimitKey;
-/// let error = "cookie".parse::<LimitKey>().unwrap_err();
-/// assert!(error.to_string().starts_with("\"cookie\" is no key of a limit; use \"token\", \"subject\""));
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{found:?} is no key of a limit; use \"token\", \"subject\", \"client_ip\", \"header:NAME\", \"path\", \"method\" \
-     or \"constant\""
-)]
-pub struct LimitKeyError {
-    found: String,
 }
 
 /// The algorithm of a limiter. Each has a constructor of the same name in [`crate::limit`].
@@ -364,37 +319,6 @@ pub struct Database {
     pub url: Secret,
 }
 
-/// Permits per time.
-///
-/// ```
-/// use headcount::config::Quota;
-/// use std::time::Duration;
-/// assert_eq!("5/1m".parse(), Ok(Quota { permits: 5, time: Duration::from_secs(60) }));
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Quota {
-    /// The number of permits.
-    pub permits: u64,
-    /// The time in which they come; never zero.
-    pub time: Duration,
-}
-
-/// An error for a text that is not `permits/time`.
-///
-/// ```
-/// use headcount::config::Quota;
-/// let error = "20 per second".parse::<Quota>().unwrap_err();
-/// assert!(error.to_string().ends_with("write permits per time, as in \"20/s\", \"5/1m\" or \"100/1h\""));
-/// assert!("5/1M".parse::<Quota>().is_err(), "a month? A minute?");
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} is no rate; write permits per time, as in \"20/s\", \"5/1m\" or \"100/1h\"")]
-pub struct QuotaError {
-    /// The text.
-    pub found: String,
-}
-
 fn a_million() -> u64 {
     1_000_000
 }
@@ -488,49 +412,71 @@ impl Limit {
 
     /// Checks the fields against each other and against `others`, the limits before this one.
     fn check(&self, others: &[Self], config: &super::Config) -> Result<(), ConfigError> {
-        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        let value = |key, found: String, expected| Err(ConfigError::Value { key, found, expected });
-        let Self { name, algorithm, store, .. } = self;
-        if name.is_empty() || name.len() > 64 || !name.chars().all(legal) {
-            return value("limit.name", name.clone(), "it must be 1 to 64 of the characters A-Z a-z 0-9 - _ .");
-        }
-        if others.iter().any(|other| other.name == *name) {
-            return value("limit.name", name.clone(), "another limit has this name; give each its own");
-        }
+        self.check_name(others)?;
         #[cfg(feature = "tower")]
         if let Err(found) = PathPatterns::parse(&self.routes) {
-            return value("limit.routes", found, A_PATH);
+            return wrong("limit.routes", found, A_PATH);
         }
+        self.check_requests(config)?;
+        self.check_waits()?;
+        self.check_store(config)?;
+        self.check_zone(others)
+    }
+
+    fn check_name(&self, others: &[Self]) -> Result<(), ConfigError> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let name = &self.name;
+        if name.is_empty() || name.len() > 64 || !name.chars().all(legal) {
+            return wrong("limit.name", name.clone(), "it must be 1 to 64 of the characters A-Z a-z 0-9 - _ .");
+        }
+        if others.iter().any(|other| other.name == *name) {
+            return wrong("limit.name", name.clone(), "another limit has this name; give each its own");
+        }
+        Ok(())
+    }
+
+    /// Checks which requests the limit applies to, and their key.
+    fn check_requests(&self, config: &super::Config) -> Result<(), ConfigError> {
         if self.key.has(&LimitKey::Subject) && config.token.jwt.is_none() {
             let expected = "there is no subject without verified tokens; add [token.jwt], or use token";
-            return value("limit.key", "subject".into(), expected);
+            return wrong("limit.key", "subject".into(), expected);
         }
-        if self.applies_to != AppliesTo::All && *store != LimitStore::Memory {
-            let expected = "limits of newcomers and of refusals are asked while a request is decided, which waits for \
-                no store; use memory";
-            return value("limit.store", format!("{store:?}").to_lowercase(), expected);
+        if self.applies_to == AppliesTo::All {
+            return Ok(());
         }
-        if self.applies_to != AppliesTo::All && config.only_limits() {
-            let expected =
-                "without admission.max_active_users everybody is admitted, and nobody refused; set it, or limit all";
-            return value("limit.applies_to", format!("{:?}", self.applies_to).to_lowercase(), expected);
+        if self.store != LimitStore::Memory {
+            let expected = "a limit of newcomers or of refusals is asked during the decision, which cannot wait for a \
+                store; use memory";
+            return wrong("limit.store", written(self.store), expected);
+        }
+        if config.only_limits() {
+            let expected = "without admission.max_active_users everybody is admitted and nobody refused; set it, or \
+                limit all";
+            return wrong("limit.applies_to", written(self.applies_to), expected);
         }
         if self.applies_to == AppliesTo::Refused && self.key.is_of_caller() {
-            let expected = "somebody who guesses sends another one each time; limit refusals by client_ip";
-            return value("limit.key", self.key.to_string(), expected);
+            let expected = "a client that guesses sends another one each time; limit refusals by client_ip";
+            return wrong("limit.key", self.key.to_string(), expected);
         }
-        if !self.max_wait.is_zero() && (self.applies_to != AppliesTo::All || *store == LimitStore::Mysql) {
+        Ok(())
+    }
+
+    fn check_waits(&self) -> Result<(), ConfigError> {
+        if !self.max_wait.is_zero() && (self.applies_to != AppliesTo::All || self.store == LimitStore::Mysql) {
             let found = humantime::format_duration(self.max_wait).to_string();
-            return value(
-                "limit.max_wait",
-                found,
-                "limits of newcomers and of refusals, and those in mysql, answer at once; leave it out",
-            );
+            let expected = "limits of newcomers and of refusals, and those in mysql, answer at once; leave it out";
+            return wrong("limit.max_wait", found, expected);
         }
         if self.within.is_zero() || self.max_keys == 0 {
             let key = if self.max_keys == 0 { "limit.max_keys" } else { "limit.within" };
-            return value(key, "0".into(), "it must be above 0");
+            return wrong(key, "0".into(), "it must be above 0");
         }
+        Ok(())
+    }
+
+    /// Checks that the store can hold the algorithm, and that the configuration has the store's section and the key.
+    fn check_store(&self, config: &super::Config) -> Result<(), ConfigError> {
+        let Self { algorithm, store, .. } = self;
         let fits = match store {
             LimitStore::Memory | LimitStore::Redis => true,
             LimitStore::Postgres => matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket),
@@ -538,31 +484,36 @@ impl Limit {
         };
         if !fits {
             let expected = "postgres holds token_bucket and leaky_bucket, mysql velocity, memory and redis all";
-            return value("limit.algorithm", format!("{algorithm:?}"), expected);
+            return wrong("limit.algorithm", written(algorithm), expected);
         }
-        let place = match store {
+        let missing = match store {
             LimitStore::Redis if config.redis.is_none() => Some("redis: [redis] is missing, and its url"),
             LimitStore::Postgres if config.postgres.is_none() => Some("postgres: [postgres] is missing, and its url"),
             LimitStore::Mysql if config.mysql.is_none() => Some("mysql: [mysql] is missing, and its url"),
             _ => None,
         };
-        if let Some(found) = place {
-            return value("limit.store", found.into(), "name the place, or use memory");
+        if let Some(found) = missing {
+            return wrong("limit.store", found.into(), "name the place, or use memory");
         }
         let in_database = matches!(store, LimitStore::Postgres | LimitStore::Mysql);
         if in_database && config.token.secret.is_none() && config.token.secret_file.is_none() {
-            let why = "a database knows keys by the hash of this secret, which all servers must share; to make one: \
-                            head -c 32 /dev/urandom | base64 > fingerprint.key";
+            let why = "a database stores each key as a hash with this secret, which all servers must share; to make \
+                one: head -c 32 /dev/urandom | base64 > fingerprint.key";
             return Err(ConfigError::Missing { key: "token.secret_file", why });
         }
-        if *store == LimitStore::Mysql {
-            let Some(zone) = self.zone else {
-                let why = "with mysql, give the limit a number of its own";
-                return Err(ConfigError::Missing { key: "limit.zone", why });
-            };
-            if others.iter().any(|other| other.store == LimitStore::Mysql && other.zone == Some(zone)) {
-                return value("limit.zone", zone.to_string(), "another limit has this zone; give each its own");
-            }
+        Ok(())
+    }
+
+    fn check_zone(&self, others: &[Self]) -> Result<(), ConfigError> {
+        if self.store != LimitStore::Mysql {
+            return Ok(());
+        }
+        let Some(zone) = self.zone else {
+            let why = "with mysql, give the limit a number of its own";
+            return Err(ConfigError::Missing { key: "limit.zone", why });
+        };
+        if others.iter().any(|other| other.store == LimitStore::Mysql && other.zone == Some(zone)) {
+            return wrong("limit.zone", zone.to_string(), "another limit has this zone; give each its own");
         }
         Ok(())
     }
@@ -573,190 +524,21 @@ impl Limit {
     }
 }
 
-impl FromStr for LimitKey {
-    type Err = LimitKeyError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.split_once(':') {
-            None if text == "token" => Ok(Self::Token),
-            None if text == "subject" => Ok(Self::Subject),
-            None if text == "client_ip" => Ok(Self::ClientIp),
-            None if text == "path" => Ok(Self::Path),
-            None if text == "method" => Ok(Self::Method),
-            None if text == "constant" => Ok(Self::Constant),
-            Some(("header", name)) if is_http_token(name) => Ok(Self::Header(name.to_owned())),
-            _ => Err(LimitKeyError { found: text.to_owned() }),
+/// The name of a variant as it is written in a configuration: `SlidingLog` as `sliding_log`.
+fn written(variant: impl std::fmt::Debug) -> String {
+    let mut written = String::new();
+    for c in format!("{variant:?}").chars() {
+        if c.is_ascii_uppercase() && !written.is_empty() {
+            written.push('_');
         }
+        written.push(c.to_ascii_lowercase());
     }
+    written
 }
 
-impl LimitKey {
-    /// Returns the keys of a list, or the one key.
-    pub(crate) fn parts(&self) -> &[Self] {
-        match self {
-            Self::All(parts) => parts,
-            one => std::slice::from_ref(one),
-        }
-    }
-
-    fn has(&self, part: &Self) -> bool {
-        self.parts().contains(part)
-    }
-
-    /// Returns whether the key depends on the token or the user.
-    pub(crate) fn is_of_caller(&self) -> bool {
-        self.parts().iter().any(|part| matches!(part, Self::Token | Self::Subject))
-    }
-}
-
-impl<'de> Deserialize<'de> for LimitKey {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Words;
-        impl<'de> Visitor<'de> for Words {
-            type Value = LimitKey;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a key of a limit, such as \"client_ip\", or a list of them")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<LimitKey, E> {
-                word.parse().map_err(E::custom)
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<LimitKey, A::Error> {
-                let mut parts = Vec::new();
-                while let Some(word) = list.next_element::<String>()? {
-                    parts.push(word.parse().map_err(A::Error::custom)?);
-                }
-                if parts.is_empty() { Err(A::Error::invalid_length(0, &self)) } else { Ok(LimitKey::All(parts)) }
-            }
-        }
-        deserializer.deserialize_any(Words)
-    }
-}
-
-impl Serialize for LimitKey {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::All(parts) => serializer.collect_seq(parts.iter().map(ToString::to_string)),
-            one => serializer.collect_str(one),
-        }
-    }
-}
-
-impl fmt::Display for LimitKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Token => f.write_str("token"),
-            Self::Subject => f.write_str("subject"),
-            Self::ClientIp => f.write_str("client_ip"),
-            Self::Header(name) => write!(f, "header:{name}"),
-            Self::Path => f.write_str("path"),
-            Self::Method => f.write_str("method"),
-            Self::Constant => f.write_str("constant"),
-            Self::All(parts) => {
-                let words: Vec<_> = parts.iter().map(ToString::to_string).collect();
-                f.write_str(&words.join(", "))
-            }
-        }
-    }
-}
-
-impl FromStr for Quota {
-    type Err = QuotaError;
-
-    /// Parses `20/s`, `5/1m`, `100/1h`: permits, a slash, and a time whose number may be left out if it is 1.
-    fn from_str(text: &str) -> Result<Self, QuotaError> {
-        let no_rate = || QuotaError { found: text.to_owned() };
-        let (permits, time) = text.split_once('/').ok_or_else(no_rate)?;
-        let permits = permits.trim().parse().map_err(|_| no_rate())?;
-        let time = time.trim();
-        // humantime takes `M` for a month; a user who writes it may mean a minute, so it is refused.
-        if time.ends_with('M') {
-            return Err(no_rate());
-        }
-        let time = if time.starts_with(|c: char| c.is_ascii_digit()) { time.to_owned() } else { format!("1{time}") };
-        let time = humantime::parse_duration(&time).map_err(|_| no_rate())?;
-        if time.is_zero() { Err(no_rate()) } else { Ok(Self { permits, time }) }
-    }
-}
-
-impl TryFrom<String> for Quota {
-    type Error = QuotaError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<Quota> for String {
-    fn from(quota: Quota) -> Self {
-        quota.to_string()
-    }
-}
-
-impl fmt::Display for Quota {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.permits, humantime::format_duration(self.time))
-    }
+fn wrong(key: &'static str, found: String, expected: &'static str) -> Result<(), ConfigError> {
+    Err(ConfigError::Value { key, found, expected })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::Config;
-
-    fn limit(name: &str) -> Limit {
-        Limit { name: name.into(), ..Limit::default() }
-    }
-
-    fn complaint(limits: Vec<Limit>) -> String {
-        let config = Config { limit: limits, ..Config::default() };
-        Limit::check_all(&config).expect_err("should be refused").to_string()
-    }
-
-    #[test]
-    fn what_makes_no_sense_names_its_key() {
-        for (limits, beginning) in [
-            (vec![limit("")], "limit.name holds \"\""),
-            (vec![limit("a b")], "limit.name holds \"a b\""),
-            (vec![limit("a"), limit("a")], "limit.name holds \"a\"; another limit has this name"),
-            (vec![Limit { routes: vec!["login".into()], ..limit("a") }], "limit.routes holds \"login\""),
-            (vec![Limit { key: LimitKey::Subject, ..limit("a") }], "limit.key holds \"subject\""),
-            (
-                vec![Limit { applies_to: AppliesTo::Newcomers, store: LimitStore::Redis, ..limit("a") }],
-                "limit.store holds \"redis\"; limits of newcomers",
-            ),
-            (vec![Limit { applies_to: AppliesTo::Newcomers, max_wait: ten_seconds(), ..limit("a") }], "limit.max_wait"),
-            (
-                vec![Limit { algorithm: Algorithm::SlidingLog, store: LimitStore::Postgres, ..limit("a") }],
-                "limit.algorithm holds \"SlidingLog\"",
-            ),
-            (vec![Limit { store: LimitStore::Redis, ..limit("a") }], "limit.store holds \"redis: [redis] is missing"),
-            (vec![Limit { store: LimitStore::Postgres, ..limit("a") }], "limit.store holds \"postgres"),
-            (
-                vec![Limit { store: LimitStore::Mysql, algorithm: Algorithm::Velocity, ..limit("a") }],
-                "limit.store holds \"mysql",
-            ),
-        ] {
-            let complaint = complaint(limits);
-            assert!(complaint.starts_with(beginning), "{complaint:?} does not begin with {beginning:?}");
-        }
-    }
-
-    #[test]
-    fn zones_are_numbered_and_nobody_shares_one() {
-        let zone =
-            |name: &str, zone| Limit { store: LimitStore::Mysql, algorithm: Algorithm::Velocity, zone, ..limit(name) };
-        let mysql = Some(Database { url: Secret::new("mysql://host/limits") });
-        let mut config = Config { mysql: mysql.clone(), limit: vec![zone("a", Some(1))], ..Config::default() };
-        let error = Limit::check_all(&config).unwrap_err().to_string();
-        assert!(error.starts_with("token.secret_file is missing: a database"), "{error}");
-        config.token.secret = Some(Secret::new("sixteen bytes at least"));
-        let check = |limits| Limit::check_all(&Config { limit: limits, ..config.clone() });
-        assert!(check(vec![zone("a", Some(1)), zone("b", Some(2))]).is_ok());
-        assert!(check(vec![zone("a", None)]).unwrap_err().to_string().starts_with("limit.zone is missing: "));
-        let shared = check(vec![zone("a", Some(1)), zone("b", Some(1))]).unwrap_err().to_string();
-        assert!(shared.starts_with("limit.zone holds \"1\""), "{shared}");
-    }
-}
+mod tests;

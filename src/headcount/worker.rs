@@ -57,7 +57,7 @@ pub struct Worker {
     spares: Vec<Bloom>,
     /// The simulation of other values of X, and the visits that feed it.
     simulation: Option<(CapacitySim, Receiver<(Fingerprint, bool)>)>,
-    houses_have_begun: bool,
+    simulation_has_begun: bool,
     snapshot: Option<(Snapshot, Codec)>,
     /// When the last completed tick began.
     last_tick: Duration,
@@ -83,7 +83,7 @@ impl Worker {
             refreshes: Refreshes::new(refreshes),
             spares: Vec::new(),
             simulation,
-            houses_have_begun: false,
+            simulation_has_begun: false,
             snapshot,
             last_tick: now,
             unfinished: None,
@@ -274,7 +274,7 @@ impl Worker {
         // Takes one full channel at most; later visits wait for the next tick.
         let waiting: Vec<_> = visits.try_iter().take(VISITS).collect();
         let active_users = self.shared.core.active_users();
-        if !std::mem::replace(&mut self.houses_have_begun, true) {
+        if !std::mem::replace(&mut self.simulation_has_begun, true) {
             // The waiting visits are fed below, so they are not among the users at the start.
             simulation.begin(slot, active_users - waiting.len() as f64);
         }
@@ -287,7 +287,7 @@ impl Worker {
     fn log_restarts(&mut self) {
         let too_many = self.shared.lifecycle.restarts_are_too_many(self.last_tick);
         if std::mem::replace(&mut self.logged_too_many, too_many) && !too_many {
-            tracing::info!("a minute has passed with fewer restarts: they count against being ready no more");
+            tracing::info!("a minute has passed with fewer restarts: the server can be ready again");
         }
     }
 
