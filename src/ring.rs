@@ -209,7 +209,7 @@ impl Ring {
     ///
     /// # Cost
     /// Reads all filters once.
-    pub(crate) fn mend(&mut self) {
+    pub(crate) fn repair(&mut self) {
         self.turning = None;
         for minute in &mut self.minutes {
             minute.filter.recount();

@@ -173,7 +173,7 @@ fn a_live_validation_finds_what_is_wrong_with_redis() {
     let url = format!("redis://127.0.0.1:{}/0", redis.port);
     let (code, text) = live(&url);
     assert_eq!(code, Some(0), "{text}");
-    for well in ["reachable", "may run scripts", "its clock and this machine's", "version", "no limit of memory"] {
+    for well in ["reachable", "may run scripts", "its clock and this machine's", "version", "no memory limit"] {
         assert!(text.contains(&format!("ok       {well}")), "{well}: {text}");
     }
     let left: Vec<String> = redis.ask(&["KEYS", "*"]);

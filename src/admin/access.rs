@@ -20,8 +20,8 @@ const MIN_TOKEN_BYTES: usize = 16;
 /// The header that changes need if there is no token.
 const CHANGE: HeaderName = HeaderName::from_static("x-headcount-change");
 
-/// The delay of the answer to a wrong token, the number of such answers that are delayed at a time, and the number of
-/// connections that wait for that: a quarter of the listener's connections.
+/// The delay of the answer to a wrong token, the number of answers that are delayed at a time, and the number of
+/// connections that may wait for one of these places: a quarter of the listener's connections.
 const WRONG_TOKEN_TIME: Duration = Duration::from_millis(200);
 const MOST_SLOW: usize = 4;
 const MOST_WAITING: usize = 32;
@@ -169,7 +169,7 @@ impl Access {
     }
 
     /// Without a token, only this machine may send requests. Through a service's listener it may not change anything,
-    // because requests through a proxy on this machine come from its address.
+    /// because requests through a proxy on this machine come from its address.
     fn check_peer(&self, request: &Request) -> Result<(), Denied> {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
         if !peer.is_some_and(|peer| peer.0.ip().to_canonical().is_loopback()) {

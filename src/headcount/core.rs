@@ -281,7 +281,7 @@ impl DerefMut for Writing<'_> {
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() && !self.panicking {
-            self.state.ring.mend();
+            self.state.ring.repair();
         }
     }
 }

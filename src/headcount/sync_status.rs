@@ -52,7 +52,7 @@ pub struct SyncStatus {
     pub rounds: u64,
     /// Rounds that lost the race to write. They read all news, and write their own with the next round.
     pub conflicts: u64,
-    /// Those since the last round that did not lose.
+    /// The conflicts since the last round that did not lose.
     pub conflicts_in_a_row: u64,
     /// Rounds in which the store did not answer, or answered with an error.
     pub failures: u64,
@@ -176,7 +176,7 @@ pub struct SeenNode {
 /// #         "locked"
 /// #     }
 /// #     async fn exchange(&self, _: &Identity, _: Request, _: Duration) -> Result<Reply, StoreError> {
-/// #         Err(StoreError::refused("the password is wrong: mend redis.url"))
+/// #         Err(StoreError::refused("the password is wrong: correct redis.url"))
 /// #     }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
@@ -187,7 +187,7 @@ pub struct SeenNode {
 /// assert!(!sync.ok && sync.failures == 1);
 /// let error = sync.last_error.unwrap();
 /// assert_eq!(error.class, ErrorClass::Refused, "somebody has to change a configuration");
-/// assert_eq!(error.text, "refused: the password is wrong: mend redis.url");
+/// assert_eq!(error.text, "refused: the password is wrong: correct redis.url");
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]

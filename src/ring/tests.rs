@@ -98,7 +98,7 @@ fn a_state_that_a_panic_left_half_changed_is_repaired() {
     ring.minutes[0].filter.fill_words(0, words.into_iter());
     assert_eq!(ring.minutes[0].filter.ones(), 16, "counted twice");
     assert_eq!(ring.membership(ALICE), Membership::Older);
-    ring.mend();
+    ring.repair();
     assert_eq!((ring.membership(ALICE), ring.membership(BOB)), (Membership::Older, Membership::Current));
     assert_eq!((ring.minutes[0].filter.ones(), ring.union().ones()), (8, known + 8));
     assert_eq!(ring.current_filter.words(), ring.minutes[0].filter.words());

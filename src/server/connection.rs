@@ -81,11 +81,12 @@ impl Connection {
         Self { state: Mutex::new(state), evicted: Notify::new() }
     }
 
-    /// Returns the order in which connections are closed when there are too many; the least goes first. Connections
-    /// that were never answered go first, by age, then those whose last answer is the longest ago, and last those that
-    /// were just accepted. `None` if the connection must stay: it ends anyway. On the check listener, a connection that
-    /// waits for an answer stays, too, because a proxy admits a request whose check gets no answer, and so does one
-    /// whose next request may already be on the way.
+    /// Returns the rank by which connections are closed when there are too many; the lowest goes first. This is the
+    /// order: connections without any answer yet, the oldest first; then the others, the one with the oldest answer
+    /// first; then connections that were just accepted.
+    ///
+    /// Returns `None` if the connection stays: because it is ending anyway, or, on the check listener, because it waits
+    /// for an answer or its next request may be on the way. A proxy admits a request whose check gets no answer.
     pub(super) fn rank(&self, now: Instant, proxies_ask: bool) -> Option<(bool, bool, Instant)> {
         let state = self.state.lock();
         let is_asking = matches!(state.phase, Phase::New | Phase::Answering);

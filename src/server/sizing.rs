@@ -8,7 +8,7 @@
 use crate::config::{Config, ConfigError};
 use std::time::Duration;
 
-/// The largest N·w/T at which the promises were seen to hold: news within some rounds, and at most 2 % above X.
+/// The largest N·w/T at which tests have seen the promises hold: news within some rounds, and at most 2 % above X.
 const MOST_LOAD: f64 = 2.0;
 
 /// The longest time to read, merge and write a megabyte of filter (`cargo bench --features full --bench sync`).
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn what_was_measured_is_what_is_said() {
-        // README, "Measured": 10 / 50 / 200 servers with w = 10 ms.
+        // docs/measurements.md: 10, 50 and 200 servers with w = 10 ms.
         let fleet = |nodes| Fleet::of(nodes, Duration::from_secs(1), 0.010, 1e5, COMMANDS);
         for (nodes, mean, most) in [(10, 1.28, 2.8), (50, 1.68, 4.7), (200, 3.18, 7.9)] {
             let fleet = fleet(nodes);
@@ -186,7 +186,7 @@ mod tests {
         assert!(small.value_bytes <= small.filter_bytes);
         assert!(small.fleets[1].redis_commands_per_second == 40.0 && large.fleets[1].redis_commands_per_second == 50.0);
         assert_eq!(small.fleets[0].news_seconds, 0.0);
-        // A fleet of as many as are said is supported, and of one more is not.
+        // The largest supported number is supported, and one more is not.
         let most = large.most_nodes;
         let edge = of(1_000_000, &[most, most + 1]);
         assert!(edge.fleets[0].supported && !edge.fleets[1].supported);

@@ -57,7 +57,7 @@ impl Validated {
         &self.warnings
     }
 
-    /// Facts that everybody who uses this configuration should know.
+    /// Returns what an operator should know about this configuration, though nothing is wrong with it.
     pub fn note(&self) -> Option<&'static str> {
         self.config.admin.token_file.is_none().then_some(
             "there is no admin.token_file: every user of this machine is an operator, and so is everybody who \
@@ -180,7 +180,7 @@ impl Live {
         let answer = call("PING").await;
         let took = began.elapsed();
         self.findings.push(match answer {
-            Ok(_) => Finding::Well(format!("reachable, {:.1} ms there and back", took.as_secs_f64() * 1000.0)),
+            Ok(_) => Finding::Well(format!("reachable, {:.1} ms for a round trip", took.as_secs_f64() * 1000.0)),
             Err(error) => Finding::Error(error.to_string()),
         });
 
@@ -265,12 +265,14 @@ impl Live {
         let text = |key: &str| info.get::<String>(key).unwrap_or_default();
         self.findings.push(Finding::Well(format!("version {}", text("redis_version"))));
         if text("role") == "slave" {
-            self.findings.push(Finding::Error("it is a replica, and takes no writes: name the primary instead".into()));
+            self.findings.push(Finding::Error("it is a replica, which refuses writes: use the primary instead".into()));
         }
         let (policy, most) = (text("maxmemory_policy"), info.get::<u64>("maxmemory").unwrap_or_default());
         self.findings.push(match (policy.as_str(), most) {
-            (_, 0) => Finding::Well("no limit of memory".into()),
-            ("noeviction", most) => Finding::Well(format!("at most {} MB, and evicts no keys", most / 1_000_000)),
+            (_, 0) => Finding::Well("no memory limit".into()),
+            ("noeviction", most) => {
+                Finding::Well(format!("at most {} MB of memory, and no key is evicted", most / 1_000_000))
+            }
             (policy, most) => Finding::Warning(format!(
                 "with {} MB full it evicts keys ({policy}): minutes may get lost, and are written back; \
                  maxmemory-policy \

@@ -1,10 +1,10 @@
-//! Small numbers for threads, to give each a place of its own.
+//! A small number for each thread, which names its place in sharded state.
 
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-/// The number of this thread: no other living thread has it, and it is the lowest that was free.
+/// Returns the number of this thread: the lowest that no other living thread has.
 #[inline]
 pub(crate) fn this_thread() -> usize {
     match NUMBER.get() {
@@ -13,8 +13,9 @@ pub(crate) fn this_thread() -> usize {
     }
 }
 
+/// A thread that has no number yet.
 const UNNUMBERED: usize = usize::MAX;
-/// A thread that is ending has given its number back and counts among those that came too late for one.
+/// A thread that is ending and has returned its number. It shares this one with all other ending threads.
 const ENDING: usize = usize::MAX - 1;
 
 thread_local! {
@@ -22,11 +23,11 @@ thread_local! {
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
-/// Numbers that threads had, and how many there ever were. The lock also hands a shard's counts from its last thread to
-/// its next one.
+/// The returned numbers, and how many numbers were ever given. The lock also makes the counts of a shard's last thread
+/// visible to its next one.
 static FREE: Mutex<(BTreeSet<usize>, usize)> = Mutex::new((BTreeSet::new(), 0));
 
-/// Gives the number back when the thread ends.
+/// Returns the number when the thread ends.
 struct Held(usize);
 
 impl Drop for Held {
@@ -46,7 +47,7 @@ fn take_number() -> usize {
         })
     };
     NUMBER.set(number);
-    // Where even that is over, it is dropped at once.
+    // If this thread's locals are already destroyed, `held` is dropped here, and the number is returned at once.
     let held = Held(number);
     let _ = HELD.try_with(|mine| mine.replace(Some(held)));
     NUMBER.get()

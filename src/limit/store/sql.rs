@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 /// let store = Postgres::open("postgres://limits:secret@db.internal/app")?;
 /// let mistake = store.bucket(guava_bursty(Rate::per_second(5))).unwrap_err();
 /// assert!(matches!(mistake, SqlError::NotHere(_)));
-/// assert!(mistake.store_error().is_none(), "the caller's to mend, and not what `on_store_error` is about");
+/// assert!(mistake.store_error().is_none(), "the caller's mistake, which `on_store_error` does not cover");
 /// let silence = SqlError::from(StoreError::timeout("no answer within 1s"));
 /// assert!(silence.store_error().is_some_and(StoreError::is_timeout));
 /// # }

@@ -120,7 +120,7 @@ mod tests {
         let written = std::fs::read_to_string(file).unwrap_or_default();
         assert!(
             written == page(),
-            "{file} is old: HEADCOUNT_WRITE_BOOK=1 cargo test --features full --lib page_of_the_book"
+            "{file} is out of date; run HEADCOUNT_WRITE_BOOK=1 cargo test --features full --lib page_of_the_book"
         );
     }
 }
