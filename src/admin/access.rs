@@ -228,7 +228,7 @@ pub(super) async fn guard(State(access): State<Arc<Access>>, request: Request, n
     }
 }
 
-/// Like [`guard`], but without the check of the token: a browser that opens the page cannot send one.
+/// Works like [`guard`] without the check of the token, which a browser that opens the page cannot send.
 pub(super) async fn guard_page(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     match access.check_page(&request) {
         Ok(()) => next.run(request).await,
@@ -236,7 +236,7 @@ pub(super) async fn guard_page(State(access): State<Arc<Access>>, request: Reque
     }
 }
 
-/// Like [`guard`], unless metrics are open to everybody.
+/// Works like [`guard`], unless metrics are open to everybody.
 pub(super) async fn guard_metrics(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     if access.open_metrics { next.run(request).await } else { guard(State(access), request, next).await }
 }

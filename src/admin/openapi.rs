@@ -110,7 +110,7 @@ fn readiness() -> Value {
     get
 }
 
-/// The operation needs no token.
+/// Marks an operation that needs no token.
 fn open(mut operation: Value) -> Value {
     operation["security"] = json!([]);
     operation
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use std::fmt::Write;
 
-    /// The page `docs/reference/admin.md`.
+    /// Returns the page `docs/reference/admin.md`.
     fn page() -> String {
         let description = description(65_536);
         let mut page = String::from(
@@ -244,7 +244,7 @@ mod tests {
         if schema["$ref"].is_string() { kind(schema) } else { format!("`{media}`") }
     }
 
-    /// The type of a schema, with a link to an object's fields.
+    /// Returns the type of a schema, with a link to the fields of an object.
     fn kind(schema: &Value) -> String {
         if let Some(name) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
             return format!("[{name}](#{})", name.to_lowercase());

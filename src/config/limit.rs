@@ -332,7 +332,7 @@ fn ten_seconds() -> Duration {
 }
 
 impl Default for Limit {
-    /// A limit with this name, key and rate, and the defaults for everything else.
+    /// Creates a limit with this name, key and rate, and with the defaults for everything else.
     fn default() -> Self {
         Self {
             name: String::new(),
@@ -524,7 +524,7 @@ impl Limit {
     }
 }
 
-/// The name of a variant as it is written in a configuration: `SlidingLog` as `sliding_log`.
+/// Returns the name of a variant as it is written in a configuration: `SlidingLog` as `sliding_log`.
 fn written(variant: impl std::fmt::Debug) -> String {
     let mut written = String::new();
     for c in format!("{variant:?}").chars() {

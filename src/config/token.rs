@@ -84,7 +84,7 @@ impl Default for Token {
 }
 
 impl Token {
-    /// The fingerprint key that the configuration names; `None` if it names none.
+    /// Returns the fingerprint key that the configuration names; `None` if it names none.
     pub(crate) fn fingerprint_key(&self) -> Result<Option<FingerprintKey>, ConfigError> {
         match (&self.secret, &self.secret_file) {
             (Some(secret), _) => {

@@ -15,7 +15,7 @@ pub(crate) struct Limited {
 }
 
 impl Limited {
-    /// The refusal of a token while too many others wait to be verified.
+    /// Returns the refusal of a token while too many others wait to be verified.
     #[cfg(feature = "jwt")]
     pub(super) fn for_want_of_turns() -> Self {
         Self { by: "verification".into(), retry: Some(Duration::from_secs(1)), quotas: Quotas::default() }

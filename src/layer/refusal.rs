@@ -103,7 +103,7 @@ impl Refusal {
         Self::new(Reason::Invalid(invalid), mode, info)
     }
 
-    /// A refusal by a limiter; [`by`](Self::by) names it.
+    /// Creates the refusal of a limiter; [`by`](Self::by) names it.
     pub(crate) fn limited(mode: Mode, info: &RequestInfo<'_>) -> Self {
         let nobody = Limited { by: String::new(), retry: None, quotas: Quotas::default() };
         Self::new(Reason::Limited(nobody), mode, info)

@@ -36,7 +36,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// An admitted request of nobody in particular.
+    /// Returns the verdict on an admitted request that belongs to no user.
     pub(super) fn of(decision: Decision, applicable: ApplicableLimits) -> Self {
         // The layer passes an admitted request on; only the check endpoint answers it.
         #[cfg(not(feature = "server"))]

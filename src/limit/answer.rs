@@ -169,7 +169,7 @@ impl Answer {
         }
     }
 
-    /// An answer without a store.
+    /// Creates an answer that no store has given.
     pub(crate) fn without_store(verdict: Verdict) -> Self {
         Self {
             verdict,

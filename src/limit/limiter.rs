@@ -204,7 +204,7 @@ impl Limiter {
         }
     }
 
-    /// In shadow mode every answer becomes an allowed one.
+    /// Returns the answer, or in shadow mode an answer that allows the request.
     pub(super) fn in_shadow(&self, answer: Answer) -> Answer {
         if self.shared.shadow && answer.verdict != Verdict::Now {
             return Answer { verdict: Verdict::Now, answered_by: AnsweredBy::Shadow, ..answer };

@@ -100,7 +100,7 @@ pub struct StoreKey<'a> {
 }
 
 impl<'a> StoreKey<'a> {
-    /// A key that is asked for alone.
+    /// Creates a key that is asked for alone.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, list: None }
     }

@@ -108,7 +108,7 @@ impl Limiter {
         Self::wait_all_unless_silent(asks, &mut SilentStore::default()).await
     }
 
-    /// As [`wait_all`](Self::wait_all), for one of several lists of a request.
+    /// Works as [`wait_all`](Self::wait_all), for one of several lists of a request.
     pub(crate) async fn wait_all_unless_silent<K: AsRef<[u8]>>(
         asks: &[(&Self, K, Ask)],
         silent: &mut SilentStore,
@@ -163,7 +163,7 @@ impl Limiter {
         CombinedAnswer::of(answers.collect(), Vec::new())
     }
 
-    /// As [`ask_all`](Self::ask_all) for limiters in this process, at once.
+    /// Works as [`ask_all`](Self::ask_all) for limiters in this process, without waiting.
     #[cfg(feature = "tower")]
     pub(crate) fn ask_all_here<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> CombinedAnswer {
         let place = |nth: usize| (asks[nth].0, asks[nth].1.as_ref(), asks[nth].2);

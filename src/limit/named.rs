@@ -207,7 +207,7 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// The number of requests that may come early.
+    /// Sets the number of requests that may come early.
     #[must_use]
     pub const fn burst(mut self, burst: u64) -> Self {
         self.burst = burst;

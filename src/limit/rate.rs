@@ -26,50 +26,51 @@ pub struct Rate {
 const NEVER: u64 = u64::MAX;
 
 impl Rate {
-    /// No permit ever comes.
+    /// No permit ever becomes available.
     pub const ZERO: Self = Self { interval: NEVER };
 
-    /// There is always a permit.
+    /// A permit is always available.
     pub const INFINITE: Self = Self { interval: 0 };
 
-    /// This number of permits a second; 0 is [`Rate::ZERO`].
+    /// Creates a rate of this number of permits per second; 0 is [`Rate::ZERO`].
     pub const fn per_second(permits: u64) -> Self {
         Self::per_nanos(permits, 1_000_000_000)
     }
 
-    /// This number of permits a minute.
+    /// Creates a rate of this number of permits per minute.
     pub const fn per_minute(permits: u64) -> Self {
         Self::per_nanos(permits, 60 * 1_000_000_000)
     }
 
-    /// This number of permits an hour.
+    /// Creates a rate of this number of permits per hour.
     pub const fn per_hour(permits: u64) -> Self {
         Self::per_nanos(permits, 3600 * 1_000_000_000)
     }
 
-    /// This number of permits in each `time`. Zero permits are [`Rate::ZERO`]; a time of zero is [`Rate::INFINITE`].
+    /// Creates a rate of this number of permits per `time`. Zero permits are [`Rate::ZERO`]; a time of zero is
+    /// [`Rate::INFINITE`].
     ///
-    /// The time of one permit is rounded up to whole nanoseconds, so the rate is never exceeded and is at most 10⁹ a
+    /// The time of one permit is rounded up to whole nanoseconds. So the rate is never exceeded, and is at most 10⁹ per
     /// second.
     pub fn new(permits: u64, time: Duration) -> Self {
         Self::per_nanos(permits, super::nanos(time))
     }
 
-    /// One permit in each `interval`; an interval of zero is [`Rate::INFINITE`].
+    /// Creates a rate of one permit per `interval`; an interval of zero is [`Rate::INFINITE`].
     pub fn every(interval: Duration) -> Self {
         Self::new(1, interval)
     }
 
-    /// This number of permits a second, which may be a fraction.
+    /// Creates a rate of this number of permits per second, which may be a fraction.
     ///
     /// # Errors
     /// [`RateError::NotARate`] if the number is negative or NaN.
     pub fn per_second_f64(permits: f64) -> Result<Self, RateError> {
         match 1e9 / permits {
             _ if permits.is_nan() || permits < 0.0 => Err(RateError::NotARate { found: permits }),
-            // Zero of either sign.
+            // Positive or negative zero.
             _ if permits == 0.0 => Ok(Self::ZERO),
-            // 0.2 has no exact binary form. Its interval must be five seconds exactly.
+            // 0.2 has no exact binary form, but its interval must be exactly five seconds.
             interval if (interval - interval.round()).abs() < interval * 1e-12 => {
                 Ok(Self { interval: interval.round() as u64 })
             }
@@ -91,7 +92,7 @@ impl Rate {
         if self.interval == NEVER { None } else { Some(self.interval) }
     }
 
-    /// The rate of which [`nanos`](Self::nanos) returns this.
+    /// Creates the rate whose [`nanos`](Self::nanos) are these.
     pub(crate) const fn of_nanos(interval: Option<u64>) -> Self {
         Self {
             interval: match interval {
@@ -101,12 +102,12 @@ impl Rate {
         }
     }
 
-    /// Returns whether no permit ever comes.
+    /// Returns whether no permit ever becomes available.
     pub const fn is_zero(self) -> bool {
         self.interval == NEVER
     }
 
-    /// Returns whether there is always a permit.
+    /// Returns whether a permit is always available.
     pub const fn is_infinite(self) -> bool {
         self.interval == 0
     }
@@ -133,7 +134,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Why something is no rate.
+/// Why a value is not a rate.
 ///
 /// ```
 /// use headcount::limit::{Rate, RateError};
@@ -143,16 +144,16 @@ impl fmt::Display for Rate {
 /// ```
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RateError {
-    /// A negative number, or none.
+    /// The number is negative or NaN.
     #[error("{found} permits a second is no rate; write a number from 0 on")]
     NotARate {
-        /// What was given.
+        /// The number.
         found: f64,
     },
-    /// A text that is not `permits/time`.
+    /// The text is not `permits/time`.
     #[error("{found:?} is no rate; write permits per time, as in \"20/s\", \"5/1m\" or \"100/1h\"")]
     Syntax {
-        /// What was given.
+        /// The text.
         found: String,
     },
 }
@@ -160,7 +161,7 @@ pub enum RateError {
 impl FromStr for Rate {
     type Err = RateError;
 
-    /// Reads `20/s`, `5/1m`, `100/1h`, as a [`Quota`] is written.
+    /// Parses `20/s`, `5/1m` or `100/1h`, the text form of a [`Quota`].
     fn from_str(text: &str) -> Result<Self, RateError> {
         let Quota { permits, time } = text.parse().map_err(|QuotaError { found }| RateError::Syntax { found })?;
         Ok(Self::new(permits, time))
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_read_as_it_is_said() {
+    fn a_rate_is_parsed_from_its_text() {
         for (text, rate) in [
             ("20/s", Rate::per_second(20)),
             ("5/1m", Rate::per_minute(5)),

@@ -88,7 +88,7 @@ impl Step {
         (change, answer)
     }
 
-    /// The step in a few words, for errors.
+    /// Names the step, for errors.
     pub fn describe(&self) -> &'static str {
         match self {
             Self::Ask(_) => "answer",

@@ -87,7 +87,7 @@ impl Limiter {
         }
     }
 
-    /// As [`refund`](Self::refund) for a limiter in this process, at once.
+    /// Works as [`refund`](Self::refund) for a limiter in this process, without waiting.
     #[cfg(feature = "tower")]
     pub(crate) fn refund_here(&self, key: &[u8], permits: u64) {
         if let Some(memory) = self.store().memory() {

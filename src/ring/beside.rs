@@ -1,62 +1,63 @@
-//! Whom other generations remember, beside the ring: read for membership alone.
+//! The users of other generations. Their filters are kept beside the ring, and are read only to recognise users.
 
 use crate::bloom::Bloom;
 use crate::fingerprint::Fingerprint;
 use crate::time::Slot;
 use std::sync::Arc;
 
-/// The unions of other generations, and how many users only they know.
+/// The unions of other generations, and the number of users whom only they know.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
     unions: Arc<[Union]>,
     users: f64,
 }
 
-/// Whom another generation remembers.
+/// The users of another generation.
 #[derive(Debug)]
 pub(crate) struct Union {
     pub(crate) filter: Bloom,
-    /// Which of the fleet's earlier keys its fingerprints were made with; `None` for the key of now.
+    /// The index of the earlier fleet key of its fingerprints; `None` for the current key.
     pub(crate) earlier_key: Option<usize>,
-    /// The latest minute that is in it.
+    /// The latest minute in the union.
     pub(crate) newest: Slot,
 }
 
 impl Beside {
-    /// `users` is what [`estimate`] says of them.
+    /// Creates it from unions and the number of users that [`estimate`] returned for them.
     pub(crate) fn new(users: f64, unions: Vec<Union>) -> Self {
         Self { unions: unions.into(), users }
     }
 
-    /// To be counted without a lock.
+    /// Returns the unions, so that they can be counted without a lock.
     pub(crate) fn unions(&self) -> Arc<[Union]> {
         Arc::clone(&self.unions)
     }
 
-    /// Notes how many users these unions know whom the ring does not, unless others have come in their place.
+    /// Records how many users these unions know whom the ring does not. Does nothing if other unions have replaced
+    /// them.
     pub(crate) fn set_users(&mut self, unions: &Arc<[Union]>, users: f64) {
         if Arc::ptr_eq(&self.unions, unions) {
             self.users = users;
         }
     }
 
-    /// Users whom the ring did not remember when they were last counted, less those who were recorded since.
+    /// Returns the number of users whom the ring did not know at the last count, less those recorded since.
     pub(crate) fn users(&self) -> f64 {
         self.users
     }
 
-    /// A user who was found here is in the ring from now on.
+    /// Records that a user who was found here is now in the ring.
     pub(crate) fn moved(&mut self) {
         self.users = (self.users - 1.0).max(0.0);
     }
 
-    /// Drops a union when its latest minute has left the window. Returns it, to be freed without the lock.
+    /// Drops all unions once their latest minutes have left the window. Returns them, to be freed without the lock.
     pub(crate) fn forget_before(&mut self, oldest: Slot) -> Option<Arc<[Union]>> {
         let is_over = !self.is_empty() && self.unions.iter().all(|union| union.newest < oldest);
         is_over.then(|| std::mem::take(self).unions)
     }
 
-    /// Whether one of them remembers a token; `fingerprint` makes its fingerprint by an earlier key.
+    /// Returns whether a union contains a token. `fingerprint` computes the token's fingerprint with an earlier key.
     pub(crate) fn has(&self, now: Fingerprint, fingerprint: impl Fn(usize) -> Fingerprint) -> bool {
         self.unions.iter().any(|union| union.filter.contains(union.earlier_key.map_or(now, &fingerprint)))
     }
@@ -66,11 +67,11 @@ impl Beside {
     }
 }
 
-/// How many users these unions know whom the ring's own union does not. Each is counted once, but for those who are in
-/// a union of another key: their fingerprints cannot be compared.
+/// Estimates how many users these unions contain whom the ring's own union does not. Each user is counted once, except
+/// users in a union of another key, whose fingerprints cannot be compared.
 ///
 /// # Cost
-/// Every filter is read.
+/// Reads every filter once.
 pub(crate) fn estimate(unions: &[Union], own: &Bloom) -> f64 {
     let unshared = |(place, union): (usize, &Union)| {
         let alike = unions[..place].iter().filter(|other| other.earlier_key == union.earlier_key);
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_in_two_generations_and_in_the_ring_is_counted_once() {
+    fn a_user_of_two_generations_and_of_the_ring_is_counted_once() {
         let own = filter(4000, 0..300);
         let unions = [union(9000, 100..1000, None, 1), union(5000, 200..1100, None, 1)];
         let users = estimate(&unions, &own);
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_looked_for_by_the_key_of_each_union() {
+    fn a_token_is_looked_up_with_the_key_of_each_union() {
         let beside = Beside::new(20.0, vec![union(2000, 0..10, None, 1), union(2000, 10..20, Some(1), 1)]);
         let by = |user: u64, earlier: u64| {
             beside.has(fingerprint(user), |key| {
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_for_the_unions_that_were_counted() {
+    fn a_count_applies_only_to_the_unions_that_were_counted() {
         let mut beside = Beside::new(10.0, vec![union(2000, 0..10, None, 1)]);
         let before = beside.unions();
         beside.set_users(&before, 1.5);

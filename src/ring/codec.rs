@@ -1,4 +1,4 @@
-//! A minute's filter as bytes: what the store and the snapshot hold.
+//! The encoding of a minute's filter, for the store and the snapshot.
 //!
 //! ```text
 //! offset  bytes  field
@@ -6,8 +6,8 @@
 //!      4      4  lines of the filter, little endian, as all numbers
 //!      8      8  generation: format, shape, slot length, slots, key
 //!     16      8  slot
-//!     24      8  flags: bit 0 = the writer covered this minute; bits 1 to 63 are kept for what comes, and not read:
-//!                bit 1 for values that are covered together with a log of news, bits 8 to 63 for that log's epoch
+//!     24      8  flags: bit 0 = the writer covered this minute; bits 1 to 63 are reserved and not read:
+//!                bit 1 for values that are covered together with a news log, bits 8 to 63 for that log's epoch
 //!     32     16  proof: the fleet's MAC of bytes 0..32 and the payload
 //!     48      …  payload: the filter's words, gzipped
 //! ```
@@ -23,48 +23,48 @@ use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use std::io::{Read, Write};
 
 const MAGIC: [u8; 4] = *b"HCF2";
-/// The fields before the proof.
+/// The length of the fields before the proof.
 const FIELD_BYTES: usize = 32;
 const HEADER_BYTES: usize = FIELD_BYTES + MAC_BYTES;
 const COVERED: u64 = 1;
 
-/// Where gzip says which further fields its header has (RFC 1952, 2.3).
+/// The position of the flags in the gzip header (RFC 1952, section 2.3.1).
 const GZIP_FLAGS: usize = 3;
 
-/// Above this share of set bits gzip saves nothing, and the bytes are only wrapped.
+/// If more than this share of the bits is set, gzip saves nothing. The words are then stored uncompressed.
 const DENSE: f64 = 0.4;
 
-/// Values of another generation are read up to this size, or twice that of this generation's: filters of some four
-/// million users at the usual ratio of false positives.
+/// Values of another generation are read up to this size, or up to twice the size of this generation's filters if that
+/// is more. It is enough for filters of about four million users at the default false positive ratio.
 const MOST_BYTES_BESIDE: usize = 8 << 20;
 
-/// A filter so full can hold no news, and is the cheapest way to let everybody in.
+/// A filter with more set bits than this carries no information, and would admit everybody. It is refused.
 const IMPLAUSIBLE_FILL: f64 = 0.98;
 
-/// Words that are converted at a time.
+/// The number of words that are converted at a time.
 const CHUNK_WORDS: usize = 1024;
 
-/// What a value must agree with to be merged here.
+/// What a stored value must match to be merged by this server.
 #[derive(Debug, Clone)]
 pub(crate) struct Codec {
     shape: Shape,
     generation: u64,
     mac: FleetMac,
-    /// By the fleet's keys of before: other generations may have written with them.
+    /// The MACs of the fleet's earlier keys. Other generations may have written values with them.
     earlier: Vec<FleetMac>,
 }
 
-/// A minute's filter and what its writer knew about it.
+/// A minute's filter, and whether its writer covered the minute.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Decoded {
     pub(crate) filter: Bloom,
     pub(crate) covered: bool,
 }
 
-/// Why bytes were not taken for a filter.
+/// Why stored bytes were refused.
 ///
-/// The value is not merged, is counted under its [`reason`](Self::reason) in `headcount_corrupt_values_total`, and is
-/// replaced by what the server that found it knows.
+/// A refused value is not merged. It is counted under its [`reason`](Self::reason) in `headcount_corrupt_values_total`,
+/// and the server that found it replaces it with its own filter.
 ///
 /// ```
 /// use headcount::DecodeError;
@@ -76,48 +76,48 @@ pub(crate) struct Decoded {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// Too short for a header, or longer than any filter of this shape can be.
+    /// The value is shorter than a header, or longer than any filter of this shape.
     #[error("{found} bytes; a value of this shape has {HEADER_BYTES} to {most}")]
     Length {
-        /// How many bytes there are.
+        /// The number of bytes found.
         found: usize,
-        /// How many there can be.
+        /// The largest possible number of bytes.
         most: usize,
     },
-    /// Not a filter, or one of another format.
+    /// The value is not a filter, or has another format.
     #[error("no headcount filter (magic {found:02x?})")]
     Magic {
         /// The first four bytes.
         found: [u8; 4],
     },
-    /// A filter of another size.
+    /// The value is a filter of another size.
     #[error("{found} lines; this ring's filters have {expected}")]
     Shape {
-        /// The value's lines.
+        /// The number of lines of the value.
         found: u32,
-        /// The ring's lines.
+        /// The number of lines of this ring's filters.
         expected: u32,
     },
-    /// A filter of another generation: other slots or another key.
+    /// The value is a filter of another generation, with another slot length, number of slots or key.
     #[error("generation {found:016x}; this ring's is {expected:016x}")]
     Generation {
-        /// The value's generation.
+        /// The generation of the value.
         found: u64,
-        /// The ring's generation.
+        /// The generation of this ring.
         expected: u64,
     },
-    /// A filter of another minute.
+    /// The value is a filter of another minute.
     #[error("a value of slot {found} under the name of slot {expected}")]
     Slot {
         /// The slot inside the value.
         found: Slot,
-        /// The slot under whose name it was stored.
+        /// The slot in the name of its key.
         expected: Slot,
     },
-    /// Damaged, or not written with this fleet's key for this namespace.
+    /// The value is damaged, or was not written with this fleet's key for this namespace.
     #[error("it is damaged, or no server of this fleet and namespace has written it")]
     Mac,
-    /// The payload does not decompress to the filter's exact length.
+    /// The payload does not decompress to the exact length of a filter.
     #[error("the payload is no gzipped filter of this shape")]
     Payload,
     /// Nearly every bit is set.
@@ -126,7 +126,7 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    /// One word for a metric's label.
+    /// Returns the reason as one word, for a metric's label.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Length { .. } => "length",
@@ -150,24 +150,24 @@ impl Codec {
         Self { shape, generation, mac: FleetMac::new(key, generation), earlier: Vec::new() }
     }
 
-    /// One that reads other generations' values by these keys, too.
+    /// Returns a codec that also reads values of other generations that were written with these keys.
     pub(crate) fn with_earlier_keys(self, earlier_keys: &[FingerprintKey]) -> Self {
         let earlier = earlier_keys.iter().map(|key| FleetMac::new(key, self.generation)).collect();
         Self { earlier, ..self }
     }
 
-    /// One for values of a namespace.
+    /// Returns a codec for values of this namespace.
     pub(crate) fn in_namespace(&self, namespace: &str) -> Self {
         let mac = |mac: &FleetMac| mac.clone().in_namespace(namespace);
         Self { mac: mac(&self.mac), earlier: self.earlier.iter().map(mac).collect(), ..*self }
     }
 
-    /// The proof of what is no filter.
+    /// Returns the MAC for values that are not filters.
     pub(crate) fn mac(&self) -> &FleetMac {
         &self.mac
     }
 
-    /// The proofs of another generation, by the fleet's key and its earlier ones.
+    /// Returns the MACs of another generation: with the fleet's key, then with its earlier keys.
     pub(crate) fn macs_of(&self, generation: u64) -> impl Iterator<Item = FleetMac> {
         std::iter::once(&self.mac).chain(&self.earlier).map(move |mac| mac.of_generation(generation))
     }
@@ -181,17 +181,18 @@ impl Codec {
         self.generation
     }
 
-    /// No value of this shape is longer: gzip adds at most 5 bytes per 16 KiB block, and its frame.
+    /// Returns the size of the longest value of this shape: gzip adds at most 5 bytes per block of 16 KiB, and its
+    /// frame.
     pub(crate) fn most_bytes(&self) -> usize {
         HEADER_BYTES + self.shape.bytes() + self.shape.bytes() / 1000 + 64
     }
 
-    /// The largest value of another generation that is read.
+    /// Returns the size of the longest value of another generation that is read.
     pub(crate) fn most_bytes_beside(&self) -> usize {
         most_bytes_beside(self.shape.bytes())
     }
 
-    /// The bytes of a minute's filter.
+    /// Encodes the filter of a minute.
     ///
     /// # Panics
     /// If the filter has another shape.
@@ -217,17 +218,17 @@ impl Codec {
         bytes
     }
 
-    /// Writes the proof of a value into it.
+    /// Writes the proof into an encoded value.
     pub(crate) fn prove(&self, bytes: &mut [u8]) {
         let (header, payload) = bytes.split_at_mut(HEADER_BYTES);
         let (fields, proof) = header.split_at_mut(FIELD_BYTES);
         proof.copy_from_slice(&self.mac.prove(Purpose::Filter, &[fields, payload]));
     }
 
-    /// The filter of minute `slot` from bytes that anybody may have written.
+    /// Decodes the filter of minute `slot` from untrusted bytes.
     ///
     /// # Cost
-    /// Memory: one filter, whatever the bytes are.
+    /// Allocates one filter at most, whatever the bytes are.
     pub(crate) fn decode(&self, slot: Slot, bytes: &[u8]) -> Result<Decoded, DecodeError> {
         let most = self.most_bytes();
         let length = DecodeError::Length { found: bytes.len(), most };
@@ -261,12 +262,12 @@ impl Codec {
         Ok(Decoded { filter, covered: number(24) & COVERED != 0 })
     }
 
-    /// The filter of minute `slot` from the bytes of another generation, whose filters may have any shape up to that
-    /// size. Where a token's bits are in a line does not depend on the number of lines, and the proof names the key.
-    /// Returns by which earlier key it was written; `None` means the fleet's own.
+    /// Decodes the filter of minute `slot` of another generation, which may have another shape. Also returns the index
+    /// of the earlier key that it was written with, or `None` for the current key. A token's bits within a line do not
+    /// depend on the number of lines, so the filter can be queried here.
     ///
     /// # Cost
-    /// Memory: one filter of the other generation, if it was written with one of the keys.
+    /// Allocates one filter of the other generation, and only if the proof is valid.
     pub(crate) fn decode_beside(
         &self,
         generation: u64,
@@ -289,7 +290,7 @@ impl Codec {
     }
 
     fn inflate(&self, payload: &[u8]) -> Result<Bloom, DecodeError> {
-        // Names and comments in gzip's own header, which no value of ours has, would be kept in memory.
+        // A name or comment in the gzip header would be kept in memory. No value of ours has one.
         if payload.get(GZIP_FLAGS) != Some(&0) {
             return Err(DecodeError::Payload);
         }
@@ -301,7 +302,7 @@ impl Codec {
             decoder.read_exact(chunk).map_err(|_| DecodeError::Payload)?;
             filter.fill_words(at, chunk.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)));
         }
-        // One byte more asks for the end: gzip's own checksum is verified there.
+        // Reading one more byte reaches the end, where gzip's checksum is verified.
         match decoder.read(&mut [0]) {
             Ok(0) => Ok(filter),
             _ => Err(DecodeError::Payload),
@@ -309,7 +310,7 @@ impl Codec {
     }
 }
 
-/// The largest value of another generation that servers with filters of this size read.
+/// Returns the size of the longest value of another generation that a server with filters of this size reads.
 pub(crate) fn most_bytes_beside(filter_bytes: usize) -> usize {
     MOST_BYTES_BESIDE.max(2 * filter_bytes)
 }
@@ -342,7 +343,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_encoded_is_decoded(users in 0..6000_u64, covered: bool) {
+        fn an_encoded_filter_is_decoded(users in 0..6000_u64, covered: bool) {
             let codec = codec();
             let filter = filter(&codec, users);
             let bytes = codec.encode(SLOT, covered, &filter);
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_another_shape_is_read_by_who_has_its_key() {
+    fn a_value_of_another_shape_is_read_with_its_key() {
         let theirs = codec_of(9000, 8, 1);
         let filter = filter(&theirs, 500);
         let bytes = theirs.encode(SLOT, true, &filter);
@@ -413,7 +414,7 @@ mod tests {
         }
     }
 
-    /// Writes a payload of its own with a correct header and proof, as a server gone mad might.
+    /// Writes an arbitrary payload with a correct header and proof, as a faulty server of the fleet might.
     fn forged(codec: &Codec, raw: &[u8]) -> Vec<u8> {
         let mut bytes = codec.encode(SLOT, true, &filter(codec, 0));
         bytes.truncate(HEADER_BYTES);
@@ -467,7 +468,7 @@ mod tests {
         assert_eq!(codec.decode(SLOT, &ones), Err(DecodeError::Saturated));
     }
 
-    /// Noise: gzip can save nothing.
+    /// Noise, which gzip cannot compress.
     fn incompressible(codec: &Codec) -> Bloom {
         let mut random = fastrand::Rng::with_seed(1);
         let mut filter = Bloom::new(codec.shape());
@@ -477,7 +478,7 @@ mod tests {
 
     #[test]
     fn no_value_is_longer_than_the_bound_and_the_bound_is_close() {
-        // Less than a chunk, and several with a rest.
+        // Sizes: less than a chunk, and several chunks with a remainder.
         for capacity in [100, 2000, 20_000, 300_000] {
             let codec = codec_of(capacity, 7, 1);
             let filter = incompressible(&codec);
@@ -485,7 +486,7 @@ mod tests {
             assert!(bytes.len() <= codec.most_bytes(), "{} of {}", bytes.len(), codec.most_bytes());
             assert!(codec.most_bytes() <= codec.shape().bytes() * 101 / 100 + 128);
             assert_eq!(codec.decode(SLOT, &bytes), Ok(Decoded { filter, covered: true }));
-            // Of the greatest length, bytes are looked at; one more, and they are not.
+            // Bytes of the greatest length are decoded; with one byte more they are refused at once.
             let noise = vec![0; codec.most_bytes() + 1];
             assert_eq!(codec.decode(SLOT, &noise[1..]).unwrap_err().reason(), "magic");
             assert_eq!(codec.decode(SLOT, &noise).unwrap_err().reason(), "length");
@@ -493,10 +494,10 @@ mod tests {
     }
 
     #[test]
-    fn a_dense_filter_is_only_wrapped_and_a_sparse_one_is_compressed() {
+    fn a_dense_filter_is_stored_uncompressed_and_a_sparse_one_is_compressed() {
         let codec = codec_of(20_000, 7, 1);
         let raw = codec.shape().bytes();
-        // A regular pattern, which gzip would shrink to nothing, with three of eight bits set, and with five.
+        // A regular pattern, which gzip would compress to almost nothing, with three of eight bits set, and with five.
         let pattern = |word: u64| {
             let mut filter = Bloom::new(codec.shape());
             filter.fill_words(0, std::iter::repeat_n(word, codec.shape().words()));

@@ -1,12 +1,13 @@
-//! The current minute once more, to be read without the lock: most requests come from somebody who was here seconds
-//! ago, and for them nothing else is needed.
+//! A copy of the current minute's filter that is read without a lock. Most requests come from users who were active
+//! seconds ago, and need nothing else.
 //!
-//! A read-modify-write of a lock costs a few nanoseconds, and the processor reads nothing ahead of it: the wait for the
-//! filter's line is then a decision's own, where without it several decisions' lines are fetched at once.
+//! The atomic read-modify-write of a lock costs a few nanoseconds. It also keeps the processor from reading ahead, so
+//! that each decision waits for its own cache line. Without the lock, the lines of several decisions are fetched at the
+//! same time.
 //!
-//! Its words are written under the ring's lock only. A reader may come upon a minute that ends this instant: what it
-//! finds there was true when it began. It may come upon a half that is being emptied, if it slept for a whole minute in
-//! the middle of a decision: then it finds less than there is, and asks the ring. It never finds what is not there.
+//! Words are written only under the ring's lock. A reader may read the filter of a minute that is ending; its result
+//! was correct when the read began. If a reader sleeps for a whole minute during a decision, it may read a half that is
+//! being emptied. It then finds too few bits, and asks the ring. It never finds a bit that was not set.
 
 use crate::bloom::{LANES, Probe, Shape};
 use crate::threads::atomic::{
@@ -15,10 +16,10 @@ use crate::threads::atomic::{
 };
 use std::sync::Arc;
 
-/// The current minute's filter, for any number of readers without a lock.
+/// The current minute's filter, readable by any number of threads without a lock.
 #[derive(Debug)]
 pub(crate) struct CurrentFilter {
-    /// One is the current minute's; the other is empty, or about to be.
+    /// One half is the filter of the current minute. The other is empty, or is about to be emptied.
     halves: [Box<[Line]>; 2],
     current: AtomicUsize,
 }
@@ -27,24 +28,24 @@ pub(crate) struct CurrentFilter {
 #[repr(align(64))]
 struct Line([AtomicU64; LANES]);
 
-/// The one who may write.
+/// The only writer of a [`CurrentFilter`].
 #[derive(Debug)]
 pub(super) struct Writer {
     filter: Arc<CurrentFilter>,
 }
 
 impl CurrentFilter {
-    /// Whether the current minute has it.
+    /// Returns whether the current minute contains a fingerprint.
     ///
     /// # Cost
-    /// One cache line, and nothing that another thread would have to wait for.
+    /// Reads one cache line, and waits for no other thread.
     #[inline]
     pub(crate) fn has(&self, probe: Probe) -> bool {
         let line = &self.halves[self.current.load(Acquire) & 1][probe.line()];
         probe.is_in(|lane| line.0[lane].load(Relaxed))
     }
 
-    /// Empties the half of the minute that has ended, before the next turn needs it.
+    /// Empties the half of the previous minute, which the next turn needs.
     pub(crate) fn forget_the_last_minute(&self) {
         let idle = &self.halves[(self.current.load(Acquire) + 1) & 1];
         idle.iter().flat_map(|line| &line.0).for_each(|word| word.store(0, Relaxed));
@@ -74,13 +75,13 @@ impl Writer {
         ours.zip(words).for_each(|(ours, &theirs)| add(ours, theirs));
     }
 
-    /// Makes the current minute hold these words and no others.
+    /// Replaces the words of the current minute.
     pub(super) fn replace(&mut self, words: &[u64]) {
         let lines = &self.filter.halves[self.filter.current.load(Relaxed) & 1];
         lines.iter().flat_map(|line| &line.0).zip(words).for_each(|(ours, &word)| ours.store(word, Relaxed));
     }
 
-    /// A minute begins, and nobody is in it yet.
+    /// Begins an empty minute.
     pub(super) fn turn(&mut self) {
         let idle = (self.filter.current.load(Relaxed) + 1) & 1;
         debug_assert!(self.filter.halves[idle].iter().flat_map(|line| &line.0).all(|word| word.load(Relaxed) == 0));
@@ -94,7 +95,7 @@ impl Writer {
     }
 }
 
-/// There is one writer, so nothing can come between the reading and the writing.
+/// There is only one writer, so no other write can come between this load and this store.
 fn add(word: &AtomicU64, bits: u64) {
     let old = word.load(Relaxed);
     if old | bits != old {
@@ -108,7 +109,7 @@ mod tests {
     use crate::fingerprint::Fingerprint;
 
     #[test]
-    fn words_are_taken_in_where_they_belong_in_either_half() {
+    fn words_are_merged_at_their_place_in_either_half() {
         let shape = Shape::for_capacity(1000, 1e-3).unwrap();
         let mut writer = Writer::new(shape);
         for minute in 0..4 {

@@ -1,7 +1,7 @@
-//! A million random steps of three servers' rings and their store, against plain sets.
+//! Compares a million random steps of three servers' rings and their store with plain sets.
 //!
-//! The ring may know somebody whom the sets do not, as often as its false positive ratio allows; never the other way
-//! round. `HEADCOUNT_SEED=7 cargo test --lib ring::model` takes other steps.
+//! The ring may contain a user that the sets do not contain, as often as its false positive ratio allows, but never the
+//! reverse. `HEADCOUNT_SEED=7 cargo test --lib ring::model` chooses other steps.
 
 use super::codec::Codec;
 use super::{Membership, Ring};
@@ -33,7 +33,7 @@ struct Fleet {
     stored: HashMap<Slot, Vec<u8>>,
     stored_sets: Sets,
     rng: Rng,
-    /// Tokens are drawn from here on; the number grows, so that nobody stays for ever.
+    /// Tokens are drawn from this number on. It grows, so that users leave.
     youngest: u64,
     unknown: u64,
     false_positives: u64,
@@ -79,7 +79,7 @@ impl Fleet {
         self.compare(place, token);
     }
 
-    /// Three in four have been here, or may have been.
+    /// Three of four lookups are of tokens that were, or may have been, recorded.
     fn token(&mut self) -> u64 {
         if self.rng.u8(..) < 10 {
             self.youngest += 1;
@@ -90,7 +90,7 @@ impl Fleet {
         }
     }
 
-    /// Now and then several minutes at once, as after a pause.
+    /// Sometimes several minutes turn at once, as after a pause.
     fn turn_all(&mut self) {
         let by = if self.rng.u8(..) < 25 { self.rng.u64(1..=SLOTS + 2) } else { 1 };
         self.now = self.now.plus(by);
@@ -119,7 +119,7 @@ impl Fleet {
         server.sets.entry(slot).or_default().extend(&self.stored_sets[&slot]);
     }
 
-    /// As a round does: read, merge, write.
+    /// Exchanges as a round does: read, merge, write.
     fn publish(&mut self, place: usize) {
         let slot = self.slot();
         self.read_slot(place, slot);
@@ -183,7 +183,7 @@ impl Server {
 }
 
 #[test]
-fn a_million_steps_differ_from_plain_sets_on_one_side_alone() {
+fn a_million_steps_differ_from_plain_sets_only_by_false_positives() {
     let seed = std::env::var("HEADCOUNT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     // Shown if the test fails.
     println!("seed {seed}");

@@ -137,7 +137,7 @@ mod tests {
         House { max_active_users: 2000, active_users, held: 0, nodes: 4, expected_nodes: 5 }
     }
 
-    /// How many are admitted, one after another, into a house where nobody else is.
+    /// Returns how many newcomers are admitted one after another into an empty fleet.
     fn admitted(budget: &mut Budget, before: f64) -> u64 {
         let mut admitted = 0;
         while budget.is_left(house(before + admitted as f64)) {

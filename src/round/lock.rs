@@ -1,13 +1,14 @@
-//! The optimistic lock, exhaustively: every order in which the exchanges of three servers, three tokens, three minutes
-//! and the store's faults can happen, by breadth first, so that the first trace found is the shortest.
+//! Searches the optimistic lock exhaustively: every order in which the exchanges of three servers with three tokens and
+//! three minutes, and the faults of the store, can happen. The search is breadth first, so the first trace found is the
+//! shortest.
 //!
-//! What is shipped and runs here as it is: the round with its bookkeeping, the ring, the merge, the codec. What is a
-//! model: the store (a compare-and-set per minute, as `lua/write.lua` says it), the turn of a minute (all servers at
-//! once), and time, which stands still between turns. Coverage takes no part: no round here lasts the three seconds
-//! that it needs to begin, so that it decides nothing about what is read and written.
+//! The round with its bookkeeping, the ring, the merge and the codec are the shipped ones. The store (a compare-and-set
+//! per minute, like `lua/write.lua`), the turn of a minute (all servers at once) and time (which stands still between
+//! turns) are models. Coverage plays no part: no round here lasts the three seconds that coverage takes to begin, so it
+//! has no influence on reads and writes.
 //!
-//! A step is one exchange with the store. Two states are one if they differ only in the names of the servers or, where
-//! versions are unique, in the names of the versions.
+//! A step is one exchange with the store. Two states count as one if they differ only in the names of the servers or,
+//! with unique versions, in the names of the versions.
 
 use super::{
     Entry, Looked, Next, Outgoing, Phase, Protocol, Publish, Published, Reply, Request, Round, Stored, Version,
@@ -30,11 +31,11 @@ const FULL_MINUTES: u32 = 2;
 const SLOT: Duration = Duration::from_millis(100);
 const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 
-/// Spread over the lines of any filter.
+/// Tokens whose lines differ in a filter of any size.
 const TOKENS: [Fingerprint; 3] =
     [Fingerprint(0x1234_5678_9abc_def0), Fingerprint(0x7edc_ba98_7654_3210), Fingerprint(0xd6e8_feb8_6659_fd93)];
 
-/// What may still happen, so that there is an end.
+/// The number of further events of each kind. It makes the search finite.
 #[derive(Debug, Clone, Copy)]
 struct Left {
     tokens: usize,
@@ -57,7 +58,7 @@ enum Event {
     Turn,
 }
 
-/// The compare-and-set per minute; values by version.
+/// The store: a compare-and-set per minute. Each value has a version.
 #[derive(Clone, Default)]
 struct Store(BTreeMap<Slot, (Version, Vec<u8>)>);
 
@@ -105,14 +106,14 @@ impl Store {
     }
 }
 
-/// A server between two exchanges.
+/// The state of a server between two exchanges.
 #[derive(Clone)]
 struct Server {
     round: Round,
     clock: FleetClock,
-    /// By age: the bits, and whether the store is thought to lack some.
+    /// The minutes by age: their bits, and whether the server thinks that the store lacks some of them.
     minutes: Vec<(Vec<u64>, bool)>,
-    /// What the round asks next; `None` if it is over.
+    /// The next request of the round; `None` if the round is over.
     asks: Option<Request>,
 }
 
@@ -126,7 +127,7 @@ struct World {
     left: Left,
 }
 
-/// Where the servers' states are put to run: one controller for each.
+/// The controllers in which the servers' states run, one for each server.
 struct Stage {
     controllers: [Headcount; SERVERS],
     protocol: Protocol,
@@ -158,7 +159,7 @@ impl Stage {
         World { servers, store: Store::default(), copy: None, late: None, turns: 0, left }
     }
 
-    /// Lets one server act, with its state poured into its controller and taken out again.
+    /// Runs one server: copies its state into its controller, acts, and copies the state back.
     fn act(&self, world: &mut World, place: usize, act: impl FnOnce(&Headcount, &mut Server)) {
         let headcount = &self.controllers[place];
         let core = headcount.core();
@@ -250,7 +251,7 @@ impl Stage {
         world
     }
 
-    /// Whether rounds of all servers in turn, without further faults, bring everybody everything that anybody holds.
+    /// Returns whether all servers know all bits after further rounds of all servers without faults.
     fn heals(&self, world: &World) -> bool {
         let mut world = world.clone();
         for _ in 0..4 * SERVERS {
@@ -269,7 +270,7 @@ impl Stage {
         all_clean && alike && stored
     }
 
-    /// The bits that the store holds of a minute.
+    /// Returns the bits of a minute in the store.
     fn stored(&self, world: &World, slot: Slot) -> Vec<u64> {
         let codec = self.controllers[0].core().codec();
         let value = world.store.0.get(&slot);
@@ -279,8 +280,8 @@ impl Stage {
         )
     }
 
-    /// What a version promises: who finds in the store the version that it knows has nothing to read there, and
-    /// what it holds and does not call dirty is there.
+    /// Returns a broken promise, if there is one. A version promises two things. A server that knows the stored version
+    /// has read all of its bits. And the store has all bits that the server holds and does not call dirty.
     fn broken(&self, world: &World) -> Option<String> {
         for (name, server) in NAMES.iter().zip(&world.servers) {
             for (slot, (held, dirty)) in slots(world.turns).zip(&server.minutes) {
@@ -346,8 +347,8 @@ impl World {
         events
     }
 
-    /// What distinguishes this state from others, up to the order of the servers and the names of unique versions; as a
-    /// hash of 128 bits, because the states themselves would not fit into memory.
+    /// Returns what distinguishes this state from others, up to the order of the servers and the names of unique
+    /// versions. It is a hash of 128 bits, because the states themselves would not fit into memory.
     fn key(&self, versions: Versions) -> u128 {
         const ORDERS: [[usize; SERVERS]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
         let smallest = ORDERS.iter().map(|order| Key::of(self, order, versions)).min();
@@ -405,7 +406,7 @@ impl<'w> Key<'w> {
         for (&slot, (version, value)) in &store.0 {
             self.slot(slot);
             self.version(version);
-            // The flags and half of the proof stand for the payload.
+            // The flags and half of the proof stand in for the payload.
             self.bytes.extend(&value[24..40]);
         }
     }
@@ -456,16 +457,17 @@ struct Found {
     states: usize,
     transitions: usize,
     healed: usize,
-    /// The shortest way to a broken promise.
+    /// The shortest trace to a broken promise.
     counterexample: Option<String>,
 }
 
-/// Every reachable state, the nearest first. One in `heal_one_in` of them is also run on without faults to its end.
+/// Visits every reachable state in breadth-first order. One in `heal_one_in` states is also run to its end without
+/// faults.
 fn explore(versions: Versions, left: Left, heal_one_in: usize) -> Found {
     let stage = Stage::new(versions);
     let start = stage.start(left);
     let mut met = HashSet::from([start.key(versions)]);
-    // How each state was reached: from which, by what.
+    // How each state was reached: from which state, and by which event.
     let mut ways: Vec<(usize, Option<Event>)> = vec![(0, None)];
     let mut layer = vec![(0, start)];
     let mut found = Found { states: 1, transitions: 0, healed: 0, counterexample: None };
@@ -525,7 +527,7 @@ fn told(ways: &[(usize, Option<Event>)], broken: &str) -> String {
     format!("{story}  {broken}")
 }
 
-/// All faults, once each.
+/// Every fault, once.
 const EVERYTHING: Left = Left { tokens: 3, turns: 1, flushes: 1, copies: 1, failovers: 1, late_writes: 1 };
 
 fn print(name: &str, left: Left, found: &Found) {
@@ -538,7 +540,7 @@ fn print(name: &str, left: Left, found: &Found) {
 
 #[test]
 fn a_unique_version_loses_nothing_in_any_order_of_events() {
-    // All of them together take minutes: the next test.
+    // All of them together take minutes; the next test does that.
     let none = Left { tokens: 3, turns: 0, flushes: 0, copies: 0, failovers: 0, late_writes: 0 };
     for left in [
         Left { copies: 1, failovers: 1, ..none },
@@ -552,7 +554,7 @@ fn a_unique_version_loses_nothing_in_any_order_of_events() {
     }
 }
 
-/// Some minutes: `./test lock`.
+/// Takes minutes; run by `./test lock`.
 #[test]
 #[ignore = "takes minutes; its parts are run each time"]
 fn a_unique_version_loses_nothing_while_every_fault_happens() {

@@ -362,7 +362,7 @@ mod tests {
         Stored { slot, version: Version(version.into()), value: codec.encode(slot, covered, &filter) }
     }
 
-    /// The names of three servers of the other generation, and one without proof.
+    /// Returns the names of three servers of the other generation, and one without proof.
     fn writers(key_byte: u8) -> Vec<String> {
         let mac = crate::fleet_mac::FleetMac::new(&key(key_byte), OTHER);
         ["a", "b", "c"].map(|name| servers::proven_name(name, &mac)).into_iter().chain(["x7aa".into()]).collect()

@@ -33,7 +33,7 @@ fn a_server_is_known_for_five_rounds_and_its_keys_for_two_minutes_more_than_the_
 }
 
 #[test]
-fn the_talks_designs_run_at_fixed_times_exchange_the_newest_minute_and_take_clocks_for_versions() {
+fn the_talks_designs_have_fixed_times_and_exchange_the_newest_minute_with_clocks_as_versions() {
     for design in [Protocol::V1, Protocol::V1_1] {
         assert!(!design.jitter && design.newest_only && design.versions == Versions::Clock);
     }
@@ -73,7 +73,7 @@ fn a_newcomer_is_news_until_it_is_written() {
     assert!(!exchange.round.has_news());
 }
 
-/// A server in time, and a store that has seen it for this many minutes, in each of which a newcomer was admitted.
+/// A server whose clock is right, and a store that has known it for this many minutes. A newcomer was admitted in each.
 fn server_of_minutes(minutes: u64) -> (Arc<ManualClock>, MemoryStore, Exchange) {
     let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
     let store = MemoryStore::with_clock(Arc::clone(&clock));
@@ -88,7 +88,8 @@ fn server_of_minutes(minutes: u64) -> (Arc<ManualClock>, MemoryStore, Exchange) 
 }
 
 fn exchange_at(clock: &Arc<ManualClock>) -> (Headcount, Worker, Exchange) {
-    // So large that a server that is paused each minute, and so knows no users, admits one player in each.
+    // X is so large that a server that is paused each minute, and therefore knows no users, admits one player in each
+    // minute.
     let builder = Headcount::builder().max_active_users(5000).capacity(16_384).secret("the key of the whole fleet");
     let (headcount, worker) = builder.clock(Arc::clone(clock)).build().unwrap();
     let exchange = headcount.exchange_by("test", "", Protocol::HEADCOUNT);
@@ -133,7 +134,7 @@ fn a_round_that_ends_after_a_pause_before_the_worker_has_noticed_has_not_succeed
     worker.tick();
     play(&mut exchange, &store, |_| ());
     assert!(successes().is_some());
-    // A request may come before the worker, too.
+    // A request may arrive before the worker runs.
     let before = successes();
     play(&mut exchange, &store, |request| {
         if matches!(request, Request::Look { .. }) {
@@ -270,7 +271,7 @@ fn a_minute_that_was_asked_for_and_not_answered_is_missed() {
 }
 
 #[test]
-fn the_growth_of_the_estimate_shows_how_many_were_admitted_elsewhere() {
+fn the_growth_of_the_estimate_shows_how_many_other_servers_admitted() {
     let (clock, store, mut elsewhere) = server_of_minutes(1);
     let (headcount, _worker, mut exchange) = exchange_at(&clock);
     // A server that was paused for a minute gives its share with its third round.
@@ -298,7 +299,7 @@ fn the_current_minute_is_published_first_and_the_others_in_any_order() {
     let chosen: Vec<_> = (0..50).map(|_| exchange.round.choose_dirty()).collect();
     assert!(chosen.iter().all(|chosen| chosen[0] == slots[0]));
     assert!(chosen.iter().any(|one| one[1] != chosen[0][1]));
-    // When the current minute is clean, no other is preferred.
+    // If the current minute is clean, no minute is preferred.
     exchange.round.core.set_up(|state| state.ring.set_dirty(slots[0], false));
     let chosen: Vec<_> = (0..50).map(|_| exchange.round.choose_dirty()).collect();
     assert!(chosen.iter().all(|chosen| !chosen.contains(&slots[0])));
@@ -367,7 +368,7 @@ fn a_store_that_refuses_writes_is_known_as_long_as_it_does() {
     }
 }
 
-/// What is in the store for an override, after a round that has found these bytes there.
+/// Returns what is stored as the override after a round that has found these bytes.
 fn operator_after(headcount: &Headcount, exchange: &mut Exchange, bytes: &[u8]) -> Option<Vec<u8>> {
     let store = MemoryStore::with_clock(Arc::clone(headcount.clock()));
     let override_ = Some(OutgoingOverride { after: None, value: Some(bytes.to_vec()) });
@@ -406,7 +407,7 @@ fn an_override_that_no_server_has_written_is_counted_and_removed() {
 }
 
 #[test]
-fn an_override_of_a_version_that_no_clock_has_given_is_left_alone() {
+fn an_override_with_a_version_from_the_future_is_left_alone() {
     let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
     let (headcount, _worker, mut exchange) = exchange_at(&clock);
     let (until, day) = (clock.wall().plus(60 * SECOND), 24 * 3600 * 1000);
@@ -559,7 +560,7 @@ fn an_outage_is_logged_once_and_again_when_its_reason_changes() {
     }
 }
 
-/// The log lines meanwhile.
+/// Returns the log lines written meanwhile.
 #[cfg(feature = "server")]
 fn told_by(act: impl FnOnce()) -> String {
     #[derive(Clone, Default)]
@@ -573,7 +574,7 @@ fn told_by(act: impl FnOnce()) -> String {
             Ok(())
         }
     }
-    // While no subscriber exists at all, a test on another thread that logs first can switch a log line off for good.
+    // Without any subscriber, a test on another thread that logs first can disable a log line for good.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
     let lines = Lines::default();
     let writer = lines.clone();
@@ -583,7 +584,7 @@ fn told_by(act: impl FnOnce()) -> String {
     String::from_utf8(lines.clone()).unwrap()
 }
 
-/// One round; `see` is called with its request.
+/// Runs one round; `see` is called with each request.
 fn play(exchange: &mut Exchange, store: &MemoryStore, mut see: impl FnMut(&Request)) -> Outcome {
     let now = exchange.round.core.time.clock.monotonic();
     let mut request = exchange.round.begin(now);
@@ -597,8 +598,8 @@ fn play(exchange: &mut Exchange, store: &MemoryStore, mut see: impl FnMut(&Reque
     }
 }
 
-/// The outcome of a round this long after its look, when it has read values of another generation and this many are
-/// left.
+/// Returns the outcome of a round this long after its look, when it has read values of another generation and this many
+/// values are left.
 fn after_values_beside(left: usize, later: Duration) -> Next {
     let (clock, store, _) = server_of_minutes(3);
     let builder = Headcount::builder().max_active_users(5000).capacity(32_768).secret("the key of the whole fleet");
@@ -644,7 +645,7 @@ fn a_newcomer_admitted_while_a_minute_is_merged_is_still_published() {
     let (headcount, _worker, mut exchange) = exchange();
     assert!(headcount.admit("alice").is_admitted());
     let current = headcount.core().current();
-    // The store holds the same minute, as another server wrote it.
+    // The store holds the same minute, written by another server.
     let value = headcount.core().codec().encode(current, true, &headcount.core().copy(current).unwrap());
     let stored = Stored { slot: current, version: Version("another".into()), value };
     {

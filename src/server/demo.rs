@@ -108,7 +108,7 @@ impl Demo {
     }
 }
 
-/// One crowd after another. Players of the previous crowd who still play continue.
+/// Plays one crowd after another. Players of the previous crowd who still play continue.
 async fn crowds(fleet: &[Headcount], max_active_users: u64, begun: Instant) {
     let mut lines = Lines::new(fleet, begun);
     let mut crowds = Vec::<Crowd>::new();
@@ -155,7 +155,8 @@ impl Crowd {
     }
 }
 
-/// Twice as many as fit within twenty minutes of their time, then hardly any until the next crowd.
+/// Returns the arrivals of a crowd: twice as many players as fit, within twenty minutes of their time, and then hardly
+/// any until the next crowd.
 fn rush(max_active_users: u64) -> Arrivals {
     let x = max_active_users as f64;
     let corners = [(0, 0.1), (20, 0.1), (21, 0.01), (49, 0.01), (50, 0.0)];

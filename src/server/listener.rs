@@ -209,7 +209,7 @@ impl Drop for Ticket {
     }
 }
 
-/// As it was sent, except for the method and the version.
+/// Returns the size of a request head as it was sent, without the method and the version.
 fn head_bytes<B>(request: &Request<B>) -> usize {
     let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
     let lines = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len());

@@ -40,7 +40,7 @@ mod tests {
     use crate::config::RECIPES_WAIT;
     use std::time::Duration;
 
-    /// The times that follow a word in a file, as the proxies write them: `100ms`, `0.1s`, `100`.
+    /// Returns the times that follow a word in a file, in the notations of the proxies: `100ms`, `0.1s`, `100`.
     fn times_after(word: &str, text: &str) -> Vec<Duration> {
         let lines = text.lines().filter(|line| !line.trim_start().starts_with(['#', '-']));
         let rest = lines.flat_map(|line| line.match_indices(word).map(move |(at, _)| &line[at + word.len()..]));
@@ -90,13 +90,13 @@ mod tests {
         }
     }
 
-    /// The number that follows a word in a part of a file.
+    /// Returns the number that follows a word in a part of a file.
     fn number_after(word: &str, text: &str) -> u64 {
         let (_, rest) = text.split_once(word).unwrap_or_else(|| panic!("no {word:?}"));
         rest.split_whitespace().next().unwrap_or_default().parse().expect("a number")
     }
 
-    /// In HAProxy each check is a connection, too: one that finds no place fails, and lets its request through.
+    /// In HAProxy each check needs a connection, too. Without a free one it fails, and the request is admitted.
     #[test]
     fn haproxy_has_room_for_a_check_of_each_client() {
         let text = Recipe::Haproxy.text();
@@ -112,7 +112,7 @@ mod tests {
         }
     }
 
-    /// A health check waits for an answer as long as it pauses between two.
+    /// A health check may take as long as the pause between two health checks.
     #[test]
     fn haproxy_takes_no_late_answer_for_silence_and_says_when_it_does() {
         let text = Recipe::Haproxy.text();

@@ -32,7 +32,7 @@ impl Screen<'_> {
         writeln!(f, "[{bar:<width$}]  {low} to {high} (95 %)\n", width = BAR as usize)
     }
 
-    /// The lines under the headline: each one's name and its text.
+    /// Returns the lines below the headline, each as a name and a text.
     fn lines(&self) -> Vec<(String, String)> {
         let mut lines = vec![
             ("since", self.text("/mode_since")),
@@ -123,7 +123,7 @@ impl Screen<'_> {
         format!("{mode}{x} until {until}, by {by}: {reason}")
     }
 
-    /// What a server in shadow mode says about other values of X.
+    /// Returns the lines about other values of X, which a server in shadow mode simulates.
     fn what_ifs(&self) -> impl Iterator<Item = (String, String)> {
         let all = self.0.pointer("/what_if").and_then(Value::as_array).into_iter().flatten();
         all.map(|what_if| {

@@ -278,7 +278,7 @@ mod tests {
         }
     }
 
-    /// A request whose body goes on as `rest` says.
+    /// Returns a request whose body continues with `rest`.
     fn arriving<S>(rest: S) -> Request
     where
         S: futures_util::Stream<Item = Result<Bytes, std::io::Error>> + Send + 'static,

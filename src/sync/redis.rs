@@ -193,7 +193,8 @@ impl RedisStore {
         Ok(stored)
     }
 
-    /// One command for all. It returns nothing for a key of another type, so missing keys are requested again.
+    /// Fetches all values with one command. The command returns nothing for a key of another type, so missing keys are
+    /// requested again.
     async fn fetch_strings(
         &self,
         connection: &mut MultiplexedConnection,

@@ -1,15 +1,16 @@
-//! Fleet time: the store's clock, carried between rounds by the local monotonic one.
+//! Fleet time: the store's clock, continued between rounds by the local monotonic clock.
 
 use super::{Slot, Timestamp, micros};
 use std::time::Duration;
 
-/// Derives fleet time from what the store's clock said in each round.
+/// Derives fleet time from the readings of the store's clock, one per round.
 ///
-/// A reading told between `sent` and `received` bounds the offset from both sides, so the estimate moves only as far as
-/// the bounds force it: slow replies widen the bounds instead of shifting the clock.
+/// The store read its clock between `sent` and `received`. Each reading therefore bounds the offset from both sides,
+/// and the estimate moves only as far as the bounds require. A slow reply widens the bounds and does not shift the
+/// clock.
 ///
-/// A jump of more than two slots needs three rounds that agree, so that one confused answer cannot wipe the ring. Only
-/// such a jump makes the result run backwards; a smaller step back makes it stand still until the store's clock has
+/// A jump of more than two slots requires three rounds that agree, so that one wrong answer cannot empty the ring. Only
+/// such a jump sets fleet time back. After a smaller step back, fleet time stands still until the store's clock has
 /// caught up.
 ///
 /// ```
@@ -20,7 +21,7 @@ use std::time::Duration;
 /// let mut clock = FleetClock::starting_at(at(1_000_000), secs(0), secs(60));
 /// assert_eq!(clock.observe(secs(1), at(5000), secs(1)), Observed::First);
 /// assert_eq!(clock.now(secs(2)), at(5001), "the machine's own idea does not count any more");
-/// // Four seconds under way: the store may have said it at second 10 or 14, and nothing contradicts the clock.
+/// This answer took four seconds. The store may have read its clock at second 10 or 14; both agree with the offset.
 /// assert_eq!(clock.observe(secs(10), at(5009), secs(14)), Observed::Kept);
 /// assert_eq!(clock.now(secs(20)), at(5019));
 /// ```
@@ -29,7 +30,7 @@ pub struct FleetClock {
     slot_length: Duration,
     /// Fleet time minus monotonic time, in microseconds.
     offset: i128,
-    /// The latest time ever shown.
+    /// The latest time that was returned.
     floor: Timestamp,
     synced: bool,
     doubted: Option<Doubt>,
@@ -41,7 +42,7 @@ struct Doubt {
     rounds: u32,
 }
 
-/// What a reading of the store's clock did to fleet time.
+/// The effect of a reading of the store's clock on fleet time.
 ///
 /// ```
 /// use headcount::time::{FleetClock, Observed, Timestamp};
@@ -51,47 +52,48 @@ struct Doubt {
 /// let mut clock = FleetClock::starting_at(at(1000), secs(0), secs(60));
 /// let mut observe = |second, told| clock.observe(secs(second), at(told), secs(second));
 /// assert_eq!([observe(0, 1000), observe(1, 1001)], [Observed::First, Observed::Kept]);
-/// // An hour ahead, three times.
+/// Readings an hour ahead, three times.
 /// assert_eq!([observe(2, 4602), observe(3, 4603)], [Observed::Doubted; 2]);
 /// assert_eq!(observe(4, 4604), Observed::Jumped);
 /// assert_eq!(clock.now(secs(5)), at(4605));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Observed {
-    /// The first reading: fleet time starts here, and what came before was only this machine's guess.
+    /// The first reading. Fleet time starts here; the time before it was a guess of this machine.
     First,
-    /// The offset holds, or moved within two slots.
+    /// The offset stays, or moved within two slots.
     Kept,
-    /// The reading is more than two slots off; nothing changed yet.
+    /// The reading differs by more than two slots. Nothing has changed yet.
     Doubted,
-    /// Three rounds agreed on a jump of more than two slots, and it was made.
+    /// Three rounds agreed on a jump of more than two slots, and fleet time has jumped.
     Jumped,
-    /// The same, to a time before one that was shown: the slots have other numbers now.
+    /// The same, to a time before one that was returned: the slots have other numbers now.
     JumpedBack,
 }
 
-/// Rounds that must agree before a jump is believed.
+/// The number of rounds that must agree before fleet time jumps.
 const AGREEING_ROUNDS: u32 = 3;
 
 impl FleetClock {
-    /// Starts from this machine's time of day until the store says better.
+    /// Starts from this machine's time of day, until the first reading of the store's clock.
     pub fn starting_at(wall: Timestamp, monotonic: Duration, slot_length: Duration) -> Self {
         let offset = i128::from(wall.0) - i128::from(micros(monotonic));
         Self { slot_length, offset, floor: wall, synced: false, doubted: None }
     }
 
-    /// Fleet time at the given monotonic time; at least as late as every answer since the last jump back.
+    /// Returns fleet time at the given monotonic time. It is at least as late as every earlier result since the last
+    /// jump back.
     pub fn now(&mut self, monotonic: Duration) -> Timestamp {
         self.floor = self.floor.max(self.at(monotonic, self.offset));
         self.floor
     }
 
-    /// The current slot; see [`FleetClock::now`].
+    /// Returns the current slot; see [`FleetClock::now`].
     pub fn slot(&mut self, monotonic: Duration) -> Slot {
         Slot::at(self.now(monotonic), self.slot_length)
     }
 
-    /// Takes in what the store's clock said at some moment between the two monotonic times.
+    /// Processes a reading of the store's clock that was taken between the two monotonic times.
     pub fn observe(&mut self, sent: Duration, told: Timestamp, received: Duration) -> Observed {
         let earliest = i128::from(told.0) - i128::from(micros(received.max(sent)));
         let latest = i128::from(told.0) - i128::from(micros(sent));
@@ -215,7 +217,7 @@ mod tests {
         assert_eq!(clock.observe(secs(5), at(1005), secs(5)), Observed::Kept);
     }
 
-    /// The whole range, its ends, and what a sane clock would say.
+    /// Times from the whole range, its ends, and plausible ones.
     fn micros_of_any_kind() -> impl Strategy<Value = u64> {
         const AROUND_NOW: u64 = 1_800_000_000_000_000;
         prop_oneof![
@@ -252,9 +254,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the machine's and the store's clocks have shown, and in whatever order.
+        /// Readings of the machine's and the store's clock in any order.
         #[test]
-        fn no_history_of_clocks_overflows_or_makes_time_run_backwards_but_for_a_jump_back(
+        fn no_history_of_clocks_overflows_or_sets_time_back_except_by_a_jump_back(
             wall in micros_of_any_kind(),
             started in micros_of_any_kind(),
             length in length_of_any_kind(),
@@ -281,9 +283,9 @@ mod tests {
             }
         }
 
-        /// As rounds go: monotonic time moves on, and the store tells anything.
+        /// Readings as in rounds: monotonic time advances, and the store's time is arbitrary.
         #[test]
-        fn a_jump_of_more_than_two_slots_has_three_rounds_that_agree(
+        fn a_jump_of_more_than_two_slots_needs_three_rounds_that_agree(
             tellings in prop::collection::vec(
                 (0..5_000_000_u64, 0..300_000_u64, micros_of_any_kind(), any::<bool>()),
                 4..60,
@@ -292,11 +294,11 @@ mod tests {
             let most = 2 * SLOT.as_micros();
             let mut clock = synced(1_800_000_000);
             let mut monotonic = 0;
-            // The readings in a row that were doubted, as offsets.
+            // The consecutive doubted readings, as offsets.
             let mut doubted: Vec<i128> = Vec::new();
             let mut last = 1_800_000_000_000_000_u64;
             for (pause, travel, told, repeats) in tellings {
-                // Every second reading or so agrees with the one before it, or jumps would be rare.
+                // About every second reading agrees with the one before it; otherwise jumps would be rare.
                 let told = if repeats { last.saturating_add(pause) } else { told.min(u64::MAX - 10_000_000) };
                 last = told;
                 let (sent, received) = (monotonic + pause, monotonic + pause + travel);
@@ -322,7 +324,8 @@ mod tests {
                         prop_assert!(doubted.len() >= 3, "after {doubted:?}");
                         let agreeing = &doubted[doubted.len() - 3..];
                         let spread = agreeing.iter().max().unwrap().abs_diff(*agreeing.iter().min().unwrap());
-                        // Each agrees with the one before it within two slots, and travels for at most 0.3 s.
+                        // Each reading agrees with the previous one within two slots, and its answer takes at most 0.3
+                        // s.
                         prop_assert!(spread <= 2 * most + 600_000, "{agreeing:?}");
                         doubted.clear();
                     }

@@ -93,7 +93,7 @@ impl Stored for f64 {
         self.to_bits().put(words);
     }
 
-    /// No state contains a number that is not finite.
+    /// Decodes a number, and refuses infinities and NaN, which no state contains.
     fn take(words: &mut &[u8]) -> Option<Self> {
         u64::take(words).map(Self::from_bits).filter(|number| number.is_finite())
     }
@@ -138,7 +138,7 @@ impl<T: Stored> Stored for Option<T> {
     }
 }
 
-/// Times, oldest first.
+/// The times are in ascending order.
 impl Stored for VecDeque<u64> {
     fn put(&self, words: &mut Vec<u8>) {
         (self.len() as u64).put(words);

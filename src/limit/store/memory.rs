@@ -493,7 +493,7 @@ pub fn ask_all<K: AsRef<[u8]>>(asks: &[(&Memory, K, Ask)]) -> Result<Vec<Answer>
     ask_all_at(&moments)
 }
 
-/// As [`ask_all`], at given times.
+/// Works as [`ask_all`] at given times.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, ask_all_at, token_bucket};

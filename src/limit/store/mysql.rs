@@ -274,11 +274,11 @@ impl Mysql {
     pub async fn purge(&self, keep: Duration, at_most: u32) -> Result<u64, SqlError> {
         const ZONES: &str = "SELECT id, window_s FROM headcount_zones";
         let mut zones: Vec<(u32, u32)> = self.run((), |conn, ()| Box::pin(conn.query(ZONES))).await?;
-        // A flood in one zone does not keep the others from their turn.
+        // The zones are purged in random order, so that a flood in one does not delay the others each time.
         fastrand::shuffle(&mut zones);
         let mut left = at_most;
         for (zone, window) in zones {
-            // One second more than the window, which is closed.
+            // The window is closed, so an attempt counts for one second longer.
             let keep = keep.as_secs().max(u64::from(window)).saturating_add(1).min(i32::MAX as u64);
             while left > 0 {
                 let wanted = left.min(BATCH);
@@ -293,8 +293,8 @@ impl Mysql {
         Ok(u64::from(at_most - left))
     }
 
-    /// Deletes the bucket locks that nobody needs among the next ones: those of askers that went away before they had
-    /// recorded anything.
+    /// Looks at the next bucket locks, and deletes those that nobody needs: their clients left before anything was
+    /// recorded.
     async fn purge_locks(&self, zone: u32) -> Result<(), SqlError> {
         let after = self.pool.purged_up_to.lock().get(&zone).cloned().unwrap_or_default();
         let next =
@@ -303,12 +303,12 @@ impl Mysql {
         Ok(())
     }
 
-    /// How many connections there are at the moment, in use or not.
+    /// Returns the current number of connections, in use or idle.
     pub fn connections(&self) -> usize {
         Arc::strong_count(&self.pool.open) - 1
     }
 
-    /// Runs something, again if others came in its way, or if the connection turns out to have been lost meanwhile.
+    /// Runs an operation. Repeats it after a conflict with others, or if the connection was lost while it was idle.
     async fn run<A, T>(&self, about: A, work: Work<A, T>) -> Result<T, SqlError> {
         let mut deadline = Deadline::new(self.within);
         let mut lost_one = false;
@@ -322,7 +322,7 @@ impl Mysql {
                 Err(error) => error,
             };
             if error.is_fatal() && !lost_one {
-                // It was idle while the server went away and perhaps came back.
+                // It was idle while the server stopped, and possibly started again.
                 lost_one = true;
                 self.pool.idle.lock().clear();
                 continue;
@@ -348,21 +348,22 @@ impl fmt::Debug for Mysql {
     }
 }
 
-/// Connections that are idle, and the right to have more.
+/// A pool of idle connections, with a limit for the number of all connections.
 ///
-/// The client library's own pool asks each connection for a sign of life before it gives it out, which is one more
-/// wait, and forgets to count down when the asker goes away during it: beside a stalled server it runs dry.
+/// The client library's own pool pings each connection before it returns it, which costs one more round trip. It also
+/// forgets to decrease its count if the caller leaves during the ping, so that it runs out of connections while the
+/// server stalls.
 struct Pool {
     opts: Opts,
     free: Arc<Semaphore>,
     idle: Mutex<Vec<Open>>,
-    /// Held by each connection, and so their number.
+    /// Each connection holds a reference, so the reference count is the number of connections.
     open: Arc<()>,
-    /// The last bucket lock of each zone that the purge has looked at.
+    /// The last bucket lock that the purge has looked at, by zone.
     purged_up_to: Mutex<HashMap<u32, Vec<u8>>>,
 }
 
-/// A connection, counted.
+/// A counted connection.
 struct Open {
     conn: Conn,
     _counted: Arc<()>,
@@ -386,8 +387,8 @@ impl Pool {
     }
 }
 
-/// A connection in use. One whose work did not come to an end, because its caller ran out of time or went away, is
-/// closed: its next user would read answers to questions of another.
+/// A connection in use. If its work was not finished, because the caller's time ran out or the caller went away, it is
+/// closed: otherwise its next user would read the answers to another request.
 struct Lease {
     pool: Arc<Pool>,
     held: Option<(Open, OwnedSemaphorePermit)>,
@@ -409,7 +410,8 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let Some((Open { conn, _counted: counted }, slot)) = self.held.take() else { return };
-        // Its place is free when it is gone, so that a stalled server does not see ever more of us.
+        // The permit is released only after the connection is closed, so that a stalled server does not get more and
+        // more connections.
         let goodbye = async move {
             let _ = timeout(GOODBYE, conn.disconnect()).await;
             drop((counted, slot));
@@ -427,7 +429,7 @@ async fn install(conn: &mut Conn) -> Result<(), SqlError> {
         "SET SESSION innodb_lock_wait_timeout = {seconds} /*M!100100 , SESSION max_statement_time = {seconds} */"
     );
     conn.query_drop(patient).await.map_err(broken)?;
-    // The lock is the server's, and the schema is the database's.
+    // The lock belongs to the whole server, and the schema to one database.
     let lock = format!("SELECT GET_LOCK(CONCAT('headcount.install.', MD5(DATABASE())), {seconds})");
     let won: Option<Option<i64>> = conn.query_first(lock).await.map_err(broken)?;
     if won.flatten() != Some(1) {
@@ -490,10 +492,10 @@ async fn is_complete(conn: &mut Conn) -> Result<bool, Error> {
     Ok(there == Some(TABLES.len() + PROCEDURES.len()))
 }
 
-/// Deletes one batch; returns how many transactions that were.
+/// Deletes one batch of transactions, and returns their number.
 ///
-/// Rows that somebody has locked are left for the next time: nobody waits, so there is no deadlock. What is read is
-/// committed, so that no gap between rows is locked.
+/// Skips rows that another session has locked: they are deleted later, and no deadlock is possible. With read
+/// committed, no gaps between rows are locked.
 async fn purge_batch(conn: &mut Conn, (zone, keep, at_most): (u32, u64, u32)) -> Result<u32, Error> {
     let mut step = purge_step(conn).await?;
     let find = "SELECT id, bucket_key FROM headcount_transactions FORCE INDEX (oldest) \
@@ -502,7 +504,8 @@ async fn purge_batch(conn: &mut Conn, (zone, keep, at_most): (u32, u64, u32)) ->
     let old: Vec<(u64, Vec<u8>)> = step.exec(find, (zone, keep, at_most)).await?;
     let (ids, mut keys): (Vec<_>, Vec<_>) = old.into_iter().map(|(id, key)| (id.to_string(), key)).unzip();
     if !ids.is_empty() {
-        // In order, or else a small table is scanned, and the scan waits for rows that are not asked for.
+        // Ordered by id. Otherwise the server scans a small table, and the scan waits for locked rows that are not in
+        // the list.
         let named = format!("id IN ({}) ORDER BY id LIMIT {}", ids.join(","), ids.len());
         step.query_drop(format!("DELETE FROM headcount_transactions WHERE {named}")).await?;
     }
@@ -513,7 +516,7 @@ async fn purge_batch(conn: &mut Conn, (zone, keep, at_most): (u32, u64, u32)) ->
     Ok(ids.len() as u32)
 }
 
-/// Looks at the bucket locks after this one. Returns the last one; none, if that was the end of them.
+/// Looks at the bucket locks after `after`. Returns the last one, or nothing at the end of the table.
 async fn purge_some_locks(conn: &mut Conn, zone: u32, after: &[u8]) -> Result<Vec<u8>, Error> {
     let mut step = purge_step(conn).await?;
     let find = "SELECT bucket_key FROM headcount_bucket_locks WHERE zone_id = ? AND bucket_key > ? \
@@ -530,8 +533,8 @@ async fn purge_step(conn: &mut Conn) -> Result<DbTransaction<'_>, Error> {
     conn.start_transaction(options).await
 }
 
-/// Of these keys, the locks of those without transactions. An asker that waits for a lock row which goes away makes a
-/// new one; who holds one has not recorded yet, and keeps it.
+/// Deletes the locks of those keys that have no transactions. A client that waits for a deleted lock row creates a new
+/// one. A client that holds a lock has not recorded anything yet, and its lock is skipped.
 async fn delete_unneeded_locks(step: &mut DbTransaction<'_>, zone: u32, keys: &[Vec<u8>]) -> Result<(), Error> {
     let lock = "SELECT bucket_key FROM headcount_bucket_locks FORCE INDEX (PRIMARY)";
     let mut free = of_keys(step, lock, zone, keys, "FOR UPDATE SKIP LOCKED").await?;
@@ -562,8 +565,9 @@ async fn of_keys(
 
 /// The moving window of a zone. Clones are handles to one limiter. See [`Mysql::velocity`].
 ///
-/// At most the zone's rate in any window, exactly, as [`velocity`](crate::limit::velocity) in memory: times are whole
-/// seconds, an attempt exactly as old as the window still counts, and blocked attempts are stored and not counted.
+/// Allows exactly at most the zone's rate in any window, as [`velocity`](crate::limit::velocity) does in memory. Times
+/// are whole seconds, an attempt exactly as old as the window still counts, and blocked attempts are stored and not
+/// counted.
 ///
 /// ```no_run
 /// # async fn example(store: headcount::limit::Mysql) -> Result<(), headcount::limit::SqlError> {
@@ -618,18 +622,18 @@ impl Velocity {
         }
         let permits = match ask.cost {
             Cost::All => Value::NULL,
-            // More than any zone can have, and still a number to the database.
+            // More than any zone allows, and within the range of the column.
             Cost::Permits(permits) => Value::UInt(permits.min(u64::from(u32::MAX))),
         };
         let take = ask.mode == Mode::Take && ask.cost != Cost::Permits(0);
-        // Until the year 9000: the database's calendar ends a little later.
+        // The database's calendar ends after the year 9000.
         let at = at.map_or(Value::NULL, |at| Value::UInt(at.as_secs().min(221_845_392_000)));
         let arguments = Params::Positional(vec![self.zone.into(), stored_key(key).into(), permits, take.into(), at]);
         let asked = self.store.run(arguments, |conn, arguments| {
             Box::pin(async move {
                 let mut sets = conn.exec_iter(ASK, arguments.clone()).await?;
-                // The lock row, the answer, and what the procedure itself returns: all are read, or they would be the
-                // next asker's.
+                // The lock row, the answer, and the result of the procedure itself. All are read; otherwise the
+                // connection's next user would read them.
                 let mut last = None;
                 while !sets.is_empty() {
                     let rows: Vec<Row> = sets.collect().await?;
@@ -682,7 +686,7 @@ pub struct VelocityAt<'a> {
 }
 
 impl VelocityAt<'_> {
-    /// [`Velocity::ask`] at this moment.
+    /// Asks at this time; see [`Velocity::ask`].
     ///
     /// # Errors
     /// [`SqlError`].
@@ -691,7 +695,7 @@ impl VelocityAt<'_> {
     }
 }
 
-/// One attempt, as it is remembered.
+/// A stored attempt.
 ///
 /// ```no_run
 /// # async fn example(store: headcount::limit::Mysql) -> Result<(), headcount::limit::SqlError> {
@@ -707,7 +711,7 @@ impl VelocityAt<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Transaction {
-    /// Its number: later ones of a key have higher ones.
+    /// The number of the attempt. Later attempts of a key have higher numbers.
     pub id: u64,
     /// Whether the attempt was refused.
     pub blocked: bool,
@@ -725,7 +729,7 @@ impl Transaction {
     }
 }
 
-/// What `headcount_ask` returned; times in seconds.
+/// The result of `headcount_ask`, with times in seconds.
 struct Found {
     blocked: bool,
     transaction: Option<u64>,
@@ -746,7 +750,8 @@ impl Found {
         Ok(Self { blocked, transaction, rate, window, held, now, room_after, next_after, last })
     }
 
-    /// How long until an attempt of then has left the window, which is closed: a second after its end.
+    /// Returns how long an attempt still counts. The window is closed, so it leaves one second after the end of the
+    /// window.
     fn until_gone(&self, at: i64) -> Duration {
         let gone = at.saturating_add_unsigned(self.window).saturating_add(1);
         Duration::from_secs(u64::try_from(gone.saturating_sub(self.now)).unwrap_or(0))
@@ -776,11 +781,11 @@ impl Found {
     }
 }
 
-/// A condition that a procedure has signalled: ours are about what it was given.
+/// Returns an error that a procedure has signalled. Our procedures signal only invalid arguments.
 const UNKNOWN_ZONE: u16 = 1644;
 
-/// Whether two came in each other's way, so that trying again makes sense: a deadlock, a row that changed, a row that
-/// somebody else inserted first.
+/// Returns whether the operation conflicted with another one, so that it is worth repeating: a deadlock, a changed row,
+/// or a row that another session inserted first.
 fn is_clash(code: u16) -> bool {
     matches!(code, 1213 | 1020 | 1062)
 }
@@ -791,7 +796,7 @@ fn classify(error: &Error) -> StoreError {
             1146 | 1305 => {
                 StoreError::refused(format_args!("the schema is missing, or a part of it: call install() ({error})"))
             }
-            // A lock, or a statement, that took too long; a deadlock that did not end in time.
+            // The wait for a lock or the statement took too long, or a deadlock was not resolved in time.
             1205 | 1969 | 3024 | 1213 | 1020 | 1062 => StoreError::timeout(error),
             1044 | 1045 | 1049 | 1142 | 1143 | 1227 | 1370 | 1698 => StoreError::refused(error),
             &UNKNOWN_ZONE => StoreError::refused(error),

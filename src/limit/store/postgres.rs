@@ -739,7 +739,7 @@ pub struct BucketAt<'a> {
 }
 
 impl BucketAt<'_> {
-    /// [`Bucket::ask`] at this moment.
+    /// Asks at this time; see [`Bucket::ask`].
     ///
     /// # Errors
     /// [`SqlError`].
@@ -747,7 +747,7 @@ impl BucketAt<'_> {
         self.bucket.asked(key.as_ref(), ask, Some(self.time)).await
     }
 
-    /// [`Bucket::cancel`] at this moment.
+    /// Cancels at this time; see [`Bucket::cancel`].
     ///
     /// # Errors
     /// [`SqlError`].
@@ -755,7 +755,7 @@ impl BucketAt<'_> {
         self.bucket.given_back(key.as_ref(), Back::Reservation(*reservation), Some(self.time)).await
     }
 
-    /// [`Bucket::refund`] at this moment.
+    /// Gives permits back at this time; see [`Bucket::refund`].
     ///
     /// # Errors
     /// [`SqlError`].
@@ -763,7 +763,7 @@ impl BucketAt<'_> {
         self.bucket.given_back(key.as_ref(), Back::Permits(permits), Some(self.time)).await
     }
 
-    /// [`Bucket::set`] at this moment.
+    /// Sets the permits at this time; see [`Bucket::set`].
     ///
     /// # Errors
     /// [`SqlError`].
@@ -797,7 +797,7 @@ impl Found {
     }
 }
 
-/// Tokens per second, and seconds, as the published function takes them.
+/// Returns tokens per second and seconds, the arguments of the published function.
 fn published(rate: Rate, window: Duration) -> Result<(i64, i64), SqlError> {
     let refused = SqlError::NotWhole { rate, window };
     let per_second = rate.as_per_second().round();
@@ -813,7 +813,7 @@ fn published(rate: Rate, window: Duration) -> Result<(i64, i64), SqlError> {
 /// Makes the answer from the result of the published function.
 fn published_answer(left: i64, refill: i64, window: i64, rounding: Rounding) -> Answer {
     let capacity = refill * window;
-    // Granted if tokens + elapsed · refill - 1 rounds to zero or more: from -1/2 on, or from just above it.
+    // Granted if tokens + elapsed · refill − 1 rounds to zero or more: from −½ on, or from just above −½.
     let wait_until_granted = |tokens: i64| {
         let halves = 1 - 2 * tokens;
         if halves <= 0 {
@@ -843,7 +843,7 @@ fn published_answer(left: i64, refill: i64, window: i64, rounding: Rounding) -> 
     }
 }
 
-/// The policy as the exact form's functions take it: span and interval, nanoseconds.
+/// Returns the policy as the arguments of the exact form's functions: span and interval in nanoseconds.
 fn terms(policy: &Gcra) -> (i64, i64) {
     let interval = bigint(policy.interval);
     (bigint(policy.span), if policy.rate.is_zero() { -interval } else { interval })

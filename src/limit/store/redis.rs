@@ -159,7 +159,7 @@ impl RedisBuilder {
         self
     }
 
-    /// Another clock than the machine's for the refusals that are remembered. Limits go by the server's clock.
+    /// Sets the clock for remembered refusals. Limits follow the Redis server's clock.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
@@ -186,7 +186,8 @@ impl RedisBuilder {
 }
 
 impl Redis {
-    /// A limiter of this name. Its windows and ticks begin at whole multiples of their length since the Unix epoch.
+    /// Creates a limiter with this name. Its windows and ticks begin at whole multiples of their length since the Unix
+    /// epoch.
     ///
     /// # Errors
     /// As [`RedisBuilder::build`].
@@ -349,7 +350,7 @@ impl Redis {
         Self::ask_all_views(&views, None).await
     }
 
-    /// As [`Redis::ask_all`], at a given time; see [`Redis::at`].
+    /// Works as [`Redis::ask_all`] at a given time; see [`Redis::at`].
     ///
     /// # Errors
     /// As [`Redis::ask_all`].

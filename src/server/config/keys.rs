@@ -136,7 +136,7 @@ pub(super) fn elsewhere(name: &str) -> Option<&'static str> {
     KEYS.iter().map(|key| key.name.as_str()).find(|known| known.rsplit('.').next() == Some(name))
 }
 
-/// `limit[0].rate` → `limit.rate`
+/// Returns a key without the positions in lists: `limit.rate` for `limit[0].rate`.
 pub(super) fn without_places(path: &str) -> String {
     let mut inside = false;
     path.chars()

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 pub(in crate::server) static TEMPLATE: LazyLock<String> = LazyLock::new(template);
 
-/// A configuration file with all sections and keys, each commented out with its documentation above it.
+/// Returns a configuration file with all sections and keys, each commented out with its documentation above it.
 fn template() -> String {
     let mut text = String::from(
         "# A configuration of headcount. Remove the # before the keys that you set; the values are examples.\n\
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// The page `docs/reference/configuration.md`.
+    /// Returns the page `docs/reference/configuration.md`.
     fn page() -> String {
         let mut page = String::from(
             "# Configuration\n\n\

@@ -1,14 +1,14 @@
-//! Values by the path of their key.
+//! Access to TOML values by the path of their key.
 
 use toml::Value;
 
-/// A value as a file would have it.
+/// Parses a value as it would be written in a file.
 pub(super) fn written(value: &str) -> Value {
     let table = toml::from_str::<toml::Table>(&format!("value = {value}"));
     table.ok().and_then(|mut table| table.remove("value")).unwrap_or(Value::Boolean(false))
 }
 
-/// The steps of a path such as `limit[0].rate`.
+/// Splits a path such as `limit[0].rate` into its steps.
 fn steps(path: &str) -> impl Iterator<Item = &str> {
     path.split(['.', '[']).map(|step| step.trim_end_matches(']'))
 }
@@ -21,12 +21,12 @@ fn step<'v>(value: &'v mut Value, step: &str) -> Option<&'v mut Value> {
     }
 }
 
-/// The value at a path.
+/// Returns the value at a path.
 pub(super) fn at<'v>(root: &'v mut Value, path: &str) -> Option<&'v mut Value> {
     steps(path).try_fold(root, step)
 }
 
-/// Sets a value; makes the sections above it, if they are not there or are no sections.
+/// Sets the value at a path. Creates the sections above it, also in place of a value that is not a section.
 pub(super) fn put(root: &mut Value, path: &str, new: Value) {
     let mut value = root;
     for name in steps(path) {
@@ -44,12 +44,12 @@ pub(super) fn put(root: &mut Value, path: &str, new: Value) {
     *value = new;
 }
 
-/// Takes a value away, or the list that an item belongs to.
+/// Removes the value at a path. If it is an item of a list, removes the whole list.
 pub(super) fn remove(root: &mut Value, path: &str) {
     let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
     let section = if section.is_empty() { Some(root) } else { at(root, section) };
     if let Some(Value::Table(table)) = section {
-        // Without an item, a list may mean something else.
+        // Without one of its items, a list may have another meaning.
         table.remove(key.split('[').next().unwrap_or_default());
     }
 }

@@ -1,8 +1,8 @@
-//! Refusals that still hold. A client that was refused for two seconds and comes back at once is refused without a
-//! round trip.
+//! The deny cache: refusals that still apply. If a client was refused for two seconds and comes back at once, it is
+//! refused without a round trip.
 //!
-//! Until its retry time, a refused question would pass only if permits were given back. So a refund by this process
-//! removes the refusal. A refund by another process is noticed when the refusal expires.
+//! Before its retry time, a refused request could pass only if permits were returned. A refund by this process
+//! therefore removes the refusal. A refund by another process takes effect here when the refusal expires.
 
 use crate::limit::answer::{Answer, AnsweredBy, Verdict};
 use indexmap::IndexMap;
@@ -12,10 +12,10 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 const SHARDS: usize = 16;
 
-/// Entries that an insertion looks at, for those that have run out.
+/// The number of entries that an insertion checks for expired ones.
 const SAMPLE: usize = 4;
 
-/// Refusals by key, so many at most.
+/// The refusals by key, in limited number.
 pub(super) struct Denied {
     shards: [Mutex<Shard>; SHARDS],
     most_per_shard: usize,
@@ -25,7 +25,7 @@ pub(super) struct Denied {
 #[derive(Default)]
 struct Shard {
     refusals: IndexMap<u128, Refusal>,
-    /// Counts what was dropped, so that an answer that was under way meanwhile is not remembered.
+    /// The number of removals. An answer to a request that was sent before a removal is not remembered.
     drops: u64,
     cursor: usize,
 }
@@ -33,19 +33,19 @@ struct Shard {
 struct Refusal {
     asked: Asked,
     answer: Answer,
-    /// When it was asked; the answer's times count from there.
+    /// When the request was sent. The times of the answer count from then.
     since: Duration,
 }
 
-/// A question that may be answered from memory.
+/// What a request asks for, as far as the deny cache compares it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
     pub(super) cost: u64,
-    /// As far as it shortens the time until a retry makes sense.
+    /// Only as far as it shortens the time until a retry can succeed.
     pub(super) max_wait: Duration,
 }
 
-/// Where an answer may be remembered.
+/// The place where an answer may be remembered.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     key: u128,
@@ -53,7 +53,7 @@ pub(super) struct Place {
 }
 
 impl Refusal {
-    /// How long the same question, or a harder one, is still refused.
+    /// Returns how long the same request, or one for more, is still refused.
     fn holds_for(&self, asked: Asked, now: Duration) -> Option<Duration> {
         if asked.cost < self.asked.cost || asked.cost > self.answer.limit || asked.max_wait > self.asked.max_wait {
             return None;
@@ -83,7 +83,7 @@ impl Denied {
         Self { shards, most_per_shard: most.div_ceil(SHARDS), seed: fastrand::u64(..) }
     }
 
-    /// The refusal that holds; otherwise where the answer to come may be remembered.
+    /// Returns the refusal that applies, or else the place where the coming answer may be remembered.
     pub(super) fn look(&self, key: &[u8], asked: Asked, now: Duration) -> Result<Answer, Place> {
         let key = xxh3_128_with_seed(key, self.seed);
         let shard = self.shard(key).lock();
@@ -94,7 +94,7 @@ impl Denied {
         }
     }
 
-    /// Remembers an answer to what was asked at `since`, if it is a refusal with an end.
+    /// Remembers the answer to a request that was sent at `since`, if it is a refusal with a retry time.
     pub(super) fn note(&self, place: Place, asked: Asked, answer: &Answer, since: Duration) {
         let Some(retry) = answer.retry() else { return };
         if self.most_per_shard == 0 || retry.is_zero() {
@@ -110,7 +110,7 @@ impl Denied {
         shard.refusals.insert(place.key, Refusal { asked, answer: *answer, since });
     }
 
-    /// Drops what is known of a key.
+    /// Removes the refusal of a key.
     pub(super) fn forget(&self, key: &[u8]) {
         let key = xxh3_128_with_seed(key, self.seed);
         let shard = &mut *self.shard(key).lock();
@@ -118,7 +118,7 @@ impl Denied {
         shard.refusals.swap_remove(&key);
     }
 
-    /// Drops everything.
+    /// Removes all refusals.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let shard = &mut *shard.lock();
@@ -145,7 +145,7 @@ impl Shard {
             }
         }
         if self.refusals.len() >= most {
-            // Any one: it is answered by the store again.
+            // Any entry will do: its key is answered by the store again.
             self.refusals.swap_remove_index(fastrand::usize(..self.refusals.len()));
         }
     }
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_holds_until_its_retry_time() {
+    fn a_refusal_applies_until_its_retry_time() {
         let denied = denied(100);
         let answer = denied.look(b"k", ASKED, secs(13)).unwrap();
         assert_eq!((answer.retry(), answer.answered_by), (Some(secs(1)), AnsweredBy::DenyCache));
@@ -194,19 +194,19 @@ mod tests {
     }
 
     #[test]
-    fn an_easier_question_is_another_one_and_a_harder_one_is_not() {
+    fn a_request_for_less_is_not_refused_and_one_for_more_is() {
         let denied = denied(100);
         assert!(denied.look(b"k", Asked { cost: 1, ..ASKED }, secs(11)).is_err());
         assert!(denied.look(b"k", Asked { max_wait: secs(2), ..ASKED }, secs(11)).is_err());
         assert!(denied.look(b"k", Asked { cost: 5, ..ASKED }, secs(11)).is_ok());
         assert!(denied.look(b"k", Asked { cost: 6, ..ASKED }, secs(11)).is_err(), "never is another answer");
-        // Who waits a second less is refused a second longer.
+        // A request that waits a second less is refused for a second longer.
         let answer = denied.look(b"k", Asked { max_wait: secs(0), ..ASKED }, secs(14)).unwrap();
         assert_eq!(answer.retry(), Some(secs(1)));
     }
 
     #[test]
-    fn an_answer_that_was_under_way_when_its_key_was_dropped_is_not_remembered() {
+    fn an_answer_is_not_remembered_if_its_key_was_removed_while_it_was_in_flight() {
         for drop in [|denied: &Denied| denied.forget(b"k"), |denied: &Denied| denied.clear()] {
             let denied = denied(100);
             let place = denied.look(b"k", Asked { cost: 1, ..ASKED }, secs(11)).unwrap_err();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_refusals_are_remembered_than_was_said() {
+    fn the_number_of_remembered_refusals_is_limited() {
         let denied = denied(64);
         for key in 0_u32..10_000 {
             let place = denied.look(&key.to_le_bytes(), ASKED, secs(11)).unwrap_err();

@@ -1,5 +1,5 @@
-//! What travels between the limiter and its script (`lua/limit.lua` and `lua/limit/`): keys, policies, questions,
-//! answers.
+//! The encoding of keys, policies, requests and answers between the limiter and its script (`lua/limit.lua` and
+//! `lua/limit/`).
 
 use crate::limit::answer::{Answer, RefusalReason, Reservation};
 use crate::limit::ask::{Cost, Mode};
@@ -9,12 +9,13 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// The longest part of a key that is written as it is.
+/// The longest part of a key that is written in plain text.
 const READABLE_BYTES: usize = 100;
 
-/// A name of a key: `headcount:limit:{tag}:namespace:name`, and `:own` if the caller's key is not the tag.
+/// Returns the name of a key: `headcount:limit:{tag}:namespace:name`, followed by `:own` if the caller's key is not the
+/// tag.
 ///
-/// What stands in braces decides where a cluster keeps the key.
+/// The part in braces decides which node of a cluster holds the key.
 pub(super) fn key(namespace: &str, name: &str, tag: &[u8], own: &[u8]) -> String {
     let mut key = String::from("headcount:limit:{");
     push_part(&mut key, tag, true);
@@ -44,7 +45,7 @@ fn push_part(key: &mut String, part: &[u8], may_hold_colons: bool) {
     }
 }
 
-/// The question in the script's words.
+/// Encodes a request for the script.
 pub(super) fn question(question: Question) -> String {
     let mode = if question.mode == Mode::Take { 't' } else { 'p' };
     match question.cost {
@@ -53,23 +54,23 @@ pub(super) fn question(question: Question) -> String {
     }
 }
 
-/// A reservation in the script's words.
+/// Encodes a reservation for the script.
 pub(super) fn reservation(policy: &Policy, reservation: &Reservation) -> String {
     let Reservation { cost, act_at, mark, .. } = reservation;
     let (seconds, nanos) = (act_at / 1_000_000_000, act_at % 1_000_000_000);
     match policy {
         Policy::WarmUp(_) => format!("{cost} {seconds} {nanos} {:e}", f64::from_bits(*mark)),
-        // Compared as text with an instant in the script's form.
+        // The script compares this as text with its own form of an instant.
         _ => format!("{cost} {seconds} {nanos} {mark:010}"),
     }
 }
 
-/// A time of a test's own in the script's words.
+/// Encodes a test's time for the script.
 pub(super) fn instant(now: Duration) -> String {
     format!("{} {}", now.as_secs(), now.subsec_nanos())
 }
 
-/// Reads one answer.
+/// Decodes one answer.
 pub(super) fn answer(text: &str) -> Result<Answer, StoreError> {
     finding(text).map(Answer::from).ok_or_else(|| StoreError::corrupt(format_args!("{text:?} is no answer")))
 }
@@ -96,11 +97,11 @@ fn finding(text: &str) -> Option<Finding> {
 }
 
 fn time(text: &str) -> Option<u64> {
-    // Only what never comes is that far off.
+    // Only a time that never comes is that large.
     if text == "never" { Some(NEVER) } else { whole(text).map(|nanos| nanos.min(NEVER - 1)) }
 }
 
-/// A policy's mark: a whole number, or the bits of one with a fraction.
+/// Decodes a policy's mark: a whole number, or the bits of a floating-point number.
 fn mark(text: &str) -> Option<u64> {
     match text.strip_prefix('f') {
         Some(fraction) => fraction.parse().ok().map(f64::to_bits),
@@ -108,7 +109,7 @@ fn mark(text: &str) -> Option<u64> {
     }
 }
 
-/// A whole number; beyond the largest, the largest.
+/// Decodes a whole number. A number above the largest becomes the largest.
 fn whole(text: &str) -> Option<u64> {
     let text = text.strip_prefix("-").filter(|digits| digits.bytes().all(|byte| byte == b'0')).unwrap_or(text);
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_shows_what_it_is_of_and_no_two_share_one() {
+    fn a_key_is_readable_and_no_two_keys_are_equal() {
         assert_eq!(key("shop", "login", b"alice", b"alice"), "headcount:limit:{alice}:shop:login");
         assert_eq!(key("shop", "login", b"2001:db8::1", b"bob"), "headcount:limit:{2001:db8::1}:shop:login:bob");
         let long = vec![b'x'; 1 << 20];
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_told_as_such() {
+    fn an_invalid_answer_is_an_error() {
         for text in ["", "g", "g 0", "x 0 - 1 1 1 0 0 0 0 0", "g -1 - 1 1 1 0 0 0 0 0", "g 0 - 1 1 one 0 0 0 0 0"] {
             assert!(answer(text).is_err_and(|error| error.is_corrupt()), "{text}");
         }
