@@ -245,7 +245,7 @@ mod extract {
 
         fn token<'h>(&self, headers: &'h HeaderMap) -> Result<Option<&'h str>, InvalidToken> {
             match self {
-                Self::Bearer => only(values(headers, AUTHORIZATION).filter_map(bearer)),
+                Self::Bearer => only(values(headers, AUTHORIZATION).flat_map(bearers)),
                 Self::Cookie(name) => only(values(headers, COOKIE).flat_map(|value| cookies(value, name))),
                 Self::Header(name) => only(values(headers, name.as_str())),
             }
@@ -256,26 +256,55 @@ mod extract {
         headers.get_all(name).into_iter().map(|value| value.as_bytes())
     }
 
+    /// Returns the tokens that a backend could read from an `Authorization` value. Some libraries split the value at
+    /// commas, or remove a no-break space, so a `Bearer` after one of these counts, too.
+    fn bearers(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+        let parts = value.split(|&byte| byte == b',' || !byte.is_ascii());
+        bearer(value).into_iter().chain(parts.skip(1).filter_map(bearer))
+    }
+
     /// Returns the token of a `Bearer` value. The name of the scheme is case-insensitive (RFC 9110 §11.1).
     fn bearer(value: &[u8]) -> Option<&[u8]> {
         let value = value.trim_ascii();
         let (scheme, token) = value.split_at_checked(6)?;
-        let apart = token.first().is_none_or(u8::is_ascii_whitespace);
+        let apart = token.first().is_none_or(|byte| byte.is_ascii_whitespace() || !byte.is_ascii());
         (scheme.eq_ignore_ascii_case(b"bearer") && apart).then_some(token)
     }
 
-    /// Returns the values of the cookies with this name in a `Cookie` header. Cookies are separated by semicolons.
-    /// Proxies that join several headers, and old parsers, separate them by commas, so a cookie of this name after a
-    /// comma counts, too.
+    /// Returns the values that a backend could read from a `Cookie` header as cookies with this name.
+    ///
+    /// Cookies are separated by semicolons. Some libraries also separate them at commas, as proxies do that join two
+    /// headers, at blanks, or at other white space such as a no-break space. Some decode names, or compare them without
+    /// regard to case. If one of them read another cookie than this server does, one admitted token would let any user
+    /// in. So all their readings count here, and readings that differ make the token ambiguous.
     pub(crate) fn cookies<'h>(value: &'h [u8], name: &str) -> impl Iterator<Item = &'h [u8]> {
         let named = move |pair: &'h [u8]| {
             let equals = pair.iter().position(|&byte| byte == b'=')?;
-            (pair[..equals].trim_ascii() == name.as_bytes()).then(|| &pair[equals + 1..])
+            is_read_as(&pair[..equals], name).then(|| &pair[equals + 1..])
         };
         value.split(|&byte| byte == b';').flat_map(move |pair| {
-            let joined = pair.split(|&byte| byte == b',').skip(1);
-            named(pair).into_iter().chain(joined.filter_map(named))
+            let parts = pair.split(|&byte| byte == b',' || byte.is_ascii_whitespace() || !byte.is_ascii());
+            named(pair).into_iter().chain(parts.skip(1).filter_map(named))
         })
+    }
+
+    /// Returns whether a backend could read `written` as the name of a cookie. PHP decodes `%73`, cuts a name at NUL,
+    /// replaces `.`, `[` and blanks by `_`, and takes `name[]` for an element of `name`. ASP.NET Core ignores the case.
+    /// Old parsers remove quotes and a `$`.
+    fn is_read_as(written: &[u8], name: &str) -> bool {
+        let letter = |byte: u8| if b".[ +".contains(&byte) { b'_' } else { byte.to_ascii_lowercase() };
+        let is_name = |read: &[u8]| read.iter().copied().map(letter).eq(name.bytes().map(letter));
+        let written = written.trim_ascii();
+        if is_name(written) || written.iter().all(|&byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte)) {
+            return is_name(written);
+        }
+        let decoded: Vec<_> = percent_encoding::percent_decode(written).take_while(|&byte| byte != 0).collect();
+        let is_edge = |byte: &u8| !byte.is_ascii_graphic() || b"+\"'$".contains(byte);
+        let Some(first) = decoded.iter().position(|byte| !is_edge(byte)) else { return false };
+        let end = decoded.iter().rposition(|byte| !is_edge(byte)).map_or(first, |last| last + 1);
+        let whole = &decoded[first..end];
+        let array = whole.split(|&byte| byte == b'[').next().unwrap_or_default();
+        is_name(whole) || is_name(array)
     }
 
     /// Returns the only token among the values; the same value may occur twice.
@@ -359,6 +388,70 @@ mod extract {
             assert_eq!(find(&[("cookie", b"session=a, session=b")]), Err(InvalidToken::Ambiguous));
             assert_eq!(found(&[("cookie", b"x=1, session=a,y=2")]), "a", "as proxies join two headers");
             assert_eq!(found(&[("cookie", b"session=user=5,at=9")]), "user=5,at=9");
+        }
+
+        /// Each of these was read as bob's cookie by a library: Django and Starlette remove a no-break space (NBSP) and
+        /// NEL, Python's SimpleCookie and webob split at blanks, PHP decodes names, ASP.NET Core ignores their case.
+        #[test]
+        fn a_cookie_that_another_parser_would_read_counts() {
+            for disguised in [
+                "\u{a0}session=bob",
+                "\u{85}session=bob",
+                "x=1 session=bob",
+                "x=1\tsession=bob",
+                "x \u{a0}session=bob",
+                "%73ession=bob",
+                "%20session=bob",
+                "session%00x=bob",
+                "SESSION=bob",
+                "session\u{a0}=bob",
+                "+session=bob",
+                "x=\"1\" session=bob",
+                "x=1, Session=bob",
+                "\u{2003}session=bob",
+                "\"session\"=bob",
+                "$session=bob",
+                "session[]=bob",
+            ] {
+                for header in [format!("session=alice; {disguised}"), format!("{disguised}; session=alice")] {
+                    assert_eq!(find(&[("cookie", header.as_bytes())]), Err(InvalidToken::Ambiguous), "{header:?}");
+                }
+                assert_eq!(found(&[("cookie", disguised.as_bytes())]), "bob", "{disguised:?}");
+            }
+            let latin = b"session=alice; \xa0session=bob";
+            assert_eq!(find(&[("cookie", latin)]), Err(InvalidToken::Ambiguous), "NBSP in ISO 8859-1");
+            for other in
+                ["sessions=bob", "my-session=bob", "session2=bob", "next=/?session=bob", "x=session", "=session"]
+            {
+                assert_eq!(found(&[("cookie", format!("session=alice; {other}").as_bytes())]), "alice", "{other:?}");
+            }
+            assert_eq!(found(&[("cookie", b"theme=dark mode; session=alice; x=a b, c=d")]), "alice");
+        }
+
+        #[test]
+        fn a_cookie_whose_name_php_replaces_letters_of_counts() {
+            let read = |written: &str| is_read_as(written.as_bytes(), "session_id");
+            assert!(
+                read("session_id")
+                    && read("session.id")
+                    && read("session%20id")
+                    && read("session[id")
+                    && read("session+id")
+            );
+            assert!(!read("session-id") && !read("sessionid") && !read("session_id_") && !read(""));
+        }
+
+        /// flask-jwt-extended splits the header at commas, and Python's `split` at no-break spaces.
+        #[test]
+        fn a_bearer_token_that_another_parser_would_read_counts() {
+            for disguised in ["Basic eA==, Bearer bob", ", Bearer bob", "\u{a0}Bearer bob", "Bearer x, bearer bob"] {
+                let headers = [("authorization", disguised.as_bytes()), ("cookie", b"session=alice".as_slice())];
+                assert_eq!(find(&headers), Err(InvalidToken::Ambiguous), "{disguised:?}");
+            }
+            assert_eq!(found(&[("authorization", "Bearer\u{a0}bob".as_bytes())]), "\u{a0}bob", "a token of its own");
+            assert_eq!(find(&[("authorization", b"Bearer\xa0bob")]), Err(InvalidToken::NotText));
+            assert_eq!(found(&[("authorization", b"Basic eA==, Bearer bob")]), "bob");
+            assert_eq!(found(&[("authorization", b"Bearer a,b")]), "a,b");
         }
 
         #[test]

@@ -34,7 +34,8 @@ impl PathPatterns {
     /// may have a query. Rules that restrict use this; rules that exempt use [`cover`](Self::cover).
     pub(crate) fn may_match(&self, path_and_query: &str) -> bool {
         let path = without_query(path_and_query);
-        self.cover(path) || lenient(path).is_none_or(|lenient| self.cover_leniently(&lenient))
+        let is_covered = |lenient: String| readings(&lenient).any(|reading| self.cover_leniently(reading));
+        self.cover(path) || lenient(path).is_none_or(is_covered)
     }
 }
 
@@ -60,6 +61,22 @@ impl Pattern {
         let below = lenient.strip_prefix(&self.lenient);
         below.is_some_and(|below| below.is_empty() || self.is_prefix && below.starts_with('/'))
     }
+}
+
+/// Returns the paths for which a framework could take a lenient path. Rails and others serve `/login` also as
+/// `/login.json`, and PHP frameworks as `/index.php/login`.
+fn readings(lenient: &str) -> impl Iterator<Item = &str> {
+    const FRONT: &str = ".php";
+    let below_front = lenient.find(".php/").map(|at| &lenient[at + FRONT.len()..]);
+    let without_format = |path| -> Option<&str> {
+        let name = str::rfind(path, '/')? + 1;
+        path[name..].find('.').filter(|&at| at > 0).map(|at| &path[..name + at])
+    };
+    [Some(lenient), below_front]
+        .into_iter()
+        .flatten()
+        .flat_map(move |path| [Some(path), without_format(path)])
+        .flatten()
 }
 
 /// Returns the path of a request's target.
@@ -119,10 +136,30 @@ mod tests {
             "/./login",
             "//",
             "/l\u{f6}gin",
+            "/login.json",
+            "/Login.HTML?x",
+            "/login.tar.gz",
+            "/api/auth.json",
+            "/index.php/login",
+            "/INDEX.PHP/login.html",
+            "/x/app.php/api/auth/token",
         ] {
             assert!(rules.may_match(path), "{path}");
         }
-        for path in ["/play", "/", "/loginx", "/play?x=/login", "/play?x=%2f..#", "/api/authority", "/%70lay"] {
+        for path in [
+            "/play.json",
+            "/.login",
+            "/login.json/x",
+            "/index.php/play",
+            "/index.php",
+            "/play",
+            "/",
+            "/loginx",
+            "/play?x=/login",
+            "/play?x=%2f..#",
+            "/api/authority",
+            "/%70lay",
+        ] {
             assert!(!rules.may_match(path), "{path}");
         }
     }
