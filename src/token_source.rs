@@ -282,7 +282,7 @@ mod extract {
             let equals = pair.iter().position(|&byte| byte == b'=')?;
             is_read_as(&pair[..equals], name).then(|| &pair[equals + 1..])
         };
-        value.split(|&byte| byte == b';').flat_map(move |pair| {
+        value.split(|&byte| byte == b';').map(<[u8]>::trim_ascii).flat_map(move |pair| {
             let parts = pair.split(|&byte| byte == b',' || byte.is_ascii_whitespace() || !byte.is_ascii());
             named(pair).into_iter().chain(parts.skip(1).filter_map(named))
         })
@@ -426,6 +426,7 @@ mod extract {
                 assert_eq!(found(&[("cookie", format!("session=alice; {other}").as_bytes())]), "alice", "{other:?}");
             }
             assert_eq!(found(&[("cookie", b"theme=dark mode; session=alice; x=a b, c=d")]), "alice");
+            assert_eq!(found(&[("cookie", b"x=1; session=a b")]), "a b");
         }
 
         #[test]

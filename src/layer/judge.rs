@@ -60,7 +60,10 @@ impl Headcount {
     }
 
     fn class(&self, info: &RequestInfo<'_>) -> RouteClass {
-        if info.is_preflight() { RouteClass::Exempt } else { self.settings().routes.class(info.path) }
+        if info.is_preflight() && self.shown_token(info.headers) == Ok(None) {
+            return RouteClass::Exempt;
+        }
+        self.settings().routes.class(info.path)
     }
 
     /// Returns whether the verdict depends on the caller.

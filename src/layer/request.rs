@@ -1,6 +1,6 @@
 //! The facts of a request that decisions and limits use.
 
-use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, COOKIE, ORIGIN};
 use http::uri::Scheme;
 use http::{Extensions, HeaderMap, Method, Uri};
 use std::net::{IpAddr, SocketAddr};
@@ -26,11 +26,15 @@ impl<'r> RequestInfo<'r> {
         Self { method, path: Some(uri.path()), headers, peer: peer(extensions), is_https, extensions: Some(extensions) }
     }
 
-    /// Returns whether the request is a CORS preflight, which carries no token (Fetch §3.2.2).
+    /// Returns whether the request is a CORS preflight. Browsers send it without credentials (Fetch §3.2.2), so a request
+    /// that has some is none: a backend that does not look at the method would serve it.
     pub(super) fn is_preflight(&self) -> bool {
+        let has = |name| self.headers.contains_key(name);
         self.method == Method::OPTIONS
-            && self.headers.contains_key(ORIGIN)
-            && self.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+            && has(ORIGIN)
+            && has(ACCESS_CONTROL_REQUEST_METHOD)
+            && !has(AUTHORIZATION)
+            && !has(COOKIE)
     }
 }
 

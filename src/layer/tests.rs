@@ -112,6 +112,10 @@ async fn other_requests_with_options_are_like_any() {
     {
         assert_eq!(ask(&headcount, request).await.status, StatusCode::TOO_MANY_REQUESTS);
     }
+    for credential in [("authorization", "Bearer bob"), ("authorization", "Basic YTpi"), ("cookie", "theme=dark")] {
+        let request = preflight("/play").header(credential.0, credential.1);
+        assert_eq!(ask(&headcount, request).await.status, StatusCode::TOO_MANY_REQUESTS, "{credential:?}");
+    }
     let post = preflight("/play").method("POST");
     assert_eq!(ask(&headcount, post).await.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(ask(&headcount, bare().header("authorization", "Bearer alice")).await.status, StatusCode::OK);

@@ -143,6 +143,9 @@ fn preflights_pass(runtime: &Handle, kind: Kind) {
     assert_eq!(answer.status, 200);
     let arrived = stack.app.arrived();
     assert_eq!((arrived.len(), arrived[0].method.as_str()), (1, "OPTIONS"));
+    // With a token it is no preflight, and a backend that does not look at the method would serve it.
+    assert_eq!(stack.ask("OPTIONS", "/play", "bob", &headers, b"").status, 429);
+    assert_eq!(stack.app.arrived().len(), 0);
 }
 
 fn the_applications_own_answers(runtime: &Handle, kind: Kind) {
