@@ -1,4 +1,5 @@
--- Records the first minute of the namespace; the lowest wins.
+-- Records the first minute of the namespace. A claim changes nothing if a minute is recorded. Of minutes that are written
+-- back, the lowest wins.
 --
 -- KEYS[1] fleet: hash { since, beat } · KEYS[2] generations: sorted set by ms of their last look
 -- ARGV[1] slot · ARGV[2] '1' to claim it as new, '0' to write back what the fleet knows · ARGV[3] ms to keep it
@@ -12,7 +13,7 @@ if redis.call('HSTRLEN', KEYS[1], 'since') <= 20 then
   known = tonumber(string.match(redis.call('HGET', KEYS[1], 'since') or '', '^%d+$') or '')
 end
 local slot = tonumber(ARGV[1])
-if known and known <= slot then return string.format('%.0f', known) end
+if known and (known <= slot or ARGV[2] == '1') then return string.format('%.0f', known) end
 if ARGV[2] == '1' then
   local expected = {}
   for place = 4, #ARGV do expected[ARGV[place]] = true end

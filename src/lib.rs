@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`guide`] | how to use the crate, one chapter a question |
 //! | [`Headcount`], [`Builder`], [`Worker`] | the controller |
-//! | [`Headcount::admit`], [`Headcount::touch`], [`Headcount::status`] | its main methods, beside overrides |
+//! | [`Headcount::admit`], [`Headcount::touch`], [`Headcount::status`] | its main methods |
 //! | [`layer`] | the middleware for tower and axum |
 //! | [`FilterStore`], [`MemoryStore`], [`RedisStore`], [`Rounds`] | the fleet's store, and the loop around it |
 //! | [`round`] | one exchange with the store, without I/O |
@@ -76,7 +76,8 @@ pub use sync::{FilterStore, MemoryStore, Rounds};
 pub use token_source::{InvalidToken, MAX_TOKEN_BYTES, OnConflict, TokenSource, TokenSourceError, Unverifiable};
 pub use what_if::WhatIf;
 
-// In the book, a chapter links to the files of the others. Here the first definition of a link counts: their modules.
+// The chapters link to each other's files. `rustdoc_links.md` comes before each of them and defines the same links as
+// modules; in Markdown the first definition of a link counts.
 #[cfg(any(doc, doctest))]
 pub mod guide {
     #![doc = include_str!("../docs/guide/rustdoc_links.md")]
@@ -112,7 +113,8 @@ mod book {
     #![doc = include_str!("../docs/limiters.md")]
 }
 
-/// The choices by which other designs differ, for comparisons. Only the feature `testing` has functions that take them.
+/// Options that select another design, to compare it with this one. The functions that take them exist only with the
+/// feature `testing`.
 #[doc(hidden)]
 pub mod designs {
     pub use crate::room::Sharing;
@@ -167,7 +169,7 @@ pub mod internals {
             self.0.prove(bytes);
         }
 
-        /// Decodes a filter from untrusted bytes, with whether its writer covered the minute.
+        /// Decodes a filter from untrusted bytes. The boolean says whether its writer covered the minute.
         ///
         /// # Errors
         /// [`DecodeError`].
@@ -203,14 +205,14 @@ pub mod internals {
         crate::jwt::Verifier::new(expected, keys, None).user(token, now).map_err(|error| error.to_string())
     }
 
-    /// The state of a server that an oracle reads in addition to its decisions.
+    /// What a test reads of a server, besides its decisions, to judge whether the server is correct.
     #[derive(Debug, Clone, Copy)]
     pub struct Glance {
         /// The current minute.
         pub current: Slot,
         /// How many minutes of the ring are covered.
         pub coverage: usize,
-        /// When the last round that read everything began its look, in the server's monotonic time.
+        /// The start of the last round that read everything, in the server's monotonic time.
         pub last_success: Option<Duration>,
         /// Whether its last round succeeded.
         pub is_up: bool,
@@ -243,7 +245,7 @@ pub mod internals {
         }
     }
 
-    /// Returns the minutes that a server covers: no unseen token was recorded in any of them.
+    /// Returns the minutes that a server covers: it knows every token that was recorded in them on any server.
     pub fn covered(headcount: &Headcount) -> Vec<Slot> {
         let minutes = headcount.core().minutes();
         minutes.into_iter().filter(|minute| minute.is_covered).map(|minute| minute.slot).collect()

@@ -50,8 +50,7 @@ enum Verb {
     /// Try it: three servers and their players in one process, and a page to watch them.
     #[command(
         after_help = "Needs no Redis and no files, and leaves nothing behind. All seats are taken within half a \
-            minute, and another \
-                      crowd comes every 50 seconds."
+            minute, and another crowd comes every 50 seconds."
     )]
     Demo(Play),
     /// Check a configuration, and show the effective one.

@@ -6,8 +6,8 @@
 //! | 7 | the slot in which it was issued, big-endian |
 //! | 16 | the first half of HMAC-SHA256 (RFC 2104) over format, slot, slot length, fingerprint and namespace |
 //!
-//! The whole is encoded in URL-safe base 64 (RFC 4648 §5), 32 characters. A pass reveals nothing about its token, and
-//! is useless with another token or in another namespace whose fleet has the same key. It is valid for one window,
+//! The whole is encoded in URL-safe base 64 (RFC 4648 §5), 32 characters. A pass reveals nothing about its token. It
+//! is useless with another token, and in another namespace even if the fleet there has the same key. It is valid for one window,
 //! which is as long as its user would be remembered without further requests.
 
 use crate::fingerprint::{Fingerprint, FingerprintKey};
@@ -44,7 +44,7 @@ pub struct Pass([u8; CHARACTERS]);
 pub(crate) enum PassCheck {
     /// The user was admitted within the window.
     Valid,
-    /// The pass was valid once.
+    /// The pass is correctly signed, but older than a window, or from more than a minute ahead.
     Expired,
     /// A pass that this fleet did not sign, or one of another token.
     Forged,

@@ -1,8 +1,8 @@
 //! A map that keeps recently used entries, up to a bound.
 //!
-//! Each shard has two generations. A new entry goes into the young one. When the young generation is full or old
-//! enough, it becomes the old one, and the previous old one is dropped as a whole. So an entry stays for one to two
-//! lifetimes after its last use, or less under a flood.
+//! Each shard has two maps, a young one and an old one. A new entry goes into the young map. When the young map is full
+//! or old enough, it becomes the old map, and the previous old map is dropped as a whole. So an entry stays for one to
+//! two lifetimes after its last use, or less under a flood.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ pub(crate) struct Recent<K, V> {
     shards: [Mutex<Shard<K, V>>; SHARDS],
     hasher: RandomState,
     lifetime: Duration,
-    /// Entries in one generation of a shard, at most.
+    /// The largest number of entries in one map of a shard.
     most: usize,
 }
 
@@ -30,7 +30,7 @@ struct Shard<K, V> {
 
 impl<K: Hash + Eq, V: Clone> Recent<K, V> {
     /// Creates a map that keeps an entry for at least `lifetime`, unless more than `most` entries come within that
-    /// time. It holds at most twice as many entries in all.
+    /// time. It never holds more than 2 · `most` entries, rounded up in each shard.
     pub(crate) fn new(lifetime: Duration, most: usize) -> Self {
         let shard = || Mutex::new(Shard { young: HashMap::new(), old: HashMap::new(), begun: Duration::ZERO });
         Self {

@@ -493,8 +493,7 @@ impl Round {
             if foreign_generation {
                 tracing::error!(
                     "servers with another capacity, window or key share this namespace, because of a deploy or a \
-                     mistake; those with \
-                     another window or key do not know this server's users"
+                     mistake; those with another window or key do not know this server's users"
                 );
             } else {
                 tracing::info!("no other generation is alive in this namespace anymore");

@@ -129,6 +129,12 @@ impl Fleet {
     }
 }
 
+#[test]
+fn a_store_has_neither_a_namespace_nor_connections_unless_it_says_so() {
+    let weather = Fleet::new().start().weather;
+    assert_eq!((weather.namespace(), weather.connections()), ("", 0));
+}
+
 #[tokio::test]
 async fn a_new_fleet_is_covered_after_three_seconds() {
     let mut fleet = Fleet::new();

@@ -3,7 +3,7 @@
 
 mod support;
 
-use headcount::round::{Identity, Outcome, Outgoing, Publish, Reply, Request, Version};
+use headcount::round::{EpochStart, Identity, Outcome, Outgoing, Publish, Reply, Request, Version};
 use headcount::time::Slot;
 use headcount::{Builder, Decision, FilterStore, Headcount, RedisStore, Rounds, StoreError, Worker};
 use std::time::Duration;
@@ -652,6 +652,60 @@ async fn a_lost_race_uploads_nothing() {
     assert!(uploaded < 10_000, "{uploaded} bytes");
     let commands = monitor.commands_until(&redis, "after");
     assert_eq!(commands.get("EVALSHA"), Some(&10), "{commands:?}");
+}
+
+/// Below the size from which values are staged, a server asks before it uploads the first minute, and only that one.
+#[tokio::test]
+async fn a_server_asks_before_a_large_upload_of_the_first_minute() {
+    for (filter_bytes, asks) in [(SMALL, 0), (256 << 10, 1), (300 << 10, 1)] {
+        let redis = Redis::start();
+        let [one, other] = ["one", "other"].map(|name| Writer::new(&redis.url(), name, filter_bytes));
+        one.read().await;
+        other.read().await;
+        assert!(one.publish(None, "one-1", &[1]).await.unwrap());
+        let minute = |slot, version: &str| Outgoing {
+            slot,
+            after: None,
+            version: Version(version.into()),
+            value: vec![2; filter_bytes],
+        };
+        let minutes = vec![minute(MINUTE, "other-1"), minute(Slot(MINUTE.0 - 1), "other-2")];
+        let mut monitor = Monitor::start(&redis);
+        let reply = other.ask(Request::Publish(Publish { minutes, ..Publish::default() })).await.unwrap();
+        let Reply::Published(published) = reply else { panic!("{reply:?}") };
+        assert_eq!(published.written, [false, true], "another server has written the first minute");
+        let commands = monitor.commands_until(&redis, "after");
+        let count = |name: &str| commands.get(name).copied().unwrap_or_default();
+        assert_eq!((count("HGET"), count("EVALSHA")), (asks, 2 - asks), "{filter_bytes} bytes: {commands:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_first_minute_of_a_namespace_is_claimed_once() {
+    let redis = Redis::start();
+    let writer = Writer::new(&redis.url(), "one", SMALL);
+    writer.read().await;
+    let claim = async |slot, claimed| {
+        let since = Some(EpochStart { slot: Slot(slot), claimed });
+        match writer.ask(Request::Publish(Publish { since, ..Publish::default() })).await.unwrap() {
+            Reply::Published(published) => published.since,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(claim(100, true).await, Some(Slot(100)));
+    assert_eq!(claim(90, true).await, Some(Slot(100)), "it was claimed already");
+    assert_eq!(claim(80, false).await, Some(Slot(80)), "a server that was there before knows better");
+}
+
+#[tokio::test]
+async fn an_empty_string_is_no_value() {
+    let redis = Redis::start();
+    let writer = Writer::new(&redis.url(), "one", LARGE);
+    assert!(writer.read().await.is_none() && writer.publish(None, "one-1", &[1]).await.unwrap());
+    let [key] = slot_keys(&redis).try_into().unwrap();
+    let _: String = redis.ask(&["SET", &key, ""]);
+    assert_eq!(writer.read().await, None);
+    assert!(writer.publish(None, "one-2", &[2]).await.unwrap());
 }
 
 /// DESIGN §8.3, the worst case: both minutes have foreign news, and both are written.

@@ -26,8 +26,8 @@ pub(crate) const A_PATH: &str =
 #[allow(missing_docs)] // The fields are what was found; the messages say the rest.
 pub enum ConfigError {
     #[error(
-        "admission.max_active_users is missing: how many users at once may be active. \
-         Start at 75 % of what you measured the backend to carry"
+        "admission.max_active_users is missing: how many users at once may be active. Start at 75 % of what you \
+         measured the backend to carry"
     )]
     MaxActiveUsersMissing,
     #[error("admission.max_active_users is {found}; it must be between 1 and {}", Shape::MAX_CAPACITY)]
@@ -53,8 +53,8 @@ pub enum ConfigError {
     #[error("window.{0}")]
     Shape(#[from] ShapeError),
     #[error(
-        "window.capacity is {found}, and admission.max_active_users {max_active_users}; \
-         capacity must be at least that, better twice as much, or left out"
+        "window.capacity is {found}, and admission.max_active_users {max_active_users}; capacity must be at least \
+         that, better twice as much, or left out"
     )]
     CapacityBelowMax { found: u64, max_active_users: u64 },
     #[error("token.from is empty; name at least one of \"bearer\", \"cookie:NAME\", \"header:NAME\"")]

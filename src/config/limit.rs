@@ -386,9 +386,8 @@ impl Limit {
                 );
             }
             if !self.routes.is_empty() || self.key.has(&LimitKey::Path) {
-                doubts.push(
-                    "server.trusted_proxies is empty: of the paths that proxies tell, only Envoy's is known".to_owned(),
-                );
+                doubts
+                    .push("server.trusted_proxies is empty: only Envoy's checks show the path of a request".to_owned());
             }
         }
         if let Some(waits) = too_long_for(self.max_wait) {
@@ -403,8 +402,7 @@ impl Limit {
         {
             doubts.push(format!(
                 "on_store_error is deny, but within is as long as proxies wait for an answer, or longer: while the \
-                 store hangs, they \
-                 admit after {waits}; lower it below that, or have them wait longer"
+                 store hangs, they admit after {waits}; lower it below that, or have them wait longer"
             ));
         }
         doubts

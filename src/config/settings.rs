@@ -60,8 +60,8 @@ impl Settings {
             let ratio = self.shape.false_positive_ratio(max_active_users as f64);
             format!(
                 "X of {max_active_users} is above half of window.capacity ({}): with so many users in, {:.2} of \
-                 100,000 unknown \
-                 tokens get past a full house (false positive ratio {ratio:.1e}); raise window.capacity to twice X",
+                 100,000 unknown tokens get past a full house (false positive ratio {ratio:.1e}); raise \
+                 window.capacity to twice X",
                 self.capacity,
                 ratio * 100_000.0
             )

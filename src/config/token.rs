@@ -111,8 +111,8 @@ impl Token {
     pub(crate) fn doubt(&self) -> Option<&'static str> {
         (self.from.len() > 1 && self.jwt.is_none()).then_some(
             "token.from lists several sources, whose tokens nobody verifies: a client that shows the token of an \
-             active user is admitted, \
-             unless the backend authenticates by that very source; list only what it authenticates by",
+             active user is admitted, unless the backend authenticates by that very source; list only what it \
+             authenticates by",
         )
     }
 }

@@ -323,8 +323,7 @@ pub enum PolicyError {
     /// A time that Redis cannot compute exactly.
     #[error(
         "{} is more than the 104 days that are computed exactly in Redis; make the time shorter, the burst smaller or \
-         the \
-         rate higher, or keep this limiter in memory",
+         the rate higher, or keep this limiter in memory",
         humantime::format_duration(*found)
     )]
     TooLongForRedis {

@@ -8,7 +8,7 @@ pub(crate) fn is_read_only(refusal: &str) -> bool {
     refusal.contains("READONLY") || refusal.contains("read only replica")
 }
 
-/// Returns why a server that answers reads refused a write.
+/// Returns why a server refused a write although it still answers reads.
 pub(crate) fn refused_write(refusal: &str) -> StoreError {
     if refusal.contains("OOM") {
         StoreError::full(format_args!("{refusal}. Raise maxmemory, or let Redis evict other keys"))
@@ -25,7 +25,7 @@ pub(super) fn is_final(error: &RedisError) -> bool {
     error.is_unrecoverable_error()
         || error.is_io_error()
         || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
-        // Older servers wrap the error in that of the script.
+        // If a script fails in this way, older servers report a script error, and only its text says READONLY.
         || error.detail().is_some_and(is_read_only)
 }
 
@@ -55,7 +55,7 @@ pub(super) fn error(error: &RedisError) -> StoreError {
         "NOAUTH" => {
             StoreError::refused(format_args!("{said}. Put the password into redis.url: redis://:password@host"))
         }
-        "WRONGPASS" => StoreError::refused(format_args!("{said}. Put the right ones into redis.url")),
+        "WRONGPASS" => StoreError::refused(format_args!("{said}. Put the right user name and password into redis.url")),
         "NOPERM" => refused_write(&said),
         "DENIED" => StoreError::refused(said),
         "MOVED" | "CROSSSLOT" => StoreError::refused(format_args!(

@@ -124,8 +124,7 @@ pub(super) fn meaning(error: &io::Error) -> Option<StoreError> {
     Some(StoreError::refused(match error {
         Error::InvalidCertificate(error) => certificate(error),
         Error::InvalidMessage(_) => {
-            "this port does not speak TLS: use the server's tls-port, or redis:// in redis.url \
-                                     if the server has none"
+            "this port does not speak TLS: use the server's tls-port, or redis:// in redis.url if the server has none"
                 .into()
         }
         Error::AlertReceived(AlertDescription::CertificateRequired) => {
@@ -149,8 +148,8 @@ fn certificate(error: &CertificateError) -> String {
     match error {
         // The second error: an authority with the same name and another key.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "no trusted authority has signed the server's certificate: set redis.ca_file \
-                                            to the certificate of the authority that has"
+            "no trusted authority has signed the server's certificate: set redis.ca_file to the certificate of the \
+                                            authority that has"
                 .into()
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {

@@ -1,6 +1,7 @@
-//! Ready configurations: the files of `examples/proxies`, which the tests run unchanged, and one of headcount itself.
+//! Ready configurations: the files of `examples/proxies`, and one of headcount itself. The tests run all of them
+//! unchanged, except Traefik's.
 
-/// A configuration of a proxy that puts headcount in front of an application, or of headcount.
+/// A configuration for a proxy that asks headcount, or for headcount itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Recipe {
     /// nginx: auth_request
@@ -55,7 +56,7 @@ mod tests {
         written.map(read).collect()
     }
 
-    /// A recipe, and the words in its files that a time follows, each with its text.
+    /// The name of a recipe, the recipe, and its settings that are times, each with the text to find it in.
     type Place = (&'static str, Recipe, Vec<(&'static str, &'static str)>);
 
     #[test]
@@ -112,7 +113,7 @@ mod tests {
         }
     }
 
-    /// A health check may take as long as the pause between two health checks.
+    /// A failed health check takes up to twice its interval: the pause before it, and its time limit, which is as long.
     #[test]
     fn haproxy_takes_no_late_answer_for_silence_and_says_when_it_does() {
         let text = Recipe::Haproxy.text();

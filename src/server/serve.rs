@@ -105,8 +105,8 @@ pub(super) fn check_admin(config: &Config) -> Result<(), ConfigError> {
     }
     Err(ConfigError::Missing {
         key: "admin.token_file",
-        why: "admin.listen is not a loopback address, so a file with a bearer token is needed; \
-              to make one: head -c 32 /dev/urandom | base64 > admin.token",
+        why: "admin.listen is not a loopback address, so a file with a bearer token is needed; to make one: head -c \
+              32 /dev/urandom | base64 > admin.token",
     })
 }
 

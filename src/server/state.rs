@@ -16,8 +16,7 @@ pub(super) fn choose(config: &mut Config) -> Result<(), String> {
         return Ok(());
     }
     const WAY_OUT: &str = "so a restart forgets the active users: set snapshot.file, or STATE_DIRECTORY to a \
-        directory that can be written \
-                           (in a container, a volume); snapshot.file = \"\" says that this is intended";
+        directory that can be written (in a container, a volume); snapshot.file = \"\" says that this is intended";
     let Some(directory) = directory() else {
         return Err(format!("there is no state directory, {WAY_OUT}"));
     };

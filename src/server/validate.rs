@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// The time limit for an answer of Redis.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A larger difference between the clocks is reported.
+/// A larger difference between the clocks of this machine and of Redis is a warning.
 const CLOCK: Duration = Duration::from_secs(2);
 
 /// A configuration that can be used.
@@ -60,9 +60,9 @@ impl Validated {
     /// Returns what an operator should know about this configuration, though nothing is wrong with it.
     pub fn note(&self) -> Option<&'static str> {
         self.config.admin.token_file.is_none().then_some(
-            "there is no admin.token_file: every user of this machine is an operator, and so is everybody who \
-             reaches a proxy on it that \
-             leads to admin.listen and adds no Forwarded, X-Forwarded-* or Via",
+            "there is no admin.token_file: every user of this machine is an operator. If a proxy on this machine leads \
+             to admin.listen and adds no Forwarded, X-Forwarded-* or Via header, everybody who reaches the proxy is \
+             one, too",
         )
     }
 
@@ -105,16 +105,15 @@ fn warnings(config: &Config) -> Vec<String> {
     let knows_no_paths = config.server.trusted_proxies.is_empty();
     if knows_no_paths && !(config.route.is_empty() && config.admission.exempt_paths.is_empty()) {
         warnings.push(
-            "server.trusted_proxies is empty: of the paths that proxies tell, only Envoy's is known, so [[route]] and \
-             admission.exempt_paths hold for nobody else's; list the proxies' addresses"
+            "server.trusted_proxies is empty: only Envoy's checks show the path of a request; behind other proxies, \
+             [[route]] and admission.exempt_paths have no effect; list the proxies' addresses"
                 .into(),
         );
     }
     if config.redis.is_some() && config.fleet.as_ref().is_none_or(|fleet| fleet.expected_nodes == 1) {
         warnings.push(
             "fleet.expected_nodes is 1: a server that starts while Redis is away admits all of max_active_users by \
-             itself; set it to \
-             the number of your servers"
+             itself; set it to the number of your servers"
                 .into(),
         );
     }
@@ -194,7 +193,7 @@ impl Live {
                 self.clock(seconds, micros);
             }
             Err(error) => self.findings.push(Finding::Error(format!(
-                "it may not run the commands of the rounds: {error}; an ACL user for them: ~headcount:* +@read \
+                "it refuses commands that the rounds need: {error}. Give the user of redis.url: ~headcount:* +@read \
                  +@write +@scripting +time +ping"
             ))),
         }
@@ -227,20 +226,19 @@ impl Live {
             self.findings.push(match read_beside(&store, settings, generation).await {
                 Ok(None) => Finding::Well(
                     "servers with another capacity have used this namespace within a window: their users are known \
-                     here, \
-                     and count against max_active_users"
+                     here, and count against max_active_users"
                         .into(),
                 ),
                 Ok(Some(_)) => Finding::Well(
                     "servers with an earlier key have used this namespace within a window: their users are known \
-                     here, and \
-                     newcomers wait until those servers have stopped"
+                     here, and newcomers wait until those servers have stopped"
                         .into(),
                 ),
                 Err(reason) => Finding::Warning(format!(
                     "servers with another window or key have used this namespace within a window, and servers of this \
-                     configuration do not know their users ({reason}): for a window they admit up to max_active_users \
-                     beside them; if the key has changed, name the former one in token.earlier_secret_files"
+                     configuration do not know their users ({reason}): for one window, the new servers admit up to \
+                     max_active_users in addition; if the key has changed, name the former one in \
+                     token.earlier_secret_files"
                 )),
             });
         }
@@ -274,18 +272,17 @@ impl Live {
                 Finding::Well(format!("at most {} MB of memory, and no key is evicted", most / 1_000_000))
             }
             (policy, most) => Finding::Warning(format!(
-                "with {} MB full it evicts keys ({policy}): minutes may get lost, and are written back; \
-                 maxmemory-policy \
-                 noeviction keeps them",
+                "when {} MB are full it evicts keys ({policy}), filters of minutes among them; the servers then write \
+                 them again. maxmemory-policy noeviction prevents that",
                 most / 1_000_000
             )),
         });
     }
 }
 
-/// Reads the newest value of another generation. Returns the earlier key that fits, if the current one does not, or why
-/// the value cannot be read.
-#[allow(clippy::disallowed_methods)] // Minutes are named by the clock, give or take one.
+/// Reads the newest value of another generation. Returns `None` if the current key fits, the index of the earlier key
+/// that fits, or the reason why the value cannot be read.
+#[allow(clippy::disallowed_methods)] // The clock only says which minutes to ask for.
 async fn read_beside(store: &RedisStore, settings: &Settings, generation: u64) -> Result<Option<usize>, String> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let now = Timestamp::from_micros(u64::try_from(now.as_micros()).unwrap_or_default());
@@ -323,18 +320,15 @@ async fn read_beside(store: &RedisStore, settings: &Settings, generation: u64) -
 /// command is refused.
 static WRITE: std::sync::LazyLock<redis::Script> = std::sync::LazyLock::new(|| {
     redis::Script::new(
-        "redis.call('DEL', KEYS[1]) redis.call('PEXPIRE', KEYS[1], 1000) \
-         redis.call('HSET', KEYS[1], 'ts', '1', 'value', '1') redis.call('PEXPIRE', KEYS[1], 1000) \
-         redis.call('HMGET', KEYS[1], 'ts', 'value') redis.call('HGET', KEYS[1], 'ts') redis.call('HSTRLEN', KEYS[1], \
-         'ts') \
-         redis.call('TYPE', KEYS[1]) redis.call('DEL', KEYS[1]) \
-         redis.call('SET', KEYS[1], 'value', 'PX', 1000) redis.call('RENAME', KEYS[1], KEYS[1]) \
-         redis.call('MGET', KEYS[1]) redis.call('GET', KEYS[1]) redis.call('GETRANGE', KEYS[1], 0, 1) \
-         redis.call('STRLEN', KEYS[1]) redis.call('DEL', KEYS[1]) \
-         redis.call('ZADD', KEYS[1], 1, 'a') redis.call('PEXPIRE', KEYS[1], 1000) redis.call('ZCOUNT', KEYS[1], 0, 1) \
-         redis.call('ZRANGE', KEYS[1], 0, 1) redis.call('ZREVRANGE', KEYS[1], 0, 1) \
-         redis.call('ZREVRANGEBYSCORE', KEYS[1], 1, 0) redis.call('ZREM', KEYS[1], 'b') \
-         redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, 1) redis.call('DEL', KEYS[1]) \
+        "redis.call('DEL', KEYS[1]) redis.call('PEXPIRE', KEYS[1], 1000) redis.call('HSET', KEYS[1], 'ts', '1', \
+         'value', '1') redis.call('PEXPIRE', KEYS[1], 1000) redis.call('HMGET', KEYS[1], 'ts', 'value') \
+         redis.call('HGET', KEYS[1], 'ts') redis.call('HSTRLEN', KEYS[1], 'ts') redis.call('TYPE', KEYS[1]) \
+         redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[1], 'value', 'PX', 1000) redis.call('RENAME', KEYS[1], \
+         KEYS[1]) redis.call('MGET', KEYS[1]) redis.call('GET', KEYS[1]) redis.call('GETRANGE', KEYS[1], 0, 1) \
+         redis.call('STRLEN', KEYS[1]) redis.call('DEL', KEYS[1]) redis.call('ZADD', KEYS[1], 1, 'a') \
+         redis.call('PEXPIRE', KEYS[1], 1000) redis.call('ZCOUNT', KEYS[1], 0, 1) redis.call('ZRANGE', KEYS[1], 0, 1) \
+         redis.call('ZREVRANGE', KEYS[1], 0, 1) redis.call('ZREVRANGEBYSCORE', KEYS[1], 1, 0) redis.call('ZREM', \
+         KEYS[1], 'b') redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, 1) redis.call('DEL', KEYS[1]) \
          return redis.call('TIME')",
     )
 });

@@ -527,7 +527,6 @@ impl Fields {
         let field = self.0.next().ok_or_else(|| StoreError::corrupt("the reply to a look is too short"))?;
         Ok(match field {
             Value::BulkString(bytes) => bytes,
-            Value::SimpleString(text) => text.into_bytes(),
             Value::Int(number) => number.to_string().into_bytes(),
             _ => Vec::new(),
         })
@@ -633,4 +632,33 @@ fn is_stamp(version: &[u8]) -> bool {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_large_filters_are_strings() {
+        let layout = |filter_bytes| {
+            let (instance_id, node) = ("a".to_owned(), "a".to_owned());
+            let second = Duration::from_secs(1);
+            Layout::of(&Identity {
+                instance_id,
+                node,
+                generation: 1,
+                filter_bytes,
+                alive_for: second,
+                keep_for: second,
+            })
+        };
+        assert_eq!(layout(STAGED_FROM_BYTES - 1), Layout::Hash);
+        assert_eq!(layout(STAGED_FROM_BYTES), Layout::String);
+    }
+
+    #[test]
+    fn a_store_says_its_namespace_and_connects_with_the_first_request() {
+        let store = RedisStore::open("redis://127.0.0.1:1", "shop").unwrap();
+        assert_eq!((store.name(), store.namespace(), store.connections()), ("redis", "shop", 0));
+    }
 }

@@ -155,8 +155,8 @@ impl MysqlBuilder {
         // What is MariaDB's or MySQL's alone stands in the comments that the other skips. MySQL's is for reading
         // statements only; both leave procedures out, whose waits are bounded by the one for a lock.
         let session = format!(
-            "SET SESSION innodb_lock_wait_timeout = {}, SESSION autocommit = 1 \
-             /*M!100100 , SESSION max_statement_time = {} */ /*!80000 , SESSION max_execution_time = {millis} */",
+            "SET SESSION innodb_lock_wait_timeout = {}, SESSION autocommit = 1 /*M!100100 , SESSION \
+             max_statement_time = {} */ /*!80000 , SESSION max_execution_time = {millis} */",
             seconds.clamp(1, 1_073_741_824),
             millis as f64 / 1000.0,
         );
@@ -230,8 +230,8 @@ impl Mysql {
             Ok(seconds) if seconds <= i32::MAX as u32 => seconds,
             _ => return refused("the window is longer than 68 years"),
         };
-        const SET: &str = "INSERT INTO headcount_zones (id, rate, window_s) VALUES (?, ?, ?) \
-                   ON DUPLICATE KEY UPDATE rate = ?, window_s = ?";
+        const SET: &str = "INSERT INTO headcount_zones (id, rate, window_s) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE \
+                   rate = ?, window_s = ?";
         let about = (zone, rate, seconds, rate, seconds);
         self.run(about, |conn, about| Box::pin(conn.exec_drop(SET, *about))).await
     }
@@ -435,8 +435,8 @@ async fn install(conn: &mut Conn) -> Result<(), SqlError> {
     if won.flatten() != Some(1) {
         return Err(StoreError::timeout(format_args!("another installation is not done after {seconds} s")).into());
     }
-    let exists = "SELECT COUNT(*) FROM information_schema.tables \
-                  WHERE table_schema = DATABASE() AND table_name = 'headcount_version'";
+    let exists = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = \
+                  'headcount_version'";
     let exists: Option<u32> = conn.query_first(exists).await.map_err(broken)?;
     let mut found: Option<u32> = None;
     if exists == Some(1) {
@@ -450,8 +450,8 @@ async fn install(conn: &mut Conn) -> Result<(), SqlError> {
     }
     let mut missing = Vec::new();
     for (name, procedure) in PROCEDURES {
-        let comment = "SELECT routine_comment FROM information_schema.routines \
-                       WHERE routine_schema = DATABASE() AND routine_type = 'PROCEDURE' AND routine_name = ?";
+        let comment = "SELECT routine_comment FROM information_schema.routines WHERE routine_schema = DATABASE() AND \
+                       routine_type = 'PROCEDURE' AND routine_name = ?";
         let comment: Option<String> = conn.exec_first(comment, (name,)).await.map_err(broken)?;
         match comment.as_deref() {
             Some(OURS) if found == Some(VERSION) => {}
@@ -466,8 +466,8 @@ async fn install(conn: &mut Conn) -> Result<(), SqlError> {
     let described = "SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = DATABASE() \
                      AND table_name = 'headcount_zones' AND column_name = 'description'";
     if conn.query_first(described).await.map_err(broken)? == Some(0) {
-        let describe = "ALTER TABLE headcount_zones \
-                        ADD COLUMN description VARCHAR(255) CHARACTER SET utf8mb4 NOT NULL DEFAULT ''";
+        let describe = "ALTER TABLE headcount_zones ADD COLUMN description VARCHAR(255) CHARACTER SET utf8mb4 NOT \
+                        NULL DEFAULT ''";
         conn.query_drop(describe).await.map_err(broken)?;
     }
     for (name, procedure) in missing {
@@ -483,9 +483,8 @@ async fn install(conn: &mut Conn) -> Result<(), SqlError> {
 
 /// Checks whether the schema is complete, so that a user without the right to create it can call `install`, too.
 async fn is_complete(conn: &mut Conn) -> Result<bool, Error> {
-    const COUNT: &str = "SELECT \
-        (SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN \
-            ('headcount_version', 'headcount_zones', 'headcount_bucket_locks', 'headcount_transactions')) + \
+    const COUNT: &str = "SELECT (SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND \
+        table_name IN ('headcount_version', 'headcount_zones', 'headcount_bucket_locks', 'headcount_transactions')) + \
         (SELECT COUNT(*) FROM information_schema.routines WHERE routine_schema = DATABASE() AND routine_name IN \
             ('headcount_decide', 'headcount_ask', 'check_velocity'))";
     let there: Option<usize> = conn.query_first(COUNT).await?;
@@ -498,9 +497,9 @@ async fn is_complete(conn: &mut Conn) -> Result<bool, Error> {
 /// committed, no gaps between rows are locked.
 async fn purge_batch(conn: &mut Conn, (zone, keep, at_most): (u32, u64, u32)) -> Result<u32, Error> {
     let mut step = purge_step(conn).await?;
-    let find = "SELECT id, bucket_key FROM headcount_transactions FORCE INDEX (oldest) \
-                WHERE zone_id = ? AND created_at < TIMESTAMPADD(SECOND, -?, UTC_TIMESTAMP()) \
-                ORDER BY created_at LIMIT ? FOR UPDATE SKIP LOCKED";
+    let find = "SELECT id, bucket_key FROM headcount_transactions FORCE INDEX (oldest) WHERE zone_id = ? AND \
+                created_at < TIMESTAMPADD(SECOND, -?, UTC_TIMESTAMP()) ORDER BY created_at LIMIT ? FOR UPDATE SKIP \
+                LOCKED";
     let old: Vec<(u64, Vec<u8>)> = step.exec(find, (zone, keep, at_most)).await?;
     let (ids, mut keys): (Vec<_>, Vec<_>) = old.into_iter().map(|(id, key)| (id.to_string(), key)).unzip();
     if !ids.is_empty() {

@@ -37,12 +37,11 @@ const SCHEMA: [&str; 4] = [
 
 /// Checks whether the schema is complete, so that a user without the right to create it can call `install`, too.
 const IS_COMPLETE: &str = "select to_regclass('headcount.buckets') is not null \
-    and to_regclass('headcount.rate_limiting_token_bucket') is not null \
-    and to_regclass('headcount.purge_place') is not null \
-    and to_regprocedure('headcount.convert_state(bigint, bigint, bigint, bigint, bigint, bigint, bigint)') is not null \
-    and to_regprocedure('headcount.ask(bytea, bigint, bigint, bigint, bigint, boolean, bigint)') is not null \
-    and to_regprocedure('headcount.rate_limiting_token_bucket_request(bytea, bigint, bigint, boolean, bigint)') is \
-    not null";
+    and to_regclass('headcount.rate_limiting_token_bucket') is not null and to_regclass('headcount.purge_place') is \
+    not null and to_regprocedure('headcount.convert_state(bigint, bigint, bigint, bigint, bigint, bigint, bigint)') \
+    is not null and to_regprocedure('headcount.ask(bytea, bigint, bigint, bigint, bigint, boolean, bigint)') is not \
+    null and to_regprocedure('headcount.rate_limiting_token_bucket_request(bytea, bigint, bigint, boolean, bigint)') \
+    is not null";
 
 /// The number of our advisory lock: "headcount" in ASCII, cut to eight bytes.
 const INSTALLING: i64 = 0x6865_6164_636f_756e;
@@ -385,8 +384,8 @@ async fn install(client: &mut Object) -> Result<(), SqlError> {
     for statements in SCHEMA {
         transaction.batch_execute(statements).await.map_err(broken)?;
     }
-    let note = "insert into headcount.schema_version (version) values ($1) \
-                on conflict (one) do update set version = excluded.version";
+    let note = "insert into headcount.schema_version (version) values ($1) on conflict (one) do update set version = \
+                excluded.version";
     transaction.execute(note, &[&VERSION]).await.map_err(broken)?;
     transaction.commit().await.map_err(broken)
 }
@@ -668,8 +667,8 @@ impl Bucket {
                     Back::Permits(permits) => policy.refund(&mut state, now, *permits),
                 }
                 let (tat, as_of) = Gcra::parts(&state);
-                let update = "update headcount.buckets \
-                              set tat = $2, as_of = $3, span_ns = $4, interval_ns = $5 where id = $1";
+                let update = "update headcount.buckets set tat = $2, as_of = $3, span_ns = $4, interval_ns = $5 where \
+                              id = $1";
                 transaction.execute(update, &[id, &bigint(tat), &bigint(as_of), &span, &interval]).await?;
                 transaction.commit().await
             })

@@ -45,8 +45,7 @@ pub enum SqlError {
     /// A newer version of this program has installed its schema.
     #[error(
         "the database holds version {found} of headcount's schema, and this program knows {known}: update this \
-         program, \
-         or give it a database of its own"
+         program, or give it a database of its own"
     )]
     NewerSchema {
         /// The installed version.
@@ -57,8 +56,7 @@ pub enum SqlError {
     /// A foreign procedure has the name of one of ours.
     #[error(
         "the database has a procedure {procedure} that is not headcount's: rename it, or give headcount a database of \
-         its \
-         own"
+         its own"
     )]
     NameTaken {
         /// Its name.

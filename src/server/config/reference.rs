@@ -63,12 +63,10 @@ mod tests {
         let mut page = String::from(
             "# Configuration\n\n\
              `headcount serve -c headcount.toml`. A flag beats `HEADCOUNT__SECTION__KEY` in the environment, which \
-             beats the file. \
-             `headcount config toml` prints a commented file, `headcount validate -c FILE` says what is wrong with \
-             one, and where.\n\n\
+             beats the file. `headcount config toml` prints a commented file, `headcount validate -c FILE` says what \
+             is wrong with one, and where.\n\n\
              Times are written with their unit: `\"500ms\"`, `\"30m\"`, `\"1h 30m\"`. This page is made from the doc \
-             comments of \
-             `src/config`.\n",
+             comments of `src/config`.\n",
         );
         for (section, doc) in SECTIONS.iter() {
             let _ = writeln!(page, "\n## `{}`\n\n{}\n", header(section), doc);
