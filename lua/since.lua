@@ -1,5 +1,5 @@
--- Records the first minute of the namespace. A claim changes nothing if a minute is recorded. Of minutes that are written
--- back, the lowest wins.
+-- Records the first minute of the namespace. A claim changes nothing if a minute is recorded. Of minutes written back,
+-- the lowest wins.
 --
 -- KEYS[1] fleet: hash { since, beat } · KEYS[2] generations: sorted set by ms of their last look
 -- ARGV[1] slot · ARGV[2] '1' to claim it as new, '0' to write back what the fleet knows · ARGV[3] ms to keep it
