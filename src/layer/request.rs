@@ -26,8 +26,8 @@ impl<'r> RequestInfo<'r> {
         Self { method, path: Some(uri.path()), headers, peer: peer(extensions), is_https, extensions: Some(extensions) }
     }
 
-    /// Returns whether the request is a CORS preflight. Browsers send it without credentials (Fetch §3.2.2), so a request
-    /// that has some is none: a backend that does not look at the method would serve it.
+    /// Returns whether the request is a CORS preflight. Browsers send preflights without credentials (Fetch §3.2.2). A
+    /// request with credentials is not one: a backend that does not look at the method would serve it.
     pub(super) fn is_preflight(&self) -> bool {
         let has = |name| self.headers.contains_key(name);
         self.method == Method::OPTIONS
