@@ -6,9 +6,9 @@
 //! | 7 | the slot in which it was issued, big-endian |
 //! | 16 | the first half of HMAC-SHA256 (RFC 2104) over format, slot, slot length, fingerprint and namespace |
 //!
-//! The whole is encoded in URL-safe base 64 (RFC 4648 §5), 32 characters. A pass reveals nothing about its token. It
-//! is useless with another token, and in another namespace even if the fleet there has the same key. It is valid for one window,
-//! which is as long as its user would be remembered without further requests.
+//! The whole is encoded in URL-safe base 64 (RFC 4648 §5), 32 characters. A pass reveals nothing about its token. It is
+//! useless with another token, and in another namespace even if the fleet there has the same key. It is valid for one
+//! window, which is as long as its user would be remembered without further requests.
 
 use crate::fingerprint::{Fingerprint, FingerprintKey};
 use crate::time::Slot;
