@@ -21,7 +21,7 @@ use std::time::Duration;
 /// let mut clock = FleetClock::starting_at(at(1_000_000), secs(0), secs(60));
 /// assert_eq!(clock.observe(secs(1), at(5000), secs(1)), Observed::First);
 /// assert_eq!(clock.now(secs(2)), at(5001), "the machine's own idea does not count any more");
-/// This answer took four seconds. The store may have read its clock at second 10 or 14; both agree with the offset.
+/// // This answer took four seconds. The store read its clock at second 10 to 14, which agrees with the offset.
 /// assert_eq!(clock.observe(secs(10), at(5009), secs(14)), Observed::Kept);
 /// assert_eq!(clock.now(secs(20)), at(5019));
 /// ```
@@ -52,7 +52,7 @@ struct Doubt {
 /// let mut clock = FleetClock::starting_at(at(1000), secs(0), secs(60));
 /// let mut observe = |second, told| clock.observe(secs(second), at(told), secs(second));
 /// assert_eq!([observe(0, 1000), observe(1, 1001)], [Observed::First, Observed::Kept]);
-/// Readings an hour ahead, three times.
+/// // Readings an hour ahead, three times.
 /// assert_eq!([observe(2, 4602), observe(3, 4603)], [Observed::Doubted; 2]);
 /// assert_eq!(observe(4, 4604), Observed::Jumped);
 /// assert_eq!(clock.now(secs(5)), at(4605));
