@@ -993,6 +993,7 @@ async fn a_stopping_server_whose_writes_lose_tries_again_after_growing_delays() 
     worker.tick();
     let begun = store.clock.monotonic();
     headcount.stop().await;
+    assert!(store.clock.monotonic() - begun >= 2 * SECOND, "it waits for its last round");
     running.await.unwrap();
     let looks = store.looks_since(begun);
     assert!((6..=20).contains(&looks.len()), "{looks:?}");

@@ -5,7 +5,7 @@ mod support;
 
 use headcount::round::{EpochStart, Identity, Outcome, Outgoing, Publish, Reply, Request, Version};
 use headcount::time::Slot;
-use headcount::{Builder, Decision, FilterStore, Headcount, RedisStore, Rounds, StoreError, Worker};
+use headcount::{Builder, Decision, ErrorClass, FilterStore, Headcount, RedisStore, Rounds, StoreError, Worker};
 use std::time::Duration;
 use support::{Monitor, Redis, Server, request, wait_for};
 use tempfile::tempdir;
@@ -545,13 +545,23 @@ impl Writer {
         self.store.exchange(&self.identity, request, Duration::from_secs(5)).await
     }
 
-    /// The version and the value of the minute. The look before it connects, and makes its script known.
-    async fn read(&self) -> Option<(String, Vec<u8>)> {
+    /// A look connects, also after an error.
+    async fn connect(&self) {
         self.ask(Request::Look { slots: vec![MINUTE], names: 0, wants: false }).await.unwrap();
+    }
+
+    /// The version and the value of the minute. The look before it connects, and makes its script known. It must return
+    /// the version that the fetch returns.
+    async fn read(&self) -> Option<(String, Vec<u8>)> {
+        let look = self.ask(Request::Look { slots: vec![MINUTE], names: 0, wants: false }).await.unwrap();
+        let Reply::Looked(looked) = look else { panic!("a look is answered by versions") };
         let Reply::Fetched(mut stored) = self.ask(Request::Fetch { slots: vec![MINUTE] }).await.unwrap() else {
             panic!("a fetch is answered by values")
         };
-        stored.pop().map(|stored| (stored.version.0, stored.value))
+        let stored = stored.pop();
+        let version = looked.minutes[0].as_ref().map(|entry| &entry.version);
+        assert_eq!(version, stored.as_ref().map(|stored| &stored.version));
+        stored.map(|stored| (stored.version.0, stored.value))
     }
 
     async fn publish(&self, after: Option<&str>, version: &str, value: &[u8]) -> Result<bool, StoreError> {
@@ -706,6 +716,56 @@ async fn an_empty_string_is_no_value() {
     let _: String = redis.ask(&["SET", &key, ""]);
     assert_eq!(writer.read().await, None);
     assert!(writer.publish(None, "one-2", &[2]).await.unwrap());
+}
+
+/// A value may be twice as large as a filter, or as the largest filter of another generation. A longer reply is not read
+/// to its end.
+#[tokio::test]
+async fn a_reply_has_a_bound() {
+    const BESIDE: usize = 8 << 20;
+    let redis = Redis::start();
+    let writer = Writer::new(&redis.url(), "one", LARGE);
+    writer.read().await;
+    assert!(writer.publish(None, "one-1", &[1]).await.unwrap());
+    let [own] = slot_keys(&redis).try_into().unwrap();
+    let beside = own.replace(&format!(":{:016x}:", 1), &format!(":{:016x}:", 2));
+    let grow = |key: &str, bytes: usize| {
+        let _: String = redis.ask(&["SET", key, "one-1\n"]);
+        let _: usize = redis.ask(&["SETRANGE", key, &bytes.to_string(), "x"]);
+    };
+    let slots = vec![MINUTE];
+    let fetch = Request::Fetch { slots: slots.clone() };
+    grow(&own, (16 << 20) + 2 * LARGE - 1000);
+    assert!(matches!(writer.ask(fetch.clone()).await, Ok(Reply::Fetched(stored)) if stored.len() == 1));
+    grow(&own, (16 << 20) + 2 * LARGE + 1000);
+    assert_eq!(writer.ask(fetch).await.unwrap_err().class(), ErrorClass::Corrupt);
+    let fetch = Request::FetchBeside { generation: 2, slots };
+    grow(&beside, (16 << 20) + 2 * BESIDE - 1000);
+    writer.connect().await;
+    assert!(matches!(writer.ask(fetch.clone()).await, Ok(Reply::Fetched(stored)) if stored.len() == 1));
+    grow(&beside, (16 << 20) + 2 * BESIDE + 1000);
+    assert_eq!(writer.ask(fetch).await.unwrap_err().class(), ErrorClass::Corrupt);
+}
+
+/// A key of another type is replaced. A value that may not be read is not.
+#[tokio::test]
+async fn a_refused_fetch_says_nothing_about_the_value() {
+    for (filter_bytes, command) in [(SMALL, "hmget"), (LARGE, "get")] {
+        let redis = Redis::start();
+        let one = Writer::new(&redis.url(), "one", filter_bytes);
+        one.read().await;
+        assert!(one.publish(None, "one-1", &[1]).await.unwrap());
+        let [key] = slot_keys(&redis).try_into().unwrap();
+        let _: redis::Value = redis.ask(&["DEL", &key]);
+        let _: redis::Value = redis.ask(&["SADD", &key, "foreign"]);
+        let fetch = Request::Fetch { slots: vec![MINUTE] };
+        let fetched = one.ask(fetch.clone()).await;
+        assert!(matches!(&fetched, Ok(Reply::Fetched(stored)) if stored[0].version.0 == "!"), "{fetched:?}");
+        let _: () = redis.ask(&["ACL", "SETUSER", "blind", "on", ">pw", "~*", "+@all", &format!("-{command}")]);
+        let blind = Writer::new(&redis.url().replace("redis://", "redis://blind:pw@"), "other", filter_bytes);
+        blind.connect().await;
+        assert_eq!(blind.ask(fetch).await.unwrap_err().class(), ErrorClass::Refused, "{command}");
+    }
 }
 
 /// DESIGN §8.3, the worst case: both minutes have foreign news, and both are written.
