@@ -1,13 +1,14 @@
 -- Reads what is in the namespace, and records that this server is alive.
 --
--- KEYS[1] fleet: hash { since = slot, beat = ms of the last look of any node, and of the last time that no node was
---                      alive: gap_from = ms of the last look before it, gap_to = ms and gap_by = writer of the first
---                      after }
--- KEYS[2] nodes: sorted set, "writer id, space, name for people" by ms of their last look; those of dead nodes
---                stay for a window, to be listed
+-- KEYS[1] fleet: hash. since = the slot in which the namespace was first used. beat = ms of the last look of any node.
+--                The last period in which no node was alive: gap_from = ms of the last look before it; gap_to and
+--                gap_by = ms and writer id of the first look after it
+-- KEYS[2] nodes: sorted set. Member: writer id, a space, name of the node; score: ms of its last look. Dead nodes stay
+--                for a window, so that they can be listed
 -- KEYS[3] override: hash { body }, bytes that this script does not read
 -- KEYS[4] generations: sorted set, generations by ms of their last look; the one key that all generations share
--- KEYS[5] wanting: sorted set, writer ids by ms of the last look before which they rejected newcomers
+-- KEYS[5] wanting: sorted set. Member: writer id; score: ms of the last look in which the server reported that it had
+--                rejected newcomers
 -- KEYS[6…] slots, one per minute: hashes { ts, value }, or strings "ts\nvalue" if ARGV[7] says so
 -- ARGV[1] writer id · ARGV[2] ms after which a node is dead · ARGV[3] ms to keep keys · ARGV[4] generation
 -- ARGV[5] name for people · ARGV[6] the number of nodes to list, dead ones included: 0 unless an admin page is open
@@ -16,7 +17,7 @@
 --
 -- Returns { seconds, microseconds, since, beat before this look, gap_from, gap_to, gap_by, override, nodes,
 --           nodes that reject newcomers, refusal, ts and size of each slot in the order of KEYS,
---           { other generation with keys, 1 if it is alive, … }, { member of nodes, ms, … } };
+--           { other generation, 1 if one of its servers looked lately, … }, { member of nodes, ms, … } };
 -- '' stands for nothing, '!' for a value that no server has written. versions.lua is put before this script.
 --
 -- Atomic, so that the clock, the versions and the nodes belong to one moment. A failed write is reported and does not
@@ -91,7 +92,7 @@ local named = {}
 if tonumber(ARGV[6]) > 0 then
   local members = read('ZRANGE', KEYS[2], -ARGV[6], -1, 'WITHSCORES')
   for at = 1, members == '!' and 0 or #members, 2 do
-    -- A name of ours is no longer than a writer id of 48 letters, a space, and 64 letters of up to four bytes.
+    -- A server writes at most 48 + 1 + 64 * 4 bytes: its writer id, a space, and its name.
     if #members[at] <= 305 then
       named[#named + 1] = members[at]
       named[#named + 1] = members[at + 1]

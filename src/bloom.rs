@@ -1,9 +1,10 @@
 //! A Bloom filter that touches one cache line per token.
 //!
-//! Layout: `blocks` lines of 64 bytes. A token chooses one line, and in each of the line's eight 64-bit lanes one bit:
+//! Layout: a number of lines of 64 bytes. A token chooses one line, and in each of the line's eight 64-bit lanes one
+//! bit:
 //!
 //! ```text
-//! fingerprint ──► line = high bits · blocks / 2^64
+//! fingerprint ──► line = high bits · lines / 2^64
 //!            └──► × odd constant ──► 8 × 6 bits ──► one bit in each lane
 //!
 //! line  │ lane 0 ······1· │ lane 1 1······· │  …  │ lane 7 ···1···· │   8 × 64 bits = one cache line
@@ -63,9 +64,9 @@ impl Probe {
         1 << self.bit(lane)
     }
 
-    /// Returns whether a line has all of the bits.
-    // The bits are shifted to the words instead of masks to the bits: this takes three instructions a lane and keeps
-    // the position in two registers. Always inlined; otherwise the position would go through memory.
+    /// Returns whether all eight bits are set in a line. `line(i)` returns the word of lane `i`.
+    // Shifts each word right by the number of the bit, and makes no mask: this takes three instructions per lane, and
+    // the position stays in two registers. Always inlined; otherwise the position would go through memory.
     #[inline(always)]
     pub(crate) fn is_in(&self, line: impl Fn(usize) -> u64) -> bool {
         let mut all = 1;
@@ -168,13 +169,14 @@ impl Bloom {
     /// Adds everything that `other` holds.
     ///
     /// # Panics
-    /// Panics if the shapes differ: filters of one ring share one shape.
+    /// Panics if the shapes differ.
     pub fn union(&mut self, other: &Self) {
-        assert_eq!(self.shape, other.shape, "filters of one ring share one shape");
+        assert_eq!(self.shape, other.shape, "only filters of the same shape can be merged");
         self.union_words(0, other.words());
     }
 
-    /// Merges a run of words that begins at word `at`, and returns what each side lacked.
+    /// Merges `theirs` into the words from `at` on. Returns how many bits this filter gained, and whether it has bits
+    /// that the other one lacks.
     pub(crate) fn union_words(&mut self, at: usize, theirs: &[u64]) -> Difference {
         let mut difference = Difference::default();
         let mut gained = 0;
@@ -190,11 +192,12 @@ impl Bloom {
 
     /// Estimates how many fingerprints two filters of any shapes share.
     ///
-    /// Imagine the lines of both filters side by side over the same length. A shared fingerprint then lies in lines of
-    /// both filters that overlap, and sets the same bits in both. So each line of the coarser filter is compared with
-    /// all lines of the finer one that it overlaps. The number of shared fingerprints is the sum of both estimates less
-    /// the estimate of the union. Fingerprints of the finer filter that lie beyond the ends of the coarser line are
-    /// counted in that filter and in the union, and cancel out.
+    /// Stretch both filters to the same length, so that each line of the coarser filter (the one with fewer lines) lies
+    /// over one or more lines of the finer one. A shared fingerprint then lies in lines of both filters that overlap,
+    /// and sets the same bits in both. So each line of the coarser filter is compared with all lines of the finer one
+    /// that it overlaps. The number of shared fingerprints is the sum of both estimates less the estimate of the union.
+    /// The first and the last of the finer lines may hold fingerprints outside of the coarser line. These count in the
+    /// finer filter's estimate and in the union's, so they cancel out.
     ///
     /// # Cost
     /// Reads both filters, the finer one up to twice.
@@ -222,7 +225,7 @@ impl Bloom {
         self.ones = 0;
     }
 
-    /// Counts the set bits again. A panic may have come between the setting of a bit and its count.
+    /// Counts the set bits again. A panic may have left the count out of step with the bits.
     pub(crate) fn recount(&mut self) {
         self.ones = self.words().iter().map(|word| u64::from(word.count_ones())).sum();
     }
@@ -265,7 +268,7 @@ impl Bloom {
     }
 }
 
-/// The result of a union for both sides.
+/// What a union changed in this filter, and whether the other filter lacks anything.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
     /// How many bits this filter lacked.
@@ -394,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "share one shape")]
+    #[should_panic(expected = "only filters of the same shape")]
     fn filters_of_different_shapes_do_not_unite() {
         filter(&[]).union(&Bloom::new(Shape::for_capacity(9000, 1e-3).unwrap()));
     }

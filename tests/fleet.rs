@@ -1001,7 +1001,23 @@ async fn a_stopping_server_whose_writes_lose_tries_again_after_growing_delays() 
     assert!(gaps.iter().all(|gap| *gap >= SECOND / 40), "{gaps:?}");
     assert!(gaps.last() > gaps.first(), "{gaps:?}");
     assert!(store.clock.monotonic() - begun <= 2 * SECOND + SECOND / 10);
+    assert_eq!(headcount.status().restarts.rounds, 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stopping_server_that_has_published_everything_leaves_at_once() {
+    let store = Noting::new(false);
+    let (headcount, mut worker, running) = store.start();
+    sleep(5 * SECOND).await;
+    let _ = headcount.admit("alice");
+    worker.tick();
+    let begun = store.clock.monotonic();
+    headcount.stop().await;
+    assert!(store.clock.monotonic() - begun < SECOND / 2);
+    running.await.unwrap();
+    assert_eq!(headcount.status().restarts.rounds, 0);
+}
+
 #[tokio::test]
 async fn a_held_seat_that_is_taken_reduces_the_servers_share() {
     let mut fleet = Fleet::new();

@@ -718,8 +718,8 @@ async fn an_empty_string_is_no_value() {
     assert!(writer.publish(None, "one-2", &[2]).await.unwrap());
 }
 
-/// A value may be twice as large as a filter, or as the largest filter of another generation. A longer reply is not read
-/// to its end.
+/// A value may be twice as large as a filter, or as the largest filter of another generation. A server stops reading a
+/// longer reply.
 #[tokio::test]
 async fn a_reply_has_a_bound() {
     const BESIDE: usize = 8 << 20;

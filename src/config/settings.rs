@@ -41,7 +41,7 @@ pub(crate) struct Settings {
     pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) key: FingerprintKey,
     pub(crate) earlier_keys: Vec<FingerprintKey>,
-    /// The issuer of passes, and their carrier.
+    /// The issuer of passes, and the setting that says how a pass is sent.
     pub(crate) passes: Option<(Passes, Pass)>,
     pub(crate) generation: u64,
     pub(crate) node: String,
@@ -49,19 +49,19 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns the time without a look after which a server no longer counts as a node.
+    /// Returns how long a server may go without a look before it no longer counts as a node.
     pub(crate) fn alive_for(&self) -> Duration {
         (5 * self.sync_every).max(Duration::from_secs(3))
     }
 
-    /// Describes why an X is questionable: above half of the capacity, false positives rise steeply.
+    /// Returns a warning if this X is above half of the capacity. False positives rise steeply there.
     pub(crate) fn doubt_about_max(&self, max_active_users: u64) -> Option<String> {
         (max_active_users > self.capacity / 2).then(|| {
             let ratio = self.shape.false_positive_ratio(max_active_users as f64);
             format!(
-                "X of {max_active_users} is above half of window.capacity ({}): with so many users in, {:.2} of \
-                 100,000 unknown tokens get past a full house (false positive ratio {ratio:.1e}); raise \
-                 window.capacity to twice X",
+                "a limit of {max_active_users} active users is above half of window.capacity ({}): when it is reached, \
+                 {:.2} of 100,000 newcomers are still admitted (false positive ratio {ratio:.1e}); set \
+                 window.capacity to twice the limit",
                 self.capacity,
                 ratio * 100_000.0
             )
@@ -156,7 +156,7 @@ impl Config {
         self.admission.max_active_users.is_none() && self.limit.iter().any(limits_all)
     }
 
-    /// Returns X. A configuration with limits only has an X that is not enforced.
+    /// Returns X. A configuration that has only limits gets a placeholder, which is not enforced.
     fn max_active_users(&self) -> Result<u64, ConfigError> {
         if self.only_limits() { Ok(MIN_CAPACITY / 2) } else { self.admission.checked_max_active_users() }
     }

@@ -1,8 +1,8 @@
 //! The core: the ring, the room, the fleet's time, and everything else that a decision needs.
 //!
-//! Each file of this folder holds the operations for one user of the core. Decisions use `decide`, `seat` and
-//! `presence`; the rounds `minutes` and `fleet`; the worker `turn`; operators `overrides`. No other code reaches the
-//! state behind the lock.
+//! Each submodule holds the operations of one caller. Decisions use `decide`, `seat` and `presence`. Rounds use
+//! `minutes` and `fleet`. The worker uses `turn`. Operators use `overrides`. No other code reaches the state behind the
+//! lock.
 
 mod arrivals;
 mod counts;
@@ -53,7 +53,8 @@ const CHUNK_WORDS: usize = 1024;
 pub(crate) struct Core {
     pub(crate) settings: Settings,
     pub(crate) time: FleetTime,
-    /// The name of this process: random, so that no two writers ever use the same version.
+    /// The random name of this process. It is a part of the version of every value that this process writes, so that no
+    /// two writers use the same version.
     pub(crate) instance_id: String,
     /// The seed of all random number generators.
     seed: u64,
@@ -63,7 +64,8 @@ pub(crate) struct Core {
     /// The current minute's users: the same content as in the ring of `state`, readable without the lock.
     present: Arc<CurrentFilter>,
     state: ShardedLock<State>,
-    /// The last published result of the state, for decisions that need not lock it.
+    /// Flags computed from the state at its last change: `SHUT`, `THROTTLING`, `HOLDING`, `BESIDE`. Decisions read them
+    /// without the lock.
     gate: CachePadded<AtomicU8>,
     refreshes: Sender<Fingerprint>,
     refreshes_in_place: AtomicU64,
@@ -76,7 +78,7 @@ pub(crate) struct Core {
 /// The state guarded by the lock.
 pub(crate) struct State {
     pub(crate) ring: Ring,
-    /// The users that other generations remember.
+    /// The active users that servers of other generations have published.
     pub(crate) beside: Beside,
     pub(crate) room: Room,
     /// Fleet time as of the worker's last tick.
@@ -87,7 +89,8 @@ pub(crate) struct State {
 /// The state under the write lock. If the holder panics, the ring is repaired before another thread sees it.
 struct Writing<'s> {
     state: RwLockWriteGuard<'s, RawShardedLock, State>,
-    /// Whether the thread was already panicking. Then this write belongs to its cleanup, and completes.
+    /// Whether the thread was already panicking when it took the lock. Then this write is a part of its cleanup, and
+    /// needs no repair.
     panicking: bool,
 }
 
@@ -96,7 +99,7 @@ const SHUT: u8 = 1;
 const THROTTLING: u8 = 2;
 /// Some seats are held.
 const HOLDING: u8 = 4;
-/// Other generations remember some users.
+/// Servers of other generations have published active users.
 const BESIDE: u8 = 8;
 
 /// The contents of a core, besides its settings.
@@ -291,7 +294,7 @@ impl State {
         self.estimate().users
     }
 
-    /// Returns E and its sampling error.
+    /// Returns E, the estimated number of active users, and its sampling error.
     pub(crate) fn estimate(&self) -> Estimate {
         let (ours, beside) = (self.ring.union().estimate(), self.beside.users());
         Estimate { users: ours.users + beside, low: ours.low + beside, high: ours.high + beside, ..ours }

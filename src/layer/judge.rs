@@ -20,7 +20,7 @@ use crate::token_source::{InvalidToken, Unverifiable};
 pub(crate) struct RequestLimits {
     /// Asked before a newcomer takes a seat.
     pub(crate) newcomers: Limits,
-    /// Charged when a request is refused, and peeked at before a token is looked up that could be a guess.
+    /// Charged when a request is refused. Checked without a charge before a token is looked up that could be a guess.
     pub(crate) refusals: Refusals,
     /// Asked after a request is admitted. Judging only selects those that apply; the caller of `judge` asks them later,
     /// because that may need a network call.
@@ -31,8 +31,8 @@ pub(crate) struct RequestLimits {
 struct Decided {
     admission: Admission,
     seat: Option<HeldSeat>,
-    /// Whether the request keeps an active user active, or the user becomes active with the seat. Such a user gets a
-    /// pass.
+    /// Whether the user is active after this request: because it was active before, or because it takes a seat now.
+    /// Such a user gets a pass.
     is_renewed: bool,
     /// The quotas of the newcomers' limiters.
     quotas: Quotas,
@@ -54,7 +54,7 @@ impl Headcount {
         verdict
     }
 
-    /// Returns whether a request is neither decided about nor limited.
+    /// Returns whether a request is exempt from admission and from all limits.
     pub(crate) fn exempts(&self, info: &RequestInfo<'_>) -> bool {
         self.class(info) == RouteClass::Exempt
     }
@@ -130,7 +130,8 @@ impl Headcount {
             #[cfg(feature = "jwt")]
             Unknown::Limited(limited) => (Decision::Limited, Refusal::limited(self.mode(), info).by(limited)),
         };
-        // A limit per user cannot count an unknown caller: the request is refused if such a limit applies to its path.
+        // An enforced admission refuses the request. So does a limit per user that applies to the path of a limited
+        // request, because it cannot count an unknown caller.
         let refuses = self.settings().enforcement == Enforcement::Enforce
             || decision == Decision::Limited && all.need_caller(info.path);
         if refuses {
@@ -142,8 +143,8 @@ impl Headcount {
         self.undecided(decision, all.applicable(self, info, Some(&Caller::default())))
     }
 
-    /// Decides about a user. Peeks at the limits of refusals, asks the ring, and for a newcomer the limits of newcomers
-    /// and the room.
+    /// Decides about a user. Checks the limits of refusals first, and then the ring. For a newcomer, it then asks the
+    /// limits of newcomers and the room.
     fn decide_about(
         &self,
         user: &User<'_>,
@@ -154,8 +155,7 @@ impl Headcount {
         limits: &RequestLimits,
     ) -> Result<Decided, Limited> {
         let attempt = limits.refusals.attempt(self, info, caller.token.or(caller.user()).unwrap_or_default());
-        // A guessed token gains something only where newcomers are rejected, so the limits of refusals apply only
-        // there.
+        // A guess is useful only while newcomers can be rejected. The limits of refusals are checked only then.
         let rejects_newcomers = self.is_shut() || !limits.newcomers.is_empty();
         if let Some(attempt) = attempt.as_ref().filter(|_| rejects_newcomers)
             && let Err(limited) = attempt.look()
@@ -184,8 +184,8 @@ impl Headcount {
         Ok(Decided { admission, seat, is_renewed: is_active && options.renews, quotas })
     }
 
-    /// Decides about a newcomer. Takes permits from the limits before the seat, so that the room is not locked
-    /// meanwhile. Returns the permits if there is no seat.
+    /// Decides about a newcomer. Takes the permits first and the seat second, so that the room is not locked while the
+    /// limits are asked. Returns the permits if there is no seat.
     fn decide_newcomer(
         &self,
         user: &User<'_>,
@@ -193,7 +193,8 @@ impl Headcount {
         limits: &Limits,
         applicable: impl FnOnce() -> ApplicableLimits,
     ) -> Result<(Admission, Option<HeldSeat>, Quotas), Limited> {
-        // A newcomer with a held seat was charged when the seat was held. If no seat is free, the limits are not asked.
+        // A newcomer for whom a seat is held was charged when the seat was reserved. If no seat is free, the limits are
+        // not asked.
         if limits.is_empty() || !self.may_take_seat(user) {
             let (admission, seat) = self.seat_newcomer(user, options);
             return Ok((admission, seat, Quotas::default()));
@@ -223,7 +224,7 @@ impl Headcount {
         match self.answer(admission, info, applicable) {
             Verdict::Admitted(mut entry) => {
                 entry.seat = seat;
-                // A pass keeps its user active, and requests to an `observe` route must not: they get none.
+                // A pass keeps its user active. A request to an `observe` route must not, so its response carries none.
                 entry.pass = if is_renewed { self.handout(user, info) } else { None };
                 entry.fingerprint = is_renewed.then_some(user.fingerprint());
                 entry.subject = caller.to_subject();

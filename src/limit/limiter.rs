@@ -1,4 +1,4 @@
-//! A named limiter in any store.
+//! A named rate limiter, whose state is kept in a store.
 
 use super::answer::{Answer, AnsweredBy, Verdict};
 use super::any_store::Store;
@@ -11,7 +11,7 @@ use crate::limiter_status::LimiterStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A named limiter in any store. Clones are handles of one limiter.
+/// A named rate limiter, whose state is kept in a store. Clones are handles of one limiter.
 ///
 /// ```
 /// use headcount::limit::{Ask, Limiter, Memory, Rate, token_bucket};
@@ -46,14 +46,15 @@ impl Limiter {
         Self::with(name.into(), store.into(), OnStoreError::Allow, false)
     }
 
-    /// Sets what the limiter answers while its store is unavailable. The default is [`OnStoreError::Allow`]. The counts
-    /// start anew.
+    /// Sets what the limiter answers while its store is unavailable. The default is [`OnStoreError::Allow`]. All counts
+    /// of the returned limiter are zero; earlier clones keep theirs.
     #[must_use]
     pub fn on_store_error(self, on_store_error: OnStoreError) -> Self {
         Self::with(self.shared.name.clone(), self.shared.store.clone(), on_store_error, self.shared.shadow)
     }
 
-    /// Sets whether refusals are only counted. The default is `false`. The counts start anew.
+    /// Sets whether refusals are only counted, while every request is allowed. The default is `false`. All counts of
+    /// the returned limiter are zero; earlier clones keep theirs.
     #[must_use]
     pub fn shadow(self, shadow: bool) -> Self {
         let on_store_error = self.shared.on_store_error.clone();
@@ -131,7 +132,7 @@ impl Limiter {
         !self.shared.shadow
     }
 
-    /// Returns whether the limiter's keys are in this process.
+    /// Returns whether the limiter's store is the memory of this process.
     #[cfg(feature = "tower")]
     pub(crate) fn is_here(&self) -> bool {
         self.shared.store.memory().is_some()
@@ -162,7 +163,7 @@ impl Limiter {
         }
     }
 
-    /// Counts a store that did not answer.
+    /// Counts a failed call to the store.
     pub(super) fn count_store_error(&self, error: &dyn std::error::Error) {
         self.shared.store_errors.fetch_add(1, Relaxed);
         tracing::debug!(limiter = self.shared.name, %error, "the store of a limiter did not answer");
@@ -185,8 +186,7 @@ impl Limiter {
         }
     }
 
-    /// Answers several requests while their store is unavailable: either all of them are allowed, or the list is
-    /// refused.
+    /// Answers several requests while their store is unavailable. Allows all of them, or refuses all of them.
     pub(super) fn answer_without_store(asks: &[(&Self, &[u8], Ask)], error: &dyn std::error::Error) -> Vec<Answer> {
         asks.iter().for_each(|(limiter, ..)| limiter.count_store_error(error));
         let asks: Vec<_> =
@@ -194,7 +194,7 @@ impl Limiter {
         OnStoreError::answer_all(&asks)
     }
 
-    /// Turns a store's error into the caller's. `what` is what the caller asked for.
+    /// Turns an error of the store into the error that the caller gets. `what` names the operation, for the message.
     pub(super) fn mistake(&self, error: LimiterStoreError, what: &'static str) -> AskError {
         let limiter = self.shared.name.clone();
         match error {

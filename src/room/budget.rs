@@ -1,26 +1,27 @@
 //! The number of newcomers that a server admits while it may not know all active users.
 //!
 //! A blind server cannot tell a newcomer from an active user whom it does not know. It must not reject all unseen
-//! tokens, and it must not admit all of them either: **a blind server admits at most as many as can be active without
-//! its knowledge**. There are two kinds of blindness.
+//! tokens, and it must not admit all of them either: **a blind server admits at most as many newcomers as there can be
+//! active users whom it does not know**. There are two kinds of blindness.
 //!
-//! - *A server that knew everybody* and then lost sight of some minutes knows how much room there was. The other
-//!   servers follow the same rules, so all of them together can have filled that room and no more. Each server takes
-//!   its part: it admits while `X − E − (nodes − 1) · own` is at least a random number between 1 and `nodes`, where
-//!   `own` is the number of its own newcomers whom the other servers may not know. The random number rounds fractions
-//!   of a seat: if every server rounded its part up, twenty of them would admit up to nineteen too many.
+//! - *A server that knew everybody* and then lost sight of some minutes knows how much room there was: X − E, the limit
+//!   less the estimated number of active users. Since then, all servers together can have filled that room and no more,
+//!   because the others follow the same rules. Each server takes an equal part of it. It assumes that every other
+//!   server has admitted as many newcomers as this one (`own`), and admits while the rest, `X − E − (nodes − 1) · own`,
+//!   is at least a random number between 1 and `nodes`. The number is random so that some servers round their part up
+//!   and others down: if all rounded up, twenty servers would admit up to nineteen too many.
 //! - *A server that has known nobody* since it started, or since its process was paused, admits 1 % of X (at least 10).
-//!   If no store answers for the whole bootstrap, it admits X divided by the expected number of servers, if that is
-//!   more.
+//!   If no store has answered by the end of the bootstrap, it admits X divided by the expected number of servers, if
+//!   that is more.
 //!
 //! A third case lies between them: the filters of another generation cannot be read. After three rounds, a server knows
-//! the users of its own generation and no others. From then on it acts as if it knew all users, until it has run for a
-//! window. So this generation admits up to X users in addition to those of the other one.
+//! the users of its own generation and no others. From then on, and until it has run for a window, it admits as a
+//! server of the first kind does. So this generation admits up to X users in addition to those of the other one.
 
 /// The number of rounds that must succeed in a row before this server knows everybody and hands out shares again.
 const ROUNDS_TO_KNOW: u32 = 3;
 
-/// The number that a server may admit while it knows nobody: at least this many, and at least this part of X.
+/// While it knows nobody, a server may admit the larger of these: 10, or X divided by 100.
 const LEAST_FOR_A_STRANGER: u64 = 10;
 const ONE_PART_OF_X_FOR_A_STRANGER: u64 = 100;
 
@@ -29,13 +30,13 @@ const ONE_PART_OF_X_FOR_A_STRANGER: u64 = 100;
 pub(super) struct Budget {
     /// Whether this server has known everybody at some time since it started or was last paused.
     has_known: bool,
-    /// The newcomers admitted while it has not.
+    /// The number of newcomers admitted while `has_known` is false.
     admitted: u64,
-    /// The newcomers whom the other servers may not know: those since the last successful round, and those of the two
-    /// intervals before it. All are zero once everybody is known.
+    /// The numbers of newcomers whom the other servers perhaps do not know yet: since the last successful round, and in
+    /// the two intervals between the rounds before it. All are zero once everybody is known.
     unheard_of: [u64; ROUNDS_TO_KNOW as usize],
     rounds_in_a_row: u32,
-    /// Fractions of a seat below this number are rounded down; from 0 to 1, drawn with each successful round.
+    /// A random number from 0 to 1, drawn at each successful round. A fraction of a seat below it is rounded down.
     rng: f64,
     /// Whether the bootstrap ended without a store.
     without_store: bool,
@@ -96,12 +97,12 @@ impl Budget {
         self.rounds_in_a_row >= ROUNDS_TO_KNOW
     }
 
-    /// Returns whether shares decide, and not this budget.
+    /// Returns whether this server knows all active users. Then its share limits newcomers, and this budget does not.
     pub(super) fn knows_everybody(&self) -> bool {
         self.has_known && self.has_settled()
     }
 
-    /// Returns whether another newcomer may be admitted blindly, beside those whose seats are held.
+    /// Returns whether the budget allows one more newcomer. Held seats count as used.
     pub(super) fn is_left(&self, house: House) -> bool {
         if self.has_known || (self.foreign_users && self.has_settled()) {
             let own: u64 = self.unheard_of.iter().sum();
@@ -160,7 +161,7 @@ mod tests {
         budget.fail();
         budget.succeed(false, false, 0.0);
         (0..3).for_each(|_| budget.succeed(false, false, 0.0));
-        assert_eq!(admitted(&mut budget, 0.0), 0, "rounds that do not complete what it knows bring nothing");
+        assert_eq!(admitted(&mut budget, 0.0), 0, "a round that leaves minutes uncovered adds nothing to the budget");
         assert!(budget.has_settled() && !budget.knows_everybody());
     }
 
@@ -253,7 +254,11 @@ mod tests {
         budget.succeed(false, true, 0.0);
         assert_eq!(admitted(&mut budget, 0.0), 485, "a fourth of X, less what came in before");
         budget.succeed(false, false, 0.0);
-        assert_eq!(admitted(&mut budget, 0.0), 0, "they are known now, and it is a stranger that has spent its budget");
+        assert_eq!(
+            admitted(&mut budget, 0.0),
+            0,
+            "no users of another generation are left, and the small budget is spent"
+        );
         budget.succeed(true, true, 0.0);
         assert!(budget.knows_everybody(), "a window has passed");
     }

@@ -1,15 +1,16 @@
-//! Decides, minute by minute, whether this server covers it: whether a token that is unseen here was seen nowhere.
+//! Decides for each minute whether this server covers it. A server covers a minute if it knows every token that any
+//! server saw in that minute.
 //!
 //! A minute becomes covered in one of three ways:
 //!
-//! - This server lived through it with successful rounds; the worker notes that at the turn.
+//! - This server ran for the whole minute, and its rounds succeeded. The worker records this when the minute ends.
 //!
 //! - This server merged a value whose writer covered the minute.
 //!
 //! - There were no active users: the minute lies before the namespace was first used (`since`), or no node was alive.
 //!
-//! A minute loses coverage when the store shows news that could not be read, and when minutes turned while the store
-//! was away, until the news of the other servers has been read.
+//! A minute loses its coverage in two cases: the store has a newer value that this server could not read, or the minute
+//! ended while the store was unreachable. It regains coverage when the other servers' values have been read.
 
 use super::{EpochStart, Gap, Looked};
 use crate::headcount::Core;
@@ -18,15 +19,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The number of rounds, and the time, after which a missing `since` counts as missing.
+/// A store counts as having no `since` only after this many looks without it, over at least this time.
 const ABSENT_ROUNDS: u32 = 3;
 const ABSENT_FOR: Duration = Duration::from_secs(3);
 
 /// The number of successful rounds after which a doubtful minute is covered: by then the other servers have published
-/// whom they admitted. News does not prolong the doubt: when a crowd arrives, there is news in every round.
+/// whom they admitted. New values do not restart this count: when many users arrive, every round brings new values, and
+/// the count would never end.
 const DOUBT_ROUNDS: u32 = 3;
 
-/// The rounds' knowledge about coverage, in addition to the marks in the ring.
+/// What the rounds remember about coverage. The ring itself stores which minutes are covered.
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Coverage {
@@ -41,10 +43,10 @@ pub(super) struct Coverage {
     by_since: BTreeSet<Slot>,
     /// Minutes that were covered until there was news that could not be read.
     unread: BTreeSet<Slot>,
-    /// Minutes that this server saw in part and whose news may still be on its way, with the number of successful
-    /// rounds since.
+    /// Minutes that this server saw only in part and for which other servers may still publish values; each with the
+    /// number of successful rounds so far.
     settling: BTreeMap<Slot, u32>,
-    /// The current minutes at the first and at the last successful round.
+    /// The minute that was current at the first successful round, and at the last one.
     first_success: Option<Slot>,
     last_success: Option<Slot>,
     foreign_newcomers: f64,
@@ -64,8 +66,8 @@ impl Absent {
 }
 
 impl Coverage {
-    /// Reads this server's very first look: in minutes without a look of any node before it, this server sees
-    /// everything that is published.
+    /// Handles this server's first look. No node looked at the store in the minutes just before it, so nothing was
+    /// published there that this server misses.
     pub(super) fn read_first_look(&mut self, core: &Core, looked: &Looked) {
         let length = core.settings.slot_length;
         let (Some(last), Some(_)) = (looked.last_heartbeat, looked.since) else { return };
@@ -73,7 +75,8 @@ impl Coverage {
         self.untouched = (last < now).then(|| last.plus(1)..=now);
     }
 
-    /// Reads a look, before its values are read. Returns the `since` to write to the store, if any.
+    /// Handles the reply to a look. Call it before the values that the reply announces are merged. Returns the `since`
+    /// to write to the store, if any.
     pub(super) fn read_look(&mut self, core: &Core, looked: &Looked, now: Duration) -> Option<EpochStart> {
         let current = core.current();
         self.deserted = looked.gap.as_ref().and_then(|gap| deserted(core, gap));
@@ -134,8 +137,8 @@ impl Coverage {
                 *rounds += 1;
                 *rounds >= DOUBT_ROUNDS
             });
-            // Servers that were only cut off from the store have admitted users meanwhile; such minutes wait for their
-            // news instead.
+            // A server that was cut off from the store may have admitted users in that minute. So a settling minute
+            // waits for those values, even if no node looked.
             let waits = self.settling.contains_key(&slot);
             let lies_in =
                 |minutes: &Option<RangeInclusive<Slot>>| minutes.as_ref().is_some_and(|them| them.contains(&slot));
@@ -146,7 +149,8 @@ impl Coverage {
                 self.by_since.insert(slot);
                 core.cover(slot);
             } else if self.first_success.is_some_and(|first| first < slot) {
-                // This server saw a part of the minute. A server that saw all of it publishes soon, or there was none.
+                // This server saw a part of the minute. Either a server saw the whole minute and will publish it soon,
+                // or no such server exists.
                 self.settling.entry(slot).or_insert(1);
             }
         }
@@ -154,9 +158,9 @@ impl Coverage {
         self.last_success = Some(current);
     }
 
-    /// Renumbers the minutes after the store's clock jumped back by so many minutes, and the ring with it. The other
-    /// servers' values under the new numbers are still to come; `were_covered` are the minutes, by their new numbers,
-    /// that were covered until then.
+    /// Renumbers the minutes after the store's clock, and with it the ring, jumped back by `back` minutes. The other
+    /// servers' values under the new numbers are still to come. `were_covered` lists the minutes that were covered
+    /// before the jump, by their new numbers.
     pub(super) fn go_back(&mut self, core: &Core, back: u64, were_covered: Vec<Slot>) {
         for slot in [&mut self.since, &mut self.first_success, &mut self.last_success].into_iter().flatten() {
             *slot = slot.minus(back);
@@ -169,7 +173,8 @@ impl Coverage {
         self.settling = doubtful.map(|slot| (slot, 0)).collect();
     }
 
-    /// Returns whether the minute lies before `since`, so that every server covers it without any value.
+    /// Returns whether the minute lies before `since`. Every server covers such a minute, even if the store has no
+    /// value for it.
     pub(super) fn is_before_since(&self, slot: Slot) -> bool {
         self.since.is_some_and(|since| slot < since)
     }
@@ -182,13 +187,14 @@ impl Coverage {
     /// Computes the rate of other servers' newcomers since the last successful round. It follows a rise at once and a
     /// fall slowly.
     ///
-    /// The news was collected over one period at least, even if a jittered round comes soon after the one before it.
+    /// It divides by one period at least: a jittered round may come sooner, but its values were collected over a whole
+    /// period.
     pub(super) fn record_rate(&mut self, per_second: &mut f64, since_last: Option<Duration>, period: Duration) {
         if let Some(since_last) = since_last {
             let latest = self.foreign_newcomers / since_last.max(period).as_secs_f64();
             *per_second = latest.max(0.8 * *per_second + 0.2 * latest);
         }
-        // The news of the first round belongs to no known time.
+        // No rate can be computed in the first round, because no round came before it.
         self.foreign_newcomers = 0.0;
     }
 
@@ -199,7 +205,7 @@ impl Coverage {
     }
 
     fn is_empty_by_since(&self, slot: Slot) -> bool {
-        // A server that looked before `since` was recorded has missed nothing of that minute.
+        // A server whose first look came no later than the minute `since` has missed nothing of that minute.
         let was_there = |since: Slot| self.absent.is_some_and(|absent| absent.first_in <= since);
         self.since.is_some_and(|since| slot < since || (slot == since && was_there(since)))
     }
@@ -216,8 +222,8 @@ impl Coverage {
     }
 }
 
-/// Returns the whole minutes in which no node was alive. For the server that came first they include the minute in
-/// which it came.
+/// Returns the whole minutes in which no node was alive. For the node that ended the gap, the range also includes the
+/// minute of its first look.
 fn deserted(core: &Core, gap: &Gap) -> Option<RangeInclusive<Slot>> {
     let length = core.settings.slot_length;
     let (last, first) = (Slot::at(gap.from, length), Slot::at(gap.to, length));
@@ -276,7 +282,7 @@ mod tests {
     fn minutes_after_an_earlier_beginning_are_doubted_however_many_rounds_later() {
         let (headcount, _worker, mut coverage, current) = server();
         assert!(covers(&headcount, current.minus(3)) && covers(&headcount, current.minus(20)));
-        assert!(!covers(&headcount, current), "in that minute somebody was there, and it was another");
+        assert!(!covers(&headcount, current), "another server was active in that minute");
         for _ in 2..10 {
             coverage.settle(headcount.core(), |_| false);
         }
@@ -309,8 +315,7 @@ mod tests {
             rate_after(30.0, Some(2 * SECOND)),
             rate_after(100.0, Some(SECOND)),
             rate_after(0.0, Some(SECOND)),
-            // A fall of the estimate counts as no newcomers, and news of a period is not taken for news of a tenth of
-            // it.
+            // A negative change counts as zero. A round after a tenth of a period is still divided by the whole period.
             rate_after(-5.0, Some(SECOND)),
             rate_after(50.0, Some(SECOND / 10)),
         ];

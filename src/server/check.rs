@@ -1,5 +1,5 @@
-//! The check endpoint, for `auth_request`, `forward_auth`, ext_authz and any client. The answer is 200, or the answer
-//! that the proxy should send instead.
+//! The check endpoint, for `auth_request`, `forward_auth`, ext_authz and any client. It answers 200 if the proxy may
+//! pass the request on. Any other answer is the one that the proxy should send to the client.
 
 use crate::failpoints;
 use crate::headcount::{Decision, Headcount, Record};
@@ -13,7 +13,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 const CHECK: &str = "/v1/check";
-/// A path that stands for an unreadable one: a backend may read it as any path, and rules treat it so.
+/// Stands for a path that this server cannot read. A backend might read it as any path, so every rule that restricts
+/// applies to it, and no rule that exempts.
 const ANY_PATH: &str = "//";
 
 #[derive(Clone)]
@@ -100,15 +101,15 @@ async fn not_here() -> (StatusCode, &'static str) {
     (StatusCode::NOT_FOUND, "checks are answered at /v1/check, touches at /v1/touch, confirmations at /v1/confirm\n")
 }
 
-/// Returns the request that the proxy asks about.
+/// The request that the proxy asks about.
 struct Original<'r> {
     method: Method,
     path: Option<&'r str>,
 }
 
 impl<'r> Original<'r> {
-    /// Envoy appends the path and keeps the method, so both are part of the request itself. Other proxies send them in
-    // headers, which any client could send, too: headers count only from trusted proxies.
+    /// Envoy appends the path to the URL and keeps the method. Other proxies send both in headers. A client can forge
+    /// these headers, so they are read only from trusted proxies.
     fn of(request: &'r Request, trusted: bool) -> Self {
         let uri = request.uri();
         let whole = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
@@ -122,9 +123,9 @@ impl<'r> Original<'r> {
     }
 }
 
-/// Returns the value of headers that mean the same. If two values differ, one may be the client's, which most proxies
-/// pass on beside their own. Such a value, and one that cannot be read, may mean anything: no rule that admits applies
-/// to it, and every rule that restricts does.
+/// Returns the value of headers that mean the same. If two values differ, one of them may come from the client, because
+/// most proxies pass on the client's headers, too. Differing and unreadable values yield [`ANY_PATH`]. It is no method,
+/// so a disputed method is the request's own.
 fn only<'h>(headers: &'h HeaderMap, names: [&str; 2]) -> Option<&'h str> {
     let mut values = names.into_iter().flat_map(|name| headers.get_all(name));
     let first = values.next()?;

@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 /// Sets the snapshot's file, if the configuration does not and there is a directory for it.
 ///
 /// # Errors
-/// What to do if there is no directory, because a restart then forgets the active users.
+/// A message for the operator if no directory can be used. Without one, a restart forgets the active users.
 pub(super) fn choose(config: &mut Config) -> Result<(), String> {
     if config.is_fleet() || config.snapshot.file.is_some() {
         return Ok(());
     }
-    const WAY_OUT: &str = "so a restart forgets the active users: set snapshot.file, or STATE_DIRECTORY to a \
-        directory that can be written (in a container, a volume); snapshot.file = \"\" says that this is intended";
+    const WAY_OUT: &str = "so a restart forgets the active users: set snapshot.file, or set STATE_DIRECTORY to a \
+        writable directory (in a container, a volume); to run without a snapshot, set snapshot.file = \"\"";
     let Some(directory) = directory() else {
         return Err(format!("there is no state directory, {WAY_OUT}"));
     };

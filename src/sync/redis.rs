@@ -34,17 +34,18 @@ static PLACE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../.
 static SINCE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/since.lua")));
 static OVERRIDE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/override.lua")));
 
-/// A reply of the store that is not what the scripts return.
+/// The version that stands for a value that no server has written.
 const NO_VALUE_OF_OURS: &str = "!";
 
-/// For filters above this size, a request before the upload asks whether the upload can still win. The size is that of
-/// the filter itself, empty or full, so that the number of calls does not depend on the load.
+/// Before it uploads a filter of at least this size, a server asks whether another server has written the minute since.
+/// The size is that of the filter itself, empty or full, so that the number of calls does not depend on the load.
 const WORTH_ASKING_BYTES: usize = 256 << 10;
 
-/// Values of filters of at least this size are staged. As an argument of a script, a value of 512 KiB takes Redis
-/// 0.9 ms, and one of 4 MB 7 ms (`cargo test --features full --test redis costs_redis -- --nocapture`). Staged, they
-/// take 0.2 and 1.5 ms. Smaller values are written with one command instead of three. The size is that of the filter
-/// itself, empty or full, so that neither the layout nor the number of commands depends on the load.
+/// Values of filters of at least this size are staged. As an argument of a script, a value of 512 KiB takes Redis 0.9
+/// ms, and one of 4 MB 7 ms (`cargo test --features full --test redis costs_redis -- --nocapture`). Staged, these
+/// values take 0.2 and 1.5 ms, but three commands (compare, `SET`, rename) instead of one. So smaller values are not
+/// staged. The size is that of the filter itself, empty or full, so that neither the layout nor the number of commands
+/// depends on the load.
 pub(crate) const STAGED_FROM_BYTES: usize = 512 << 10;
 
 /// A staged value expires after this time if its server died before it was put in place.
@@ -132,7 +133,7 @@ impl RedisStore {
         self.key(identity, &format!("slot:{slot}"))
     }
 
-    /// Returns the key under which this server stages a value, by the value's number among those staged together.
+    /// Returns the key for this server's staged value of this number.
     fn staged_key(&self, identity: &Identity, number: usize) -> String {
         self.key(identity, &format!("staged:{}:{number}", identity.instance_id))
     }
@@ -193,8 +194,8 @@ impl RedisStore {
         Ok(stored)
     }
 
-    /// Fetches all values with one command. The command returns nothing for a key of another type, so missing keys are
-    /// requested again.
+    /// Fetches all values with one command. `MGET` returns nil both for a missing key and for one of another type. A
+    /// `GET` tells them apart.
     async fn fetch_strings(
         &self,
         connection: &mut MultiplexedConnection,
@@ -235,8 +236,8 @@ impl RedisStore {
         look.invoke_async(&mut connection).await
     }
 
-    /// Fetches another generation's values, whichever layout they have: of two requests for a key, one fails because of
-    /// the type.
+    /// Fetches another generation's values. Their layout is not known, so each key is read as a hash and as a string,
+    /// and one of the two commands fails.
     async fn fetch_beside(
         &self,
         mut connection: MultiplexedConnection,
@@ -343,9 +344,9 @@ impl RedisStore {
         place.invoke_async(connection).await
     }
 
-    /// Returns whether another server has written this minute since it was read. Asked before a large upload of the
-    /// first minute, for which the servers compete: without this request, half of the traffic would be uploads that
-    /// lose.
+    /// Returns whether another server has written this minute since it was read. It is asked before a large upload of
+    /// the first minute, which is the current one and which all servers write. Without this request, half of the
+    /// traffic would be uploads that lose.
     async fn is_already_lost(
         &self,
         connection: &mut MultiplexedConnection,
@@ -474,7 +475,7 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
     };
     let mut fields = Fields(answer.into_iter());
     let number = |text: String| text.parse::<u64>().ok();
-    let seconds = number(fields.next()?).ok_or_else(|| StoreError::corrupt("a clock without seconds"))?;
+    let seconds = number(fields.next()?).ok_or_else(|| StoreError::corrupt("the reply has no valid server time"))?;
     let micros = number(fields.next()?).unwrap_or_default();
     let since = number(fields.next()?).map(Slot);
     let last_heartbeat = number(fields.next()?).map(Timestamp::from_millis);
@@ -515,7 +516,7 @@ fn read_look_beside(mut answer: Vec<Value>, slots: usize) -> Result<LookedBeside
     Ok(LookedBeside { writers, wanting, minutes: fields.entries(slots)? })
 }
 
-/// The elements of a look's reply, read from the front.
+/// The fields of the reply of `look.lua`, read from the front.
 struct Fields(std::vec::IntoIter<Value>);
 
 impl Fields {
@@ -552,7 +553,8 @@ fn text(value: &Value) -> Option<String> {
 fn read_other_generations(generations: &[Value]) -> Vec<OtherGeneration> {
     let beside = |pair: &[Value]| {
         let name = text(pair.first()?)?;
-        // Only as servers write it: in capital letters, this server's own generation would look like another one.
+        // Accepts only what servers write. In capital letters, this server's own generation would look like another
+        // one.
         let generation = u64::from_str_radix(&name, 16).ok().filter(|it| format!("{it:016x}") == name)?;
         Some(OtherGeneration { generation, is_alive: text(pair.get(1)?)? == "1" })
     };
@@ -599,7 +601,8 @@ fn read_stored_string(slot: Slot, answer: Value) -> Result<Option<Stored>, Redis
     })
 }
 
-/// A key of another type was not written by a server. Any other error says nothing about the value, which stays unread.
+/// Returns the error of a failed command, except for a key of another type. No server has written such a key; any other
+/// error says nothing about the value.
 fn unless_refused(answer: Value) -> Result<Value, RedisError> {
     match answer {
         Value::ServerError(refusal) if refusal.code() != "WRONGTYPE" => Err(refusal.into()),
