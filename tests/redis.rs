@@ -580,6 +580,7 @@ async fn a_write_after_an_outdated_version_changes_nothing() {
         let redis = Redis::start();
         let [one, other] = ["one", "other"].map(|name| Writer::new(&redis.url(), name, filter_bytes));
         assert_eq!((one.read().await, other.read().await), (None, None));
+        assert_eq!((one.store.connections(), other.store.connections()), (1, 1));
         let (first, second) = (vec![1; filter_bytes], vec![2; filter_bytes]);
         assert!(one.publish(None, "one-1", &first).await.unwrap());
         for outdated in [None, Some("one-0"), Some("one-11"), Some("!"), Some("")] {

@@ -334,7 +334,7 @@ async fn every_answer_of_redis_has_an_error_class_and_is_counted_there() {
         (line("*0"), Corrupt, "is too short"),
         (line(":42"), Corrupt, ""),
         (line("+OK"), Corrupt, ""),
-        (line("*2\r\n+noon\r\n:1"), Corrupt, "a clock without seconds"),
+        (line("*2\r\n+noon\r\n:1"), Corrupt, "the reply has no valid server time"),
         (line("?what is this"), Corrupt, ""),
         (line("*9223372036854775807"), Timeout, ""),
         (line("$536870912"), Timeout, ""),
