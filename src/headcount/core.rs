@@ -166,7 +166,7 @@ impl Core {
         codec_of(&self.settings)
     }
 
-    /// Creates a random number generator for one purpose, from the controller's seed.
+    /// Creates a random number generator for one purpose, from `seed`.
     pub(crate) fn rng(&self, purpose: &str) -> fastrand::Rng {
         fastrand::Rng::with_seed(self.seed ^ self.settings.key.hash(purpose.as_bytes()))
     }
