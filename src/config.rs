@@ -35,6 +35,7 @@ pub use admission::{Admission, Enforcement, MissingToken, RetryAfter};
 pub(crate) use error::A_PATH;
 pub use error::ConfigError;
 pub use fleet::Fleet;
+pub(crate) use fleet::NewsEvery;
 pub use jwt::{Jwt, Unverified};
 #[cfg(all(test, feature = "server"))]
 pub(crate) use limit::RECIPES_WAIT;

@@ -55,9 +55,9 @@ pub(crate) use round_figures::RoundFigures;
 pub use status::{ActiveUsers, ModeChanges, OverrideStatus, RingStatus, Status};
 pub use supervision::Restarts;
 pub(crate) use supervision::{Part, REST_AFTER_PANIC};
-pub(crate) use sync_status::CORRUPT_OVERRIDE;
 #[cfg(any(test, feature = "metrics"))]
 pub(crate) use sync_status::CORRUPT_REASONS;
+pub(crate) use sync_status::{CORRUPT_NEWS, CORRUPT_OVERRIDE};
 pub use sync_status::{LastError, SeenNode, SyncErrors, SyncStatus};
 #[cfg(feature = "server")]
 pub(crate) use telemetry::LimitDatabase;

@@ -134,6 +134,10 @@ impl Metrics {
         for (outcome, count) in Outcome::ALL.into_iter().zip(status.sync.rounds_by_outcome) {
             counter!("headcount_sync_rounds_total", "outcome" => outcome.as_str()).absolute(count);
         }
+        counter!("headcount_news_beats_total", "outcome" => "success")
+            .absolute(status.sync.beats - status.sync.beats_failed);
+        counter!("headcount_news_beats_total", "outcome" => "failure").absolute(status.sync.beats_failed);
+        counter!("headcount_news_received_total").absolute(status.sync.news_received);
         counter!("headcount_sync_bytes_total", "direction" => "sent").absolute(status.sync.bytes_sent);
         counter!("headcount_sync_bytes_total", "direction" => "received").absolute(status.sync.bytes_received);
         gauge!("headcount_sync_age_seconds").set(status.active_users.stale_seconds);

@@ -14,6 +14,8 @@
 pub(crate) mod beside;
 pub(crate) mod codec;
 mod current_filter;
+pub(crate) mod news;
+mod unsent;
 
 use crate::bloom::{Bloom, Difference, Probe, Shape};
 use crate::failpoints;
@@ -24,6 +26,7 @@ use std::sync::Arc;
 
 pub(crate) use beside::Beside;
 pub(crate) use current_filter::CurrentFilter;
+use unsent::Unsent;
 
 /// The filters of the window. Time is an argument: nothing here reads a clock, locks or waits.
 #[derive(Debug)]
@@ -36,6 +39,7 @@ pub(crate) struct Ring {
     current_filter: current_filter::Writer,
     union: Bloom,
     turning: Option<Turning>,
+    unsent: Unsent,
     /// How many minutes are not covered, cached so that a decision need not count them.
     uncovered: usize,
 }
@@ -79,7 +83,8 @@ impl Ring {
     pub(crate) fn new(shape: Shape, slots: usize, current: Slot) -> Self {
         let minutes: VecDeque<_> = (0..=slots).map(|_| Minute::new(Bloom::new(shape), false)).collect();
         let (current_filter, union) = (current_filter::Writer::new(shape), Bloom::new(shape));
-        Self { shape, current, uncovered: minutes.len(), minutes, current_filter, union, turning: None }
+        let (uncovered, unsent) = (minutes.len(), Unsent::default());
+        Self { shape, current, minutes, current_filter, union, turning: None, unsent, uncovered }
     }
 
     #[cfg(test)]
@@ -131,17 +136,28 @@ impl Ring {
 
     /// Records a fingerprint in the current minute.
     pub(crate) fn record(&mut self, fingerprint: Fingerprint) {
+        if self.set(0, fingerprint) {
+            self.unsent.keep(0, fingerprint);
+        }
+    }
+
+    /// Sets the bits of a fingerprint in the minute of this age. Returns whether the minute lacked some of them.
+    fn set(&mut self, age: usize, fingerprint: Fingerprint) -> bool {
         let probe = Probe::new(fingerprint, self.shape);
-        let minute = &mut self.minutes[0];
-        if minute.filter.set(probe) > 0 {
+        let minute = &mut self.minutes[age];
+        let gained = minute.filter.set(probe) > 0;
+        if gained {
             minute.dirty = true;
         }
         failpoints::at("record");
-        self.current_filter.set(probe);
+        if age == 0 {
+            self.current_filter.set(probe);
+        }
         self.union.set(probe);
-        if let Some(next) = self.next_union(0) {
+        if let Some(next) = self.next_union(age) {
             next.set(probe);
         }
+        gained
     }
 
     /// Records a newcomer, who is counted as unpublished until the minute's value is published.
@@ -198,6 +214,7 @@ impl Ring {
             self.minutes.push_front(Minute::new(filter, covered));
         }
         self.current_filter.turn();
+        self.unsent.turn(to.since(self.current));
         self.current = to;
         self.count_uncovered();
         left
@@ -234,6 +251,7 @@ impl Ring {
     /// the one before it, and all older ones become one minute younger: users are remembered for up to a minute longer.
     pub(crate) fn go_back_to(&mut self, current: Slot) {
         self.renumber(current);
+        self.unsent.clear();
         let Some(mut before) = self.minutes.remove(1) else { return };
         let now = &mut self.minutes[0];
         now.filter.union_words(0, before.filter.words());
@@ -277,6 +295,15 @@ impl Ring {
         Some(difference)
     }
 
+    /// Records a fingerprint that another server recorded in minute `slot`. Returns whether the minute lacked it; false
+    /// if the minute is not in the ring.
+    ///
+    /// The minute becomes dirty, although the other server publishes the fingerprint, too: if that server stopped
+    /// before it did, the store would lack what all others know.
+    pub(crate) fn record_foreign(&mut self, slot: Slot, fingerprint: Fingerprint) -> bool {
+        self.age(slot).is_some_and(|age| self.set(age, fingerprint))
+    }
+
     /// Returns the filter of minute `slot`, if it is in the ring.
     pub(crate) fn filter(&self, slot: Slot) -> Option<&Bloom> {
         self.age(slot).map(|age| &self.minutes[age].filter)
@@ -318,6 +345,26 @@ impl Ring {
     pub(crate) fn newcomers_lost(&mut self, slot: Slot) {
         if let Some(age) = self.age(slot) {
             self.minutes[age].newcomers_unpublished = self.minutes[age].newcomers;
+        }
+    }
+
+    // --- news for the logs ---
+
+    /// From now on, keeps the fingerprints that this server records, until they are taken.
+    pub(crate) fn keep_unsent(&mut self) {
+        self.unsent.begin();
+    }
+
+    /// Takes fingerprints that this server has recorded in minute `slot` and that no log has, at most `most` of them.
+    /// Only the current minute and the one before it have any.
+    pub(crate) fn take_unsent(&mut self, slot: Slot, most: usize) -> Vec<Fingerprint> {
+        self.age(slot).map_or_else(Vec::new, |age| self.unsent.take(age, most))
+    }
+
+    /// Takes back fingerprints of minute `slot` that may not have reached the log.
+    pub(crate) fn return_unsent(&mut self, slot: Slot, fingerprints: &[Fingerprint]) {
+        if let Some(age) = self.age(slot) {
+            fingerprints.iter().for_each(|&fingerprint| self.unsent.keep(age, fingerprint));
         }
     }
 

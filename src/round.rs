@@ -16,6 +16,7 @@ mod demand;
 #[cfg(test)]
 mod lock;
 mod messages;
+mod news;
 mod others;
 mod overrides;
 mod pace;
@@ -35,9 +36,11 @@ use std::time::Duration;
 use coverage::Coverage;
 use demand::Demand;
 pub use messages::{
-    Entry, EpochStart, Gap, Identity, Looked, LookedBeside, MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration,
-    Outgoing, OutgoingOverride, Publish, Published, Reply, Request, Stored, Version,
+    Entry, EpochStart, Gap, Identity, LOG_ID_BYTES, LogPart, LogRequest, Looked, LookedBeside, MOST_LOG_BYTES,
+    MOST_NEWS_BYTES, MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, Outgoing, OutgoingOverride, Publish,
+    Published, Reply, Request, Stored, Version,
 };
+use news::News;
 use others::Others;
 pub(crate) use overrides::encode as stored_override;
 pub use pace::Pace;
@@ -198,7 +201,9 @@ pub struct Round {
     unasked: Option<Slot>,
     /// How many pauses of this process had been detected when the look began.
     pauses: u64,
-    news: Publish,
+    /// What this round will publish besides filters.
+    outgoing: Publish,
+    news: News,
     conflict: bool,
     /// The last logged error because of which the store counts as away.
     last_logged: Option<StoreError>,
@@ -285,6 +290,7 @@ impl Round {
     pub(crate) fn new(headcount: &Headcount, namespace: &str, protocol: Protocol, seed: u64) -> Self {
         let core = Arc::clone(headcount.core());
         let codec = core.codec().in_namespace(namespace);
+        let news = News::new(seed ^ core.rng("news").u64(..));
         Self {
             instance_id: servers::proven_name(&core.instance_id, codec.mac()),
             core,
@@ -309,7 +315,8 @@ impl Round {
             doubted: false,
             unasked: None,
             pauses: 0,
-            news: Publish::default(),
+            outgoing: Publish::default(),
+            news,
             conflict: false,
             last_logged: None,
             unwritten: None,
@@ -422,10 +429,10 @@ impl Round {
         self.demand.wanting = looked.wanting.min(looked.nodes);
         self.others.begin(&looked.other_generations, slots);
         self.record_figures(&looked, now);
-        self.news = Publish { override_: self.read_override(&looked), ..Publish::default() };
+        self.outgoing = Publish { override_: self.read_override(&looked), ..Publish::default() };
         let current = self.core.current();
         self.known.retain(|&slot, _| slot <= current && current.since(slot) <= self.core.settings.slots as u64);
-        self.news.since = self.coverage.read_look(&self.core, &looked, now);
+        self.outgoing.since = self.coverage.read_look(&self.core, &looked, now);
 
         let mut unread = Vec::new();
         for (&slot, entry) in slots.iter().zip(&looked.minutes) {
@@ -465,6 +472,7 @@ impl Round {
         if renumbered {
             // The same numbers stood for other minutes before.
             self.known.clear();
+            self.news.forget();
         }
         let stepped = !renumbered && time.since(step.before) > CLOCK_ERROR;
         if stepped && asked.first().is_some_and(|&newest| newest < slot) {
@@ -725,26 +733,26 @@ impl Round {
     // --- publish ---
 
     fn publish(&mut self, now: Duration) -> Next {
-        let mut news = std::mem::take(&mut self.news);
+        let mut outgoing = std::mem::take(&mut self.outgoing);
         // A round that could not use what it read also comes here, possibly while the store refuses writes.
         if self.figures.lock().write_refused.is_some() {
             return self.end_unwritten(now);
         }
         let mut in_flight = Vec::new();
-        if news.since.is_some_and(|since| since.claimed) {
-            news.known_beside = self.others.known();
+        if outgoing.since.is_some_and(|since| since.claimed) {
+            outgoing.known_beside = self.others.known();
         }
         for slot in self.choose_dirty() {
-            if let Some((outgoing, on_its_way)) = self.pack(slot) {
-                news.minutes.push(outgoing);
+            if let Some((minute, on_its_way)) = self.pack(slot) {
+                outgoing.minutes.push(minute);
                 in_flight.push(on_its_way);
             }
         }
-        if news == Publish::default() {
+        if outgoing == Publish::default() {
             return self.done(now);
         }
         self.phase = Phase::Publishing(in_flight);
-        Next::Ask(Request::Publish(news))
+        Next::Ask(Request::Publish(outgoing))
     }
 
     /// Chooses the minutes to publish: the current one first, and others at random, so that no minute waits forever
@@ -876,7 +884,7 @@ impl Round {
         self.phase = Phase::Idle;
         self.known.clear();
         self.others.mark_changed();
-        self.news = Publish::default();
+        self.outgoing = Publish::default();
         self.coverage.leave_unread(&self.core, self.shown.iter().copied());
         self.core.lose_store();
         self.shown.clear();

@@ -101,6 +101,7 @@ const HEAVY_BYTES: usize = 128 << 10;
 ///             Request::LookBeside { .. } | Request::FetchBeside { .. } => {
 ///                 return Err(StoreError::corrupt("this board knows one generation only"));
 ///             }
+///             Request::ExchangeNews(_) => return Err(StoreError::corrupt("this board has no news logs")),
 ///         })
 ///     }
 /// }
@@ -137,6 +138,12 @@ pub trait FilterStore: Send + Sync + 'static {
         within: Duration,
     ) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
+    /// Returns whether the store has news logs, so that servers may send it [`Request::ExchangeNews`]. Without them, news
+    /// comes by the rounds.
+    fn has_news_logs(&self) -> bool {
+        false
+    }
+
     /// Returns how many connections were made so far; 0 for a store that needs none.
     fn connections(&self) -> u64 {
         0
@@ -170,6 +177,8 @@ pub struct Rounds<S> {
     /// `None` while another thread processes an answer.
     round: Option<Round>,
     protocol: Protocol,
+    /// The monotonic time of the last beat.
+    last_beat: Duration,
     /// Seeds the round that replaces a lost one.
     rng: fastrand::Rng,
 }
@@ -266,7 +275,7 @@ impl<S: FilterStore> Rounds<S> {
         let Exchange { identity, pace, round } = headcount.exchange_with(store.name(), store.namespace(), protocol);
         let rng = headcount.core().rng("rounds anew");
         let round = Some(round);
-        Self { headcount, store, identity, pace, round, protocol, rng }
+        Self { headcount, store, identity, pace, round, protocol, last_beat: Duration::ZERO, rng }
     }
 
     /// Runs one round.
@@ -285,6 +294,22 @@ impl<S: FilterStore> Rounds<S> {
                 Next::Done(outcome) => return outcome,
             }
         }
+    }
+
+    /// Returns the time of the next beat, if there are beats now.
+    fn next_beat(&mut self) -> Option<Duration> {
+        let every = self.round.as_ref()?.beat_every().filter(|_| self.store.has_news_logs())?;
+        Some(self.last_beat + every)
+    }
+
+    /// Sends this server's news to the store and reads that of the others. A round does the same more slowly, and needs
+    /// no beat; it may not be under way.
+    pub async fn beat(&mut self) {
+        self.last_beat = self.now();
+        let request = self.kept().begin_beat();
+        let answer = self.store.exchange(&self.identity, request, LEAST_TIMEOUT).await;
+        let now = self.now();
+        self.kept().end_beat(answer, now);
     }
 
     /// Returns the round. If it was lost with the thread that processed an answer, a new one replaces it; the data of
@@ -337,13 +362,20 @@ impl<S: FilterStore> Rounds<S> {
         loop {
             let regular = self.pace.next();
             let begins = if override_waits { self.pace.next_urgent() } else { regular };
+            let beat = self.next_beat().filter(|&beat| beat < begins);
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => break,
                 () = self.headcount.lifecycle().hurried() => {
                     override_waits = true;
                     continue;
                 }
-                () = sleep(begins.saturating_sub(self.now())) => {}
+                () = sleep(beat.unwrap_or(begins).saturating_sub(self.now())) => {}
+            }
+            if beat.is_some() {
+                tokio::select! {
+                    () = self.beat() => continue,
+                    () = stopped_for(stop, LEAST_TIMEOUT) => break,
+                }
             }
             override_waits = false;
             let is_regular = begins == regular || regular <= self.now();

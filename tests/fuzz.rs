@@ -11,8 +11,8 @@ use headcount::bloom::{Bloom, Shape};
 use headcount::fingerprint::FingerprintKey;
 use headcount::internals::{Values, keyed_hash, signed_override};
 use headcount::round::{
-    Entry, Gap, Identity, Looked, LookedBeside, Node, OtherGeneration, Publish, Published, Reply, Request, Stored,
-    Version,
+    Entry, Gap, Identity, LogPart, Looked, LookedBeside, Node, OtherGeneration, Publish, Published, Reply, Request,
+    Stored, Version,
 };
 use headcount::time::{ManualClock, Slot, Timestamp};
 use headcount::{Builder, FilterStore, Headcount, OnConflict, StoreError, TokenSource};
@@ -642,6 +642,20 @@ impl FilterStore for Mad {
                 written: news.minutes.iter().map(|_| script.u8() < 128).collect(),
                 since: (script.u8() < 128).then(|| Slot(script.u64())),
             })),
+            (_, Request::ExchangeNews(logs)) => Ok(Reply::News(
+                logs.into_iter()
+                    .map(|log| {
+                        self.kept.lock().push(log.entry.clone());
+                        let is_as_read = script.u8() < 128;
+                        LogPart {
+                            id: (script.u8() < 200).then_some(if is_as_read { log.id } else { [script.u8(); 16] }),
+                            from: if is_as_read { log.read_to } else { script.u64() },
+                            bytes: self.value(&mut script),
+                            appended_at: (script.u8() < 128).then(|| script.u64()),
+                        }
+                    })
+                    .collect(),
+            )),
             (_, Request::Leave) => Ok(Reply::Left),
         };
         let rest = script.0.to_vec();
@@ -663,6 +677,7 @@ fn rounds_survive_whatever_the_store_says() {
             clock.advance(Duration::from_millis(700));
             let _ = headcount.admit(format!("player-{second}"));
             RUNTIME.block_on(rounds.round());
+            RUNTIME.block_on(rounds.beat());
             worker.tick();
             let status = headcount.status();
             assert!(status.ring.coverage <= 5 && (1..=100).contains(&status.max_active_users));

@@ -540,6 +540,7 @@ impl<'a> World<'a> {
                 Request::Fetch { slots } => format!("fetches {slots:?}"),
                 Request::LookBeside { generation, .. } => format!("looks at generation {generation:016x}"),
                 Request::FetchBeside { generation, slots } => format!("fetches {slots:?} of {generation:016x}"),
+                Request::ExchangeNews(logs) => format!("exchanges news of {} minutes", logs.len()),
                 Request::Publish(news) => {
                     let minutes: Vec<_> = news
                         .minutes
@@ -638,7 +639,7 @@ impl<'a> World<'a> {
                 }
                 Some(Ok((reply, brings)))
             }
-            Request::FetchBeside { .. } => {
+            Request::FetchBeside { .. } | Request::ExchangeNews(_) => {
                 let (reply, brings, _) = self.store.answer(&letter.identity, letter.request.clone(), &[], self.now);
                 Some(Ok((reply, brings)))
             }

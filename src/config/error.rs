@@ -78,6 +78,11 @@ pub enum ConfigError {
         humantime::format_duration(*found), humantime::format_duration(*most)
     )]
     SyncEvery { found: Duration, most: Duration },
+    #[error(
+        "fleet.news_every is {}; it must be between 20ms and fleet.sync_every, {}, or 0s for no news between the rounds",
+        humantime::format_duration(*found), humantime::format_duration(*most)
+    )]
+    NewsEvery { found: Duration, most: Duration },
     #[error("fleet.expected_nodes is {found}; it must be between 1 and {MAX_NODES}, such as 8")]
     ExpectedNodes { found: u64 },
     #[error(
@@ -120,6 +125,7 @@ impl ConfigError {
             Self::SecretMissing => "token.secret_file",
             Self::Namespace { .. } => "fleet.namespace",
             Self::SyncEvery { .. } => "fleet.sync_every",
+            Self::NewsEvery { .. } => "fleet.news_every",
             Self::ExpectedNodes { .. } => "fleet.expected_nodes",
             Self::RedisUrl { .. } | Self::FleetWithoutStore => "redis.url",
             Self::Limit { .. } => "limit",

@@ -3,7 +3,7 @@
 #[cfg(feature = "jwt")]
 use super::Unverified;
 use super::window::MIN_CAPACITY;
-use super::{AppliesTo, Config, ConfigError, Enforcement, Limit, MissingToken, Pass, RetryAfter};
+use super::{AppliesTo, Config, ConfigError, Enforcement, Limit, MissingToken, NewsEvery, Pass, RetryAfter};
 #[cfg(feature = "tower")]
 use super::{Routes, TrustedProxies};
 use crate::bloom::Shape;
@@ -46,6 +46,7 @@ pub(crate) struct Settings {
     pub(crate) generation: u64,
     pub(crate) node: String,
     pub(crate) sync_every: Duration,
+    pub(crate) news_every: NewsEvery,
 }
 
 impl Settings {
@@ -85,6 +86,7 @@ impl Config {
         let (slot_length, shape, capacity) = self.window.check(max_active_users)?;
         let fleet = self.fleet.clone().unwrap_or_default();
         let sync_every = fleet.check(slot_length)?;
+        let news_every = fleet.check_news(sync_every)?;
         let slots = self.window.slots as usize;
         let earlier_keys = self.token.earlier_keys()?;
         let passes = self.pass.as_ref().map(|pass| {
@@ -136,6 +138,7 @@ impl Config {
             passes,
             node: fleet.node_name(),
             sync_every,
+            news_every,
         })
     }
 

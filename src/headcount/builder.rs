@@ -303,6 +303,12 @@ impl Builder {
         self
     }
 
+    /// Sets the time between two exchanges of news; zero turns them off. This server is one of a fleet.
+    pub fn news_every(mut self, period: Duration) -> Self {
+        self.fleet().news_every = Some(period);
+        self
+    }
+
     /// Sets which newcomers are admitted while the store is away. This server is one of a fleet.
     pub fn on_outage(mut self, on_outage: OnOutage) -> Self {
         self.fleet().on_outage = on_outage;

@@ -26,6 +26,10 @@ pub(crate) struct SyncFigures {
     pub(crate) outcomes: [u64; 4],
     /// Indexed by [`CORRUPT_REASONS`].
     pub(crate) corrupt: [u64; CORRUPT_REASONS.len()],
+    pub(crate) beats: u64,
+    pub(crate) beats_failed: u64,
+    /// Fingerprints that were read from news logs and were new here.
+    pub(crate) news_received: u64,
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
     pub(crate) nodes: u64,
@@ -110,6 +114,9 @@ impl RoundFigures {
             corrupt: figures.corrupt.iter().sum(),
             corrupt_by_reason: figures.corrupt,
             rounds_by_outcome: figures.outcomes,
+            beats: figures.beats,
+            beats_failed: figures.beats_failed,
+            news_received: figures.news_received,
             bytes_sent: figures.bytes_sent,
             bytes_received: figures.bytes_received,
             nodes: if figures.nodes == 0 { core.nodes } else { figures.nodes },

@@ -5,14 +5,17 @@ use crate::store_error::ErrorClass;
 use serde::Serialize;
 
 /// The reasons for which stored values are refused, as metric labels: [`DecodeError::REASONS`] for filters, then
-/// overrides.
-pub(crate) const CORRUPT_REASONS: [&str; CORRUPT_OVERRIDE + 1] = {
+/// overrides and news logs.
+pub(crate) const CORRUPT_REASONS: [&str; CORRUPT_NEWS + 1] = {
     let [length, magic, shape, generation, slot, mac, payload, saturated] = DecodeError::REASONS;
-    [length, magic, shape, generation, slot, mac, payload, saturated, "override"]
+    [length, magic, shape, generation, slot, mac, payload, saturated, "override", "news"]
 };
 
 /// The index of overrides in [`CORRUPT_REASONS`].
 pub(crate) const CORRUPT_OVERRIDE: usize = DecodeError::REASONS.len();
+
+/// The index of news logs in [`CORRUPT_REASONS`].
+pub(crate) const CORRUPT_NEWS: usize = CORRUPT_OVERRIDE + 1;
 
 /// The state of the exchange with the store.
 ///
@@ -58,12 +61,19 @@ pub struct SyncStatus {
     pub failures: u64,
     /// Stored values that were refused as invalid.
     pub corrupt: u64,
-    /// Refused filters by [`DecodeError::REASONS`](crate::DecodeError::REASONS); the last element counts overrides.
+    /// Refused filters by [`DecodeError::REASONS`](crate::DecodeError::REASONS); then overrides and news
+    /// logs.
     #[serde(skip)]
     pub(crate) corrupt_by_reason: [u64; CORRUPT_REASONS.len()],
     /// Rounds by [`Outcome::ALL`](crate::round::Outcome::ALL).
     #[serde(skip)]
     pub(crate) rounds_by_outcome: [u64; 4],
+    /// Beats since the start: the exchanges of news between the rounds.
+    pub beats: u64,
+    /// Beats in which the store did not answer, or answered with an error. Their news was sent again.
+    pub beats_failed: u64,
+    /// Users that this server learned of by beats, each counted once a minute.
+    pub news_received: u64,
     /// The bytes of filters that were sent.
     pub bytes_sent: u64,
     /// The bytes of filters that were received.

@@ -73,6 +73,7 @@ impl Store {
             }
             Request::Leave => Reply::Left,
             Request::LookBeside { .. } | Request::FetchBeside { .. } => unreachable!("there is one generation"),
+            Request::ExchangeNews(_) => unreachable!("there are rounds only"),
         }
     }
 
@@ -449,6 +450,7 @@ impl<'w> Key<'w> {
             }
             Some(Request::Leave) => unreachable!("no server leaves"),
             Some(Request::LookBeside { .. } | Request::FetchBeside { .. }) => unreachable!("there is one generation"),
+            Some(Request::ExchangeNews(_)) => unreachable!("there are rounds only"),
         }
     }
 }

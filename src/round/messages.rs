@@ -134,8 +134,72 @@ pub enum Request {
     },
     /// Writes this server's news.
     Publish(Publish),
+    /// Appends news to the logs of these minutes, and asks for what others have appended. Only stores with
+    /// [news logs](crate::FilterStore::has_news_logs) are asked.
+    ExchangeNews(Vec<LogRequest>),
     /// Removes this server from the nodes, because it stops.
     Leave,
+}
+
+/// The most bytes of a news log that one reply brings.
+pub const MOST_NEWS_BYTES: usize = 256 << 10;
+
+/// The size in bytes from which nothing is appended to a news log. The news of the minute then comes by the rounds alone.
+pub const MOST_LOG_BYTES: usize = 64 << 20;
+
+/// The number of random bytes at the beginning of a news log, which tell it from another log of the same minute.
+pub const LOG_ID_BYTES: usize = 16;
+
+/// A minute's news log: what this server has read of it, and what it appends.
+///
+/// The log of a minute is an append-only string of bytes: [`LOG_ID_BYTES`] of an identity, then entries. The store does
+/// not read the entries.
+///
+/// ```
+/// use headcount::round::{LogPart, LogRequest, Reply, Request};
+/// # use headcount::round::Identity;
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use headcount::time::Slot;
+/// let store = MemoryStore::new();
+/// let exchange = async |writer: &str, log: LogRequest| {
+///     match store.exchange(&server(writer), Request::ExchangeNews(vec![log]), SECOND).await {
+///         Ok(Reply::News(parts)) => parts.into_iter().next().unwrap(),
+///         other => panic!("{other:?}"),
+///     }
+/// };
+/// let unread = LogRequest { slot: Slot(30_000_000), id: [7; 16], read_to: 16, last_read: [0; 8], entry: vec![] };
+/// let created = exchange("a", LogRequest { entry: b"news of a".to_vec(), ..unread.clone() }).await;
+/// assert_eq!((created.appended_at, created.bytes), (Some(16), vec![]), "an own entry is not sent back");
+///
+/// let read = exchange("b", LogRequest { id: [8; 16], ..unread.clone() }).await;
+/// assert_eq!((read.id, read.bytes.as_slice()), (Some([7; 16]), &b"news of a"[..]));
+/// // From here on, b asks for what comes after these bytes.
+/// let read_to = read.from + read.bytes.len() as u64;
+/// let seen = LogRequest { id: [7; 16], read_to, last_read: *b"ews of a", ..unread };
+/// assert_eq!(exchange("b", seen).await.bytes, b"");
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogRequest {
+    /// The minute.
+    pub slot: Slot,
+    /// The identity of the log that this server has read; if it has read none, the identity for a log that begins with
+    /// `entry`.
+    pub id: [u8; LOG_ID_BYTES],
+    /// The position up to which this server has read the log, counted from its beginning.
+    pub read_to: u64,
+    /// The last bytes before that position. If the log has others there, it is not the one that was read.
+    pub last_read: [u8; 8],
+    /// An entry to append; empty for none.
+    pub entry: Vec<u8>,
 }
 
 /// News to be written to the store.
@@ -324,6 +388,8 @@ pub enum Reply {
     LookedBeside(LookedBeside),
     /// The reply to [`Request::Publish`].
     Published(Published),
+    /// The reply to [`Request::ExchangeNews`]: a part for each log, in the order of the request.
+    News(Vec<LogPart>),
     /// The reply to [`Request::Leave`].
     Left,
 }
@@ -586,6 +652,20 @@ pub struct Stored {
     pub version: Version,
     /// The bytes. They are untrusted: anybody may have written them.
     pub value: Vec<u8>,
+}
+
+/// What others have appended to a minute's news log. [`LogRequest`] has an example.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogPart {
+    /// The identity of the log; `None` if there is none.
+    pub id: Option<[u8; LOG_ID_BYTES]>,
+    /// The position of `bytes` in the log: that of the request, or [`LOG_ID_BYTES`] if the log is another one.
+    pub from: u64,
+    /// The bytes from there on, [`MOST_NEWS_BYTES`] at most. They do not include the entry of the request. They are
+    /// untrusted: anybody may have written them.
+    pub bytes: Vec<u8>,
+    /// The position at which the entry of the request was appended; `None` if it was not.
+    pub appended_at: Option<u64>,
 }
 
 /// The result of publishing.

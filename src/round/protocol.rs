@@ -13,6 +13,8 @@ pub struct Protocol {
     pub retry_on_conflict: bool,
     /// What a version is.
     pub versions: Versions,
+    /// Whether servers exchange news between the rounds.
+    pub news: bool,
     /// A delay between reading and writing, which simulates larger filters and slower machines.
     pub write_delay: Duration,
 }
@@ -24,6 +26,7 @@ impl Protocol {
         newest_only: false,
         retry_on_conflict: false,
         versions: Versions::Unique,
+        news: true,
         write_delay: Duration::ZERO,
     };
     /// The talk's second design, which retries until it succeeds.
@@ -32,6 +35,7 @@ impl Protocol {
         newest_only: true,
         retry_on_conflict: true,
         versions: Versions::Clock,
+        news: false,
         ..Self::HEADCOUNT
     };
     /// The talk's third design: a server that loses the race skips the write until the next second.

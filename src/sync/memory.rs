@@ -2,8 +2,8 @@
 
 use super::FilterStore;
 use crate::round::{
-    Entry, Gap, Identity, Looked, LookedBeside, MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, Publish,
-    Published, Reply, Request, Stored, Version,
+    Entry, Gap, Identity, LOG_ID_BYTES, LogPart, LogRequest, Looked, LookedBeside, MOST_LOG_BYTES, MOST_NEWS_BYTES,
+    MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, Publish, Published, Reply, Request, Stored, Version,
 };
 use crate::store_error::StoreError;
 use crate::threads::Mutex;
@@ -46,11 +46,19 @@ struct Generation {
     /// When each server last said that it rejects newcomers.
     wanting: BTreeMap<String, Timestamp>,
     minutes: BTreeMap<Slot, Value>,
+    logs: BTreeMap<Slot, Log>,
 }
 
 #[derive(Clone)]
 struct Value {
     version: Version,
+    bytes: Vec<u8>,
+    until: Timestamp,
+}
+
+/// A minute's news log: its identity and the entries.
+#[derive(Clone)]
+struct Log {
     bytes: Vec<u8>,
     until: Timestamp,
 }
@@ -114,6 +122,12 @@ impl MemoryStore {
                 Reply::Fetched(other.map_or_else(Vec::new, |other| other.fetch(&slots)))
             }
             Request::Publish(publish) => Reply::Published(namespace.publish(identity, publish, now)),
+            Request::ExchangeNews(logs) => {
+                let until = now.plus(identity.keep_for);
+                let own = namespace.own(identity);
+                own.keys_until = own.keys_until.max(until);
+                Reply::News(logs.into_iter().map(|log| own.exchange_news(log, until)).collect())
+            }
             Request::Leave => {
                 let own = namespace.own(identity);
                 own.nodes.remove(&identity.instance_id);
@@ -129,6 +143,7 @@ impl Namespace {
         self.generations.retain(|_, generation| generation.keys_until > now);
         for generation in self.generations.values_mut() {
             generation.minutes.retain(|_, value| value.until > now);
+            generation.logs.retain(|_, log| log.until > now);
         }
     }
 
@@ -233,6 +248,31 @@ impl Generation {
         self.nodes.values().filter(|node| is_alive(node.looked)).map(|node| node.instance_id.clone()).collect()
     }
 
+    /// As `exchange_news.lua` does.
+    fn exchange_news(&mut self, request: LogRequest, until: Timestamp) -> LogPart {
+        let LogRequest { slot, id, read_to, last_read, entry } = request;
+        let mut part = LogPart { from: LOG_ID_BYTES as u64, ..LogPart::default() };
+        if let Some(Log { bytes, .. }) = self.logs.get(&slot) {
+            let read = usize::try_from(read_to).ok().and_then(|read_to| bytes.get(..read_to));
+            let has_read = |read: &&[u8]| {
+                read.starts_with(&id) && (read.len() == LOG_ID_BYTES || read.last_chunk() == Some(&last_read))
+            };
+            let from = read.filter(has_read).map_or(LOG_ID_BYTES, <[u8]>::len);
+            part.id = bytes.first_chunk().copied();
+            part.from = from as u64;
+            part.bytes = bytes[from..].iter().take(MOST_NEWS_BYTES).copied().collect();
+        }
+        if !entry.is_empty() {
+            let log = self.logs.entry(slot).or_insert_with(|| Log { bytes: id.to_vec(), until });
+            if log.bytes.len() < MOST_LOG_BYTES {
+                part.id = log.bytes.first_chunk().copied();
+                part.appended_at = Some(log.bytes.len() as u64);
+                log.bytes.extend_from_slice(&entry);
+            }
+        }
+        part
+    }
+
     fn fetch(&self, slots: &[Slot]) -> Vec<Stored> {
         let stored = |&slot: &Slot| {
             let value = self.minutes.get(&slot)?;
@@ -255,6 +295,10 @@ impl FilterStore for MemoryStore {
 
     async fn exchange(&self, identity: &Identity, request: Request, _: Duration) -> Result<Reply, StoreError> {
         Ok(self.answer(identity, request))
+    }
+
+    fn has_news_logs(&self) -> bool {
+        true
     }
 }
 

@@ -1,4 +1,4 @@
-//! The store in Redis: one key per minute, and five small keys.
+//! The store in Redis: one key per minute, five small keys, and the news logs of the two newest minutes.
 //!
 //! A minute's key is a hash with the fields `ts` and `value`. A script compares `ts` and writes both. For large filters
 //! the key is a string instead: `ts`, a line feed, and `value`. Then a plain `SET` *stages* the value under a key of
@@ -13,8 +13,9 @@ use crate::config::ConfigError;
 use crate::redis_link::{RedisConnection, is_read_only, refused_write};
 use crate::ring::codec::most_bytes_beside;
 use crate::round::{
-    Entry, EpochStart, Gap, Identity, Looked, LookedBeside, MOST_OVERRIDE_BYTES, Node, OtherGeneration, Outgoing,
-    OutgoingOverride, Publish, Published, Reply, Request, Stored, Version,
+    Entry, EpochStart, Gap, Identity, LogPart, LogRequest, Looked, LookedBeside, MOST_LOG_BYTES, MOST_NEWS_BYTES,
+    MOST_OVERRIDE_BYTES, Node, OtherGeneration, Outgoing, OutgoingOverride, Publish, Published, Reply, Request, Stored,
+    Version,
 };
 use crate::store_error::StoreError;
 use crate::time::{Slot, Timestamp};
@@ -32,6 +33,7 @@ static LOOK_BESIDE: LazyLock<Script> = LazyLock::new(|| {
 static WRITE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/write.lua")));
 static PLACE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/place.lua")));
 static SINCE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/since.lua")));
+static EXCHANGE_NEWS: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/exchange_news.lua")));
 static OVERRIDE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/override.lua")));
 
 /// The version that stands for a value that no server has written.
@@ -261,6 +263,21 @@ impl RedisStore {
         Ok(stored)
     }
 
+    async fn exchange_news(
+        &self,
+        mut connection: MultiplexedConnection,
+        identity: &Identity,
+        logs: &[LogRequest],
+    ) -> Result<Vec<Value>, RedisError> {
+        let mut exchange = EXCHANGE_NEWS.prepare_invoke();
+        exchange.arg(millis(identity.keep_for)).arg(MOST_NEWS_BYTES).arg(MOST_LOG_BYTES);
+        for LogRequest { slot, id, read_to, last_read, entry } in logs {
+            exchange.key(self.key(identity, &format!("news:{slot}")));
+            exchange.arg(id.as_slice()).arg(*read_to).arg(last_read.as_slice()).arg(entry);
+        }
+        exchange.invoke_async(&mut connection).await
+    }
+
     async fn publish(
         &self,
         mut connection: MultiplexedConnection,
@@ -447,6 +464,12 @@ impl FilterStore for RedisStore {
                 let published = link.run(within, |connection| self.publish(connection, identity, publish)).await;
                 published.map(Reply::Published)
             }
+            Request::ExchangeNews(logs) => {
+                link.expect_values_of(logs.len() * MOST_NEWS_BYTES);
+                let exchange = |connection| self.exchange_news(connection, identity, &logs);
+                let answer = link.run(within, exchange).await?;
+                answer.into_iter().map(read_log_part).collect::<Result<_, _>>().map(Reply::News)
+            }
             Request::Leave => {
                 let (nodes, member) =
                     (self.key(identity, "nodes"), format!("{} {}", identity.instance_id, identity.node));
@@ -456,6 +479,10 @@ impl FilterStore for RedisStore {
                 link.run(within, leave).await.map(|()| Reply::Left)
             }
         }
+    }
+
+    fn has_news_logs(&self) -> bool {
+        true
     }
 
     fn connections(&self) -> u64 {
@@ -503,6 +530,18 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
         other_generations,
         write_refused,
     })
+}
+
+/// Reads a part of the reply of `exchange_news.lua`.
+fn read_log_part(part: Value) -> Result<LogPart, StoreError> {
+    let (id, from, bytes, appended_at) = redis::from_redis_value::<(Vec<u8>, u64, Vec<u8>, u64)>(part)
+        .map_err(|_| StoreError::corrupt("the reply to an exchange of news cannot be read"))?;
+    let id = if id.is_empty() {
+        None
+    } else {
+        Some(id.try_into().map_err(|_| StoreError::corrupt("a news log has no identity"))?)
+    };
+    Ok(LogPart { id, from, bytes, appended_at: Some(appended_at).filter(|&at| at > 0) })
 }
 
 /// Reads the reply of `look_beside.lua`.

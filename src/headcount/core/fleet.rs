@@ -2,7 +2,7 @@
 //! seats, and outages of the store.
 
 use super::{Core, State};
-use crate::room::{FleetLink, FleetView, Renewal};
+use crate::room::{FleetLink, FleetView, Mode, Renewal};
 use crate::time::{Observed, Slot, Timestamp};
 use std::time::Duration;
 
@@ -91,6 +91,18 @@ impl Core {
             });
             was_away
         })
+    }
+
+    /// Returns whether newcomers are rejected now, or would be within this time, if as many come as lately. Others
+    /// admit `foreign_per_second`.
+    pub(crate) fn may_reject_within(&self, time: Duration, foreign_per_second: f64) -> bool {
+        if self.mode() == Mode::Throttling {
+            return true;
+        }
+        let state = self.state.read();
+        let rounds = 2.0 * self.settings.sync_every.as_secs_f64();
+        let per_second = foreign_per_second + state.room.newcomers_lately() as f64 / rounds;
+        (state.room.room(state.active_users()) as f64) < per_second * time.as_secs_f64()
     }
 
     /// Records that a round has read everything but must not use it; see [`Room::misread`](crate::room::Room::misread).

@@ -4,10 +4,14 @@
 use super::{CHUNK_WORDS, Core, State};
 use crate::bloom::Bloom;
 use crate::failpoints;
+use crate::fingerprint::Fingerprint;
 use crate::ring::Ring;
 use crate::ring::beside::{self, Beside, Union};
 use crate::room::FleetLink;
 use crate::time::Slot;
+
+/// The number of fingerprints that are recorded under one hold of the lock.
+const CHUNK_FINGERPRINTS: usize = 256;
 
 /// A minute of the ring.
 #[derive(Debug, Clone, Copy)]
@@ -155,6 +159,34 @@ impl Core {
             copy.fill_words(at, words.iter().take(CHUNK_WORDS).copied());
         }
         Some(copy)
+    }
+
+    // --- news, between the rounds ---
+
+    /// From now on, keeps the fingerprints that this server records, until they are taken.
+    pub(crate) fn keep_unsent(&self) {
+        self.write().ring.keep_unsent();
+    }
+
+    /// Takes fingerprints that this server has recorded in minute `slot` and that no log has, at most `most` of them.
+    pub(crate) fn take_unsent(&self, slot: Slot, most: usize) -> Vec<Fingerprint> {
+        self.write().ring.take_unsent(slot, most)
+    }
+
+    /// Takes back fingerprints of minute `slot` that may not have reached the log.
+    pub(crate) fn return_unsent(&self, slot: Slot, fingerprints: &[Fingerprint]) {
+        self.write().ring.return_unsent(slot, fingerprints);
+    }
+
+    /// Records fingerprints that other servers recorded in minute `slot`. Returns how many of them the minute lacked.
+    pub(crate) fn record_foreign(&self, slot: Slot, fingerprints: &[Fingerprint]) -> usize {
+        let mut gained = 0;
+        for some in fingerprints.chunks(CHUNK_FINGERPRINTS) {
+            let ring = &mut self.write().ring;
+            gained += some.iter().filter(|&&fingerprint| ring.record_foreign(slot, fingerprint)).count();
+        }
+        self.change(|_| ());
+        gained
     }
 
     // --- coverage ---

@@ -1,0 +1,104 @@
+//! The fingerprints that this server recorded and has not sent to a news log yet.
+//!
+//! The filters hold every one of them, too, and the next round publishes those. So nothing depends on this list: what
+//! does not fit, or is lost, reaches the other servers by a round, a second later.
+
+use crate::fingerprint::Fingerprint;
+
+/// The most fingerprints kept of a minute: those of 650,000 newcomers a second, between two exchanges.
+const MOST: usize = 1 << 16;
+
+/// The unsent fingerprints of the current minute, and of the minute before it.
+#[derive(Debug, Default)]
+pub(super) struct Unsent {
+    /// Empty without capacity while this server sends nothing to a log, so that nothing is kept.
+    by_age: [Vec<Fingerprint>; 2],
+}
+
+impl Unsent {
+    /// Begins to keep fingerprints. The memory is reserved here: a decision reserves none.
+    pub(super) fn begin(&mut self) {
+        for kept in &mut self.by_age {
+            kept.reserve_exact(MOST.saturating_sub(kept.len()));
+        }
+    }
+
+    /// Keeps a fingerprint that was recorded in the minute of this age, if there is room.
+    pub(super) fn keep(&mut self, age: usize, fingerprint: Fingerprint) {
+        if let Some(kept) = self.by_age.get_mut(age)
+            && kept.len() < kept.capacity().min(MOST)
+        {
+            kept.push(fingerprint);
+        }
+    }
+
+    /// Takes the oldest fingerprints of the minute of this age, at most `most` of them.
+    pub(super) fn take(&mut self, age: usize, most: usize) -> Vec<Fingerprint> {
+        self.by_age.get_mut(age).map_or_else(Vec::new, |kept| kept.drain(..most.min(kept.len())).collect())
+    }
+
+    /// Follows a turn by this many minutes.
+    pub(super) fn turn(&mut self, minutes: u64) {
+        for _ in 0..minutes.min(2) {
+            self.by_age.swap(0, 1);
+            self.by_age[0].clear();
+        }
+    }
+
+    /// Forgets all, because the minutes are no longer the same.
+    pub(super) fn clear(&mut self) {
+        self.by_age.iter_mut().for_each(Vec::clear);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fingerprints(range: std::ops::Range<u64>) -> Vec<Fingerprint> {
+        range.map(|number| Fingerprint(number << 16)).collect()
+    }
+
+    fn keeps(numbers: std::ops::Range<u64>) -> Unsent {
+        let mut unsent = Unsent::default();
+        unsent.begin();
+        fingerprints(numbers).into_iter().for_each(|fingerprint| unsent.keep(0, fingerprint));
+        unsent
+    }
+
+    #[test]
+    fn nothing_is_kept_before_it_begins() {
+        let mut unsent = Unsent::default();
+        unsent.keep(0, Fingerprint(1 << 16));
+        assert_eq!(unsent.take(0, 10), []);
+    }
+
+    #[test]
+    fn the_oldest_come_first_and_the_rest_stay() {
+        let mut unsent = keeps(0..5);
+        assert_eq!(unsent.take(0, 3), fingerprints(0..3));
+        assert_eq!(unsent.take(0, 9), fingerprints(3..5));
+        assert_eq!(unsent.take(0, 9), []);
+        assert_eq!(unsent.take(7, 9), [], "no minute of that age is sent");
+    }
+
+    #[test]
+    fn a_turn_moves_the_current_minute_to_the_one_before() {
+        let mut unsent = keeps(0..2);
+        unsent.turn(1);
+        assert_eq!((unsent.take(0, 9), unsent.take(1, 9)), (Vec::new(), fingerprints(0..2)));
+        for minutes in [2, 3, u64::MAX] {
+            let mut unsent = keeps(0..2);
+            unsent.turn(minutes);
+            assert_eq!((unsent.take(0, 9), unsent.take(1, 9)), (Vec::new(), Vec::new()), "{minutes} minutes");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out() {
+        let mut unsent = keeps(0..MOST as u64 + 5);
+        assert_eq!(unsent.take(0, usize::MAX).len(), MOST);
+        unsent.keep(0, Fingerprint(1 << 16));
+        assert_eq!(unsent.take(0, usize::MAX).len(), 1, "there is room again");
+    }
+}

@@ -1,0 +1,223 @@
+//! News: between the rounds, servers tell each other several times a second whom they have recorded.
+//!
+//! Beside its value, each of the two newest minutes has a *log* in the store, an append-only string of entries
+//! (`ring/news`). A *beat* is one request: it appends what this server has recorded since its last beat, and reads what
+//! others have appended. It takes one request, whatever the load, and no write waits for another one.
+//!
+//! A log makes users known earlier, and decides nothing: rounds publish the same users in filters. So a log may vanish,
+//! be cut, go back to an older state, or hold what no server has written; then news takes as long as a round.
+
+use super::{LOG_ID_BYTES, LogPart, LogRequest, Reply, Request, Round};
+use crate::config::NewsEvery;
+use crate::fingerprint::Fingerprint;
+use crate::headcount::CORRUPT_NEWS;
+use crate::ring::news::{MOST_FINGERPRINTS, decode, encode};
+use crate::room::FleetLink;
+use crate::store_error::StoreError;
+use crate::time::Slot;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The minutes whose logs are written and read: the current one and the one before.
+const MINUTES: usize = 2;
+
+/// The time between two beats, while newcomers are turned away or soon could be, and otherwise.
+const WHILE_FULL: Duration = Duration::from_millis(100);
+const WHILE_OPEN: Duration = Duration::from_millis(250);
+
+/// "Soon": within this time, at the present rate of newcomers.
+const SOON: Duration = Duration::from_secs(10);
+
+/// The least time between two beats for each server of the fleet. A beat takes Redis some 70 µs, so beats take at most
+/// 15 % of a core.
+const FOR_EACH_NODE: Duration = Duration::from_micros(467);
+
+/// What this server has read of the logs, and what it is sending.
+#[cfg_attr(test, derive(Clone))]
+pub(super) struct News {
+    logs: BTreeMap<Slot, Log>,
+    in_flight: Vec<Sent>,
+    rng: fastrand::Rng,
+}
+
+/// What this server has read of one log.
+#[derive(Debug, Clone)]
+struct Log {
+    id: [u8; LOG_ID_BYTES],
+    read_to: u64,
+    last_read: [u8; 8],
+    /// Whether it holds an entry that no server of the fleet has written. What follows is not read: such a log brings
+    /// no more news.
+    is_refused: bool,
+}
+
+/// News that is on its way to the store.
+#[derive(Debug, Clone)]
+struct Sent {
+    slot: Slot,
+    fingerprints: Vec<Fingerprint>,
+    entry: Vec<u8>,
+}
+
+impl News {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { logs: BTreeMap::new(), in_flight: Vec::new(), rng: fastrand::Rng::with_seed(seed) }
+    }
+
+    /// Forgets what was read, because the minutes have other numbers now.
+    pub(super) fn forget(&mut self) {
+        self.logs.clear();
+    }
+
+    fn new_log(&mut self) -> Log {
+        Log { id: self.rng.u128(..).to_le_bytes(), read_to: LOG_ID_BYTES as u64, last_read: [0; 8], is_refused: false }
+    }
+}
+
+impl Log {
+    /// Notes that everything up to the end of these bytes, which begin at position `from`, is read.
+    fn advance(&mut self, from: u64, bytes: &[u8]) {
+        self.read_to = from.saturating_add(bytes.len() as u64);
+        if let Some(last) = bytes.last_chunk() {
+            self.last_read = *last;
+        }
+    }
+}
+
+impl Round {
+    /// Returns the time from one beat to the next, or `None` while there are none: if the configuration turns them off,
+    /// or the store does not answer.
+    pub fn beat_every(&self) -> Option<Duration> {
+        let every = match self.core.settings.news_every {
+            _ if !self.protocol.news => return None,
+            NewsEvery::Never => return None,
+            NewsEvery::Fixed(every) => every,
+            NewsEvery::AsNeeded => {
+                let foreign = self.figures.lock().foreign_newcomers_per_second;
+                if self.core.may_reject_within(SOON, foreign) { WHILE_FULL } else { WHILE_OPEN }
+            }
+        };
+        let nodes = u32::try_from(self.figures.lock().nodes).unwrap_or(u32::MAX);
+        (self.core.link() == FleetLink::Up).then(|| every.max(FOR_EACH_NODE.saturating_mul(nodes)))
+    }
+
+    /// Begins a beat. The caller passes the store's answer to [`end_beat`](Self::end_beat). No round may be under way.
+    pub fn begin_beat(&mut self) -> Request {
+        // The answer to an earlier beat has not come.
+        self.return_news();
+        self.core.keep_unsent();
+        self.figures.lock().beats += 1;
+        let slots: Vec<_> = self.core.slots().into_iter().take(MINUTES).collect();
+        self.news.logs.retain(|slot, _| slots.contains(slot));
+        let mut logs = Vec::with_capacity(slots.len());
+        for slot in slots {
+            if !self.news.logs.contains_key(&slot) {
+                let log = self.news.new_log();
+                self.news.logs.insert(slot, log);
+            }
+            let log = &self.news.logs[&slot];
+            if log.is_refused {
+                continue;
+            }
+            let (id, read_to, last_read) = (log.id, log.read_to, log.last_read);
+            let fingerprints = self.core.take_unsent(slot, MOST_FINGERPRINTS);
+            let mut entry = Vec::new();
+            if !fingerprints.is_empty() {
+                entry = encode(slot, self.news.rng.u64(..), &fingerprints, self.codec.mac());
+            }
+            logs.push(LogRequest { slot, id, read_to, last_read, entry: entry.clone() });
+            self.news.in_flight.push(Sent { slot, fingerprints, entry });
+        }
+        Request::ExchangeNews(logs)
+    }
+
+    /// Ends a beat with the store's answer at monotonic time `now`.
+    pub fn end_beat(&mut self, answer: Result<Reply, StoreError>, now: Duration) {
+        let parts = match answer {
+            Ok(Reply::News(parts)) if parts.len() == self.news.in_flight.len() => parts,
+            Ok(_) => return self.fail_beat(&StoreError::corrupt("the answer does not match the request"), now),
+            Err(error) => return self.fail_beat(&error, now),
+        };
+        let before = self.core.active_users();
+        for (sent, part) in std::mem::take(&mut self.news.in_flight).into_iter().zip(parts) {
+            self.read_news(&sent, &part);
+        }
+        let gained = self.core.active_users() - before;
+        self.coverage.count_foreign_newcomers(gained);
+    }
+
+    fn read_news(&mut self, sent: &Sent, part: &LogPart) {
+        let Some(mut log) = self.news.logs.remove(&sent.slot) else { return };
+        if let Some(id) = part.id {
+            log.id = id;
+        }
+        let mut read = 0;
+        loop {
+            match decode(sent.slot, &part.bytes[read..], self.codec.mac()) {
+                Ok(Some(entry)) => {
+                    let gained = self.core.record_foreign(sent.slot, &entry.fingerprints);
+                    self.figures.lock().news_received += gained as u64;
+                    read += entry.bytes;
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(slot = %sent.slot, %error, "a news log was refused; until its minute is over, news \
+                        of it comes by the rounds");
+                    self.figures.lock().corrupt[CORRUPT_NEWS] += 1;
+                    log.is_refused = true;
+                    break;
+                }
+            }
+        }
+        if read > 0 || part.from != log.read_to {
+            log.advance(part.from, &part.bytes[..read]);
+        }
+        match part.appended_at {
+            // Everything before this server's own entry is read, and so is the entry.
+            Some(at) if at == log.read_to => log.advance(at, &sent.entry),
+            Some(_) => {}
+            None => self.core.return_unsent(sent.slot, &sent.fingerprints),
+        }
+        self.news.logs.insert(sent.slot, log);
+    }
+
+    /// Whether the news arrived is unknown, so it is sent again. Reading an entry twice changes nothing.
+    fn fail_beat(&mut self, error: &StoreError, now: Duration) {
+        self.return_news();
+        let mut figures = self.figures.lock();
+        figures.beats_failed += 1;
+        figures.count_error(error, now);
+    }
+
+    fn return_news(&mut self) {
+        for Sent { slot, fingerprints, .. } in std::mem::take(&mut self.news.in_flight) {
+            self.core.return_unsent(slot, &fingerprints);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::round::{Exchange, Next};
+    use crate::{Headcount, MemoryStore};
+
+    #[test]
+    fn a_large_fleet_beats_more_slowly() {
+        let builder = Headcount::builder().max_active_users(10).secret("the key of the whole fleet");
+        let (headcount, _worker) = builder.news_every(Duration::from_millis(100)).build().unwrap();
+        let Exchange { identity, mut round, .. } = headcount.exchange("memory", "");
+        let store = MemoryStore::new();
+        let mut next = Next::Ask(round.begin(Duration::ZERO));
+        while let Next::Ask(request) = next {
+            next = round.answer(Ok(store.answer(&identity, request)), Duration::ZERO);
+        }
+        let every = |nodes| {
+            round.figures.lock().nodes = nodes;
+            round.beat_every().unwrap()
+        };
+        assert_eq!((every(0), every(1), every(214)), (WHILE_FULL, WHILE_FULL, WHILE_FULL));
+        assert_eq!(every(1000), Duration::from_millis(467));
+        assert_eq!(every(u64::MAX), u32::MAX * FOR_EACH_NODE);
+    }
+}

@@ -1,0 +1,528 @@
+//! News between the rounds: what servers tell each other through the logs, in memory and in a real Redis.
+#![cfg(feature = "server")]
+
+mod support;
+
+use headcount::round::{Exchange, Identity, LogPart, LogRequest, Next, Reply, Request};
+use headcount::time::{Clock, ManualClock, Slot, Timestamp};
+use headcount::{Builder, FilterStore, Headcount, MemoryStore, RedisStore, StoreError, Worker};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use support::{Redis, Server, wait_for};
+use tempfile::tempdir;
+
+const X: u64 = 1000;
+const SECRET: &str = "the key of the whole fleet";
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A server whose rounds and beats the test calls.
+struct Node<S> {
+    headcount: Headcount,
+    worker: Worker,
+    exchange: Exchange,
+    store: S,
+    clock: Arc<ManualClock>,
+}
+
+impl<S: FilterStore> Node<S> {
+    fn start(store: S, clock: &Arc<ManualClock>, configure: impl FnOnce(Builder) -> Builder) -> Self {
+        let builder = Headcount::builder().max_active_users(X).secret(SECRET).clock(Arc::clone(clock));
+        let (headcount, worker) = configure(builder).build().unwrap();
+        let exchange = headcount.exchange(store.name(), store.namespace());
+        Self { headcount, worker, exchange, store, clock: Arc::clone(clock) }
+    }
+
+    async fn asks(&self, request: Request) -> Result<Reply, StoreError> {
+        self.store.exchange(&self.exchange.identity, request, 5 * SECOND).await
+    }
+
+    async fn round(&mut self) {
+        self.worker.tick();
+        let mut request = self.exchange.round.begin(self.clock.monotonic());
+        loop {
+            let answer = self.asks(request).await;
+            match self.exchange.round.answer(answer, self.clock.monotonic()) {
+                Next::Ask(again) => request = again,
+                Next::Done(_) => break,
+            }
+        }
+        self.worker.tick();
+    }
+
+    async fn beat(&mut self) {
+        let request = self.exchange.round.begin_beat();
+        let answer = self.asks(request).await;
+        self.ends(answer);
+    }
+
+    /// A beat that reaches the store, and whose answer is lost.
+    async fn beat_without_an_answer(&mut self) {
+        let request = self.exchange.round.begin_beat();
+        self.asks(request).await.unwrap();
+        self.ends(Err(StoreError::timeout("the answer was lost")));
+    }
+
+    fn ends(&mut self, answer: Result<Reply, StoreError>) {
+        self.exchange.round.end_beat(answer, self.clock.monotonic());
+    }
+
+    async fn logs(&self, logs: Vec<LogRequest>) -> Vec<LogPart> {
+        match self.asks(Request::ExchangeNews(logs)).await {
+            Ok(Reply::News(parts)) => parts,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The log of the current minute.
+    async fn log(&self) -> LogPart {
+        self.logs(vec![unread(self.slot())]).await.pop().unwrap()
+    }
+
+    /// Appends bytes to the log of the current minute.
+    async fn appends(&self, bytes: &[u8]) -> LogPart {
+        self.logs(vec![LogRequest { entry: bytes.to_vec(), ..unread(self.slot()) }]).await.pop().unwrap()
+    }
+
+    fn slot(&self) -> Slot {
+        Slot(self.clock.wall().as_millis() / 60_000)
+    }
+
+    fn admits(&self, token: &str) {
+        assert!(self.headcount.admit(token).is_admitted(), "{token}");
+    }
+
+    fn knows(&self, token: &str) -> bool {
+        self.headcount.touch(token)
+    }
+
+    fn corrupt(&self) -> u64 {
+        self.headcount.status().sync.corrupt
+    }
+}
+
+fn unread(slot: Slot) -> LogRequest {
+    LogRequest { slot, id: [9; 16], read_to: 16, last_read: [0; 8], entry: Vec::new() }
+}
+
+/// Two servers that have joined a fleet, and have begun to keep what they record.
+async fn two<S: FilterStore>(store: impl Fn() -> S, clock: &Arc<ManualClock>, max: u64) -> [Node<S>; 2] {
+    let start = || Node::start(store(), clock, |builder| builder.max_active_users(max));
+    let mut nodes = [start(), start()];
+    settle(&mut nodes).await;
+    nodes
+}
+
+/// As many rounds as a server needs before it has a share.
+async fn settle<S: FilterStore>(nodes: &mut [Node<S>]) {
+    for _ in 0..4 {
+        for node in &mut *nodes {
+            node.round().await;
+            node.beat().await;
+        }
+        nodes[0].clock.advance(SECOND);
+    }
+}
+
+fn clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)))
+}
+
+async fn two_in_memory() -> ([Node<MemoryStore>; 2], MemoryStore, Arc<ManualClock>) {
+    let clock = clock();
+    let store = MemoryStore::with_clock(Arc::clone(&clock));
+    (two(|| store.clone(), &clock, X).await, store, clock)
+}
+
+/// What holds for every store with logs.
+async fn a_beat_brings_news<S: FilterStore>(store: impl Fn() -> S, clock: Arc<ManualClock>) {
+    let [mut one, mut other] = two(store, &clock, X).await;
+    one.admits("alice");
+    assert!(!other.knows("alice"), "nobody has told other");
+    one.beat().await;
+    other.beat().await;
+    assert!(other.knows("alice"));
+    assert_eq!(other.headcount.status().sync.news_received, 1);
+    assert_eq!(one.headcount.status().sync.news_received, 0, "an own entry is not read back");
+
+    // Both write, in turn, and each reads what the other wrote in between.
+    for number in 0..10 {
+        one.admits(&format!("one {number}"));
+        other.admits(&format!("other {number}"));
+        one.beat().await;
+        other.beat().await;
+    }
+    one.beat().await;
+    for number in 0..10 {
+        assert!(one.knows(&format!("other {number}")) && other.knows(&format!("one {number}")), "{number}");
+    }
+    assert_eq!(other.headcount.status().sync.news_received, 11);
+    assert_eq!((one.corrupt(), other.corrupt()), (0, 0));
+
+    // More than one entry can hold; the second beat brings the rest.
+    for number in 0..5000 {
+        let _ = other.headcount.admit(format!("crowd {number}"));
+    }
+    let admitted = other.headcount.status().active_users.estimate;
+    for _ in 0..2 {
+        other.beat().await;
+        one.beat().await;
+    }
+    let known = one.headcount.status().active_users.estimate;
+    assert_eq!(known, admitted);
+}
+
+#[tokio::test]
+async fn news_in_memory() {
+    let clock = clock();
+    let store = MemoryStore::with_clock(Arc::clone(&clock));
+    a_beat_brings_news(|| store.clone(), clock).await;
+}
+
+#[tokio::test]
+async fn news_in_redis() {
+    let redis = Redis::start();
+    // The logs of Redis live by its own clock.
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(now.as_millis() as u64)));
+    a_beat_brings_news(|| RedisStore::open(&redis.url(), "news").unwrap(), clock).await;
+}
+
+/// Both stores answer the same histories alike.
+#[tokio::test]
+async fn redis_and_memory_have_the_same_logs() {
+    let redis = Redis::start();
+    let clock = clock();
+    let memory = Node::start(MemoryStore::with_clock(Arc::clone(&clock)), &clock, |builder| builder);
+    let other = RedisStore::open(&redis.url(), "same").unwrap();
+    let mut other = Node::start(other, &clock, |builder| builder);
+    other.round().await;
+    let mut rng = fastrand::Rng::with_seed(7);
+    let (mut ids, mut lengths) = (vec![[1; 16], [2; 16]], vec![16]);
+    for step in 0..2000 {
+        let mut log = |slot| {
+            let length = rng.usize(0..40) * usize::from(rng.u8(..) < 128);
+            LogRequest {
+                slot,
+                id: *rng.choice(&ids).unwrap(),
+                read_to: if rng.u8(..) < 20 { rng.u64(..100_000) } else { *rng.choice(&lengths).unwrap() },
+                last_read: [rng.u8(..3); 8],
+                entry: vec![rng.u8(..3); length],
+            }
+        };
+        let logs: Vec<_> = [Slot(30_000_000), Slot(30_000_001)].map(&mut log).into();
+        let (ours, theirs) = (memory.logs(logs.clone()).await, other.logs(logs.clone()).await);
+        assert_eq!(ours, theirs, "step {step}: {logs:?}");
+        for part in ours {
+            ids.extend(part.id);
+            lengths.push(part.from + part.bytes.len() as u64);
+            lengths.extend(part.appended_at);
+        }
+        ids.truncate(6);
+        lengths = lengths.split_off(lengths.len().saturating_sub(9));
+    }
+}
+
+#[tokio::test]
+async fn news_whose_answer_was_lost_is_sent_again() {
+    let ([mut one, mut other], ..) = two_in_memory().await;
+    one.admits("alice");
+    one.beat_without_an_answer().await;
+    assert_eq!(one.headcount.status().sync.beats_failed, 1);
+    other.beat().await;
+    assert!(other.knows("alice"), "the request has arrived");
+    // The second time, it changes nothing.
+    one.beat().await;
+    other.beat().await;
+    assert_eq!(other.headcount.status().sync.news_received, 1);
+}
+
+#[tokio::test]
+async fn news_that_did_not_arrive_is_sent_again() {
+    let ([mut one, mut other], ..) = two_in_memory().await;
+    one.admits("alice");
+    let _lost = one.exchange.round.begin_beat();
+    one.ends(Err(StoreError::unavailable("cut off")));
+    one.admits("bob");
+    let _without_an_answer = one.exchange.round.begin_beat();
+    one.beat().await;
+    other.beat().await;
+    assert!(other.knows("alice") && other.knows("bob"));
+}
+
+#[tokio::test]
+async fn a_log_that_vanishes_costs_nothing_but_delay() {
+    let ([mut one, mut other], store, clock) = two_in_memory().await;
+    one.admits("alice");
+    one.beat().await;
+    store.flush();
+    other.beat().await;
+    assert!(!other.knows("alice"));
+    // A round of each publishes the filters again.
+    for _ in 0..2 {
+        clock.advance(SECOND);
+        one.round().await;
+        other.round().await;
+    }
+    assert!(other.knows("alice"));
+    one.admits("bob");
+    one.beat().await;
+    other.beat().await;
+    assert!(other.knows("bob"), "there is a log again");
+}
+
+#[tokio::test]
+async fn a_log_of_an_older_copy_of_the_store_is_read_from_its_beginning() {
+    let ([mut one, mut other], store, _) = two_in_memory().await;
+    one.admits("alice");
+    one.beat().await;
+    let copy = store.backup();
+    one.admits("bob");
+    one.beat().await;
+    other.beat().await;
+    // The copy has other news where this server has read bob's.
+    store.become_as(&copy);
+    one.admits("carol");
+    one.beat().await;
+    other.beat().await;
+    assert!(other.knows("carol"));
+    assert_eq!(other.corrupt(), 0);
+}
+
+#[tokio::test]
+async fn what_no_server_has_written_is_refused_and_ends_the_log_for_its_minute() {
+    let ([mut one, mut other], _, clock) = two_in_memory().await;
+    one.appends(&[1; 200]).await;
+    one.admits("alice");
+    for _ in 0..3 {
+        one.beat().await;
+        other.beat().await;
+    }
+    assert!(!other.knows("alice"), "it comes after what nobody can read");
+    assert_eq!((one.corrupt(), other.corrupt()), (1, 1), "counted once");
+    clock.advance(SECOND);
+    one.round().await;
+    other.round().await;
+    assert!(other.knows("alice"), "rounds do not depend on the log");
+    // The next minute has another log.
+    clock.advance(MINUTE);
+    let mut nodes = [one, other];
+    settle(&mut nodes).await;
+    let [mut one, mut other] = nodes;
+    one.admits("bob");
+    one.beat().await;
+    other.beat().await;
+    assert!(other.knows("bob"));
+}
+
+#[tokio::test]
+async fn entries_of_another_minute_or_namespace_bring_nobody_in() {
+    let ([mut one, mut other], store, clock) = two_in_memory().await;
+    one.admits("alice");
+    one.beat().await;
+    let recorded = other.log().await.bytes;
+    assert!(!recorded.is_empty());
+    clock.advance(31 * MINUTE);
+    for node in [&mut one, &mut other] {
+        node.round().await;
+    }
+    assert!(!other.knows("alice"));
+    other.appends(&recorded).await;
+    other.beat().await;
+    assert!(!other.knows("alice") && other.corrupt() == 1);
+
+    let mut stranger = Node::start(Elsewhere(store), &clock, |builder| builder);
+    stranger.round().await;
+    let filters = stranger.corrupt();
+    stranger.appends(&recorded).await;
+    stranger.beat().await;
+    assert!(!stranger.knows("alice") && stranger.corrupt() == filters + 1);
+}
+
+/// The same store under another namespace.
+struct Elsewhere(MemoryStore);
+
+impl FilterStore for Elsewhere {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn namespace(&self) -> &str {
+        "elsewhere"
+    }
+
+    async fn exchange(&self, identity: &Identity, request: Request, within: Duration) -> Result<Reply, StoreError> {
+        self.0.exchange(identity, request, within).await
+    }
+}
+
+#[tokio::test]
+async fn an_entry_that_is_replayed_in_its_minute_changes_nothing() {
+    let ([mut one, mut other], ..) = two_in_memory().await;
+    one.admits("alice");
+    one.beat().await;
+    let recorded = other.log().await.bytes;
+    other.beat().await;
+    for _ in 0..100 {
+        other.appends(&recorded).await;
+    }
+    other.beat().await;
+    assert_eq!((other.headcount.status().sync.news_received, other.corrupt()), (1, 0));
+    one.admits("bob");
+    one.beat().await;
+    other.beat().await;
+    assert!(other.knows("bob"));
+}
+
+#[tokio::test]
+async fn a_long_log_is_read_in_several_beats() {
+    let clock = clock();
+    let store = MemoryStore::with_clock(Arc::clone(&clock));
+    let [mut one, mut other] = two(|| store.clone(), &clock, 500_000).await;
+    // Each entry is one of 4,096 users; 16 of them are more than one answer brings.
+    for entry in 0..16 {
+        for user in 0..4096 {
+            let _ = one.headcount.admit(format!("{entry} {user}"));
+        }
+        one.beat().await;
+    }
+    assert_eq!(one.log().await.bytes.len(), 256 << 10, "a part of it");
+    let mut beats = 0;
+    while other.headcount.status().active_users.estimate != one.headcount.status().active_users.estimate {
+        other.beat().await;
+        beats += 1;
+        assert!(beats < 10, "it does not end");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_to_another_request_is_an_error() {
+    let ([mut one, mut other], ..) = two_in_memory().await;
+    one.admits("alice");
+    for answer in [Reply::Left, Reply::News(vec![]), Reply::News(vec![LogPart::default(); 3])] {
+        let _request = one.exchange.round.begin_beat();
+        one.ends(Ok(answer));
+    }
+    assert_eq!(one.headcount.status().sync.beats_failed, 3);
+    one.beat().await;
+    other.beat().await;
+    assert!(other.knows("alice"));
+}
+
+#[tokio::test]
+async fn a_user_whose_server_stops_after_a_beat_is_published_by_the_others() {
+    let ([mut one, mut other], store, clock) = two_in_memory().await;
+    one.admits("alice");
+    one.beat().await;
+    other.beat().await;
+    drop(one);
+    clock.advance(SECOND);
+    other.round().await;
+    let mut third = Node::start(store, &clock, |builder| builder);
+    third.round().await;
+    assert!(third.knows("alice"));
+}
+
+#[tokio::test]
+async fn news_before_a_turn_belongs_to_its_minute() {
+    let ([mut one, mut other], _, clock) = two_in_memory().await;
+    one.admits("alice");
+    clock.advance(MINUTE);
+    one.worker.tick();
+    one.admits("bob");
+    // The other server has not turned yet: it reads the log of the minute before, and bob's later.
+    one.beat().await;
+    other.beat().await;
+    assert!(other.knows("alice"));
+    other.worker.tick();
+    other.beat().await;
+    assert!(other.knows("bob"));
+    assert_eq!(other.corrupt(), 0);
+}
+
+#[tokio::test]
+async fn beats_come_only_while_the_store_answers_and_as_often_as_configured() {
+    let (clock, store) = (clock(), MemoryStore::new());
+    let every = |node: &Node<MemoryStore>| node.exchange.round.beat_every();
+    let mut node = Node::start(store.clone(), &clock, |builder| builder);
+    assert_eq!(every(&node), None, "before the first round");
+    node.round().await;
+    assert_eq!(every(&node), Some(Duration::from_millis(250)));
+    for second in 0..20 {
+        clock.advance(SECOND);
+        node.round().await;
+        for number in 0..X {
+            let _ = node.headcount.admit(format!("crowd {second} {number}"));
+        }
+    }
+    assert_eq!(every(&node), Some(Duration::from_millis(100)), "somebody is turned away");
+    let request = node.exchange.round.begin(clock.monotonic());
+    drop(request);
+    let _ = node.exchange.round.answer(Err(StoreError::unavailable("gone")), clock.monotonic());
+    assert_eq!(every(&node), None, "without the store");
+
+    let mut never = Node::start(store.clone(), &clock, |builder| builder.news_every(Duration::ZERO));
+    never.round().await;
+    assert_eq!(every(&never), None);
+    let mut often = Node::start(store, &clock, |builder| builder.news_every(Duration::from_millis(20)));
+    often.round().await;
+    assert_eq!(every(&often), Some(Duration::from_millis(20)));
+}
+
+/// Counts the beats that a loop makes.
+#[derive(Clone)]
+struct Counting {
+    store: MemoryStore,
+    beats: Arc<Mutex<Vec<tokio::time::Instant>>>,
+}
+
+impl FilterStore for Counting {
+    fn name(&self) -> &'static str {
+        "counting"
+    }
+
+    fn has_news_logs(&self) -> bool {
+        true
+    }
+
+    async fn exchange(&self, identity: &Identity, request: Request, within: Duration) -> Result<Reply, StoreError> {
+        if matches!(request, Request::ExchangeNews(_)) {
+            self.beats.lock().push(tokio::time::Instant::now());
+        }
+        self.store.exchange(identity, request, within).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_loop_beats_between_the_rounds() {
+    let store = Counting { store: MemoryStore::new(), beats: Arc::default() };
+    let headcount = Headcount::builder().max_active_users(10).secret(SECRET).build().unwrap().0;
+    let running = tokio::spawn(headcount.sync_with(store.clone()).run());
+    // A paused clock moves on when everybody waits, and the loop reads the machine's: it sleeps until it is due.
+    while store.beats.lock().len() < 5 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    headcount.stop().await;
+    running.await.unwrap();
+    let status = headcount.status().sync;
+    assert!(status.beats >= 5 && status.beats_failed == 0, "{status:?}");
+}
+
+#[test]
+fn a_newcomer_of_one_process_is_known_to_another_before_the_next_round() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    // Rounds take half a minute here: what is known sooner came by a beat.
+    let environment = [("HEADCOUNT__TOKEN__SECRET", SECRET), ("HEADCOUNT__FLEET__SYNC_EVERY", "30s")];
+    let serve = || Server::start(state.path(), &["--redis", &redis.url(), "--max-active-users", "100"], &environment);
+    let (one, other) = (serve(), serve());
+    wait_for("both to beat", || {
+        let beats = |server: &Server| server.status()["sync"]["beats"].as_u64().unwrap_or_default();
+        (beats(&one) > 0 && beats(&other) > 0).then_some(())
+    });
+    let rounds = other.status()["sync"]["rounds"].clone();
+    assert_ne!(one.decide("alice"), "rejected");
+    wait_for("the news", || (other.status()["sync"]["news_received"] == 1).then_some(()));
+    assert_eq!(other.decide("alice"), "seen");
+    assert_eq!(other.status()["sync"]["rounds"], rounds, "no round has told it");
+}
