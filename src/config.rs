@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::secret::Secret;
 pub use admin::Admin;
+pub(crate) use admission::MAX_REFUSAL_DELAY;
 pub use admission::{Admission, Enforcement, MissingToken, RetryAfter};
 #[cfg(feature = "tower")]
 pub(crate) use error::A_PATH;

@@ -16,6 +16,7 @@
 mod admission;
 mod builder;
 mod core;
+mod delays;
 mod histogram;
 mod history;
 mod lifecycle;
@@ -28,15 +29,14 @@ mod sync_status;
 mod telemetry;
 mod worker;
 
-use crate::config::{Config, Settings};
+use crate::config::{Config, MAX_REFUSAL_DELAY, Settings};
 use crate::fingerprint::Fingerprint;
 #[cfg(feature = "tower")]
 use crate::limiter_status::LimiterStatus;
 use crate::pass::Pass;
-use crate::room::{Mode, Override};
+use crate::room::{FleetLink, Mode, Override};
 use crate::time::Clock;
 use std::sync::Arc;
-#[cfg(feature = "tower")]
 use std::time::Duration;
 
 #[cfg(test)]
@@ -45,6 +45,8 @@ pub(crate) use self::core::{AdmitOptions, Core, Minute, Record, TakenMinute, Use
 pub use self::core::{Decisions, HeldSeat, MAX_OVERRIDE, OverrideError, OverrideOrder, PassChecks, Presence, Touches};
 pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};
+pub use delays::DelayedRefusals;
+use delays::Delays;
 #[cfg(feature = "metrics")]
 pub(crate) use histogram::Histogram;
 #[cfg(feature = "admin")]
@@ -68,6 +70,9 @@ pub use worker::Worker;
 #[cfg(feature = "admin")]
 const WATCHED_FOR: Duration = Duration::from_secs(10);
 
+/// The bounds of the time for which a refusal waits, if none is configured: two and a half beats.
+const REFUSAL_DELAYS: (Duration, Duration) = (Duration::from_millis(250), MAX_REFUSAL_DELAY);
+
 /// The admission controller. Clones are handles to the same controller.
 ///
 /// ```
@@ -90,6 +95,7 @@ struct Shared {
     rounds: Arc<RoundFigures>,
     telemetry: Telemetry,
     lifecycle: Lifecycle,
+    delays: Delays,
 }
 
 impl Headcount {
@@ -118,6 +124,71 @@ impl Headcount {
     #[inline]
     pub fn admit(&self, token: impl AsRef<[u8]>) -> Admission {
         self.shared.core.admit(token.as_ref())
+    }
+
+    /// Decides like [`admit`](Self::admit), but waits a moment before it refuses a user: another server of the fleet may
+    /// have admitted the user just now, and the news of it is on its way. The middleware and the check endpoint do the
+    /// same. `admission.refusal_delay` is the wait; a server that is alone never waits.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), headcount::BuildError> {
+    /// use headcount::{Headcount, MemoryStore};
+    /// # use std::time::Duration;
+    /// let (headcount, _worker) = Headcount::builder().max_active_users(1).secret("the key of our fleet").build()?;
+    /// # let mut rounds = headcount.sync_with(MemoryStore::new());
+    /// # for _ in 0..4 {
+    /// #     rounds.round().await;
+    /// #     rounds.beat().await;
+    /// # }
+    /// assert!(headcount.admit("alice").is_admitted());
+    /// let begun = tokio::time::Instant::now();
+    /// assert!(!headcount.admit_or_wait("bob").await.is_admitted());
+    /// assert!(begun.elapsed() >= Duration::from_millis(250));
+    /// assert!(headcount.admit_or_wait("alice").await.is_admitted(), "at once");
+    /// # Ok(()) }
+    /// ```
+    pub async fn admit_or_wait(&self, token: impl AsRef<[u8]>) -> Admission {
+        let user = self.user(token.as_ref());
+        let options = AdmitOptions::ADMIT;
+        let core = &self.shared.core;
+        if let Some(admission) = core.recognize(&user, options) {
+            return admission;
+        }
+        let takes_seat = match self.delay_for(&user) {
+            Some(delay) => !self.wait_for_news(delay).await,
+            None => true,
+        };
+        let admission = core.decide(&user, AdmitOptions { takes_seat, ..options }).0;
+        if !takes_seat && admission.is_admitted() {
+            self.shared.delays.recognized();
+        }
+        admission
+    }
+
+    /// Returns how long the refusal of an unseen user should wait, or `None` if the user would not be refused or nothing
+    /// can be gained by waiting.
+    pub(crate) fn delay_for(&self, user: &User<'_>) -> Option<Duration> {
+        if !self.shared.core.would_reject(user) || self.shared.core.link() != FleetLink::Up {
+            return None;
+        }
+        let (shortest, longest) = REFUSAL_DELAYS;
+        let from_beats = || Some((self.shared.rounds.beat_every()? * 5 / 2).clamp(shortest, longest));
+        self.settings().refusal_delay.or_else(from_beats).filter(|delay| !delay.is_zero())
+    }
+
+    /// Waits for this time, or until this server stops. Returns whether it waited: if too many wait already, it does
+    /// not.
+    pub(crate) async fn wait_for_news(&self, delay: Duration) -> bool {
+        let Some(_waiting) = self.shared.delays.begin() else { return false };
+        let _ = tokio::time::timeout(delay, self.shared.lifecycle.drains()).await;
+        true
+    }
+
+    /// Returns the refusals that wait.
+    #[cfg(feature = "tower")]
+    pub(crate) fn delays(&self) -> &Delays {
+        &self.shared.delays
     }
 
     /// Renews a token that was seen in the window, as a request with it would. This is for users who stay active

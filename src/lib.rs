@@ -56,9 +56,9 @@ mod what_if;
 
 pub use config::{Config, ConfigError, Enforcement, MissingToken, RouteClass};
 pub use headcount::{
-    ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, Headcount, HeldSeat, History,
-    LastError, MAX_OVERRIDE, ModeChanges, OverrideError, OverrideOrder, OverrideStatus, PassChecks, Presence, Restarts,
-    RingStatus, Sample, SeenNode, Status, SyncErrors, SyncStatus, Touches, Worker,
+    ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, DelayedRefusals, Headcount, HeldSeat,
+    History, LastError, MAX_OVERRIDE, ModeChanges, OverrideError, OverrideOrder, OverrideStatus, PassChecks, Presence,
+    Restarts, RingStatus, Sample, SeenNode, Status, SyncErrors, SyncStatus, Touches, Worker,
 };
 #[cfg(feature = "tower")]
 pub use layer::{AdmissionLayer, LimitLayer};

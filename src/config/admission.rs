@@ -58,6 +58,20 @@ pub struct Admission {
         schemars(extend("must_be" = "two times, min and max", "such_as" = "{ min = \"15s\", max = \"45s\" }"))
     )]
     pub retry_after: RetryAfter,
+    /// How long the refusal of an unseen user waits for news of the user, who may have come in through another server a
+    /// moment ago: at most 1 s, and less than the proxy waits for an answer. `0s` refuses at once. Default: the time in
+    /// which news comes, between 250 ms and 1 s. A server that is alone, or whose store does not answer, refuses at
+    /// once.
+    #[serde(with = "humantime_serde")]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = words::A_TIME, "such_as" = "\"250ms\""), with = "Option<String>")
+    )]
+    pub refusal_delay: Option<Duration>,
+    /// The number of refusals that wait at a time. Further ones are sent at once. Default: 10000; `headcount serve`
+    /// keeps it below a quarter of the connections that it can accept.
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number", "such_as" = "10000")))]
+    pub max_delayed: u64,
     /// How a request without a token is treated.
     #[serde(deserialize_with = "word")]
     #[cfg_attr(
@@ -162,6 +176,8 @@ impl Default for Admission {
             refill: Refill::default(),
             enforcement: Enforcement::default(),
             retry_after: RetryAfter::default(),
+            refusal_delay: None,
+            max_delayed: 10_000,
             missing_token: MissingToken::default(),
             exempt_paths: vec!["/healthz".into()],
         }
@@ -176,6 +192,9 @@ impl Default for RetryAfter {
 
 /// The longest time that can be configured.
 const MAX_RETRY: Duration = Duration::from_secs(24 * 3600);
+
+/// The longest wait of a refusal. Proxies with our recipes wait 1.5 s, and then admit.
+pub(crate) const MAX_REFUSAL_DELAY: Duration = Duration::from_secs(1);
 
 impl Admission {
     pub(crate) fn checked_max_active_users(&self) -> Result<u64, ConfigError> {
@@ -198,6 +217,9 @@ impl Admission {
         let RetryAfter { min, max } = self.retry_after;
         if min < Duration::from_secs(1) || max < min || max > MAX_RETRY {
             return Err(ConfigError::RetryAfter { min, max });
+        }
+        if let Some(found) = self.refusal_delay.filter(|delay| *delay > MAX_REFUSAL_DELAY) {
+            return Err(ConfigError::RefusalDelay { found });
         }
         Ok(Limits { max_active_users, resume_ratio: self.resume_ratio, refill: self.refill, on_outage, expected_nodes })
     }

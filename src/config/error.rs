@@ -83,6 +83,12 @@ pub enum ConfigError {
         humantime::format_duration(*found), humantime::format_duration(*most)
     )]
     NewsEvery { found: Duration, most: Duration },
+    #[error(
+        "admission.refusal_delay is {}; it must be at most 1s, because proxies stop waiting after 1.5 s and then admit. \
+         Such as 250ms; 0s refuses at once",
+        humantime::format_duration(*found)
+    )]
+    RefusalDelay { found: Duration },
     #[error("fleet.expected_nodes is {found}; it must be between 1 and {MAX_NODES}, such as 8")]
     ExpectedNodes { found: u64 },
     #[error(
@@ -126,6 +132,7 @@ impl ConfigError {
             Self::Namespace { .. } => "fleet.namespace",
             Self::SyncEvery { .. } => "fleet.sync_every",
             Self::NewsEvery { .. } => "fleet.news_every",
+            Self::RefusalDelay { .. } => "admission.refusal_delay",
             Self::ExpectedNodes { .. } => "fleet.expected_nodes",
             Self::RedisUrl { .. } | Self::FleetWithoutStore => "redis.url",
             Self::Limit { .. } => "limit",

@@ -47,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) node: String,
     pub(crate) sync_every: Duration,
     pub(crate) news_every: NewsEvery,
+    pub(crate) refusal_delay: Option<Duration>,
+    pub(crate) max_delayed: u64,
 }
 
 impl Settings {
@@ -139,6 +141,8 @@ impl Config {
             node: fleet.node_name(),
             sync_every,
             news_every,
+            refusal_delay: self.admission.refusal_delay,
+            max_delayed: self.admission.max_delayed,
         })
     }
 

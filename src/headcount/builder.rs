@@ -2,7 +2,7 @@
 
 use super::core::{Arrivals, Core, CoreParts, codec_of};
 use super::telemetry::Telemetry;
-use super::{Headcount, Lifecycle, RoundFigures, Shared, Worker};
+use super::{Delays, Headcount, Lifecycle, RoundFigures, Shared, Worker};
 use crate::config::{
     self, Config, ConfigError, Enforcement, MissingToken, PassCarrier, RetryAfter, Route, RouteClass, Secret, Settings,
 };
@@ -107,6 +107,18 @@ impl Builder {
     /// Sets the bounds of the `Retry-After` time of a rejection: whole seconds, uniformly distributed between the two.
     pub fn retry_after(mut self, min: Duration, max: Duration) -> Self {
         self.config.admission.retry_after = RetryAfter { min, max };
+        self
+    }
+
+    /// Sets how long a refusal waits for news of its user, at most 1 s; zero refuses at once.
+    pub fn refusal_delay(mut self, delay: Duration) -> Self {
+        self.config.admission.refusal_delay = Some(delay);
+        self
+    }
+
+    /// Sets how many refusals wait at a time.
+    pub fn max_delayed(mut self, refusals: u64) -> Self {
+        self.config.admission.max_delayed = refusals;
         self
     }
 
@@ -444,6 +456,7 @@ impl Builder {
         };
         let started = clock.monotonic();
         let telemetry = Telemetry::new(&settings);
+        let delays = Delays::new(settings.max_delayed);
         let parts = CoreParts { clock, fleet_clock, ring, room, now, refreshes, arrivals };
         let core = Core::new(settings, parts, &mut rng);
         let shared = Arc::new(Shared {
@@ -452,6 +465,7 @@ impl Builder {
             rounds: Arc::new(RoundFigures::new()),
             telemetry,
             lifecycle: Lifecycle::new(started, link == FleetLink::Alone),
+            delays,
         });
         let worker = Worker::new(Arc::clone(&shared), due, simulation, snapshot.map(|snapshot| (snapshot, codec)));
         Ok((Headcount { shared }, worker))

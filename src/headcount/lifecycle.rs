@@ -11,7 +11,7 @@ pub(crate) struct Lifecycle {
     /// In monotonic time.
     started: Duration,
     ready: AtomicBool,
-    draining: AtomicBool,
+    draining: watch::Sender<bool>,
     /// Whether the worker is waiting for the disk.
     saving: AtomicBool,
     supervision: Mutex<Supervision>,
@@ -27,7 +27,7 @@ impl Lifecycle {
         Self {
             started,
             ready: AtomicBool::new(ready),
-            draining: AtomicBool::new(false),
+            draining: watch::Sender::new(false),
             saving: AtomicBool::new(false),
             supervision: Mutex::default(),
             stop: watch::Sender::new(false),
@@ -54,11 +54,16 @@ impl Lifecycle {
 
     /// Returns whether this server asks to receive no more requests.
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Relaxed)
+        *self.draining.borrow()
     }
 
     pub(crate) fn drain(&self) {
-        self.draining.store(true, Relaxed);
+        self.draining.send_replace(true);
+    }
+
+    /// Waits until this server asks to receive no more requests.
+    pub(crate) async fn drains(&self) {
+        let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
     }
 
     // --- stopping ---

@@ -66,6 +66,8 @@ pub(crate) struct RoundFigures {
     pub(crate) times: Histogram,
     /// Until when an admin page counts as open, in monotonic microseconds.
     watched_until: AtomicU64,
+    /// The time from the last beat to the next one, in microseconds; 0 before the first.
+    beat_every: AtomicU64,
 }
 
 /// The input of [`RoundFigures::status`] besides the figures.
@@ -80,7 +82,12 @@ pub(super) struct RoundContext<'c> {
 
 impl RoundFigures {
     pub(super) fn new() -> Self {
-        Self { latest: Mutex::default(), times: Histogram::new(), watched_until: AtomicU64::new(0) }
+        Self {
+            latest: Mutex::default(),
+            times: Histogram::new(),
+            watched_until: AtomicU64::new(0),
+            beat_every: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn lock(&self) -> impl DerefMut<Target = SyncFigures> {
@@ -91,6 +98,16 @@ impl RoundFigures {
     #[cfg(feature = "admin")]
     pub(crate) fn watch(&self, until: Duration) {
         self.watched_until.store(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// Records when the next beat comes.
+    pub(crate) fn set_beat_every(&self, every: Duration) {
+        self.beat_every.store(u64::try_from(every.as_micros()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// Returns the time from one beat to the next, or `None` if there was none.
+    pub(crate) fn beat_every(&self) -> Option<Duration> {
+        Some(Duration::from_micros(self.beat_every.load(Relaxed))).filter(|every| !every.is_zero())
     }
 
     /// Returns whether an admin page is open.

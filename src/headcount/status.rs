@@ -3,7 +3,7 @@
 use super::core::CoreStatus;
 use super::history::{Counts, History, Moment};
 use super::round_figures::RoundContext;
-use super::{Decisions, Headcount, PassChecks, Restarts, Shared, SyncStatus, Touches};
+use super::{Decisions, DelayedRefusals, Headcount, PassChecks, Restarts, Shared, SyncStatus, Touches};
 use crate::config::{Enforcement, Settings};
 use crate::limiter_status::LimiterStatus;
 use crate::room::{FleetLink, Mode, OverrideMode};
@@ -59,6 +59,8 @@ pub struct Status {
     pub override_: OverrideStatus,
     /// The checks of this server since its start, by decision.
     pub decisions: Decisions,
+    /// The refusals that waited for news of their user.
+    pub delayed_refusals: DelayedRefusals,
     /// The touches of this server since its start.
     pub touches: Touches,
     /// The passes that this server has checked since its start.
@@ -256,6 +258,7 @@ impl Headcount {
             share: state.share,
             override_: OverrideStatus::of(state.override_.as_ref(), settings),
             decisions: core.decisions(),
+            delayed_refusals: self.shared.delays.status(),
             touches: core.touches(),
             passes: core.pass_checks(),
             limits: telemetry.limits(),

@@ -1,5 +1,6 @@
 //! Judges a request in four steps: checks whether it is exempt, identifies the caller, decides about the caller, and
-//! makes the answer. The layer and the check endpoint share them.
+//! makes the answer. The layer and the check endpoint share them. A refusal for want of a seat may wait for news of the
+//! user; then the request is judged a second time.
 
 use super::caller::Caller;
 use super::limit::{ApplicableLimits, Limits};
@@ -14,6 +15,7 @@ use crate::config::{Enforcement, RouteClass};
 use crate::headcount::{Admission, AdmitOptions, Admitted, Decision, Headcount, HeldSeat, Record, User};
 use crate::limit::Ask;
 use crate::token_source::{InvalidToken, Unverifiable};
+use std::time::Duration;
 
 /// The limits of requests.
 #[derive(Clone, Default)]
@@ -38,20 +40,76 @@ struct Decided {
     quotas: Quotas,
 }
 
+/// Whether a request is judged for the first time, or again after its refusal has waited.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    First,
+    Second,
+}
+
+/// The reasons why there is no decision about a user.
+enum NotDecided {
+    Limited(Limited),
+    /// The refusal should wait this long first.
+    Waits(Duration),
+}
+
 impl Headcount {
-    /// Decides about a request, and records how long the decision took. `caller` is evaluated only if the verdict
-    /// depends on it. `record` applies unless a route rule for the path says otherwise.
-    pub(crate) fn judge<'r>(
+    /// Decides about a request. Before the request is refused, the refusal waits for news of the user.
+    pub(crate) async fn judge_or_wait(
         &self,
         info: &RequestInfo<'_>,
-        caller: impl FnOnce() -> Result<Caller<'r>, Unknown>,
+        caller: Result<Caller<'_>, Unknown>,
         record: Record,
         limits: &RequestLimits,
     ) -> Verdict {
-        let begun = self.clock().monotonic();
-        let verdict = self.judge_untimed(info, caller, record, limits);
-        self.record_decision_time(self.clock().monotonic().saturating_sub(begun));
+        let caller = match caller {
+            Ok(caller) => caller,
+            Err(unknown) => return self.judge_now(info, Err(unknown), record, limits),
+        };
+        let delay = match self.judge(info, Ok(&caller), record, limits, Look::First) {
+            Ok(verdict) => return verdict,
+            Err(delay) => delay,
+        };
+        if !self.wait_for_news(delay).await {
+            return self.judge_now(info, Ok(&caller), record, limits);
+        }
+        let verdict = self.judge_now(info, Ok(&caller), record, limits);
+        if matches!(verdict, Verdict::Admitted(_)) {
+            self.delays().recognized();
+        }
         verdict
+    }
+
+    /// Decides about a request whose refusal does not wait, or has waited.
+    fn judge_now(
+        &self,
+        info: &RequestInfo<'_>,
+        caller: Result<&Caller<'_>, Unknown>,
+        record: Record,
+        limits: &RequestLimits,
+    ) -> Verdict {
+        self.judge(info, caller, record, limits, Look::Second).expect("a second look does not wait")
+    }
+
+    /// Decides about a request, and records how long the decision took. `record` applies unless a route rule for the
+    /// path says otherwise.
+    ///
+    /// # Errors
+    /// With the first look: the time to wait before the second one, if the request would be refused. Nothing is counted
+    /// or charged then.
+    pub(crate) fn judge(
+        &self,
+        info: &RequestInfo<'_>,
+        caller: Result<&Caller<'_>, Unknown>,
+        record: Record,
+        limits: &RequestLimits,
+        look: Look,
+    ) -> Result<Verdict, Duration> {
+        let begun = self.clock().monotonic();
+        let verdict = self.judge_untimed(info, caller, record, limits, look)?;
+        self.record_decision_time(self.clock().monotonic().saturating_sub(begun));
+        Ok(verdict)
     }
 
     /// Returns whether a request is exempt from admission and from all limits.
@@ -79,39 +137,42 @@ impl Headcount {
         self.settings().enforcement == Enforcement::Off
     }
 
-    fn judge_untimed<'r>(
+    fn judge_untimed(
         &self,
         info: &RequestInfo<'_>,
-        caller: impl FnOnce() -> Result<Caller<'r>, Unknown>,
+        caller: Result<&Caller<'_>, Unknown>,
         record: Record,
         limits: &RequestLimits,
-    ) -> Verdict {
+        look: Look,
+    ) -> Result<Verdict, Duration> {
         let class = self.class(info);
         if class == RouteClass::Exempt {
             let decision = self.admit_exempt().decision();
-            return Verdict::Admitted(Entry::of(decision, ApplicableLimits::default()));
+            return Ok(Verdict::Admitted(Entry::of(decision, ApplicableLimits::default())));
         }
-        let needs_caller = self.class_needs_caller(class, info, &limits.all);
-        let caller = match if needs_caller { caller() } else { Ok(Caller::default()) } {
+        let nobody = Caller::default();
+        let caller = match if self.class_needs_caller(class, info, &limits.all) { caller } else { Ok(&nobody) } {
             Ok(caller) => caller,
-            Err(unknown) => return self.judge_unknown(info, unknown, &limits.all),
+            Err(unknown) => return Ok(self.judge_unknown(info, unknown, &limits.all)),
         };
-        let applicable = limits.all.applicable(self, info, Some(&caller));
+        let applicable = limits.all.applicable(self, info, Some(caller));
         if self.is_off() {
-            return self.undecided(Decision::Exempt, applicable);
+            return Ok(self.undecided(Decision::Exempt, applicable));
         }
         let user = caller.user().map(|user| self.user(user.as_bytes()));
         let options = AdmitOptions {
             pass: self.shown_pass(info, user.as_ref()),
             counts: applicable.is_empty(),
+            takes_seat: look == Look::First,
             ..options(class, record)
         };
         let Some(user) = user else {
-            return self.answer(self.decide_missing(options), info, applicable);
+            return Ok(self.answer(self.decide_missing(options), info, applicable));
         };
-        match self.decide_about(&user, &caller, info, class, options, limits) {
-            Ok(decided) => self.answer_user(decided, &user, &caller, info, applicable),
-            Err(limited) => Verdict::Refused(Refusal::limited(self.mode(), info).by(limited)),
+        match self.decide_about(&user, caller, info, class, options, limits) {
+            Ok(decided) => Ok(self.answer_user(decided, &user, caller, info, applicable)),
+            Err(NotDecided::Limited(limited)) => Ok(Verdict::Refused(Refusal::limited(self.mode(), info).by(limited))),
+            Err(NotDecided::Waits(delay)) => Err(delay),
         }
     }
 
@@ -153,7 +214,7 @@ impl Headcount {
         class: RouteClass,
         options: AdmitOptions<'_>,
         limits: &RequestLimits,
-    ) -> Result<Decided, Limited> {
+    ) -> Result<Decided, NotDecided> {
         let attempt = limits.refusals.attempt(self, info, caller.token.or(caller.user()).unwrap_or_default());
         // A guess is useful only while newcomers can be rejected. The limits of refusals are checked only then.
         let rejects_newcomers = self.is_shut() || !limits.newcomers.is_empty();
@@ -162,12 +223,17 @@ impl Headcount {
             && !options.pass.is_some_and(|pass| self.holds_pass(pass, user))
         {
             self.count(Decision::Limited);
-            return Err(limited.not_before(self.pause_of(user)));
+            return Err(NotDecided::Limited(limited.not_before(self.pause_of(user))));
         }
         let newcomers = if class == RouteClass::Observe { &Limits::default() } else { &limits.newcomers };
         let decided = match self.recognize(user, options) {
             Some(admission) => Ok((admission, None, Quotas::default())),
-            None => self.decide_newcomer(user, options, newcomers, || newcomers.applicable(self, info, Some(caller))),
+            None => match self.delay_for(user).filter(|_| options.takes_seat) {
+                Some(delay) => return Err(NotDecided::Waits(delay)),
+                None => {
+                    self.decide_newcomer(user, options, newcomers, || newcomers.applicable(self, info, Some(caller)))
+                }
+            },
         };
         let is_active = match &decided {
             Ok((Admission::Admitted(Admitted::Seen), ..)) => true,
@@ -180,7 +246,7 @@ impl Headcount {
             Some(attempt) if !is_admitted => attempt.refused(),
             _ => {}
         }
-        let (admission, seat, quotas) = decided?;
+        let (admission, seat, quotas) = decided.map_err(NotDecided::Limited)?;
         Ok(Decided { admission, seat, is_renewed: is_active && options.renews, quotas })
     }
 
@@ -195,7 +261,7 @@ impl Headcount {
     ) -> Result<(Admission, Option<HeldSeat>, Quotas), Limited> {
         // A newcomer for whom a seat is held was charged when the seat was reserved. If no seat is free, the limits are
         // not asked.
-        if limits.is_empty() || !self.may_take_seat(user) {
+        if limits.is_empty() || !options.takes_seat || !self.may_take_seat(user) {
             let (admission, seat) = self.seat_newcomer(user, options);
             return Ok((admission, seat, Quotas::default()));
         }

@@ -4,6 +4,7 @@ use super::Rules;
 use super::body::AdmissionBody;
 use super::caller::Caller;
 use super::future::AdmissionFuture;
+use super::judge::Look;
 use super::request::RequestInfo;
 use super::verdict::{Entry, Verdict};
 use super::verify::Unknown;
@@ -84,32 +85,36 @@ where
 }
 
 impl Rules {
-    /// Judges the request, unless a signature must be verified first.
+    /// Judges the request, unless a signature must be verified first or a refusal has to wait.
     fn judge_at_once(&self, parts: &Parts) -> Option<Verdict> {
         let info = self.info(parts);
-        if let Some(user) = &self.user {
-            return Some(self.judge(&info, || Ok(Caller::named(user(parts)))));
-        }
-        let known = match self.headcount.caller_at_once(&parts.headers) {
-            Some(known) => known.map_err(Unknown::Invalid),
-            None if !self.headcount.needs_caller(&info, &self.limits.all) => Ok(Caller::default()),
-            None => return None,
+        let caller;
+        let known = match &self.user {
+            _ if !self.headcount.needs_caller(&info, &self.limits.all) => Ok(Caller::default()),
+            Some(user) => Ok(Caller::named(user(parts))),
+            None => self.headcount.caller_at_once(&parts.headers)?.map_err(Unknown::Invalid),
         };
-        Some(self.judge(&info, || known))
+        let known = match known {
+            Ok(known) => {
+                caller = known;
+                Ok(&caller)
+            }
+            Err(unknown) => Err(unknown),
+        };
+        self.headcount.judge(&info, known, Record::OnSuccess, &self.limits, Look::First).ok()
     }
 
     async fn judge_in_turn(&self, parts: &Parts) -> Verdict {
         let info = self.info(parts);
-        let caller = self.headcount.caller_in_turn(&info, &self.limits.refusals).await;
-        self.judge(&info, || caller)
+        let caller = match &self.user {
+            Some(user) => Ok(Caller::named(user(parts))),
+            None => self.headcount.caller_in_turn(&info, &self.limits.refusals).await,
+        };
+        self.headcount.judge_or_wait(&info, caller, Record::OnSuccess, &self.limits).await
     }
 
     fn info<'r>(&self, parts: &'r Parts) -> RequestInfo<'r> {
         RequestInfo::of(&parts.method, &parts.uri, &parts.headers, &parts.extensions)
-    }
-
-    fn judge<'r>(&self, info: &RequestInfo<'_>, caller: impl FnOnce() -> Result<Caller<'r>, Unknown>) -> Verdict {
-        self.headcount.judge(info, caller, Record::OnSuccess, &self.limits)
     }
 
     fn act<S, B, R>(&self, verdict: Verdict, inner: &mut S, mut parts: Parts, body: B) -> AdmissionFuture<S::Future>

@@ -107,6 +107,7 @@ impl Round {
         self.return_news();
         self.core.keep_unsent();
         self.figures.lock().beats += 1;
+        self.figures.set_beat_every(self.beat_every().unwrap_or_default());
         let slots: Vec<_> = self.core.slots().into_iter().take(MINUTES).collect();
         self.news.logs.retain(|slot, _| slots.contains(slot));
         let mut logs = Vec::with_capacity(slots.len());

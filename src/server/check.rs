@@ -61,7 +61,7 @@ pub(super) async fn said<'r>(
     caller: Result<Caller<'r>, Unknown>,
     limits: &RequestLimits,
 ) -> Response {
-    let entry = match headcount.judge(info, || caller, Record::Now, limits) {
+    let entry = match headcount.judge_or_wait(info, caller, Record::Now, limits).await {
         Verdict::Admitted(entry) => entry,
         Verdict::Refused(refusal) => return refusal.into_response().map(Body::from),
     };

@@ -67,6 +67,8 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     }
     let limits = Arc::new(limits::open(&config, &headcount).map_err(|error| loaded.locate(error))?);
     let check = listen("server.listen", Purpose::Check, config.server.listen, files::most_checks()).await?;
+    // A check that waits keeps its connection.
+    headcount.delays().limit(files::most_checks() as u64 / 4);
     let admin = listen("admin.listen", Purpose::Admin, config.admin.listen, MOST_ADMINS).await?;
     let signals = Signals::new().map_err(|source| ServeError::System { what: "cannot wait for signals", source })?;
     announce(&check, &admin);

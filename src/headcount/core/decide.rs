@@ -22,6 +22,9 @@ pub(crate) struct AdmitOptions<'r> {
     pub(crate) pass: Option<&'r [u8]>,
     /// Whether an admission is counted. If not, the caller counts the outcome.
     pub(crate) counts: bool,
+    /// Whether an unseen user may take a free seat. A refusal that has waited may not: whoever asks next has the same
+    /// right to a seat that has become free meanwhile.
+    pub(crate) takes_seat: bool,
 }
 
 /// When an admitted newcomer is recorded.
@@ -38,7 +41,8 @@ pub(crate) enum Record {
 
 impl AdmitOptions<'_> {
     /// The options of [`Headcount::admit`](crate::Headcount::admit).
-    pub(crate) const ADMIT: Self = Self { renews: true, record: Record::Now, pass: None, counts: true };
+    pub(crate) const ADMIT: Self =
+        Self { renews: true, record: Record::Now, pass: None, counts: true, takes_seat: true };
 }
 
 impl Core {
@@ -142,6 +146,11 @@ impl Core {
     pub(crate) fn limit_newcomer(&self, user: &User<'_>, options: AdmitOptions<'_>) {
         self.count(Decision::Limited);
         self.note_decision(user.fingerprint(), Admission::Rejected { retry_after: Duration::ZERO }, options);
+    }
+
+    /// Returns whether an unseen user would be rejected now because no seat is free.
+    pub(crate) fn would_reject(&self, user: &User<'_>) -> bool {
+        self.settings.enforcement == Enforcement::Enforce && self.is_shut_for(user.fingerprint())
     }
 
     /// Returns whether a newcomer may take a seat now. A newcomer with a held seat takes no other.
@@ -251,7 +260,7 @@ impl Core {
     /// Decides about a newcomer. An admitted newcomer is recorded, or gets a held seat.
     fn newcomer(&self, fingerprint: Fingerprint, options: AdmitOptions<'_>) -> Admission {
         // Decided without the write lock: a crowd must not queue for the lock when there is no room.
-        if self.is_shut_for(fingerprint) {
+        if self.is_shut_for(fingerprint) || !(options.takes_seat || self.holds_seat_of(fingerprint)) {
             return self.rejected(fingerprint.0, options);
         }
         let mut state = self.write();
@@ -308,7 +317,8 @@ impl Core {
     fn look(&self, fingerprint: Fingerprint, options: AdmitOptions<'_>) -> Admission {
         let state = self.state.read();
         let has_seat = state.room.holds_seat_of(fingerprint);
-        let seat = if has_seat { Seat::Free } else { state.seat() };
+        let unseated = || if options.takes_seat { state.seat() } else { Seat::Taken };
+        let seat = if has_seat { Seat::Free } else { unseated() };
         drop(state);
         match seat {
             Seat::Free => self.granted(Admitted::Newcomer, options),

@@ -177,7 +177,7 @@ fn an_unknown_key_names_the_nearest_one() {
         ),
         (
             "[fleet]\ncolour = 'x'",
-            "there is no key fleet.colour; there are fleet.namespace, fleet.sync_every, fleet.on_outage, \
+            "there is no key fleet.colour; there are fleet.namespace, fleet.sync_every, fleet.news_every, fleet.on_outage, \
              fleet.expected_nodes, fleet.node",
         ),
     ] {

@@ -1,0 +1,113 @@
+//! Refusals that wait a moment. Another server may have let the user in just now: the news of it is on its way. So a
+//! refusal waits until the news must have come, and the user is looked up again. Without this, requests that a client
+//! sends to several servers at once would be refused by all but one of them.
+
+use crate::threads::atomic::{AtomicU64, Ordering::Relaxed};
+use serde::Serialize;
+
+/// The refusals that wait.
+pub(crate) struct Delays {
+    waiting: AtomicU64,
+    most: AtomicU64,
+    begun: AtomicU64,
+    recognized: AtomicU64,
+    at_once: AtomicU64,
+}
+
+/// A refusal that waits. Dropping it, as when the client goes away, ends the wait.
+pub(crate) struct Delay<'d>(&'d Delays);
+
+/// Refusals of unseen users that waited for news of them, since the start.
+///
+/// ```
+/// let (headcount, _worker) = headcount::Headcount::builder().max_active_users(1).build()?;
+/// assert_eq!(headcount.status().delayed_refusals.begun, 0, "a server that is alone refuses at once");
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct DelayedRefusals {
+    /// Refusals that wait now.
+    pub waiting: u64,
+    /// Refusals that have waited, or wait.
+    pub begun: u64,
+    /// Of these, the requests that were admitted in the end, because news of their user came.
+    pub recognized: u64,
+    /// Refusals that did not wait, because `admission.max_delayed` others did.
+    pub at_once: u64,
+}
+
+impl Delays {
+    /// At most `most` refusals wait at a time.
+    pub(super) fn new(most: u64) -> Self {
+        let zero = || AtomicU64::new(0);
+        Self { waiting: zero(), most: AtomicU64::new(most), begun: zero(), recognized: zero(), at_once: zero() }
+    }
+
+    /// Lowers the number of refusals that wait at a time.
+    #[cfg(feature = "server")]
+    pub(crate) fn limit(&self, most: u64) {
+        self.most.fetch_min(most, Relaxed);
+    }
+
+    /// Begins a wait, unless too many wait already.
+    pub(crate) fn begin(&self) -> Option<Delay<'_>> {
+        let most = self.most.load(Relaxed);
+        if self.waiting.fetch_update(Relaxed, Relaxed, |waiting| (waiting < most).then_some(waiting + 1)).is_err() {
+            self.at_once.fetch_add(1, Relaxed);
+            return None;
+        }
+        self.begun.fetch_add(1, Relaxed);
+        Some(Delay(self))
+    }
+
+    /// Counts a request that was admitted after its wait.
+    pub(crate) fn recognized(&self) {
+        self.recognized.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn status(&self) -> DelayedRefusals {
+        DelayedRefusals {
+            waiting: self.waiting.load(Relaxed),
+            begun: self.begun.load(Relaxed),
+            recognized: self.recognized.load(Relaxed),
+            at_once: self.at_once.load(Relaxed),
+        }
+    }
+}
+
+impl Drop for Delay<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_wait_as_may_and_the_others_are_refused_at_once() {
+        let delays = Delays::new(2);
+        let first = delays.begin().unwrap();
+        let second = delays.begin().unwrap();
+        assert!(delays.begin().is_none());
+        let counted = |delays: &Delays| {
+            let DelayedRefusals { waiting, begun, recognized, at_once } = delays.status();
+            (waiting, begun, recognized, at_once)
+        };
+        assert_eq!(counted(&delays), (2, 2, 0, 1));
+        drop(first);
+        delays.recognized();
+        assert_eq!(counted(&delays), (1, 2, 1, 1));
+        assert!(delays.begin().is_some(), "there is room again");
+        drop(second);
+        assert_eq!(counted(&delays), (0, 3, 1, 1));
+    }
+
+    #[test]
+    fn none_waits_if_none_may() {
+        assert!(Delays::new(0).begin().is_none());
+    }
+}

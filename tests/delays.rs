@@ -1,0 +1,250 @@
+//! Refusals that wait for news of their user.
+#![cfg(feature = "server")]
+
+mod support;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use axum::routing::get;
+use headcount::time::{ManualClock, Timestamp};
+use headcount::{Builder, Decision, Headcount, MemoryStore, OverrideMode, OverrideOrder, Rounds, Worker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+use support::{Redis, Server, wait_for};
+use tempfile::tempdir;
+use tokio::time::{Instant, sleep};
+use tower::ServiceExt;
+
+const SECRET: &str = "the key of the whole fleet";
+const DELAY: Duration = Duration::from_millis(250);
+
+struct Node {
+    headcount: Headcount,
+    worker: Worker,
+    rounds: Rounds<MemoryStore>,
+}
+
+impl Node {
+    fn start(store: &MemoryStore, clock: &Arc<ManualClock>, configure: impl FnOnce(Builder) -> Builder) -> Self {
+        let builder = configure(Headcount::builder().max_active_users(2).secret(SECRET).clock(Arc::clone(clock)));
+        let (headcount, worker) = builder.build().unwrap();
+        Self { rounds: headcount.sync_with(store.clone()), headcount, worker }
+    }
+
+    async fn round(&mut self) {
+        self.worker.tick();
+        self.rounds.round().await;
+        self.worker.tick();
+    }
+}
+
+/// Two servers of one fleet with two seats, each of which has rejected somebody; `alice` and `bob` are in.
+async fn full(configure: impl Fn(Builder) -> Builder) -> [Node; 2] {
+    let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+    let store = MemoryStore::with_clock(Arc::clone(&clock));
+    let mut nodes = [Node::start(&store, &clock, &configure), Node::start(&store, &clock, &configure)];
+    for _ in 0..100 {
+        clock.advance(Duration::from_secs(1));
+        for node in &mut nodes {
+            node.round().await;
+            node.rounds.beat().await;
+        }
+        if nodes.iter().any(|node| !node.headcount.is_ready()) {
+            continue;
+        }
+        let is_in = |user: &&str| nodes.iter().all(|node| node.headcount.touch(user));
+        let waiting = ["alice", "bob"].into_iter().find(|user| !is_in(user));
+        // The other server must have had its share of the last seat, and given it up.
+        let are_full = nodes.iter().all(|node| node.headcount.status().share == 0);
+        match waiting {
+            Some(user) => drop(nodes[0].headcount.admit(user)),
+            None if are_full => return nodes,
+            None => {}
+        }
+    }
+    panic!("the house is not full: {:?}", nodes[0].headcount.status());
+}
+
+fn delayed(node: &Node) -> [u64; 4] {
+    let delayed = node.headcount.status().delayed_refusals;
+    [delayed.waiting, delayed.begun, delayed.recognized, delayed.at_once]
+}
+
+fn open() -> OverrideOrder {
+    let lasting = Duration::from_secs(600);
+    OverrideOrder { mode: OverrideMode::Open, max_active_users: None, lasting, by: None, reason: None }
+}
+
+async fn until_it_waits(node: &Node) {
+    for _ in 0..100 {
+        if delayed(node)[0] > 0 {
+            return;
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+    panic!("no refusal waits: {:?}", node.headcount.status());
+}
+
+async fn asks(app: &Router, token: &str) -> u16 {
+    let request = Request::get("/").header("authorization", format!("Bearer {token}")).body(Body::empty()).unwrap();
+    app.clone().oneshot(request).await.unwrap().status().as_u16()
+}
+
+fn app(node: &Node) -> Router {
+    Router::new().route("/", get(|| async {})).layer(node.headcount.layer())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_is_refused_after_the_delay_and_counted_once() {
+    let [one, _] = full(|builder| builder).await;
+    let (app, begun) = (app(&one), Instant::now());
+    let before = one.headcount.status().decisions.rejected;
+    assert_eq!(asks(&app, "alice").await, 200);
+    assert_eq!(begun.elapsed(), Duration::ZERO, "a known user never waits");
+    assert_eq!(asks(&app, "carol").await, 429);
+    assert!((DELAY..2 * DELAY).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    assert_eq!(one.headcount.status().decisions.rejected, before + 1);
+    assert_eq!(delayed(&one), [0, 1, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_user_whose_news_comes_during_the_wait_is_admitted() {
+    let [mut one, mut other] = full(|builder| builder).await;
+    // An operator lets one more in on one server; the other one has not heard of it.
+    one.headcount.set_override(open()).unwrap();
+    assert!(one.headcount.admit("carol").is_admitted());
+    let headcount = other.headcount.clone();
+    let waits = tokio::spawn(async move { headcount.admit_or_wait("carol").await });
+    until_it_waits(&other).await;
+    one.rounds.beat().await;
+    other.rounds.beat().await;
+    assert_eq!(waits.await.unwrap().decision(), Decision::Seen);
+    assert_eq!(delayed(&other), [0, 1, 1, 0]);
+    assert_eq!(other.headcount.status().decisions.rejected, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_middleware_waits_for_the_news_too() {
+    let [mut one, mut other] = full(|builder| builder).await;
+    one.headcount.set_override(open()).unwrap();
+    assert!(one.headcount.admit("carol").is_admitted());
+    let app = app(&other);
+    let waits = tokio::spawn(async move { asks(&app, "carol").await });
+    until_it_waits(&other).await;
+    one.rounds.beat().await;
+    other.rounds.beat().await;
+    assert_eq!(waits.await.unwrap(), 200);
+    assert_eq!(delayed(&other), [0, 1, 1, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_seat_that_becomes_free_during_the_wait_is_left_to_whoever_asks_next() {
+    let [one, _] = full(|builder| builder).await;
+    let headcount = one.headcount.clone();
+    let waits = tokio::spawn(async move { headcount.admit_or_wait("carol").await });
+    until_it_waits(&one).await;
+    one.headcount.set_override(open()).unwrap();
+    assert!(one.headcount.admit("dave").is_admitted());
+    assert_eq!(waits.await.unwrap().decision(), Decision::Rejected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn further_refusals_are_sent_at_once() {
+    let [one, _] = full(|builder| builder.max_delayed(1)).await;
+    let headcount = one.headcount.clone();
+    let waits = tokio::spawn(async move { headcount.admit_or_wait("carol").await });
+    until_it_waits(&one).await;
+    let begun = Instant::now();
+    assert_eq!(asks(&app(&one), "dave").await, 429);
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert!(!waits.await.unwrap().is_admitted());
+    assert_eq!(delayed(&one), [0, 1, 0, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_away_waits_no_more() {
+    let [one, _] = full(|builder| builder).await;
+    let (headcount, before) = (one.headcount.clone(), one.headcount.status().decisions.rejected);
+    let waits = tokio::spawn(async move { headcount.admit_or_wait("carol").await });
+    until_it_waits(&one).await;
+    waits.abort();
+    assert!(waits.await.is_err());
+    assert_eq!(delayed(&one), [0, 1, 0, 0]);
+    assert_eq!(one.headcount.status().decisions.rejected, before, "nobody was answered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_ends_all_waits() {
+    let [one, _] = full(|builder| builder).await;
+    let (headcount, begun) = (one.headcount.clone(), Instant::now());
+    let waits = tokio::spawn(async move { headcount.admit_or_wait("carol").await });
+    until_it_waits(&one).await;
+    one.headcount.drain();
+    assert!(!waits.await.unwrap().is_admitted());
+    assert!(begun.elapsed() < DELAY, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_can_gain_nothing_by_waiting_is_refused_at_once() {
+    let alone = Headcount::builder().max_active_users(1).build().unwrap().0;
+    let _ = alone.admit("alice");
+    let begun = Instant::now();
+    assert!(!alone.admit_or_wait("bob").await.is_admitted());
+    let [off, _] = full(|builder| builder.refusal_delay(Duration::ZERO)).await;
+    assert_eq!(asks(&app(&off), "carol").await, 429);
+    let [without_news, _] = full(|builder| builder.news_every(Duration::ZERO)).await;
+    let _ = without_news.headcount.admit_or_wait("carol").await;
+    assert!(begun.elapsed() < DELAY, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_delay_is_as_configured() {
+    let [one, _] = full(|builder| builder.refusal_delay(Duration::from_millis(700))).await;
+    let begun = Instant::now();
+    assert!(!one.headcount.admit_or_wait("carol").await.is_admitted());
+    assert!((700..710).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+}
+
+/// A full house, and a balancer that takes turns: whoever is let in by one server asks all the others at once.
+#[test]
+fn nobody_who_was_let_in_by_one_server_is_refused_by_another() {
+    const SERVERS: usize = 3;
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    // Seats become free all the time, because users leave after three seconds.
+    let environment = [
+        ("HEADCOUNT__TOKEN__SECRET", SECRET),
+        ("HEADCOUNT__WINDOW__LENGTH", "3s"),
+        ("HEADCOUNT__WINDOW__SLOTS", "3"),
+        ("HEADCOUNT__ADMISSION__REFUSAL_DELAY", "1s"),
+    ];
+    let serve = |_| Server::start(state.path(), &["--redis", &redis.url(), "--max-active-users", "20"], &environment);
+    let servers: Vec<_> = (0..SERVERS).map(serve).collect();
+    for server in &servers {
+        wait_for("news", || (server.status()["sync"]["beats"].as_u64()? > 2).then_some(()));
+        wait_for("full coverage", || (server.status()["ring"]["coverage"] == 4).then_some(()));
+    }
+    let (players, let_in, refused) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..24 {
+            scope.spawn(|| {
+                while let_in.load(SeqCst) < 60 {
+                    let player = players.fetch_add(1, SeqCst);
+                    let (token, door) = (format!("player {player}"), player % SERVERS);
+                    if servers[door].decide(&token) != "newcomer" {
+                        continue;
+                    }
+                    let_in.fetch_add(1, SeqCst);
+                    let others = (0..SERVERS).filter(|&other| other != door);
+                    let refusals = others.filter(|&other| servers[other].check(&token).status != 200).count();
+                    refused.fetch_add(refusals, SeqCst);
+                }
+            });
+        }
+    });
+    let recognized = |server: &Server| server.status()["delayed_refusals"]["recognized"].as_u64().unwrap();
+    assert_eq!(refused.into_inner(), 0);
+    assert!(servers.iter().map(recognized).sum::<u64>() > 0, "the house was never full");
+}
