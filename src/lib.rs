@@ -130,7 +130,7 @@ pub mod internals {
     pub use crate::sharded::ShardedLock;
 
     use crate::bloom::{Bloom, Shape};
-    use crate::fingerprint::FingerprintKey;
+    use crate::fingerprint::{Fingerprint, FingerprintKey};
     use crate::headcount::Headcount;
     use crate::ring::codec::{Codec, DecodeError};
     use crate::room::FleetLink;
@@ -176,6 +176,16 @@ pub mod internals {
         pub fn decode(&self, slot: Slot, bytes: &[u8]) -> Result<(Bloom, bool), DecodeError> {
             self.0.decode(slot, bytes).map(|decoded| (decoded.filter, decoded.covered))
         }
+    }
+
+    /// Returns the fingerprints in the entries of a minute's news log, up to the first that was not written for it.
+    pub fn news(values: &Values, slot: Slot, mut bytes: &[u8]) -> Vec<Fingerprint> {
+        let mut fingerprints = Vec::new();
+        while let Ok(Some(entry)) = crate::ring::news::decode(slot, bytes, values.0.mac()) {
+            fingerprints.extend(entry.fingerprints);
+            bytes = &bytes[entry.bytes..];
+        }
+        fingerprints
     }
 
     /// Encodes an override as a server of the fleet stores it.

@@ -379,6 +379,8 @@ impl Round {
             Request::Look { .. } if self.figures.lock().last_success.is_none() => FIRST_ANSWER,
             Request::Fetch { slots } | Request::FetchBeside { slots, .. } if slots.len() >= CATCH_UP_VALUES => CATCH_UP,
             Request::Publish(news) if news.minutes.len() >= CATCH_UP_VALUES => CATCH_UP,
+            // A beat must not keep a round waiting.
+            Request::ExchangeNews(_) => LEAST_TIMEOUT,
             _ => self.core.settings.sync_every.mul_f64(0.8).max(LEAST_TIMEOUT),
         }
     }

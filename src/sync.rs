@@ -307,7 +307,8 @@ impl<S: FilterStore> Rounds<S> {
     pub async fn beat(&mut self) {
         self.last_beat = self.now();
         let request = self.kept().begin_beat();
-        let answer = self.store.exchange(&self.identity, request, LEAST_TIMEOUT).await;
+        let within = self.kept().time_for(&request);
+        let answer = self.store.exchange(&self.identity, request, within).await;
         let now = self.now();
         self.kept().end_beat(answer, now);
     }

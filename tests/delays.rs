@@ -230,7 +230,7 @@ fn nobody_who_was_let_in_by_one_server_is_refused_by_another() {
     thread::scope(|scope| {
         for _ in 0..24 {
             scope.spawn(|| {
-                while let_in.load(SeqCst) < 60 {
+                while let_in.load(SeqCst) < 30 {
                     let player = players.fetch_add(1, SeqCst);
                     let (token, door) = (format!("player {player}"), player % SERVERS);
                     if servers[door].decide(&token) != "newcomer" {

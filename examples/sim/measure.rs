@@ -190,6 +190,7 @@ fn plan(design: Design, servers: usize, work: Duration, rate: f64, roaming: Roam
         slots: 6,
         slot: 10 * SECOND,
         sync_every: SECOND,
+        news_every: Duration::ZERO,
         max_active_users: X,
         capacity: 4096,
         false_positive_rate: 1e-3,

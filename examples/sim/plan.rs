@@ -51,6 +51,8 @@ pub struct Fleet {
     pub slots: u32,
     pub slot: Duration,
     pub sync_every: Duration,
+    /// The time between two exchanges of news; zero for none.
+    pub news_every: Duration,
     pub max_active_users: u64,
     pub capacity: u64,
     pub false_positive_rate: f64,
@@ -214,7 +216,9 @@ impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed ^ 0x5ca1_ab1e_0000_0001);
-        let fleet = draw_fleet(&mut rng);
+        let mut fleet = draw_fleet(&mut rng);
+        // Half of all fleets exchange news between the rounds.
+        fleet.news_every = if seed % 2 == 1 { fleet.sync_every / 10 } else { Duration::ZERO };
         let window = fleet.slot * fleet.slots;
         // A large fleet is tested for its size, and its run may be short.
         let play = if fleet.servers > 24 { 20 * SECOND } else { window.mul_f64(1.2 + 1.3 * rng.f64()) + 10 * SECOND };
@@ -257,6 +261,7 @@ fn draw_fleet(rng: &mut Rng) -> Fleet {
         slots,
         slot,
         sync_every: SECOND,
+        news_every: Duration::ZERO,
         max_active_users,
         capacity,
         false_positive_rate: if rng.u8(..4) == 0 { 1e-2 } else { 1e-3 },

@@ -4,7 +4,7 @@ use crate::clocks::ServerClock;
 use crate::plan::{Crowd, Fleet, Weather};
 use crate::tokens::Tokens;
 use headcount::bloom::Shape;
-use headcount::fingerprint::FingerprintKey;
+use headcount::fingerprint::{Fingerprint, FingerprintKey};
 use headcount::internals::{Glance, Values, glance};
 use headcount::round::Exchange;
 use headcount::time::{Clock as _, Slot};
@@ -19,6 +19,7 @@ pub struct Server {
     /// The number of this start, among all starts.
     pub life: u64,
     pub clock: ServerClock,
+    key: FingerprintKey,
     pub headcount: Headcount,
     pub worker: Worker,
     pub exchange: Exchange,
@@ -41,6 +42,9 @@ pub struct Server {
     pub has_been_told: bool,
     pub round_began: Duration,
     pub in_round: bool,
+    /// Whether a beat is under way, and whether a round waits for its end.
+    pub in_beat: bool,
+    pub round_waits: bool,
     /// When its last successful round began.
     pub last_success: Option<Duration>,
     /// When its last look was sent: a round that finds that it asked for the wrong minutes looks again.
@@ -100,6 +104,7 @@ impl Server {
             .window(fleet.slot * fleet.slots)
             .slots(fleet.slots)
             .sync_every(fleet.sync_every)
+            .news_every(fleet.news_every)
             .on_outage(fleet.on_outage)
             .expected_nodes(fleet.servers as u64)
             .secret(SECRET)
@@ -114,6 +119,7 @@ impl Server {
         Self {
             life,
             clock,
+            key: FingerprintKey::new(SECRET.as_bytes()).expect("a long secret"),
             headcount,
             worker,
             exchange,
@@ -129,6 +135,8 @@ impl Server {
             has_been_told: false,
             round_began: Duration::ZERO,
             in_round: false,
+            in_beat: false,
+            round_waits: false,
             last_success: None,
             look_sent: Duration::ZERO,
             looked_at: Duration::ZERO,
@@ -208,8 +216,11 @@ impl Server {
 
     /// The decoder of its generation's values.
     pub fn values(&self) -> Values {
-        let key = FingerprintKey::new(SECRET.as_bytes()).expect("a long secret");
-        Values::new(self.shape, self.generation(), &key)
+        Values::new(self.shape, self.generation(), &self.key)
+    }
+
+    pub fn fingerprint(&self, token: &str) -> Fingerprint {
+        self.key.fingerprint(token.as_bytes())
     }
 
     /// The oldest minute of its ring.

@@ -4,11 +4,12 @@ use crate::clocks::StoreClock;
 use crate::plan::Damage;
 use crate::server::Server;
 use crate::tokens::Tokens;
-use headcount::internals::Values;
+use headcount::fingerprint::Fingerprint;
+use headcount::internals::{Values, news};
 use headcount::round::{Identity, Looked, Outgoing, Publish, Published, Reply, Request, Stored, Version};
 use headcount::time::{Clock, Slot, Timestamp};
 use headcount::{MemoryStore, StoreError};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 pub struct Store {
@@ -25,6 +26,8 @@ pub struct Store {
     damaged: BTreeSet<(u64, Slot, Version)>,
     /// The decoder of each generation, and the number of tokens above which a filter may be so full that it is refused.
     readers: BTreeMap<u64, (Values, usize)>,
+    /// Whose fingerprints these are.
+    pub tokens: HashMap<Fingerprint, usize>,
 }
 
 /// The tokens of a value, and since when.
@@ -69,6 +72,7 @@ impl Store {
             damages: 0,
             damaged: BTreeSet::new(),
             readers: BTreeMap::new(),
+            tokens: HashMap::new(),
         }
     }
 
@@ -112,6 +116,10 @@ impl Store {
             Request::FetchBeside { generation, .. } => *generation,
             _ => identity.generation,
         };
+        let asked: Vec<_> = match &request {
+            Request::ExchangeNews(logs) => logs.iter().map(|log| log.slot).collect(),
+            _ => Vec::new(),
+        };
         let reply = self.memory.answer(identity, request);
         let (mut brings, mut lost) = (Vec::new(), None);
         match &reply {
@@ -119,6 +127,15 @@ impl Store {
                 for value in stored {
                     let held = self.values.get(&(generation, value.slot));
                     brings.extend(held.map(|held| (value.slot, held.tokens.clone())));
+                }
+            }
+            Reply::News(parts) => {
+                let values = &self.readers[&identity.generation].0;
+                for (slot, part) in asked.into_iter().zip(parts) {
+                    let mut brought = Tokens::default();
+                    let known = news(values, slot, &part.bytes).into_iter().filter_map(|it| self.tokens.get(&it));
+                    known.for_each(|&token| brought.insert(token));
+                    brings.push((slot, brought));
                 }
             }
             Reply::Published(Published { written, .. }) => {

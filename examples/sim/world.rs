@@ -89,6 +89,11 @@ enum Event {
         place: usize,
         life: u64,
     },
+    /// A beat is due.
+    Beat {
+        place: usize,
+        life: u64,
+    },
     /// The worker is due.
     Tick {
         place: usize,
@@ -300,9 +305,10 @@ impl<'a> World<'a> {
     fn happen(&mut self, event: Event) {
         // A paused process does nothing; what arrives meanwhile is processed in any order.
         let life = match &event {
-            Event::Begin { place, life } | Event::Tick { place, life } | Event::Answer { place, life, .. } => {
-                Some((*place, *life))
-            }
+            Event::Begin { place, life }
+            | Event::Beat { place, life }
+            | Event::Tick { place, life }
+            | Event::Answer { place, life, .. } => Some((*place, *life)),
             _ => None,
         };
         if let Some((place, life)) = life {
@@ -314,6 +320,7 @@ impl<'a> World<'a> {
         }
         match event {
             Event::Begin { place, .. } => self.begin(place),
+            Event::Beat { place, .. } => self.beat(place),
             Event::Tick { place, .. } => self.tick(place),
             Event::Arrive(letter) => self.arrive(letter),
             Event::Answer { place, asked, tells_since, answer, .. } => self.answer(place, asked, tells_since, *answer),
@@ -349,6 +356,9 @@ impl<'a> World<'a> {
         self.servers[place] = Some(server);
         self.schedule(self.now, Event::Tick { place, life });
         self.schedule(self.now, Event::Begin { place, life });
+        if !self.fleet.news_every.is_zero() {
+            self.schedule(self.now, Event::Beat { place, life });
+        }
     }
 
     /// The worker polls often; here it runs when something is due, and now and then.
@@ -382,6 +392,10 @@ impl<'a> World<'a> {
         if server.in_round {
             return;
         }
+        if server.in_beat {
+            server.round_waits = true;
+            return;
+        }
         server.tick(self.now);
         server.in_round = true;
         server.round_began = self.now;
@@ -391,12 +405,48 @@ impl<'a> World<'a> {
         self.ask(place, request);
     }
 
+    /// Servers exchange news between the rounds, while the store answers.
+    fn beat(&mut self, place: usize) {
+        let Some(server) = &mut self.servers[place] else { return };
+        let life = server.life;
+        let every = server.exchange.round.beat_every().filter(|_| !server.in_round && server.leaving.is_none());
+        let next = self.now + every.unwrap_or(self.fleet.news_every);
+        if every.is_some() && !server.in_beat {
+            server.in_beat = true;
+            let request = server.exchange.round.begin_beat();
+            self.ask(place, request);
+        }
+        self.schedule(next, Event::Beat { place, life });
+    }
+
+    fn end_beat(&mut self, place: usize, answer: Answered) {
+        let Some(server) = &mut self.servers[place] else { return };
+        let (reply, brings) = match answer {
+            Ok((reply, brings)) => (Ok(reply), brings),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        server.exchange.round.end_beat(reply, server.clock.monotonic());
+        server.in_beat = false;
+        let (figures, now) = (&mut self.figures, self.now);
+        server.learn(brings, |news, known| {
+            if let Some(figures) = figures {
+                figures.learned(place, news, known, now);
+            }
+        });
+        if std::mem::take(&mut server.round_waits) {
+            self.begin(place);
+        }
+    }
+
     fn answer(&mut self, place: usize, asked: u64, tells_since: bool, answer: Answered) {
         let Some(server) = &mut self.servers[place] else { return };
         if server.asked != asked {
             return;
         }
         server.asked = 0;
+        if server.in_beat {
+            return self.end_beat(place, answer);
+        }
         let values = matches!(&answer, Ok((Reply::Fetched(stored), _)) if !stored.is_empty());
         server.has_been_told |= tells_since || values;
         let (reply, brings) = match answer {
@@ -639,7 +689,14 @@ impl<'a> World<'a> {
                 }
                 Some(Ok((reply, brings)))
             }
-            Request::FetchBeside { .. } | Request::ExchangeNews(_) => {
+            Request::ExchangeNews(logs) => {
+                if read_only {
+                    logs.iter_mut().for_each(|log| log.entry.clear());
+                }
+                let (reply, brings, _) = self.store.answer(&letter.identity, letter.request.clone(), &[], self.now);
+                Some(Ok((reply, brings)))
+            }
+            Request::FetchBeside { .. } => {
                 let (reply, brings, _) = self.store.answer(&letter.identity, letter.request.clone(), &[], self.now);
                 Some(Ok((reply, brings)))
             }
@@ -710,6 +767,9 @@ impl<'a> World<'a> {
         let budget_left = budget_left(server, &self.fleet, self.lives);
         // A share of before a pause is taken back before it is given out.
         let by_share = server.glance().share > 0 && server.sleeps_until.is_none();
+        if !self.fleet.news_every.is_zero() {
+            self.store.tokens.entry(server.fingerprint(&player.to_string())).or_insert(token);
+        }
         let admission = server.headcount.admit(player.to_string());
         let decision = admission.decision();
         let asked = Asked { server, place, token, decision, held, now: self.now, calm_since, budget_left };
