@@ -4,7 +4,7 @@
 mod support;
 
 use headcount::round::{Exchange, Identity, LogPart, LogRequest, Next, Reply, Request};
-use headcount::time::{Clock, ManualClock, Slot, Timestamp};
+use headcount::time::{Clock, ManualClock, Slot, SystemClock, Timestamp};
 use headcount::{Builder, FilterStore, Headcount, MemoryStore, RedisStore, StoreError, Worker};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -184,8 +184,7 @@ async fn news_in_memory() {
 async fn news_in_redis() {
     let redis = Redis::start();
     // The logs of Redis live by its own clock.
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(now.as_millis() as u64)));
+    let clock = Arc::new(ManualClock::starting_at(SystemClock::new().wall()));
     a_beat_brings_news(|| RedisStore::open(&redis.url(), "news").unwrap(), clock).await;
 }
 
