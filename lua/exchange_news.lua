@@ -1,6 +1,6 @@
 -- Appends a server's news to the news logs of some minutes, and returns what others have appended since it last asked.
 --
--- KEYS[1…n] logs, one per minute: strings of 16 bytes of identity, then entries that this script does not read
+-- KEYS[1], … logs, one per minute: strings of 16 bytes of identity, then entries that this script does not read
 -- ARGV[1] ms to keep a log · ARGV[2] the most bytes of a log to return · ARGV[3] the size from which a log is full
 -- then four for each log: the identity of the log that the server has read, or an identity for a new one · the position
 -- up to which it has read that log · the 8 bytes before that position · an entry to append, '' for none

@@ -92,6 +92,8 @@ impl Metrics {
             "1 while servers with another capacity, window or key are alive."
         );
         describe_gauge!("headcount_clock_offset_seconds", "How far this machine's wall clock is ahead of the fleet's.");
+        describe_counter!("headcount_news_beats_total", "Exchanges of news between the rounds, by outcome.");
+        describe_counter!("headcount_news_received_total", "Users of whom other servers told between the rounds.");
         describe_counter!("headcount_passes_total", "Signed passes of unseen tokens, by the result of the check.");
         describe_counter!("headcount_touches_total", "Tokens to renew without a check, by outcome.");
         #[cfg(feature = "server")]

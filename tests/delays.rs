@@ -65,7 +65,7 @@ async fn full(configure: impl Fn(Builder) -> Builder) -> [Node; 2] {
             None => {}
         }
     }
-    panic!("the house is not full: {:?}", nodes[0].headcount.status());
+    panic!("the room is not full: {:?}", nodes[0].headcount.status());
 }
 
 fn delayed(node: &Node) -> [u64; 4] {
@@ -141,7 +141,7 @@ async fn the_middleware_waits_for_the_news_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_seat_that_becomes_free_during_the_wait_is_left_to_whoever_asks_next() {
+async fn a_seat_that_becomes_free_during_the_wait_is_left_to_the_next_client() {
     let [one, _] = full(|builder| builder).await;
     let headcount = one.headcount.clone();
     let waits = tokio::spawn(async move { headcount.admit_or_wait("carol").await });
@@ -208,7 +208,7 @@ async fn the_delay_is_as_configured() {
     assert!((700..710).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
 }
 
-/// A full house, and a balancer that takes turns: whoever is let in by one server asks all the others at once.
+/// No room, and a balancer that takes turns: a user whom one server admits asks all the others at once.
 #[test]
 fn nobody_who_was_let_in_by_one_server_is_refused_by_another() {
     const SERVERS: usize = 3;
@@ -246,5 +246,5 @@ fn nobody_who_was_let_in_by_one_server_is_refused_by_another() {
     });
     let recognized = |server: &Server| server.status()["delayed_refusals"]["recognized"].as_u64().unwrap();
     assert_eq!(refused.into_inner(), 0);
-    assert!(servers.iter().map(recognized).sum::<u64>() > 0, "the house was never full");
+    assert!(servers.iter().map(recognized).sum::<u64>() > 0, "the room was never full");
 }

@@ -455,7 +455,7 @@ async fn beats_come_only_while_the_store_answers_and_as_often_as_configured() {
             let _ = node.headcount.admit(format!("crowd {second} {number}"));
         }
     }
-    assert_eq!(every(&node), Some(Duration::from_millis(100)), "somebody is turned away");
+    assert_eq!(every(&node), Some(Duration::from_millis(100)), "somebody is rejected");
     let request = node.exchange.round.begin(clock.monotonic());
     drop(request);
     let _ = node.exchange.round.answer(Err(StoreError::unavailable("gone")), clock.monotonic());

@@ -79,13 +79,14 @@ pub enum ConfigError {
     )]
     SyncEvery { found: Duration, most: Duration },
     #[error(
-        "fleet.news_every is {}; it must be between 20ms and fleet.sync_every, {}, or 0s for no news between the rounds",
+        "fleet.news_every is {}; it must be between 20ms and fleet.sync_every, {}, or 0s for no news between the \
+         rounds",
         humantime::format_duration(*found), humantime::format_duration(*most)
     )]
     NewsEvery { found: Duration, most: Duration },
     #[error(
-        "admission.refusal_delay is {}; it must be at most 1s, because proxies stop waiting after 1.5 s and then admit. \
-         Such as 250ms; 0s refuses at once",
+        "admission.refusal_delay is {}; it must be at most 1s, because proxies stop waiting after 1.5 s and then \
+         admit. Such as 250ms; 0s refuses at once",
         humantime::format_duration(*found)
     )]
     RefusalDelay { found: Duration },

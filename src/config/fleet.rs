@@ -45,7 +45,7 @@ pub struct Fleet {
     )]
     pub sync_every: Option<Duration>,
     /// The time between two exchanges of news, 20 ms to `sync_every`: how soon another server knows a user whom this
-    /// one has let in. `0s` leaves news to the rounds. Default: 100 ms while newcomers are turned away or soon could be,
+    /// one has admitted. `0s` leaves news to the rounds. Default: 100 ms while newcomers are rejected or soon could be,
     /// 250 ms otherwise. In a fleet of more than 200 servers it is longer, so that these exchanges take at most 15 % of
     /// a core of Redis.
     #[serde(with = "humantime_serde")]
@@ -94,7 +94,7 @@ const MIN_SYNC: Duration = Duration::from_millis(20);
 pub(crate) enum NewsEvery {
     /// None: news comes by the rounds.
     Never,
-    /// Shorter while newcomers are turned away or soon could be.
+    /// Shorter while newcomers are rejected or soon could be.
     AsNeeded,
     /// Always the same.
     Fixed(Duration),

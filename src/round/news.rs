@@ -21,7 +21,7 @@ use std::time::Duration;
 /// The minutes whose logs are written and read: the current one and the one before.
 const MINUTES: usize = 2;
 
-/// The time between two beats, while newcomers are turned away or soon could be, and otherwise.
+/// The time between two beats, while newcomers are rejected or soon could be, and otherwise.
 const WHILE_FULL: Duration = Duration::from_millis(100);
 const WHILE_OPEN: Duration = Duration::from_millis(250);
 

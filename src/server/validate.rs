@@ -325,8 +325,9 @@ static WRITE: std::sync::LazyLock<redis::Script> = std::sync::LazyLock::new(|| {
          redis.call('HGET', KEYS[1], 'ts') redis.call('HSTRLEN', KEYS[1], 'ts') redis.call('TYPE', KEYS[1]) \
          redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[1], 'value', 'PX', 1000) redis.call('RENAME', KEYS[1], \
          KEYS[1]) redis.call('MGET', KEYS[1]) redis.call('GET', KEYS[1]) redis.call('GETRANGE', KEYS[1], 0, 1) \
-         redis.call('STRLEN', KEYS[1]) redis.call('DEL', KEYS[1]) redis.call('ZADD', KEYS[1], 1, 'a') \
-         redis.call('PEXPIRE', KEYS[1], 1000) redis.call('ZCOUNT', KEYS[1], 0, 1) redis.call('ZRANGE', KEYS[1], 0, 1) \
+         redis.call('STRLEN', KEYS[1]) redis.call('APPEND', KEYS[1], 'a') redis.call('DEL', KEYS[1]) \
+         redis.call('ZADD', KEYS[1], 1, 'a') redis.call('PEXPIRE', KEYS[1], 1000) \
+         redis.call('ZCOUNT', KEYS[1], 0, 1) redis.call('ZRANGE', KEYS[1], 0, 1) \
          redis.call('ZREVRANGE', KEYS[1], 0, 1) redis.call('ZREVRANGEBYSCORE', KEYS[1], 1, 0) redis.call('ZREM', \
          KEYS[1], 'b') redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, 1) redis.call('DEL', KEYS[1]) \
          return redis.call('TIME')",

@@ -22,7 +22,7 @@ pub(crate) struct AdmitOptions<'r> {
     pub(crate) pass: Option<&'r [u8]>,
     /// Whether an admission is counted. If not, the caller counts the outcome.
     pub(crate) counts: bool,
-    /// Whether an unseen user may take a free seat. A refusal that has waited may not: whoever asks next has the same
+    /// Whether an unseen user may take a free seat. A refusal that has waited may not: the next client has the same
     /// right to a seat that has become free meanwhile.
     pub(crate) takes_seat: bool,
 }

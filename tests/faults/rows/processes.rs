@@ -72,7 +72,7 @@ fn rival(bench: &Bench, over: &AtomicBool) {
     }
 }
 
-/// Rounds of all servers that lost a race, and write attempts: script calls beside the look of each round.
+/// Rounds of all servers that lost a race, and write attempts: script calls beside the look of each round and the exchanges of news.
 fn races(bench: &Bench) -> (u64, u64) {
     let sum = |key: &str| -> u64 {
         let of = |place: usize| bench.server(place).status()["sync"][key].as_u64().unwrap_or_default();
@@ -81,7 +81,7 @@ fn races(bench: &Bench) -> (u64, u64) {
     let stats: String = bench.redis.ask(&["INFO", "commandstats"]);
     let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
     let calls: u64 = calls.and_then(|calls| calls.parse().ok()).unwrap_or_default();
-    (sum("conflicts"), calls.saturating_sub(sum("rounds")))
+    (sum("conflicts"), calls.saturating_sub(sum("rounds") + sum("beats") + sum("beats_failed")))
 }
 
 /// Whether all servers know a token. Asks without admitting it: there is room, so an unknown one would be a newcomer.
@@ -260,6 +260,7 @@ pub fn servers_stand_still(rig: &Rig) -> Finding {
             bench.resume(place);
             let resumed = bench.origin.now();
             bench.pass(Duration::from_millis(50));
+            let anew = rounds(bench) - before;
             if Duration::from_secs_f64(pause) > bench.window() + bench.spec.slot {
                 // Its answers before it has noticed the pause are as old as its ring, and are not checked.
                 bench.origin.excuse(resumed, |server| server == place);
@@ -269,7 +270,6 @@ pub fn servers_stand_still(rig: &Rig) -> Finding {
                 }
             }
             // The one that was under way, and two in the first period, half of which has passed.
-            let anew = rounds(bench) - before;
             found.check(anew <= 3, || format!("{anew} rounds right after {pause} s"));
             found.recovered(bench.wait_until("the server to be in step", |bench| bench.is_synced(place)));
             bench.origin.reunited();
