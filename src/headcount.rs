@@ -126,9 +126,9 @@ impl Headcount {
         self.shared.core.admit(token.as_ref())
     }
 
-    /// Decides like [`admit`](Self::admit), but waits a moment before it refuses a user: another server of the fleet may
-    /// have admitted the user just now, and the news of it is on its way. The middleware and the check endpoint do the
-    /// same. `admission.refusal_delay` is the wait; a server that is alone never waits.
+    /// Decides like [`admit`](Self::admit), but waits a moment before it refuses a user: another server of the fleet
+    /// may have admitted the user just now, and the news of it is on its way. The middleware and the check endpoint do
+    /// the same. `admission.refusal_delay` is the wait; a server that is alone never waits.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -158,8 +158,8 @@ impl Headcount {
         admission
     }
 
-    /// Returns how long the refusal of an unseen user should wait, or `None` if the user would not be refused or nothing
-    /// can be gained by waiting.
+    /// Returns how long the refusal of an unseen user should wait, or `None` if the user would not be refused or
+    /// nothing can be gained by waiting.
     pub(crate) fn delay_for(&self, user: &User<'_>) -> Option<Duration> {
         if !self.shared.core.would_reject(user) || self.shared.core.link() != FleetLink::Up {
             return None;

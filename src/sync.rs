@@ -138,8 +138,8 @@ pub trait FilterStore: Send + Sync + 'static {
         within: Duration,
     ) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
-    /// Returns whether the store has news logs, so that servers may send it [`Request::ExchangeNews`]. Without them, news
-    /// comes by the rounds.
+    /// Returns whether the store has news logs, so that servers may send it [`Request::ExchangeNews`]. Without them,
+    /// news comes by the rounds.
     fn has_news_logs(&self) -> bool {
         false
     }

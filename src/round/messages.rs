@@ -144,7 +144,8 @@ pub enum Request {
 /// The most bytes of a news log that one reply brings.
 pub const MOST_NEWS_BYTES: usize = 256 << 10;
 
-/// The size in bytes from which nothing is appended to a news log. The news of the minute then comes by the rounds alone.
+/// The size in bytes from which nothing is appended to a news log. The news of the minute then comes by the rounds
+/// alone.
 pub const MOST_LOG_BYTES: usize = 64 << 20;
 
 /// The number of random bytes at the beginning of a news log, which tell it from another log of the same minute.

@@ -177,8 +177,8 @@ fn an_unknown_key_names_the_nearest_one() {
         ),
         (
             "[fleet]\ncolour = 'x'",
-            "there is no key fleet.colour; there are fleet.namespace, fleet.sync_every, fleet.news_every, fleet.on_outage, \
-             fleet.expected_nodes, fleet.node",
+            "there is no key fleet.colour; there are fleet.namespace, fleet.sync_every, fleet.news_every, \
+             fleet.on_outage, fleet.expected_nodes, fleet.node",
         ),
     ] {
         assert!(complaint(text).starts_with(&format!("error: {says}")), "{}", complaint(text));

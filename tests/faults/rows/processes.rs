@@ -72,7 +72,8 @@ fn rival(bench: &Bench, over: &AtomicBool) {
     }
 }
 
-/// Rounds of all servers that lost a race, and write attempts: script calls beside the look of each round and the exchanges of news.
+/// Rounds of all servers that lost a race, and write attempts: script calls beside the look of each round and the
+/// exchanges of news.
 fn races(bench: &Bench) -> (u64, u64) {
     let sum = |key: &str| -> u64 {
         let of = |place: usize| bench.server(place).status()["sync"][key].as_u64().unwrap_or_default();
