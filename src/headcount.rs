@@ -127,8 +127,8 @@ impl Headcount {
     }
 
     /// Decides like [`admit`](Self::admit), but waits a moment before it refuses a user: another server of the fleet
-    /// may have admitted the user just now, and the news of it is on its way. The middleware and the check endpoint do
-    /// the same. `admission.refusal_delay` is the wait; a server that is alone never waits.
+    /// may have admitted the user just now, and the news of it is on its way. The middleware does the same, and so
+    /// does the check endpoint if `admission.refusal_delay` is set. A server that is alone never waits.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

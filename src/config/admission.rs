@@ -59,9 +59,10 @@ pub struct Admission {
     )]
     pub retry_after: RetryAfter,
     /// How long the refusal of an unseen user waits for news of the user, who may have come in through another server a
-    /// moment ago: at most 1 s, and less than the proxy waits for an answer. `0s` refuses at once. Default: the time in
-    /// which news comes, between 250 ms and 1 s. A server that is alone, or whose store does not answer, refuses at
-    /// once.
+    /// moment ago: at most 1 s, and less than the proxy waits for an answer. `0s` refuses at once. Default: in a
+    /// service, the time in which news comes, between 250 ms and 1 s; for `headcount serve`, `0s`, because the refusals
+    /// that wait take up the connections of its proxy. A server that is alone, or whose store does not answer, refuses
+    /// at once.
     #[serde(with = "humantime_serde")]
     #[cfg_attr(
         feature = "server",

@@ -14,6 +14,7 @@ use crate::headcount::{BuildError, Builder};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -53,6 +54,8 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     if let Err(warning) = state::choose(&mut loaded.config) {
         tracing::warn!("{warning}");
     }
+    // A proxy asks over few connections: refusals that wait on them would delay the checks of users who are in.
+    loaded.config.admission.refusal_delay.get_or_insert(Duration::ZERO);
     let config = loaded.config.clone();
     check_admin(&config).map_err(|error| loaded.locate(error))?;
     let builder: Builder = config.clone().into();

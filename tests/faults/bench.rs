@@ -48,7 +48,8 @@ impl Default for Spec {
             slot: Duration::from_secs(1),
             slots: 30,
             sync_every: Duration::from_millis(100),
-            environment: Vec::new(),
+            // The row of a spec with another environment has refusals that do not wait.
+            environment: vec![("HEADCOUNT__ADMISSION__REFUSAL_DELAY", "250ms".to_owned())],
             redis: vec!["--enable-debug-command", "local"],
             own_clocks: false,
         }

@@ -79,7 +79,7 @@ fn there_and_back(rig: &Rig, settings: impl Fn(bool) -> Vec<(&'static str, Strin
 /// Starts a fleet with the first release, fills it, and replaces its servers one after another by those of each further
 /// release, while a crowd asks. No active user is rejected, and X holds.
 fn roll(rig: &Rig, releases: &[&Release]) -> Finding {
-    let mut bench = Bench::empty(rig.runtime.handle(), Spec { slots: 15, ..Spec::default() });
+    let mut bench = Bench::empty(rig.runtime.handle(), Spec { slots: 15, environment: Vec::new(), ..Spec::default() });
     let servers = bench.spec.servers;
     (0..servers).for_each(|place| _ = start(&mut bench, place, releases[0]));
     let mut slowest = Duration::ZERO;
