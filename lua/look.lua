@@ -1,8 +1,8 @@
 -- Reads what is in the namespace, and records that this server is alive.
 --
--- KEYS[1] fleet: hash. since = the slot in which the namespace was first used. beat = ms of the last look of any node.
---                The last period in which no node was alive: gap_from = ms of the last look before it; gap_to and
---                gap_by = ms and writer id of the first look after it
+-- KEYS[1] fleet: hash. since = the slot in which the namespace was first used. beat = the last heartbeat: ms of the
+--                last look of any node. The last period in which no node was alive: gap_from = ms of the last look
+--                before it; gap_to and gap_by = ms and writer id of the first look after it
 -- KEYS[2] nodes: sorted set. Member: writer id, a space, name of the node; score: ms of its last look. Dead nodes stay
 --                for a window, so that they can be listed
 -- KEYS[3] override: hash { body }, bytes that this script does not read
@@ -15,7 +15,7 @@
 -- ARGV[7] 'string' if slots are strings, as large values are; 'hash' otherwise
 -- ARGV[8] 1 if this server has rejected newcomers since its last look · ARGV[9] the longest override, in bytes
 --
--- Returns { seconds, microseconds, since, beat before this look, gap_from, gap_to, gap_by, override, nodes,
+-- Returns { seconds, microseconds, since, the heartbeat before this look, gap_from, gap_to, gap_by, override, nodes,
 --           nodes that reject newcomers, refusal, ts and size of each slot in the order of KEYS,
 --           { other generation, 1 if one of its servers looked lately, … }, { member of nodes, ms, … } };
 -- '' stands for nothing, '!' for a value that no server has written. versions.lua is put before this script.
@@ -45,7 +45,7 @@ end
 
 local since = field('since')
 local last = field('beat')
-local beat = tonumber(last)
+local last_heartbeat = tonumber(last)
 local override = ''
 local override_size = read('HSTRLEN', KEYS[3], 'body')
 if override_size == '!' or override_size > tonumber(ARGV[9]) then
@@ -54,21 +54,21 @@ elseif override_size > 0 then
   override = read('HGET', KEYS[3], 'body')
 end
 
-local stamp = string.format('%.0f', now)
+local now_ms = string.format('%.0f', now)
 local dead = string.format('(%.0f', now - ARGV[2])
-if beat and now - beat > tonumber(ARGV[2]) then
-  write('HSET', KEYS[1], 'gap_from', string.format('%.0f', beat), 'gap_to', stamp, 'gap_by', ARGV[1])
+if last_heartbeat and now - last_heartbeat > tonumber(ARGV[2]) then
+  write('HSET', KEYS[1], 'gap_from', string.format('%.0f', last_heartbeat), 'gap_to', now_ms, 'gap_by', ARGV[1])
 end
-write('HSET', KEYS[1], 'beat', stamp)
-write('ZADD', KEYS[2], stamp, ARGV[1] .. ' ' .. ARGV[5])
+write('HSET', KEYS[1], 'beat', now_ms)
+write('ZADD', KEYS[2], now_ms, ARGV[1] .. ' ' .. ARGV[5])
 write('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - ARGV[3]))
-write('ZREMRANGEBYSCORE', KEYS[2], '(' .. stamp, '+inf')
-write('ZADD', KEYS[4], stamp, ARGV[4])
+write('ZREMRANGEBYSCORE', KEYS[2], '(' .. now_ms, '+inf')
+write('ZADD', KEYS[4], now_ms, ARGV[4])
 write('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now - ARGV[3]))
-write('ZREMRANGEBYSCORE', KEYS[4], '(' .. stamp, '+inf')
-if ARGV[8] == '1' then write('ZADD', KEYS[5], stamp, ARGV[1]) end
+write('ZREMRANGEBYSCORE', KEYS[4], '(' .. now_ms, '+inf')
+if ARGV[8] == '1' then write('ZADD', KEYS[5], now_ms, ARGV[1]) end
 write('ZREMRANGEBYSCORE', KEYS[5], '-inf', string.format('%.0f', now - ARGV[2]))
-write('ZREMRANGEBYSCORE', KEYS[5], '(' .. stamp, '+inf')
+write('ZREMRANGEBYSCORE', KEYS[5], '(' .. now_ms, '+inf')
 for key = 1, 5 do write('PEXPIRE', KEYS[key], ARGV[3]) end
 
 local nodes = read('ZCOUNT', KEYS[2], dead, '+inf')

@@ -17,6 +17,7 @@ mod body;
 mod caller;
 mod future;
 mod judge;
+mod judgement;
 mod limit;
 mod limit_layer;
 mod limited;
@@ -26,7 +27,6 @@ mod refusal;
 mod refusals;
 mod request;
 mod service;
-mod verdict;
 mod verify;
 
 use crate::headcount::Headcount;
@@ -43,6 +43,8 @@ pub use caller::Subject;
 pub use future::AdmissionFuture;
 #[cfg(feature = "server")]
 pub(crate) use judge::RequestLimits;
+#[cfg(feature = "server")]
+pub(crate) use judgement::Judgement;
 pub use limit::{Limit, LimitRequest};
 pub use limit_layer::{LimitFuture, LimitLayer, LimitService};
 pub use refusal::Refusal;
@@ -51,8 +53,6 @@ pub(crate) use refusal::mark;
 #[cfg(feature = "server")]
 pub(crate) use request::RequestInfo;
 pub use service::AdmissionService;
-#[cfg(feature = "server")]
-pub(crate) use verdict::Verdict;
 #[cfg(feature = "server")]
 pub(crate) use verify::Unknown;
 

@@ -248,7 +248,7 @@ impl RedisLink {
     }
 
     /// Drops the connection before the next call; commands in progress may still read from it.
-    pub(crate) fn connect_anew_next_time(&self) {
+    pub(crate) fn reconnect_before_next_call(&self) {
         self.state.lock().doomed = true;
     }
 }

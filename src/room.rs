@@ -8,7 +8,7 @@ mod overrides;
 
 use crate::fingerprint::Fingerprint;
 use crate::time::Timestamp;
-use budget::{Budget, House};
+use budget::{Budget, Occupancy};
 use held::Held;
 use nodes::Nodes;
 use serde::{Deserialize, Serialize};
@@ -121,7 +121,7 @@ pub enum OnOutage {
 
 /// The configured bounds of the room.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Limits {
+pub(crate) struct RoomSettings {
     pub(crate) max_active_users: u64,
     pub(crate) resume_ratio: f64,
     pub(crate) refill: Refill,
@@ -211,7 +211,7 @@ pub(crate) struct FleetView {
 /// X, the room that is left, and how it is handed out.
 #[derive(Debug, Clone)]
 pub(crate) struct Room {
-    limits: Limits,
+    settings: RoomSettings,
     sharing: Sharing,
     link: FleetLink,
     /// The mode according to the estimate, before the override is applied.
@@ -233,9 +233,9 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    pub(crate) fn new(limits: Limits, link: FleetLink, sharing: Sharing, now: Timestamp) -> Self {
+    pub(crate) fn new(settings: RoomSettings, link: FleetLink, sharing: Sharing, now: Timestamp) -> Self {
         Self {
-            limits,
+            settings,
             sharing,
             link,
             mode: Mode::Open,
@@ -272,7 +272,7 @@ impl Room {
     /// seat.
     #[cfg(feature = "tower")]
     pub(crate) fn lets_unknown_pass(&self) -> bool {
-        self.forced().map_or(self.limits.on_outage != OnOutage::Closed, |mode| mode == Mode::Open)
+        self.forced().map_or(self.settings.on_outage != OnOutage::Closed, |mode| mode == Mode::Open)
     }
 
     /// Takes a seat for an admitted newcomer.
@@ -364,7 +364,7 @@ impl Room {
     /// Records that the last round read everything, but the store refused its writes. Until the store takes writes
     /// again, newcomers and heartbeats of the other servers stay unknown.
     pub(crate) fn lose_writes(&mut self) {
-        self.budget.hear();
+        self.budget.lose_writes();
         self.link = FleetLink::ReadOnly;
     }
 
@@ -404,12 +404,12 @@ impl Room {
     /// Returns X: the override's, or the configured one.
     pub(crate) fn max_active_users(&self) -> u64 {
         let overridden = self.override_.as_ref().and_then(|override_| override_.max_active_users);
-        overridden.unwrap_or(self.limits.max_active_users)
+        overridden.unwrap_or(self.settings.max_active_users)
     }
 
     /// Returns the estimate below which the mode becomes open again.
     pub(crate) fn resume_below(&self) -> f64 {
-        self.max_active_users() as f64 * self.limits.resume_ratio
+        self.max_active_users() as f64 * self.settings.resume_ratio
     }
 
     /// Returns X − E, rounded, never below 0.
@@ -493,10 +493,10 @@ impl Room {
     }
 
     fn has_seat(&self, active_users: f64) -> bool {
-        if self.mode == Mode::Throttling && self.limits.refill == Refill::AfterResume {
+        if self.mode == Mode::Throttling && self.settings.refill == Refill::AfterResume {
             return false;
         }
-        match (self.link, self.limits.on_outage) {
+        match (self.link, self.settings.on_outage) {
             (FleetLink::Alone, _) => self.room(active_users) > self.held.seats(),
             _ if self.sharing == Sharing::None => self.room(active_users) > self.held.seats(),
             (FleetLink::Joining, _) => false,
@@ -511,7 +511,7 @@ impl Room {
 
     /// Returns whether an unseen token may belong to an active user, within the budget.
     fn may_be_inside(&self, active_users: f64) -> bool {
-        match (self.link, self.limits.on_outage) {
+        match (self.link, self.settings.on_outage) {
             (_, OnOutage::Closed) => false,
             // Only this server can have admitted this user, before it lost its memory.
             (FleetLink::Alone, _) => self.room(active_users) > self.held.seats(),
@@ -522,12 +522,12 @@ impl Room {
     }
 
     fn has_budget(&self, active_users: f64) -> bool {
-        self.budget.is_left(House {
+        self.budget.is_left(Occupancy {
             max_active_users: self.max_active_users(),
             active_users,
             held: self.held.seats(),
             nodes: self.nodes,
-            expected_nodes: self.limits.expected_nodes,
+            expected_nodes: self.settings.expected_nodes,
         })
     }
 }

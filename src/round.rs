@@ -10,6 +10,11 @@
 //! A round *succeeds* when everything foreign that its look showed has been read, and the store accepts writes. Losing
 //! the race to publish does not change that: the next look shows what the other server wrote. A round does not succeed
 //! if its look shows that the store's clock has stepped to a minute that the look did not ask for.
+//!
+//! Words of this module: a value is *foreign* if another server wrote it. A minute is *dirty* while the store lacks
+//! bits that this server has for it, and *covered* if this server knows every token that any server saw in it. It
+//! *turns* when the next minute begins. What is *beside* belongs to another generation, whose filters this server reads
+//! and never writes. Servers are *wanting* while they reject newcomers. `docs/glossary.md` has all words.
 
 mod coverage;
 mod demand;

@@ -13,7 +13,7 @@
 //! Pure: time is an argument.
 
 use crate::fingerprint::Fingerprint;
-use crate::room::{Limits, Refill};
+use crate::room::{Refill, RoomSettings};
 use crate::time::Slot;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -103,7 +103,7 @@ impl Sample {
 #[derive(Debug)]
 pub(crate) struct CapacitySim {
     sample: Sample,
-    limits: Limits,
+    settings: RoomSettings,
     slots: u64,
     users: HashMap<u64, User>,
     rooms: [SimulatedRoom; PARTS.len()],
@@ -138,12 +138,12 @@ struct SimulatedRoom {
 }
 
 impl CapacitySim {
-    /// Creates a simulation beside a real room with these limits. An override does not affect it, since its X is not
+    /// Creates a simulation beside a real room with these settings. An override does not affect it, since its X is not
     /// the configured one.
-    pub(crate) fn new(limits: Limits, slots: usize) -> Self {
+    pub(crate) fn new(settings: RoomSettings, slots: usize) -> Self {
         Self {
-            sample: Sample::of(limits.max_active_users),
-            limits,
+            sample: Sample::of(settings.max_active_users),
+            settings,
             slots: slots as u64,
             users: HashMap::new(),
             rooms: [SimulatedRoom::default(); PARTS.len()],
@@ -164,7 +164,7 @@ impl CapacitySim {
     /// to learn them. During that time they copy the real controller, and report nothing.
     pub(crate) fn begin(&mut self, slot: Slot, active_users: f64) {
         (self.origin, self.current) = (slot.minus(1), slot);
-        if active_users > FEW * self.limits.max_active_users as f64 {
+        if active_users > FEW * self.settings.max_active_users as f64 {
             self.blind_until = slot.plus(self.slots + 1);
         }
     }
@@ -204,9 +204,9 @@ impl CapacitySim {
             self.part = (self.really_in as f64 / of_fleet).clamp(0.01, 1.0);
         }
         self.first_attempts += u64::from(is_first);
-        let seats_of_x = self.limits.max_active_users as f64 / self.sample.one_in() * self.part;
+        let seats_of_x = self.settings.max_active_users as f64 / self.sample.one_in() * self.part;
         for ((room, last_in), part) in self.rooms.iter_mut().zip(&mut user.last_in).zip(PARTS) {
-            if *last_in != 0 || room.has_seat(part * seats_of_x, &self.limits) {
+            if *last_in != 0 || room.has_seat(part * seats_of_x, &self.settings) {
                 room.inside += u64::from(*last_in == 0);
                 *last_in = now;
             } else {
@@ -243,7 +243,7 @@ impl CapacitySim {
         let of_all = |count: u64| (count as f64 * one_in).round() as u64;
         let of_fleet = |count: u64| (count as f64 * one_in / self.part).round() as u64;
         let told = self.rooms.iter().zip(PARTS).map(|(room, part)| WhatIf {
-            max_active_users: (part * self.limits.max_active_users as f64).round() as u64,
+            max_active_users: (part * self.settings.max_active_users as f64).round() as u64,
             active_users: of_fleet(room.inside),
             first_attempts: of_all(self.first_attempts),
             refused: of_all(room.refused),
@@ -274,14 +274,14 @@ fn leave(last: &mut Minute, oldest: Minute) -> bool {
 }
 
 impl SimulatedRoom {
-    fn has_seat(&mut self, seats: f64, limits: &Limits) -> bool {
+    fn has_seat(&mut self, seats: f64, settings: &RoomSettings) -> bool {
         let inside = self.inside as f64;
         if inside >= seats {
             self.is_throttling = true;
-        } else if inside < seats * limits.resume_ratio {
+        } else if inside < seats * settings.resume_ratio {
             self.is_throttling = false;
         }
-        inside < seats && !(self.is_throttling && limits.refill == Refill::AfterResume)
+        inside < seats && !(self.is_throttling && settings.refill == Refill::AfterResume)
     }
 }
 
@@ -298,7 +298,7 @@ mod tests {
     fn rooms(max_active_users: u64) -> CapacitySim {
         let refill = Refill::Continuous;
         CapacitySim::new(
-            Limits { max_active_users, resume_ratio: 0.9, refill, on_outage: OnOutage::Local, expected_nodes: 1 },
+            RoomSettings { max_active_users, resume_ratio: 0.9, refill, on_outage: OnOutage::Local, expected_nodes: 1 },
             30,
         )
     }

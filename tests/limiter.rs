@@ -83,7 +83,7 @@ async fn in_mariadb() {
 }
 
 #[tokio::test]
-async fn a_mistake_is_the_callers_and_no_store_error() {
+async fn an_invalid_request_is_no_store_error() {
     let server = Server::mariadb();
     let store = Mysql::open(server.url("root", "mysql")).unwrap();
     store.install().await.unwrap();

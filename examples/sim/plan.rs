@@ -31,9 +31,9 @@ pub struct Plan {
 #[serde(rename_all = "kebab-case")]
 pub enum Sabotage {
     /// A version is the store's clock in milliseconds.
-    ClockAsStamp,
+    ClockAsVersion,
     /// A version is the number of writes so far.
-    CounterAsStamp,
+    CounterAsVersion,
     /// A writer that loses the race is told that it has won.
     LyingStore,
     /// The store says that there were no users before the next minute, so that every minute is covered.

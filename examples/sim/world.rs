@@ -578,7 +578,7 @@ impl<'a> World<'a> {
             departure += work;
         }
         let mut request = request;
-        if let (Request::Publish(news), Some(Sabotage::CounterAsStamp)) = (&mut request, self.plan.sabotage) {
+        if let (Request::Publish(news), Some(Sabotage::CounterAsVersion)) = (&mut request, self.plan.sabotage) {
             for minute in &mut news.minutes {
                 let writes = minute.after.as_ref().map_or(0, |after| after.0.parse::<u64>().unwrap_or_default());
                 minute.version = Version((writes + 1).to_string());
@@ -1088,7 +1088,7 @@ impl<'a> World<'a> {
 fn sabotaged(plan: &Plan) -> Fleet {
     let mut fleet = plan.fleet.clone();
     match plan.sabotage {
-        Some(Sabotage::ClockAsStamp) => fleet.design.protocol.versions = headcount::internals::Versions::Clock,
+        Some(Sabotage::ClockAsVersion) => fleet.design.protocol.versions = headcount::internals::Versions::Clock,
         Some(Sabotage::NoShares) => fleet.design.sharing = Sharing::None,
         _ => {}
     }

@@ -4,7 +4,7 @@ use super::ConfigError;
 #[cfg(feature = "server")]
 use super::words;
 use super::{whole_if_any, word};
-use crate::room::{Limits, OnOutage, Refill};
+use crate::room::{OnOutage, Refill, RoomSettings};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -211,7 +211,7 @@ impl Admission {
         max_active_users: u64,
         on_outage: OnOutage,
         expected_nodes: u64,
-    ) -> Result<Limits, ConfigError> {
+    ) -> Result<RoomSettings, ConfigError> {
         if !(self.resume_ratio > 0.0 && self.resume_ratio <= 1.0) {
             return Err(ConfigError::ResumeRatio { found: self.resume_ratio });
         }
@@ -222,6 +222,12 @@ impl Admission {
         if let Some(found) = self.refusal_delay.filter(|delay| *delay > MAX_REFUSAL_DELAY) {
             return Err(ConfigError::RefusalDelay { found });
         }
-        Ok(Limits { max_active_users, resume_ratio: self.resume_ratio, refill: self.refill, on_outage, expected_nodes })
+        Ok(RoomSettings {
+            max_active_users,
+            resume_ratio: self.resume_ratio,
+            refill: self.refill,
+            on_outage,
+            expected_nodes,
+        })
     }
 }

@@ -9,7 +9,7 @@ use super::{Routes, TrustedProxies};
 use crate::bloom::Shape;
 use crate::fingerprint::FingerprintKey;
 use crate::pass::Passes;
-use crate::room::Limits;
+use crate::room::RoomSettings;
 #[cfg(feature = "tower")]
 use crate::token_source::{OnConflict, TokenSource};
 use std::time::Duration;
@@ -20,7 +20,7 @@ const FORMAT: u64 = 2;
 /// A checked configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    pub(crate) limits: Limits,
+    pub(crate) room: RoomSettings,
     pub(crate) enforcement: Enforcement,
     pub(crate) retry_after: RetryAfter,
     pub(crate) missing_token: MissingToken,
@@ -116,7 +116,7 @@ impl Config {
             key.id(),
         ];
         Ok(Settings {
-            limits: self.admission.check(max_active_users, fleet.on_outage, fleet.expected_nodes)?,
+            room: self.admission.check(max_active_users, fleet.on_outage, fleet.expected_nodes)?,
             enforcement: if self.only_limits() { Enforcement::Off } else { self.admission.enforcement },
             retry_after: self.admission.retry_after,
             missing_token: self.admission.missing_token,

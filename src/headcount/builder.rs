@@ -444,7 +444,7 @@ impl Builder {
         let fleet_clock = FleetClock::starting_at(now, clock.monotonic(), settings.slot_length);
         let current = Slot::at(now, settings.slot_length);
         let ring = remembering(Ring::new(settings.shape, settings.slots, current), link, loaded);
-        let room = Room::new(settings.limits, link, sharing, now);
+        let room = Room::new(settings.room, link, sharing, now);
         let mut rng = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         let (refreshes, due) = bounded(refresh_queue.unwrap_or(REFRESH_QUEUE).max(1));
         let (arrivals, simulation) = match settings.enforcement {
@@ -475,7 +475,7 @@ impl Builder {
 /// Makes the simulation of other values of X for shadow mode, and the channel of visits that feeds it.
 fn what_ifs(settings: &Settings) -> (Arrivals, (CapacitySim, Receiver<(Fingerprint, bool)>)) {
     let (sender, visits) = bounded(VISITS);
-    let simulation = CapacitySim::new(settings.limits, settings.slots);
+    let simulation = CapacitySim::new(settings.room, settings.slots);
     let sample = simulation.sample();
     (Arrivals { sample, sender }, (simulation, visits))
 }

@@ -1,8 +1,8 @@
 //! The future of the guarded service. A newcomer is recorded when the service answers with a status below 400.
 
 use super::body::AdmissionBody;
+use super::judgement::Entry;
 use super::pass::Handout;
-use super::verdict::Entry;
 use crate::fingerprint::Fingerprint;
 use crate::headcount::{Headcount, HeldSeat};
 use bytes::Bytes;

@@ -3,13 +3,13 @@
 //! user; then the request is judged a second time.
 
 use super::caller::Caller;
+use super::judgement::{Entry, Judgement};
 use super::limit::{ApplicableLimits, Limits};
 use super::limited::Limited;
 use super::quota::Quotas;
 use super::refusal::Refusal;
 use super::refusals::Refusals;
 use super::request::RequestInfo;
-use super::verdict::{Entry, Verdict};
 use super::verify::Unknown;
 use crate::config::{Enforcement, RouteClass};
 use crate::headcount::{Admission, AdmitOptions, Admitted, Decision, Headcount, HeldSeat, Record, User};
@@ -62,23 +62,23 @@ impl Headcount {
         caller: Result<Caller<'_>, Unknown>,
         record: Record,
         limits: &RequestLimits,
-    ) -> Verdict {
+    ) -> Judgement {
         let caller = match caller {
             Ok(caller) => caller,
             Err(unknown) => return self.judge_now(info, Err(unknown), record, limits),
         };
         let delay = match self.judge(info, Ok(&caller), record, limits, Look::First) {
-            Ok(verdict) => return verdict,
+            Ok(judgement) => return judgement,
             Err(delay) => delay,
         };
         if !self.wait_for_news(delay).await {
             return self.judge_now(info, Ok(&caller), record, limits);
         }
-        let verdict = self.judge_now(info, Ok(&caller), record, limits);
-        if matches!(verdict, Verdict::Admitted(_)) {
+        let judgement = self.judge_now(info, Ok(&caller), record, limits);
+        if matches!(judgement, Judgement::Admitted(_)) {
             self.delays().recognized();
         }
-        verdict
+        judgement
     }
 
     /// Decides about a request whose refusal does not wait, or has waited.
@@ -88,7 +88,7 @@ impl Headcount {
         caller: Result<&Caller<'_>, Unknown>,
         record: Record,
         limits: &RequestLimits,
-    ) -> Verdict {
+    ) -> Judgement {
         self.judge(info, caller, record, limits, Look::Second).expect("a second look does not wait")
     }
 
@@ -105,11 +105,11 @@ impl Headcount {
         record: Record,
         limits: &RequestLimits,
         look: Look,
-    ) -> Result<Verdict, Duration> {
+    ) -> Result<Judgement, Duration> {
         let begun = self.clock().monotonic();
-        let verdict = self.judge_untimed(info, caller, record, limits, look)?;
+        let judgement = self.judge_untimed(info, caller, record, limits, look)?;
         self.record_decision_time(self.clock().monotonic().saturating_sub(begun));
-        Ok(verdict)
+        Ok(judgement)
     }
 
     /// Returns whether a request is exempt from admission and from all limits.
@@ -124,7 +124,7 @@ impl Headcount {
         self.settings().routes.class(info.path)
     }
 
-    /// Returns whether the verdict depends on the caller.
+    /// Returns whether the judgement depends on the caller.
     pub(crate) fn needs_caller(&self, info: &RequestInfo<'_>, all: &Limits) -> bool {
         self.class_needs_caller(self.class(info), info, all)
     }
@@ -144,11 +144,11 @@ impl Headcount {
         record: Record,
         limits: &RequestLimits,
         look: Look,
-    ) -> Result<Verdict, Duration> {
+    ) -> Result<Judgement, Duration> {
         let class = self.class(info);
         if class == RouteClass::Exempt {
             let decision = self.admit_exempt().decision();
-            return Ok(Verdict::Admitted(Entry::of(decision, ApplicableLimits::default())));
+            return Ok(Judgement::Admitted(Entry::of(decision, ApplicableLimits::default())));
         }
         let nobody = Caller::default();
         let caller = match if self.class_needs_caller(class, info, &limits.all) { caller } else { Ok(&nobody) } {
@@ -171,13 +171,15 @@ impl Headcount {
         };
         match self.decide_about(&user, caller, info, class, options, limits) {
             Ok(decided) => Ok(self.answer_user(decided, &user, caller, info, applicable)),
-            Err(NotDecided::Limited(limited)) => Ok(Verdict::Refused(Refusal::limited(self.mode(), info).by(limited))),
+            Err(NotDecided::Limited(limited)) => {
+                Ok(Judgement::Refused(Refusal::limited(self.mode(), info).by(limited)))
+            }
             Err(NotDecided::Waits(delay)) => Err(delay),
         }
     }
 
     /// Judges a request whose caller is unknown.
-    fn judge_unknown(&self, info: &RequestInfo<'_>, unknown: Unknown, all: &Limits) -> Verdict {
+    fn judge_unknown(&self, info: &RequestInfo<'_>, unknown: Unknown, all: &Limits) -> Judgement {
         let (decision, refusal) = match unknown {
             // The keys have not been fetched yet, so the user is unknown, and limits per user do not apply.
             Unknown::Invalid(InvalidToken::Unverifiable(Unverifiable::NoKeysYet)) => {
@@ -197,7 +199,7 @@ impl Headcount {
             || decision == Decision::Limited && all.need_caller(info.path);
         if refuses {
             self.count(decision);
-            return Verdict::Refused(refusal);
+            return Judgement::Refused(refusal);
         }
         // Without enforcement, admission refuses no request, whatever is wrong with it.
         let decision = if self.is_off() { Decision::Exempt } else { Decision::Invalid };
@@ -283,12 +285,12 @@ impl Headcount {
         caller: &Caller<'_>,
         info: &RequestInfo<'_>,
         applicable: ApplicableLimits,
-    ) -> Verdict {
+    ) -> Judgement {
         let Decided { admission, seat, is_renewed, quotas } = decided;
         #[cfg(not(feature = "server"))]
         drop(quotas);
         match self.answer(admission, info, applicable) {
-            Verdict::Admitted(mut entry) => {
+            Judgement::Admitted(mut entry) => {
                 entry.seat = seat;
                 // A pass keeps its user active. A request to an `observe` route must not, so its response carries none.
                 entry.pass = if is_renewed { self.handout(user, info) } else { None };
@@ -298,26 +300,28 @@ impl Headcount {
                 {
                     entry.quotas = quotas;
                 }
-                Verdict::Admitted(entry)
+                Judgement::Admitted(entry)
             }
-            refused @ Verdict::Refused(_) => refused,
+            refused @ Judgement::Refused(_) => refused,
         }
     }
 
     /// Answers a request according to the admission.
-    fn answer(&self, admission: Admission, info: &RequestInfo<'_>, applicable: ApplicableLimits) -> Verdict {
+    fn answer(&self, admission: Admission, info: &RequestInfo<'_>, applicable: ApplicableLimits) -> Judgement {
         match admission {
-            Admission::Admitted(admitted) => Verdict::Admitted(Entry::of(admitted.decision(), applicable)),
-            Admission::Rejected { retry_after } => Verdict::Refused(Refusal::rejected(retry_after, self.mode(), info)),
+            Admission::Admitted(admitted) => Judgement::Admitted(Entry::of(admitted.decision(), applicable)),
+            Admission::Rejected { retry_after } => {
+                Judgement::Refused(Refusal::rejected(retry_after, self.mode(), info))
+            }
         }
     }
 
     /// Lets a request pass without a decision about admission. The applicable limits may still refuse it.
-    fn undecided(&self, decision: Decision, applicable: ApplicableLimits) -> Verdict {
+    fn undecided(&self, decision: Decision, applicable: ApplicableLimits) -> Judgement {
         if applicable.is_empty() {
             self.count(decision);
         }
-        Verdict::Admitted(Entry::of(decision, applicable))
+        Judgement::Admitted(Entry::of(decision, applicable))
     }
 }
 

@@ -39,7 +39,7 @@ pub struct Limit {
     routes: Option<PathPatterns>,
     max_wait: Option<Duration>,
     period: Option<Duration>,
-    /// Whether a mistake in the limiter's configuration was logged.
+    /// Whether an error in the limiter's configuration was logged.
     logged: Arc<AtomicBool>,
 }
 
@@ -274,7 +274,7 @@ impl Limit {
         }
     }
 
-    /// Logs a mistake in the configuration, once per limiter.
+    /// Logs an error in the configuration, once per limiter.
     fn log_once(&self, why: &str) {
         if !self.logged.swap(true, Relaxed) {
             tracing::error!(limiter = self.limiter.name(), "this limiter cannot do its work: {why}");

@@ -5,8 +5,8 @@ use super::body::AdmissionBody;
 use super::caller::Caller;
 use super::future::AdmissionFuture;
 use super::judge::Look;
+use super::judgement::{Entry, Judgement};
 use super::request::RequestInfo;
-use super::verdict::{Entry, Verdict};
 use super::verify::Unknown;
 use crate::headcount::Record;
 use bytes::Bytes;
@@ -70,23 +70,23 @@ where
     #[allow(clippy::async_yields_async)] // The closure returns a future, which replaces this one.
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        if let Some(verdict) = self.rules.judge_at_once(&parts) {
-            return self.rules.act(verdict, &mut self.inner, parts, body);
+        if let Some(judgement) = self.rules.judge_at_once(&parts) {
+            return self.rules.act(judgement, &mut self.inner, parts, body);
         }
         // This request takes the service that is ready. The next one finds a clone, which is polled first.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let rules = Arc::clone(&self.rules);
         AdmissionFuture::verifying(Box::pin(async move {
-            let verdict = rules.judge_in_turn(&parts).await;
-            rules.act(verdict, &mut inner, parts, body)
+            let judgement = rules.judge_in_turn(&parts).await;
+            rules.act(judgement, &mut inner, parts, body)
         }))
     }
 }
 
 impl Rules {
     /// Judges the request, unless a signature must be verified first or a refusal has to wait.
-    fn judge_at_once(&self, parts: &Parts) -> Option<Verdict> {
+    fn judge_at_once(&self, parts: &Parts) -> Option<Judgement> {
         let info = self.info(parts);
         let caller;
         let known = match &self.user {
@@ -104,7 +104,7 @@ impl Rules {
         self.headcount.judge(&info, known, Record::OnSuccess, &self.limits, Look::First).ok()
     }
 
-    async fn judge_in_turn(&self, parts: &Parts) -> Verdict {
+    async fn judge_in_turn(&self, parts: &Parts) -> Judgement {
         let info = self.info(parts);
         let caller = match &self.user {
             Some(user) => Ok(Caller::named(user(parts))),
@@ -117,12 +117,12 @@ impl Rules {
         RequestInfo::of(&parts.method, &parts.uri, &parts.headers, &parts.extensions)
     }
 
-    fn act<S, B, R>(&self, verdict: Verdict, inner: &mut S, mut parts: Parts, body: B) -> AdmissionFuture<S::Future>
+    fn act<S, B, R>(&self, judgement: Judgement, inner: &mut S, mut parts: Parts, body: B) -> AdmissionFuture<S::Future>
     where
         S: Service<Request<B>, Response = Response<R>>,
     {
-        match verdict {
-            Verdict::Admitted(mut entry) => {
+        match judgement {
+            Judgement::Admitted(mut entry) => {
                 if let Some(subject) = entry.subject.take() {
                     parts.extensions.insert(subject);
                 }
@@ -130,7 +130,7 @@ impl Rules {
                 let request = if asks_for_upgrade(&request) { self.with_presence(request, &entry) } else { request };
                 AdmissionFuture::admitted(inner.call(request), entry, &self.headcount)
             }
-            Verdict::Refused(refusal) => AdmissionFuture::refused(self.style.answer(refusal)),
+            Judgement::Refused(refusal) => AdmissionFuture::refused(self.style.answer(refusal)),
         }
     }
 

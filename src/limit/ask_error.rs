@@ -1,9 +1,9 @@
-//! The mistakes of a limiter's caller.
+//! The error of an invalid request to a limiter.
 
 use std::error::Error;
 use std::sync::Arc;
 
-/// A mistake of the caller. A store that fails is no error: the limiter answers as
+/// An invalid request. A store that fails is no error: the limiter answers as
 /// [`OnStoreError`](super::OnStoreError) says.
 ///
 /// ```
@@ -30,7 +30,7 @@ pub enum AskError {
     /// The store cannot do what was asked: an unknown zone, a form that takes one permit at a time, a schema of another
     /// version. The source is the store's own error, such as `SqlError`.
     #[error("limiter {limiter:?}: {source}")]
-    Mistake {
+    Invalid {
         /// The limiter's name.
         limiter: String,
         /// The store's error.

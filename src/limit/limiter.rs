@@ -182,7 +182,7 @@ impl Limiter {
                 let mut answers = Self::answer_without_store(&[(self, key, ask)], &error);
                 Ok(answers.pop().expect("one answer to one question"))
             }
-            Err(error) => Err(self.mistake(error, "answer")),
+            Err(error) => Err(self.ask_error(error, "answer")),
         }
     }
 
@@ -195,12 +195,12 @@ impl Limiter {
     }
 
     /// Turns an error of the store into the error that the caller gets. `what` names the operation, for the message.
-    pub(super) fn mistake(&self, error: LimiterStoreError, what: &'static str) -> AskError {
+    pub(super) fn ask_error(&self, error: LimiterStoreError, what: &'static str) -> AskError {
         let limiter = self.shared.name.clone();
         match error {
             LimiterStoreError::Unsupported => AskError::Unsupported { limiter, what },
-            LimiterStoreError::Mistake(source) => AskError::Mistake { limiter, source },
-            LimiterStoreError::Store(error) => AskError::Mistake { limiter, source: Arc::new(error) },
+            LimiterStoreError::Invalid(source) => AskError::Invalid { limiter, source },
+            LimiterStoreError::Store(error) => AskError::Invalid { limiter, source: Arc::new(error) },
         }
     }
 

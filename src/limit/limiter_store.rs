@@ -117,7 +117,7 @@ pub enum LimiterStoreError {
     /// The store has no such step. The caller receives [`AskError::Unsupported`](super::AskError::Unsupported).
     #[error("the store has no such step")]
     Unsupported,
-    /// The step is invalid for this store. The caller receives [`AskError::Mistake`](super::AskError::Mistake).
+    /// The step is invalid for this store. The caller receives [`AskError::Invalid`](super::AskError::Invalid).
     #[error(transparent)]
-    Mistake(Arc<dyn Error + Send + Sync>),
+    Invalid(Arc<dyn Error + Send + Sync>),
 }

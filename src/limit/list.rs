@@ -143,12 +143,12 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// [`AskError`] for a mistake of the caller.
+    /// [`AskError`] if the request is invalid.
     pub async fn cancel_all(combined: CombinedAnswer) -> Result<(), AskError> {
         give_back(combined.given).await
     }
 
-    /// Answers a list that no store can be asked for, because of a mistake in the configuration.
+    /// Answers a list that no store can be asked for, because the configuration is wrong.
     #[cfg(feature = "tower")]
     pub(crate) fn answer_all_without_store<K: AsRef<[u8]>>(
         asks: &[(&Self, K, Ask)],
@@ -210,7 +210,7 @@ impl Limiter {
                 let limiters = step.iter().map(|(limiter, ..)| limiter.name().to_owned()).collect();
                 Err(AskError::NoCommonStore { limiters })
             }
-            (error, [(first, ..), ..]) => Err(first.mistake(error, "answer")),
+            (error, [(first, ..), ..]) => Err(first.ask_error(error, "answer")),
             (_, []) => Ok(Vec::new()),
         }
     }

@@ -24,7 +24,7 @@ impl Limiter {
     /// for the store, permits that the store then charges stay charged.
     ///
     /// # Errors
-    /// [`AskError`] for a mistake of the caller.
+    /// [`AskError`] if the request is invalid.
     ///
     /// # Panics
     /// Outside a tokio runtime with timers.
@@ -83,7 +83,7 @@ impl Limiter {
                 self.count_store_error(&error);
                 Ok(())
             }
-            Err(error) => Err(self.mistake(error, step.describe())),
+            Err(error) => Err(self.ask_error(error, step.describe())),
         }
     }
 
@@ -111,7 +111,7 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// [`AskError`] for a mistake of the caller.
+    /// [`AskError`] if the request is invalid.
     pub async fn settle(&self, key: impl AsRef<[u8]>, asked: &Reservation, used: u64) -> Result<(), AskError> {
         let key = key.as_ref();
         if used < asked.cost {
@@ -140,7 +140,7 @@ impl Limiter {
         match self.store().ask(key, ask).await {
             Ok(answer) => Ok(Some(answer)),
             Err(LimiterStoreError::Store(_)) => Ok(None),
-            Err(error) => Err(self.mistake(error, "answer")),
+            Err(error) => Err(self.ask_error(error, "answer")),
         }
     }
 }

@@ -22,8 +22,8 @@
 const ROUNDS_TO_KNOW: u32 = 3;
 
 /// While it knows nobody, a server may admit the larger of these: 10, or X divided by 100.
-const LEAST_FOR_A_STRANGER: u64 = 10;
-const ONE_PART_OF_X_FOR_A_STRANGER: u64 = 100;
+const LEAST_WHILE_UNINFORMED: u64 = 10;
+const ONE_PART_OF_X_WHILE_UNINFORMED: u64 = 100;
 
 /// The number of newcomers that may still be admitted, and why.
 #[derive(Debug, Clone, Default)]
@@ -34,10 +34,10 @@ pub(super) struct Budget {
     admitted: u64,
     /// The numbers of newcomers whom the other servers perhaps do not know yet: since the last successful round, and in
     /// the two intervals between the rounds before it. All are zero once everybody is known.
-    unheard_of: [u64; ROUNDS_TO_KNOW as usize],
+    unread_by_others: [u64; ROUNDS_TO_KNOW as usize],
     rounds_in_a_row: u32,
     /// A random number from 0 to 1, drawn at each successful round. A fraction of a seat below it is rounded down.
-    rng: f64,
+    rounding: f64,
     /// Whether the bootstrap ended without a store.
     without_store: bool,
     /// Whether users of another generation may be active.
@@ -47,28 +47,28 @@ pub(super) struct Budget {
 impl Budget {
     /// Records that a newcomer was admitted.
     pub(super) fn spend(&mut self) {
-        self.unheard_of[0] = self.unheard_of[0].saturating_add(1);
+        self.unread_by_others[0] = self.unread_by_others[0].saturating_add(1);
         if !self.has_known {
             self.admitted = self.admitted.saturating_add(1);
         }
     }
 
     /// Records that a round has succeeded. `covered` says whether this server covers its window, and `foreign_users`
-    /// whether users of another generation may be active. `rng` is a random number from 0 to 1.
-    pub(super) fn succeed(&mut self, covered: bool, foreign_users: bool, rng: f64) {
-        (self.without_store, self.foreign_users, self.rng) = (false, foreign_users, rng);
+    /// whether users of another generation may be active. `rounding` is a random number from 0 to 1.
+    pub(super) fn succeed(&mut self, covered: bool, foreign_users: bool, rounding: f64) {
+        (self.without_store, self.foreign_users, self.rounding) = (false, foreign_users, rounding);
         self.rounds_in_a_row = self.rounds_in_a_row.saturating_add(1);
-        self.unheard_of.rotate_right(1);
-        self.unheard_of[0] = 0;
+        self.unread_by_others.rotate_right(1);
+        self.unread_by_others[0] = 0;
         if covered && self.has_settled() {
             self.has_known = true;
             self.admitted = 0;
-            self.unheard_of = Default::default();
+            self.unread_by_others = Default::default();
         }
     }
 
     /// Records that a round has read everything, but the store refused its writes.
-    pub(super) fn hear(&mut self) {
+    pub(super) fn lose_writes(&mut self) {
         self.without_store = false;
         self.rounds_in_a_row = 0;
     }
@@ -84,7 +84,7 @@ impl Budget {
         if std::mem::take(&mut self.has_known) {
             self.admitted = 0;
         }
-        (self.unheard_of, self.rounds_in_a_row) = Default::default();
+        (self.unread_by_others, self.rounds_in_a_row) = Default::default();
     }
 
     /// Records that the bootstrap has ended and no store has answered.
@@ -103,24 +103,27 @@ impl Budget {
     }
 
     /// Returns whether the budget allows one more newcomer. Held seats count as used.
-    pub(super) fn is_left(&self, house: House) -> bool {
+    pub(super) fn is_left(&self, occupancy: Occupancy) -> bool {
         if self.has_known || (self.foreign_users && self.has_settled()) {
-            let own: u64 = self.unheard_of.iter().sum();
-            let others = house.nodes.saturating_sub(1) as f64;
-            let left = house.max_active_users as f64 - house.active_users - house.held as f64 - others * own as f64;
-            return left >= 1.0 + others * self.rng;
+            let own: u64 = self.unread_by_others.iter().sum();
+            let others = occupancy.nodes.saturating_sub(1) as f64;
+            let left = occupancy.max_active_users as f64
+                - occupancy.active_users
+                - occupancy.held as f64
+                - others * own as f64;
+            return left >= 1.0 + others * self.rounding;
         }
-        let mut most = (house.max_active_users / ONE_PART_OF_X_FOR_A_STRANGER).max(LEAST_FOR_A_STRANGER);
+        let mut most = (occupancy.max_active_users / ONE_PART_OF_X_WHILE_UNINFORMED).max(LEAST_WHILE_UNINFORMED);
         if self.without_store {
-            most = most.max(house.max_active_users / house.expected_nodes.max(1));
+            most = most.max(occupancy.max_active_users / occupancy.expected_nodes.max(1));
         }
-        self.admitted.saturating_add(house.held) < most
+        self.admitted.saturating_add(occupancy.held) < most
     }
 }
 
 /// The figures that a budget is computed from.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct House {
+pub(super) struct Occupancy {
     pub(super) max_active_users: u64,
     pub(super) active_users: f64,
     /// The seats held for newcomers whose requests are in progress.
@@ -134,14 +137,14 @@ pub(super) struct House {
 mod tests {
     use super::*;
 
-    fn house(active_users: f64) -> House {
-        House { max_active_users: 2000, active_users, held: 0, nodes: 4, expected_nodes: 5 }
+    fn occupancy(active_users: f64) -> Occupancy {
+        Occupancy { max_active_users: 2000, active_users, held: 0, nodes: 4, expected_nodes: 5 }
     }
 
     /// Returns how many newcomers are admitted one after another into an empty fleet.
     fn admitted(budget: &mut Budget, before: f64) -> u64 {
         let mut admitted = 0;
-        while budget.is_left(house(before + admitted as f64)) {
+        while budget.is_left(occupancy(before + admitted as f64)) {
             budget.spend();
             admitted += 1;
         }
@@ -167,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_server_that_knows_nobody_admits_ten_of_a_small_house() {
-        let (mut budget, small) = (Budget::default(), House { max_active_users: 50, ..house(0.0) });
+        let (mut budget, small) = (Budget::default(), Occupancy { max_active_users: 50, ..occupancy(0.0) });
         for _ in 0..10 {
             assert!(budget.is_left(small));
             budget.spend();
@@ -199,8 +202,8 @@ mod tests {
             for server in 0..20 {
                 let mut budget = Budget::default();
                 (0..3).for_each(|_| budget.succeed(true, false, (f64::from(server) + 0.5) / 20.0));
-                let (mut own, here) = (0, House { nodes: 20, ..house(2000.0 - room) });
-                while budget.is_left(House { active_users: here.active_users + f64::from(own), ..here }) {
+                let (mut own, here) = (0, Occupancy { nodes: 20, ..occupancy(2000.0 - room) });
+                while budget.is_left(Occupancy { active_users: here.active_users + f64::from(own), ..here }) {
                     budget.spend();
                     own += 1;
                 }
@@ -229,11 +232,11 @@ mod tests {
         let mut budget = known();
         (0..50).for_each(|_| budget.spend());
         for left in [1800.0, 1800.0, 1800.0] {
-            assert!(!budget.is_left(house(left + 50.0)));
+            assert!(!budget.is_left(occupancy(left + 50.0)));
             budget.succeed(false, false, 0.0);
             budget.fail();
         }
-        assert!(budget.is_left(house(1850.0)));
+        assert!(budget.is_left(occupancy(1850.0)));
     }
 
     #[test]
@@ -265,8 +268,8 @@ mod tests {
 
     #[test]
     fn held_seats_count_as_taken() {
-        let most_held = House { held: 20, ..house(0.0) };
+        let most_held = Occupancy { held: 20, ..occupancy(0.0) };
         assert!(!Budget::default().is_left(most_held));
-        assert!(!known().is_left(House { held: 400, ..house(1600.0) }));
+        assert!(!known().is_left(Occupancy { held: 400, ..occupancy(1600.0) }));
     }
 }

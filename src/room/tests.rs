@@ -3,8 +3,8 @@ use super::*;
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 const LATER: Timestamp = Timestamp::from_millis(1_060_000);
 
-fn limits(max_active_users: u64) -> Limits {
-    Limits {
+fn settings(max_active_users: u64) -> RoomSettings {
+    RoomSettings {
         max_active_users,
         resume_ratio: 0.9,
         refill: Refill::Continuous,
@@ -14,7 +14,7 @@ fn limits(max_active_users: u64) -> Limits {
 }
 
 fn alone(max_active_users: u64) -> Room {
-    Room::new(limits(max_active_users), FleetLink::Alone, Sharing::default(), NOW)
+    Room::new(settings(max_active_users), FleetLink::Alone, Sharing::default(), NOW)
 }
 
 /// A server that knows its fleet: two rounds have succeeded, and the next one gives it a share.
@@ -23,7 +23,7 @@ fn in_fleet(max_active_users: u64) -> Room {
 }
 
 fn with_sharing(max_active_users: u64, sharing: Sharing) -> Room {
-    let mut room = Room::new(limits(max_active_users), FleetLink::Joining, sharing, NOW);
+    let mut room = Room::new(settings(max_active_users), FleetLink::Joining, sharing, NOW);
     (0..2).for_each(|_| room.renew(renewal(0.0, 1)));
     room
 }
@@ -65,7 +65,7 @@ fn alone_and_without_its_memory_it_admits_as_many_as_x() {
 
 #[test]
 fn a_joiner_admits_a_hundredth_of_x_and_then_none() {
-    let mut room = Room::new(limits(2000), FleetLink::Joining, Sharing::default(), NOW);
+    let mut room = Room::new(settings(2000), FleetLink::Joining, Sharing::default(), NOW);
     for _ in 0..20 {
         assert_eq!((room.seat(0.0, false), room.seat(5000.0, false)), (Seat::Warming, Seat::Warming));
         room.take_seat();
@@ -73,9 +73,9 @@ fn a_joiner_admits_a_hundredth_of_x_and_then_none() {
     assert_eq!(room.seat(0.0, false), Seat::Taken);
     room.go_without_store();
     assert_eq!(room.seat(0.0, false), Seat::Warming);
-    room.limits.on_outage = OnOutage::Closed;
+    room.settings.on_outage = OnOutage::Closed;
     assert_eq!(room.seat(0.0, false), Seat::Taken);
-    room.limits.on_outage = OnOutage::Open;
+    room.settings.on_outage = OnOutage::Open;
     assert_eq!(room.seat(5000.0, false), Seat::Warming);
 }
 
@@ -105,7 +105,7 @@ fn refused_writes_leave_the_room_that_an_outage_leaves() {
         [(OnOutage::Local, Seat::Free), (OnOutage::Open, Seat::Free), (OnOutage::Closed, Seat::Taken)]
     {
         let mut room = in_fleet(100);
-        room.limits.on_outage = on_outage;
+        room.settings.on_outage = on_outage;
         room.renew(renewal(90.0, 4));
         room.lose_writes();
         assert_eq!((room.seat(90.0, true), room.link()), (expected, FleetLink::ReadOnly));
@@ -172,7 +172,7 @@ fn free_seats_wait_for_the_resume_ratio_only_if_configured() {
     let mut room = alone(100);
     room.settle(100.0, NOW);
     assert_eq!(room.seat(95.0, true), Seat::Free);
-    room.limits.refill = Refill::AfterResume;
+    room.settings.refill = Refill::AfterResume;
     assert_eq!(room.seat(95.0, true), Seat::Taken);
     room.settle(89.0, NOW);
     assert_eq!(room.seat(89.0, true), Seat::Free);
@@ -198,7 +198,7 @@ fn a_fraction_of_a_seat_is_given_by_lot() {
 
 #[test]
 fn a_share_comes_with_the_third_round_that_succeeds_in_a_row() {
-    let mut room = Room::new(limits(1000), FleetLink::Joining, Sharing::default(), NOW);
+    let mut room = Room::new(settings(1000), FleetLink::Joining, Sharing::default(), NOW);
     for round in [1, 2, 3] {
         room.renew(renewal(0.0, 1));
         assert_eq!(room.seat(0.0, true), if round < 3 { Seat::Taken } else { Seat::Free });
@@ -255,9 +255,9 @@ fn an_outage_admits_all_or_none_if_configured() {
     let mut room = in_fleet(10);
     room.renew(renewal(0.0, 1));
     room.lose_store();
-    room.limits.on_outage = OnOutage::Closed;
+    room.settings.on_outage = OnOutage::Closed;
     assert_eq!(room.seat(0.0, true), Seat::Taken);
-    room.limits.on_outage = OnOutage::Open;
+    room.settings.on_outage = OnOutage::Open;
     assert_eq!(room.seat(99.0, true), Seat::Free);
 }
 
@@ -266,13 +266,13 @@ fn an_outage_admits_all_or_none_if_configured() {
 fn a_user_who_cannot_be_verified_passes_unless_newcomers_are_forbidden() {
     let mut room = alone(1);
     for (on_outage, passes) in [(OnOutage::Closed, false), (OnOutage::Local, true), (OnOutage::Open, true)] {
-        room.limits.on_outage = on_outage;
+        room.settings.on_outage = on_outage;
         assert_eq!(room.lets_unknown_pass(), passes, "{on_outage:?}");
     }
     room.apply_if_newer(Override::numbered(1, OverrideMode::Throttling, LATER), NOW);
     assert!(!room.lets_unknown_pass());
     room.apply_if_newer(Override::numbered(2, OverrideMode::Open, LATER), NOW);
-    room.limits.on_outage = OnOutage::Closed;
+    room.settings.on_outage = OnOutage::Closed;
     assert!(room.lets_unknown_pass());
 }
 
@@ -389,7 +389,7 @@ fn users_admitted_since_the_last_read_do_not_count_against_the_share() {
 
 #[test]
 fn without_shares_every_server_sees_the_whole_room() {
-    let mut room = Room::new(limits(10), FleetLink::Joining, Sharing::None, NOW);
+    let mut room = Room::new(settings(10), FleetLink::Joining, Sharing::None, NOW);
     for _ in 0..2 {
         assert_eq!(room.seat(9.4, true), Seat::Free);
         assert_eq!(room.seat(9.6, true), Seat::Taken);
@@ -427,7 +427,7 @@ fn an_outage_of_a_lone_node_leaves_it_the_whole_room() {
 #[test]
 fn closed_during_an_outage_still_admits_where_there_is_a_seat() {
     let mut room = alone(1);
-    room.limits.on_outage = OnOutage::Closed;
+    room.settings.on_outage = OnOutage::Closed;
     assert_eq!(room.seat(0.0, false), Seat::Warming);
 }
 

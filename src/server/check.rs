@@ -3,7 +3,7 @@
 
 use crate::failpoints;
 use crate::headcount::{Decision, Headcount, Record};
-use crate::layer::{Caller, Refusal, RequestInfo, RequestLimits, Unknown, Verdict, mark};
+use crate::layer::{Caller, Judgement, Refusal, RequestInfo, RequestLimits, Unknown, mark};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -62,8 +62,8 @@ pub(super) async fn said<'r>(
     limits: &RequestLimits,
 ) -> Response {
     let entry = match headcount.judge_or_wait(info, caller, Record::Now, limits).await {
-        Verdict::Admitted(entry) => entry,
-        Verdict::Refused(refusal) => return refusal.into_response().map(Body::from),
+        Judgement::Admitted(entry) => entry,
+        Judgement::Refused(refusal) => return refusal.into_response().map(Body::from),
     };
     let mut response = StatusCode::OK.into_response();
     let headers = response.headers_mut();

@@ -1,24 +1,24 @@
 //! Reads the configuration: flags override the environment, which overrides the file, which overrides the defaults.
-//! Collects all mistakes.
+//! Collects all errors.
 
 mod address;
+mod diagnostic;
 mod document;
 mod keys;
-mod mistake;
 mod reader;
 mod reference;
 mod tree;
 
 use crate::config::{Config, ConfigError, Limit};
+use diagnostic::{Diagnostic, Place};
 use document::Document;
 use keys::Key;
-use mistake::{Mistake, Place};
 use reader::Reader;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use address::resolve;
-pub use mistake::LoadError;
+pub use diagnostic::LoadError;
 pub(super) use reference::TEMPLATE;
 
 /// Environment variables are `HEADCOUNT__SECTION__KEY`; with single underscores, Kubernetes would inject
@@ -44,11 +44,11 @@ pub struct Loaded {
 /// The values of flags: a key and its value.
 pub type Flags = Vec<(&'static str, String)>;
 
-/// Reads the configuration and finds all mistakes: unknown keys, values of the wrong type, and values that `check`
+/// Reads the configuration and finds all errors: unknown keys, values of the wrong type, and values that `check`
 /// refuses. `check` is called again without a value that it has refused.
 ///
 /// # Errors
-/// [`LoadError`] names for each mistake the file, variable or flag, the key, the value found, and what is allowed.
+/// [`LoadError`] names for each error the file, variable or flag, the key, the value found, and what is allowed.
 pub fn load(
     file: Option<&Path>,
     environment: impl Iterator<Item = (String, String)>,
@@ -69,10 +69,10 @@ pub fn load(
     reader.resolve("server.listen");
     reader.resolve("admin.listen");
     let config = reader.hold(check);
-    if reader.mistakes.is_empty() {
+    if reader.diagnostics.is_empty() {
         Ok(Loaded { config, sources: reader.sources })
     } else {
-        Err(LoadError::new(reader.mistakes))
+        Err(LoadError::new(reader.diagnostics))
     }
 }
 
@@ -100,20 +100,20 @@ impl Sources {
         self.document.as_ref().map_or(Place::Nowhere, |document| document.place(path))
     }
 
-    fn mistake(&self, path: &str, title: impl Into<String>) -> Mistake {
+    fn diagnostic(&self, path: &str, title: impl Into<String>) -> Diagnostic {
         let place = self.place(path);
         let help = keys::find(path).map(|key| example(key, &place));
-        Mistake::new(path, title, place).help(help)
+        Diagnostic::new(path, title, place).help(help)
     }
 
     /// Describes a value of the right type that is outside its bounds.
-    fn refused(&self, path: &str, error: &ConfigError) -> Mistake {
+    fn refused(&self, path: &str, error: &ConfigError) -> Diagnostic {
         let said = error.to_string();
         // The place among several sections of the same name.
         let nth = said
             .strip_prefix(error.key())
             .filter(|_| path.ends_with(error.key().rsplit('.').next().unwrap_or_default()));
-        self.mistake(path, nth.map_or(said.clone(), |rest| format!("{path}{rest}")))
+        self.diagnostic(path, nth.map_or(said.clone(), |rest| format!("{path}{rest}")))
     }
 
     /// Returns which of several limits or routes an error is about, and which item of a list.

@@ -256,7 +256,7 @@ impl RedisStore {
         let mut answers = answers.into_iter();
         for &slot in slots {
             let (Some(hash), Some(string)) = (answers.next(), answers.next()) else { break };
-            let string = unless_refused(string)?;
+            let string = error_unless_wrong_type(string)?;
             let is_string = matches!(string, Value::BulkString(_));
             stored.extend(if is_string { read_stored_string(slot, string)? } else { read_stored_hash(slot, hash)? });
         }
@@ -442,7 +442,7 @@ impl FilterStore for RedisStore {
                 let looked = read_look(answer, slots.len())?;
                 if looked.write_refused.as_ref().is_some_and(|refusal| is_read_only(&refusal.to_string())) {
                     // This node has become a replica. By the next round, the host name may resolve to the new primary.
-                    link.connect_anew_next_time();
+                    link.reconnect_before_next_call();
                 }
                 Ok(Reply::Looked(looked))
             }
@@ -614,21 +614,21 @@ fn read_nodes(members: Vec<Value>) -> Vec<Node> {
 /// Reads the reply of `HMGET ts value`; `None` if there is no value.
 fn read_stored_hash(slot: Slot, answer: Value) -> Result<Option<Stored>, RedisError> {
     type Field = Option<Vec<u8>>;
-    Ok(match redis::from_redis_value::<(Field, Field)>(unless_refused(answer)?) {
+    Ok(match redis::from_redis_value::<(Field, Field)>(error_unless_wrong_type(answer)?) {
         Ok((None, None)) => None,
-        Ok((Some(version), value)) if is_stamp(&version) => Some(stored(slot, &version, value.unwrap_or_default())),
+        Ok((Some(version), value)) if is_version(&version) => Some(stored(slot, &version, value.unwrap_or_default())),
         _ => Some(stored(slot, NO_VALUE_OF_OURS.as_bytes(), Vec::new())),
     })
 }
 
 /// Reads the reply of `GET`; `None` if there is no value.
 fn read_stored_string(slot: Slot, answer: Value) -> Result<Option<Stored>, RedisError> {
-    Ok(match redis::from_redis_value::<Option<Vec<u8>>>(unless_refused(answer)?) {
+    Ok(match redis::from_redis_value::<Option<Vec<u8>>>(error_unless_wrong_type(answer)?) {
         Ok(None) => None,
         Ok(Some(bytes)) if bytes.is_empty() => None,
         Ok(Some(mut bytes)) => {
             let head = bytes.iter().take(MOST_HEAD_BYTES).position(|&byte| byte == b'\n');
-            Some(match head.filter(|&head| is_stamp(&bytes[..head])) {
+            Some(match head.filter(|&head| is_version(&bytes[..head])) {
                 Some(head) => {
                     let value = bytes.split_off(head + 1);
                     stored(slot, &bytes[..head], value)
@@ -642,7 +642,7 @@ fn read_stored_string(slot: Slot, answer: Value) -> Result<Option<Stored>, Redis
 
 /// Returns the error of a failed command, except for a key of another type. No server has written such a key; any other
 /// error says nothing about the value.
-fn unless_refused(answer: Value) -> Result<Value, RedisError> {
+fn error_unless_wrong_type(answer: Value) -> Result<Value, RedisError> {
     match answer {
         Value::ServerError(refusal) if refusal.code() != "WRONGTYPE" => Err(refusal.into()),
         answer => Ok(answer),
@@ -668,7 +668,7 @@ fn stage(minute: &Outgoing, key: &str) -> Cmd {
 }
 
 /// Returns whether a server can have written this version.
-fn is_stamp(version: &[u8]) -> bool {
+fn is_version(version: &[u8]) -> bool {
     (1..=64).contains(&version.len()) && version.iter().all(|&byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 

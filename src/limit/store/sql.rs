@@ -17,9 +17,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 /// use headcount::StoreError;
 /// use headcount::limit::{Postgres, Rate, SqlError, guava_bursty};
 /// let store = Postgres::open("postgres://limits:secret@db.internal/app")?;
-/// let mistake = store.bucket(guava_bursty(Rate::per_second(5))).unwrap_err();
-/// assert!(matches!(mistake, SqlError::NotHere(_)));
-/// assert!(mistake.store_error().is_none(), "the caller's mistake, which `on_store_error` does not cover");
+/// let error = store.bucket(guava_bursty(Rate::per_second(5))).unwrap_err();
+/// assert!(matches!(error, SqlError::NotHere(_)));
+/// assert!(error.store_error().is_none(), "the caller's mistake, which `on_store_error` does not cover");
 /// let silence = SqlError::from(StoreError::timeout("no answer within 1s"));
 /// assert!(silence.store_error().is_some_and(StoreError::is_timeout));
 /// # }
@@ -124,7 +124,7 @@ impl From<SqlError> for LimiterStoreError {
     fn from(error: SqlError) -> Self {
         match error {
             SqlError::Store(error) => Self::Store(error),
-            error => Self::Mistake(Arc::new(error)),
+            error => Self::Invalid(Arc::new(error)),
         }
     }
 }

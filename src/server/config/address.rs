@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_resolved_and_mistakes_named() {
+    fn names_are_resolved_and_errors_named() {
         for (text, address) in
             [("127.0.0.1:1", "127.0.0.1:1"), ("[::1]:7070", "[::1]:7070"), ("localhost:7070", "127.0.0.1:7070")]
         {

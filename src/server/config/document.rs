@@ -1,7 +1,7 @@
 //! A configuration file: its values, the place of each, and which parts of a line may be shown.
 
+use super::diagnostic::{Diagnostic, Excerpt, Place};
 use super::keys;
-use super::mistake::{Excerpt, Mistake, Place};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -39,12 +39,12 @@ impl Document {
     /// Reads a file. Unknown keys are left out, except for those whose meaning is clear.
     ///
     /// # Errors
-    /// The mistake that prevents the file from being read at all.
-    pub(super) fn read(file: &Path) -> Result<(Self, toml::Table, Vec<Mistake>), Vec<Mistake>> {
+    /// The error that prevents the file from being read at all.
+    pub(super) fn read(file: &Path) -> Result<(Self, toml::Table, Vec<Diagnostic>), Vec<Diagnostic>> {
         let name = file.display().to_string();
         let text = read_text(file).map_err(|error| {
             let title = format!("the configuration file cannot be read: {error}");
-            vec![Mistake::new("", title, Place::File(name.clone()))]
+            vec![Diagnostic::new("", title, Place::File(name.clone()))]
         })?;
         let mut document = Self { name, text: text.clone(), spans: BTreeMap::new(), hidden: Vec::new() };
         let (tree, errors) = DeTable::parse_recoverable(&text);
@@ -56,14 +56,14 @@ impl Document {
         let mut unknown = Vec::new();
         let values = document.walk(tree.get_ref(), &values, "", &mut unknown);
         // Only now it is known which parts of the lines may be shown.
-        let mistakes =
-            unknown.into_iter().map(|(path, title, key)| Mistake::new(&path, title, document.place_of_span(key)));
-        let mistakes = mistakes.collect();
-        Ok((document, values, mistakes))
+        let diagnostics =
+            unknown.into_iter().map(|(path, title, key)| Diagnostic::new(&path, title, document.place_of_span(key)));
+        let diagnostics = diagnostics.collect();
+        Ok((document, values, diagnostics))
     }
 
-    fn no_toml(&self, errors: &[toml::de::Error]) -> Vec<Mistake> {
-        let mut mistakes = Vec::<Mistake>::new();
+    fn no_toml(&self, errors: &[toml::de::Error]) -> Vec<Diagnostic> {
+        let mut diagnostics = Vec::<Diagnostic>::new();
         for error in errors {
             let start = error.span().map_or(0, |span| span.start.min(self.text.len()));
             let end = error.span().map_or(start, |span| span.end.clamp(start, self.text.len()));
@@ -75,16 +75,16 @@ impl Document {
             });
             let place =
                 Place::Line { file: self.name.clone(), line: number, column: self.column(start), offset: start, shown };
-            // One mistake can make the parser report several.
-            if mistakes.last().is_none_or(|last| !last.is_on_line(number)) {
+            // One error can make the parser report several.
+            if diagnostics.last().is_none_or(|last| !last.is_on_line(number)) {
                 let why = match error.message() {
                     why if why.starts_with("invalid type: integer") => "the number is too large",
                     why => why,
                 };
-                mistakes.push(Mistake::new("", format!("this is no TOML: {why}"), place));
+                diagnostics.push(Diagnostic::new("", format!("this is no TOML: {why}"), place));
             }
         }
-        mistakes
+        diagnostics
     }
 
     /// Takes the values of known keys and notes their places. Unknown keys are added to `unknown`.

@@ -1,7 +1,7 @@
-//! Reads values, replaces invalid ones, and reads again, to find all mistakes.
+//! Reads values, replaces invalid ones, and reads again, to find all errors.
 
+use super::diagnostic::{Diagnostic, Place};
 use super::document::Document;
-use super::mistake::{Mistake, Place};
 use super::tree::{at, put, remove, written};
 use super::{Sources, address, keys};
 use crate::config::{Config, ConfigError};
@@ -9,28 +9,28 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use toml::Value;
 
-/// Reads values until all are valid: each mistake is recorded, and a valid value takes its place.
+/// Reads values until all are valid: each error is recorded, and a valid value takes its place.
 pub(super) struct Reader {
     pub(super) sources: Sources,
     values: Value,
-    pub(super) mistakes: Vec<Mistake>,
+    pub(super) diagnostics: Vec<Diagnostic>,
     /// The paths whose value was replaced, and how often.
     replaced: BTreeMap<String, usize>,
 }
 
 impl Reader {
-    pub(super) fn open(file: Option<&Path>) -> Result<Self, Vec<Mistake>> {
+    pub(super) fn open(file: Option<&Path>) -> Result<Self, Vec<Diagnostic>> {
         let mut reader = Self {
             sources: Sources::default(),
             values: Value::Table(toml::Table::new()),
-            mistakes: Vec::new(),
+            diagnostics: Vec::new(),
             replaced: BTreeMap::new(),
         };
         if let Some(file) = file {
-            let (document, values, mistakes) = Document::read(file)?;
+            let (document, values, diagnostics) = Document::read(file)?;
             reader.sources.document = Some(document);
             reader.values = Value::Table(values);
-            reader.mistakes = mistakes;
+            reader.diagnostics = diagnostics;
         }
         Ok(reader)
     }
@@ -40,11 +40,11 @@ impl Reader {
         let section = key.split('.').next().unwrap_or_default();
         let Some(known) = keys::find(key).filter(|key| !keys::is_section(&key.name)) else {
             let title = unknown(key);
-            return self.mistakes.push(Mistake::new(key, title, place));
+            return self.diagnostics.push(Diagnostic::new(key, title, place));
         };
         if keys::REPEATED.contains(&section) {
             let title = format!("{key} can only be set in a file, because there may be several [[{section}]]");
-            return self.mistakes.push(Mistake::new(key, title, place));
+            return self.diagnostics.push(Diagnostic::new(key, title, place));
         }
         let value = if known.such_as.starts_with('[') {
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
@@ -53,7 +53,7 @@ impl Reader {
             Value::String(text)
         };
         // The file's value no longer counts, whether valid or not.
-        self.mistakes.retain(|mistake| keys::without_places(&mistake.path) != key);
+        self.diagnostics.retain(|diagnostic| keys::without_places(&diagnostic.path) != key);
         put(&mut self.values, key, value);
         self.sources.set.insert(key.to_owned(), place);
     }
@@ -72,8 +72,8 @@ impl Reader {
     }
 
     fn note(&mut self, path: &str, title: impl Into<String>) {
-        if !self.mistakes.iter().any(|known| known.path == path) {
-            self.mistakes.push(self.sources.mistake(path, title));
+        if !self.diagnostics.iter().any(|known| known.path == path) {
+            self.diagnostics.push(self.sources.diagnostic(path, title));
         }
     }
 
@@ -83,8 +83,8 @@ impl Reader {
             let config = self.read();
             let Err(error) = check(&config) else { return config };
             let path = self.sources.path_of(&error, &config, &check);
-            if !self.mistakes.iter().any(|known| known.path == path) {
-                self.mistakes.push(self.sources.refused(&path, &error));
+            if !self.diagnostics.iter().any(|known| known.path == path) {
+                self.diagnostics.push(self.sources.refused(&path, &error));
             }
             if !self.replace(&path) {
                 return config;
@@ -172,7 +172,7 @@ impl Reader {
         }
     }
 
-    /// Replaces a refused value by a valid one, so that further mistakes can be found. Returns whether there is such a
+    /// Replaces a refused value by a valid one, so that further errors can be found. Returns whether there is such a
     /// value.
     fn replace(&mut self, path: &str) -> bool {
         let times = self.replaced.entry(path.to_owned()).or_default();

@@ -201,7 +201,7 @@ fn a_misspelled_key_counts_as_the_one_that_was_meant() {
 }
 
 #[test]
-fn all_mistakes_are_reported_at_once_from_top_to_bottom() {
+fn all_errors_are_reported_at_once_from_top_to_bottom() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("headcount.toml");
     let text = r#"
@@ -258,7 +258,7 @@ fn all_mistakes_are_reported_at_once_from_top_to_bottom() {
         let found = rest.iter().position(|line| line.starts_with(beginning));
         rest.remove(found.unwrap_or_else(|| panic!("no {beginning:?} in\n{report}")));
     }
-    assert_eq!(rest, [format!("there are {} mistakes in the configuration", beginnings.len())], "{report}");
+    assert_eq!(rest, [format!("there are {} errors in the configuration", beginnings.len())], "{report}");
     let name = file.display();
     let lines = report.lines().filter_map(|line| line.trim_start().strip_prefix(&format!("--> {name}:")));
     let numbers: Vec<usize> = lines.filter_map(|place| place.split(':').next()?.parse().ok()).collect();

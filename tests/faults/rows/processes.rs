@@ -59,14 +59,14 @@ pub fn minutes_change(rig: &Rig) -> Finding {
 
 /// Writes the current minute's version, and nothing else, again and again.
 fn rival(bench: &Bench, over: &AtomicBool) {
-    let mut stamp = 0;
+    let mut version = 0;
     while !over.load(Relaxed) {
         let keys: Vec<String> = bench.redis.ask(&["KEYS", "headcount:*:slot:*"]);
         if let Some(newest) = keys.iter().max()
             && bench.redis.ask(&["HEXISTS", newest, "value"])
         {
-            stamp += 1;
-            let _: i64 = bench.redis.ask(&["HSET", newest, "ts", &format!("rival-{stamp}")]);
+            version += 1;
+            let _: i64 = bench.redis.ask(&["HSET", newest, "ts", &format!("rival-{version}")]);
         }
         bench.pass(Duration::from_millis(15));
     }

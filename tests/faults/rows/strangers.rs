@@ -188,8 +188,8 @@ impl Stranger {
             Lie::OlderValue => {
                 let (key, value) = self.older_value.clone();
                 let name = key.trim_start_matches(&self.prefix)[1..].to_owned();
-                let stamp = format!("older-{}", self.turns);
-                self.hset(&name, &[(b"ts", stamp.as_bytes()), (b"value", &value)]);
+                let version = format!("older-{}", self.turns);
+                self.hset(&name, &[(b"ts", version.as_bytes()), (b"value", &value)]);
                 if self.turns.is_multiple_of(6) {
                     self.reads_a_value(bench);
                 }

@@ -132,14 +132,14 @@ pub fn values_are_lies(rig: &Rig) -> Finding {
             let other: Vec<u8> = bench.redis.ask(&["HGET", keys[keys.len() / 3], "value"]);
             let lie = lie(turn, value, other, [&bombs[turn as usize / 6 % 2], &ones], &mut rng);
             let known = corrupt(bench);
-            let stamp = format!("lie-{turn}");
+            let version = format!("lie-{turn}");
             let mut connection = redis::Client::open(bench.redis.url()).unwrap().get_connection().unwrap();
             let mut write = redis::cmd("HSET");
-            let _: i64 = write.arg(key).arg("ts").arg(&stamp).arg("value").arg(&lie).query(&mut connection).unwrap();
+            let _: i64 = write.arg(key).arg("ts").arg(&version).arg("value").arg(&lie).query(&mut connection).unwrap();
             // Replaced, by whichever server read it first; or its minute has left the window.
             let replaced = bench.wait_until("the lie to be replaced", |bench| {
                 let ts: Option<String> = bench.redis.ask(&["HGET", key, "ts"]);
-                ts.is_none_or(|ts| ts != stamp)
+                ts.is_none_or(|ts| ts != version)
             });
             found.recovered(replaced);
             // Three rounds, which are two periods apart at most.

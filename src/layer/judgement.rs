@@ -10,7 +10,7 @@ use crate::fingerprint::Fingerprint;
 use crate::headcount::{Decision, HeldSeat};
 
 /// The answer to a request.
-pub(crate) enum Verdict {
+pub(crate) enum Judgement {
     Admitted(Entry),
     Refused(Refusal),
 }
@@ -36,7 +36,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Returns the verdict on an admitted request that belongs to no user.
+    /// Returns the judgement on an admitted request that belongs to no user.
     pub(super) fn of(decision: Decision, applicable: ApplicableLimits) -> Self {
         // The layer passes an admitted request on; only the check endpoint answers it.
         #[cfg(not(feature = "server"))]

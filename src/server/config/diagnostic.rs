@@ -1,13 +1,13 @@
-//! The mistakes of a configuration, and their places.
+//! The errors of a configuration, and their places.
 
 use annotate_snippets::{Annotation, AnnotationKind, Level, Origin, Renderer, Snippet};
 use std::fmt;
 use std::ops::Range;
 
-/// One mistake.
+/// One error.
 #[derive(Debug, Clone)]
-pub(super) struct Mistake {
-    /// The key, such as `limit[0].rate`; empty if the mistake belongs to no key.
+pub(super) struct Diagnostic {
+    /// The key, such as `limit[0].rate`; empty if the error belongs to no key.
     pub(super) path: String,
     title: String,
     help: Option<String>,
@@ -44,7 +44,7 @@ impl Excerpt {
     }
 }
 
-impl Mistake {
+impl Diagnostic {
     pub(super) fn new(path: &str, title: impl Into<String>, place: Place) -> Self {
         Self { path: path.to_owned(), title: title.into(), help: None, place }
     }
@@ -58,7 +58,7 @@ impl Mistake {
         matches!(self.place, Place::Line { line, .. } if line == number)
     }
 
-    /// The order of mistakes: file, environment, command line; within the file, from top to bottom.
+    /// The order of errors: file, environment, command line; within the file, from top to bottom.
     fn order(&self) -> (usize, usize, &str) {
         match &self.place {
             Place::Line { offset, .. } => (0, *offset, ""),
@@ -70,25 +70,25 @@ impl Mistake {
     }
 }
 
-/// The mistakes of a configuration, each with its place, an excerpt, and an example of a valid value.
+/// The errors of a configuration, each with its place, an excerpt, and an example of a valid value.
 #[derive(Debug, Clone)]
 pub struct LoadError {
-    mistakes: Vec<Mistake>,
+    diagnostics: Vec<Diagnostic>,
 }
 
 impl LoadError {
-    pub(super) fn new(mut mistakes: Vec<Mistake>) -> Self {
-        mistakes.sort_by(|one, other| one.order().cmp(&other.order()));
-        Self { mistakes }
+    pub(super) fn new(mut diagnostics: Vec<Diagnostic>) -> Self {
+        diagnostics.sort_by(|one, other| one.order().cmp(&other.order()));
+        Self { diagnostics }
     }
 
-    /// Returns how many mistakes were found.
+    /// Returns how many errors were found.
     pub fn count(&self) -> usize {
-        self.mistakes.len()
+        self.diagnostics.len()
     }
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut report = Level::ERROR.primary_title(self.title.as_str()).elements(Vec::<Origin<'_>>::new());
         match &self.place {
@@ -117,12 +117,12 @@ impl fmt::Display for Mistake {
 
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (nth, mistake) in self.mistakes.iter().enumerate() {
-            write!(f, "{}{mistake}", if nth == 0 { "" } else { "\n\n" })?;
+        for (nth, diagnostic) in self.diagnostics.iter().enumerate() {
+            write!(f, "{}{diagnostic}", if nth == 0 { "" } else { "\n\n" })?;
         }
         match self.count() {
             0 | 1 => Ok(()),
-            count => write!(f, "\n\nerror: there are {count} mistakes in the configuration"),
+            count => write!(f, "\n\nerror: there are {count} errors in the configuration"),
         }
     }
 }
