@@ -1018,6 +1018,25 @@ async fn a_stopping_server_that_has_published_everything_leaves_at_once() {
     assert_eq!(headcount.status().restarts.rounds, 0);
 }
 
+/// Returns when the first round of the second minute looked, if the worker turned the minute at once, or never.
+async fn first_look_of_the_second_minute(turns: bool) -> Duration {
+    let store = Noting::new(false);
+    let (_headcount, mut worker, _running) = store.start();
+    sleep(MINUTE).await;
+    if turns {
+        worker.tick();
+    }
+    sleep(2 * SECOND).await;
+    store.looks_since(MINUTE)[0]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_waits_for_a_moment_until_the_minute_has_turned() {
+    let planned = first_look_of_the_second_minute(true).await;
+    let waited = first_look_of_the_second_minute(false).await - planned;
+    assert!((SECOND / 5..SECOND / 4).contains(&waited), "it waited for {waited:?}");
+}
+
 #[tokio::test]
 async fn a_held_seat_that_is_taken_reduces_the_servers_share() {
     let mut fleet = Fleet::new();
