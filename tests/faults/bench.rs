@@ -1,6 +1,6 @@
 //! The servers that a row is played on: `headcount serve` processes and a redis-server behind a proxy.
 
-use crate::crowd::{Addresses, Asker, Crowd, Habits, Surge};
+use crate::crowd::{Addresses, Asker, Crowd, Habits, REFUSAL_DELAY, Surge, connections};
 use crate::origin::{Heard, Origin};
 use crate::support::proxy::{Proxy, Weather};
 use crate::support::{Redis, Server, program, program_at, request};
@@ -49,7 +49,7 @@ impl Default for Spec {
             slots: 30,
             sync_every: Duration::from_millis(100),
             // The row of a spec with another environment has refusals that do not wait.
-            environment: vec![("HEADCOUNT__ADMISSION__REFUSAL_DELAY", "250ms".to_owned())],
+            environment: vec![("HEADCOUNT__ADMISSION__REFUSAL_DELAY", format!("{}ms", REFUSAL_DELAY.as_millis()))],
             redis: vec!["--enable-debug-command", "local"],
             own_clocks: false,
         }
@@ -349,7 +349,7 @@ impl Bench {
             newcomers: self.players.end..51 * self.players.end,
             newcomer_percent: 20,
             requests_per_second,
-            connections: 16,
+            connections: connections(16, 0.2 * requests_per_second),
             stay: self.stay(),
             seed: 7,
         };

@@ -24,6 +24,15 @@ pub type Addresses = Arc<RwLock<Vec<Option<SocketAddr>>>>;
 /// An answer is not waited for longer than this: a stopped server does not answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// The servers' `admission.refusal_delay`.
+pub const REFUSAL_DELAY: Duration = Duration::from_millis(250);
+
+/// The connections of a crowd in which so many unseen tokens a second are shown. Known players need `least` of them; a
+/// refused token holds its connection while the refusal waits. There are at most 600, because 1,024 descriptors must do.
+pub fn connections(least: usize, unseen_per_second: f64) -> usize {
+    (least + (1.5 * unseen_per_second * REFUSAL_DELAY.as_secs_f64()).ceil() as usize).min(600)
+}
+
 /// Asks servers.
 #[derive(Clone)]
 pub struct Asker {
@@ -186,10 +195,6 @@ pub struct Surge {
     first: usize,
 }
 
-/// Newcomers share this many connections. An answer takes less than a millisecond, so this is enough for thousands of
-/// newcomers a second.
-const SURGE_CONNECTIONS: u32 = 32;
-
 /// The next question of a token that was shown before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Visit {
@@ -207,7 +212,9 @@ impl Surge {
         every: Duration,
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let pause = Duration::from_secs_f64(f64::from(SURGE_CONNECTIONS) / newcomers_per_second);
+        // Half of those that are rejected ask once more.
+        let connections = connections(32, 1.5 * newcomers_per_second) as u32;
+        let pause = Duration::from_secs_f64(f64::from(connections) / newcomers_per_second);
         let begun = asker.origin.now();
         let first = fresh.load(Relaxed);
         let task = |number: u32| {
@@ -215,7 +222,7 @@ impl Surge {
             let mut rng = fastrand::Rng::with_seed(41 ^ (u64::from(number) << 32) ^ first as u64);
             runtime.spawn(async move {
                 let mut visits = BinaryHeap::new();
-                let mut arrival = begun + pause * number / SURGE_CONNECTIONS;
+                let mut arrival = begun + pause * number / connections;
                 while !stop.load(Relaxed) {
                     let next = visits.peek().map_or(arrival, |Reverse((due, _))| arrival.min(*due));
                     let wait = next.saturating_sub(asker.origin.now());
@@ -248,7 +255,7 @@ impl Surge {
                 }
             })
         };
-        let tasks = (0..SURGE_CONNECTIONS).map(task).collect();
+        let tasks = (0..connections).map(task).collect();
         Self { stop, tasks, runtime: runtime.clone(), fresh: Arc::clone(fresh), first }
     }
 

@@ -420,9 +420,12 @@ function override() {
 function sure(text) {
   set('confirm-text', text);
   const dialog = el('confirm');
-  dialog.returnValue = 'no';
   dialog.showModal();
-  return new Promise(resolve => { dialog.onclose = () => resolve(dialog.returnValue === 'yes'); });
+  // The close event would be too late: it may arrive when the dialog is open again, with another question.
+  return new Promise(resolve => {
+    dialog.querySelector('form').onsubmit = event => resolve(event.submitter.value === 'yes');
+    dialog.oncancel = () => resolve(false);
+  });
 }
 
 async function steer(options, query = '') {

@@ -3,7 +3,7 @@
 use super::{bounds, heard};
 use crate::Rig;
 use crate::bench::{Bench, Spec};
-use crate::crowd::{Crowd, Habits};
+use crate::crowd::{Crowd, Habits, connections};
 use crate::origin::Heard;
 use crate::report::Finding;
 use std::time::Duration;
@@ -44,7 +44,9 @@ fn cohort(rig: &Rig, x: usize, slots: u32) -> (Finding, String) {
     // The others were last seen in one minute, a window ago.
     bench.pass(bench.window() - SECOND);
     let answered = bench.origin.tally().answers;
-    let retrying = Habits { players: 2 * x..6 * x, requests_per_second: rig.rate(10_000.0), connections: 32, ..habits };
+    let retries = rig.rate(10_000.0);
+    let connections = connections(32, retries);
+    let retrying = Habits { players: 2 * x..6 * x, requests_per_second: retries, connections, ..habits };
     let retrying = Crowd::start(&bench.runtime, &bench.asker, &retrying);
     let mut fell: Option<Duration> = None;
     let mut refilled: Option<Duration> = None;
