@@ -1,4 +1,4 @@
--- Appends a server's news to the news logs of some minutes, and returns what others have appended since it last asked.
+-- Appends a server's news to the news logs of some minutes, and returns what the server has not read of these logs.
 --
 -- KEYS[1], … logs, one per minute: strings of 16 bytes of identity, then entries that this script does not read
 -- ARGV[1] ms to keep a log · ARGV[2] the most bytes of a log to return · ARGV[3] the size from which a log is full
@@ -6,11 +6,11 @@
 -- up to which it has read that log · the 8 bytes before that position · an entry to append, '' for none
 --
 -- Returns for each log { identity, '' if there is no log; the position of the bytes; the bytes; the position at which
--- the entry was appended, 0 if it was not }. The bytes do not include the entry.
+-- the entry was appended, 0 if it was not }. The bytes are those that the server has not read, without its entry.
 --
--- Atomic, so that nothing is appended between the bytes and the entry. If the log does not have the 8 bytes that the
--- server has read, it is another one, such as that of an older copy of Redis, and is read from its beginning. A failed
--- append is no error: without memory, or on a replica, a server can still read.
+-- Atomic, so that nothing is appended between the bytes and the entry. If the 8 bytes before the server's position
+-- differ, the log is another one, for example from an older copy of Redis. Then it is read from its beginning. A failed
+-- append is not an error: if Redis is a replica or has no memory left, a server can still read.
 local id_bytes = 16
 local answers = {}
 for i = 1, #KEYS do
@@ -18,7 +18,7 @@ for i = 1, #KEYS do
   local id, read_to, last_read, entry = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
   local length = redis.pcall('STRLEN', log)
   if type(length) == 'table' or (length > 0 and length < id_bytes) then
-    -- No server has written such a key.
+    -- No server writes such a value.
     redis.pcall('DEL', log)
     length = 0
   end

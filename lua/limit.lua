@@ -2,19 +2,21 @@
 --
 -- KEYS[1] the first limiter's key, KEYS[2…] the keys of the others
 -- ARGV[1] 'ask', 'cancel' or 'refund'
--- ARGV[2] '' for the server's clock, or 'seconds nanoseconds' since the epoch: the time of a test, in which keys
+-- ARGV[2] '' for the server's clock, or 'seconds nanoseconds' since the epoch: the time of a test, whose keys
 --   are kept for an hour longer
 -- ARGV[1+2i] the policy of KEYS[i]: its name and its numbers, as its file lists them. All times are whole nanoseconds.
---   'own/home' are two policies: the key has the second one, and is asked under the first one
+--   'own/home' are two policies: the state is stored under `home`, and the question is answered under `own`
 -- ARGV[2+2i] the question, or the permits that are given back:
 --   ask: PERMITS|all LONGEST-WAIT t|p (take, peek) · cancel: PERMITS SECONDS NANOSECONDS MARK · refund: PERMITS
 --
 -- Returns for 'ask' one text per limiter, 'VERDICT TIME BECAUSE LIMIT REMAINING AVAILABLE NEXT-IN RESET-AFTER COST
--- ACT-AT MARK': g (granted, after TIME) or r (refused, until TIME); the time is 'never' if it never comes. Numbers
--- are text, because Redis truncates the numbers of a script to integers. For the other verbs it returns nothing.
+-- ACT-AT MARK'. VERDICT is g (granted after waiting TIME) or r (refused; a retry after TIME may succeed). A time that
+-- never comes is 'never'. Numbers are text, because Redis truncates the numbers of a script to integers. For the other
+-- verbs it returns an empty list.
 --
--- A key holds 'policy|state', where `policy` is the one under which the state was written. Under another policy the
--- state is converted first. Anything else under the key, and the state of another kind of policy, counts as no state.
+-- A key holds 'policy|state', where `policy` is the one under which the state was written. If a question comes with
+-- another policy, the state is converted first. Any other value, and the state of another kind of policy, count as no
+-- state.
 --
 -- Atomic, because permits that another server takes between the question and the charge would be granted twice. The
 -- script reads and computes everything before it writes, and a server without memory refuses its first write, so a list

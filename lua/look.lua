@@ -1,4 +1,4 @@
--- Reads what is in the namespace, and records that this server is alive.
+-- Reads the state of the fleet and the versions of all minutes, and records that this server is alive.
 --
 -- KEYS[1] fleet: hash. since = the slot in which the namespace was first used. beat = the last heartbeat: ms of the
 --                last look of any node. The last period in which no node was alive: gap_from = ms of the last look
@@ -11,12 +11,12 @@
 --                rejected newcomers
 -- KEYS[6…] slots, one per minute: hashes { ts, value }, or strings "ts\nvalue" if ARGV[7] says so
 -- ARGV[1] writer id · ARGV[2] ms after which a node is dead · ARGV[3] ms to keep keys · ARGV[4] generation
--- ARGV[5] name for people · ARGV[6] the number of nodes to list, dead ones included: 0 unless an admin page is open
+-- ARGV[5] name of the node · ARGV[6] the number of nodes to list, dead ones included: 0 unless an admin page is open
 -- ARGV[7] 'string' if slots are strings, as large values are; 'hash' otherwise
 -- ARGV[8] 1 if this server has rejected newcomers since its last look · ARGV[9] the longest override, in bytes
 --
 -- Returns { seconds, microseconds, since, the heartbeat before this look, gap_from, gap_to, gap_by, override, nodes,
---           nodes that reject newcomers, refusal, ts and size of each slot in the order of KEYS,
+--           nodes that reject newcomers, error of a failed write, ts and size of each slot in the order of KEYS,
 --           { other generation, 1 if one of its servers looked lately, … }, { member of nodes, ms, … } };
 -- '' stands for nothing, '!' for a value that no server has written. versions.lua is put before this script.
 --
@@ -31,7 +31,7 @@ local function write(...)
   if type(answer) == 'table' and answer.err then refusal = answer.err end
 end
 
--- A key of another type was not written by a server, and would make every write fail.
+-- A key of another type is deleted: it was not written by a server, and would make every write fail.
 for key, kind in ipairs({ 'hash', 'zset', 'hash', 'zset', 'zset' }) do
   local found = redis.call('TYPE', KEYS[key]).ok
   if found ~= kind and found ~= 'none' then write('DEL', KEYS[key]) end

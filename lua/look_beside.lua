@@ -1,7 +1,7 @@
--- Reads what another generation has stored. Writes nothing.
+-- Reads the servers of another generation, and the versions of its minutes. Writes nothing.
 --
 -- KEYS[1] nodes: sorted set, "writer id, space, name for people" by ms of their last look
--- KEYS[2] wanting: sorted set, writer ids by ms of the last look before which they rejected newcomers
+-- KEYS[2] wanting: sorted set, writer ids by ms of the last look in which they reported rejected newcomers
 -- KEYS[3…] slots, one per minute, hashes or strings: another generation's filters may be larger or smaller
 -- ARGV[1] ms after which a node is dead
 --

@@ -7,8 +7,8 @@
 --
 -- Returns 1 if it was stored, 0 if another server was first.
 --
--- Atomic, because an override that another server stores between the comparison and the write would be lost. The
--- servers check the content of a body and its author.
+-- Atomic, because an override that another server stores between the comparison and the write would be lost. The script
+-- does not check a body. Each server that reads one checks its content and its author.
 local size = redis.call('HSTRLEN', KEYS[1], 'body')
 local body = ''
 if size > tonumber(ARGV[4]) then

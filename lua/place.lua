@@ -1,15 +1,16 @@
--- Puts staged values in place, each if its minute's value has not changed since it was read. Without staged values, it
--- returns which could be put in place.
+-- Replaces the values of minutes by staged values, each only if the minute's value has not changed since it was read.
+-- Without staged values, it only returns which minutes have not changed.
 --
--- KEYS[1] to KEYS[n] slots: strings, "ts\nvalue" · the next n the staged values, of the same form; left out to ask only
--- ARGV[1] ms to keep them · ARGV[2] the ts that was read of the first slot, '' for none · ARGV[3] its new ts · and so
+-- KEYS[1] to KEYS[n] slots: strings, "ts\nvalue" · the next n: the staged values, in the same form; none to ask only
+-- ARGV[1] ms to keep them · ARGV[2] the ts that was read from the first slot, '' for none · ARGV[3] its new ts · and so
 -- on, two for each slot
 --
--- Returns for each slot 1 if its value was put in place, or could be; 0 if another server was first.
+-- Returns for each slot 1 if its value was replaced, or could be; 0 if another server was first.
 --
--- Atomic, because news that another server writes between the comparison and the write would be lost. The value's key
--- is renamed, because a script with an argument of 4 MB blocks Redis, and every limiter on it, for 7 ms. A key of
--- another type, or one whose ts no server has written, counts as no value ('!' in look.lua) and is replaced.
+-- Atomic, because news that another server writes between the comparison and the write would be lost. A staged value is
+-- not an argument but a key, which is renamed: a script with an argument of 4 MB blocks Redis, and every limiter on it,
+-- for 7 ms. A slot of another type, or one whose ts no server has written, has the version '!', as in look.lua. A
+-- server replaces it.
 local n = (#ARGV - 1) / 2
 
 local function ts_of(key)
@@ -23,7 +24,7 @@ for i = 1, n do
   local slot, staged, read, new = KEYS[i], KEYS[n + i], ARGV[2 * i], ARGV[2 * i + 1]
   local unchanged = ts_of(slot) == read
   if staged and unchanged then
-    -- The staged value may have expired, or be that of an earlier attempt of this server.
+    -- The staged value may have expired, or belong to an earlier attempt of this server.
     unchanged = ts_of(staged) == new
     if unchanged then
       redis.call('RENAME', staged, slot)

@@ -1,11 +1,12 @@
--- Records the first minute of the namespace. A claim changes nothing if a minute is recorded. Of minutes written back,
--- the lowest wins.
+-- Records the slot in which the namespace was first used. A claim changes nothing if a slot is recorded. A slot that is
+-- written back replaces a higher one.
 --
 -- KEYS[1] fleet: hash { since, beat } · KEYS[2] generations: sorted set by ms of their last look
 -- ARGV[1] slot · ARGV[2] '1' to claim it as new, '0' to write back what the fleet knows · ARGV[3] ms to keep it
 -- ARGV[4…] this generation, and others whose users the claiming server knows
 --
--- Returns the recorded slot, or '' if the claim was refused: another generation may have keys with active users.
+-- Returns the recorded slot, or '' if the claim was refused: there may be active users of a generation that the server
+-- does not know.
 --
 -- Atomic, so that two servers cannot both claim.
 local known = nil

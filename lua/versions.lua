@@ -1,7 +1,8 @@
--- The common beginning of two scripts: reading without failing, and the version of a slot.
+-- The common beginning of look.lua and look_beside.lua: reading without failing, and the version of a slot.
 --
--- A slot is a hash { ts, value }, or a string "ts\nvalue", as large values are.
+-- A slot is a hash { ts, value }, or a string "ts\nvalue" for large values.
 
+-- Returns the answer of a command: '' for nil, '!' for an error.
 local function read(...)
   local answer = redis.pcall(...)
   if type(answer) == 'table' and answer.err then return '!' end
@@ -31,7 +32,8 @@ local function version_of_string(key)
   return ts, size - #ts - 1
 end
 
--- The version of a slot and the size of its value: '' if there is none, '!' if no server has written it.
+-- Returns the version of a slot, and the size of its value. The version is '' if there is no value, and '!' if no
+-- server has written it.
 local function version_of(key, kind)
   if kind == 'string' then return version_of_string(key) end
   return version_of_hash(key)

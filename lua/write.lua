@@ -6,7 +6,7 @@
 -- Returns 1 if it was written, 0 if another server was first.
 --
 -- Atomic, because news that another server writes between the comparison and the write would be lost. A key that is
--- not a hash, or whose ts no server has written, counts as no value ('!' in look.lua) and is replaced.
+-- not a hash, or whose ts no server has written, has the version '!', as in look.lua. A server replaces it.
 local kind = redis.call('TYPE', KEYS[1]).ok
 local ts = ''
 if kind == 'hash' then

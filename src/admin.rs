@@ -6,7 +6,7 @@
 //! GET    /readyz            200 if this server should receive requests; otherwise 503 and the reason
 //! GET    /metrics           Prometheus text
 //! GET    /api/v1/status     the status of this controller
-//! GET    /api/v1/history    the history, such as ?minutes=30; at most a day
+//! GET    /api/v1/history    the history of the last 30 minutes, or of ?minutes=N; at most a day
 //! GET    /api/v1/events     the status once a second, as server-sent events
 //! GET    /api/v1/openapi.json  the description of this API (OpenAPI 3.1)
 //! GET    /api/v1/config     the effective configuration, secrets redacted
@@ -16,11 +16,15 @@
 //! DELETE /api/v1/override   withdraws it
 //! ```
 //!
-//! `livez` and `readyz` answer everybody. Everything else requires a known `Host` and `Origin`, so that other web pages
-//! cannot use it through an operator's browser. If a bearer token is configured, it is required, too. Without one, only
-//! requests from this machine are answered. They can change something only through the server's own listener and with
-//! the header `X-Headcount-Change`, and requests with the headers of a proxy are refused. The page itself contains no
-//! figures; it is served without the token, and asks for it.
+//! `livez` and `readyz` answer everybody, and so does `metrics` if `open_metrics` is set. Everything else requires a
+//! known `Host` and, if the request has one, a known `Origin`, so that other web pages cannot use the API through an
+//! operator's browser. If a bearer token is configured, it is required, too. Otherwise these rules apply:
+//!
+//! - Only requests from this machine are answered.
+//! - Requests with the headers of a proxy are refused, unless `allow_proxied` is set.
+//! - A change needs the header `X-Headcount-Change`. A router that is mounted into a service refuses every change.
+//!
+//! The page contains no figures. It is served without the token, and asks the operator for it.
 
 mod access;
 mod events;
@@ -46,10 +50,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::sync::Semaphore;
 
-/// What is wrong with a request.
+/// The error of a query that cannot be read.
 type BadQuery = axum::extract::rejection::QueryRejection;
 
-/// The largest request of an operator.
+/// The largest body of a request.
 const MOST_BODY_BYTES: usize = 16 << 10;
 
 /// The state of all handlers.
@@ -61,7 +65,7 @@ struct Admin {
     streams: Arc<Semaphore>,
 }
 
-/// The recorder of this router. An application keeps its own.
+/// The metrics of this router. They have a recorder of their own; the application's recorder is left alone.
 struct LocalMetrics {
     recorder: PrometheusRecorder,
     metrics: Metrics,
@@ -76,12 +80,12 @@ impl Headcount {
     /// read, and nobody may change anything; then the listener must provide `ConnectInfo<SocketAddr>`.
     ///
     /// # Errors
-    /// [`ConfigError`] if the token's file cannot be read.
+    /// [`ConfigError`] if the token's file cannot be read, or if the token in it is too short.
     pub fn admin_router(&self) -> Result<Router, ConfigError> {
         self.admin_router_on(None)
     }
 
-    /// Returns the same router for the server's own listener at this address.
+    /// Returns the router for the server's own listener at `listen`. `None`: a router to be mounted into a service.
     pub(crate) fn admin_router_on(&self, listen: Option<IpAddr>) -> Result<Router, ConfigError> {
         let access = Arc::new(Access::new(&self.config().admin, listen)?);
         let admin = Admin {
@@ -104,7 +108,7 @@ impl Headcount {
             .layer(middleware::from_fn_with_state(Arc::clone(&access), access::guard_metrics));
         let page = Router::new()
             .route("/", get(page::show))
-            .fallback(nowhere)
+            .fallback(not_found)
             .layer(middleware::from_fn_with_state(access, access::guard_page));
         let open = Router::new().route("/livez", get(livez)).route("/readyz", get(readyz));
         Ok(guarded
@@ -112,29 +116,29 @@ impl Headcount {
             .merge(page)
             .merge(open)
             .layer(DefaultBodyLimit::max(MOST_BODY_BYTES))
-            .layer(middleware::map_response(close_off))
+            .layer(middleware::map_response(add_security_headers))
             .with_state(admin))
     }
 }
 
-/// Checks the rules of an admin listener at this address.
+/// Checks the token file of an admin listener at this address, if one is configured.
 ///
 /// # Errors
-/// [`ConfigError`] if the token's file cannot be read or contains no token.
+/// [`ConfigError`] if the token's file cannot be read, or if the token in it is too short.
 #[cfg(feature = "server")]
 pub(crate) fn check_access(config: &crate::config::Admin, listen: IpAddr) -> Result<(), ConfigError> {
     Access::new(config, Some(listen)).map(drop)
 }
 
 /// Adds headers to an answer: browsers must not guess its type, and pages of other origins must not read it.
-async fn close_off(mut response: Response) -> Response {
+async fn add_security_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
     response
 }
 
-async fn nowhere() -> Response {
+async fn not_found() -> Response {
     problem(StatusCode::NOT_FOUND, "there is no such page; the admin API is described at api/v1/openapi.json")
 }
 

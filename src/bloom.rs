@@ -1,7 +1,7 @@
 //! A Bloom filter that touches one cache line per token.
 //!
-//! Layout: a number of lines of 64 bytes. A token chooses one line, and in each of the line's eight 64-bit lanes one
-//! bit:
+//! Layout: a filter consists of lines of 64 bytes, and a line of eight lanes of 64 bits. A token sets one bit in each
+//! lane of one line:
 //!
 //! ```text
 //! fingerprint ──► line = high bits · lines / 2^64
@@ -25,7 +25,7 @@ use std::ops::Range;
 
 pub use shape::{Estimate, Shape, ShapeError};
 
-/// Lanes of a line, each of 64 bits; also the number of bits a token sets.
+/// The number of 64-bit lanes of a line, and so the number of bits that a token sets.
 pub const LANES: usize = 8;
 
 type Line = [u64; LANES];
@@ -52,7 +52,7 @@ impl Probe {
         self.line
     }
 
-    /// Returns the number of the bit in a lane.
+    /// Returns the position of the token's bit in a lane, 0 to 63.
     #[inline]
     fn bit(&self, lane: usize) -> u32 {
         (self.lanes >> (16 + 6 * lane)) as u32 & 63

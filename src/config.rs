@@ -1,7 +1,7 @@
-//! The configuration: its sections and keys, with the names of the configuration file, and the bounds of each value.
+//! The configuration: its sections and keys, named as in the configuration file, and the bounds of each value.
 //!
-//! `headcount serve` fills the [`Config`] from a file, the environment and flags; the library's
-//! [`Builder`](crate::Builder) fills the same one. The values are checked when a controller is built.
+//! `headcount serve` fills a [`Config`] from a file, the environment and flags; the library's
+//! [`Builder`](crate::Builder) fills one, too. The values are checked when a controller is built.
 
 mod admin;
 mod admission;
@@ -46,7 +46,7 @@ pub use limit::{
 };
 pub use pass::{Pass, PassCarrier, PassCarrierError};
 #[cfg(feature = "tower")]
-pub(crate) use paths::{PathPatterns, lenient, without_query};
+pub(crate) use paths::{PathPatterns, read_leniently, without_query};
 #[cfg(feature = "tower")]
 pub(crate) use proxies::TrustedProxies;
 pub use redis::Redis;

@@ -5,7 +5,7 @@
 //! program runs. The documentation of the crate `fail` lists the actions.
 //!
 //! In the library's unit tests, a place can run a callback: `when` puts an event exactly between two steps of one
-//! thread. For example, a newcomer arrives between the copy of a minute and its end.
+//! thread. For example, a newcomer arrives right after the copy of a minute's filter.
 
 /// Sets the action of a place, such as `1*panic` or `off`.
 #[cfg(all(feature = "failpoints", feature = "admin"))]
@@ -55,7 +55,7 @@ mod callback {
     }
 
     pub(super) fn run(name: &str) {
-        // Taken out first, because the callback itself reaches places.
+        // The callback is taken out before it runs, because it may reach places, too.
         let due = NEXT.with_borrow_mut(|next| next.take_if(|(place, _)| *place == name));
         if let Some((_, act)) = due {
             act();

@@ -15,9 +15,9 @@ const FINGERPRINT_BITS: u64 = !0xFFFF;
 
 /// The 48 bits that headcount remembers of a token. They reveal nothing about the token to anybody without the key.
 ///
-/// They are the upper bits of a 64-bit number whose lower 16 bits are zero. Two tokens share a fingerprint once in 2⁴⁸
-/// pairs: a million tokens contain one such pair once in 560 windows, while a filter of a million users confuses one
-/// token in a thousand.
+/// They are the upper bits of a 64-bit number whose lower 16 bits are zero. One in 2⁴⁸ pairs of tokens shares a
+/// fingerprint: with a million tokens in each window, one in 560 windows contains such a pair. By comparison, a filter
+/// of a million users takes one unknown token in a thousand for a known one.
 ///
 /// ```
 /// use headcount::fingerprint::FingerprintKey;
@@ -38,7 +38,7 @@ impl fmt::Debug for Fingerprint {
 /// The fingerprint key, shared by a fleet. Servers with different keys do not know each other's users.
 ///
 /// xxh3 is fast and spreads well, but it is not a cryptographic function. The key keeps attackers from aiming tokens at
-/// chosen bits and from testing guesses against a stolen filter. It does not protect tokens from anybody who holds it.
+/// chosen bits and from testing guesses against a stolen filter. Anybody who holds the key can test such guesses.
 ///
 /// ```
 /// use headcount::fingerprint::FingerprintKey;
@@ -98,7 +98,7 @@ impl FingerprintKey {
         self.id
     }
 
-    /// Returns the key that signs passes. It is derived from the same secret, and does not help to find the rest.
+    /// Returns the key that signs passes. It is derived from the same secret, and does not help to find that secret.
     pub(crate) fn pass_key(&self) -> &[u8; 32] {
         &self.pass_key
     }
@@ -108,7 +108,7 @@ impl FingerprintKey {
         &self.store_key
     }
 
-    /// Computes the keyed hash of bytes that are not a token, such as those of a snapshot.
+    /// Computes the keyed 64-bit hash of any bytes, such as those of a snapshot.
     #[inline]
     pub(crate) fn hash(&self, bytes: &[u8]) -> u64 {
         xxh3_64_with_secret(bytes, self.secret.as_slice())

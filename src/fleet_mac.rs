@@ -3,8 +3,8 @@
 //! A store is outside the fleet: anybody with write access to it can write anything. So filters, overrides, the names
 //! of servers and the entries of news logs carry a message authentication code: HMAC-SHA256 (RFC 2104), cut to 128
 //! bits, under a key derived from the fleet's key. The code covers the purpose, the namespace, the generation and the
-//! bytes, so that a proof for one of them is invalid for another. It does not cover time: an old proof is as valid as a
-//! new one.
+//! bytes. A proof is invalid if one of them differs. The code does not cover time: an old proof is as valid as a new
+//! one.
 
 use crate::fingerprint::FingerprintKey;
 use hmac::{Hmac, KeyInit, Mac};

@@ -1,4 +1,4 @@
-//! The façade: one handle to the parts of a controller. It does no I/O, uses no store and never waits.
+//! The façade: one handle to the parts of a controller. It does no I/O and uses no store. Only a delayed refusal waits.
 //!
 //! - The [core] holds the ring and the room, and makes the decisions.
 //!
@@ -6,7 +6,7 @@
 //!
 //! - Telemetry holds the other figures that operators see: the history, the limiters, the durations.
 //!
-//! - The life cycle knows whether the server is ready, and stops it.
+//! - The life cycle records whether the server is ready, and stops its tasks.
 //!
 //! A decision about a user of the current minute takes no lock. Any other decision takes one shard of the read lock, to
 //! read the union. A seen user who is missing from the current minute is refreshed through a bounded channel that the
@@ -70,7 +70,7 @@ pub use worker::Worker;
 #[cfg(feature = "admin")]
 const WATCHED_FOR: Duration = Duration::from_secs(10);
 
-/// The bounds of the time for which a refusal waits, if none is configured: two and a half beats.
+/// The bounds of a refusal's wait, if no time is configured. Between them, the wait is two and a half beats.
 const REFUSAL_DELAYS: (Duration, Duration) = (Duration::from_millis(250), MAX_REFUSAL_DELAY);
 
 /// The admission controller. Clones are handles to the same controller.
@@ -126,9 +126,9 @@ impl Headcount {
         self.shared.core.admit(token.as_ref())
     }
 
-    /// Decides like [`admit`](Self::admit), but waits a moment before it refuses a user: another server of the fleet
-    /// may have admitted the user just now, and the news of it is on its way. The middleware does the same, and so
-    /// does the check endpoint if `admission.refusal_delay` is set. A server that is alone never waits.
+    /// Decides like [`admit`](Self::admit), but waits a moment before it refuses a user. Another server of the fleet
+    /// may just have admitted the user, and this news may be on its way. The middleware waits, too, and so does the
+    /// check endpoint if `admission.refusal_delay` is set. A server that is alone never waits.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -169,8 +169,8 @@ impl Headcount {
         self.settings().refusal_delay.or_else(from_beats).filter(|delay| !delay.is_zero())
     }
 
-    /// Waits for this time, or until this server stops. Returns whether it waited: if too many wait already, it does
-    /// not.
+    /// Waits for `delay`, or until this server drains. Returns `false`, without a wait, if too many refusals wait
+    /// already.
     pub(crate) async fn wait_for_news(&self, delay: Duration) -> bool {
         let Some(_waiting) = self.shared.delays.begin() else { return false };
         let _ = tokio::time::timeout(delay, self.shared.lifecycle.drains()).await;
@@ -205,7 +205,7 @@ impl Headcount {
         self.shared.core.touch(token.as_ref())
     }
 
-    /// Decides like [`admit`](Self::admit), but holds a seat for an admitted newcomer instead of recording them. The
+    /// Decides like [`admit`](Self::admit), but holds a seat for an admitted newcomer and records nothing yet. The
     /// caller takes or drops the seat once it knows whether the newcomer stays. Only an admitted newcomer gets a
     /// [`HeldSeat`].
     ///
@@ -298,9 +298,10 @@ impl Headcount {
 
     /// Returns whether a load balancer should send requests to this server.
     ///
-    /// A server is ready once it covers its window, or has waited long enough for a store that does not answer.
-    /// Readiness does not probe the store. A ready server becomes unready only when it stops, or after three panics of
-    /// the worker or the rounds within a minute, until a minute has seen fewer.
+    /// A server is ready once it covers its window, or has waited long enough for a store that does not answer. If
+    /// `token.jwt.jwks_url` is set, it must also have fetched the keys. Readiness does not probe the store. A ready
+    /// server becomes unready when it joins a fleet, [drains](Self::drain) or stops. It is also unready while the last
+    /// minute has seen three panics of the worker or the rounds.
     ///
     /// ```
     /// use headcount::{Headcount, MemoryStore};
@@ -315,7 +316,7 @@ impl Headcount {
         self.not_ready_because().is_none()
     }
 
-    /// Returns why this server should not receive requests.
+    /// Returns why this server should not receive requests, or `None` if it is ready.
     pub(crate) fn not_ready_because(&self) -> Option<&'static str> {
         let lifecycle = &self.shared.lifecycle;
         if lifecycle.is_draining() {
@@ -366,8 +367,8 @@ impl Headcount {
     /// a [warning](OverrideStatus::warning).
     ///
     /// # Errors
-    /// Returns [`OverrideError`], and changes nothing, if a value is outside its bounds or if a later override is in
-    /// force.
+    /// Returns [`OverrideError`], and changes nothing, if a value is outside its bounds, or if the override in force
+    /// has the highest possible version.
     pub fn set_override(&self, order: OverrideOrder) -> Result<Override, OverrideError> {
         let override_ = self.shared.core.set_override(order)?;
         self.shared.lifecycle.hurry();
@@ -377,7 +378,7 @@ impl Headcount {
     /// Withdraws the override. Returns whether one was in force.
     ///
     /// # Errors
-    /// Returns [`OverrideError::Superseded`] if no version can be later than that of the override in force.
+    /// Returns [`OverrideError::Superseded`] if the override in force has the highest possible version.
     pub fn clear_override(&self) -> Result<bool, OverrideError> {
         let cleared = self.shared.core.clear_override()?;
         if cleared {
@@ -423,7 +424,7 @@ impl Headcount {
         Presence::of_nobody(self.core())
     }
 
-    /// Joins a fleet behind a store of this name.
+    /// Joins a fleet. `store` is the name of the fleet's store, for the status.
     pub(crate) fn join_fleet(&self, store: &'static str) {
         self.shared.rounds.lock().store = Some(store);
         if self.shared.core.join_fleet() {
@@ -437,8 +438,8 @@ impl Headcount {
         self.shared.rounds.watch(self.clock().monotonic() + WATCHED_FOR);
     }
 
-    /// Returns whether the worker began a tick within this time, or is waiting for a disk, which is not a failure of
-    /// the worker.
+    /// Returns whether the worker began a tick within this time, or is waiting for a disk. The latter is not a failure
+    /// of the worker.
     #[cfg(feature = "server")]
     pub(crate) fn works(&self, within: Duration) -> bool {
         self.shared.core.time.since_tick() < within || self.shared.lifecycle.is_saving()
@@ -493,7 +494,7 @@ impl Headcount {
         self.shared.telemetry.count_purge(database, rows);
     }
 
-    /// Returns the purges of each database: the rows deleted, and the purges that failed.
+    /// Returns, for each database, the number of rows that purges deleted, and the number of failed purges.
     #[cfg(feature = "metrics")]
     pub(crate) fn purges(&self) -> [[u64; 2]; 2] {
         self.shared.telemetry.purges()

@@ -1,7 +1,8 @@
 //! Verified tokens: a JSON Web Token (RFC 7519) stands for the user that it names, and only if a known key signed it.
 //!
-//! A refreshed token names the same user, so a user stays active across a refresh. Verification uses the keys that this
-//! server has: no request waits for a key server, and a token with an unknown key is answered without asking one.
+//! When a client refreshes its token, the new one names the same user, so the user stays active. Verification uses the
+//! keys that this server has: no request waits for a key server, and a token with an unknown key is answered without
+//! asking one.
 //!
 //! A signature with a public key takes up to some hundred microseconds to verify, and anybody can send one. So a few
 //! are verified at a time, on threads that answer no requests, and a few more wait ([`turns`]). The result is
@@ -32,8 +33,8 @@ pub(crate) use turns::Late;
 /// The allowed difference between the issuer's clock and this server's.
 const LEEWAY_SECONDS: f64 = 60.0;
 
-/// The number of keys that are tried for one token, an old one and a new one. Each attempt costs up to some 100 µs,
-/// and anybody can cause it.
+/// The largest number of keys that are tried for one token: for example, an old one and a new one. Each attempt costs
+/// up to some 100 µs, and anybody can cause it.
 pub(crate) const MOST_TRIED: usize = 2;
 
 /// How long a verified token is remembered after its last use.
@@ -49,6 +50,7 @@ const MOST_REFUSED: usize = 1 << 14;
 /// The expected claims of a token.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Expected {
+    /// The claim that names the user.
     pub(crate) claim: String,
     /// The issuer; `None` accepts any. There is at most one, because a user's name is unique only at its issuer.
     pub(crate) issuer: Option<String>,
@@ -69,7 +71,7 @@ pub(crate) struct Verifier {
     /// How often the keys have changed.
     changes: AtomicU64,
     verified: Recent<TokenHash, Verified>,
-    /// The results of verifications, each with the number of changes of the keys before it.
+    /// The tokens that were refused: the value of `changes` before the verification, and the reason.
     refused: Recent<TokenHash, (u64, Unverifiable)>,
     /// The key that tokens are hashed with. It is random, so that a dump of the memory reveals nothing about them.
     salt: [u8; 32],
@@ -78,11 +80,12 @@ pub(crate) struct Verifier {
 
 type TokenHash = [u8; 32];
 
-/// What is remembered of a verified token. It is valid for as long as its key is.
+/// What is remembered of a verified token. It stays valid while its key is in use, and until it expires.
 #[derive(Clone)]
 struct Verified {
     user: Arc<str>,
     key: key::Mark,
+    /// The expiry time, in seconds since 1970.
     exp: Option<f64>,
 }
 
@@ -123,8 +126,8 @@ impl Verifier {
         self.has_all.store(true, Relaxed);
     }
 
-    /// Returns the result for a token, if that needs no verification with a public key: because the token was verified
-    /// recently, is signed with a shared secret, or fits no key. `tick` is monotonic.
+    /// Returns the result for a token if no public key has to verify it: the token was checked recently, is signed with
+    /// a shared secret, fits no key, or is no JWT. Otherwise returns `None`. `tick` is a monotonic time.
     pub(crate) fn at_once(
         &self,
         token: &str,
@@ -149,12 +152,12 @@ impl Verifier {
         (changes == self.changes.load(Relaxed)).then_some(Err(why))
     }
 
-    /// Returns the result for a token, which is verified on another thread in its turn. If the token is refused,
-    /// `refused` is called on that thread, even if the caller no longer waits. If the token is not verified, `refused`
-    /// is dropped.
+    /// Verifies a token on another thread in its turn, and returns the user. If the token is refused, `refused` is
+    /// called on that thread, even if the caller no longer waits. Otherwise `refused` is dropped.
     ///
     /// # Errors
-    /// [`Late`] if the token cannot be verified in time, or too many others wait.
+    /// [`Late::Busy`] if the token is not verified in time or too many others wait; [`Late::Refused`] if the token is
+    /// refused.
     pub(crate) async fn in_turn(
         self: &Arc<Self>,
         token: &str,
@@ -176,7 +179,7 @@ impl Verifier {
 
     /// Verifies a token on this thread, and remembers the result.
     pub(crate) fn verified_now(&self, token: &str, now: Timestamp, tick: Duration) -> Result<Arc<str>, Unverifiable> {
-        // The same token may have waited several times.
+        // Another request may have verified the same token meanwhile.
         if let Some(known) = self.at_once(token, now, tick) {
             return known;
         }
@@ -199,7 +202,8 @@ impl Verifier {
     /// Returns the user that a token names.
     ///
     /// # Cost
-    /// One verification for each key that fits: about 2 µs for HS256, some tens to hundreds for the others.
+    /// One verification for each key that fits, at most [`MOST_TRIED`]: about 2 µs for HS256, some tens to hundreds for
+    /// the others.
     pub(crate) fn user(&self, token: &str, now: Timestamp) -> Result<String, Unverifiable> {
         self.look_at(token, now).map(|verified| verified.user.as_ref().to_owned())
     }
@@ -216,7 +220,7 @@ impl Verifier {
         Ok(Verified { user, key, exp: claims.get("exp").and_then(Value::as_f64) })
     }
 
-    /// Returns the key that signed the token.
+    /// Returns the mark of the key that signed the token.
     fn verify(&self, header: &Header, message: &str, signature: &str) -> Result<key::Mark, Unverifiable> {
         // RFC 7515 §4.1.11: a recipient that does not understand a critical extension must refuse the token.
         if header.crit.is_some() {
@@ -286,7 +290,8 @@ impl Expected {
     }
 }
 
-/// Returns whether a claim, which is one name or a list of names, contains one of the expected names.
+/// Returns whether a claim, which is one name or a list of names, contains one of the expected names. True if no name
+/// is expected.
 fn names_one_of(claim: Option<&Value>, expected: &[String]) -> bool {
     let is_expected = |name: &Value| name.as_str().is_some_and(|name| expected.iter().any(|known| known == name));
     expected.is_empty()

@@ -9,9 +9,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! An admitted newcomer takes a seat at once, and is recorded when the service answers with a status below 400. So a
-//! mistyped password makes no active user. A [`RouteClass`](crate::RouteClass) changes the rules for some paths.
-//! [`LimitLayer`] limits how much an active user may do.
+//! A seat is held for an admitted newcomer, and taken when the service answers with a status below 400. So a mistyped
+//! password makes no active user. A [`RouteClass`](crate::RouteClass) changes the rules for some paths. [`LimitLayer`]
+//! limits how much an active user may do.
 
 mod body;
 mod caller;
@@ -54,7 +54,7 @@ pub(crate) use refusal::mark;
 pub(crate) use request::RequestInfo;
 pub use service::AdmissionService;
 #[cfg(feature = "server")]
-pub(crate) use verify::Unknown;
+pub(crate) use verify::NoCaller;
 
 /// Puts a controller in front of a service. Requests of admitted users reach the service; rejected users get 429.
 ///
@@ -101,8 +101,8 @@ impl Headcount {
 }
 
 impl AdmissionLayer {
-    /// Sets the function that names a request's user, instead of `token.from` and `token.jwt`. It can use what an outer
-    /// layer has found out. `None` and blank names count as a missing token.
+    /// Sets the function that names a request's user, instead of `token.from` and `token.jwt`. The function can use
+    /// what an outer layer has found out. `None` and blank names count as a missing token.
     ///
     /// ```
     /// # use axum::http::request::Parts;
@@ -126,8 +126,7 @@ impl AdmissionLayer {
     }
 
     /// Adds a limit of newcomers, which is asked before a newcomer takes a seat. A refused newcomer takes no seat, and
-    /// gets
-    /// 429. Several limits are asked all or nothing.
+    /// gets 429. If one of several limits refuses, none is charged.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -157,10 +156,11 @@ impl AdmissionLayer {
         self.ruled(|rules| rules.limits.newcomers.add_to_admission(limit, &rules.headcount))
     }
 
-    /// Adds a limit of refused tokens per key, so that a client cannot try tokens until one passes for an active user.
-    /// Every refused token is charged once. While a key has used up its limit, tokens that are new to the key get 429
-    /// without a lookup or verification; tokens that were answered before are not affected. Use the key
-    /// [`ClientIp`](crate::config::LimitKey::ClientIp), or another one that does not depend on the token.
+    /// Adds a limit of refused tokens per key. Without it, a client could try tokens until one is a false positive and
+    /// counts as an active user's. Every refused token is charged once. While the limit of a key is used up, a token
+    /// that was not answered for this key before gets 429 without a lookup or verification. Other tokens are not
+    /// affected. Use the key [`ClientIp`](crate::config::LimitKey::ClientIp), or another one that does not depend on
+    /// the token.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -212,8 +212,8 @@ impl AdmissionLayer {
         self.ruled(|rules| rules.style.is_unavailable = true)
     }
 
-    /// Sets the function that returns content type and body of refusals. Headers and status stay. It is not called for
-    /// `HEAD`.
+    /// Sets the function that returns content type and body of refusals. Headers and status stay. The function is not
+    /// called for `HEAD` requests.
     ///
     /// ```
     /// # use axum::body::Bytes;

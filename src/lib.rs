@@ -4,14 +4,14 @@
 //! # A map of the crate
 //! | | |
 //! |---|---|
-//! | [`guide`] | how to use the crate, one chapter a question |
+//! | [`guide`] | how to use the crate, one chapter per question |
 //! | [`Headcount`], [`Builder`], [`Worker`] | the controller |
 //! | [`Headcount::admit`], [`Headcount::touch`], [`Headcount::status`] | its main methods |
 //! | [`layer`] | the middleware for tower and axum |
-//! | [`FilterStore`], [`MemoryStore`], [`RedisStore`], [`Rounds`] | the fleet's store, and the loop around it |
+//! | [`FilterStore`], [`MemoryStore`], [`RedisStore`], [`Rounds`] | the fleet's store, and the loop of the rounds |
 //! | [`round`] | one exchange with the store, without I/O |
 //! | [`bloom`], [`fingerprint`], [`time`] | the building blocks |
-//! | [`config`] | every key, its meaning and bounds |
+//! | [`config`] | every configuration key, with its meaning and bounds |
 
 #[cfg(feature = "admin")]
 mod admin;
@@ -76,8 +76,8 @@ pub use sync::{FilterStore, MemoryStore, Rounds};
 pub use token_source::{InvalidToken, MAX_TOKEN_BYTES, OnConflict, TokenSource, TokenSourceError, Unverifiable};
 pub use what_if::WhatIf;
 
-// The chapters link to each other's files. `rustdoc_links.md` comes before each of them and defines the same links as
-// modules; in Markdown the first definition of a link counts.
+// The chapters link to each other's files. `rustdoc_links.md` comes before each chapter and defines the same links with
+// modules as targets. In Markdown the first definition of a link counts.
 #[cfg(any(doc, doctest))]
 pub mod guide {
     #![doc = include_str!("../docs/guide/rustdoc_links.md")]
@@ -178,7 +178,8 @@ pub mod internals {
         }
     }
 
-    /// Returns the fingerprints in the entries of a minute's news log, up to the first that was not written for it.
+    /// Returns the fingerprints in the entries of a minute's news log, up to the first entry that is not valid for this
+    /// minute.
     pub fn news(values: &Values, slot: Slot, mut bytes: &[u8]) -> Vec<Fingerprint> {
         let mut fingerprints = Vec::new();
         while let Ok(Some(entry)) = crate::ring::news::decode(slot, bytes, values.0.mac()) {
@@ -204,7 +205,7 @@ pub mod internals {
         key.hash(bytes)
     }
 
-    /// Verifies a token with the keys in the bytes of a key file, and returns the user that it names.
+    /// Verifies a token with the keys of a key file, whose bytes are given. Returns the user that the token names.
     ///
     /// # Errors
     /// The reason why the file holds no keys, or why the token cannot be verified.
@@ -224,7 +225,7 @@ pub mod internals {
         pub coverage: usize,
         /// The start of the last round that read everything, in the server's monotonic time.
         pub last_success: Option<Duration>,
-        /// Whether its last round succeeded.
+        /// Whether the server's last round succeeded.
         pub is_up: bool,
         /// Whether the last round read everything but the store refused its writes.
         pub is_read_only: bool,

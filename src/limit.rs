@@ -6,28 +6,30 @@
 //! another attempt makes sense.
 //!
 //! # When a limit changes
-//! What a key has used counts against the new limit at once, in every policy and every store. An example: under 100 a
-//! minute, `alice` has used 30. At 10 a minute she has nothing left, at 50 she has 20, and at 100 again she has 70.
-//! What was granted stays granted, and reserved turns keep their times. A key that has used nothing has the whole new
-//! limit.
+//! What a key has used counts against the new limit at once, in every store, and in every policy except six. An
+//! example: under 100 a minute, `alice` has used 30. At 10 a minute she has nothing left, at 50 she has 20, and at 100
+//! again she has 70. What was granted stays granted, and reserved turns keep their times. A key that has used nothing
+//! has the whole new limit.
 //!
 //! A key that has used more than the new limit waits until it has used less. In a window and in a log, uses expire with
 //! time, as always. A token bucket gives permits back at the new rate: at 10 a minute, the 30 are below 10 after two
 //! minutes. [`Limiter::reset`] forgets a key that should not wait.
 //!
-//! Six policies behave as their originals do. They enforce a lowered limit at once, too, but leave a key another number
-//! of permits. [`x_time_rate`] and [`resilience4j_atomic`] keep the permits that are *left*, at most the new limit; a
-//! higher limit arrives with the next permits. [`guava_bursty`], [`next_free_ticket`] and [`uber`] charge after the
-//! fact, and keep the time that is saved or owed. [`guava_warming_up`] keeps the fraction of its stored permits.
+//! The six policies behave as their originals do. They also enforce a lowered limit at once, but leave a key another
+//! number of permits. [`x_time_rate`] and [`resilience4j_atomic`] keep the permits that are *left*, at most the new
+//! limit; under a higher limit, the additional permits come with time. [`guava_bursty`], [`next_free_ticket`] and
+//! [`uber`] make a request wait for the permits of the one before, and keep the time that is saved or owed.
+//! [`guava_warming_up`] keeps the fraction of its stored permits.
 //!
 //! A store in memory changes all keys when [`Memory::change`] is called. In Redis, in PostgreSQL and in a store of your
 //! own, a key is converted when it is next asked for. While servers disagree, a key gets at most the highest of their
-//! limits. In MySQL the limit belongs to the zone, which all servers share.
+//! limits. In MySQL the limit is stored in the database, in a *zone*, which all servers share.
 
 mod answer;
 mod any_store;
 mod ask;
 mod ask_error;
+mod give_back;
 mod limiter;
 mod limiter_store;
 mod list;
@@ -37,7 +39,6 @@ pub mod policy;
 mod rate;
 mod step;
 mod store;
-mod turn;
 
 pub use crate::limiter_status::LimiterStatus;
 pub use answer::{Answer, AnsweredBy, RefusalReason, Reservation, Verdict};

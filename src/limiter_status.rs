@@ -35,7 +35,7 @@ pub struct LimiterStatus {
 
 #[cfg(feature = "metrics")]
 impl LimiterStatus {
-    /// Publishes the figures to the recorder in force, as `headcount_limiter_decisions_total`.
+    /// Publishes the counts to the current metrics recorder, as `headcount_limiter_decisions_total`.
     pub(crate) fn publish(&self) {
         let Self { name, allowed, limited, shadow_limited, store_errors } = self;
         let decisions = [

@@ -89,10 +89,10 @@ Example, in a Dockerfile:
     #[command(after_help = "Examples:
   headcount override throttling --for 10m --reason 'the database is slow' --by ann
   headcount override auto --max-active-users 15000 --for 2h
-  headcount override auto                      (takes the override back)
+  headcount override auto                      (ends the override)
 
-It holds on every server of the fleet within two rounds, survives the restart of any of them, and ends by itself. One
-server alone forgets it when it is restarted.")]
+The override applies on every server of the fleet within two rounds, survives the restart of any of them, and ends by
+itself. A server without a fleet forgets it when it restarts.")]
     Override(Override),
     /// Print a script that completes headcount's arguments in a shell.
     #[command(after_help = "Example:
@@ -116,7 +116,7 @@ struct Play {
     lasting: Option<Duration>,
 }
 
-/// The demo's page has no password.
+/// Parses the address of the demo's page. The page has no password, so only loopback addresses are allowed.
 fn loopback(address: &str) -> Result<SocketAddr, String> {
     let address = server::resolve(address).map_err(|why| format!("it {why}; an address is such as 127.0.0.1:7071"))?;
     if address.ip().is_loopback() {
@@ -144,7 +144,7 @@ struct Validate {
 }
 
 impl Validate {
-    /// Returns whether a server could run with it.
+    /// Prints the result of the check, and returns whether a server could run with the configuration.
     fn run(&self) -> Result<bool, ServeError> {
         let loaded = load(self.config.as_deref(), Flags::new())?;
         let validated = Validated::of(&loaded)?;
@@ -212,7 +212,7 @@ impl Status {
         loop {
             let status = operator.status();
             if !self.json {
-                // Moves to the top, and clears the rest of the screen.
+                // Moves the cursor to the top, and clears the screen.
                 say("\x1b[H\x1b[2J");
             }
             match status {
@@ -234,7 +234,7 @@ struct Healthcheck {
     /// The server's admin listener [default: HEADCOUNT__ADMIN__LISTEN, or else 127.0.0.1:7071]
     #[arg(long, value_name = "URL")]
     admin: Option<String>,
-    /// Check also whether it should receive requests, which it should not while it starts, stops, or lacks keys
+    /// Also check whether the server is ready: not while it starts, stops, or lacks keys
     #[arg(long)]
     ready: bool,
 }
@@ -348,7 +348,7 @@ struct Serve {
     /// The Redis of the fleet, such as redis://127.0.0.1:6379/0; without it, the server runs alone
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
-    /// X: how many users at once may be active. Start at 75 % of what you measured the backend to carry
+    /// X: how many users at once may be active. Start at 75 % of the load that the backend was measured to carry
     #[arg(long, value_name = "N")]
     max_active_users: Option<u64>,
     /// enforce: reject newcomers while there is no room; shadow: decide and count only; off: admit everybody
@@ -388,7 +388,7 @@ fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
     let _set_by_environment = fail::FailScenario::setup();
     let cli = Cli::parse();
-    // The verbs for people print what matters themselves.
+    // These verbs print what matters to people, so by default they log only errors.
     let usual = if matches!(cli.verb, Verb::Demo(_) | Verb::Validate(_)) { "error" } else { "info" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
@@ -449,10 +449,10 @@ fn complain(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// Prints the reason, and returns the exit status, which tells wrong usage from other failures.
+/// Prints the error, and returns the exit status: 2 for wrong usage, 1 for other failures.
 fn failed(error: &dyn std::error::Error, usage: bool) -> ExitCode {
     let text = error.to_string();
-    // Mistakes of a configuration have their own format.
+    // The text of a mistake in a configuration already has a prefix.
     complain(&if text.starts_with("error: ") { text } else { format!("headcount: {text}") });
     if usage { ExitCode::from(2) } else { ExitCode::FAILURE }
 }

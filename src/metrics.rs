@@ -35,7 +35,7 @@ pub struct Metrics {
     round_times: Published,
 }
 
-/// How much of a histogram is already published, by bucket.
+/// The counts of a histogram that are already published, by bucket.
 type Published = [u64; Histogram::BUCKETS];
 
 impl Headcount {
@@ -93,9 +93,9 @@ impl Metrics {
         );
         describe_gauge!("headcount_clock_offset_seconds", "How far this machine's wall clock is ahead of the fleet's.");
         describe_counter!("headcount_news_beats_total", "Exchanges of news between the rounds, by outcome.");
-        describe_counter!("headcount_news_received_total", "Users of whom other servers told between the rounds.");
+        describe_counter!("headcount_news_received_total", "Users learned from other servers between the rounds.");
         describe_counter!("headcount_passes_total", "Signed passes of unseen tokens, by the result of the check.");
-        describe_counter!("headcount_touches_total", "Tokens to renew without a check, by outcome.");
+        describe_counter!("headcount_touches_total", "Renewals of tokens without a check, by outcome.");
         #[cfg(feature = "server")]
         describe_counter!(
             "headcount_connections_closed_total",
@@ -205,7 +205,7 @@ fn publish(to: &metrics::Histogram, from: &Histogram, published: &mut Published)
     for (bucket, (count, published)) in counts.into_iter().zip(published).enumerate() {
         let new = usize::try_from(count - *published).unwrap_or(usize::MAX);
         if new > 0 {
-            // Just inside the bucket's upper end, so that a recorder with the same buckets counts it there.
+            // The value is just below the bucket's upper end, so a recorder with the same buckets uses the same bucket.
             to.record_many(Histogram::upper_end(bucket).as_secs_f64() * 0.999, new);
         }
         *published = count;

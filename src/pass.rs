@@ -1,14 +1,14 @@
-//! The signed pass, which proves to a server that does not know a user yet that another server admitted the user.
+//! The signed pass: a proof, for servers that do not know the user yet, that the fleet admitted the user.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 1 | the format, 2 |
-//! | 7 | the slot in which it was issued, big-endian |
+//! | 7 | the slot in which the pass was issued, big-endian |
 //! | 16 | the first half of HMAC-SHA256 (RFC 2104) over format, slot, slot length, fingerprint and namespace |
 //!
 //! The whole is encoded in URL-safe base 64 (RFC 4648 §5), 32 characters. A pass reveals nothing about its token. It is
 //! useless with another token, and in another namespace even if the fleet there has the same key. It is valid for one
-//! window, which is as long as its user would be remembered without further requests.
+//! window: as long as the fleet remembers a user who sends no more requests.
 
 use crate::fingerprint::{Fingerprint, FingerprintKey};
 use crate::time::Slot;
@@ -44,9 +44,9 @@ pub struct Pass([u8; CHARACTERS]);
 pub(crate) enum PassCheck {
     /// The user was admitted within the window.
     Valid,
-    /// The pass is correctly signed, but older than a window, or from more than a minute ahead.
+    /// The pass is correctly signed, but older than a window, or dated more than one minute in the future.
     Expired,
-    /// A pass that this fleet did not sign, or one of another token.
+    /// The pass is malformed, not signed by this fleet, or of another token.
     Forged,
 }
 
@@ -70,6 +70,7 @@ pub(crate) struct Passes {
     keys: Vec<Key>,
     namespace: String,
     slot_length: Duration,
+    /// The length of the window, in slots.
     slots: u64,
 }
 

@@ -1,7 +1,7 @@
 //! A crowd of players, for load tests, simulators and demos. Seeded, and without I/O.
 //!
 //! Time is an argument: the [`Duration`] since the start, in the fleet's time. To play a window of 30 minutes within
-//! one minute, a caller divides the clock; the players stay the same. The schedule is *open-loop*: the time of a
+//! one minute, a caller divides all times by 30; the players stay the same. The schedule is *open-loop*: the time of a
 //! player's next request depends on the answers, but never on how late they came. So a slow server receives as many
 //! requests as a fast one. The same seed and the same answers give the same schedule.
 //!
@@ -107,11 +107,11 @@ impl fmt::Display for PlayerId {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visit {
-    /// When it is due, as the time since the start.
+    /// When the request is due, as the time since the start.
     pub due: Duration,
-    /// The player who sends it.
+    /// The player who sends the request.
     pub player: PlayerId,
-    /// The number of the server it is sent to, from 0.
+    /// The server that the request is sent to, numbered from 0.
     pub server: usize,
 }
 
@@ -142,7 +142,7 @@ pub enum Answer {
     Lost,
 }
 
-/// The number of players so far, by what happened to them.
+/// The counts of what has happened to the players so far.
 ///
 /// ```
 /// use headcount::players::{Answer, Arrivals, Habits, Players};
@@ -160,17 +160,17 @@ pub enum Answer {
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Census {
-    /// Sent at least one request.
+    /// Players who sent at least one request.
     pub arrived: u64,
-    /// Were admitted at least once.
+    /// Players who were admitted at least once.
     pub entered: u64,
-    /// Reached the end of their session.
+    /// Sessions that reached their end; a player may have several.
     pub finished: u64,
-    /// Came back for another session.
+    /// Sessions whose player returns for another one.
     pub returned: u64,
-    /// Were never admitted, and gave up.
+    /// Players who were rejected before a session began, and gave up.
     pub gave_up: u64,
-    /// Were admitted, then rejected in mid-session, and gave up.
+    /// Players who were rejected in mid-session, and gave up.
     pub locked_out: u64,
 }
 
@@ -178,7 +178,7 @@ impl Players {
     /// Creates a crowd for `servers` servers.
     ///
     /// # Panics
-    /// If there is no server.
+    /// If `servers` is 0.
     pub fn new(arrivals: Arrivals, habits: Habits, servers: usize, seed: u64) -> Self {
         assert!(servers > 0, "players need at least one server");
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -187,14 +187,15 @@ impl Players {
         Self { arrivals, habits, servers, seed, rng, next_arrival, agenda, players, census }
     }
 
-    /// Returns when the next request is due; `None` while all remaining players wait for answers.
+    /// Returns when the next request is due. `None` if nobody arrives any more and all remaining players wait for
+    /// answers.
     pub fn next_due(&self) -> Option<Duration> {
         let listed = self.agenda.peek().map(|&Reverse((due, _))| due);
         listed.into_iter().chain(self.next_arrival).min()
     }
 
-    /// Returns the next request that is due by `now`, in the order of time. The player sends no further request before
-    /// [`Players::answer`] is called for this one.
+    /// Returns the next request in the order of time; `None` if none is due by `now`. The player sends no further
+    /// request before [`Players::answer`] is called for this one.
     pub fn next(&mut self, now: Duration) -> Option<Visit> {
         let due = self.next_due().filter(|&due| due <= now)?;
         let id = if self.next_arrival == Some(due) { self.arrive(due) } else { self.agenda.pop()?.0.1 };
@@ -215,7 +216,7 @@ impl Players {
 
     fn arrive(&mut self, at: Duration) -> PlayerId {
         let id = PlayerId(u32::try_from(self.players.len()).expect("fewer players than 2^32"));
-        // A generator of its own, so that the answers to one player change nothing for the others.
+        // Each player has its own generator, so that the answers to one player do not change the others.
         let rng =
             fastrand::Rng::with_seed(self.seed ^ u64::from(id.0).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         self.players.push(Player::arriving(at, &self.habits, self.servers, rng));

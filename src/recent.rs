@@ -25,6 +25,7 @@ pub(crate) struct Recent<K, V> {
 struct Shard<K, V> {
     young: HashMap<K, V>,
     old: HashMap<K, V>,
+    /// When the young map was started, empty.
     begun: Duration,
 }
 
@@ -53,6 +54,7 @@ impl<K: Hash + Eq, V: Clone> Recent<K, V> {
         Some(value)
     }
 
+    /// Stores a value under a key, and replaces the key's earlier value.
     pub(crate) fn put(&self, key: K, value: V, now: Duration) {
         let mut shard = self.shard(&key).lock();
         self.age(&mut shard, now);

@@ -5,7 +5,7 @@
 //! closed. So a connection is dropped here after two timeouts in a row or after a READONLY answer. One attempt to
 //! connect is made at a time, and after ten failures one per second.
 //!
-//! Many callers may use it at once: their commands share the connection. A caller that finds no connection waits for
+//! Many callers may use the connection at once; their commands share it. A caller that finds no connection waits for
 //! the current attempt and gets its result.
 
 mod classify;
@@ -28,7 +28,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 pub(crate) use classify::{is_read_only, refused_write};
 
-/// The largest answer in bytes, unless filters are larger. A catch-up fetches half of this at a time.
+/// The largest answer in bytes, unless [`RedisLink::expect_values_of`] raises it. A round fetches several values in one
+/// request only if they have at most half of this together.
 const MOST_BYTES: usize = 16 << 20;
 
 const PATIENT_FAILURES: u32 = 10;
@@ -36,7 +37,7 @@ const SLOW_RETRY: Duration = Duration::from_secs(1);
 
 /// A connection to Redis that the store of filters and the limiters may share. Clones are handles to one connection.
 ///
-/// It is made when it is first needed, and again after it has failed. There is never more than one.
+/// The connection is made when it is first needed, and again after it has failed. There is never more than one.
 ///
 /// ```no_run
 /// use headcount::limit::{Rate, Redis, token_bucket};
@@ -105,7 +106,7 @@ struct State {
     number: u64,
     /// Whether the connection is dropped before the next call.
     doomed: bool,
-    /// When the last call timed out, if no call was answered since.
+    /// When a call first timed out since the last answer; `None` if none did.
     timed_out: Option<Instant>,
     attempts: u64,
     failed_attempts: u32,
@@ -121,7 +122,7 @@ impl RedisLink {
         Ok(Self { target, state: Mutex::default(), attempt: tokio::sync::Mutex::default(), most_bytes })
     }
 
-    /// Allows answers with values of this size.
+    /// Allows answers with values of this size in bytes, in addition to [`MOST_BYTES`].
     pub(crate) fn expect_values_of(&self, bytes: usize) {
         self.most_bytes.fetch_max(MOST_BYTES.saturating_add(bytes), Relaxed);
     }
@@ -131,7 +132,8 @@ impl RedisLink {
         self.state.lock().number
     }
 
-    /// Connects if there is no connection and it is time to try. Concurrent callers wait for one attempt.
+    /// Connects if there is no connection. Concurrent callers wait for one attempt. Before it is time to try again,
+    /// returns the error of the last attempt.
     pub(crate) async fn connect(&self, within: Duration) -> Result<(), StoreError> {
         let (deadline, seen) = {
             let mut state = self.state.lock();
@@ -158,11 +160,11 @@ impl RedisLink {
             if state.not_before.is_some_and(|not_before| Instant::now() < not_before)
                 && let Some(failure) = &state.last_failure
             {
-                // The error of the last attempt: a different message would be logged as news.
+                // This is the error of the last attempt, because a different message would be logged again.
                 return Err(failure.clone());
             }
             state.attempts += 1;
-            // An attempt that is dropped counts as failed.
+            // If the caller drops this future, the attempt counts as failed.
             state.note_failed_attempt(StoreError::unavailable("an attempt to connect was canceled"));
         }
         let attempt = self.target.dial(deadline).await;

@@ -49,8 +49,9 @@ struct Minute {
     filter: Bloom,
     covered: bool,
     dirty: bool,
-    /// Newcomers recorded here, and how many of them no published value holds.
+    /// The newcomers that this server has recorded in the minute.
     newcomers: u64,
+    /// Those of them that are in no published value.
     newcomers_unpublished: u64,
 }
 
@@ -175,7 +176,7 @@ impl Ring {
         self.turning = Some(Turning { to, union: empty });
     }
 
-    /// Computes the OR of a run of words over all minutes that will stay, and overwrites `words` with it.
+    /// Overwrites `words` with the OR of the minutes that will stay, from word `at` on.
     pub(crate) fn collect(&self, at: usize, words: &mut [u64]) {
         words.fill(0);
         let Some(turning) = &self.turning else { return };
@@ -187,7 +188,7 @@ impl Ring {
         }
     }
 
-    /// Adds collected words to the next union.
+    /// Merges collected words into the next union, from word `at` on.
     pub(crate) fn feed(&mut self, at: usize, words: &[u64]) {
         if let Some(turning) = &mut self.turning {
             turning.union.union_words(at, words);
@@ -195,8 +196,8 @@ impl Ring {
     }
 
     /// Completes the prepared turn; the caller then calls [`CurrentFilter::forget_the_last_minute`]. `empty` becomes
-    /// the current minute's filter. The minutes that begin are covered if `covered` is set. Returns the filters that
-    /// left, to be emptied and reused.
+    /// the current minute's filter. The minutes that begin are covered if `covered` is set. Returns the old union and
+    /// the oldest filter, to be emptied and reused. Without a prepared turn, returns `empty` and changes nothing.
     pub(crate) fn finish_turn(&mut self, empty: Bloom, covered: bool) -> Vec<Bloom> {
         let Some(Turning { to, union }) = self.turning.take() else { return vec![empty] };
         let mut spare = Some(empty);
@@ -222,7 +223,7 @@ impl Ring {
 
     /// Repairs the ring after a panic interrupted a change. The union and [`CurrentFilter`] again hold what the minutes
     /// hold, and the counts are recomputed. Every minute becomes dirty, since the panic may have come before a dirty
-    /// mark was set. A turn in progress is dropped, and the worker makes it again.
+    /// mark was set. A turn in progress is dropped, and the worker prepares it again.
     ///
     /// # Cost
     /// Reads all filters once.
@@ -271,6 +272,7 @@ impl Ring {
         self.turning.as_mut().filter(|_| age < staying).map(|turning| &mut turning.union)
     }
 
+    /// Returns how many minutes stay in the ring after a turn to `to`.
     fn staying(&self, to: Slot) -> usize {
         let leaving = usize::try_from(to.since(self.current)).unwrap_or(usize::MAX);
         self.minutes.len().saturating_sub(leaving)
@@ -278,8 +280,8 @@ impl Ring {
 
     // --- merging from other servers ---
 
-    /// Merges a run of words of another server's filter into minute `slot`. Returns `None` if the minute is not in the
-    /// ring.
+    /// Merges a run of words of another server's filter into minute `slot`, from word `at` on. Returns `None` if the
+    /// minute is not in the ring.
     pub(crate) fn merge(&mut self, slot: Slot, at: usize, words: &[u64]) -> Option<Difference> {
         let age = self.age(slot)?;
         let difference = self.minutes[age].filter.union_words(at, words);
@@ -298,8 +300,8 @@ impl Ring {
     /// Records a fingerprint that another server recorded in minute `slot`. Returns whether the minute lacked it; false
     /// if the minute is not in the ring.
     ///
-    /// The minute becomes dirty, although the other server publishes the fingerprint, too: if that server stopped
-    /// before it did, the store would lack what all others know.
+    /// The minute becomes dirty, although the other server publishes the fingerprint, too. If that server stopped
+    /// before publishing it, the store would lack a fingerprint that all other servers know.
     pub(crate) fn record_foreign(&mut self, slot: Slot, fingerprint: Fingerprint) -> bool {
         self.age(slot).is_some_and(|age| self.set(age, fingerprint))
     }
@@ -323,12 +325,12 @@ impl Ring {
         }
     }
 
-    /// Returns how many newcomers recorded in minute `slot` no published value holds.
+    /// Returns how many newcomers that this server recorded in minute `slot` are in no published value.
     pub(crate) fn newcomers_unpublished_in(&self, slot: Slot) -> u64 {
         self.age(slot).map_or(0, |age| self.minutes[age].newcomers_unpublished)
     }
 
-    /// Returns how many newcomers recorded on this server no published value holds.
+    /// Returns how many newcomers that this server recorded in any minute are in no published value.
     pub(crate) fn newcomers_unpublished(&self) -> u64 {
         self.minutes.iter().map(|minute| minute.newcomers_unpublished).sum()
     }
@@ -355,7 +357,7 @@ impl Ring {
         self.unsent.begin();
     }
 
-    /// Takes fingerprints that this server has recorded in minute `slot` and that no log has, at most `most` of them.
+    /// Takes at most `most` fingerprints that this server has recorded in minute `slot` and not sent to a news log.
     /// Only the current minute and the one before it have any.
     pub(crate) fn take_unsent(&mut self, slot: Slot, most: usize) -> Vec<Fingerprint> {
         self.age(slot).map_or_else(Vec::new, |age| self.unsent.take(age, most))
@@ -370,7 +372,7 @@ impl Ring {
 
     // --- coverage ---
 
-    /// Returns whether minute `slot` is covered: an unseen token was not recorded in it on any server.
+    /// Returns whether minute `slot` is covered: no server has recorded an unseen token in it.
     pub(crate) fn covers(&self, slot: Slot) -> bool {
         self.age(slot).is_some_and(|age| self.minutes[age].covered)
     }

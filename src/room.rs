@@ -17,8 +17,8 @@ use std::time::Duration;
 pub use overrides::{Override, OverrideMode, OverrideVersion};
 
 /// α: the part of the room that the whole fleet hands out per round. It is below 1 because every server hands out its
-/// share before it sees how the others used theirs. `./test sim --measure` shows the choice: 1 overshoots by 11 %, 0.5
-/// by 2.6 % at 100 servers, 0.25 by 0.4 %, and fills an empty room in 16 s where 0.5 takes 7.
+/// share before it sees how the others used theirs. `./test sim --measure` compares values: 1 overshoots X by 11 %, 0.5
+/// by 2.6 % and 0.25 by 0.4 %. With 0.25, 100 servers fill an empty room in 16 s, with 0.5 in 7 s.
 const ALPHA: f64 = 0.25;
 
 /// Roughly how many rounds pass until this server has read another server's newcomers: a round and a half to publish
@@ -151,9 +151,10 @@ pub(crate) enum FleetLink {
 pub enum Sharing {
     /// This part of the room per round, for all servers together.
     Part(f64),
-    /// All of the room, less the newcomers of the other servers, assuming that each admits as many as this one.
+    /// An equal part of the room, after subtracting the newcomers of the other servers that this server has not read
+    /// yet. It assumes that each server admits as many as this one.
     Adaptive,
-    /// Every server sees the same room and hands out all of it, as the designs in the talk did.
+    /// Every server sees the same room and hands out all of it, as the designs that headcount is compared with do.
     None,
 }
 
@@ -333,7 +334,8 @@ impl Room {
             Sharing::None => room / self.nodes as f64,
         };
         let share = (part + fleet.random).floor() as u64;
-        // Newcomers of the last round are published in this one; the other servers do not know of older ones yet.
+        // The newcomers since the last round are published in this one. If older ones are still unpublished, they count
+        // against the share.
         self.share = share.saturating_sub(renewal.unpublished.saturating_sub(self.newcomers_before_read)) + held;
     }
 
@@ -368,7 +370,8 @@ impl Room {
         self.link = FleetLink::ReadOnly;
     }
 
-    /// Records that the last round read values that do not belong to the present.
+    /// Records that the last round does not count as successful, although the store answered: values were not read, or
+    /// belong to another time.
     pub(crate) fn misread(&mut self) {
         self.budget.fail();
     }
@@ -380,7 +383,7 @@ impl Room {
         self.share = self.share.min(self.held.seats());
     }
 
-    /// Records that the bootstrap has ended without an answer from a store.
+    /// Records that this server stops waiting for a store that has never answered.
     pub(crate) fn go_without_store(&mut self) {
         self.budget.go_without_store();
     }
@@ -451,8 +454,9 @@ impl Room {
         self.override_.as_ref()
     }
 
-    /// Puts an override in force unless the known one has a later version. The override that stays is remembered until
-    /// the later end of the two. Returns whether the new one was applied.
+    /// Applies an override, unless the known one has the same or a later version, or the new one need not be remembered
+    /// any more. The override that stays is remembered for as long as either of them. Returns whether the new one was
+    /// applied.
     pub(crate) fn apply_if_newer(&mut self, override_: Override, now: Timestamp) -> bool {
         let remembered_until = override_.until.max(override_.remembered_until);
         let known = self.override_.as_mut();
@@ -515,7 +519,7 @@ impl Room {
             (_, OnOutage::Closed) => false,
             // Only this server can have admitted this user, before it lost its memory.
             (FleetLink::Alone, _) => self.room(active_users) > self.held.seats(),
-            // The other servers may have admitted anybody until this server has read their users.
+            // Until this server has read the users of the other servers, any unseen user may be one of them.
             (_, OnOutage::Open) => !self.budget.has_settled(),
             (_, OnOutage::Local) => !self.budget.knows_everybody() && self.has_budget(active_users),
         }

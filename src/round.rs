@@ -9,7 +9,8 @@
 //!
 //! A round *succeeds* when everything foreign that its look showed has been read, and the store accepts writes. Losing
 //! the race to publish does not change that: the next look shows what the other server wrote. A round does not succeed
-//! if its look shows that the store's clock has stepped to a minute that the look did not ask for.
+//! if the process was paused during it, or if its look shows that the store's clock is far off or has stepped to a
+//! minute that the look did not ask for. Such a round still publishes, and may end with [`Outcome::Success`].
 //!
 //! Words of this module: a value is *foreign* if another server wrote it. A minute is *dirty* while the store lacks
 //! bits that this server has for it, and *covered* if this server knows every token that any server saw in it. It
@@ -52,31 +53,31 @@ pub use pace::Pace;
 pub(crate) use protocol::{Protocol, Versions};
 use servers::Servers;
 
-/// Bytes of values fetched at a time; bounds the memory of a catch-up.
+/// The most bytes of values that one request fetches, if it fetches more than one. Bounds the memory of a catch-up.
 const FETCH_AT_MOST_BYTES: usize = 8 << 20;
 
-/// Minutes published in a round: the current one and another, or more while more are dirty.
+/// The most minutes published in a round: two, or eight if more than two are to be published.
 const PUBLISH: usize = 2;
 const PUBLISH_WHILE_MANY: usize = 8;
 
-/// Timeout for the values of a catch-up.
+/// The timeout of a catch-up.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
-/// A request for at least this many values is a catch-up.
+/// A request that reads or writes at least this many values is a catch-up.
 const CATCH_UP_VALUES: usize = 3;
 
-/// Server names shown on an open admin page, at most.
+/// The most server names that an open admin page shows.
 const MOST_NAMES: usize = 200;
 
-/// Timeout of a look until the first round has succeeded: long enough for a slow store, and short enough to reach a
-/// store that has just come back within three seconds.
+/// The timeout of a look until a round has succeeded. It is long enough for a slow store, and so short that a store
+/// that has come back is reached within three seconds.
 const FIRST_ANSWER: Duration = Duration::from_millis(2500);
 
-/// The largest correction of the clock that counts as its error and not as a step. A minute that begins with such a
-/// correction begins as by the passing of time.
+/// The largest correction of the clock that counts as its error and not as a step. If such a correction begins a
+/// minute, the minute counts as begun by the passing of time.
 const CLOCK_ERROR: Duration = Duration::from_millis(100);
 
-/// The shortest timeout of a request, used when 80 % of the period is less.
+/// The shortest timeout of a request: that of a beat, and that of other requests if 80 % of the period is less.
 pub(crate) const LEAST_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The next step of a round.
@@ -120,11 +121,11 @@ pub enum Next {
 pub enum Outcome {
     /// Everything was read, and all of this round's changes were written.
     Success,
-    /// Everything was read, but another server wrote first.
+    /// Everything was read, but another server wrote at least one minute first.
     Conflict,
     /// The store did not answer in time.
     Timeout,
-    /// The store could not be reached, or refused the request.
+    /// The store could not be reached, refused the request or its writes, or gave an invalid answer.
     Failure,
 }
 
@@ -174,7 +175,7 @@ impl Outcome {
 pub struct Round {
     core: Arc<Core>,
     figures: Arc<RoundFigures>,
-    /// The writer name of this server.
+    /// The name under which this server writes: its random name and a proof.
     instance_id: String,
     /// The codec for values of the store's namespace.
     codec: Codec,
@@ -196,13 +197,14 @@ pub struct Round {
     others_failed: Option<StoreError>,
     /// The last such error that was logged.
     others_logged: Option<StoreError>,
-    /// Minutes to fetch, with the sizes of their values, once other generations are read.
+    /// The minutes to fetch after other generations are read, with the sizes of their values.
     unread: Vec<(Slot, usize)>,
     started: Duration,
     looked: Duration,
     /// Whether the store's clock is far from this server's, and it is unknown which one is right.
-    doubted: bool,
-    /// The minute that a step of the store's clock has led to, until a look has asked for it.
+    clock_doubted: bool,
+    /// The fleet's current minute, if no look has asked for it yet: the store's clock has stepped to it, or the worker
+    /// is late to turn to it.
     unasked: Option<Slot>,
     /// How many pauses of this process had been detected when the look began.
     pauses: u64,
@@ -213,14 +215,14 @@ pub struct Round {
     /// The last logged error because of which the store counts as away.
     last_logged: Option<StoreError>,
     /// The last logged error of a round that read the store and could not write to it.
-    unwritten: Option<StoreError>,
+    last_write_error: Option<StoreError>,
 }
 
 /// The value that this server knows to be in the store.
 #[derive(Debug, Clone)]
 struct Known {
     entry: Entry,
-    /// Whether its writer covered the minute.
+    /// Whether the value's writer covered the minute.
     covered: bool,
 }
 
@@ -251,9 +253,9 @@ struct InFlight {
 pub struct Exchange {
     /// How this server identifies itself to the store.
     pub identity: Identity,
-    /// When its rounds begin.
+    /// When this server's rounds begin.
     pub pace: Pace,
-    /// The state machine of its rounds.
+    /// The state machine of this server's rounds.
     pub round: Round,
 }
 
@@ -265,7 +267,7 @@ impl Headcount {
         self.exchange_with(store, namespace, Protocol::HEADCOUNT)
     }
 
-    /// Exchanges like [`exchange`](Self::exchange), by another protocol.
+    /// Works like [`exchange`](Self::exchange), with another protocol.
     #[cfg(any(test, feature = "testing"))]
     pub fn exchange_by(&self, store: &'static str, namespace: &str, protocol: Protocol) -> Exchange {
         self.exchange_with(store, namespace, protocol)
@@ -317,18 +319,18 @@ impl Round {
             unread: Vec::new(),
             started: Duration::ZERO,
             looked: Duration::ZERO,
-            doubted: false,
+            clock_doubted: false,
             unasked: None,
             pauses: 0,
             outgoing: Publish::default(),
             news,
             conflict: false,
             last_logged: None,
-            unwritten: None,
+            last_write_error: None,
         }
     }
 
-    /// Replaces a `Round` that was dropped mid-exchange; what it knew of the store is gone.
+    /// Makes a replacement for a `Round` that was dropped mid-exchange. What the dropped one knew of the store is lost.
     pub(crate) fn anew(headcount: &Headcount, namespace: &str, protocol: Protocol, seed: u64) -> Self {
         let mut round = Self::new(headcount, namespace, protocol, seed);
         round.shown = round.core.slots().into_iter().collect();
@@ -337,8 +339,8 @@ impl Round {
         round
     }
 
-    /// Begins a round at monotonic time `now`. If the previous round has not ended, because it panicked or was dropped,
-    /// it counts as failed.
+    /// Begins a round at monotonic time `now`, and returns its first request. If the previous round has not ended,
+    /// because it panicked or was dropped, it counts as failed.
     pub fn begin(&mut self, now: Duration) -> Request {
         self.give_up();
         self.under_way = true;
@@ -415,7 +417,7 @@ impl Round {
         self.unasked = self.unasked.filter(|&unasked| slots.first().is_none_or(|&newest| newest < unasked));
         // While the worker cannot turn, this server does not ask for the minute that the others publish now.
         self.unasked = self.unasked.max(self.core.overdue_turn(now));
-        let wants = if corrected { self.demand.is_recent() } else { self.demand.look(self.core.turned_away()) };
+        let wants = if corrected { self.demand.is_recent() } else { self.demand.look(self.core.rejections()) };
         let names = self.servers.names(if self.figures.is_watched(now) { MOST_NAMES } else { 0 });
         self.phase = Phase::Looking { slots: slots.clone(), corrected };
         Request::Look { slots, names, wants }
@@ -426,7 +428,7 @@ impl Round {
             self.coverage.read_first_look(&self.core, &looked);
         }
         if self.set_clock(slots, &looked, now) && !corrected {
-            // The requested minutes came from this machine's own clock.
+            // This look asked for the minutes by numbers that are no longer valid.
             return Next::Ask(self.look(now, true));
         }
         let alive_for = self.core.settings.alive_for();
@@ -485,13 +487,13 @@ impl Round {
         if stepped && asked.first().is_some_and(|&newest| newest < slot) {
             self.unasked = Some(slot);
         }
-        self.doubted = observed == Observed::Doubted;
+        self.clock_doubted = observed == Observed::Doubted;
         match observed {
             Observed::Jumped | Observed::JumpedBack => {
                 tracing::warn!(%time, "the store's clock has jumped; three rounds confirmed it");
             }
             Observed::Doubted => {
-                tracing::warn!(time = %looked.time, "the store's clock is far off; it is used once three rounds agree");
+                tracing::warn!(time = %looked.time, "the store's clock is far from this server's; it is used once three rounds agree");
             }
             Observed::First | Observed::Kept => {}
         }
@@ -529,8 +531,9 @@ impl Round {
         }
     }
 
-    /// Applies the store's override, or returns what to store instead: this server's override if that is later, and
-    /// nothing in place of an override that no server of the fleet has written.
+    /// Applies the store's override if it is later than this server's. Returns what to store instead: this server's
+    /// override if that is later, or the removal of bytes that no server of the fleet has written. Returns `None` if
+    /// the store keeps what it has.
     fn read_override(&self, looked: &Looked) -> Option<OutgoingOverride> {
         let now = self.core.time.now();
         let after = looked.override_.clone();
@@ -542,9 +545,9 @@ impl Round {
                 "the stored override was refused and will be removed: it was not written by a server of this fleet"
             );
         }
-        let is_plausible = |stored: &&Override| self.doubted || self.core.is_plausible(stored, now);
+        let is_plausible = |stored: &&Override| self.clock_doubted || self.core.is_plausible(stored, now);
         let stored = read.flatten();
-        // While two clocks disagree, plausibility is unknown, and nothing is overwritten.
+        // While two clocks disagree, plausibility is unknown, so no override is overwritten as implausible.
         let stored_memory = stored.as_ref().filter(is_plausible).map(Override::memory);
         let (taken, ours) = self.core.exchange_override(stored, now);
         let remove = is_foreign.then(|| OutgoingOverride { after: after.clone(), value: None });
@@ -552,7 +555,7 @@ impl Round {
         if taken && ours.withdrawn {
             tracing::info!("the override was withdrawn on another server");
         } else if taken {
-            let [by, reason] = [&ours.by, &ours.reason].map(|words| words.as_deref().unwrap_or("not said"));
+            let [by, reason] = [&ours.by, &ours.reason].map(|words| words.as_deref().unwrap_or("not given"));
             let max_active_users = ours.max_active_users;
             tracing::info!(
                 mode = %ours.mode, max_active_users, until = %ours.until, ?by, ?reason,
@@ -564,7 +567,7 @@ impl Round {
         if later { Some(OutgoingOverride { after, value: value() }) } else { remove }
     }
 
-    /// Notes that the store has no value of this minute, so that it lacks whatever this server holds.
+    /// Notes that the store has no value of this minute, and so lacks everything that this server holds of it.
     fn miss(&mut self, slot: Slot) {
         self.known.remove(&slot);
         self.shown.remove(&slot);
@@ -594,8 +597,8 @@ impl Round {
         Next::Ask(Request::FetchBeside { generation, slots })
     }
 
-    /// Continues after values of another generation were read; `left` are not read yet. A writer with access to the
-    /// store can show any number of bytes there, so this server's own minutes do not wait for them.
+    /// Continues after values of another generation were read; `left` are not read yet. Anybody who can write to the
+    /// store can store any number of bytes there, so this server's own minutes wait for them for one period at most.
     fn go_on_beside(&mut self, generation: u64, left: Vec<(Slot, usize)>, now: Duration) -> Next {
         if !self.others.is_proven(generation) {
             self.others.leave_unread(generation, &left);
@@ -609,7 +612,7 @@ impl Round {
         self.fetch_beside(generation, left, now)
     }
 
-    /// Publishes what was read of other generations to the decisions.
+    /// Passes what was read of other generations to the core, for its decisions.
     fn remember_others(&mut self) {
         // Minutes may have turned since the look.
         if let Some(&oldest) = self.core.slots().last() {
@@ -620,8 +623,8 @@ impl Round {
         }
     }
 
-    /// Continues the round without other generations. This generation is read and published, but the round does not
-    /// succeed.
+    /// Continues the round without other generations. This server's own generation is still read and published, but the
+    /// round does not succeed.
     fn go_on_without_others(&mut self, error: &StoreError, now: Duration) -> Next {
         self.others.give_up();
         if self.others_logged.as_ref() != Some(error) {
@@ -686,16 +689,16 @@ impl Round {
 
     fn succeed(&mut self, now: Duration) -> Next {
         // The worker may not have noticed a pause yet.
-        let stale = self.pauses != self.core.time.pauses() || self.core.time.has_slept();
-        if self.doubted || stale {
-            // What was read belongs to another time: it is merged, but an unseen token does not become a newcomer's by
-            // it.
+        let stale = self.pauses != self.core.time.pauses() || self.core.time.is_overdue();
+        if self.clock_doubted || stale {
+            // What was read belongs to another time. It is merged, but must not make an unseen token count as a
+            // newcomer's.
             self.core.misread_and_uncover();
             return self.publish(now);
         }
         if self.unasked.is_some() || self.others_failed.is_some() {
-            // The requested values are read, but not those that others published in the minute that the clock has
-            // stepped to, or those of another generation.
+            // The requested values are read, but not those that others published in a minute that the look did not ask
+            // for, or those of another generation.
             let current = self.core.current();
             self.coverage.leave_unread(&self.core, std::iter::once(current));
             self.core.misread();
@@ -806,7 +809,7 @@ impl Round {
     }
 
     fn read_result(&mut self, in_flight: Vec<InFlight>, published: &Published, now: Duration) -> Next {
-        self.unwritten = None;
+        self.last_write_error = None;
         if let Some(since) = published.since {
             self.coverage.learn_since(&self.core, since);
         }
@@ -882,8 +885,9 @@ impl Round {
         figures.count_error(error, now);
     }
 
-    /// Ends an unfinished round as failed, and forgets what is known of the store. A part of it may be recorded and the
-    /// rest missing, and minutes may be marked clean although their value was never sent.
+    /// Ends an unfinished round as failed, and forgets which values the store has, so that the next round reads all of
+    /// them again. The unfinished round may have recorded only a part of what it read, and may have marked minutes as
+    /// clean whose values were never sent.
     pub(crate) fn give_up(&mut self) {
         if !self.under_way {
             return;
@@ -922,11 +926,11 @@ impl Round {
     }
 
     fn log_unwritten(&mut self, error: &StoreError) {
-        if self.unwritten.as_ref() != Some(error) {
+        if self.last_write_error.as_ref() != Some(error) {
             let class = error.class().as_str();
             tracing::error!(class, reason = %error, "the store was read but could not be written to; the next round \
                 tries again");
-            self.unwritten = Some(error.clone());
+            self.last_write_error = Some(error.clone());
         }
     }
 
@@ -939,7 +943,7 @@ impl Round {
     }
 }
 
-/// Takes the first minutes off a list of minutes with the sizes of their values, as many as are fetched at a time.
+/// Takes the minutes of one request off the front of a list of minutes with the sizes of their values.
 fn take_some(left: &mut Vec<(Slot, usize)>) -> Vec<(Slot, usize)> {
     let mut bytes = 0;
     let mut fits = |&(_, size): &(Slot, usize)| {

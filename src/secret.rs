@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
-/// A configuration value that is never printed. It shows itself as `[redacted]`; a URL is shown without its credentials
-/// and its query.
+/// A configuration value that is never printed. `Debug` and `Serialize` write `[redacted]`, or a URL without its
+/// credentials and its query.
 ///
 /// ```
 /// use headcount::config::Secret;
@@ -28,12 +28,12 @@ impl Secret {
         &self.0
     }
 
-    /// Returns a URL without its credentials and its query; any other value is hidden as a whole.
+    /// Returns a URL without its credentials and its query, or `[redacted]` for any other value.
     pub(crate) fn redacted_url(&self) -> String {
         let Some((scheme, rest)) = self.0.split_once("://") else { return "[redacted]".into() };
         // The URL of a Unix socket has its user and password in the query.
         let (place, query) = match rest.split_once(['?', '#']) {
-            // It is unclear where the password ends: it may contain characters that should have been escaped.
+            // It is unclear where the password ends: characters in it may not have been escaped as they should.
             Some((_, after)) if after.contains('@') => return format!("{scheme}://[redacted]"),
             Some((place, _)) => (place, "?[redacted]"),
             None => (rest, ""),
@@ -47,7 +47,7 @@ impl Secret {
     }
 }
 
-/// Returns whether a URL without user and password begins with a host and an optional port.
+/// Returns whether the part of a URL after `://`, which contains no `@`, begins with a host and an optional port.
 fn names_a_host(place: &str) -> bool {
     let authority = place.split('/').next().unwrap_or_default();
     let (host, port) = match authority.rsplit_once(':') {
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_url_nothing_is_shown_that_may_be_a_password() {
+    fn no_possible_password_in_a_url_is_shown() {
         for (url, shown) in [
             ("redis://localhost:6379/0", "redis://localhost:6379/0"),
             ("redis://:canary@localhost/0", "redis://[redacted]@localhost/0"),

@@ -28,4 +28,4 @@ pub use recipes::Recipe;
 pub use screen::Screen;
 pub use serve::{ServeError, serve};
 pub use size::Size;
-pub use validate::{Live, Validated};
+pub use validate::{RedisFindings, Validated};

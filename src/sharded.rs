@@ -1,4 +1,4 @@
-//! A lock and counters for many concurrent readers, whose readers do not share a cache line.
+//! A lock and counters for many concurrent threads. Threads that read or count do not share a cache line.
 //!
 //! Each thread gets its own shard, as long as there are no more threads than shards (two per core).
 
@@ -90,9 +90,9 @@ unsafe impl lock_api::RawRwLock for RawShardedLock {
 /// A thread with its own shard counts with a load and a store. A read-modify-write would cost more than its own time:
 /// the processor reads nothing ahead of it, so the memory accesses of successive decisions could not overlap.
 pub(crate) struct ShardedCounters<const N: usize> {
-    /// One for each of the first threads.
+    /// One for each thread with a low number, which no other living thread has.
     own: Box<[Counters<N>]>,
-    /// Shared by all later threads.
+    /// Shared by all threads with higher numbers.
     common: Box<[Counters<N>]>,
 }
 

@@ -101,7 +101,7 @@ impl Snapshot {
         }
         let at = Timestamp::from_micros(fields.u64()?);
         let count = fields.u32()? as usize;
-        // An empty filter is small in a file, but as large as any other in memory.
+        // Bounds the memory: an empty filter is small in a file, but as large as any other in memory.
         if count > most_minutes {
             return Err(LoadError::Length);
         }
@@ -117,7 +117,7 @@ impl Snapshot {
         Ok(Some(Loaded { at, minutes }))
     }
 
-    /// Renames a file that cannot be used, so that it is kept but out of the way.
+    /// Renames a file that cannot be used, so that it is kept. Returns its new name, with the extension `.bad`.
     pub(crate) fn set_aside(&self) -> io::Result<PathBuf> {
         let aside = beside(&self.file, "bad");
         fs::rename(&self.file, &aside)?;
@@ -177,7 +177,7 @@ fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_directory(file)
 }
 
-/// Creates a file with its whole content, unless the file exists by then.
+/// Creates a file with its whole content. If the file exists already, it stays as it is, and this is no error.
 pub(crate) fn create(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = beside(file, &format!("{}.new", std::process::id()));
     write_synced(&temporary, bytes)?;
@@ -200,8 +200,9 @@ fn sync_directory(file: &Path) -> io::Result<()> {
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// Takes the lock, which the system releases when this process ends for any reason. Builds without the feature `server`
-/// take no lock: the one service that uses the library knows its own files.
+/// Tries to take the lock, and returns whether this process has it. The system releases it when this process ends for
+/// any reason. Builds without the feature `server` take no lock: the one service that uses the library knows its own
+/// files.
 fn is_locked_by_us(lock: &File) -> bool {
     #[cfg(feature = "server")]
     return fs4::FileExt::try_lock(lock).is_ok();

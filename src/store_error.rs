@@ -128,7 +128,7 @@ impl StoreError {
         self.class == ErrorClass::Unreachable
     }
 
-    /// Returns whether the configuration must be changed.
+    /// Returns whether the store refused the request: the configuration must be changed.
     pub fn is_refused(&self) -> bool {
         self.class == ErrorClass::Refused
     }

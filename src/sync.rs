@@ -34,8 +34,8 @@ const HEAVY_BYTES: usize = 128 << 10;
 
 /// A place where the servers of a fleet exchange their filters.
 ///
-/// A request carries a server's news and what the server knows, and the reply has what it lacks. There is no `get` and
-/// no `set`, so a store may keep filters or a log of changes.
+/// A request carries a server's news and says what the server knows. The reply has what the server lacks. There is no
+/// `get` and no `set`, so a store may keep filters or a log of changes.
 ///
 /// The example is the least that a round needs. [`MemoryStore`] does more: it separates generations, drops values that
 /// are older than [`Identity::keep_for`], and reports the nodes, the namespace's first minute, the last gap and the
@@ -121,8 +121,8 @@ pub trait FilterStore: Send + Sync + 'static {
     /// Returns the name of the store in status and metrics.
     fn name(&self) -> &'static str;
 
-    /// Returns the namespace of the fleet. What is written in one namespace is not read in another one, even by servers
-    /// with the same key. Empty for a store without namespaces.
+    /// Returns the namespace of the fleet; empty for a store without namespaces. Servers reject a value of another
+    /// namespace, even if it was written with the same key.
     fn namespace(&self) -> &str {
         ""
     }
@@ -227,7 +227,7 @@ impl Builder {
     }
 }
 
-/// Completes some time after the stop.
+/// Completes `time` after the stop.
 async fn stopped_for(stop: &mut watch::Receiver<bool>, time: Duration) {
     let _ = stop.wait_for(|stop| *stop).await;
     sleep(time).await;
@@ -302,8 +302,8 @@ impl<S: FilterStore> Rounds<S> {
         Some(self.last_beat + every)
     }
 
-    /// Sends this server's news to the store and reads that of the others. A round does the same more slowly, and needs
-    /// no beat; it may not be under way.
+    /// Sends this server's news to the store and reads that of the others. Rounds bring the same news more slowly, and
+    /// do not need beats.
     pub async fn beat(&mut self) {
         self.last_beat = self.now();
         let request = self.kept().begin_beat();
@@ -323,10 +323,10 @@ impl<S: FilterStore> Rounds<S> {
 
     /// Runs rounds until the controller is stopped, each at a new random offset in its period. A last round publishes
     /// what is left, and the server leaves the fleet. An override is sent at once, in an additional round. Further
-    /// overrides wait for a period or for the next regular round, which they never delay. After a panic, which is
-    /// logged and counted, the rounds continue.
+    /// overrides wait for a period, or until the next regular round if that is earlier. They never delay a regular
+    /// round. After a panic, which is logged and counted, the rounds continue.
     pub fn run(self) -> impl Future<Output = ()> + Send {
-        // Subscribed before the thread runs, so that a stop right after the start waits for it.
+        // Subscribed before the future is first polled, so that a stop right after the start waits for it.
         let stop = self.headcount.lifecycle().subscribe();
         self.run_until(stop)
     }
@@ -349,8 +349,8 @@ impl<S: FilterStore> Rounds<S> {
         let now = self.now();
         self.headcount.lifecycle().count_restart(Part::Rounds, &*panic, now);
         drop(panic);
-        // Done now, because this server does not know what the look has shown and the round has not read. If this
-        // panics, too, the next round does it.
+        // The look may have shown values that the round has not read, so this server must give up its coverage now. If
+        // this panics, too, the next round does it.
         if let Some(round) = &mut self.round {
             let _ = catch_unwind(AssertUnwindSafe(|| round.give_up()));
         }
@@ -358,7 +358,7 @@ impl<S: FilterStore> Rounds<S> {
     }
 
     async fn rounds_until(&mut self, stop: &mut watch::Receiver<bool>) {
-        // Whether an override was set that no round has begun with.
+        // Whether an override was set since the last round began.
         let mut override_waits = false;
         loop {
             let regular = self.pace.next();

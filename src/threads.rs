@@ -5,7 +5,8 @@
 //! shipped types and not copies of them. Counters for statistics (`sharded`'s counters) stay outside the scheduler,
 //! since no decision depends on them.
 //!
-//! Shuttle's atomics are sequentially consistent: it finds orders of steps, not what a weaker memory order allows.
+//! Shuttle's atomics are sequentially consistent: shuttle finds failures that depend on the order of steps, and none
+//! that only a weaker memory order allows.
 
 #[cfg(not(feature = "shuttle"))]
 mod number;
@@ -27,12 +28,12 @@ mod scheduled {
     pub(crate) use shuttle::sync::atomic;
     pub(crate) use shuttle_parking_lot::{Mutex, RawRwLock};
 
-    /// Returns a thread's number in this schedule, which is the same whenever the schedule is run again.
+    /// Returns this thread's number in the schedule. It is the same whenever the schedule is run again.
     pub(crate) fn this_thread() -> usize {
         shuttle::current::me().into()
     }
 
-    /// Creates a bounded channel like crossbeam's, first in first out, that never waits.
+    /// Creates a bounded channel like crossbeam's. It is first in, first out, and its operations never wait.
     pub(crate) fn bounded<T>(most: usize) -> (Sender<T>, Receiver<T>) {
         let queue = Arc::new(Mutex::new(VecDeque::new()));
         (Sender { queue: Arc::clone(&queue), most }, Receiver { queue })

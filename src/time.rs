@@ -280,7 +280,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_slot_holds_its_first_instant_and_not_its_last() {
+    fn a_slot_holds_its_first_and_its_last_microsecond() {
         let slot = Slot(7);
         assert_eq!(Slot::at(slot.start(MINUTE), MINUTE), slot);
         let last = Timestamp(slot.plus(1).start(MINUTE).0 - 1);

@@ -26,8 +26,8 @@ pub enum TokenSource {
 }
 
 impl TokenSource {
-    /// Returns the default sources: only `Authorization: Bearer …`. A source that the backend does not authenticate by
-    /// lets users in with tokens that are not theirs.
+    /// Returns the default sources: only `Authorization: Bearer …`. List only sources by which the backend
+    /// authenticates: with any other source, a client can be admitted with another user's token.
     pub fn defaults() -> Vec<Self> {
         vec![Self::Bearer]
     }
@@ -112,7 +112,7 @@ impl fmt::Display for TokenSource {
     }
 }
 
-/// Returns whether a name is a `token` in the grammar of RFC 9110 §5.6.2, which names of headers and cookies are.
+/// Returns whether a name is a `token` in the grammar of RFC 9110 §5.6.2, as names of headers and cookies must be.
 pub(crate) fn is_http_token(name: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty() && name.bytes().all(legal)
@@ -154,8 +154,8 @@ pub enum InvalidToken {
 /// Why a token cannot be verified.
 ///
 /// By default (`token.jwt.unverified = "reject"`) such a request is answered 400 with the text of this error.
-/// [`NoKeysYet`](Self::NoKeysYet) is an exception: the request is admitted without counting a user, or rejected with
-/// `fleet.on_outage = "closed"` or under the override `throttling`.
+/// [`NoKeysYet`](Self::NoKeysYet) is an exception: the request is admitted, and no user is counted. It is rejected if
+/// `fleet.on_outage` is `"closed"`, or under the override `throttling`.
 ///
 /// ```
 /// use axum::http::{Request, StatusCode};
@@ -185,7 +185,7 @@ pub enum Unverifiable {
     /// algorithm.
     #[error("the token is not a supported JSON Web Token")]
     NoJwt,
-    /// No key with this algorithm and name is known.
+    /// No known key fits the token's algorithm and key name (`kid`).
     #[error("the token is signed with an unknown key")]
     UnknownKey,
     /// No such key is known, and the keys could not be fetched yet.
@@ -221,10 +221,11 @@ mod extract {
     use http::header::{AUTHORIZATION, AsHeaderName, COOKIE};
 
     impl TokenSource {
-        /// Returns the token of a request. Blank tokens are ignored.
+        /// Returns the token of a request, or `None` if no source holds one. Blank tokens are ignored.
         ///
         /// # Errors
-        /// Returns [`InvalidToken`] if the token is too long, is not UTF-8, or differs between sources.
+        /// Returns [`InvalidToken`] if the token is too long or is not UTF-8, if one source holds different tokens, or,
+        /// with [`OnConflict::Refuse`], if several sources do.
         pub fn find<'h>(
             sources: &[Self],
             on_conflict: OnConflict,
@@ -273,10 +274,11 @@ mod extract {
 
     /// Returns the values that a backend could read from a `Cookie` header as cookies with this name.
     ///
-    /// Cookies are separated by semicolons. Some libraries also separate them at commas, as proxies do that join two
-    /// headers, at blanks, or at other white space such as a no-break space. Some decode names, or compare them without
-    /// regard to case. If one of them read another cookie than this server does, one admitted token would let any user
-    /// in. So all their readings count here, and readings that differ make the token ambiguous.
+    /// Cookies are separated by semicolons. Some libraries also separate them at commas (proxies join two headers with
+    /// a comma), at blanks, or at other white space such as a no-break space. Some decode names, or compare them
+    /// without regard to case. If a backend could read another cookie than this server does, any user could be admitted
+    /// with the token of an active user. So all their readings count here, and readings that differ make the token
+    /// ambiguous.
     pub(crate) fn cookies<'h>(value: &'h [u8], name: &str) -> impl Iterator<Item = &'h [u8]> {
         let named = move |pair: &'h [u8]| {
             let equals = pair.iter().position(|&byte| byte == b'=')?;

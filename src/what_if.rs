@@ -1,10 +1,10 @@
-//! Miniature simulations of other values of X, which show what each would have refused while nothing is enforced.
+//! Simulates other values of X in shadow mode, and shows what each of them would have refused.
 //!
-//! A sample of the users visits simulated rooms. The sample is chosen by fingerprint, so that a user is
-//! always in it or never. Each room has one of several Xs, scaled down like the sample. A room admits the users that
-//! fit and remembers them for a window, as the real controller does. The fraction of first attempts that a room
-//! refuses is the fraction that its X would have refused. The simulation is needed because the real controller only
-//! remembers the users that its own X admitted.
+//! The visits of a sample of the users are replayed in *simulated rooms*. The sample is chosen by fingerprint, so that
+//! a user is always in it or never. Each simulated room is a small controller with one of several Xs, scaled down like
+//! the sample. It admits the users that fit and remembers them for a window, as the real controller does. The fraction
+//! of first attempts that it refuses is the fraction that its X would have refused. The simulation is needed because
+//! the real controller only remembers the users that its own X admitted.
 //!
 //! # Source
 //! Waldspurger, Saemundsson, Ahmad, Park: *Cache Modeling and Optimization using Miniature Simulations*,
@@ -22,11 +22,11 @@ use std::collections::hash_map::Entry;
 /// The simulated Xs, as multiples of the configured one.
 const PARTS: [f64; 10] = [0.50, 0.75, 0.90, 1.00, 1.10, 1.25, 1.50, 2.00, 3.00, 4.00];
 
-/// The sample is the smallest that leaves at least this many seats for X. The standard error of a sample of that size
-/// is about 2 %.
+/// The sample is as small as possible, but X, scaled down to the sample, has at least this many seats. The standard
+/// error of a sample of that size is about 2 %.
 const SEATS: u64 = 2048;
 
-/// The largest number of users of the sample that are remembered: about 8 MiB, only while nothing is enforced.
+/// The largest number of users of the sample that are remembered. They take about 8 MiB, in shadow mode only.
 const MOST_USERS: usize = 1 << 16;
 
 /// The number of visits of the sample that can wait for the simulation.
@@ -35,7 +35,7 @@ pub(crate) const VISITS: usize = 8192;
 /// A controller with fewer active users than this part of X counts as empty.
 const FEW: f64 = 0.02;
 
-/// Fewer active users than this in the sample do not show which part of the fleet's users comes to this server.
+/// With fewer active users in the sample than this, a server cannot tell which part of the fleet's users comes to it.
 const ENOUGH: f64 = 50.0;
 
 /// The simulated result of one X.
@@ -68,13 +68,13 @@ pub struct WhatIf {
     pub max_active_users: u64,
     /// How many users would be active now.
     pub active_users: u64,
-    /// Users who came for the first time in a window, since the start.
+    /// Since the start: users who came after an absence of at least a window.
     pub first_attempts: u64,
     /// How many of the first attempts would have been refused.
     pub refused: u64,
 }
 
-/// The users in the sample: one in a power of two.
+/// The users in the sample: one of every 2^n.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     mask: u64,
@@ -88,8 +88,8 @@ impl Sample {
 
     #[inline]
     pub(crate) fn holds(self, fingerprint: Fingerprint) -> bool {
-        // These bits differ at least in position from those that choose a place in a filter or a shard; each bit is as
-        // good as random.
+        // A filter chooses a line by the highest bits of a fingerprint, so the sample is chosen by lower ones. Each bit
+        // is as good as random.
         (fingerprint.0 >> 20) & self.mask == 0
     }
 
@@ -99,7 +99,7 @@ impl Sample {
     }
 }
 
-/// The rooms and their users.
+/// The simulated rooms and their users.
 #[derive(Debug)]
 pub(crate) struct CapacitySim {
     sample: Sample,
@@ -127,6 +127,7 @@ struct User {
     last_attempt: Minute,
     /// When the user was last active in the real controller.
     really_in: Minute,
+    /// When the user was last active in each simulated room.
     last_in: [Minute; PARTS.len()],
 }
 
@@ -138,8 +139,8 @@ struct SimulatedRoom {
 }
 
 impl CapacitySim {
-    /// Creates a simulation beside a real room with these settings. An override does not affect it, since its X is not
-    /// the configured one.
+    /// Creates a simulation beside a real room with these settings. It ignores overrides, because it simulates
+    /// multiples of the configured X.
     pub(crate) fn new(settings: RoomSettings, slots: usize) -> Self {
         Self {
             sample: Sample::of(settings.max_active_users),
@@ -233,8 +234,8 @@ impl CapacitySim {
         });
     }
 
-    /// Returns the result of each X, scaled to all users of this server. It is empty while the rooms are still
-    /// learning.
+    /// Returns the result of each X: `active_users` is scaled to the fleet, the attempts to this server. It is empty
+    /// while the rooms are still learning.
     pub(crate) fn told(&self) -> Vec<WhatIf> {
         if self.current < self.blind_until {
             return Vec::new();
@@ -251,8 +252,8 @@ impl CapacitySim {
         told.collect()
     }
 
-    /// Estimates how many users of the window the real controller has not admitted, over the fleet; also returns twice
-    /// the standard error of the sample.
+    /// Estimates how many users of the fleet came within the window and are not in the real controller. Also returns
+    /// twice the standard error of the sample.
     pub(crate) fn outside(&self) -> (f64, f64) {
         let (one_in, sampled) = (self.sample.one_in(), (self.users.len() as u64).saturating_sub(self.really_in) as f64);
         let error = 2.0 * (sampled * one_in * (one_in - 1.0)).sqrt();
@@ -364,7 +365,7 @@ mod tests {
             for (nth, user) in users(1800).enumerate() {
                 for visit in 0..6 {
                     let server = if is_sticky { nth % 3 } else { (nth + visit) % 3 };
-                    // The real controller admits the first of them.
+                    // The real controller admits the first X users.
                     let is_in = nth < X as usize;
                     active_users += f64::from(u8::from(is_in && known.insert(nth)));
                     fleet[server].visit(user, is_in, Slot(100), active_users);

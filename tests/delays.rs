@@ -7,6 +7,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use axum::routing::get;
+use headcount::config::LimitKey;
+use headcount::layer::Limit;
+use headcount::limit::{Limiter, Memory, Rate, token_bucket};
 use headcount::time::{ManualClock, Timestamp};
 use headcount::{Builder, Decision, Headcount, MemoryStore, OverrideMode, OverrideOrder, Rounds, Worker};
 use std::sync::Arc;
@@ -15,7 +18,7 @@ use std::thread;
 use std::time::Duration;
 use support::{Redis, Server, wait_for};
 use tempfile::tempdir;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tower::ServiceExt;
 
 const SECRET: &str = "the key of the whole fleet";
@@ -198,6 +201,24 @@ async fn who_can_gain_nothing_by_waiting_is_refused_at_once() {
     let [without_news, _] = full(|builder| builder.news_every(Duration::ZERO)).await;
     let _ = without_news.headcount.admit_or_wait("carol").await;
     assert!(begun.elapsed() < DELAY, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guess_is_charged_before_its_refusal_waits() {
+    let [one, _] = full(|builder| builder).await;
+    let guesses = Limiter::new("guesses", Memory::new(token_bucket(Rate::per_hour(2), 2)).unwrap());
+    let layer = one.headcount.layer().limit_refusals(Limit::new(guesses, LimitKey::Constant));
+    let app = Router::new().route("/", get(|| async {})).layer(layer);
+    assert_eq!(asks(&app, "alice").await, 200);
+    for guess in ["carol", "dave"] {
+        timeout(DELAY / 2, asks(&app, guess)).await.expect_err("the client hangs up before its refusal");
+    }
+    let begun = Instant::now();
+    assert_eq!(asks(&app, "erin").await, 429);
+    assert_eq!((begun.elapsed(), one.headcount.status().decisions.limited), (Duration::ZERO, 1));
+    assert_eq!((asks(&app, "alice").await, asks(&app, "carol").await), (200, 429));
+    assert_eq!(one.headcount.status().decisions.limited, 1, "a token is charged once");
+    assert_eq!(delayed(&one), [0, 3, 0, 0]);
 }
 
 #[tokio::test(start_paused = true)]

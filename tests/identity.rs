@@ -104,7 +104,7 @@ fn a_configuration_without_keys_is_refused_with_a_way_out() {
         ("jwks_url = \"nonsense\"", "token.jwt.jwks_url is [redacted]"),
         (
             "jwks_url = \"https://me:canary@login.example/jwks\"",
-            "is https://[redacted]@login.example/jwks: it holds a user name",
+            "is https://[redacted]@login.example/jwks: it contains a user name",
         ),
     ] {
         let file = state.path().join("headcount.toml");

@@ -158,10 +158,14 @@ fn a_request_without_a_key_shares_a_limit_unless_the_limit_says_otherwise() {
     assert_eq!(statuses("/denied", &[]), [429; 3]);
     let denied = ask(&server, "/denied", "alice", &[]);
     assert_eq!((denied.header("x-headcount-limit"), denied.header("retry-after")), ("denied", ""));
-    assert!(denied.body.contains("lacks what the limit counts it by"), "{}", denied.body);
+    for accept in ["application/json", "text/html"] {
+        let denied = ask(&server, "/denied", "alice", &[("Accept", accept)]).body;
+        assert!(denied.contains("The request has no value for the key of this limit."), "{denied}");
+        assert!(!denied.contains("seconds"), "there is no time to retry: {denied}");
+    }
     assert_eq!(statuses("/denied", &[("X-Api-Key", "k")]), [200, 200, 429]);
     assert_eq!(statuses("/watched", &[]), [200; 3], "a shadow refuses nobody");
-    assert_eq!(limits(&server)[2]["limited"], 5);
+    assert_eq!(limits(&server)[2]["limited"], 7);
 }
 
 #[test]

@@ -15,7 +15,7 @@ function P.parse(text)
   if not limit or not span or not interval or (interval == 0 and not free) then return nil end
   return {
     interval = interval, span = span, limit = limit, after = paid == 'a', empty = start == 'e', zero = rate == 'z',
-    free = free, recount = back == 'r', keeps_left = kept == 'l',
+    free = free, recount = back == 'r', preserves_remaining = kept == 'l',
   }
 end
 
@@ -113,7 +113,7 @@ end
 function P.cancel(p, st, now_s, now_n, r)
   if since(r.act_s, r.act_n, now_s, now_n) < 0 and not p.zero then return end
   local cost = r.cost * p.interval
-  -- What came later keeps its turn: as much as it leans on this one's permits stays taken.
+  -- Later reservations keep their turns, so permits on which they depend stay charged.
   local leaned_on = cost
   if not p.after then
     leaned_on = max(since(st.s, st.n, r.act_s, r.act_n) - p.span, 0)
@@ -141,16 +141,16 @@ function P.carry(p, old, st, now_s, now_n)
   end
   if p.after then
     if old.free and tat <= old.span then
-      -- As after an endless pause, but that a debt is still to be waited for.
+      -- As after an endless pause. With a debt, the other branch applies: it must still be waited for.
       st.s, st.n = as, an
     else
-      -- A debt stays what it was, and what was saved is time.
+      -- A debt stays the same, and saved permits are kept as time.
       st.s, st.n = moved(s, n, tat + p.span - old.span)
     end
   else
     local _, _, of_new = at(old, P.fresh(old), s, n)
     local used = old.free and 0 or max(base(tat) - base(of_new), 0)
-    if p.keeps_left and used > 0 then
+    if p.preserves_remaining and used > 0 then
       local spent = muldiv_up(base(tat), p.interval, old.interval)
       local had = div(old.span, old.interval) * p.interval
       st.s, st.n = moved(as, an, max(spent + p.span - had, 0))

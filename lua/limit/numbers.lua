@@ -7,7 +7,7 @@ local format, match = string.format, string.match
 local NEVER = math.huge
 local EXACT = 9007199254740992
 local SECOND = 1000000000
--- The last instant that the other side can count: 2^64 ns.
+-- The last instant that the library can represent: 2^64 - 1 ns.
 local LAST_S, LAST_N, LAST = 18446744073, 709551615, 18446744073709551615
 
 local function since(s, n, earlier_s, earlier_n)
@@ -18,7 +18,7 @@ local function moved(s, n, by)
   local nanos = n + by
   local rest = fmod(nanos, SECOND)
   if rest < 0 then rest = rest + SECOND end
-  -- The rest of a negative number may be a negative zero, which is printed as such.
+  -- The rest of a negative number may be a negative zero, which would be printed as -0.
   rest = rest + 0
   s = s + floor((nanos - rest) / SECOND + 0.5)
   if s < 0 then return 0, 0 end
@@ -26,19 +26,19 @@ local function moved(s, n, by)
   return s, rest
 end
 
--- The instant as one number: for comparisons with small ones.
+-- An instant as one number. A late instant is rounded, so the result serves only as a bound.
 local function whole(s, n)
   return s * SECOND + n
 end
 
--- a·b/c in whole numbers and the rest, for numbers that are exact and a result that is.
+-- The whole quotient and the rest of a·b/c. The three numbers and the quotient must be exact, that is, at most 2^53.
 local function muldiv(a, b, c)
   local product = a * b
   if product < EXACT then
     local rest = fmod(product, c)
     return (product - rest) / c, rest
   end
-  -- Bit by bit, and never a sum above c.
+  -- The multiplication goes bit by bit, and no intermediate rest exceeds c, so every step is exact.
   local part = fmod(b, c)
   local result, quotient, rest, bit = a * ((b - part) / c), 0, 0, 1
   while bit * 2 <= a do bit = bit * 2 end
@@ -71,7 +71,8 @@ local function div_up(a, b)
   return a / b
 end
 
--- How far an instant lies in its span, if spans of `length` follow each other from the epoch on.
+-- The time since the beginning of the span that holds the instant. Spans of `length` follow each other from the epoch
+-- on.
 local function offset(s, n, length)
   if fmod(length, SECOND) == 0 then return fmod(s, length / SECOND) * SECOND + n end
   if fmod(SECOND, length) == 0 then return fmod(n, length) end
@@ -81,7 +82,7 @@ local function offset(s, n, length)
   return of_seconds + of_nanos
 end
 
--- How many of these spans begin after the earlier instant and up to the later one.
+-- The number of such spans that begin after the earlier instant, and not after the later one.
 local function begun(s, n, earlier_s, earlier_n, length)
   local distance = since(s, n, earlier_s, earlier_n)
   return floor((distance + offset(earlier_s, earlier_n, length) - offset(s, n, length)) / length + 0.5)
@@ -93,10 +94,10 @@ local function words(text)
   return all
 end
 
--- A stored number, if it is one that can have been stored.
+-- A word of a policy or a state as a number; nil if it is no number that can have been written.
 local function number(word)
   local found = word and tonumber(word)
-  -- Neither an infinite one nor one that is none.
+  -- The bounds exclude infinite numbers and NaN.
   return found and found >= -LAST and found <= LAST and found or nil
 end
 

@@ -3,13 +3,13 @@
 --
 -- Policy: periodic_refill TICK PER-TICK CAPACITY INITIAL 0|1 0|1
 --   1 if a request may ask for more than the capacity · 1 if a key keeps what it has left after a change of the limit
--- State: the instant, the permits at that instant, and the permits that were used beyond a limit that was lowered since
+-- State: the instant, the permits at that instant, and the permits used above a limit that was lowered since
 local P = {}
 
 function P.parse(text)
   local w = words(text)
   local p = { tick = number(w[2]), per = number(w[3]), capacity = number(w[4]), initial = number(w[5]) }
-  p.above, p.keeps_left = w[6] == '1', w[7] == '1'
+  p.above, p.preserves_remaining = w[6] == '1', w[7] == '1'
   return p.tick and p.tick > 0 and p.per and p.capacity and p.initial and p
 end
 
@@ -27,7 +27,7 @@ function P.write(st)
   return format('%d %d %.0f %d', st.as, st.an, st.permits, st.over)
 end
 
--- The instant that counts, the permits then, and what was used in this tick beyond a limit that was lowered since.
+-- The instant that counts, the permits then, and the permits used in this tick above a limit that was lowered since.
 local function at(p, st, s, n)
   if since(st.as, st.an, s, n) > 0 then s, n = st.as, st.an end
   local ticks = begun(s, n, st.as, st.an, p.tick)
@@ -64,7 +64,8 @@ function P.ask(p, st, now_s, now_n, q)
       if q.take then st.as, st.an, st.permits, st.over, st.changed = s, n, permits, over, true end
     else
       answer = too_long(time, q.max_wait)
-      -- The wait gets shorter until the tick after the one that fills the bucket, whose permits are lost.
+      -- The wait for more than the capacity gets shorter until the tick after the one that fills the bucket. The
+      -- permits of that later tick are lost.
       local full = wait(p, s, n, permits, p.capacity)
       local best_until = full == 0 and p.tick - offset(s, n, p.tick) or full + p.tick
       if cost > p.capacity and answer.time >= best_until then answer = refuse(NEVER, 'capacity') end
@@ -100,13 +101,13 @@ end
 function P.cancel(p, st, now_s, now_n, r)
   if since(r.act_s, r.act_n, now_s, now_n) < 0 then return end
   local s, n, permits = at(p, st, now_s, now_n)
-  -- Where later ones wait for later ticks, this one's permits could only be given to somebody in their place.
+  -- If later requests wait for later ticks, these permits could only be given to others before them.
   if wait(p, s, n, permits, 0) <= since(r.act_s, r.act_n, s, n) then P.refund(p, st, now_s, now_n, r.cost) end
 end
 
 function P.refund(p, st, now_s, now_n, permits)
   st.as, st.an, st.permits, st.over = at(p, st, now_s, now_n)
-  -- What is promised first, then what is over the limit, which leaves the rest as it is.
+  -- Reserved permits come back first, then those above the limit, which do not change the permits that are left.
   local of_over = min(st.over, permits - min(max(-st.permits, 0), permits))
   st.over = st.over - of_over
   st.permits, st.changed = min(st.permits + permits - of_over, max(p.capacity, st.permits)), true
@@ -120,10 +121,10 @@ function P.carry(p, old, st, now_s, now_n)
   local used = max(of_old - permits + over, 0)
   local left = of_new - used
   st.permits, st.over = left, 0
-  if p.keeps_left and used > 0 then
+  if p.preserves_remaining and used > 0 then
     st.permits = min(permits, p.capacity)
   elseif p.per >= p.capacity then
-    -- A tick fills it, whatever was used: what is more than the limit is no debt. What was promised is one.
+    -- A tick fills the bucket, whatever was used: use above the limit is not a debt, but reserved permits are.
     st.permits = max(left, min(permits, 0))
     st.over = min(st.permits - left, 4294967295)
   end

@@ -47,7 +47,7 @@ local function seen(p, now)
   return now.current + muldiv_up(now.previous, p.window - now.offset, p.window)
 end
 
--- The first offset in a window at which `before`, weighted, leaves room for `wanted` beside `current`.
+-- The first offset in a window at which `wanted` fits beside `current` and the weighted `before`; nil if none does.
 local function fits_from(p, before, current, wanted)
   local room = p.limit - current - wanted
   if room < 0 then return nil end
@@ -110,7 +110,7 @@ end
 
 function P.carry(p, old, st, now_s, now_n)
   local now = at(old, st, now_s, now_n)
-  -- With windows of another length, the estimate goes on as what was seen in the current one.
+  -- With another window length, the estimate becomes the count of the current window.
   if old.window ~= p.window then now.previous, now.current = 0, min(seen(old, now), MOST) end
   keep(st, now)
 end

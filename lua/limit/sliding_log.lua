@@ -2,10 +2,10 @@
 --
 -- Policy: sliding_log COUNTS-FOR GAP LIMIT GRAIN 0|1
 --   1 if refusals are recorded
--- State: a list. Its first element is 'sliding_log|instant held'. The others are instants as one number each, or
--- 'instant*count'.
+-- State: a list. Its first element is 'sliding_log|SECONDS NANOSECONDS HELD': the instant, and the number of attempts.
+-- The others are runs of attempts at one instant: 'instant' for one attempt, 'instant*count' for several.
 local P = {}
--- Elements that are read at once.
+-- The number of elements that one call reads.
 local CHUNK = 16
 
 function P.parse(text)
@@ -16,7 +16,7 @@ function P.parse(text)
   return p.counts_for and p.gap and p.limit and p.grain and p
 end
 
--- The stored runs first … last, of whose first `cut` attempts are gone, and then those of `more`.
+-- The runs are the stored ones from `first` to `last`, without the first `cut` attempts, and then those of `more`.
 function P.fresh()
   return { as = 0, an = 0, held = 0, first = 1, last = 0, cut = 0, more = {}, cache = {} }
 end
@@ -26,21 +26,21 @@ local function fetch(st, from)
   for i, text in ipairs(texts) do st.cache[from + i - 1] = text end
 end
 
--- One run of attempts at one instant. What cannot be read ends the reading of this key.
+-- One run. An element that cannot be read is an error, after which the key counts as having no state.
 local function run(st, i)
-  if i > st.last then return st.more[i - st.last] or error('a log that was cut') end
+  if i > st.last then return st.more[i - st.last] or error('the log is truncated') end
   if type(st.cache[i]) == 'string' or not st.cache[i] then
     if not st.cache[i] then fetch(st, i) end
     local s, n, count = match(st.cache[i] or '', '^(%d+)(%d%d%d%d%d%d%d%d%d)%*?(%d*)$')
-    if not s then error('no instant') end
+    if not s then error('an element is not an instant') end
     s, n, count = number(s), number(n), count == '' and 1 or number(count)
-    if not s or not count or count < 1 then error('no attempts') end
+    if not s or not count or count < 1 then error('a run has no attempts') end
     st.cache[i] = { s = s, n = n, count = count }
   end
   return st.cache[i]
 end
 
--- Reads the key's beginning. nil if there is no log.
+-- Reads the beginning of a key's log; nil if there is none.
 function P.load(key)
   local texts = redis.pcall('LRANGE', key, 0, CHUNK - 1)
   if texts.err or not texts[1] then return nil end
@@ -60,7 +60,7 @@ local function text_of(one, cut)
   return stamp(one.s, one.n) .. (count > 1 and format('*%.0f', count) or '')
 end
 
--- The first run, if it is no longer whole.
+-- The text of the first run, if some of its attempts are gone; otherwise false.
 function P.front(st)
   return st.cut > 0 and text_of(run(st, st.first), st.cut)
 end
@@ -91,7 +91,7 @@ local function drop(st, count)
   while count > 0 do
     local left = run(st, st.first).count - st.cut
     st.held = st.held - min(left, count)
-    if st.held < 0 then error('a log that was cut') end
+    if st.held < 0 then error('the log is truncated') end
     if left > count then
       st.cut = st.cut + count
       return
@@ -104,7 +104,7 @@ local function newest(st)
   return st.held > 0 and run(st, st.last + #st.more) or nil
 end
 
--- The nth attempt, from 0 on, as a distance from an instant.
+-- The nth attempt, counted from 0, as a distance from an instant.
 local function attempt(st, nth, s, n)
   local i = st.first
   if runs(st) == st.held then
@@ -118,7 +118,8 @@ local function attempt(st, nth, s, n)
   return since(run(st, i).s, run(st, i).n, s, n)
 end
 
--- Cuts the newest runs off, back to the first that `visit` does not want, and returns what `visit` leaves of them.
+-- Removes the newest runs, back to the first for which `visit` returns nil. For the others, `visit` returns how many
+-- attempts are left. Returns what is left of the removed runs, the oldest first.
 local function cut_off(st, visit)
   local later, i = {}, st.last + #st.more
   while i >= st.first do
@@ -139,7 +140,7 @@ local function append(st, later)
   for _, one in ipairs(later) do st.more[#st.more + 1] = one end
 end
 
--- Takes `count` attempts at the instant away.
+-- Removes `count` attempts at the instant.
 local function take_away(st, count, s, n)
   append(st, cut_off(st, function(one, there)
     local distance = since(one.s, one.n, s, n)
@@ -152,7 +153,7 @@ local function take_away(st, count, s, n)
   st.changed = true
 end
 
--- How long until `wanted` more fit beside the attempts, if `pending` more are recorded now.
+-- The time until `wanted` more attempts fit, if `pending` more are recorded now.
 local function wait(p, st, s, n, wanted, pending)
   if wanted > p.limit then return NEVER end
   local too_many, time = st.held + pending + wanted - p.limit, 0
@@ -171,7 +172,7 @@ local function wait(p, st, s, n, wanted, pending)
   return time
 end
 
--- The log's own now.
+-- The instant that counts for the log: not before its last one, and rounded down to the grain.
 local function own_now(p, st, s, n)
   if since(st.as, st.an, s, n) > 0 then s, n = st.as, st.an end
   if p.grain > 1 then return moved(s, n, -offset(s, n, p.grain)) end
@@ -207,7 +208,7 @@ function P.ask(p, st, now_s, now_n, q)
     else
       answer = too_long(time, max_wait)
       if p.records then
-        -- A refusal that counts is itself in the way.
+        -- A recorded refusal takes a place itself.
         recorded, answer.time = cost, wait(p, st, s, n, cost, cost)
       end
       answer.because = too_soon and (used and 'both' or 'soon') or 'used'
@@ -226,19 +227,19 @@ end
 function P.record(p, st, s, n, count)
   if count == 0 then return end
   local before = st.held
-  -- Refusals that count may come before reservations of a policy that was in force until now.
+  -- Recorded refusals may lie before reservations that were made under an earlier policy.
   local later = cut_off(st, function(one, there)
     return since(one.s, one.n, s, n) > 0 and there or nil
   end)
   st.more[#st.more + 1] = { s = s, n = n, count = count }
   append(st, later)
   st.held = st.held + count
-  -- Attempts beyond a limit that was lowered meanwhile count again if it is raised.
+  -- Attempts above a limit that was lowered count again if it is raised.
   local most = max(p.most, before)
   if p.records and st.held > most then drop(st, st.held - most) end
 end
 
--- Records a refusal that a list has undone with everything else.
+-- Records a refusal in a list, whose other changes are undone.
 function P.record_refusal(p, st, now_s, now_n, q)
   if not q.all and q.cost > p.limit then return end
   local s, n = own_now(p, st, now_s, now_n)
@@ -264,7 +265,7 @@ function P.cancel(p, st, now_s, now_n, r)
   take_away(st, r.cost, r.act_s, r.act_n)
 end
 
--- Which attempts the permits belong to is not known, so the oldest go: those that would be the first to go anyway.
+-- It is not known which attempts the permits belong to, so the oldest are removed: they would leave first anyway.
 function P.refund(p, st, now_s, now_n, permits)
   expire(p, st, own_now(p, st, now_s, now_n))
   drop(st, min(permits, st.held))

@@ -1,4 +1,4 @@
--- The step: reads the keys, asks or takes back, and writes.
+-- The step: reads the keys, asks or gives permits back, and writes.
 
 -- --- reading ---
 
@@ -14,7 +14,8 @@ local function parse(text)
   return kind and kind.parse(text) or nil
 end
 
--- What is stored under a key, told in the terms of the policy that the key belongs to.
+-- The stored state of a key; nil if there is none of this kind of policy. If it was written under another policy than
+-- the key's, that policy is in its `p` and `home`.
 local function read(step)
   if step.kind.load then return step.kind.load(step.key) end
   local text = redis.pcall('GET', step.key)
@@ -38,7 +39,7 @@ if is_test then
   now_s, now_n = match(ARGV[2], '^(%d+) (%d+)$')
   now_s, now_n = tonumber(now_s), tonumber(now_n)
 else
-  -- Servers before 5 want to be told that effects are replicated, not the script, which reads a clock.
+  -- Servers before Redis 5 must be told to replicate the effects instead of the script, because it reads a clock.
   if redis.replicate_commands then redis.replicate_commands() end
   local clock = redis.call('TIME')
   now_s, now_n = tonumber(clock[1]), tonumber(clock[2]) * 1000
@@ -63,10 +64,10 @@ for i, key in ipairs(KEYS) do
   steps[i] = step
 end
 
--- Keys whose state turned out to be none, states by key, and the key at work.
+-- The keys whose stored state turned out to be invalid, the states by key, and the key that is worked on.
 local broken, states, at_work = {}, {}, nil
 
--- The key's state for a step: as it was left by the steps before it, and told in the terms of the step's policy.
+-- The key's state for a step: as earlier steps have left it, and converted to the policy of the key.
 local function state_for(step)
   local st = states[step.key]
   if st and st.kind ~= step.kind then st = nil end
@@ -76,7 +77,7 @@ local function state_for(step)
     st.foreign, st.absent = true, true
   elseif st.home and st.home ~= step.home and step.kind.carry then
     step.kind.carry(step.home_p, st.p, st, now_s, now_n)
-    -- Told anew even if it is refused: else it would go on under the old policy until it is granted something.
+    -- Written even if the request is refused, or else the key would stay under the old policy until one is granted.
     st.changed = st.changed or not (step.q and not step.q.take)
   end
   st.key, st.home, st.kind, st.p, st.own = step.key, step.home, step.kind, step.home_p, step.p
@@ -100,7 +101,7 @@ local function ask_one(step)
   local kept = st
   if not step.q.take and st.more then st = copy(st) end
   local answer = step.kind.ask(step.p, st, now_s, now_n, step.q)
-  -- A number that is none tells of a stored one that was none.
+  -- NaN in an answer means that a stored number was invalid.
   if answer.remaining ~= answer.remaining or answer.time ~= answer.time or answer.next_in ~= answer.next_in then
     error('not a number')
   end
@@ -139,7 +140,7 @@ local function take_back()
   for _, step in ipairs(steps) do
     at_work = step.key
     local st = state_for(step)
-    -- A key that is not there has nothing to take back.
+    -- A key without a state was not charged.
     if not st.absent then
       if verb == 'cancel' then
         step.kind.cancel(step.p, st, now_s, now_n, step.r)
@@ -151,7 +152,7 @@ local function take_back()
   return {}
 end
 
--- What is to be written, if everything can be.
+-- Everything that will be written, computed before the first write.
 local function prepare()
   local writes = {}
   for _, st in pairs(states) do
@@ -161,7 +162,7 @@ local function prepare()
       due = due and of_own and max(due, of_own)
       local ahead = st.as and since(st.as, st.an, now_s, now_n) or 0
       local ttl = due and max(ceil(max(due, ahead) / 1000000), 1)
-      -- In a test the time is not the server's, by which keys expire.
+      -- Keys expire by the server's clock, which is not the clock of a test.
       if ttl and is_test then ttl = ttl + 3600000 end
       local write = { st = st, ttl = ttl and format('%d', ttl) }
       if st.kind.store then
@@ -201,7 +202,7 @@ for _, write in ipairs(done.writes) do
   end
 end
 
--- '%d' is quicker, and holds up to 2^63.
+-- '%d' is faster, but works only below 2^63.
 local function whole_text(x)
   if x < 9e18 then return format('%d', x) end
   if x == NEVER then return 'never' end
@@ -211,7 +212,7 @@ end
 local texts = {}
 for i, a in ipairs(done.answers) do
   local cost = a.cost or 0
-  -- As it was said, since a large number of permits is not exact here.
+  -- The text of the question, because a large number of permits is not exact in Lua.
   local said = cost > 0 and cost == steps[i].q.cost and steps[i].q.said or whole_text(cost)
   local available = a.available
   texts[i] = format('%s %s %s %s %s %s %s %s %s %s %s', a.granted and 'g' or 'r', whole_text(a.time), a.because or '-',

@@ -6,7 +6,7 @@
 -- State: the stored permits, the next free microsecond, and the microsecond at which both were computed
 local P = {}
 
--- A number of permits or microseconds, cut to a whole one.
+-- A number of permits or microseconds, rounded down; 0 if it is negative or NaN.
 local function cut(x)
   if x ~= x or x < 0 then return 0 end
   return floor(x)
@@ -37,7 +37,7 @@ local function micros(s, n)
   return s * 1000000 + floor(n / 1000)
 end
 
--- A clock that has gone back stands still.
+-- A clock that has gone back counts as one that stands still.
 local function own_now(st, s, n)
   return max(micros(s, n), st.us)
 end
@@ -65,7 +65,7 @@ local function time_of_stored(p, stored, taken)
   return us + cut(p.stable * taken)
 end
 
--- The state after `cost` permits: the stored ones at the height of the curve, the missing ones at the stable interval.
+-- The state after `cost` permits. Stored permits cost the height of the curve, others the stable interval.
 local function charged(p, stored, next_free, cost)
   if p.free then return 0, next_free end
   local spent = min(cost, stored)
@@ -103,7 +103,7 @@ end
 function P.due(p, st, now_s, now_n)
   local now = micros(now_s, now_n)
   local stored, next_free = at(p, st, max(now, st.us))
-  -- One more, because a sum of fractions may fall short of its end.
+  -- One microsecond more, because a sum of rounded fractions may fall short of the maximum.
   local refill = (p.free or stored >= p.max) and 0 or ceil((p.max - stored) * p.cool_down) + 1
   return (next_free - now + refill) * 1000
 end
@@ -111,7 +111,7 @@ end
 function P.cancel(p, st, now_s, now_n, r)
   local before, next_free = tonumber(r.mark), micros(r.act_s, r.act_n)
   if next_free < micros(now_s, now_n) then return end
-  -- Only the last one can be taken back: what a permit costs depends on those before it.
+  -- Only the last reservation can be canceled, because the cost of a permit depends on those before it.
   local stored, free_after = charged(p, before, next_free, r.cost)
   if st.stored == stored and st.next_free == free_after then
     st.stored, st.next_free, st.changed = before, next_free, true

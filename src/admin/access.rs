@@ -17,13 +17,14 @@ use tokio::sync::Semaphore;
 /// The shortest bearer token that is accepted, in bytes.
 const MIN_TOKEN_BYTES: usize = 16;
 
-/// The header that changes need if there is no token.
+/// The header that a change needs if no token is configured.
 const CHANGE: HeaderName = HeaderName::from_static("x-headcount-change");
 
-/// The delay of the answer to a wrong token, the number of answers that are delayed at a time, and the number of
-/// connections that may wait for one of these places: a quarter of the listener's connections.
+/// The delay of the answer to a wrong token.
 const WRONG_TOKEN_TIME: Duration = Duration::from_millis(200);
-const MOST_SLOW: usize = 4;
+/// The number of answers that are delayed at a time.
+const MOST_DELAYED: usize = 4;
+/// The number of connections that wait for this delay or are in it: a quarter of the listener's connections.
 const MOST_WAITING: usize = 32;
 
 /// The rules of the admin listener.
@@ -34,7 +35,7 @@ pub(super) struct Access {
     listen: Option<IpAddr>,
     open_metrics: bool,
     allow_proxied: bool,
-    /// Clients with a wrong token wait for a permit, and then for the delayed answer.
+    /// The permits to wait after a wrong token, and those for the delay itself.
     waiting: Semaphore,
     slow: Semaphore,
     wrong_tokens: Arc<AtomicU64>,
@@ -64,7 +65,9 @@ impl IntoResponse for Denied {
                  [admin] hosts",
             ),
             Self::Token => (StatusCode::UNAUTHORIZED, "the bearer token of [admin] token_file is needed"),
-            Self::Peer => (StatusCode::FORBIDDEN, "without [admin] token_file, only this machine may ask"),
+            Self::Peer => {
+                (StatusCode::FORBIDDEN, "without [admin] token_file, only requests from this machine are answered")
+            }
             Self::Proxy => (
                 StatusCode::FORBIDDEN,
                 "the request comes through a proxy: without [admin] token_file, everybody who reaches the proxy \
@@ -112,19 +115,19 @@ impl Access {
             open_metrics: config.open_metrics,
             allow_proxied: config.allow_proxied,
             waiting: Semaphore::new(MOST_WAITING),
-            slow: Semaphore::new(MOST_SLOW),
+            slow: Semaphore::new(MOST_DELAYED),
             wrong_tokens: Arc::default(),
         })
     }
 
-    /// Returns how many wrong tokens were received.
+    /// Returns the counter of wrong tokens.
     pub(super) fn wrong_tokens(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.wrong_tokens)
     }
 
-    /// Delays the answer to a wrong token, so that a client with few connections gets few attempts per second. Only
-    /// some answers are delayed at a time; others are sent at once. The right token never waits.
-    async fn slow_down(&self) {
+    /// Delays the answer to a wrong token, so that a client with few connections gets few attempts per second. At most
+    /// [`MOST_WAITING`] answers wait; further ones are sent at once. A request with the right token never waits.
+    async fn delay_wrong_token(&self) {
         self.wrong_tokens.fetch_add(1, Relaxed);
         let Ok(_place) = self.waiting.try_acquire() else { return };
         let Ok(_turn) = self.slow.acquire().await else { return };
@@ -139,7 +142,7 @@ impl Access {
         }
     }
 
-    /// The page contains nothing that the token protects.
+    /// Checks everything except for the token: the page contains nothing that the token protects.
     fn check_page(&self, request: &Request) -> Result<(), Denied> {
         self.check_names(request)?;
         if self.token.is_some() { Ok(()) } else { self.check_peer(request) }
@@ -168,8 +171,8 @@ impl Access {
         if shown.is_some_and(|shown| shown.ct_eq(token).into()) { Ok(()) } else { Err(Denied::Token) }
     }
 
-    /// Without a token, only this machine may send requests. Through a service's listener it may not change anything,
-    /// because requests through a proxy on this machine come from its address.
+    /// Checks a request where no token is configured. Only this machine may send requests. Through a service's listener
+    /// nothing can be changed, because requests that come through a proxy on this machine have this machine's address.
     fn check_peer(&self, request: &Request) -> Result<(), Denied> {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
         if !peer.is_some_and(|peer| peer.0.ip().to_canonical().is_loopback()) {
@@ -192,8 +195,8 @@ impl Access {
         }
     }
 
-    /// Returns whether a `Host` is one of this listener's names. A name can be rebound to another server (DNS
-    /// rebinding); an address cannot.
+    /// Returns whether a `Host` is one of this listener's names or addresses. Names must be listed: an attacker can
+    /// make a name resolve to this listener (DNS rebinding), but not an address.
     fn knows(&self, host: &str) -> bool {
         let name = without_port(host).to_ascii_lowercase();
         if name == "localhost" || self.hosts.iter().any(|known| *known == name || known.as_str() == host) {
@@ -203,8 +206,8 @@ impl Access {
         address.is_ok_and(|address| address.is_loopback() || self.listen == Some(address) || self.token.is_some())
     }
 
-    /// Returns whether a request comes from our own page: its origin is the host of the request, or a listed name.
-    /// Another port of this machine may belong to another program.
+    /// Returns whether a request comes from our own page: its origin is the host of the request, or a listed name. The
+    /// port of the host must match, because another port of this machine may belong to another program.
     fn knows_origin(&self, origin: &HeaderValue, host: &str) -> bool {
         let uri = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
         let Some(page) = uri.as_ref().and_then(Uri::authority).map(|authority| authority.as_str()) else {
@@ -221,14 +224,14 @@ pub(super) async fn guard(State(access): State<Arc<Access>>, request: Request, n
         Ok(()) => next.run(request).await,
         Err(denied) => {
             if denied == Denied::Token && request.headers().contains_key(AUTHORIZATION) {
-                access.slow_down().await;
+                access.delay_wrong_token().await;
             }
             denied.into_response()
         }
     }
 }
 
-/// Works like [`guard`] without the check of the token, which a browser that opens the page cannot send.
+/// Works like [`guard`], but does not check the token: a browser cannot send it when it opens the page.
 pub(super) async fn guard_page(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     match access.check_page(&request) {
         Ok(()) => next.run(request).await,

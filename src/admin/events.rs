@@ -13,8 +13,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A stream ends after this time, and its reader reconnects. So a service that has mounted this router can stop before
-/// the controller does.
+/// A stream ends after this time, and its reader reconnects. Otherwise a service that has mounted this router could
+/// wait for the stream when it stops.
 const AT_MOST: Duration = Duration::from_secs(20);
 
 /// The largest number of streams at a time. Further clients can poll the status instead.

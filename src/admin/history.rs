@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The query of `GET /api/v1/history`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Wanted {
+pub(super) struct HistoryQuery {
     #[serde(default = "half_an_hour")]
     minutes: f64,
 }
@@ -21,9 +21,11 @@ fn half_an_hour() -> f64 {
     30.0
 }
 
-pub(super) async fn show(State(admin): State<Admin>, wanted: Result<Query<Wanted>, BadQuery>) -> Response {
+pub(super) async fn show(State(admin): State<Admin>, wanted: Result<Query<HistoryQuery>, BadQuery>) -> Response {
     let lasting = match wanted {
-        Ok(Query(wanted)) => lasting(wanted.minutes).ok_or_else(|| "minutes is above 0 and at most 1440".to_owned()),
+        Ok(Query(wanted)) => {
+            lasting(wanted.minutes).ok_or_else(|| "minutes must be above 0 and at most 1440".to_owned())
+        }
         Err(error) => Err(error.body_text()),
     };
     match lasting {
@@ -32,9 +34,9 @@ pub(super) async fn show(State(admin): State<Admin>, wanted: Result<Query<Wanted
     }
 }
 
-/// At most a day.
+/// Returns the length of a history, or `None` if it is not above 0 and at most a day.
 pub(super) fn lasting(minutes: f64) -> Option<Duration> {
-    // Rounded up, so that a short time is more than nothing.
+    // At least 1 ns, so that a very short time does not become zero.
     let seconds = (60.0 * minutes).max(if minutes > 0.0 { 1e-9 } else { 0.0 });
     let lasting = Duration::try_from_secs_f64(seconds).ok();
     lasting.filter(|lasting| !lasting.is_zero() && *lasting <= crate::headcount::DAY)

@@ -6,7 +6,7 @@ use crate::text::prose;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-/// A bearer token or the rules of a loopback listener protect these.
+/// The refusals of an operation that the access rules protect.
 const GUARDED: [&str; 2] = ["401", "403"];
 
 /// Returns the description. `capacity` is the largest X that an override can set.
@@ -168,7 +168,7 @@ fn schemas() -> Value {
     schemas
 }
 
-/// Cuts doc comments before their examples, and declares that objects have no other fields.
+/// Removes the examples from descriptions, and declares that objects have no other fields.
 fn tidy(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {

@@ -47,7 +47,7 @@ pub(super) struct Order {
     by: Option<String>,
 }
 
-/// JSON has only one kind of number, so 18000.0 is a whole number, too.
+/// Deserializes a whole number. JSON has only one kind of number, so 18000.0 is accepted, too.
 fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     const EXACT: f64 = (1_u64 << 53) as f64;
     let Some(number) = Option::<serde_json::Number>::deserialize(deserializer)? else { return Ok(None) };
@@ -79,7 +79,7 @@ pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: By
     let lasting = lasting.unwrap_or(DEFAULT_LASTING);
     match admin.headcount.set_override(OverrideOrder { mode, max_active_users, lasting, by, reason }) {
         Ok(set) => {
-            let [by, reason] = [&set.by, &set.reason].map(|words| words.as_deref().unwrap_or("not said"));
+            let [by, reason] = [&set.by, &set.reason].map(|words| words.as_deref().unwrap_or("not given"));
             let from = from.as_deref().unwrap_or("unknown");
             tracing::info!(
                 mode = %set.mode, max_active_users, until = %set.until, ?by, from, ?reason,

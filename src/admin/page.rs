@@ -1,7 +1,7 @@
 //! The admin page: the active users, what happens to newcomers, and whether the numbers can be trusted.
 //!
-//! One document with its style and its scripts, which load nothing and talk to this server only. The document holds no
-//! figures: the script requests them, with the bearer token if one is configured.
+//! One document contains its style and its scripts. It loads nothing else, and its scripts talk to this server only.
+//! The document holds no figures: a script requests them, with the bearer token if one is configured.
 
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY};
 use axum::response::{Html, IntoResponse, Response};

@@ -1,4 +1,4 @@
-//! How large a filter is, and what its number of set bits says.
+//! The size of a filter, and what can be estimated from its number of set bits.
 
 use super::LANES;
 
@@ -126,7 +126,7 @@ impl Shape {
         Estimate { users, low: (users - margin).max(0.0), high: users + margin, saturated }
     }
 
-    /// Returns the expected part of set bits in a filter that holds `users`.
+    /// Returns the expected fraction of bits that are set, 0 to 1, in a filter that holds `users` users.
     pub fn fill_ratio(self, users: f64) -> f64 {
         -(-users / (LANE_BITS * f64::from(self.lines))).exp_m1()
     }
@@ -159,13 +159,13 @@ impl Shape {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum ShapeError {
-    /// No filter of this capacity.
+    /// The capacity is outside its bounds.
     #[error("capacity is {found}; it must be between 1 and {}", Shape::MAX_CAPACITY)]
     Capacity {
         /// The requested capacity.
         found: u64,
     },
-    /// No filter of this false positive ratio.
+    /// The false positive ratio is outside its bounds.
     #[error("false_positive_rate is {found}; it must be between {:e} and \
         {}", Shape::RATIOS.start(), Shape::RATIOS.end())]
     Ratio {

@@ -31,7 +31,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub struct Admission {
     /// X: the largest number of active users. It has no default, because it follows from a measurement of the backend.
-    /// A configuration with limits of all requests may leave it out. Then the limits apply, and every user is admitted.
+    /// A configuration that limits all requests may leave it out. Then the limits apply, and every user is admitted.
     #[serde(deserialize_with = "whole_if_any")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "20000")))]
     pub max_active_users: Option<u64>,
@@ -58,11 +58,10 @@ pub struct Admission {
         schemars(extend("must_be" = "two times, min and max", "such_as" = "{ min = \"15s\", max = \"45s\" }"))
     )]
     pub retry_after: RetryAfter,
-    /// How long the refusal of an unseen user waits for news of the user, who may have come in through another server a
-    /// moment ago: at most 1 s, and less than the proxy waits for an answer. `0s` refuses at once. Default: in a
-    /// service, the time in which news comes, between 250 ms and 1 s; for `headcount serve`, `0s`, because the refusals
-    /// that wait take up the connections of its proxy. A server that is alone, or whose store does not answer, refuses
-    /// at once.
+    /// How long a refusal waits for news, because another server may just have admitted the user. At most 1 s, and less
+    /// than the proxy waits for an answer. `0s` refuses at once. Default inside a service: the time that news takes,
+    /// from 250 ms to 1 s. Default of `headcount serve`: `0s`, because a refusal that waits holds a connection of the
+    /// proxy. A server that is alone, or whose store does not answer, refuses at once.
     #[serde(with = "humantime_serde")]
     #[cfg_attr(
         feature = "server",
@@ -88,8 +87,8 @@ pub struct Admission {
     pub exempt_paths: Vec<String>,
 }
 
-/// Whether newcomers are rejected when there is no room. It does not affect limits of all requests; each of them has
-/// its own `shadow`.
+/// Whether newcomers are rejected when there is no room. It does not affect limits that apply to all requests; each of
+/// them has its own `shadow`.
 ///
 /// ```
 /// use headcount::{Admission, Admitted, Enforcement, Headcount};
@@ -120,7 +119,7 @@ pub enum Enforcement {
 /// let ((strict, _), (usual, _)) = (house(MissingToken::Reject)?, house(MissingToken::NewUser)?);
 /// assert!(!strict.admit_missing().is_admitted());
 /// assert!(usual.admit_missing().is_admitted());
-/// assert!(usual.admit("alice").is_admitted(), "who shows no token has taken no seat");
+/// assert!(usual.admit("alice").is_admitted(), "a request without a token takes no seat");
 /// assert!(!usual.admit_missing().is_admitted());
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
@@ -191,13 +190,18 @@ impl Default for RetryAfter {
     }
 }
 
-/// The longest time that can be configured.
+/// The longest `retry_after` that can be configured.
 const MAX_RETRY: Duration = Duration::from_secs(24 * 3600);
 
-/// The longest wait of a refusal. Proxies with our recipes wait 1.5 s, and then admit.
+/// The longest wait of a refusal. The proxies of our recipes wait 1 s for an answer, and then admit the request.
 pub(crate) const MAX_REFUSAL_DELAY: Duration = Duration::from_secs(1);
 
+/// The time that a check and its way through a busy proxy may take, besides `refusal_delay`.
+#[cfg(feature = "server")]
+const SLOWEST_CHECK: Duration = Duration::from_millis(300);
+
 impl Admission {
+    /// Returns X. An error means that it is missing or 0; `window` checks its upper bound.
     pub(crate) fn checked_max_active_users(&self) -> Result<u64, ConfigError> {
         match self.max_active_users {
             None => Err(ConfigError::MaxActiveUsersMissing),
@@ -206,6 +210,19 @@ impl Admission {
         }
     }
 
+    /// Returns a warning if the refusals that wait may come too late for a proxy.
+    #[cfg(feature = "server")]
+    pub(crate) fn warning_about_delay(&self) -> Option<String> {
+        let delay = self.refusal_delay?;
+        let waits = super::limit::too_long_for(delay + SLOWEST_CHECK)?;
+        let delay = humantime::format_duration(delay);
+        Some(format!(
+            "admission.refusal_delay is {delay}, and proxies wait {waits} for an answer: if a refusal comes later, \
+             they admit the request; make it shorter, or make the proxies wait longer"
+        ))
+    }
+
+    /// Checks `resume_ratio`, `retry_after` and `refusal_delay`. Returns the settings of the room.
     pub(super) fn check(
         &self,
         max_active_users: u64,

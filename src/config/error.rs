@@ -85,8 +85,8 @@ pub enum ConfigError {
     )]
     NewsEvery { found: Duration, most: Duration },
     #[error(
-        "admission.refusal_delay is {}; it must be at most 1s, because proxies stop waiting after 1.5 s and then \
-         admit. Such as 250ms; 0s refuses at once",
+        "admission.refusal_delay is {}; it must be at most 1s, because a proxy that waits longer than its time \
+         limit admits the request. Such as 250ms; 0s refuses at once",
         humantime::format_duration(*found)
     )]
     RefusalDelay { found: Duration },

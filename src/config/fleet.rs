@@ -89,14 +89,14 @@ pub(super) const MAX_NODES: u64 = 100_000;
 /// The shortest period of rounds, and of news.
 const MIN_SYNC: Duration = Duration::from_millis(20);
 
-/// The times between two exchanges of news.
+/// How often a server exchanges news.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NewsEvery {
-    /// None: news comes by the rounds.
+    /// Never: only the rounds bring news.
     Never,
-    /// Shorter while newcomers are rejected or soon could be.
+    /// More often while newcomers are rejected or soon could be.
     AsNeeded,
-    /// Always the same.
+    /// Each time after this period.
     Fixed(Duration),
 }
 
@@ -118,7 +118,7 @@ impl Fleet {
         Ok(sync_every)
     }
 
-    /// Checks `news_every`.
+    /// Checks `news_every`, and returns how often news is exchanged.
     pub(super) fn check_news(&self, sync_every: Duration) -> Result<NewsEvery, ConfigError> {
         match self.news_every {
             None => Ok(NewsEvery::AsNeeded),

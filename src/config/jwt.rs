@@ -28,8 +28,8 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub struct Jwt {
     /// Files with keys: a PEM public key or certificate (RSA for RS256, P-256 for ES256, Ed25519 for EdDSA), a JWK or
-    /// JWK Set, or the bytes of a secret (HS256; at least 32 bytes, without a final newline). They are read at the
-    /// start.
+    /// JWK Set, or the bytes of a secret (HS256; at least 32 bytes; a final newline does not count). They are read at
+    /// the start.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a list of names of files", "such_as" = "[\"/etc/headcount/jwt.pem\"]"))
@@ -124,6 +124,7 @@ impl Default for Jwt {
 }
 
 impl Jwt {
+    /// Checks the section, reads the key files, and makes the verifier.
     #[cfg(feature = "jwt")]
     pub(super) fn verifier(&self) -> Result<crate::jwt::Verifier, ConfigError> {
         use crate::jwt::{Expected, Key, KeySetUrl, Verifier};
@@ -166,7 +167,7 @@ impl Jwt {
     }
 
     #[cfg(not(feature = "jwt"))]
-    #[allow(clippy::unused_self)] // The signature is the one with the feature.
+    #[allow(clippy::unused_self)] // The parameters are the same as with the feature.
     pub(super) fn verifier(&self) -> Result<std::convert::Infallible, ConfigError> {
         Err(ConfigError::Feature { key: "token.jwt", feature: "jwt" })
     }

@@ -1,4 +1,4 @@
-//! `[[limit]]`: how much a key may ask for, which requests share a key, and the store that counts them.
+//! `[[limit]]`: the rate of a limit, the key by which requests are counted together, and the store of the keys.
 
 mod key;
 mod quota;
@@ -177,7 +177,7 @@ pub enum OnMissingKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // Said there.
+#[allow(missing_docs)] // The constructors are documented.
 pub enum Algorithm {
     #[default]
     TokenBucket,
@@ -332,7 +332,8 @@ fn ten_seconds() -> Duration {
 }
 
 impl Default for Limit {
-    /// Creates a limit with this name, key and rate, and with the defaults for everything else.
+    /// Returns a limit without a name, with one key for all requests, one permit per second, and the default of every
+    /// other value.
     fn default() -> Self {
         Self {
             name: String::new(),
@@ -355,8 +356,8 @@ impl Default for Limit {
     }
 }
 
-/// How long the proxy of each recipe waits for an answer before it admits. The recipes contain the same values, and a
-/// test compares them.
+/// How long the proxy of each recipe waits for an answer before it admits the request. The recipes contain the same
+/// values; a test compares them.
 #[cfg(feature = "server")]
 pub(crate) const RECIPES_WAIT: [(&str, Duration); 4] = [
     ("nginx", Duration::from_secs(1)),
@@ -365,9 +366,9 @@ pub(crate) const RECIPES_WAIT: [(&str, Duration); 4] = [
     ("haproxy", Duration::from_secs(1)),
 ];
 
-/// Names the recipes whose proxies do not wait this long; `None` if all do.
+/// Names the recipes whose proxies wait no longer than this, and the shortest of their waits. `None`: all wait longer.
 #[cfg(feature = "server")]
-fn too_long_for(time: Duration) -> Option<String> {
+pub(super) fn too_long_for(time: Duration) -> Option<String> {
     let impatient: Vec<_> = RECIPES_WAIT.iter().filter(|(_, waits)| *waits <= time).collect();
     let shortest = impatient.iter().map(|(_, waits)| *waits).min()?;
     let names: Vec<_> = impatient.iter().map(|(name, _)| *name).collect();
@@ -375,24 +376,23 @@ fn too_long_for(time: Duration) -> Option<String> {
 }
 
 impl Limit {
-    /// Describes settings that are legal but do not do what they seem to do.
+    /// Returns a warning for each setting that is valid but may not have the intended effect.
     #[cfg(feature = "server")]
-    pub(crate) fn doubts(&self, trusted_proxies: &[String]) -> Vec<String> {
-        let mut doubts = Vec::new();
+    pub(crate) fn warnings(&self, trusted_proxies: &[String]) -> Vec<String> {
+        let mut warnings = Vec::new();
         if trusted_proxies.is_empty() {
             if self.key.has(&LimitKey::ClientIp) {
-                doubts.push(
+                warnings.push(
                     "server.trusted_proxies is empty: behind a proxy, all requests come from its address".to_owned(),
                 );
             }
             if !self.routes.is_empty() || self.key.has(&LimitKey::Path) {
-                doubts
-                    .push("server.trusted_proxies is empty: only Envoy's checks show the path of a request".to_owned());
+                warnings.push("server.trusted_proxies is empty: only Envoy sends the path of a request".to_owned());
             }
         }
         if let Some(waits) = too_long_for(self.max_wait) {
-            doubts.push(format!(
-                "max_wait is as long as proxies wait for an answer, or longer: after {waits} they admit"
+            warnings.push(format!(
+                "max_wait is as long as proxies wait for an answer, or longer: after {waits}, they admit the request"
             ));
         }
         let asks_a_store = self.store != LimitStore::Memory;
@@ -400,12 +400,12 @@ impl Limit {
             && asks_a_store
             && self.on_store_error == OnStoreError::Deny
         {
-            doubts.push(format!(
+            warnings.push(format!(
                 "on_store_error is deny, but within is as long as proxies wait for an answer, or longer: while the \
                  store hangs, they admit after {waits}; lower it below that, or have them wait longer"
             ));
         }
-        doubts
+        warnings
     }
 
     /// Checks the fields against each other and against `others`, the limits before this one.
@@ -453,7 +453,7 @@ impl Limit {
             return wrong("limit.applies_to", written(self.applies_to), expected);
         }
         if self.applies_to == AppliesTo::Refused && self.key.is_of_caller() {
-            let expected = "a client that guesses sends another one each time; limit refusals by client_ip";
+            let expected = "a client that guesses tokens sends another token each time; limit refusals by client_ip";
             return wrong("limit.key", self.key.to_string(), expected);
         }
         Ok(())
@@ -472,7 +472,8 @@ impl Limit {
         Ok(())
     }
 
-    /// Checks that the store can hold the algorithm, and that the configuration has the store's section and the key.
+    /// Checks that the store supports the algorithm, and that the configuration has the store's section. A database
+    /// also needs the fingerprint key.
     fn check_store(&self, config: &super::Config) -> Result<(), ConfigError> {
         let Self { algorithm, store, .. } = self;
         let fits = match store {
@@ -491,11 +492,11 @@ impl Limit {
             _ => None,
         };
         if let Some(found) = missing {
-            return wrong("limit.store", found.into(), "name the place, or use memory");
+            return wrong("limit.store", found.into(), "add that section, or use memory");
         }
         let in_database = matches!(store, LimitStore::Postgres | LimitStore::Mysql);
         if in_database && config.token.secret.is_none() && config.token.secret_file.is_none() {
-            let why = "a database stores each key as a hash with this secret, which all servers must share; to make \
+            let why = "a database stores each key as a hash keyed with this secret, which all servers must share; to make \
                 one: head -c 32 /dev/urandom | base64 > fingerprint.key";
             return Err(ConfigError::Missing { key: "token.secret_file", why });
         }

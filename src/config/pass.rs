@@ -39,7 +39,7 @@ pub struct Pass {
     pub secure: Option<bool>,
 }
 
-/// The carrier of passes.
+/// How a pass travels between client and server.
 ///
 /// ```
 /// use headcount::config::PassCarrier;
@@ -49,7 +49,7 @@ pub struct Pass {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum PassCarrier {
-    /// The header `X-Headcount-Pass` of request and response, for clients that keep it.
+    /// The header `X-Headcount-Pass` of request and response, for clients that store the pass themselves.
     #[default]
     Header,
     /// An `HttpOnly` cookie of this name, for browsers.

@@ -10,6 +10,7 @@ pub(crate) struct PathPatterns(Vec<Pattern>);
 struct Pattern {
     /// The path. A prefix ends with its slash; the star is removed.
     path: String,
+    /// The path as [`lenient`] returns it.
     lenient: String,
     is_prefix: bool,
 }
@@ -26,16 +27,16 @@ impl PathPatterns {
     }
 
     /// Returns whether a rule covers a path that [`lenient`] returned.
-    pub(crate) fn cover_leniently(&self, lenient: &str) -> bool {
+    pub(crate) fn covers_lenient(&self, lenient: &str) -> bool {
         self.0.iter().any(|pattern| pattern.covers_leniently(lenient))
     }
 
-    /// Returns whether a backend could read the path as one that a rule covers; also if the path is ambiguous. The path
-    /// may have a query. Rules that restrict use this; rules that exempt use [`cover`](Self::cover).
-    pub(crate) fn may_match(&self, path_and_query: &str) -> bool {
+    /// Returns true if a backend could read the path as one that a rule covers, or if the path is ambiguous. The path
+    /// may have a query. This is for rules that restrict; [`cover`](Self::cover) is for rules that exempt.
+    pub(crate) fn may_cover(&self, path_and_query: &str) -> bool {
         let path = without_query(path_and_query);
-        let is_covered = |lenient: String| readings(&lenient).any(|reading| self.cover_leniently(reading));
-        self.cover(path) || lenient(path).is_none_or(is_covered)
+        let is_covered = |lenient: String| readings(&lenient).any(|reading| self.covers_lenient(reading));
+        self.cover(path) || read_leniently(path).is_none_or(is_covered)
     }
 }
 
@@ -49,7 +50,7 @@ impl Pattern {
     fn parse(pattern: &str) -> Option<Self> {
         let prefix = pattern.strip_suffix('*').filter(|prefix| prefix.ends_with('/'));
         let path = prefix.unwrap_or(pattern);
-        let lenient = lenient(path).filter(|_| path.starts_with('/') && !path.contains(['*', '?']))?;
+        let lenient = read_leniently(path).filter(|_| path.starts_with('/') && !path.contains(['*', '?']))?;
         Some(Self { path: path.to_owned(), lenient, is_prefix: prefix.is_some() })
     }
 
@@ -63,8 +64,8 @@ impl Pattern {
     }
 }
 
-/// Returns the paths for which a framework could take a lenient path. Rails and others serve `/login` also as
-/// `/login.json`, and PHP frameworks as `/index.php/login`.
+/// Returns the paths that a framework could serve for the path that [`lenient`] returned. For `/login.json`, Rails and
+/// others also serve `/login`, and so do PHP frameworks for `/index.php/login`.
 fn readings(lenient: &str) -> impl Iterator<Item = &str> {
     const FRONT: &str = ".php";
     let below_front = lenient.find(".php/").map(|at| &lenient[at + FRONT.len()..]);
@@ -79,17 +80,18 @@ fn readings(lenient: &str) -> impl Iterator<Item = &str> {
         .flatten()
 }
 
-/// Returns the path of a request's target.
+/// Returns a request's target without its query.
 pub(crate) fn without_query(path_and_query: &str) -> &str {
     let end = path_and_query.bytes().position(|byte| byte == b'?');
     end.map_or(path_and_query, |end| &path_and_query[..end])
 }
 
 /// Returns a path as a lenient backend reads it: unescaped, in lower case, and `/a/` as `/a`. Returns `None` if the
-/// path is ambiguous, because a backend could read it as another one: if a segment is empty, contains `..` or ends in a
-/// dot, or if the path has parameters, a fragment, escaped separators or characters outside of ASCII. (Backends may
-/// decode overlong UTF-8, or convert other characters to dots and slashes.)
-pub(crate) fn lenient(path: &str) -> Option<String> {
+/// path is ambiguous, because a backend could read it as another one. A path is ambiguous if a segment is empty,
+/// contains `..`, ends in a dot, or begins or ends with a blank. It is also ambiguous if it has parameters, a fragment,
+/// a backslash, an invalid escape, an escaped dot or separator, or a character outside of ASCII. (Backends may decode
+/// overlong UTF-8, or convert other characters to dots and slashes.)
+pub(crate) fn read_leniently(path: &str) -> Option<String> {
     let is_clear = |byte: &u8| byte.is_ascii_graphic() && !b"\\;#".contains(byte);
     let is_clear_when_escaped = |byte: u8| byte == b' ' || is_clear(&byte) && !b"./%?".contains(&byte);
     let mut escapes = path.split('%').skip(1);
@@ -101,7 +103,7 @@ pub(crate) fn lenient(path: &str) -> Option<String> {
     let plain = percent_decode_str(path).decode_utf8().ok()?.to_ascii_lowercase();
     let trimmed = plain.strip_suffix('/').unwrap_or(&plain);
     let mut segments = trimmed.split('/').skip(1);
-    // Some file systems forget dots and blanks at a name's end.
+    // Some file systems ignore dots and blanks at the end of a name.
     let is_ambiguous = |name: &str| name.is_empty() || name.ends_with(['.', ' ']) || name.starts_with(' ');
     (!segments.any(|name| is_ambiguous(name) || name.contains(".."))).then(|| trimmed.to_owned())
 }
@@ -115,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_restricts_covers_what_may_be_its_path() {
+    fn may_cover_includes_every_reading_of_a_path() {
         let rules = patterns(&["/login", "/api/auth/*"]);
         for path in [
             "/login",
@@ -144,7 +146,7 @@ mod tests {
             "/INDEX.PHP/login.html",
             "/x/app.php/api/auth/token",
         ] {
-            assert!(rules.may_match(path), "{path}");
+            assert!(rules.may_cover(path), "{path}");
         }
         for path in [
             "/play.json",
@@ -160,7 +162,7 @@ mod tests {
             "/api/authority",
             "/%70lay",
         ] {
-            assert!(!rules.may_match(path), "{path}");
+            assert!(!rules.may_cover(path), "{path}");
         }
     }
 
@@ -181,7 +183,7 @@ mod tests {
         assert!(rules.cover("/static/"));
         assert!(!rules.cover("/static"));
         assert!(!rules.cover("/statics/app.js"));
-        assert!(patterns(&["/*"]).cover_leniently("") && patterns(&["/*"]).cover_leniently("/a/b"));
+        assert!(patterns(&["/*"]).covers_lenient("") && patterns(&["/*"]).covers_lenient("/a/b"));
     }
 
     #[test]
@@ -194,12 +196,12 @@ mod tests {
             ("/a/[id].js", "/a/[id].js"),
             ("/.well-known/x", "/.well-known/x"),
         ] {
-            assert_eq!(lenient(path).as_deref(), Some(read), "{path}");
+            assert_eq!(read_leniently(path).as_deref(), Some(read), "{path}");
         }
     }
 
     #[test]
-    fn a_path_that_a_backend_may_read_as_any_other_is_none() {
+    fn read_leniently_refuses_ambiguous_paths() {
         for trick in [
             "/static/../game",
             "/static/%2e%2E/game",
@@ -229,7 +231,7 @@ mod tests {
             "/a b",
             "//",
         ] {
-            assert_eq!(lenient(trick), None, "{trick}");
+            assert_eq!(read_leniently(trick), None, "{trick}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The proxies whose headers are trusted: what they say of a request's method, its path and the client's address.
+//! The proxies whose headers are trusted. Their headers contain a request's method, its path and the client's address.
 
 use super::ConfigError;
 use http::HeaderMap;
@@ -28,11 +28,11 @@ impl TrustedProxies {
         self.0.iter().any(|net| net.contains(&peer))
     }
 
-    /// Returns the client's address: the last address in the list that is not a trusted proxy's. Addresses before it
-    /// may be forged.
+    /// Returns the client's address. The list is `X-Forwarded-For`, followed by the peer's address; the client is the
+    /// last address that is not a trusted proxy's. Addresses before it may be forged.
     pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer.to_canonical();
-        // Each proxy appends the address of the client that it was asked by, so the last is the nearest.
+        // Each proxy appends the address of its own client, so the last address is the nearest.
         let values = headers.get_all("x-forwarded-for").into_iter().rev();
         let mut hops = values.flat_map(|value| value.to_str().unwrap_or("?").rsplit(','));
         while self.include(client) {

@@ -35,6 +35,7 @@ pub(super) fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D)
     T::try_from(number).map_err(|_| serde::de::Error::invalid_value(Unexpected::Unsigned(number), &Whole))
 }
 
+/// Deserializes a whole number like [`whole`], for a key that may be missing.
 pub(super) fn whole_if_any<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
     whole(deserializer).map(Some)
 }

@@ -76,7 +76,7 @@ pub enum RouteClass {
     Confirm,
 }
 
-/// All rules.
+/// All path rules: `admission.exempt_paths`, then each `[[route]]`.
 #[cfg(feature = "tower")]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Routes {
@@ -97,16 +97,16 @@ impl Routes {
         })
     }
 
-    /// Returns the class of a path (with or without a query). If backends could read the path in several ways, it is
-    /// the strictest class of all readings. `None` is an unknown path.
+    /// Returns the class of a path, with or without a query. If a lenient backend reads the path differently, the
+    /// stricter of both classes applies. An ambiguous or unknown (`None`) path has the strictest class, `Admit`.
     pub(crate) fn class(&self, path: Option<&str>) -> RouteClass {
         let Some(path) = path.map(paths::without_query) else { return RouteClass::Admit };
         let literal = self.first(|patterns| patterns.cover(path));
         if literal == RouteClass::Admit {
             return RouteClass::Admit;
         }
-        paths::lenient(path).map_or(RouteClass::Admit, |lenient| {
-            literal.stricter(self.first(|patterns| patterns.cover_leniently(&lenient)))
+        paths::read_leniently(path).map_or(RouteClass::Admit, |lenient| {
+            literal.stricter(self.first(|patterns| patterns.covers_lenient(&lenient)))
         })
     }
 

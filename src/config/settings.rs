@@ -14,7 +14,7 @@ use crate::room::RoomSettings;
 use crate::token_source::{OnConflict, TokenSource};
 use std::time::Duration;
 
-/// The format of stored values and of the protocol between servers; part of the generation.
+/// The version of the format of stored values and of the protocol between servers. It is part of the generation.
 const FORMAT: u64 = 2;
 
 /// A checked configuration.
@@ -43,7 +43,9 @@ pub(crate) struct Settings {
     pub(crate) earlier_keys: Vec<FingerprintKey>,
     /// The issuer of passes, and the setting that says how a pass is sent.
     pub(crate) passes: Option<(Passes, Pass)>,
+    /// A hash of everything that servers must share to merge their filters: format, shape, window and key.
     pub(crate) generation: u64,
+    /// The name of this server.
     pub(crate) node: String,
     pub(crate) sync_every: Duration,
     pub(crate) news_every: NewsEvery,
@@ -52,13 +54,13 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns how long a server may go without a look before it no longer counts as a node.
+    /// Returns how long after its last look a server still counts as alive.
     pub(crate) fn alive_for(&self) -> Duration {
         (5 * self.sync_every).max(Duration::from_secs(3))
     }
 
     /// Returns a warning if this X is above half of the capacity. False positives rise steeply there.
-    pub(crate) fn doubt_about_max(&self, max_active_users: u64) -> Option<String> {
+    pub(crate) fn warning_about_max(&self, max_active_users: u64) -> Option<String> {
         (max_active_users > self.capacity / 2).then(|| {
             let ratio = self.shape.false_positive_ratio(max_active_users as f64);
             format!(
@@ -82,7 +84,7 @@ impl Settings {
 }
 
 impl Config {
-    /// Checks every value. `key` is the fingerprint key.
+    /// Checks the values, and computes what follows from them. `key` is the fingerprint key.
     pub(crate) fn check(&self, key: FingerprintKey) -> Result<Settings, ConfigError> {
         let max_active_users = self.max_active_users()?;
         let (slot_length, shape, capacity) = self.window.check(max_active_users)?;
@@ -157,7 +159,7 @@ impl Config {
         self.fleet.clone().unwrap_or_default().namespace
     }
 
-    /// Returns whether the configuration has limits and admits every user.
+    /// Returns whether every user is admitted: X is not set, and there is a limit of all requests.
     pub(crate) fn only_limits(&self) -> bool {
         let limits_all = |limit: &Limit| limit.applies_to == AppliesTo::All;
         self.admission.max_active_users.is_none() && self.limit.iter().any(limits_all)

@@ -107,10 +107,10 @@ impl Token {
         Ok(self.from.clone())
     }
 
-    /// Describes settings that are legal but may not do what they seem to do.
-    pub(crate) fn doubt(&self) -> Option<&'static str> {
+    /// Returns a warning if the sources are valid but may not have the intended effect.
+    pub(crate) fn warning(&self) -> Option<&'static str> {
         (self.from.len() > 1 && self.jwt.is_none()).then_some(
-            "token.from lists several sources, whose tokens nobody verifies: a client that shows the token of an \
+            "token.from lists several sources, and their tokens are not verified: a client that shows the token of an \
              active user is admitted, unless the backend authenticates by that very source; list only what it \
              authenticates by",
         )

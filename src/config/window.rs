@@ -62,12 +62,13 @@ impl Default for Window {
 const MIN_SLOT: Duration = Duration::from_millis(100);
 /// The longest window.
 const MAX_LENGTH: Duration = Duration::from_secs(7 * 24 * 3600);
-/// The most slots: each costs a filter and a line of every look.
+/// The most slots: each costs a filter, and an entry in the answer to every look.
 pub(super) const MAX_SLOTS: u32 = 120;
 /// The smallest default capacity.
 pub(super) const MIN_CAPACITY: u64 = 16_384;
 
 impl Window {
+    /// Checks the section. Returns the length of a slot, the shape of the filters, and their capacity.
     pub(crate) fn check(&self, max_active_users: u64) -> Result<(Duration, Shape, u64), ConfigError> {
         if !(1..=MAX_SLOTS).contains(&self.slots) {
             return Err(ConfigError::Slots { found: self.slots });
@@ -76,7 +77,7 @@ impl Window {
         if slot_length < MIN_SLOT || self.length > MAX_LENGTH {
             return Err(ConfigError::Length { found: self.length, slots: self.slots });
         }
-        // If X exceeds every capacity, X is the mistake, and not the capacity that was computed from it.
+        // If X exceeds the largest capacity, the error names X, and not the capacity that is computed from X.
         if max_active_users > Shape::MAX_CAPACITY {
             return Err(ConfigError::MaxActiveUsers { found: max_active_users });
         }

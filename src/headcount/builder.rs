@@ -1,4 +1,4 @@
-//! The builder of a controller: a method for each key of the configuration file.
+//! The builder of a controller. It has a method for each configuration key that applies inside a service.
 
 use super::core::{Arrivals, Core, CoreParts, codec_of};
 use super::telemetry::Telemetry;
@@ -21,7 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The capacity of the refresh channel: about 5 ms of a flood. Further refreshes are applied in place.
+/// The capacity of the refresh channel: the refreshes of about 5 ms at full load. While the channel is full, the thread
+/// that decides applies the refresh itself.
 const REFRESH_QUEUE: usize = 65_536;
 
 /// Configures a controller. See [`Config`] for the meaning, bounds and default of each value.
@@ -53,7 +54,7 @@ pub struct Builder {
 /// use headcount::{BuildError, ConfigError, Headcount};
 /// match Headcount::builder().build() {
 ///     Err(BuildError::Config(ConfigError::MaxActiveUsersMissing)) => {}
-///     _ => panic!("only a measurement of the backend can tell X"),
+///     _ => panic!("X has no default"),
 /// }
 /// ```
 #[derive(Debug, thiserror::Error)]
@@ -86,7 +87,7 @@ impl Builder {
         self
     }
 
-    /// Sets the part of X below which the number of active users must fall to end throttling.
+    /// Sets a fraction of X: throttling ends when the active users fall below it.
     pub fn resume_ratio(mut self, resume_ratio: f64) -> Self {
         self.config.admission.resume_ratio = resume_ratio;
         self
@@ -110,13 +111,14 @@ impl Builder {
         self
     }
 
-    /// Sets how long a refusal waits for news of its user, at most 1 s; zero refuses at once.
+    /// Sets how long a refusal waits for news that another server has admitted its user: at most 1 s; zero refuses at
+    /// once.
     pub fn refusal_delay(mut self, delay: Duration) -> Self {
         self.config.admission.refusal_delay = Some(delay);
         self
     }
 
-    /// Sets how many refusals wait at a time.
+    /// Sets how many refusals may wait at a time. Further ones are sent at once.
     pub fn max_delayed(mut self, refusals: u64) -> Self {
         self.config.admission.max_delayed = refusals;
         self
@@ -137,8 +139,8 @@ impl Builder {
 
 /// `[[route]]`
 impl Builder {
-    /// Sets the class of requests to a path (exact, or a prefix that ends in `/*`). The first rule that matches
-    /// applies.
+    /// Adds a rule: requests to this path (exact, or a prefix that ends in `/*`) have this class. The first rule that
+    /// matches applies.
     pub fn route(mut self, path: impl Into<String>, class: RouteClass) -> Self {
         self.config.route.push(Route { path: path.into(), class });
         self
@@ -159,7 +161,7 @@ impl Builder {
         self
     }
 
-    /// Sets the number of distinct users in a window that the filters are sized for.
+    /// Sets how many distinct users per window the filters are sized for.
     pub fn capacity(mut self, capacity: u64) -> Self {
         self.config.window.capacity = Some(capacity);
         self
@@ -174,13 +176,13 @@ impl Builder {
 
 /// `[token]`
 impl Builder {
-    /// Sets where the token is read from. List only sources that the service authenticates by.
+    /// Sets where the token is read from. List only sources by which the service authenticates its users.
     pub fn token_sources(mut self, sources: impl IntoIterator<Item = TokenSource>) -> Self {
         self.config.token.from = sources.into_iter().collect();
         self
     }
 
-    /// Sets how a request is treated whose sources hold different tokens.
+    /// Sets how a request is treated if its sources hold different tokens.
     pub fn on_conflict(mut self, on_conflict: OnConflict) -> Self {
         self.config.token.on_conflict = on_conflict;
         self
@@ -206,7 +208,7 @@ impl Builder {
     }
 }
 
-/// `[token.jwt]`: tokens are verified, and the claim that names the user is counted. All methods need the feature
+/// `[token.jwt]`: tokens are verified, and users are counted by the claim that names them. All methods need the feature
 /// `jwt`.
 impl Builder {
     /// Sets the key files: PEM public keys, JWKs and JWK Sets, and secrets of at least 32 bytes.
@@ -215,7 +217,7 @@ impl Builder {
         self
     }
 
-    /// Sets the URL of a JWK Set. A controller made by [`Builder::start`] fetches it at the start and every five
+    /// Sets the URL of a JWK Set. A controller made by [`Builder::start`] fetches the set at the start and every five
     /// minutes.
     pub fn jwks_url(mut self, url: impl Into<String>) -> Self {
         self.jwt().jwks_url = Some(Secret::new(url));
@@ -265,7 +267,8 @@ impl Builder {
         self
     }
 
-    /// Sets whether the cookie that carries a pass is `Secure`. By default it is if the request came over TLS.
+    /// Sets whether the cookie that carries a pass is `Secure`. By default it is `Secure` only if the request came over
+    /// TLS.
     pub fn secure(mut self, secure: bool) -> Self {
         self.pass().secure = Some(secure);
         self
@@ -303,32 +306,32 @@ impl Builder {
         self
     }
 
-    /// Sets the name of the fleet: servers of one namespace share their users. This server is one of a fleet.
+    /// Sets the name of the fleet: servers of one namespace share their users. The server then belongs to a fleet.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.fleet().namespace = namespace.into();
         self
     }
 
-    /// Sets the time between two rounds. This server is one of a fleet.
+    /// Sets the time between two rounds. The server then belongs to a fleet.
     pub fn sync_every(mut self, period: Duration) -> Self {
         self.fleet().sync_every = Some(period);
         self
     }
 
-    /// Sets the time between two exchanges of news; zero turns them off. This server is one of a fleet.
+    /// Sets the time between two exchanges of news; zero turns them off. The server then belongs to a fleet.
     pub fn news_every(mut self, period: Duration) -> Self {
         self.fleet().news_every = Some(period);
         self
     }
 
-    /// Sets which newcomers are admitted while the store is away. This server is one of a fleet.
+    /// Sets which newcomers are admitted while the store is away. The server then belongs to a fleet.
     pub fn on_outage(mut self, on_outage: OnOutage) -> Self {
         self.fleet().on_outage = on_outage;
         self
     }
 
-    /// Sets the number of servers of the fleet. A server whose store does not answer at the start admits X divided by
-    /// it.
+    /// Sets the number of servers of the fleet. A server that starts without its store admits X divided by this number.
+    /// The server then belongs to a fleet.
     pub fn expected_nodes(mut self, nodes: u64) -> Self {
         self.fleet().expected_nodes = nodes;
         self
@@ -340,7 +343,7 @@ impl Builder {
         self
     }
 
-    /// Sets the name of this server in its fleet.
+    /// Sets the name of this server in its fleet. The server then belongs to a fleet.
     pub fn node(mut self, node: impl Into<String>) -> Self {
         self.fleet().node = Some(node.into());
         self
@@ -370,8 +373,8 @@ impl Builder {
         self
     }
 
-    /// Sets whether, without a bearer token, requests that come through a proxy in front of the admin listener are
-    /// answered as an operator's.
+    /// Sets whether requests with a proxy's headers are served while no bearer token is configured. If they are,
+    /// everybody who reaches the proxy is an operator.
     pub fn allow_proxied(mut self, allowed: bool) -> Self {
         self.config.admin.allow_proxied = allowed;
         self
@@ -408,7 +411,7 @@ impl Builder {
         self
     }
 
-    /// Lets every server hand out all the room that it sees, as the talk's designs did.
+    /// Lets every server hand out all the room that it sees. For comparisons.
     #[cfg(any(test, feature = "testing"))]
     pub fn without_shares(self) -> Self {
         self.sharing(Sharing::None)
@@ -423,15 +426,17 @@ impl Builder {
 }
 
 impl Builder {
-    /// Makes the controller and its worker. It starts nothing: the caller drives [`Worker::tick`].
+    /// Creates the controller and its worker. No thread is started: the caller calls [`Worker::run`] or
+    /// [`Worker::tick`].
     ///
     /// # Errors
-    /// [`BuildError::Config`] names the key, the value found, and what is allowed.
+    /// Returns [`BuildError::Config`] if a value is missing or outside its bounds, or if a file cannot be read. The
+    /// message names the key, the value found, and what is allowed.
     pub fn build(self) -> Result<(Headcount, Worker), BuildError> {
         let Self { config, clock, seed, refresh_queue, sharing } = self;
         let settings = config.check(fingerprint_key(&config)?)?;
-        if let Some(doubt) = config.token.doubt() {
-            tracing::warn!("{doubt}");
+        if let Some(warning) = config.token.warning() {
+            tracing::warn!("{warning}");
         }
         let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
         let codec = codec_of(&settings);
@@ -484,7 +489,7 @@ fn what_ifs(settings: &Settings) -> (Arrivals, (CapacitySim, Receiver<(Fingerpri
 enum Memory {
     /// There is no snapshot: nobody was active, and every minute is covered.
     Fresh,
-    /// The snapshot could not be read: users may have been active, and they are unknown.
+    /// The snapshot could not be read: it is unknown which users were active.
     Lost,
     /// The snapshot was read: these are its minutes.
     Kept(Loaded),
@@ -533,7 +538,7 @@ fn open_snapshot(file: PathBuf, codec: &Codec, settings: &Settings) -> Result<(O
             let aside = snapshot.set_aside().map_err(unusable)?;
             tracing::error!(
                 file = %file.display(), kept_as = %aside.display(), %error,
-                "the snapshot is of no use: who was in is forgotten, and as many as X are admitted anew"
+                "the snapshot cannot be read: its users are forgotten, and up to max_active_users newcomers are admitted"
             );
             Memory::Lost
         }
@@ -541,8 +546,8 @@ fn open_snapshot(file: PathBuf, codec: &Codec, settings: &Settings) -> Result<(O
     Ok((Some(snapshot), memory))
 }
 
-/// Returns the configured key. A server that runs alone needs none: its key is generated once and kept beside the
-/// snapshot.
+/// Returns the configured key. A server that runs alone needs none: it generates a random key, and keeps it next to the
+/// snapshot if there is one.
 fn fingerprint_key(config: &Config) -> Result<FingerprintKey, ConfigError> {
     if let Some(key) = config.token.fingerprint_key()? {
         return Ok(key);

@@ -1,8 +1,8 @@
 //! The core: the ring, the room, the fleet's time, and everything else that a decision needs.
 //!
-//! Each submodule holds the operations of one caller. Decisions use `decide`, `seat` and `presence`. Rounds use
-//! `minutes` and `fleet`. The worker uses `turn`. Operators use `overrides`. No other code reaches the state behind the
-//! lock.
+//! Most submodules hold the operations of one kind of caller. Decisions use `decide`, `seat` and `presence`. Rounds use
+//! `minutes` and `fleet`. The worker uses `turn`. Operators use `overrides`. Only this file and its submodules reach
+//! the state behind the lock.
 
 mod arrivals;
 mod counts;
@@ -46,10 +46,10 @@ pub use seat::HeldSeat;
 pub(super) use turn::Refreshes;
 pub(crate) use user::User;
 
-/// The number of words that are merged or collected under one hold of the lock: 8 KiB, a few microseconds.
+/// The number of words of a filter that are read or changed under one hold of the lock: 8 KiB, a few microseconds.
 const CHUNK_WORDS: usize = 1024;
 
-/// The ring, the room, the fleet's time, and what else decisions need.
+/// Everything that a decision needs, and the state that it changes.
 pub(crate) struct Core {
     pub(crate) settings: Settings,
     pub(crate) time: FleetTime,
@@ -68,6 +68,7 @@ pub(crate) struct Core {
     /// without the lock.
     gate: CachePadded<AtomicU8>,
     refreshes: Sender<Fingerprint>,
+    /// Refreshes that were applied in place because the channel was full.
     refreshes_in_place: AtomicU64,
     /// The channel that reports arrivals to the worker. It exists in shadow mode only.
     arrivals: Option<Arrivals>,
@@ -81,21 +82,23 @@ pub(crate) struct State {
     /// The active users that servers of other generations have published.
     pub(crate) beside: Beside,
     pub(crate) room: Room,
-    /// Fleet time as of the worker's last tick.
+    /// Fleet time as of the worker's last tick, or of a later step of the store's clock.
     now: Timestamp,
+    /// The number of changes to each mode, indexed by [`Mode`].
     mode_changes: [u64; 2],
 }
 
 /// The state under the write lock. If the holder panics, the ring is repaired before another thread sees it.
 struct Writing<'s> {
     state: RwLockWriteGuard<'s, RawShardedLock, State>,
-    /// Whether the thread was already panicking when it took the lock. Then this write is a part of its cleanup, and
-    /// needs no repair.
+    /// Whether the thread was already panicking when it took the lock. Then the panic did not interrupt this write, and
+    /// no repair is needed.
     panicking: bool,
 }
 
-/// Bits of [`Core::gate`].
+/// A bit of [`Core::gate`], like the following ones: a newcomer without a held seat would be rejected now.
 const SHUT: u8 = 1;
+/// The mode in force is [`Mode::Throttling`].
 const THROTTLING: u8 = 2;
 /// Some seats are held.
 const HOLDING: u8 = 4;
@@ -121,13 +124,18 @@ pub(crate) struct CoreStatus {
     pub(crate) mode_changes: [u64; 2],
     pub(crate) estimate: Estimate,
     pub(crate) max_active_users: u64,
+    /// Throttling ends when the estimate falls below this number of users.
     pub(crate) resume_below: f64,
     pub(crate) room: u64,
     pub(crate) share: u64,
     pub(crate) override_: Option<Override>,
+    /// The state of the connection to the store.
     pub(crate) link: FleetLink,
+    /// The number of servers that looked recently, this one included.
     pub(crate) nodes: u64,
+    /// The newcomers whom this server admitted since the look before the last one.
     pub(crate) newcomers_lately: u64,
+    /// The number of covered minutes.
     pub(crate) coverage: usize,
     pub(crate) fill_ratio: f64,
     pub(crate) false_positive_ratio: f64,
@@ -227,7 +235,7 @@ impl Core {
         self.change(act)
     }
 
-    /// Returns whether a thread has locked the state, for a test.
+    /// In a test: returns whether a thread holds the lock.
     #[cfg(test)]
     pub(crate) fn is_locked(&self) -> bool {
         self.state.try_write().is_none()
@@ -246,6 +254,7 @@ impl Core {
         result
     }
 
+    /// Updates the mode and the gate after a change of the state.
     fn publish(&self, state: &mut State) {
         let now = state.now;
         if let Some(mode) = state.room.settle(state.active_users(), now) {

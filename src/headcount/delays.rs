@@ -1,11 +1,11 @@
-//! Refusals that wait a moment. Another server may have let the user in just now: the news of it is on its way. So a
-//! refusal waits until the news must have come, and the user is looked up again. Without this, requests that a client
-//! sends to several servers at once would be refused by all but one of them.
+//! Delayed refusals. Another server may have admitted the user a moment ago, and the news of it is still on its way. So
+//! a refusal waits until the news must have come, and then the user is looked up again. Without this, a client that
+//! sends requests to several servers at once would be refused by all but one of them.
 
 use crate::threads::atomic::{AtomicU64, Ordering::Relaxed};
 use serde::Serialize;
 
-/// The refusals that wait.
+/// Counts the refusals that wait, and limits their number.
 pub(crate) struct Delays {
     waiting: AtomicU64,
     most: AtomicU64,
@@ -14,7 +14,7 @@ pub(crate) struct Delays {
     at_once: AtomicU64,
 }
 
-/// A refusal that waits. Dropping it, as when the client goes away, ends the wait.
+/// A refusal that waits. Dropping this value ends the wait, for example when the client goes away.
 pub(crate) struct Delay<'d>(&'d Delays);
 
 /// Refusals of unseen users that waited for news of them, since the start.
@@ -34,24 +34,24 @@ pub struct DelayedRefusals {
     pub begun: u64,
     /// Of these, the requests that were admitted in the end, because news of their user came.
     pub recognized: u64,
-    /// Refusals that did not wait, because `admission.max_delayed` others did.
+    /// Refusals that did not wait, because `admission.max_delayed` others were waiting.
     pub at_once: u64,
 }
 
 impl Delays {
-    /// At most `most` refusals wait at a time.
+    /// Creates the counters. At most `most` refusals may wait at a time.
     pub(super) fn new(most: u64) -> Self {
         let zero = || AtomicU64::new(0);
         Self { waiting: zero(), most: AtomicU64::new(most), begun: zero(), recognized: zero(), at_once: zero() }
     }
 
-    /// Lowers the number of refusals that wait at a time.
+    /// Lowers the number of refusals that may wait at a time to `most`. A lower number stays.
     #[cfg(feature = "server")]
     pub(crate) fn limit(&self, most: u64) {
         self.most.fetch_min(most, Relaxed);
     }
 
-    /// Begins a wait, unless too many wait already.
+    /// Begins a wait. If too many wait already, returns `None` and counts the refusal as sent at once.
     pub(crate) fn begin(&self) -> Option<Delay<'_>> {
         let most = self.most.load(Relaxed);
         if self.waiting.fetch_update(Relaxed, Relaxed, |waiting| (waiting < most).then_some(waiting + 1)).is_err() {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 /// A histogram of durations in buckets of doubling width, counted without a lock.
 pub(crate) struct Histogram {
-    /// Bucket b counts durations below 2^b · 64 ns that belong to no lower bucket.
+    /// Bucket b counts durations below 2^b · 64 ns that belong to no lower bucket. The last one also counts all longer
+    /// durations.
     buckets: ShardedCounters<{ Self::BUCKETS }>,
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The length of the history.
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// The length of a coarse sample, or a slot if that is longer. Histories longer than the window have coarse samples.
+/// The length of a coarse sample, unless a slot is longer. A history that is longer than the window has coarse samples.
 const COARSE: Duration = Duration::from_secs(300);
 
 /// A period of a controller's history; the JSON of `GET /api/v1/history`.
@@ -121,8 +121,10 @@ pub(crate) struct HistoryRecorder {
 struct Track {
     grain: Duration,
     most: usize,
+    /// The completed samples, the oldest first, at most `most` of them.
     over: VecDeque<Sample>,
-    /// The sample in progress, with the number of its moments and of those that were throttling.
+    /// The sample in progress: its place in time, its figures, and the number of its moments and of those in
+    /// throttling.
     open: Option<(Slot, Sample, [u32; 2])>,
 }
 
@@ -148,13 +150,13 @@ impl HistoryRecorder {
         self.coarse.note(moment, since, lasted);
     }
 
-    /// Returns the samples of a time that ends `now`: one per slot if the time is not longer than the window, otherwise
-    /// the coarse ones.
+    /// Returns the samples of the time `lasting` before `now`: one per slot if that is not longer than the window,
+    /// otherwise the coarse ones.
     pub(crate) fn history(&self, now: Timestamp, lasting: Duration) -> History {
         let track = if lasting <= self.window { &self.fine } else { &self.coarse };
         let open = track.open.as_ref().map(|(_, sample, _)| *sample);
         let samples = track.over.iter().copied().chain(open);
-        // Keeps the samples that ended in this time.
+        // Keeps the samples that ended within this time, and the one in progress.
         let recent = |sample: &Sample| now.since(sample.from.plus(track.grain)) < lasting;
         History { grain_seconds: track.grain.as_secs_f64(), samples: samples.filter(recent).collect() }
     }

@@ -7,8 +7,9 @@ use std::any::Any;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
+/// The start, readiness, stop and restarts of a controller.
 pub(crate) struct Lifecycle {
-    /// In monotonic time.
+    /// The monotonic time of the start.
     started: Duration,
     ready: AtomicBool,
     draining: watch::Sender<bool>,
@@ -57,6 +58,7 @@ impl Lifecycle {
         *self.draining.borrow()
     }
 
+    /// Makes this server ask to receive no more requests.
     pub(crate) fn drain(&self) {
         self.draining.send_replace(true);
     }

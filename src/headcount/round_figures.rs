@@ -33,9 +33,10 @@ pub(crate) struct SyncFigures {
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
     pub(crate) nodes: u64,
-    /// While an admin page is open: the servers of the fleet, and the time between the last look of each and that of
-    /// this server.
+    /// While an admin page is open: the name of each server, and the time from its last look to the last look of this
+    /// server.
     pub(crate) named: Vec<(String, Duration)>,
+    /// Whether servers of another generation are alive.
     pub(crate) foreign_generation: bool,
     /// The reason why the store refuses writes although it answers reads.
     pub(crate) write_refused: Option<StoreError>,
@@ -45,7 +46,7 @@ pub(crate) struct SyncFigures {
     pub(crate) last_error: Option<(StoreError, Duration)>,
     /// The number of connections made to the store.
     pub(crate) connections: u64,
-    /// The monotonic time of the last successful look.
+    /// The monotonic time of the look of the last successful round.
     pub(crate) last_success: Option<Duration>,
     /// The recent rate of newcomers on other servers, per second.
     pub(crate) foreign_newcomers_per_second: f64,
@@ -66,12 +67,13 @@ pub(crate) struct RoundFigures {
     pub(crate) times: Histogram,
     /// Until when an admin page counts as open, in monotonic microseconds.
     watched_until: AtomicU64,
-    /// The time from the last beat to the next one, in microseconds; 0 before the first.
+    /// The time from the last beat to the next one, in microseconds; 0 before the first beat, or if no other follows.
     beat_every: AtomicU64,
 }
 
 /// The input of [`RoundFigures::status`] besides the figures.
 pub(super) struct RoundContext<'c> {
+    /// The monotonic time.
     pub(super) now: Duration,
     pub(super) fleet_now: Timestamp,
     /// This machine's wall clock.
@@ -90,6 +92,7 @@ impl RoundFigures {
         }
     }
 
+    /// Locks the figures, to read or to change them.
     pub(crate) fn lock(&self) -> impl DerefMut<Target = SyncFigures> {
         self.latest.lock()
     }
@@ -100,12 +103,12 @@ impl RoundFigures {
         self.watched_until.store(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// Records when the next beat comes.
+    /// Records the time from the last beat to the next one.
     pub(crate) fn set_beat_every(&self, every: Duration) {
         self.beat_every.store(u64::try_from(every.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// Returns the time from one beat to the next, or `None` if there was none.
+    /// Returns the time from one beat to the next, or `None` if there are no beats.
     pub(crate) fn beat_every(&self) -> Option<Duration> {
         Some(Duration::from_micros(self.beat_every.load(Relaxed))).filter(|every| !every.is_zero())
     }

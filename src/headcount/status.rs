@@ -20,7 +20,7 @@ use std::time::Duration;
 /// let _ = headcount.admit("alice");
 /// let status = headcount.status();
 /// assert_eq!((status.mode, status.active_users.estimate), (Mode::Open, 1));
-/// assert_eq!((status.room, status.share), (19_999, 19_999), "who is alone may fill all the room");
+/// assert_eq!((status.room, status.share), (19_999, 19_999), "a server that is alone may fill all the room");
 /// assert_eq!(serde_json::to_value(&status)?["override"]["mode"], "auto");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -215,8 +215,8 @@ pub struct ModeChanges {
 }
 
 impl Headcount {
-    /// Returns the history of the time `lasting` before now: one sample per minute for a window or less, and coarser
-    /// samples otherwise, for a day at most. The history begins with the process.
+    /// Returns the history of the time `lasting` before now, at most a day: one sample per minute if that is not longer
+    /// than the window, and coarser samples otherwise. The history begins with the process.
     ///
     /// ```
     /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(10).build()?;
@@ -344,7 +344,7 @@ impl OverrideStatus {
                 until: Some(override_.until),
                 by: override_.by.clone(),
                 reason: override_.reason.clone(),
-                warning: override_.max_active_users.and_then(|max| settings.doubt_about_max(max)),
+                warning: override_.max_active_users.and_then(|max| settings.warning_about_max(max)),
             },
             None => Self {
                 mode: OverrideMode::Auto,
@@ -358,13 +358,15 @@ impl OverrideStatus {
     }
 }
 
-/// Estimates the newcomers of other servers that this server does not know yet: those since the last look, and those
-/// that wait to be published in the other server's own round. Rounds are jittered: two of one server are up to two
-/// periods apart, and news waits 0.6 periods on average and less than 1.5 almost always.
+/// Estimates the newcomers of other servers whom this server does not know yet: those since its last look, and those
+/// whom their own server has not published yet. The times of rounds are random: two successive rounds of one server are
+/// up to two periods apart. So a newcomer waits 0.6 periods on average until it is published, and less than 1.5 almost
+/// always.
 ///
-/// Returns the larger of two estimates. One uses the rate at which news was read recently. That rate is a round or two
-/// old when a crowd arrives, so the other uses the number of newcomers that this server itself admitted since the look
-/// before the last one, and assumes a load balancer that sends every node as many newcomers as this one.
+/// Returns the larger of two estimates. The first uses the recent rate of newcomers on other servers. When a crowd
+/// arrives, that rate is a round or two old. So the second uses the newcomers whom this server itself admitted since
+/// the look before the last one. It assumes that a load balancer sends every node as many newcomers as this one, and
+/// adds two standard deviations.
 fn unread(age: Duration, period: Duration, foreign_per_second: f64, ours_lately: u64, others: u64) -> f64 {
     let by_rate = (age + period.mul_f64(1.5)).as_secs_f64() * foreign_per_second;
     let ours_lately = ours_lately as f64;

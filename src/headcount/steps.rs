@@ -1,4 +1,4 @@
-//! The steps of a decision, for the layer: it asks limits between them.
+//! The steps of a decision, for the layer, which asks limits between them.
 
 use super::{Admission, AdmitOptions, Headcount, HeldSeat, User};
 use crate::pass::{Pass, PassCheck};
@@ -10,7 +10,7 @@ impl Headcount {
         self.shared.core.recognize(user, options)
     }
 
-    /// Returns whether a newcomer may take a seat now. A newcomer with a held seat takes no other.
+    /// Returns whether a newcomer may take a seat now. False for a newcomer with a held seat, who needs no other.
     pub(crate) fn may_take_seat(&self, user: &User<'_>) -> bool {
         self.shared.core.may_take_seat(user)
     }
@@ -30,8 +30,8 @@ impl Headcount {
         self.shared.core.missing(options)
     }
 
-    /// Decides about a user whose token cannot be verified yet because no key is available. `counts` has the meaning of
-    /// [`AdmitOptions::counts`].
+    /// Decides about a user whose token cannot be verified yet, because the keys have not been fetched. `counts` has
+    /// the meaning of [`AdmitOptions::counts`].
     pub(crate) fn decide_unverifiable(&self, counts: bool) -> Admission {
         self.shared.core.unverifiable(AdmitOptions { counts, ..AdmitOptions::ADMIT })
     }
@@ -52,7 +52,7 @@ impl Headcount {
     }
 
     /// Returns how long a refused user should wait before the next attempt.
-    pub(crate) fn pause_of(&self, user: &User<'_>) -> Duration {
-        self.shared.core.pause_of(user)
+    pub(crate) fn retry_after_limit(&self, user: &User<'_>) -> Duration {
+        self.shared.core.retry_after_limit(user)
     }
 }

@@ -1,4 +1,4 @@
-//! Counts and logs the restarts of the worker and the rounds after a panic, and says when they are too many.
+//! Counts and logs the restarts of the worker and the rounds after a panic, and tells when there are too many.
 //!
 //! A panic can interrupt the work at any point. The [core](super::core) repairs the ring before it releases the lock,
 //! the next tick repeats an interrupted tick, and the next round repeats an interrupted round.
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The pause between a panic and the restart.
 pub(crate) const REST_AFTER_PANIC: Duration = Duration::from_millis(100);
 
-/// So many restarts within [`WITHIN`] make the server not ready.
+/// This many restarts within [`WITHIN`] make the server not ready.
 const TOO_MANY: usize = 3;
 const WITHIN: Duration = Duration::from_secs(60);
 
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn three_restarts_are_too_many_until_a_minute_has_passed_with_fewer() {
-        // The times of restarts, and whether they are too many at other times, in seconds.
+        // The times of restarts in seconds, and whether there are too many at some times.
         for (restarts, times) in [
             (&[][..], &[(0, false), (1000, false)][..]),
             (&[5, 6], &[(6, false), (7, false)]),

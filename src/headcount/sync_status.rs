@@ -55,14 +55,13 @@ pub struct SyncStatus {
     pub rounds: u64,
     /// Rounds that lost the race to write. They read all news, and write their own with the next round.
     pub conflicts: u64,
-    /// The conflicts since the last round that did not lose.
+    /// The conflicts since the last round that ended without a failure or a conflict.
     pub conflicts_in_a_row: u64,
     /// Rounds in which the store did not answer, or answered with an error.
     pub failures: u64,
     /// Stored values that were refused as invalid.
     pub corrupt: u64,
-    /// Refused filters by [`DecodeError::REASONS`](crate::DecodeError::REASONS); then overrides and news
-    /// logs.
+    /// Refused filters by [`DecodeError::REASONS`](crate::DecodeError::REASONS), then overrides and news logs.
     #[serde(skip)]
     pub(crate) corrupt_by_reason: [u64; CORRUPT_REASONS.len()],
     /// Rounds by [`Outcome::ALL`](crate::round::Outcome::ALL).
@@ -83,8 +82,8 @@ pub struct SyncStatus {
     /// Some of these servers by name, while an admin page or event stream is open.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub seen_nodes: Vec<SeenNode>,
-    /// Whether servers with another capacity, window or key use the namespace. Those with another window share no users
-    /// with this one, nor do those with another key, unless one side names the other's as an earlier key.
+    /// Whether servers with another capacity, window or key use the namespace. Servers with another window share no
+    /// users with this one. Servers with another key do so only if one side lists the other's key as an earlier one.
     pub foreign_generation: bool,
     /// The number of seconds by which this machine's wall clock is ahead of the fleet's time, which follows the store's
     /// clock.

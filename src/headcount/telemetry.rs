@@ -1,4 +1,4 @@
-//! What operators see beside the decisions and the rounds: the history, limiters, and counters of the server's work.
+//! What operators see besides the decisions and the rounds: the history, limiters, and counters of the server's work.
 
 #[cfg(any(feature = "tower", feature = "metrics"))]
 use super::histogram::Histogram;
@@ -13,6 +13,7 @@ use crate::what_if::WhatIf;
 /// A limiter's name, and a function that returns its figures.
 type ShownLimiter = (String, Box<dyn Fn() -> LimiterStatus + Send + Sync>);
 
+/// The figures that operators see, besides those of the core and of the rounds.
 pub(crate) struct Telemetry {
     /// How long the layer took to decide.
     #[cfg(any(feature = "tower", feature = "metrics"))]
@@ -20,10 +21,9 @@ pub(crate) struct Telemetry {
     pub(super) recorder: Mutex<HistoryRecorder>,
     /// What other values of X would have done, as of the worker's last report.
     pub(super) what_if: Mutex<WhatIfs>,
-    /// Limiters shown beside the controller's own figures, in the order of registration.
+    /// Limiters shown with the controller's own figures, in the order of registration.
     limiters: Mutex<Vec<ShownLimiter>>,
-    /// Connections that a listener closed: for each listener (checks, admin), by reason (too many connections,
-    /// timeout).
+    /// Connections closed by each listener (checks, admin), by reason (too many connections, timeout).
     #[cfg(feature = "server")]
     closed_connections: [[AtomicU64; 2]; 2],
     /// Purges of each database of limits: rows deleted, and purges that failed.
@@ -34,6 +34,7 @@ pub(crate) struct Telemetry {
 /// The results of the simulation of other values of X, in shadow mode.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WhatIfs {
+    /// The result of each X.
     pub(super) told: Vec<WhatIf>,
     /// The number of active users of the fleet whom an enforced X would have kept out, and the margin of error.
     pub(super) outside: (f64, f64),

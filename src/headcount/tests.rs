@@ -46,7 +46,7 @@ fn the_surge() {
     for newcomer in 0..10_000 {
         assert_eq!(decision(&headcount, &format!("newcomer-{}", newcomer % 500)), Decision::Rejected);
     }
-    // Forty of the hundred play on; for half an hour each of the hundred could have returned.
+    // Forty of the hundred play on. For half an hour, each of the hundred may return.
     for _ in 0..30 {
         pass(1, &mut worker, &clock);
         for player in 0..40 {
@@ -73,7 +73,7 @@ fn a_user_of_an_earlier_minute_is_seen_in_a_full_room_whatever_the_options() {
     let (admission, seat) = headcount.hold("player");
     assert_eq!((admission.decision(), seat.is_none()), (Decision::Seen, true));
     assert_eq!(headcount.hold("newcomer").0.decision(), Decision::Rejected);
-    // `Hold` renews: the player is forgotten one window after this request, and not before.
+    // `hold` renews the player, who is forgotten one window after this request, and not before.
     pass(30, &mut worker, &clock);
     assert_eq!(headcount.hold("player").0.decision(), Decision::Seen);
 }

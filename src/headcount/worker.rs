@@ -1,4 +1,5 @@
-//! The work beside the decisions: the worker applies refreshes, turns minutes, ends overrides and writes the snapshot.
+//! The background work of a controller: the worker applies refreshes, turns minutes, ends overrides and writes the
+//! snapshot.
 
 use super::core::Refreshes;
 use super::telemetry::WhatIfs;
@@ -17,11 +18,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The pause of a running worker between ticks. The worker polls because waking a sleeping receiver would cost the
-/// request that sends a refresh a system call.
+/// The pause of a running worker between ticks. The worker polls, because a request that had to wake it would pay for a
+/// system call.
 const REST: Duration = Duration::from_millis(5);
 
-/// The interval of records for the history; a quarter of a slot if that is shorter.
+/// The interval at which the history is recorded; a quarter of a slot if that is shorter.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 
 /// The interval of snapshots.
@@ -33,7 +34,7 @@ const BOOTSTRAP_AT_MOST: Duration = Duration::from_secs(10);
 /// The time after which a server that has not reached its store counts as ready.
 const NO_STORE_FOR: Duration = Duration::from_secs(3);
 
-/// Does the controller's work beside the decisions. [`Worker::tick`] is called by the thread that
+/// Does the controller's background work. [`Worker::tick`] is called by the thread that
 /// [`Builder::start`](super::Builder::start) spawns, by a test, or by a simulator.
 ///
 /// ```
@@ -54,6 +55,7 @@ const NO_STORE_FOR: Duration = Duration::from_secs(3);
 pub struct Worker {
     shared: Arc<Shared>,
     refreshes: Refreshes,
+    /// Empty filters for the next turn.
     spares: Vec<Bloom>,
     /// The simulation of other values of X, and the visits that feed it.
     simulation: Option<(CapacitySim, Receiver<(Fingerprint, bool)>)>,
@@ -61,7 +63,7 @@ pub struct Worker {
     snapshot: Option<(Snapshot, Codec)>,
     /// When the last completed tick began.
     last_tick: Duration,
-    /// The current minute when a tick began that has not completed.
+    /// The current minute at the beginning of a tick that has not completed.
     unfinished: Option<Slot>,
     last_snapshot: Duration,
     last_note: Option<Duration>,
@@ -97,10 +99,10 @@ impl Worker {
     }
 
     /// Does what is due: applies refreshes, turns the minute, ends an override, writes the snapshot. Cheap when nothing
-    /// is due; meant to be called every few milliseconds. If a panic broke off the previous tick, this one completes
+    /// is due; meant to be called every few milliseconds. If a panic interrupted the previous tick, this one completes
     /// its work.
     pub fn tick(&mut self) {
-        // Also resets the flag of a snapshot that panicked.
+        // A panic during a snapshot leaves this flag set.
         self.shared.lifecycle.set_saving(false);
         failpoints::at("worker-tick");
         let shared = Arc::clone(&self.shared);
@@ -108,36 +110,34 @@ impl Worker {
         let monotonic = core.time.clock.monotonic();
         core.time.note_tick();
         let (now, slot) = core.time.at(monotonic);
-        let paused = monotonic.saturating_sub(self.last_tick) > core.time.longest_pause();
+        let paused = monotonic.saturating_sub(self.last_tick) > core.time.tolerated_pause();
 
         core.apply(&mut self.refreshes);
         let (current, link) = core.begin_tick(now);
         if self.unfinished.is_some() {
-            // If the previous tick broke off between the turn and this step, the next minute would begin with the users
-            // of an old one.
+            // If the previous tick was interrupted between the turn and this step, the next minute would begin with the
+            // users of an old one.
             core.forget_the_last_minute();
         }
         let from = *self.unfinished.get_or_insert(current);
         if slot > current {
             let is_covered = link == FleetLink::Alone || (link != FleetLink::Joining && slot == current.plus(1));
             self.turn(core, slot, monotonic, is_covered);
-            core.renew_presences(|| core.apply(&mut self.refreshes));
+            core.refresh_presences(|| core.apply(&mut self.refreshes));
         }
         if paused {
             match link {
                 FleetLink::Up | FleetLink::ReadOnly | FleetLink::Away => {
                     core.wake(from.min(current), slot);
-                    tracing::warn!(
-                        "this process did not run for a while; until the next round it admits few newcomers"
-                    );
+                    tracing::warn!("this process was paused; until the next successful round it admits few newcomers");
                 }
                 // Nothing is known yet, but the answers that a first round has received are outdated.
                 FleetLink::Joining => core.time.note_pause(),
                 FleetLink::Alone => {}
             }
         }
-        self.age_link(monotonic);
-        // Set only here: if the tick breaks off earlier, the next one still notices the pause.
+        self.check_link_age(monotonic);
+        // Set only here: if the tick is interrupted earlier, the next one still notices the pause.
         self.last_tick = monotonic;
         self.unfinished = None;
 
@@ -145,10 +145,10 @@ impl Worker {
             tracing::info!("the override has ended");
         }
         self.log_mode();
-        self.play_what_if(slot);
+        self.feed_simulation(slot);
         self.note_history(now, monotonic);
         self.log_restarts();
-        self.tell_ready(monotonic);
+        self.update_readiness(monotonic);
         if monotonic.saturating_sub(self.last_snapshot) >= SNAPSHOT_EVERY {
             shared.lifecycle.set_saving(true);
             self.save();
@@ -206,8 +206,8 @@ impl Worker {
         self.save();
     }
 
-    /// Turns to minute `to`. The next union is built without holding the write lock throughout, and replaces the old
-    /// one in the turn.
+    /// Turns to minute `to`. The next union is built in small steps, between which the lock is free. At the end it
+    /// replaces the old union.
     fn turn(&mut self, core: &Core, to: Slot, monotonic: Duration, is_covered: bool) {
         let (next_union, empty) = (self.spare(core), self.spare(core));
         if let Err(next_union) = core.begin_turn(to, monotonic, next_union) {
@@ -226,9 +226,9 @@ impl Worker {
         self.spares.pop().unwrap_or_else(|| Bloom::new(core.settings.shape))
     }
 
-    /// Marks the store as away if no round has succeeded for `alive_for`, whatever the reason: a blocked runtime, or a
-    /// store that ignores its timeout.
-    fn age_link(&self, monotonic: Duration) {
+    /// Marks the store as away if no round has succeeded for `alive_for`, whatever the reason, for example a blocked
+    /// runtime or a store that ignores its timeout.
+    fn check_link_age(&self, monotonic: Duration) {
         let core = &self.shared.core;
         let last = self.shared.rounds.lock().last_success;
         let alive_for = core.settings.alive_for();
@@ -237,7 +237,7 @@ impl Worker {
             core.lose_store();
             tracing::error!(
                 ?alive_for,
-                "no round has succeeded for this long: the store counts as away, and decisions go on from what is known"
+                "no round has succeeded for this long: the store counts as away, and this server decides by what it knows"
             );
         }
     }
@@ -265,7 +265,7 @@ impl Worker {
     }
 
     /// Feeds the visits to the simulation of other values of X.
-    fn play_what_if(&mut self, slot: Slot) {
+    fn feed_simulation(&mut self, slot: Slot) {
         let Some((simulation, visits)) = &mut self.simulation else { return };
         // Until it is ready, this server does not know the active users.
         if !self.shared.lifecycle.is_ready() {
@@ -287,11 +287,11 @@ impl Worker {
     fn log_restarts(&mut self) {
         let too_many = self.shared.lifecycle.restarts_are_too_many(self.last_tick);
         if std::mem::replace(&mut self.logged_too_many, too_many) && !too_many {
-            tracing::info!("a minute has passed with fewer restarts: the server can be ready again");
+            tracing::info!("fewer than three restarts in the last minute: the server can be ready again");
         }
     }
 
-    fn tell_ready(&self, monotonic: Duration) {
+    fn update_readiness(&self, monotonic: Duration) {
         let Shared { core, lifecycle, .. } = &*self.shared;
         if lifecycle.is_ready() {
             return;

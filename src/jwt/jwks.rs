@@ -15,13 +15,13 @@ const PERIOD: Duration = Duration::from_secs(300);
 /// The pause after a failed fetch; each further failure doubles it.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 
-/// The longest pause before the first set has been fetched.
+/// The longest pause between two attempts until the first set has been fetched.
 const LONGEST_WITHOUT: Duration = Duration::from_secs(5);
 
 /// The time limit of a fetch.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The largest set that is read.
+/// The size of the largest set that is read.
 const MOST_BYTES: u64 = 256 << 10;
 
 /// The URL of a set: `https://`, or `http://` on this machine. Without TLS, a party on the network path could replace
@@ -30,11 +30,12 @@ const MOST_BYTES: u64 = 256 << 10;
 pub(crate) struct KeySetUrl(Uri);
 
 impl KeySetUrl {
+    /// Parses and checks a URL. The error says what is wrong with it.
     pub(crate) fn parse(url: &str) -> Result<Self, &'static str> {
-        let uri: Uri = url.parse().map_err(|_| "it is no URL")?;
-        let host = uri.host().ok_or("it is no URL")?;
+        let uri: Uri = url.parse().map_err(|_| "it is not a URL")?;
+        let host = uri.host().ok_or("it is not a URL")?;
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-            return Err("it holds a user name");
+            return Err("it contains a user name");
         }
         let is_here = host == "localhost"
             || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
@@ -51,7 +52,7 @@ impl KeySetUrl {
         words.replace(&self.0.to_string(), &self.to_string())
     }
 
-    /// Fetches the keys of the set, and the number of secrets that were left out. Blocks.
+    /// Fetches the set. Returns its keys, and the number of secrets that were left out. Blocks the thread.
     fn fetch(&self) -> Result<(Vec<Key>, usize), String> {
         let roots = rustls_native_certs::load_native_certs().certs;
         let roots: Vec<_> = roots.iter().map(|root| Certificate::from_der(root).to_owned()).collect();
@@ -62,7 +63,7 @@ impl KeySetUrl {
         let is_plain = self.0.scheme_str() == Some("http");
         let mut config = ureq::Agent::config_builder().tls_config(tls).https_only(!is_plain);
         if is_plain {
-            // It stays on this machine.
+            // The request must not leave this machine.
             config = config.proxy(None).max_redirects(0);
         }
         let agent = config
@@ -121,7 +122,7 @@ pub(crate) async fn keep_fresh(verifier: Arc<Verifier>, mut stop: watch::Receive
                 }
                 was_well = false;
                 let rest = retry;
-                // Until there are keys, no token can be verified.
+                // Until there are keys, no token can be verified, so the pauses stay short.
                 retry = (2 * retry).min(if verifier.has_all_keys() { PERIOD } else { LONGEST_WITHOUT });
                 rest
             }
@@ -133,7 +134,8 @@ pub(crate) async fn keep_fresh(verifier: Arc<Verifier>, mut stop: watch::Receive
     }
 }
 
-/// Not one of the runtime's blocking tasks, because a program that stops waits for those.
+/// Fetches the set on a thread of its own. It uses no blocking task of the runtime, because a program that stops would
+/// wait for that task.
 async fn in_a_thread(url: KeySetUrl) -> Result<(Vec<Key>, usize), String> {
     let (done, fetched) = oneshot::channel();
     let thread = std::thread::Builder::new().name("headcount-jwks".into());

@@ -12,17 +12,19 @@ const MOST_KEYS: usize = 100;
 /// RFC 7518 §3.2: an HMAC key is at least as long as the hash.
 const LEAST_SECRET_BYTES: usize = 32;
 
-/// RFC 7518 §3.3.
+/// RFC 7518 §3.3: an RSA key has at least this many bits.
 const LEAST_RSA_BITS: usize = 2048;
 
-/// An uncompressed point of P-256.
+/// The length of an uncompressed point of P-256.
 const P256_POINT_BYTES: usize = 65;
 
 type Reader = fn(&[u8]) -> jsonwebtoken::errors::Result<DecodingKey>;
 
+/// The length of a public key of Ed25519.
 const ED25519_BYTES: usize = 32;
 
-/// A key is valid for one algorithm. If a token could choose another one, anybody could sign with public data.
+/// A key and its algorithm. If a token could choose another algorithm, anybody could sign it with the public key as a
+/// shared secret.
 #[derive(Clone)]
 pub(crate) struct Key {
     id: Option<String>,
@@ -107,7 +109,10 @@ impl Key {
 
     fn of_pem(pem: &[u8]) -> Result<Self, String> {
         if pem.windows(11).any(|window| window == b"PRIVATE KEY") {
-            return Err("holds a private key, which does not belong here. The public one: openssl pkey -pubout".into());
+            return Err(
+                "holds a private key, which does not belong here. Extract the public key with openssl pkey -pubout"
+                    .into(),
+            );
         }
         let readers: [(Algorithm, Reader); 3] = [
             (Algorithm::RS256, DecodingKey::from_rsa_pem),
@@ -140,14 +145,15 @@ impl Key {
             Algorithm::ES256 if bytes != P256_POINT_BYTES => {
                 return Err("holds a key of another curve than P-256".into());
             }
-            Algorithm::EdDSA if bytes != ED25519_BYTES => return Err("holds no key of Ed25519".into()),
+            Algorithm::EdDSA if bytes != ED25519_BYTES => return Err("holds a key that is not Ed25519".into()),
             _ => {}
         }
         let mark = mark(id.as_deref(), algorithm, &key);
         Ok(Self { id, algorithm, key, mark })
     }
 
-    /// Describes keys that can never be tried with any token, if there are some.
+    /// Describes keys without a name if they are too many for one algorithm: more than
+    /// [`MOST_TRIED`](super::MOST_TRIED), so that some would never be tried.
     pub(crate) fn too_many_alike(keys: &[Self]) -> Option<String> {
         let alike =
             |key: &Self| keys.iter().filter(|other| other.id.is_none() && other.algorithm == key.algorithm).count();
@@ -155,7 +161,7 @@ impl Key {
         Some(format!("{} keys for {:?} without a name", alike(most), most.algorithm))
     }
 
-    /// Computes the identity of a key: the same for the same key under the same name, also in the next set.
+    /// Returns the identity of the key. It is the same for the same key under the same name, also in the next set.
     pub(super) fn mark(&self) -> Mark {
         self.mark
     }
@@ -165,11 +171,13 @@ impl Key {
         self.algorithm == header.alg && self.id.is_some() && self.id == header.kid
     }
 
-    /// Returns whether a token with this header may be signed with this key, if one of both has no name.
+    /// Returns whether a token with this header may be signed with this key because the token names no key, or this key
+    /// has no name.
     pub(super) fn may_be_meant_by(&self, header: &Header) -> bool {
         self.algorithm == header.alg && (self.id.is_none() || header.kid.is_none())
     }
 
+    /// Returns whether the signature of the message is valid for this key.
     pub(super) fn has_signed(&self, message: &[u8], signature: &Vec<u8>) -> bool {
         // Not the process's default provider, which belongs to the program that uses this crate.
         let verifier = (DEFAULT_PROVIDER.verifier_factory)(&self.algorithm, &self.key);
@@ -182,7 +190,7 @@ impl Key {
 fn is_public(bytes: &[u8]) -> bool {
     let begins = |what: &[u8]| bytes.trim_ascii_start().starts_with(what);
     let holds_pem = bytes.windows(11).any(|window| window == b"-----BEGIN ");
-    // A byte order mark, a list of JWKs, OpenSSH's, and a DER SEQUENCE of more than 127 bytes.
+    // PEM after other text, a byte order mark, a list of JWKs, OpenSSH's forms, and a DER SEQUENCE.
     holds_pem || begins(b"\xef\xbb\xbf") || begins(b"[") || begins(b"ssh-") || begins(b"ecdsa-") || is_der(bytes)
 }
 

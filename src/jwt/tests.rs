@@ -304,7 +304,7 @@ fn keys_come_over_tls_or_from_this_machine() {
     }
 }
 
-/// Answers each request with the next of these, and then with the last one for ever. `None` is an outage.
+/// Serves these sets: the next one for each request, and the last one for all further requests. `None` is an outage.
 fn publishing(sets: Vec<Option<String>>) -> KeySetUrl {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -323,7 +323,7 @@ fn publishing(sets: Vec<Option<String>>) -> KeySetUrl {
     KeySetUrl::parse(&url).unwrap()
 }
 
-/// Hours of it: tokio's own clock, which advances when every task waits for it.
+/// Runs for hours of virtual time: tokio's paused clock advances while every task waits.
 #[tokio::test(start_paused = true)]
 async fn a_set_is_fetched_again_and_again_and_outages_leave_the_last_one_in_force() {
     let [_, first, second, _] = pairs();
@@ -376,7 +376,7 @@ fn a_token_is_not_verified_again_while_its_key_and_its_time_are_valid() {
     // The same set again: verified tokens stay valid, refused ones may be valid now.
     verifier.replace_set(keys(&rs256));
     assert_eq!((at_once(&good, now()), at_once(&forged, now())), (Some(Ok("alice".into())), None));
-    // When a key is removed, so are its tokens.
+    // Without its key, a token is not valid, even if it is remembered.
     verifier.replace_set(keys(&es256));
     assert_eq!(at_once(&good, now()), Some(Err(Unverifiable::UnknownKey)));
     verifier.replace_set([keys(&es256), keys(&rs256)].concat());

@@ -11,18 +11,19 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// The number of waiting verifications per running one. At 150 to 350 µs each, the last one waits for some 5 ms. During
-/// a flood the queue is full, and everybody waits for its length; a longer queue would not verify more.
+/// a flood the queue is full, and every request waits for the whole queue. A longer queue would verify no more tokens.
 const MOST_WAITING: usize = 16;
 
 /// The longest wait for a verification, however slow the processor is: less than half of the time that a proxy waits
 /// for the answer.
 const LONGEST_WAIT: Duration = Duration::from_millis(40);
 
-/// The reason why a token was not verified.
+/// The reason why [`Verifier::in_turn`](super::Verifier::in_turn) returns no user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Late {
-    /// Too many others wait.
+    /// Too many others wait, or the token was not verified in time.
     Busy,
+    /// The token was refused for this reason.
     Refused(Unverifiable),
 }
 
@@ -39,7 +40,7 @@ pub(super) struct Turns {
 struct Place(Arc<AtomicUsize>);
 
 impl Default for Turns {
-    /// Creates a queue that uses half of the cores and leaves the rest to everything else.
+    /// Creates a queue that uses half of the cores and leaves the rest to other work.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self::new((cores / 2).max(1))
@@ -56,8 +57,8 @@ impl Turns {
         }
     }
 
-    /// Runs the work in its turn. Returns `None` if too many wait, or if the work does not end in time. Work that has
-    /// begun always runs to its end.
+    /// Runs the work in its turn. Returns `None` if too many wait, or if the work panics or does not end in time. Work
+    /// that has begun always runs to its end.
     pub(super) async fn take<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let place = self.place()?;
         let running = Arc::clone(&self.running).acquire_owned();
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whose_turn_does_not_come_in_time_is_told_so() {
+    async fn a_verification_that_waits_too_long_returns_none() {
         let turns = Turns::new(1);
         let held = Arc::clone(&turns.running).acquire_owned().await.unwrap();
         let began = tokio::time::Instant::now();
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_gives_up_waiting_leaves_its_place() {
+    async fn a_dropped_verification_frees_its_place() {
         let turns = Turns::new(1);
         let held = Arc::clone(&turns.running).acquire_owned().await.unwrap();
         let mut waiting = Box::pin(turns.take(|| true));

@@ -1,4 +1,4 @@
-//! The body of a guarded service's response.
+//! The body of a response: that of the inner service, or that of a refusal.
 
 use crate::headcount::Presence;
 use bytes::Bytes;
@@ -8,7 +8,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 pin_project! {
-    /// The body of the service, or of a refusal. While the body of the service is streamed, its user is present.
+    /// The body of the service's response, or of a refusal. While the [admission layer](super::AdmissionLayer) streams
+    /// a response with a status below 400, its user stays active; see [`Presence`].
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -45,7 +46,8 @@ pin_project! {
 }
 
 impl<B: Body> AdmissionBody<B> {
-    /// `present` is called for bodies without a known length, which are streams.
+    /// Wraps the service's body. Calls `present` only if the body has no known length. Such a body counts as a stream,
+    /// and the presence lasts until the stream ends.
     pub(super) fn inner(body: B, present: impl FnOnce() -> Option<Presence>) -> Self {
         let is_stream = !body.is_end_stream() && body.size_hint().exact().is_none();
         let presence = if is_stream { present() } else { None };

@@ -14,8 +14,9 @@ pub(crate) struct Caller<'r> {
     pub(crate) subject: Option<Cow<'r, str>>,
 }
 
-/// The user named by a verified token or by the service. The layer puts it into the extensions of every admitted
-/// request whose user it knows: with `[token.jwt]`, or with [`AdmissionLayer::user`](super::AdmissionLayer::user).
+/// The user's name, from a verified token (`[token.jwt]`) or from
+/// [`AdmissionLayer::user`](super::AdmissionLayer::user). The layer adds it to the extensions of each admitted request
+/// that has such a name, but not to exempt requests.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -40,11 +41,12 @@ pub(crate) struct Caller<'r> {
 pub struct Subject(pub String);
 
 impl<'r> Caller<'r> {
+    /// Creates a caller with the name that the service gave. A blank name counts as none.
     pub(crate) fn named(subject: Option<Cow<'r, str>>) -> Self {
         Self { token: None, subject: subject.filter(|subject| !subject.trim().is_empty()) }
     }
 
-    /// Returns the token or name that is counted.
+    /// Returns what identifies the user: the name, or else the token as it was sent.
     pub(crate) fn user(&self) -> Option<&str> {
         self.subject.as_deref().or(self.token)
     }
@@ -55,7 +57,7 @@ impl<'r> Caller<'r> {
 }
 
 impl Headcount {
-    /// Finds the token in the configured places.
+    /// Returns the token from the configured sources; `None` if the request has none.
     pub(super) fn shown_token<'r>(&self, headers: &'r HeaderMap) -> Result<Option<&'r str>, InvalidToken> {
         let settings = self.settings();
         TokenSource::find(&settings.sources, settings.on_conflict, headers)
@@ -88,7 +90,8 @@ impl Headcount {
         Ok(Caller::default())
     }
 
-    /// Returns the caller with a verified token, or with one that could not be verified.
+    /// Returns the caller for the result of a verification. If it failed, `token.jwt.unverified` decides between an
+    /// error and a caller without a token.
     #[cfg(feature = "jwt")]
     pub(super) fn verified<'r>(
         &self,

@@ -1,4 +1,4 @@
-//! The future of the guarded service. A newcomer is recorded when the service answers with a status below 400.
+//! The future of the admission service. A newcomer is recorded when the service answers with a status below 400.
 
 use super::body::AdmissionBody;
 use super::judgement::Entry;
@@ -15,7 +15,8 @@ use std::task::{Context, Poll, ready};
 pin_project! {
     /// The answer of the inner service, or a refusal.
     ///
-    /// If it is dropped, because the client is gone, a newcomer's seat is released.
+    /// If the future is dropped before the service has answered, for example because the client is gone, a newcomer's
+    /// seat is released.
     ///
     /// ```
     /// # use axum::{body::{Body, Bytes}, http::{Request, Response}};
@@ -42,33 +43,36 @@ pin_project! {
 pin_project! {
     #[project = StateProjection]
     enum State<F> {
-        Verifying { decided: Verifying<F> },
-        Admitted { #[pin] inner: F, guest: Guest },
+        Pending { decided: Pending<F> },
+        Admitted { #[pin] inner: F, guest: AfterAdmission },
         Refused { response: Option<Response<Bytes>> },
     }
 }
 
-/// Resolves to the future of the request after its token is verified.
-type Verifying<F> = Pin<Box<dyn Future<Output = AdmissionFuture<F>> + Send>>;
+/// Verifies the token, or lets a refusal wait, and resolves to the future of the judged request.
+type Pending<F> = Pin<Box<dyn Future<Output = AdmissionFuture<F>> + Send>>;
 
 /// What the layer does for an admitted user when the service has answered.
-struct Guest {
+struct AfterAdmission {
     headcount: Headcount,
     seat: Option<HeldSeat>,
     pass: Option<Handout>,
-    /// The fingerprint of a renewed user.
+    /// The fingerprint of the user, if the request keeps the user active.
     fingerprint: Option<Fingerprint>,
 }
 
 impl<F> AdmissionFuture<F> {
-    pub(super) fn verifying(decided: Verifying<F>) -> Self {
-        Self { state: State::Verifying { decided } }
+    pub(super) fn verifying(decided: Pending<F>) -> Self {
+        Self { state: State::Pending { decided } }
     }
 
     pub(super) fn admitted(inner: F, entry: Entry, headcount: &Headcount) -> Self {
         let Entry { seat, pass, fingerprint, .. } = entry;
         Self {
-            state: State::Admitted { inner, guest: Guest { headcount: headcount.clone(), seat, pass, fingerprint } },
+            state: State::Admitted {
+                inner,
+                guest: AfterAdmission { headcount: headcount.clone(), seat, pass, fingerprint },
+            },
         }
     }
 
@@ -87,14 +91,14 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
-        if let StateProjection::Verifying { decided } = state.as_mut().project() {
+        if let StateProjection::Pending { decided } = state.as_mut().project() {
             let decided = ready!(decided.as_mut().poll(context));
             state.set(decided.state);
         }
         Poll::Ready(match state.project() {
-            StateProjection::Verifying { .. } => unreachable!("a token is verified once"),
+            StateProjection::Pending { .. } => unreachable!("a token is verified once"),
             StateProjection::Admitted { inner, guest } => {
-                ready!(inner.poll(context)).map(|answer| guest.see_off(answer))
+                ready!(inner.poll(context)).map(|answer| guest.finish(answer))
             }
             StateProjection::Refused { response } => {
                 Ok(response.take().expect("a future is not polled after its end").map(AdmissionBody::refusal))
@@ -103,10 +107,10 @@ where
     }
 }
 
-impl Guest {
-    fn see_off<B: Body>(&mut self, mut response: Response<B>) -> Response<AdmissionBody<B>> {
+impl AfterAdmission {
+    fn finish<B: Body>(&mut self, mut response: Response<B>) -> Response<AdmissionBody<B>> {
         if response.status().as_u16() >= 400 {
-            // A failed request makes no active user.
+            // A failed request does not make a newcomer active.
             return response.map(|body| AdmissionBody::inner(body, || None));
         }
         if let Some(seat) = self.seat.take() {

@@ -1,6 +1,6 @@
 //! Judges a request in four steps: checks whether it is exempt, identifies the caller, decides about the caller, and
-//! makes the answer. The layer and the check endpoint share them. A refusal for want of a seat may wait for news of the
-//! user; then the request is judged a second time.
+//! makes the answer. The layer and the check endpoint share these steps. If no seat is free, the refusal may wait for
+//! news of the user; then the request is judged a second time.
 
 use super::caller::Caller;
 use super::judgement::{Entry, Judgement};
@@ -8,9 +8,9 @@ use super::limit::{ApplicableLimits, Limits};
 use super::limited::Limited;
 use super::quota::Quotas;
 use super::refusal::Refusal;
-use super::refusals::Refusals;
+use super::refusals::{Attempt, Refusals};
 use super::request::RequestInfo;
-use super::verify::Unknown;
+use super::verify::NoCaller;
 use crate::config::{Enforcement, RouteClass};
 use crate::headcount::{Admission, AdmitOptions, Admitted, Decision, Headcount, HeldSeat, Record, User};
 use crate::limit::Ask;
@@ -22,7 +22,7 @@ use std::time::Duration;
 pub(crate) struct RequestLimits {
     /// Asked before a newcomer takes a seat.
     pub(crate) newcomers: Limits,
-    /// Charged when a request is refused. Checked without a charge before a token is looked up that could be a guess.
+    /// Charged when a request is refused. Checked without a charge before the lookup of a token that could be a guess.
     pub(crate) refusals: Refusals,
     /// Asked after a request is admitted. Judging only selects those that apply; the caller of `judge` asks them later,
     /// because that may need a network call.
@@ -33,8 +33,8 @@ pub(crate) struct RequestLimits {
 struct Decided {
     admission: Admission,
     seat: Option<HeldSeat>,
-    /// Whether the user is active after this request: because it was active before, or because it takes a seat now.
-    /// Such a user gets a pass.
+    /// Whether the request keeps its user active: the user was active before or takes a seat now, and the route renews
+    /// users. Such a user gets a pass.
     is_renewed: bool,
     /// The quotas of the newcomers' limiters.
     quotas: Quotas,
@@ -55,11 +55,11 @@ enum NotDecided {
 }
 
 impl Headcount {
-    /// Decides about a request. Before the request is refused, the refusal waits for news of the user.
+    /// Decides about a request. If no seat is free, the refusal waits for news of the user first.
     pub(crate) async fn judge_or_wait(
         &self,
         info: &RequestInfo<'_>,
-        caller: Result<Caller<'_>, Unknown>,
+        caller: Result<Caller<'_>, NoCaller>,
         record: Record,
         limits: &RequestLimits,
     ) -> Judgement {
@@ -85,7 +85,7 @@ impl Headcount {
     fn judge_now(
         &self,
         info: &RequestInfo<'_>,
-        caller: Result<&Caller<'_>, Unknown>,
+        caller: Result<&Caller<'_>, NoCaller>,
         record: Record,
         limits: &RequestLimits,
     ) -> Judgement {
@@ -96,12 +96,12 @@ impl Headcount {
     /// path says otherwise.
     ///
     /// # Errors
-    /// With the first look: the time to wait before the second one, if the request would be refused. Nothing is counted
-    /// or charged then.
+    /// On the first look, if the refusal must wait: the time until the second look. In this case the request is not
+    /// counted, and only the limits of refusals are charged.
     pub(crate) fn judge(
         &self,
         info: &RequestInfo<'_>,
-        caller: Result<&Caller<'_>, Unknown>,
+        caller: Result<&Caller<'_>, NoCaller>,
         record: Record,
         limits: &RequestLimits,
         look: Look,
@@ -140,7 +140,7 @@ impl Headcount {
     fn judge_untimed(
         &self,
         info: &RequestInfo<'_>,
-        caller: Result<&Caller<'_>, Unknown>,
+        caller: Result<&Caller<'_>, NoCaller>,
         record: Record,
         limits: &RequestLimits,
         look: Look,
@@ -179,29 +179,29 @@ impl Headcount {
     }
 
     /// Judges a request whose caller is unknown.
-    fn judge_unknown(&self, info: &RequestInfo<'_>, unknown: Unknown, all: &Limits) -> Judgement {
+    fn judge_unknown(&self, info: &RequestInfo<'_>, unknown: NoCaller, all: &Limits) -> Judgement {
         let (decision, refusal) = match unknown {
             // The keys have not been fetched yet, so the user is unknown, and limits per user do not apply.
-            Unknown::Invalid(InvalidToken::Unverifiable(Unverifiable::NoKeysYet)) => {
+            NoCaller::Invalid(InvalidToken::Unverifiable(Unverifiable::NoKeysYet)) => {
                 let applicable = all.applicable(self, info, None);
                 if self.is_off() {
                     return self.undecided(Decision::Exempt, applicable);
                 }
                 return self.answer(self.decide_unverifiable(applicable.is_empty()), info, applicable);
             }
-            Unknown::Invalid(invalid) => (Decision::Invalid, Refusal::invalid(invalid, self.mode(), info)),
+            NoCaller::Invalid(invalid) => (Decision::Invalid, Refusal::invalid(invalid, self.mode(), info)),
             #[cfg(feature = "jwt")]
-            Unknown::Limited(limited) => (Decision::Limited, Refusal::limited(self.mode(), info).by(limited)),
+            NoCaller::Limited(limited) => (Decision::Limited, Refusal::limited(self.mode(), info).by(limited)),
         };
-        // An enforced admission refuses the request. So does a limit per user that applies to the path of a limited
-        // request, because it cannot count an unknown caller.
+        // Enforced admission refuses the request. Without enforcement, a token that was not verified is still refused
+        // if a limit per user applies to the path, because the limit cannot count an unknown caller.
         let refuses = self.settings().enforcement == Enforcement::Enforce
             || decision == Decision::Limited && all.need_caller(info.path);
         if refuses {
             self.count(decision);
             return Judgement::Refused(refusal);
         }
-        // Without enforcement, admission refuses no request, whatever is wrong with it.
+        // Otherwise the request passes, even with an invalid token.
         let decision = if self.is_off() { Decision::Exempt } else { Decision::Invalid };
         self.undecided(decision, all.applicable(self, info, Some(&Caller::default())))
     }
@@ -225,13 +225,17 @@ impl Headcount {
             && !options.pass.is_some_and(|pass| self.holds_pass(pass, user))
         {
             self.count(Decision::Limited);
-            return Err(NotDecided::Limited(limited.not_before(self.pause_of(user))));
+            return Err(NotDecided::Limited(limited.wait_at_least(self.retry_after_limit(user))));
         }
         let newcomers = if class == RouteClass::Observe { &Limits::default() } else { &limits.newcomers };
         let decided = match self.recognize(user, options) {
             Some(admission) => Ok((admission, None, Quotas::default())),
             None => match self.delay_for(user).filter(|_| options.takes_seat) {
-                Some(delay) => return Err(NotDecided::Waits(delay)),
+                Some(delay) => {
+                    // The charge does not wait, or a client could guess without limit by hanging up meanwhile.
+                    attempt.iter().for_each(Attempt::refused);
+                    return Err(NotDecided::Waits(delay));
+                }
                 None => {
                     self.decide_newcomer(user, options, newcomers, || newcomers.applicable(self, info, Some(caller)))
                 }
@@ -292,7 +296,8 @@ impl Headcount {
         match self.answer(admission, info, applicable) {
             Judgement::Admitted(mut entry) => {
                 entry.seat = seat;
-                // A pass keeps its user active. A request to an `observe` route must not, so its response carries none.
+                // A pass keeps its user active. A request to an `observe` route must not keep its user active, so its
+                // response carries no pass.
                 entry.pass = if is_renewed { self.handout(user, info) } else { None };
                 entry.fingerprint = is_renewed.then_some(user.fingerprint());
                 entry.subject = caller.to_subject();

@@ -24,21 +24,22 @@ pub(crate) struct Entry {
     pub(crate) seat: Option<HeldSeat>,
     /// The pass for an active user whom the request renews, or for a newcomer who becomes active with the seat.
     pub(crate) pass: Option<Handout>,
-    /// The fingerprint of that user.
+    /// The fingerprint of that user, whether or not passes are configured.
     pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) subject: Option<Subject>,
     /// The quotas of the newcomers' limiters.
     #[cfg(feature = "server")]
     pub(crate) quotas: Quotas,
-    /// The limits that the caller asks next. If there are some, the decision is not counted yet.
+    /// The limits to ask next. If there are any, the decision is not counted yet.
     #[cfg(feature = "server")]
     pub(crate) applicable: ApplicableLimits,
 }
 
 impl Entry {
-    /// Returns the judgement on an admitted request that belongs to no user.
+    /// Creates the entry of an admitted request without a user.
     pub(super) fn of(decision: Decision, applicable: ApplicableLimits) -> Self {
-        // The layer passes an admitted request on; only the check endpoint answers it.
+        // Only the check endpoint uses both: it reports the decision and asks the limits. The layer forwards the
+        // request.
         #[cfg(not(feature = "server"))]
         let _ = (decision, applicable);
         Self {

@@ -4,7 +4,9 @@ use super::caller::Caller;
 use super::limited::Limited;
 use super::quota::Quotas;
 use super::request::RequestInfo;
-use crate::config::{A_PATH, ConfigError, Enforcement, LimitKey, OnMissingKey, PathPatterns, lenient, without_query};
+use crate::config::{
+    A_PATH, ConfigError, Enforcement, LimitKey, OnMissingKey, PathPatterns, read_leniently, without_query,
+};
 use crate::headcount::Headcount;
 use crate::limit::{Answer, Ask, CombinedAnswer, Granted, Limiter, SilentStore};
 use http::{HeaderMap, Method};
@@ -13,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A limiter, and the key by which it counts requests together.
+/// A limiter, and how a request gets its key. Requests with the same key are counted together.
 ///
 /// ```
 /// use headcount::Headcount;
@@ -43,11 +45,11 @@ pub struct Limit {
     logged: Arc<AtomicBool>,
 }
 
-/// The key by which requests are counted together.
+/// How a request gets its key.
 #[derive(Clone)]
 enum Key {
     Configured(LimitKey),
-    Told(Arc<KeyOf>),
+    Computed(Arc<KeyOf>),
 }
 
 type KeyOf = dyn Fn(&LimitRequest<'_>) -> Option<Vec<u8>> + Send + Sync;
@@ -86,7 +88,8 @@ impl<'r> LimitRequest<'r> {
         self.info.headers
     }
 
-    /// Returns the extensions, which hold what outer layers have found out, such as the account.
+    /// Returns an extension of the request by its type, such as an account that an outer layer has found; `None` if
+    /// there is none.
     pub fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<&'r T> {
         self.info.extensions?.get()
     }
@@ -103,35 +106,35 @@ enum Part {
     Is(Vec<u8>),
     /// The request lacks it.
     Missing,
-    /// It is not known yet whether the request has it.
+    /// The caller, on whom the part depends, is not known yet.
     Unknown,
 }
 
-/// The key of a request for a limit.
+/// The key of a request, or how the limit treats a request without one.
 enum Found {
     Key(Vec<u8>),
     NotLimited,
     Denied,
 }
 
-/// Stands for a missing part of a key. No address, number or hash looks like it.
+/// Stands for a missing part of a key. No address or hash looks like it.
 const MISSING: &[u8] = b"missing";
 /// Stands for a part that has several values, or that could be read in several ways.
 const ANY: &[u8] = b"any";
 
 impl Limit {
-    /// Applies a limiter to requests by this key.
+    /// Creates a limit that counts requests by this key.
     pub fn new(limiter: Limiter, key: LimitKey) -> Self {
         Self::of(limiter, Key::Configured(key))
     }
 
-    /// Applies a limiter to requests by the key that a function returns. `None` is a missing key. The key leaves this
-    /// process only as a keyed hash.
+    /// Creates a limit that counts requests by the key that a function returns. `None` is a missing key; see
+    /// [`on_missing_key`](Self::on_missing_key). The key leaves this process only as a keyed hash.
     pub fn by<F>(limiter: Limiter, key: F) -> Self
     where
         F: Fn(&LimitRequest<'_>) -> Option<Vec<u8>> + Send + Sync + 'static,
     {
-        Self::of(limiter, Key::Told(Arc::new(key)))
+        Self::of(limiter, Key::Computed(Arc::new(key)))
     }
 
     fn of(limiter: Limiter, key: Key) -> Self {
@@ -146,8 +149,9 @@ impl Limit {
         self
     }
 
-    /// Applies the limit to these paths only. Each is exact, or a prefix that ends in `/*`. A path that a backend could
-    /// read as another one (`/x/../login`, `//login`, `/%6cogin`) counts as any of them.
+    /// Applies the limit to these paths only. Each is exact, or a prefix that ends in `/*`. A request path that a
+    /// backend could read as one of them also counts: for `/login`, these are `/x/../login`, `//login`, `/%6cogin` and
+    /// others.
     ///
     /// # Errors
     /// [`ConfigError`] for an invalid path.
@@ -178,8 +182,8 @@ impl Limit {
         self
     }
 
-    /// Sets the time in which the limit's permits come, for the header `RateLimit-Policy`. Without it the header does
-    /// not name a time.
+    /// Sets the period of the limit that the header `RateLimit-Policy` shows. By default the header shows none. This
+    /// does not change the limiter.
     #[must_use]
     pub fn period(mut self, period: Duration) -> Self {
         self.period = Some(period);
@@ -196,7 +200,7 @@ impl Limit {
     }
 
     fn concerns(&self, path: Option<&str>) -> bool {
-        self.routes.as_ref().is_none_or(|routes| path.is_some_and(|path| routes.may_match(path)))
+        self.routes.as_ref().is_none_or(|routes| path.is_some_and(|path| routes.may_cover(path)))
     }
 
     /// Returns whether the key depends on the caller.
@@ -208,7 +212,7 @@ impl Limit {
     fn key(&self, headcount: &Headcount, info: &RequestInfo<'_>, caller: Option<&Caller<'_>>) -> Found {
         let parts: Vec<Part> = match &self.key {
             Key::Configured(key) => key.parts().iter().map(|part| self.part(part, headcount, info, caller)).collect(),
-            Key::Told(key) => {
+            Key::Computed(key) => {
                 let client_ip = info.peer.map(|peer| headcount.client(peer, info.headers));
                 let found = key(&LimitRequest { info, client_ip });
                 vec![found.map_or(Part::Missing, |found| Part::Is(headcount.hashed(&found)))]
@@ -266,7 +270,9 @@ impl Limit {
             }
             LimitKey::Path => match info.path {
                 None => Part::Missing,
-                Some(path) => lenient(without_query(path)).map_or(Part::Is(ANY.into()), |path| hashed(path.as_bytes())),
+                Some(path) => {
+                    read_leniently(without_query(path)).map_or(Part::Is(ANY.into()), |path| hashed(path.as_bytes()))
+                }
             },
             LimitKey::Method => hashed(info.method.as_str().as_bytes()),
             // A list within a list cannot be configured. It would count like a constant.
@@ -277,7 +283,7 @@ impl Limit {
     /// Logs an error in the configuration, once per limiter.
     fn log_once(&self, why: &str) {
         if !self.logged.swap(true, Relaxed) {
-            tracing::error!(limiter = self.limiter.name(), "this limiter cannot do its work: {why}");
+            tracing::error!(limiter = self.limiter.name(), "this limiter is misconfigured: {why}");
         }
     }
 }
@@ -306,7 +312,7 @@ pub(crate) struct Limits(Vec<Limit>);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ApplicableLimits {
     keys: Vec<(usize, Vec<u8>)>,
-    /// A limit that refuses the request because it lacks the key.
+    /// The first limit that refuses the request because the request lacks the limit's key.
     denied: Option<usize>,
 }
 
@@ -336,7 +342,7 @@ impl Limits {
         self.add(Limit { limiter, ..limit }, headcount);
     }
 
-    /// Returns whether the key of a limit of this path depends on the caller.
+    /// Returns whether any limit of this path has a key that depends on the caller.
     pub(super) fn need_caller(&self, path: Option<&str>) -> bool {
         self.0.iter().any(|limit| limit.needs_caller() && limit.concerns(path))
     }
@@ -365,7 +371,7 @@ impl Limits {
         applicable
     }
 
-    /// Asks limits in this process, all or nothing, without waiting.
+    /// Asks limits that are all in memory, as one step and without waiting. If one refuses, none is charged.
     pub(crate) fn ask_here(&self, applicable: &ApplicableLimits, ask: Ask) -> Result<Quotas, Limited> {
         self.refuse_denied(applicable, ask)?;
         let step = &applicable.keys;
@@ -389,8 +395,8 @@ impl Limits {
         applicable.keys.iter().for_each(|(place, key)| self.0[*place].limiter.refund_here(key, 1));
     }
 
-    /// Asks the limits in order, and waits for the request's turn. If one refuses, nothing stays charged: limits in one
-    /// store are asked as one step, and limits in other stores get their permits back.
+    /// Asks the limits in order, and waits for the request's turn. If one refuses, nothing stays charged: limits that
+    /// one step can ask are charged together or not at all, and earlier steps get their permits back.
     pub(crate) async fn ask(&self, applicable: &ApplicableLimits) -> Result<Quotas, Limited> {
         self.refuse_denied(applicable, Ask::ONE)?;
         let mut quotas = Quotas::default();
@@ -406,7 +412,7 @@ impl Limits {
                     Limiter::answer_all_without_store(&asks, &error)
                 }
             };
-            // If it is dropped, after a refusal or with this future, the permits are given back.
+            // If `granted` is dropped, after a refusal or with this future, the permits are given back.
             let noted = self.note(step, &combined, &mut quotas);
             granted.push(combined.until_kept());
             noted?;
@@ -415,8 +421,9 @@ impl Limits {
         Ok(quotas)
     }
 
-    /// Returns whether one step can ask both: in memory for any keys; in Redis for one key, which then has its usual
-    /// place; in a database never.
+    /// Returns whether one step can ask both limits. In memory, it can. On one Redis connection, it can if both have
+    /// the same key: another key would be stored under another name than when it is asked for alone. In a database, it
+    /// cannot.
     fn is_one_step(&self, (one, one_key): &(usize, Vec<u8>), (next, next_key): &(usize, Vec<u8>)) -> bool {
         let (one, next) = (&self.0[*one].limiter, &self.0[*next].limiter);
         one.is_here() && next.is_here() || one.shares_store_with(next) && one_key == next_key
@@ -453,8 +460,8 @@ impl Headcount {
         format!("{:016x}", self.settings().key.hash(bytes)).into_bytes()
     }
 
-    /// Shows a limiter in the [status](Headcount::status) and the metrics. It replaces an earlier one of the same name.
-    /// The limiters of a layer and of `[[limit]]` are shown without this call.
+    /// Shows a limiter in the [status](Headcount::status) and the metrics. An earlier limiter of the same name is
+    /// replaced. The limiters of a layer and of `[[limit]]` are shown without this call.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -52,7 +52,7 @@ use tower_service::Service;
 ///
 /// # Cost
 /// For a request without an applicable limit, a check of path and headers. For others a boxed future, the limiters, and
-/// headers: a few microseconds with limiters in memory, and one round trip more with other stores.
+/// headers: a few microseconds with limiters in memory, and one round trip more for each step in another store.
 #[derive(Clone)]
 pub struct LimitLayer {
     headcount: Headcount,
@@ -61,8 +61,8 @@ pub struct LimitLayer {
 }
 
 impl Headcount {
-    /// Returns a layer of limits. They are asked in order; limits in memory are asked as one step, and so are limits on
-    /// one Redis connection with the same key.
+    /// Returns a layer of limits, which are asked in order. Adjacent limits are asked as one step if all are in memory,
+    /// or if they use one Redis connection and the same key.
     pub fn limit_layer(&self, limits: impl IntoIterator<Item = Limit>) -> LimitLayer {
         let mut list = Limits::default();
         limits.into_iter().for_each(|limit| list.add(limit, self));
@@ -95,7 +95,7 @@ impl LimitLayer {
     /// # Ok(()) }
     /// ```
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
-        // It admits no user, so its filters have the smallest size.
+        // This controller admits no users, so its filters have the smallest size.
         let builder = Headcount::builder().max_active_users(1).enforcement(Enforcement::Off);
         let builder = builder.slots(1).capacity(1).exempt_paths([] as [&str; 0]);
         let (headcount, _) = builder.build().expect("the values are within their bounds");
@@ -188,7 +188,7 @@ where
         let refusal = Refusal::limited(headcount.mode(), &info);
         let limits = Arc::clone(limits);
         let asking: Asking = Box::pin(async move { limits.ask(&applicable).await });
-        // This request takes the service that is ready. The next one finds a clone, which is polled first.
+        // This request uses the service that is ready. A clone takes its place, and is polled before the next request.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         LimitFuture {
@@ -197,8 +197,8 @@ where
     }
 }
 
-/// Returns the caller found by an outer admission layer, or the one named by the request's token. An invalid token is
-/// left to admission.
+/// Returns the caller found by an outer admission layer, or the one named by the request's token. An invalid token
+/// counts as none; only admission refuses it.
 fn caller<'r, B>(headcount: &Headcount, request: &'r Request<B>) -> Caller<'r> {
     match request.extensions().get::<Subject>() {
         Some(Subject(subject)) => {
@@ -214,9 +214,11 @@ fn caller<'r, B>(headcount: &Headcount, request: &'r Request<B>) -> Caller<'r> {
 type Asking = Pin<Box<dyn Future<Output = Result<Quotas, Limited>> + Send>>;
 
 pin_project! {
-    /// The answer of the limiters, then that of the inner service, or a refusal.
+    /// The future of a [`LimitService`]: asks the limiters, and resolves to the inner service's response or to a
+    /// refusal.
     ///
-    /// Nothing is charged before it is polled. If it is dropped while it waits, the permits are given back.
+    /// Nothing is charged before the future is polled. If it is dropped while the request waits for its turn, the
+    /// permits are given back.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -41,8 +41,8 @@ impl Headcount {
         info.is_https || told().is_some_and(is_https)
     }
 
-    /// Returns the pass of a request, if passes are configured. Another page of the site may have set a cookie of the
-    /// same name; of several cookies, the user's own one counts.
+    /// Returns the pass of a request; `None` without one, or if passes are not configured. Another page of the site may
+    /// have set a cookie of the same name; of several cookies, the one with the user's own pass counts.
     pub(super) fn shown_pass<'r>(&self, info: &RequestInfo<'r>, user: Option<&User<'_>>) -> Option<&'r [u8]> {
         let (_, config::Pass { carry, .. }) = self.settings().passes.as_ref()?;
         let headers = info.headers;
@@ -74,7 +74,7 @@ impl Headcount {
             PassCarrier::Cookie(name) => {
                 let seconds = settings.slot_length.as_secs_f64() * settings.slots as f64;
                 let age = seconds.ceil();
-                // Browsers accept cookies with such names only with `Secure`.
+                // Browsers accept a cookie named `__Host-…` or `__Secure-…` only with `Secure`.
                 let secure = if handout.is_secure || name.starts_with("__") { "; Secure" } else { "" };
                 (SET_COOKIE, format!("{name}={pass}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure}"))
             }

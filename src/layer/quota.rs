@@ -40,7 +40,7 @@ impl Quotas {
         }
     }
 
-    /// Writes the headers beside those of the service's own limits.
+    /// Adds both headers. Quota headers that the service has written itself stay.
     pub(crate) fn tell(&self, headers: &mut HeaderMap) {
         for (name, list) in [(POLICY, &self.policy), (STATE, &self.state)] {
             if let (false, Ok(value)) = (list.is_empty(), HeaderValue::from_str(list)) {

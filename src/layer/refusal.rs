@@ -103,12 +103,13 @@ impl Refusal {
         Self::new(Reason::Invalid(invalid), mode, info)
     }
 
-    /// Creates the refusal of a limiter; [`by`](Self::by) names it.
+    /// Creates the refusal of a limiter that is not known yet; [`by`](Self::by) adds it.
     pub(crate) fn limited(mode: Mode, info: &RequestInfo<'_>) -> Self {
         let nobody = Limited { by: String::new(), retry: None, quotas: Quotas::default() };
         Self::new(Reason::Limited(nobody), mode, info)
     }
 
+    /// Adds the limiter that refused, the time to wait, and the quotas.
     pub(crate) fn by(self, limited: Limited) -> Self {
         Self { reason: Reason::Limited(limited), ..self }
     }
@@ -126,8 +127,8 @@ impl Refusal {
         }
     }
 
-    /// Returns the status: 429 (or 503, if the layer says so) without room or above a limit; 431 or 400 for an unusable
-    /// token.
+    /// Returns the status: 429 without room or above a limit, or 503 if the layer is configured so; 431 for a token
+    /// that is too long, and 400 for other tokens that cannot be used.
     pub fn status(&self) -> StatusCode {
         match self.reason {
             Reason::Invalid(InvalidToken::TooLong) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -137,7 +138,8 @@ impl Refusal {
         }
     }
 
-    /// Returns the time until the next attempt, in whole seconds; `None` if the same request will never pass.
+    /// Returns the time to wait before the next attempt, in whole seconds and at least one; `None` if the same request
+    /// will never pass.
     pub fn retry_after(&self) -> Option<Duration> {
         let seconds = |time: Duration| Duration::from_secs(whole_seconds(time).max(1));
         match &self.reason {
@@ -195,13 +197,7 @@ impl Refusal {
                 ("urn:headcount:no-room", "Too many active users", detail, String::new())
             }
             Reason::Limited(limited) => {
-                let detail = match retry {
-                    Some(seconds) => format!("The limit is used up. Try again in {seconds} seconds."),
-                    None if limited.quotas == Quotas::default() => {
-                        "The request lacks what the limit counts it by.".into()
-                    }
-                    None => "This is more than the limit will ever allow.".into(),
-                };
+                let detail = self.limited_because(limited);
                 let more = format!(",\"violated-policies\":[{}]", quoted(&limited.by));
                 (QUOTA_EXCEEDED, "Request cannot be satisfied as assigned quota has been exceeded", detail, more)
             }
@@ -213,13 +209,22 @@ impl Refusal {
         format!("{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{status},\"detail\":\"{detail}\"{more}}}\n")
     }
 
+    /// Returns the reason for a person. A limit without a time to retry has nothing to count by, or can never allow.
+    fn limited_because(&self, limited: &Limited) -> String {
+        match self.retry_after() {
+            Some(time) => format!("The limit is used up. Try again in {} seconds.", time.as_secs()),
+            None if limited.quotas == Quotas::default() => "The request has no value for the key of this limit.".into(),
+            None => "The request costs more than the limit allows.".into(),
+        }
+    }
+
     fn page(&self) -> String {
         let seconds = self.retry_after().map_or(0, |time| time.as_secs());
         match &self.reason {
             Reason::NoRoom { .. } => include_str!("full_house.html").replace("{seconds}", &seconds.to_string()),
-            Reason::Limited(_) => format!(
-                "<!doctype html><meta charset=utf-8><title>Too many requests</title>\
-                 <p>That was too much at once. Try again in {seconds} seconds.\n"
+            Reason::Limited(limited) => format!(
+                "<!doctype html><meta charset=utf-8><title>Too many requests</title><p>{}\n",
+                self.limited_because(limited)
             ),
             Reason::Invalid(invalid) => {
                 format!("<!doctype html><meta charset=utf-8><title>Invalid token</title><p>Sorry: {invalid}.\n")
@@ -238,8 +243,8 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", escaped.collect::<String>())
 }
 
-/// Writes the decision into the headers of a response. No cache may store it, because it is for one client at one
-/// moment.
+/// Writes the decision and the mode into the headers of a response. No cache may store the response, because it is for
+/// one client at one moment.
 pub(crate) fn mark(headers: &mut HeaderMap, decision: Decision, mode: Mode) {
     headers.insert(DECISION, HeaderValue::from_static(decision.as_str()));
     headers.insert(MODE, HeaderValue::from_static(mode.as_str()));

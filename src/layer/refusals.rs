@@ -1,10 +1,14 @@
-//! Limits of refusals: how many tokens of no active user a client may try, for example per address.
+//! Limits of refusals: how many tokens that belong to no active user a client may try, for example per address.
 //!
-//! While newcomers are rejected, every refused token may be a guess, and about one guess in ten thousand is a false
-//! positive that passes for an active user for good. So each refusal charges its key. While the limit of a key is used
-//! up, tokens that are *new* to the key are refused without a lookup or verification. A token is new to a key until
-//! this server has answered it under the key; another answer then reveals nothing. So active and waiting users behind
-//! the same address are not affected by a client that guesses.
+//! While newcomers are rejected, every refused token may be a guess. About one guess in ten thousand is a false
+//! positive of the filters: its sender counts as an active user from then on. So each refusal charges the key of its
+//! request, such as the address. While the limit of a key is used up, tokens that are *new* to the key are refused
+//! without a lookup or verification. A token is new to a key until this server has answered a request with this token
+//! and key; a repeated answer reveals nothing. So active and waiting users behind the same address are not affected by
+//! a client that guesses.
+//!
+//! A refusal that waits for news charges its key when it begins to wait, and keeps the charge if news comes. Otherwise a
+//! client could guess without limit, by closing each connection before its answer.
 
 use super::limit::{ApplicableLimits, Limit, Limits};
 use super::limited::Limited;
@@ -15,8 +19,8 @@ use crate::recent::Recent;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most remembered tokens of admitted users, and of refused ones: 16 MiB each, and twice that while one generation
-/// replaces another.
+/// The most tokens that are remembered as admitted, and as refused: 16 MiB each, and up to twice that while [`Recent`]
+/// replaces its old entries.
 const MOST_ANSWERED: u64 = 1 << 20;
 
 /// The limits of refusals, and the answered tokens. Clones share them.
@@ -27,8 +31,8 @@ pub(crate) struct Refusals {
     answered: Option<Arc<Answered>>,
 }
 
-/// Keyed hashes of tokens with the keys of the limits. Admitted and refused tokens are apart, so that a flood of
-/// refusals does not evict admitted tokens.
+/// Keyed hashes, each of a token together with the keys of its limits. Admitted and refused tokens are stored
+/// separately, so that a flood of refusals does not evict admitted tokens.
 struct Answered {
     admitted: Recent<u64, ()>,
     refused: Recent<u64, ()>,
@@ -44,8 +48,8 @@ pub(crate) struct Attempt<'l> {
     now: Duration,
 }
 
-/// The charge for a token before its verification, so that tokens in verification count, too. It is given back when
-/// this is dropped, unless it is kept. A request that is dropped before its verification gives it back.
+/// The charge for a token before its verification, so that tokens in verification count, too. Dropping the charge gives
+/// the permits back, unless it was kept. So a request that is dropped before its verification costs nothing.
 #[cfg(feature = "jwt")]
 pub(crate) struct Charge {
     limits: Limits,
@@ -105,11 +109,11 @@ impl Attempt<'_> {
             return Ok(());
         }
         let look = self.limits.ask_here(&self.applicable, Ask::ONE.peek());
-        // A limiter counts a refusal only if permits are asked for.
+        // A peek is not counted. So the permit is asked for, and the limiter counts this refusal.
         look.or_else(|_| self.limits.ask_here(&self.applicable, Ask::ONE)).map(drop)
     }
 
-    /// Charges the token, unless it was answered before.
+    /// Charges the token. Returns `None` if the token was answered before, which costs nothing.
     #[cfg(feature = "jwt")]
     pub(super) fn charge(self) -> Result<Option<Charge>, Limited> {
         if self.earlier.is_some() {
@@ -146,7 +150,7 @@ impl Attempt<'_> {
 
 #[cfg(feature = "jwt")]
 impl Charge {
-    /// Keeps the charge: the token was refused.
+    /// Keeps the charge and remembers the token, because it was refused.
     pub(super) fn keep(mut self) {
         self.answered.refused.put(self.pair, (), self.now);
         self.is_kept = true;

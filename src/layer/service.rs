@@ -1,4 +1,4 @@
-//! The guarded service.
+//! The service behind an admission layer.
 
 use super::Rules;
 use super::body::AdmissionBody;
@@ -7,7 +7,7 @@ use super::future::AdmissionFuture;
 use super::judge::Look;
 use super::judgement::{Entry, Judgement};
 use super::request::RequestInfo;
-use super::verify::Unknown;
+use super::verify::NoCaller;
 use crate::headcount::Record;
 use bytes::Bytes;
 use http::header::UPGRADE;
@@ -67,13 +67,13 @@ where
         self.inner.poll_ready(context)
     }
 
-    #[allow(clippy::async_yields_async)] // The closure returns a future, which replaces this one.
+    #[allow(clippy::async_yields_async)] // The async block returns the next future to poll.
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (parts, body) = request.into_parts();
         if let Some(judgement) = self.rules.judge_at_once(&parts) {
             return self.rules.act(judgement, &mut self.inner, parts, body);
         }
-        // This request takes the service that is ready. The next one finds a clone, which is polled first.
+        // This request uses the service that is ready. A clone takes its place, and is polled before the next request.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let rules = Arc::clone(&self.rules);
@@ -85,14 +85,14 @@ where
 }
 
 impl Rules {
-    /// Judges the request, unless a signature must be verified first or a refusal has to wait.
+    /// Judges the request; `None` if a signature must be verified first or the refusal has to wait.
     fn judge_at_once(&self, parts: &Parts) -> Option<Judgement> {
         let info = self.info(parts);
         let caller;
         let known = match &self.user {
             _ if !self.headcount.needs_caller(&info, &self.limits.all) => Ok(Caller::default()),
             Some(user) => Ok(Caller::named(user(parts))),
-            None => self.headcount.caller_at_once(&parts.headers)?.map_err(Unknown::Invalid),
+            None => self.headcount.caller_at_once(&parts.headers)?.map_err(NoCaller::Invalid),
         };
         let known = match known {
             Ok(known) => {
@@ -143,7 +143,8 @@ impl Rules {
     }
 }
 
-/// WebSockets begin with `Upgrade` in HTTP/1.1 (RFC 6455), and with `CONNECT` in HTTP/2 (RFC 8441).
+/// Returns whether the request may open a WebSocket: by `Upgrade` in HTTP/1.1 (RFC 6455), by `CONNECT` in HTTP/2 (RFC
+/// 8441).
 fn asks_for_upgrade<B>(request: &Request<B>) -> bool {
     request.headers().contains_key(UPGRADE) || request.method() == Method::CONNECT
 }

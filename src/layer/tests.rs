@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-/// A service with one seat, which alice takes.
+/// A controller with one seat, which alice has taken.
 fn full() -> Headcount {
     configured(|builder| builder)
 }
@@ -133,7 +133,7 @@ async fn a_token_that_cannot_be_used_is_refused_with_the_reason() {
     assert_eq!(headcount.status().decisions.invalid, 2);
 }
 
-/// Asks a service that answers with this status.
+/// Sends a request to a service that answers with this status. Returns the status that the client gets.
 async fn login(headcount: &Headcount, token: &str, status: u16) -> StatusCode {
     let inner = service_fn(move |_| async move {
         let response: Response<Full<bytes::Bytes>> = Response::builder().status(status).body(Full::from("")).unwrap();
@@ -150,7 +150,7 @@ async fn a_newcomer_is_recorded_once_the_service_has_answered_below_400() {
         let headcount = Headcount::builder().max_active_users(1).build().unwrap().0;
         assert_eq!(login(&headcount, "alice", status).await, StatusCode::from_u16(status).unwrap());
         assert_eq!(headcount.touch("alice"), recorded, "{status}");
-        // The seat is free again, or it is hers.
+        // If alice was not recorded, the seat is free again.
         let next = login(&headcount, "bob", 200).await;
         assert_eq!(next == StatusCode::OK, !recorded, "{status}");
     }
@@ -234,7 +234,7 @@ async fn routes_decide_who_is_renewed_and_recorded() {
     }
 }
 
-/// A service of ten seats in a time that a test moves.
+/// A controller with ten seats, and a function that lets minutes pass.
 fn in_time(configure: impl FnOnce(Builder) -> Builder) -> (Headcount, impl FnMut(u32)) {
     let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
     let builder = Headcount::builder().max_active_users(10).clock(Arc::clone(&clock));
@@ -318,12 +318,12 @@ fn many_users_are_present_at_once() {
     let tokens: Vec<_> = (0..1000).map(|player| format!("player {player}")).collect();
     tokens.iter().for_each(|token| assert!(headcount.admit(token).is_admitted()));
     let mut present: Vec<_> = tokens.iter().map(|token| headcount.present(token)).collect();
-    // A presence admits no user who was never admitted.
+    // A presence does not admit a user who was never admitted.
     present.push(headcount.present("a stranger"));
     pass(62);
     assert!(tokens.iter().all(|token| headcount.touch(token)));
     assert!(!headcount.touch("a stranger"));
-    // The places of users who left are used again.
+    // Half of the presences end. Some of these users connect again.
     present.truncate(500);
     present.extend(tokens[700..].iter().map(|token| headcount.present(token)));
     pass(32);
@@ -351,7 +351,7 @@ impl http_body::Body for Events {
     }
 }
 
-/// A server of a fleet that issues passes, with one seat, which dora has.
+/// A server with one seat, which dora has, in a fleet that issues passes.
 fn server_with_passes(carrier: PassCarrier) -> Headcount {
     let builder = Headcount::builder().max_active_users(1).secret("the key of the fleet").carry(carrier);
     let headcount = builder.build().unwrap().0;
@@ -517,7 +517,7 @@ async fn nothing_is_refused_while_nothing_is_enforced() {
     }
 }
 
-/// The layer's answer around a service that returns what it was told about the user.
+/// Sends a request through the layer to a service that answers with the name of the user that the layer found.
 async fn through(layer: &super::AdmissionLayer, request: Request<()>) -> Answer {
     let inner = service_fn(|request: Request<()>| async move {
         let subject = request.extensions().get::<super::Subject>().map_or("nobody", |super::Subject(name)| name);
@@ -544,7 +544,7 @@ async fn a_service_can_identify_its_users() {
     let alice = through(&layer, account("alice")).await;
     assert_eq!((alice.status, alice.body.as_str()), (StatusCode::OK, "alice"));
     assert_eq!(through(&layer, account("bob")).await.status, StatusCode::TOO_MANY_REQUESTS);
-    // No user and a blank one are a missing token.
+    // No user and a blank user both count as a missing token.
     assert_eq!(through(&layer, account("  ")).await.header("x-headcount-decision"), "rejected");
     assert_eq!(through(&layer, Request::new(())).await.header("x-headcount-decision"), "rejected");
     assert!(!headcount.touch("a token that nobody looks at"));
@@ -566,7 +566,7 @@ async fn a_layer_can_refuse_with_503_and_a_body_of_its_own() {
     assert_eq!(answer.body, format!("Rejected, {} s", answer.header("retry-after")));
     let head = Request::head("/").header("authorization", "Bearer bob").body(()).unwrap();
     assert_eq!(through(&own, head).await.body, "");
-    // An invalid token is the client's mistake, whatever the layer answers when it is full.
+    // An invalid token is the client's mistake, so `refuse_with_503` does not change its status.
     let long = from(&"x".repeat(5000)).body(()).unwrap();
     let long = through(&headcount.layer().refuse_with_503(), long).await;
     assert_eq!(long.status, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
@@ -755,7 +755,7 @@ async fn a_newcomer_whom_an_inner_limit_refuses_is_not_active() {
     assert_eq!(headcount.status().active_users.estimate, 0);
 }
 
-/// A service that is ready once, as tower's contract allows: a caller must have polled the same clone.
+/// A service that accepts one call after each `poll_ready`, as tower's contract allows. A clone must be polled itself.
 #[derive(Default)]
 struct OnceReady(bool);
 

@@ -1,5 +1,5 @@
-//! The caller of a request with a signed token. Signatures are verified in turn, and not for an address that has used
-//! up its limit of refusals.
+//! Identifies the caller of a request with a signed token. Only a few signatures are verified at a time, and no new one
+//! for a client that has used up its limit of refusals.
 
 use super::caller::Caller;
 #[cfg(feature = "jwt")]
@@ -13,9 +13,9 @@ use crate::token_source::InvalidToken;
 
 /// Why the caller is unknown.
 #[derive(Debug)]
-pub(crate) enum Unknown {
+pub(crate) enum NoCaller {
     Invalid(InvalidToken),
-    /// The token was not checked: its address has used up the limit of refusals, or too many tokens wait for
+    /// The token was not checked: the client has used up its limit of refusals, or too many tokens wait for
     /// verification.
     #[cfg(feature = "jwt")]
     Limited(Limited),
@@ -26,29 +26,32 @@ impl Headcount {
     ///
     /// # Errors
     /// [`Unknown`].
-    #[cfg_attr(not(feature = "jwt"), allow(clippy::unused_async, unused_variables))] // As with the feature.
+    // Without the feature, the function keeps its interface.
+    #[cfg_attr(not(feature = "jwt"), allow(clippy::unused_async, unused_variables))]
     pub(crate) async fn caller_in_turn<'r>(
         &self,
         info: &RequestInfo<'r>,
         refusals: &Refusals,
-    ) -> Result<Caller<'r>, Unknown> {
+    ) -> Result<Caller<'r>, NoCaller> {
         if let Some(known) = self.caller_at_once(info.headers) {
-            return known.map_err(Unknown::Invalid);
+            return known.map_err(NoCaller::Invalid);
         }
         #[cfg(feature = "jwt")]
         if let (Some((verifier, _)), Ok(Some(token))) = (&self.settings().jwt, self.shown_token(info.headers)) {
             let charge = refusals.attempt(self, info, token).map(super::refusals::Attempt::charge).transpose();
             let charge = charge
-                .map_err(|limited| Unknown::Limited(limited.not_before(self.pause_of(&self.user(token.as_bytes())))))?
+                .map_err(|limited| {
+                    NoCaller::Limited(limited.wait_at_least(self.retry_after_limit(&self.user(token.as_bytes()))))
+                })?
                 .flatten();
             let refused = move || charge.into_iter().for_each(super::refusals::Charge::keep);
             let (now, tick) = (self.clock().wall(), self.clock().monotonic());
             let user = match verifier.in_turn(token, now, tick, refused).await {
                 Ok(user) => Ok(user),
                 Err(Late::Refused(why)) => Err(why),
-                Err(Late::Busy) => return Err(Unknown::Limited(Limited::for_want_of_turns())),
+                Err(Late::Busy) => return Err(NoCaller::Limited(Limited::too_many_waiting())),
             };
-            return self.verified(token, user).map_err(Unknown::Invalid);
+            return self.verified(token, user).map_err(NoCaller::Invalid);
         }
         Ok(Caller::default())
     }

@@ -27,16 +27,16 @@ pub struct Answer {
     pub limit: u64,
     /// The whole permits that are still available at once; never above `limit`.
     pub remaining: u64,
-    /// The same with fractions, for people. Below zero while permits are reserved that have yet to come.
+    /// The available permits with fractions, for display. Below zero while reserved permits have not come yet.
     pub available: f64,
-    /// The time until one more permit is available without waiting: zero if it is, [`Duration::MAX`] if it never will
-    /// be.
+    /// The time until one more permit is available without waiting: zero if one is available now, [`Duration::MAX`] if
+    /// none ever will be.
     pub next_in: Duration,
-    /// The time until the key equals one that was never asked for; [`Duration::MAX`] if it never will.
+    /// The time until the key equals a new one, if nobody asks meanwhile; [`Duration::MAX`] if it never will.
     pub reset_after: Duration,
     /// The part that answered.
     pub answered_by: AnsweredBy,
-    /// The row that a store with a history wrote for this request.
+    /// The number of the row that a store with a history wrote for this request; `None` in other stores.
     pub transaction: Option<u64>,
     /// The reservation, for `cancel`.
     pub reservation: Reservation,
@@ -125,8 +125,8 @@ pub enum AnsweredBy {
     Shadow,
 }
 
-/// A charge, for giving it back once. A reservation that is canceled twice gives its permits back twice, though never
-/// more than the limit.
+/// A charge that can be given back. Cancel a reservation only once: canceled twice, it gives its permits back twice,
+/// though never above the limit.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, leaky_queue};
@@ -144,9 +144,10 @@ pub enum AnsweredBy {
 pub struct Reservation {
     /// The number of permits; 0 if nothing was charged.
     pub(crate) cost: u64,
-    /// The time of its turn, in nanoseconds on the store's clock.
+    /// The time of the request's turn, in nanoseconds on the store's clock.
     pub(crate) act_at: u64,
-    /// The policy's mark of the state after it, which shows whether a later request was granted.
+    /// What the policy needs for a cancellation, such as the state after this charge, which shows whether a later
+    /// request was granted.
     pub(crate) mark: u64,
     /// Whether a limiter in this process was charged, because the store did not answer.
     pub(crate) is_local: bool,
@@ -169,7 +170,7 @@ impl Answer {
         }
     }
 
-    /// Creates an answer that no store has given.
+    /// Creates the answer of a limiter whose store did not answer.
     pub(crate) fn without_store(verdict: Verdict) -> Self {
         Self {
             verdict,
@@ -197,7 +198,7 @@ impl Answer {
         }
     }
 
-    /// Returns the time after which another attempt makes sense, if the request was refused and any does.
+    /// Returns the time after which another attempt makes sense; `None` if the request was allowed, or never will be.
     pub fn retry(&self) -> Option<Duration> {
         match self.verdict {
             Verdict::Refused { retry, .. } => retry,

@@ -28,7 +28,7 @@ pub struct Store(Kind);
 
 #[derive(Clone)]
 enum Kind {
-    /// Apart from the others: it answers without a future and without an allocation.
+    /// Separate from the others, because it answers without a boxed future.
     Memory(Memory),
     Other(Arc<dyn Erased>),
 }

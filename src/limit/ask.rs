@@ -39,8 +39,8 @@ impl Ask {
     /// One permit.
     pub const ONE: Self = Self::permits(1);
 
-    /// Asks for this number of permits, all or none. Zero permits are granted while no reservation is pending, and cost
-    /// nothing. Together with [`peek`](Self::peek) they show the state of a limiter.
+    /// Asks for this number of permits, all or none. A question for zero permits is granted while no reservation is
+    /// pending, and charges nothing. With [`peek`](Self::peek), it shows the state of a limiter.
     pub const fn permits(permits: u64) -> Self {
         Self { cost: Cost::Permits(permits), max_wait: None, mode: Mode::Take }
     }

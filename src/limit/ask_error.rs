@@ -27,8 +27,9 @@ use std::sync::Arc;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// The store cannot do what was asked: an unknown zone, a form that takes one permit at a time, a schema of another
-    /// version. The source is the store's own error, such as `SqlError`.
+    /// The request is invalid for this store: for example, its zone is unknown, it asks for several permits where the
+    /// store grants one at a time, or the database has another version of the schema. The source is the store's own
+    /// error, such as `SqlError`.
     #[error("limiter {limiter:?}: {source}")]
     Invalid {
         /// The limiter's name.
@@ -36,16 +37,16 @@ pub enum AskError {
         /// The store's error.
         source: Arc<dyn Error + Send + Sync>,
     },
-    /// The store has no such step.
+    /// The store does not support the operation.
     #[error("limiter {limiter:?} is in a store that cannot {what}")]
     Unsupported {
         /// The limiter's name.
         limiter: String,
-        /// The step.
+        /// What the store cannot do.
         what: &'static str,
     },
-    /// The limiters of a list are in several stores. All or nothing needs one store that charges all in one step:
-    /// memory, or one Redis connection.
+    /// The limiters of a list have no store in common that could charge all of them in one step: memory, or one Redis
+    /// connection.
     #[error(
         "limiters {} cannot be asked as one step: put all of them in memory, or all on one Redis connection",
         limiters.join(", ")

@@ -92,7 +92,7 @@ impl Limiter {
         Ok(self.in_shadow(answer))
     }
 
-    /// Returns what the limiter has answered so far.
+    /// Returns the counts of the limiter's answers so far.
     pub fn status(&self) -> LimiterStatus {
         let shared = &self.shared;
         LimiterStatus {
@@ -114,7 +114,7 @@ impl Limiter {
         &self.shared.store
     }
 
-    /// Returns the limiter that answers in this process while the store does not answer.
+    /// Returns the memory that answers while the store does not; see [`OnStoreError::Local`].
     pub(super) fn local(&self) -> Option<&Memory> {
         match &self.shared.on_store_error {
             OnStoreError::Local(memory) => Some(memory),
@@ -186,7 +186,7 @@ impl Limiter {
         }
     }
 
-    /// Answers several requests while their store is unavailable. Allows all of them, or refuses all of them.
+    /// Answers the requests of a list while their store is unavailable. If one limiter refuses, none is charged.
     pub(super) fn answer_without_store(asks: &[(&Self, &[u8], Ask)], error: &dyn std::error::Error) -> Vec<Answer> {
         asks.iter().for_each(|(limiter, ..)| limiter.count_store_error(error));
         let asks: Vec<_> =

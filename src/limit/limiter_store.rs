@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 /// A store for the keys of a [`Limiter`](super::Limiter).
 ///
-/// A store carries out a [`Step`] on a key, atomically: no other step on the key happens between its reading and its
-/// writing. [`Step::apply`] is the pure part. A store reads the value of the key, passes it to `apply`, and writes what
+/// A store carries out a [`Step`] on a key, atomically: no other step on the key happens between the read and the
+/// write. [`Step::apply`] is the pure part. A store reads the value of the key, passes it to `apply`, and writes what
 /// `apply` returns.
 ///
 /// ```
@@ -78,7 +78,7 @@ pub trait LimiterStore: Send + Sync + 'static {
     }
 
     /// Returns whether both stores use one connection. Then [`ask_all`](Self::ask_all) can ask both in one step, and a
-    /// request waits only once while the connection is silent. `false` unless the store implements it.
+    /// request does not wait twice for a connection that does not answer. The default is `false`.
     fn shares_connection_with(&self, other: &Self) -> bool
     where
         Self: Sized,
@@ -95,7 +95,7 @@ pub struct StoreKey<'a> {
     /// The caller's key.
     pub bytes: &'a [u8],
     /// The first key of the list in which the key was asked for; `None` if it was asked for alone. A store that keeps
-    /// the keys of a list together finds them by it. Other stores ignore it.
+    /// the keys of a list together finds them by this first key. Other stores ignore it.
     pub list: Option<&'a [u8]>,
 }
 
@@ -115,7 +115,7 @@ pub enum LimiterStoreError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The store has no such step. The caller receives [`AskError::Unsupported`](super::AskError::Unsupported).
-    #[error("the store has no such step")]
+    #[error("the store does not support this operation")]
     Unsupported,
     /// The step is invalid for this store. The caller receives [`AskError::Invalid`](super::AskError::Invalid).
     #[error(transparent)]

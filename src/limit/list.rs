@@ -4,11 +4,11 @@ use super::answer::{Answer, Verdict};
 use super::any_store::Store;
 use super::ask::{Ask, Mode};
 use super::ask_error::AskError;
+use super::give_back::{Charged, GiveBackOnDrop, give_back};
 use super::limiter::Limiter;
 use super::limiter_store::LimiterStoreError;
 #[cfg(feature = "tower")]
 use super::store::ask_all;
-use super::turn::{Given, Turn, give_back};
 use crate::store_error::StoreError;
 use tokio::time::Instant;
 
@@ -40,16 +40,16 @@ pub struct CombinedAnswer {
     pub refused_by: Option<usize>,
     /// The answer of each limiter.
     pub answers: Vec<Answer>,
-    given: Vec<Given>,
+    given: Vec<Charged>,
 }
 
 impl Limiter {
     /// Asks several limiters as one step: either all grant, or nothing is charged. Limiters in shadow mode are asked
-    /// one by one, after the others have granted.
+    /// one by one after the others, and are charged only if the others grant.
     ///
-    /// On Redis the keys of a list lie beside the list's first key. They are other keys than the same ones asked for
-    /// alone; see `Redis::ask_all`. Begin a list with the key that the others belong to, and give permits back with
-    /// [`cancel_all`](Self::cancel_all).
+    /// On Redis the keys of a list are stored beside the list's first key, and are counted apart from the same keys in
+    /// other lists or asked for alone; see `Redis::ask_all`. Begin a list with the key that the others belong to, and
+    /// give permits back with [`cancel_all`](Self::cancel_all).
     ///
     /// # Errors
     /// [`AskError::NoCommonStore`] unless all are in memory, or all on one Redis connection.
@@ -76,10 +76,10 @@ impl Limiter {
         let list = step.first().map(|(_, key, _)| key.to_vec());
         let given = enforcing.iter().map(|&nth| {
             let (limiter, key, _) = place(nth);
-            Given::of(limiter, key, list.clone(), &answers[nth])
+            Charged::of(limiter, key, list.clone(), &answers[nth])
         });
-        let turn = Turn(given.collect());
-        // A failed limiter in shadow mode does not block or undo charges to the other limiters.
+        let turn = GiveBackOnDrop(given.collect());
+        // If the store of a limiter in shadow mode does not answer, the charges to the other limiters stay.
         let mut looked = Vec::new();
         for nth in in_shadow {
             let (limiter, key, ask) = place(nth);
@@ -89,7 +89,7 @@ impl Limiter {
             let answer = limiter.resolve(key, ask, answer)?;
             limiter.count(ask, &answer);
             answers[nth] = limiter.in_shadow(answer);
-            looked.push(Given::of(limiter, key, None, &answers[nth]));
+            looked.push(Charged::of(limiter, key, None, &answers[nth]));
         }
         Ok(CombinedAnswer::of(answers, turn.keep().into_iter().chain(looked).collect()))
     }
@@ -108,7 +108,8 @@ impl Limiter {
         Self::wait_all_unless_silent(asks, &mut SilentStore::default()).await
     }
 
-    /// Works as [`wait_all`](Self::wait_all), for one of several lists of a request.
+    /// Works as [`wait_all`](Self::wait_all), for one of several lists of a request. `silent` remembers a connection
+    /// that did not answer, so that the later lists do not wait for it.
     pub(crate) async fn wait_all_unless_silent<K: AsRef<[u8]>>(
         asks: &[(&Self, K, Ask)],
         silent: &mut SilentStore,
@@ -116,8 +117,8 @@ impl Limiter {
         let mut combined = Self::ask_all_unless_silent(asks, silent).await?;
         let takes = asks.iter().any(|(.., ask)| ask.mode == Mode::Take);
         if let (Verdict::After(_), true) = (combined.verdict, takes) {
-            let last = combined.given.iter().map(Given::turn).max().unwrap_or_else(Instant::now);
-            let turn = Turn(std::mem::take(&mut combined.given));
+            let last = combined.given.iter().map(Charged::due_at).max().unwrap_or_else(Instant::now);
+            let turn = GiveBackOnDrop(std::mem::take(&mut combined.given));
             tokio::time::sleep_until(last).await;
             combined.given = turn.keep();
         }
@@ -125,7 +126,7 @@ impl Limiter {
     }
 
     /// Gives back the permits of a list: reservations whose turn has not come are canceled, the others are refunded. A
-    /// zone in MySQL keeps every transaction.
+    /// zone in MySQL keeps its charges.
     ///
     /// ```
     /// use headcount::limit::{Ask, Limiter, Memory, sliding_log};
@@ -148,7 +149,7 @@ impl Limiter {
         give_back(combined.given).await
     }
 
-    /// Answers a list that no store can be asked for, because the configuration is wrong.
+    /// Answers a list that cannot be asked because of an [`AskError`], as each limiter's `OnStoreError` says.
     #[cfg(feature = "tower")]
     pub(crate) fn answer_all_without_store<K: AsRef<[u8]>>(
         asks: &[(&Self, K, Ask)],
@@ -217,7 +218,7 @@ impl Limiter {
 }
 
 impl CombinedAnswer {
-    fn of(answers: Vec<Answer>, given: Vec<Given>) -> Self {
+    fn of(answers: Vec<Answer>, given: Vec<Charged>) -> Self {
         let refused_by = answers.iter().position(|answer| !answer.is_allowed());
         let verdict = match refused_by.and_then(|nth| answers[nth].because()) {
             None => match answers.iter().map(Answer::wait).max() {
@@ -242,13 +243,13 @@ impl CombinedAnswer {
     /// Returns the charged permits. They are given back when they are dropped, unless they are kept.
     #[cfg(feature = "tower")]
     pub(crate) fn until_kept(self) -> Granted {
-        Granted(Turn(self.given))
+        Granted(GiveBackOnDrop(self.given))
     }
 }
 
 /// The permits of a list. They are given back when this is dropped.
 #[cfg(feature = "tower")]
-pub(crate) struct Granted(Turn);
+pub(crate) struct Granted(GiveBackOnDrop);
 
 #[cfg(feature = "tower")]
 impl Granted {
@@ -258,13 +259,13 @@ impl Granted {
     }
 }
 
-/// The connection that has not answered a request. The request's other limiters on it do not wait for it again. A
-/// database may be late with one key alone, so its stores share no connection in this sense.
+/// A connection that has not answered a request. The request's other limiters on this connection do not wait for it
+/// again. A database may be late with only one key, so its stores never count as sharing a connection.
 #[derive(Default)]
 pub(crate) struct SilentStore(Option<(Store, StoreError)>);
 
 impl SilentStore {
-    /// Asks limiters as one step, unless their connection was silent.
+    /// Asks limiters as one step. If their connection was silent, returns its earlier error at once.
     async fn ask_all(&mut self, asks: &[(&Limiter, &[u8], Ask)]) -> Result<Vec<Answer>, LimiterStoreError> {
         let stores: Vec<_> = asks.iter().map(|(limiter, key, ask)| (limiter.store(), *key, *ask)).collect();
         let first = stores.first().map(|(store, ..)| *store);

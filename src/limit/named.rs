@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// A token bucket: permits are added at a rate, and at most `burst` are kept.
 ///
-/// In a window W, up to `burst + rate · W` requests are allowed. For "at most N in any window, audited", use
+/// In a window W, up to `burst + rate · W` requests are allowed. For exactly "at most N in any window", use
 /// [`sliding_log`].
 ///
 /// ```
@@ -56,7 +56,7 @@ pub fn leaky_queue(rate: Rate, capacity: u64) -> Result<Gcra, PolicyError> {
     Ok(Gcra::new(rate, 1).max_wait(times(interval, capacity)))
 }
 
-/// A sliding window log: exactly at most `limit` requests in any window, with eight bytes per request.
+/// A sliding window log: never more than `limit` requests in any window, with eight bytes per request.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, sliding_log};
@@ -83,7 +83,8 @@ pub const fn sliding_counter(limit: u64, window: Duration) -> SlidingCounter {
     SlidingCounter::new(limit, window)
 }
 
-/// Cloudflare's: [`sliding_counter`]. A request passes if the estimate *with* it is within the limit.
+/// Cloudflare's sliding window: [`sliding_counter`]. A request passes if the estimate that includes it is within the
+/// limit.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, cloudflare};
@@ -129,8 +130,9 @@ pub const fn governor(rate: Rate, burst: u64) -> Gcra {
 /// Go's `golang.org/x/time/rate`: [`token_bucket`], except that time is counted again after the clock has gone back.
 ///
 /// `AllowN` is [`Ask::permits`](super::Ask::permits), `ReserveN` and `WaitN` are the same with `max_wait`, `Tokens` is
-/// a peek at no permits, `CancelAt` is `cancel`, `SetLimit` and `SetBurst` are `change`, which keeps the tokens that
-/// are left, at most the new burst. A full bucket stays full, while that of the original is refilled at the rate.
+/// a peek at zero permits, `CancelAt` is `cancel`, `SetLimit` and `SetBurst` are `change`, which keeps the tokens that
+/// are left, at most the new burst. If the burst is raised, a full bucket stays full; a bucket of the original fills up
+/// at the rate.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, x_time_rate};
@@ -144,7 +146,7 @@ pub const fn governor(rate: Rate, burst: u64) -> Gcra {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub const fn x_time_rate(rate: Rate, burst: u64) -> Gcra {
-    Gcra::new(rate, burst).on_step_back(OnStepBack::Recount).keeping_left()
+    Gcra::new(rate, burst).on_step_back(OnStepBack::Recount).preserving_remaining()
 }
 
 /// redis-cell's `CL.THROTTLE key max_burst count period`: [`token_bucket`] with a burst of `max_burst + 1`.
@@ -241,11 +243,12 @@ impl TryFrom<Nginx> for Policy {
 }
 
 /// Guava's `RateLimiter.create(rate)`, SmoothBursty: a request of any size continues at once, and the next one waits. A
-/// pause saves the permits of one second. `tryAcquire(n, timeout)` is an ask with `max_wait`, and `acquire(n)` is one
-/// with [`Duration::MAX`].
+/// pause saves at most the permits of one second. `tryAcquire(n, timeout)` is an ask with `max_wait`, and `acquire(n)`
+/// is one with [`Duration::MAX`].
 ///
-/// The original has one state, which is empty when it is created. Here a key begins with the permits since the store's
-/// origin, at most those of one second. In Redis, whose origin is 1970, these are always the permits of one second.
+/// The original has one state, which is empty when it is created. Here a new key has the permits that have come since
+/// the store's origin, at most those of one second. In Redis, whose origin is 1970, these are always the permits of one
+/// second.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, guava_bursty};
@@ -291,8 +294,9 @@ pub const fn guava_warming_up(rate: Rate, warm_up: Duration) -> WarmUp {
     WarmUp::new(rate, warm_up)
 }
 
-/// uber-go's `ratelimit.New(rate)`: each `Take` waits for its slot, and at most `slack` unused slots (10 by default)
-/// can be used later. The original counts unused slots from the first `Take`, this limiter from the store's origin.
+/// uber-go's `ratelimit.New(rate)`: each `Take` waits for its slot, and at most `slack` unused slots (10 by default in
+/// the original) can be used later. The original counts unused slots from the first `Take`, this limiter from the
+/// store's origin.
 ///
 /// The original rounds the time of a slot *down* to whole nanoseconds. This limiter rounds it up, so it never exceeds
 /// the rate; at most 10⁹ per second are possible, while the original has no bound. At 3 per second, a slot of the
@@ -338,10 +342,10 @@ pub const fn producer_consumer(capacity: u64, per_tick: u64, tick: Duration) -> 
 /// resilience4j's `SemaphoreBasedRateLimiter`: `limit` permits in each period. A request that waits gets permits of the
 /// next period.
 ///
-/// The timeout of its configuration is [`PeriodicRefill::max_wait`] (5 s there). Unlike the original, it has no timer,
-/// and refuses at once if a wait would be useless. A changed limit ([`Memory::change`](super::Memory::change)) applies
-/// at once and not from the next period, and lowering it does not stop the refills. The scheduler's `refresh` is
-/// [`Memory::reset`](super::Memory::reset).
+/// The original's timeout is [`PeriodicRefill::max_wait`] (5 s by default in the original). Unlike the original, this
+/// limiter has no timer, and refuses at once if a wait would be useless. A changed limit
+/// ([`Memory::change`](super::Memory::change)) applies at once and not from the next period, and lowering it does not
+/// stop the refills. The scheduler's `refresh` is [`Memory::reset`](super::Memory::reset).
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, resilience4j_semaphore};
@@ -358,12 +362,12 @@ pub const fn resilience4j_semaphore(limit: u64, period: Duration) -> PeriodicRef
 }
 
 /// resilience4j's `AtomicRateLimiter`: permits of later cycles can be reserved within the timeout
-/// ([`PeriodicRefill::max_wait`]), also more than one cycle has. `drainPermissions` is [`Ask::all`](super::Ask::all),
+/// ([`PeriodicRefill::max_wait`]), even more than one cycle has. `drainPermissions` is [`Ask::all`](super::Ask::all),
 /// and `changeLimitForPeriod` is [`Memory::change`](super::Memory::change): the remaining permits are kept, up to the
 /// new limit, while the original cuts them only at the next cycle.
 ///
 /// The original's `drainPermissions` takes as many permits as were left after the last request, even if a new cycle has
-/// begun since; then other permits of the new cycle stay. [`Ask::all`](super::Ask::all) takes all permits there are.
+/// begun since; the other permits of the new cycle stay. [`Ask::all`](super::Ask::all) takes every available permit.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, resilience4j_atomic};
@@ -387,7 +391,7 @@ pub const fn resilience4j_semaphore(limit: u64, period: Duration) -> PeriodicRef
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub const fn resilience4j_atomic(limit: u64, period: Duration) -> PeriodicRefill {
-    PeriodicRefill::new(limit, period).above_capacity(true).keeping_left()
+    PeriodicRefill::new(limit, period).above_capacity(true).preserving_remaining()
 }
 
 /// ClassDojo's rolling rate limiter: a log in which refused attempts count, too, so that a client that keeps trying

@@ -5,7 +5,7 @@ use super::ask::Ask;
 use super::store::{Memory, ask_all};
 use std::time::Duration;
 
-/// The wait of a refusal whose reason is the store.
+/// The retry time of a refusal that [`OnStoreError::Deny`] gives.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The answer of a limiter whose store does not answer.
@@ -37,14 +37,14 @@ pub enum OnStoreError {
     /// Allows the request: a limiter without its store limits nobody.
     #[default]
     Allow,
-    /// Refuses the request. The next attempt makes sense after a second.
+    /// Refuses the request. [`Answer::retry`] is one second.
     Deny,
     /// Asks a limiter in this process. Each server then has a limit of its own.
     Local(Memory),
 }
 
 impl OnStoreError {
-    /// Answers a list whose store does not answer: still all or nothing.
+    /// Answers a list whose store does not answer. If one refuses, no local limiter is charged.
     pub(super) fn answer_all(asks: &[(&Self, &[u8], Ask)]) -> Vec<Answer> {
         let denies = asks.iter().any(|(on_store_error, ..)| matches!(on_store_error, Self::Deny));
         let local: Vec<_> = asks
@@ -54,7 +54,7 @@ impl OnStoreError {
                 Self::Allow | Self::Deny => None,
             })
             .collect();
-        // A local limiter with too few keys for the list limits nobody.
+        // If a local limiter cannot hold all keys of the list, all local limiters of the list allow it.
         let mut local = ask_all(&local).unwrap_or_default().into_iter();
         let mut answer = |on_store_error: &Self| match on_store_error {
             Self::Allow => Answer::without_store(Verdict::Now),

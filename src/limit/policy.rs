@@ -1,8 +1,10 @@
-//! The arithmetic of the limiters: from a key's state, a question and the time to an answer and a new state. No clock,
-//! no I/O.
+//! The arithmetic of the limiters. It computes an answer and a new state from a key's state, a question and the time,
+//! without a clock and without I/O.
 //!
-//! Times are whole nanoseconds since the store's origin. The state of a key that was never asked for is as of time
-//! zero. A clock that goes back counts as one that stands still: `now = max(now, as_of)`.
+//! Times are whole nanoseconds since the store's origin; only [`WarmUp`] computes in microseconds. The origin of a
+//! store in memory is the moment at which it was built; Redis and the SQL stores count from the Unix epoch. A key that
+//! was never asked for is treated as if it had existed, unused, since the origin. If the clock goes back, time stands
+//! still for a key until the clock has caught up; [`OnStepBack`] can change this for a [`Gcra`].
 
 mod gcra;
 mod periodic_refill;
@@ -28,7 +30,7 @@ pub use warm_up::WarmUp;
 /// The time, in nanoseconds, that stands for never.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Defines [`Policy`], [`State`] and what calls a policy with its own state, from one list of policies.
+/// Defines [`Policy`], [`State`] and the methods that call a policy with its own state, from one list of policies.
 macro_rules! policies {
     ($(#[$policy_doc:meta])* pub enum Policy { $($(#[$doc:meta])* $name:ident = $kind:literal,)* }) => {
         $(#[$policy_doc])*
@@ -63,12 +65,12 @@ macro_rules! policies {
                             policy.is_fresh(fresh, state, now)
                         }
                     )*
-                    _ => unreachable!("a state of another policy than {self:?}"),
+                    _ => unreachable!("the state does not belong to {self:?}"),
                 }
             }
 
-            /// Converts a state of the policy `old` into one of this policy. Nothing is carried over between policies
-            /// of two kinds.
+            /// Converts a state of the policy `old` into one of this policy. If the policies are of different kinds,
+            /// the state becomes that of a new key.
             pub(crate) fn carry(&self, old: &Self, state: &mut State, now: u64) {
                 match (self, old, &mut *state) {
                     $((Self::$name(new), Self::$name(old), State::$name(state)) => new.carry(old, state, now),)*
@@ -89,7 +91,7 @@ macro_rules! policies {
                 }
             }
 
-            /// Returns the policy in the words of the Redis script, or an error if the script cannot compute it
+            /// Returns the policy as the text that the Redis script parses, or an error if the script cannot compute it
             /// exactly.
             #[cfg(feature = "redis")]
             pub(crate) fn redis_words(&self) -> Result<String, PolicyError> {
@@ -102,7 +104,7 @@ macro_rules! policies {
             pub(crate) fn write(&self, state: &State) -> Vec<u8> {
                 match (self, state) {
                     $((Self::$name(policy), State::$name(state)) => stored::write($kind, policy, state),)*
-                    _ => unreachable!("a state of another policy than {self:?}"),
+                    _ => unreachable!("the state does not belong to {self:?}"),
                 }
             }
 
@@ -121,7 +123,7 @@ macro_rules! policies {
             ($policy:expr, $state:expr, |$p:ident, $s:ident| $call:expr) => {
                 match ($policy, $state) {
                     $((Policy::$name($p), State::$name($s)) => $call,)*
-                    (policy, _) => unreachable!("a state of another policy than {policy:?}"),
+                    (policy, _) => unreachable!("the state does not belong to {policy:?}"),
                 }
             };
         }
@@ -129,7 +131,7 @@ macro_rules! policies {
 }
 
 policies! {
-    /// How a limiter decides. Five policies cover every named system.
+    /// How a limiter decides. Five policies cover every constructor of the module [`limit`](crate::limit).
     ///
     /// | policy | state of a key | good for |
     /// |---|---|---|
@@ -139,8 +141,8 @@ policies! {
     /// | [`SlidingLog`] | the last attempts | an exact sliding window, minimum gaps |
     /// | [`WarmUp`] | stored permits and a time | a cold service that must not receive its full rate at once |
     ///
-    /// What "four a minute" means to four policies, if four requests come in second 50: how many more may come in
-    /// second 80.
+    /// The example gives four policies a limit of four a minute. Four permits are taken at second 50, and the policies
+    /// differ in how many are available at second 80.
     ///
     /// ```
     /// use headcount::limit::{Ask, Memory, Policy, Rate, fixed_window, sliding_counter, sliding_log, token_bucket};
@@ -202,10 +204,11 @@ pub(crate) trait Arithmetic: Clone {
     /// Gives permits back, never above the limit.
     fn refund(&self, state: &mut Self::State, now: u64, permits: u64);
 
-    /// Converts a state of the policy `old` into one of this policy, which replaces it now. What was used stays used.
+    /// Converts a state of the policy `old`, which this policy replaces at `now`, into a state of this policy; see [the
+    /// rule](crate::limit#when-a-limit-changes).
     fn carry(&self, old: &Self, state: &mut Self::State, now: u64);
 
-    /// Returns the longest wait for a caller who gives none, in nanoseconds.
+    /// Returns the longest wait of a request that gives none, in nanoseconds.
     fn max_wait(&self) -> u64 {
         0
     }
@@ -213,7 +216,8 @@ pub(crate) trait Arithmetic: Clone {
     /// Returns an error if the policy is invalid.
     fn check(&self) -> Result<(), PolicyError>;
 
-    /// Returns the policy in the words of the Redis script, or an error if the script cannot compute it exactly.
+    /// Returns the policy as the text that the Redis script parses, or an error if the script cannot compute it
+    /// exactly.
     #[cfg(feature = "redis")]
     fn redis_words(&self) -> Result<String, PolicyError>;
 }
@@ -233,7 +237,8 @@ impl Policy {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
-    /// Returns whether one key may be asked for under both policies: only if the state does not depend on the burst.
+    /// Returns whether a key may be asked for under both policies. Both must be a [`Gcra`] of the same rate above zero,
+    /// because its state does not depend on the burst.
     pub(crate) fn shares_keys_with(&self, other: &Self) -> bool {
         matches!((self, other), (Self::Gcra(one), Self::Gcra(other)) if one.rate == other.rate && !one.rate.is_zero())
     }
@@ -251,7 +256,7 @@ impl Policy {
         dispatch!(self, state, |policy, state| policy.ask(state, now, question))
     }
 
-    /// Records a refusal in a list, whose other charges are undone, if the policy records refusals.
+    /// Records the refusal of a list, if the policy records refusals. The caller has undone the charges of the list.
     pub(crate) fn record_refusal(&self, state: &mut State, now: u64, question: Question) {
         if let (Self::SlidingLog(log), State::SlidingLog(state), Mode::Take) = (self, state, question.mode) {
             log.record_refusal(state, now, question.cost);
@@ -266,8 +271,9 @@ impl Policy {
         dispatch!(self, state, |policy, state| policy.refund(state, now, permits));
     }
 
-    /// Returns the state of a key that was never asked for, after this policy has replaced `old`. A limiter of Guava
-    /// has one state, which begins when the limiter is created, so it already had its permits under the old policy.
+    /// Returns the state of a key that was never asked for, after this policy has replaced `old`. In Guava, a limiter
+    /// has one state, which exists from its creation on. So under the policies from Guava, a new key is converted as if
+    /// it had existed under `old`.
     pub(crate) fn fresh_after(&self, old: &Self, fresh: &State, now: u64) -> State {
         match self {
             Self::WarmUp(_) | Self::Gcra(Gcra { paid: Paid::After, .. }) => {
@@ -283,12 +289,12 @@ impl Policy {
     #[inline]
     pub(crate) fn question(&self, ask: Ask) -> Question {
         let max_wait = ask.max_wait.map_or_else(|| self.max_wait(), nanos);
-        // An endless wait is shorter than the wait for a permit that never comes.
+        // `NEVER` is the wait for a permit that never comes. No longest wait covers it, not even an endless one.
         Question { cost: ask.cost, max_wait: max_wait.min(NEVER - 1), mode: ask.mode }
     }
 }
 
-/// Why a limiter cannot be built.
+/// Why a limiter cannot be built with a policy, or changed to it.
 ///
 /// ```
 /// use headcount::limit::{Memory, PolicyError, Rate, sliding_log, token_bucket};
@@ -306,16 +312,16 @@ impl Policy {
 #[non_exhaustive]
 pub enum PolicyError {
     /// A rate of zero, at which a request would wait for ever.
-    #[error("the rate is zero, so nobody would ever be let through; give one above zero")]
+    #[error("the rate is zero, so no request would ever be allowed; give one above zero")]
     ZeroRate,
     /// A limit of zero permits.
-    #[error("the limit is zero, so nobody would ever be let through; give at least one permit")]
+    #[error("the limit is zero, so no request would ever be allowed; give at least one permit")]
     ZeroLimit,
     /// A window, tick or warm-up of zero.
     #[error("the time is zero; a window, a tick or a warm-up needs one above zero")]
     ZeroWindow,
-    /// A burst that takes more than 146 years to come back.
-    #[error("the burst at {rate} takes more than 146 years to come back; make the burst smaller or the rate higher")]
+    /// A burst, or a single permit, that takes more than 146 years to refill; in PostgreSQL, more than 73 years.
+    #[error("the burst at {rate} takes more than 146 years to refill; make the burst smaller or the rate higher")]
     TooLong {
         /// The rate.
         rate: Rate,
@@ -338,10 +344,10 @@ pub enum PolicyError {
         /// The largest limit.
         most: u64,
     },
-    /// A policy that cannot share or take over the keys of the other one.
-    #[error("the keys are those of a policy of another kind or rate; build a limiter of its own for this one")]
+    /// A policy that can neither share nor take over the keys of the limiter's current policy.
+    #[error("this policy cannot use the keys of the current one: its kind or rate differs; build a separate limiter")]
     OtherKind,
-    /// A cold factor outside its bounds: a cold key would be faster than a warm one.
+    /// A cold factor that is not between 1 and 1,000,000. Below 1, a cold key would be faster than a warm one.
     #[error("the cold factor is {found}; it must be between 1 (no warm-up) and 1000000")]
     ColdFactor {
         /// The cold factor.
@@ -355,7 +361,7 @@ impl From<std::convert::Infallible> for PolicyError {
     }
 }
 
-/// The result of a policy, from which an [`Answer`] is made.
+/// The result of a policy, from which an [`Answer`] is made. Times are in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Finding {
     pub(crate) ruling: Ruling,
@@ -366,7 +372,7 @@ pub(crate) struct Finding {
     pub(crate) reset_after: u64,
 }
 
-/// A finding, or what is needed to compute it: the part of the arithmetic that can be done outside the lock.
+/// A finding, or the values from which it is computed after the lock is released.
 #[derive(Debug)]
 pub(crate) enum Found {
     Finding(Finding),
@@ -391,7 +397,7 @@ pub(crate) enum Ruling {
 }
 
 impl Ruling {
-    /// Grants if the wait is at most `max_wait`; otherwise refuses until it is.
+    /// Grants if the wait is at most `max_wait`. Otherwise refuses; `retry` is the time until the wait is that short.
     pub(crate) fn of_wait(wait: u64, max_wait: u64, reservation: Reservation) -> Self {
         if wait <= max_wait {
             Self::Granted { wait, reservation }

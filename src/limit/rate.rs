@@ -8,7 +8,7 @@ use std::time::Duration;
 /// A number of permits per time. The unit is in the name of each constructor, so that it cannot be misread.
 ///
 /// Two rates are special: at [`Rate::ZERO`] no permit ever comes back, and at [`Rate::INFINITE`] every permit is
-/// available at once. A limiter for which one of them is invalid refuses it when it is built.
+/// available at once. A limiter that does not support one of them returns an error when it is built.
 ///
 /// ```
 /// use headcount::limit::Rate;
@@ -50,8 +50,8 @@ impl Rate {
     /// Creates a rate of this number of permits per `time`. Zero permits are [`Rate::ZERO`]; a time of zero is
     /// [`Rate::INFINITE`].
     ///
-    /// The time of one permit is rounded up to whole nanoseconds. So the rate is never exceeded, and is at most 10⁹ per
-    /// second.
+    /// The time of one permit is rounded up to whole nanoseconds. So the rate is never exceeded, and the highest finite
+    /// rate is 10⁹ per second.
     pub fn new(permits: u64, time: Duration) -> Self {
         Self::per_nanos(permits, super::nanos(time))
     }
@@ -61,7 +61,7 @@ impl Rate {
         Self::new(1, interval)
     }
 
-    /// Creates a rate of this number of permits per second, which may be a fraction.
+    /// Creates a rate of this number of permits per second. The number may be a fraction.
     ///
     /// # Errors
     /// [`RateError::NotARate`] if the number is negative or NaN.
@@ -92,7 +92,7 @@ impl Rate {
         if self.interval == NEVER { None } else { Some(self.interval) }
     }
 
-    /// Creates the rate whose [`nanos`](Self::nanos) are these.
+    /// Creates a rate from its [`nanos`](Self::nanos).
     pub(crate) const fn of_nanos(interval: Option<u64>) -> Self {
         Self {
             interval: match interval {
@@ -140,18 +140,18 @@ impl fmt::Display for Rate {
 /// use headcount::limit::{Rate, RateError};
 /// assert_eq!("20".parse::<Rate>(), Err(RateError::Syntax { found: "20".into() }), "in what time?");
 /// let backwards = Rate::per_second_f64(-1.0).unwrap_err();
-/// assert_eq!(backwards.to_string(), "-1 permits a second is no rate; write a number from 0 on");
+/// assert_eq!(backwards.to_string(), "-1 permits a second is not a rate; write a number from 0 on");
 /// ```
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RateError {
     /// The number is negative or NaN.
-    #[error("{found} permits a second is no rate; write a number from 0 on")]
+    #[error("{found} permits a second is not a rate; write a number from 0 on")]
     NotARate {
         /// The number.
         found: f64,
     },
     /// The text is not `permits/time`.
-    #[error("{found:?} is no rate; write permits per time, as in \"20/s\", \"5/1m\" or \"100/1h\"")]
+    #[error("{found:?} is not a rate; write permits per time, as in \"20/s\", \"5/1m\" or \"100/1h\"")]
     Syntax {
         /// The text.
         found: String,

@@ -29,9 +29,9 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Step {
-    /// Asks for permits and charges what it grants.
+    /// Asks for permits, and charges those that are granted. A peek charges nothing.
     Ask(Ask),
-    /// Takes a reservation back whose turn has not come. Later reservations keep their turns.
+    /// Cancels a reservation whose turn has not come. Later reservations keep their turns.
     Cancel(Reservation),
     /// Gives permits back, never above the limit.
     Refund(u64),
@@ -61,8 +61,9 @@ impl Step {
     /// Applies the step to the stored value of a key. Returns what to do with the value, and the answer to an
     /// [`Ask`](Self::Ask) (`None` for the other steps).
     ///
-    /// `stored` is the value that an earlier step wrote, or `None`. A value that no step has written counts as none. A
-    /// value that was written under other numbers of the same kind of policy is converted: what was used stays used.
+    /// `stored` is the value that an earlier step wrote, or `None`. A value that cannot be decoded counts as `None`. A
+    /// value that was written under another policy of the same kind is converted; see [the
+    /// rule](crate::limit#when-a-limit-changes). A value of another kind of policy counts as `None`.
     ///
     /// `now` is the time since an origin that all users of the store share, such as the Unix epoch.
     pub fn apply(self, policy: &Policy, stored: Option<&[u8]>, now: Duration) -> (Change, Option<Answer>) {
@@ -88,12 +89,12 @@ impl Step {
         (change, answer)
     }
 
-    /// Names the step, for errors.
+    /// Returns a verb phrase for the step, such as "forget a key", for errors.
     pub fn describe(&self) -> &'static str {
         match self {
             Self::Ask(_) => "answer",
-            Self::Cancel(_) => "take a reservation back",
-            Self::Refund(_) => "take permits back",
+            Self::Cancel(_) => "cancel a reservation",
+            Self::Refund(_) => "refund permits",
             Self::Reset => "forget a key",
         }
     }

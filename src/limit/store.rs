@@ -1,4 +1,4 @@
-//! Where the state of the keys lives.
+//! The stores that hold the states of the keys.
 
 mod memory;
 #[cfg(feature = "mysql")]

@@ -55,7 +55,7 @@ impl Arrivals {
         low + (high - low) * (at - from).div_duration_f64(to - from)
     }
 
-    /// Draws the first arrival after this time.
+    /// Draws the first arrival after this time; `None` if nobody arrives any more.
     ///
     /// # Source
     /// Thinning: Lewis & Shedler, 1979.

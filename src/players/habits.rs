@@ -85,7 +85,7 @@ pub enum Roaming {
     Random,
     /// Always the player's first server.
     Sticky,
-    /// A random server, each half as often as the one before it.
+    /// A random server. Each server is chosen half as often as the one before it.
     Skewed,
     /// Each player chooses in one of the first three ways.
     #[default]

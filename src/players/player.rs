@@ -10,10 +10,10 @@ pub(super) struct Player {
     rng: fastrand::Rng,
     roaming: Roaming,
     server: usize,
-    /// When its latest request was due.
+    /// When the player's latest request was due.
     due: Duration,
     retries_left: u32,
-    /// When its session ends; `None` before it was first admitted.
+    /// When the current session ends; `None` between sessions.
     ends: Option<Duration>,
     has_entered: bool,
 }
@@ -38,9 +38,10 @@ impl Player {
         self.server
     }
 
-    /// Takes an answer. Returns when the next request is due; `None` if the player goes away.
+    /// Takes an answer. Returns when the next request is due; `None` if the player sends no more requests.
     pub(super) fn take(&mut self, answer: Answer, habits: &Habits, census: &mut Census) -> Option<Duration> {
-        // Counted from when the request was due, not from the answer: the schedule does not wait for a slow server.
+        // The pause counts from when the request was due, not from the answer: the schedule does not wait for a slow
+        // server.
         self.due = match answer {
             Answer::Admitted => self.play_on(habits, census)?,
             Answer::Rejected { retry_after } => self.retry(retry_after, census)?,
@@ -65,7 +66,7 @@ impl Player {
         if due >= ends {
             census.finished += 1;
             self.ends = None;
-            // Drawn only if players may return, so that crowds without returns keep their schedules.
+            // A number is drawn only if players may return: it would change the schedules of crowds without returns.
             let returns = habits.return_probability > 0.0 && self.rng.f64() < habits.return_probability;
             return returns.then(|| {
                 census.returned += 1;

@@ -3,7 +3,7 @@
 use crate::store_error::StoreError;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-/// Returns whether a refusal says that this node does not take writes.
+/// Returns whether a server's refusal says that this node does not take writes.
 pub(crate) fn is_read_only(refusal: &str) -> bool {
     refusal.contains("READONLY") || refusal.contains("read only replica")
 }
@@ -20,12 +20,12 @@ pub(crate) fn refused_write(refusal: &str) -> StoreError {
     }
 }
 
-/// Returns whether the connection can no longer be used.
+/// Returns whether the connection cannot be used any more after this error.
 pub(super) fn is_final(error: &RedisError) -> bool {
     error.is_unrecoverable_error()
         || error.is_io_error()
         || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
-        // If a script fails in this way, older servers report a script error, and only its text says READONLY.
+        // If a script fails because of this, older servers report a script error; only its text says READONLY.
         || error.detail().is_some_and(is_read_only)
 }
 
@@ -37,7 +37,7 @@ pub(super) fn error(error: &RedisError) -> StoreError {
             return StoreError::unavailable("the connection ended in the middle of an answer");
         }
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
-            // Without the answer itself, which may contain anything.
+            // Omits the answer, which may contain anything.
             let words = error.to_string();
             return StoreError::corrupt(words.split(" (value was").next().unwrap_or_default());
         }

@@ -37,7 +37,7 @@ enum Place {
     Unix(PathBuf),
 }
 
-/// An open connection. It ends with its last clone, even if answers are missing.
+/// An open connection. It is closed when its last clone is dropped, even if answers are still missing.
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) connection: MultiplexedConnection,
@@ -130,10 +130,10 @@ impl Target {
         stream: Guarded,
         trouble: Arc<OnceLock<StoreError>>,
     ) -> Result<(Connection, Option<&RedisConnectionInfo>), RedisError> {
-        // We have our own time limits: after the library's, the connection would stay in use.
+        // The callers have their own time limits. After a timeout of the library, the connection would stay in use.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        // The library reports every failure of AUTH as a wrong password, so we send the login, except for RESP3's
-        // HELLO.
+        // The library reports every failure of AUTH as a wrong password, so `log_in` sends it instead. With RESP3, the
+        // library logs in with HELLO.
         let ours = self.login.protocol() == ProtocolVersion::RESP2;
         let login = if ours { RedisConnectionInfo::default() } else { self.login.clone() };
         // Sending the library's name would take two more commands, which a restricted user may not be allowed to run.
@@ -177,7 +177,7 @@ async fn log_in(connection: &mut MultiplexedConnection, login: &RedisConnectionI
     Ok(())
 }
 
-/// Connects to the address of the name that answers first.
+/// Connects to all addresses of a name at once, and keeps the connection that is made first.
 async fn connect_tcp(host: &str, port: u16, deadline: Instant) -> Result<TcpStream, StoreError> {
     let first = async {
         let mut attempts = JoinSet::new();
@@ -219,7 +219,7 @@ struct Guarded {
     trouble: Arc<OnceLock<StoreError>>,
 }
 
-/// The first byte that a TLS server answers to a client without TLS.
+/// The first byte that a TLS server sends to a client without TLS.
 const TLS_ALERT: u8 = 0x15;
 
 impl Guarded {
@@ -242,7 +242,7 @@ impl Guarded {
             }
             // `HTTP/1.1 400 Bad Request`, or an HTML page.
             Some(b'H' | b'<') => {
-                Err(StoreError::refused("this port speaks HTTP, not Redis: name Redis's own in redis.url"))
+                Err(StoreError::refused("this port speaks HTTP, not Redis: write the port of Redis in redis.url"))
             }
             Some(_) => Ok(()),
         }

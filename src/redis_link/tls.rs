@@ -35,7 +35,7 @@ impl Tls {
             found: config.url.redacted_url(),
             why: format!("{host:?} is not a name that a certificate can contain"),
         })?;
-        // Chosen here and not taken from the process's default, which belongs to the program that uses this crate.
+        // The provider is chosen here. The default of the process belongs to the program that uses this crate.
         let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])
             .expect("ring offers both")
@@ -146,7 +146,7 @@ pub(super) fn meaning(error: &io::Error) -> Option<StoreError> {
 
 fn certificate(error: &CertificateError) -> String {
     match error {
-        // The second error: an authority with the same name and another key.
+        // `BadSignature`: a trusted authority has the same name as the certificate's, and another key.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             "no trusted authority has signed the server's certificate: set redis.ca_file to the certificate of the \
                                             authority that has"
@@ -159,7 +159,7 @@ fn certificate(error: &CertificateError) -> String {
             "the server's certificate is not valid yet: correct this machine's clock, or replace the certificate".into()
         }
         CertificateError::NotValidForNameContext { expected, presented } => {
-            // They are written `DnsName("example.org")`.
+            // A name is written as `DnsName("example.org")`.
             let names: Vec<_> = presented.iter().map(|name| name.split('"').nth(1).unwrap_or(name)).collect();
             format!(
                 "the server's certificate is not for {} but for {}: use such a name in redis.url, or give the server a \
@@ -169,8 +169,8 @@ fn certificate(error: &CertificateError) -> String {
             )
         }
         CertificateError::NotValidForName => {
-            "the server's certificate is for another name: use that in redis.url, or give the server another".into()
+            "the server's certificate is for another name: use the certificate's name in redis.url, or replace the certificate".into()
         }
-        other => format!("the server's certificate cannot be trusted ({other}): give the server another"),
+        other => format!("the server's certificate cannot be trusted ({other}): replace the server's certificate"),
     }
 }

@@ -5,7 +5,7 @@ use crate::fingerprint::Fingerprint;
 use crate::time::Slot;
 use std::sync::Arc;
 
-/// The unions of other generations, and the number of users whom only they know.
+/// The unions of other generations, and the number of users who are in a union and not in the ring.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
     unions: Arc<[Union]>,
@@ -28,20 +28,20 @@ impl Beside {
         Self { unions: unions.into(), users }
     }
 
-    /// Returns the unions, so that they can be counted without a lock.
+    /// Returns the unions, so that [`estimate`] can run without a lock.
     pub(crate) fn unions(&self) -> Arc<[Union]> {
         Arc::clone(&self.unions)
     }
 
-    /// Records how many users these unions know whom the ring does not. Does nothing if other unions have replaced
-    /// them.
+    /// Records how many users are in these unions and not in the ring. Does nothing if other unions have replaced them.
     pub(crate) fn set_users(&mut self, unions: &Arc<[Union]>, users: f64) {
         if Arc::ptr_eq(&self.unions, unions) {
             self.users = users;
         }
     }
 
-    /// Returns the number of users whom the ring did not know at the last count, less those recorded since.
+    /// Returns how many users were in a union and not in the ring at the last count, less those who were
+    /// [`moved`](Self::moved) since.
     pub(crate) fn users(&self) -> f64 {
         self.users
     }
@@ -51,13 +51,15 @@ impl Beside {
         self.users = (self.users - 1.0).max(0.0);
     }
 
-    /// Drops all unions once their latest minutes have left the window. Returns them, to be freed without the lock.
+    /// Drops all unions once their latest minutes are before `oldest`, the oldest minute of the window. Returns them,
+    /// to be freed without the lock.
     pub(crate) fn forget_before(&mut self, oldest: Slot) -> Option<Arc<[Union]>> {
         let is_over = !self.is_empty() && self.unions.iter().all(|union| union.newest < oldest);
         is_over.then(|| std::mem::take(self).unions)
     }
 
-    /// Returns whether a union contains a token. `fingerprint` computes the token's fingerprint with an earlier key.
+    /// Returns whether a union contains a token. `now` is the token's fingerprint with the current key; `fingerprint`
+    /// computes the one with an earlier key.
     pub(crate) fn has(&self, now: Fingerprint, fingerprint: impl Fn(usize) -> Fingerprint) -> bool {
         self.unions.iter().any(|union| union.filter.contains(union.earlier_key.map_or(now, &fingerprint)))
     }
@@ -67,8 +69,8 @@ impl Beside {
     }
 }
 
-/// Estimates how many users these unions contain whom the ring's own union does not. Each user is counted once, except
-/// users in a union of another key, whose fingerprints cannot be compared.
+/// Estimates how many users are in these unions and not in `own`, the union of the ring. Each user is counted once per
+/// key, because fingerprints of different keys cannot be compared.
 ///
 /// # Cost
 /// Reads every filter once.

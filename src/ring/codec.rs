@@ -3,17 +3,17 @@
 //! ```text
 //! offset  bytes  field
 //!      0      4  magic "HCF2"
-//!      4      4  lines of the filter, little endian, as all numbers
-//!      8      8  generation: format, shape, slot length, slots, key
+//!      4      4  number of 64-byte lines in the filter; all numbers are little endian
+//!      8      8  generation: hash of format, shape, slot length, slots and key
 //!     16      8  slot
-//!     24      8  flags: bit 0 = the writer covered this minute; bits 1 to 63 are reserved and not read:
-//!                bit 1 for values that are covered together with a news log, bits 8 to 63 for that log's epoch
+//!     24      8  flags: bit 0 = the writer covered this minute; bits 1 to 63 are not read. Reserved: bit 1 for a
+//!                minute that is covered only together with its news log, bits 8 to 63 for the epoch of that log
 //!     32     16  proof: the fleet's MAC of bytes 0..32 and the payload
 //!     48      …  payload: the filter's words, gzipped
 //! ```
 //!
-//! Bytes from a store are input. Nothing is merged that does not pass every check, in this order: length, magic, shape,
-//! generation, slot, proof, and a decompression that stops at the filter's exact length.
+//! Bytes from a store are not trusted. Only a value that passes every check is merged. The order is length, magic,
+//! shape, generation, slot, proof, a decompression that stops at the filter's exact length, and the number of set bits.
 
 use crate::bloom::{Bloom, Shape};
 use crate::fingerprint::FingerprintKey;
@@ -35,7 +35,7 @@ const GZIP_FLAGS: usize = 3;
 const DENSE: f64 = 0.4;
 
 /// Values of another generation are read up to this size, or up to twice the size of this generation's filters if that
-/// is more. It is enough for filters of about four million users at the default false positive ratio.
+/// is more. This size is enough for filters of about four million users at the default false positive ratio.
 const MOST_BYTES_BESIDE: usize = 8 << 20;
 
 /// A filter with more set bits than this carries no information, and would admit everybody. It is refused.
@@ -44,7 +44,7 @@ const IMPLAUSIBLE_FILL: f64 = 0.98;
 /// The number of words that are converted at a time.
 const CHUNK_WORDS: usize = 1024;
 
-/// What a stored value must match to be merged by this server.
+/// Encodes and decodes the values of this server's generation, and decodes those of other generations.
 #[derive(Debug, Clone)]
 pub(crate) struct Codec {
     shape: Shape,
@@ -85,12 +85,12 @@ pub enum DecodeError {
         most: usize,
     },
     /// The value is not a filter, or has another format.
-    #[error("no headcount filter (magic {found:02x?})")]
+    #[error("not a headcount filter (magic {found:02x?})")]
     Magic {
         /// The first four bytes.
         found: [u8; 4],
     },
-    /// The value is a filter of another size.
+    /// The value is a filter of another size, in lines of 64 bytes.
     #[error("{found} lines; this ring's filters have {expected}")]
     Shape {
         /// The number of lines of the value.
@@ -118,7 +118,7 @@ pub enum DecodeError {
     #[error("it is damaged, or no server of this fleet and namespace has written it")]
     Mac,
     /// The payload does not decompress to the exact length of a filter.
-    #[error("the payload is no gzipped filter of this shape")]
+    #[error("the payload is not a gzipped filter of this shape")]
     Payload,
     /// Nearly every bit is set.
     #[error("nearly every bit is set")]
@@ -162,7 +162,7 @@ impl Codec {
         Self { mac: mac(&self.mac), earlier: self.earlier.iter().map(mac).collect(), ..*self }
     }
 
-    /// Returns the MAC for values that are not filters.
+    /// Returns the MAC with the fleet's key, which also proves values that are not filters.
     pub(crate) fn mac(&self) -> &FleetMac {
         &self.mac
     }
@@ -187,7 +187,7 @@ impl Codec {
         HEADER_BYTES + self.shape.bytes() + self.shape.bytes() / 1000 + 64
     }
 
-    /// Returns the size of the longest value of another generation that is read.
+    /// Returns the most bytes that a value of another generation may have.
     pub(crate) fn most_bytes_beside(&self) -> usize {
         most_bytes_beside(self.shape.bytes())
     }
@@ -264,7 +264,7 @@ impl Codec {
 
     /// Decodes the filter of minute `slot` of another generation, which may have another shape. Also returns the index
     /// of the earlier key that it was written with, or `None` for the current key. A token's bits within a line do not
-    /// depend on the number of lines, so the filter can be queried here.
+    /// depend on the number of lines, so this server can look up tokens in the filter.
     ///
     /// # Cost
     /// Allocates one filter of the other generation, and only if the proof is valid.
@@ -290,7 +290,7 @@ impl Codec {
     }
 
     fn inflate(&self, payload: &[u8]) -> Result<Bloom, DecodeError> {
-        // A name or comment in the gzip header would be kept in memory. No value of ours has one.
+        // A name or comment in the gzip header would be kept in memory. `encode` writes none.
         if payload.get(GZIP_FLAGS) != Some(&0) {
             return Err(DecodeError::Payload);
         }
@@ -310,7 +310,7 @@ impl Codec {
     }
 }
 
-/// Returns the size of the longest value of another generation that a server with filters of this size reads.
+/// Returns the most bytes that a value of another generation may have, for a server with filters of this size.
 pub(crate) fn most_bytes_beside(filter_bytes: usize) -> usize {
     MOST_BYTES_BESIDE.max(2 * filter_bytes)
 }
@@ -486,7 +486,7 @@ mod tests {
             assert!(bytes.len() <= codec.most_bytes(), "{} of {}", bytes.len(), codec.most_bytes());
             assert!(codec.most_bytes() <= codec.shape().bytes() * 101 / 100 + 128);
             assert_eq!(codec.decode(SLOT, &bytes), Ok(Decoded { filter, covered: true }));
-            // Bytes of the greatest length are decoded; with one byte more they are refused at once.
+            // The greatest length passes the check of the length, and one byte more does not.
             let noise = vec![0; codec.most_bytes() + 1];
             assert_eq!(codec.decode(SLOT, &noise[1..]).unwrap_err().reason(), "magic");
             assert_eq!(codec.decode(SLOT, &noise).unwrap_err().reason(), "length");
@@ -497,7 +497,7 @@ mod tests {
     fn a_dense_filter_is_stored_uncompressed_and_a_sparse_one_is_compressed() {
         let codec = codec_of(20_000, 7, 1);
         let raw = codec.shape().bytes();
-        // A regular pattern, which gzip would compress to almost nothing, with three of eight bits set, and with five.
+        // Regular patterns, which gzip would compress to almost nothing: one of four bits set, and three of four.
         let pattern = |word: u64| {
             let mut filter = Bloom::new(codec.shape());
             filter.fill_words(0, std::iter::repeat_n(word, codec.shape().words()));

@@ -5,7 +5,7 @@
 //! that each decision waits for its own cache line. Without the lock, the lines of several decisions are fetched at the
 //! same time.
 //!
-//! Words are written only under the ring's lock. A reader may read the filter of a minute that is ending; its result
+//! Words are written only under the ring's lock. A reader may read the filter of a minute that is ending; the result
 //! was correct when the read began. If a reader sleeps for a whole minute during a decision, it may read a half that is
 //! being emptied. It then finds too few bits, and asks the ring. It never finds a bit that was not set.
 
@@ -95,7 +95,7 @@ impl Writer {
     }
 }
 
-/// There is only one writer, so no other write can come between this load and this store.
+/// Sets bits of a word. There is only one writer, so no other write can come between this load and this store.
 fn add(word: &AtomicU64, bits: u64) {
     let old = word.load(Relaxed);
     if old | bits != old {

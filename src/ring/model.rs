@@ -33,7 +33,7 @@ struct Fleet {
     stored: HashMap<Slot, Vec<u8>>,
     stored_sets: Sets,
     rng: Rng,
-    /// Tokens are drawn from this number on. It grows, so that users leave.
+    /// The number of the newest token. It grows, and only the newest 400 tokens are drawn, so older users leave.
     youngest: u64,
     unknown: u64,
     false_positives: u64,
@@ -79,7 +79,7 @@ impl Fleet {
         self.compare(place, token);
     }
 
-    /// Three of four lookups are of tokens that were, or may have been, recorded.
+    /// Draws a token. Three of four are from the newest 400, which may have been recorded.
     fn token(&mut self) -> u64 {
         if self.rng.u8(..) < 10 {
             self.youngest += 1;
@@ -90,7 +90,7 @@ impl Fleet {
         }
     }
 
-    /// Sometimes several minutes turn at once, as after a pause.
+    /// Turns the ring of every server. Sometimes several minutes turn at once, as after a pause.
     fn turn_all(&mut self) {
         let by = if self.rng.u8(..) < 25 { self.rng.u64(1..=SLOTS + 2) } else { 1 };
         self.now = self.now.plus(by);
@@ -119,7 +119,7 @@ impl Fleet {
         server.sets.entry(slot).or_default().extend(&self.stored_sets[&slot]);
     }
 
-    /// Exchanges as a round does: read, merge, write.
+    /// Exchanges one minute as a round does: read, merge, write.
     fn publish(&mut self, place: usize) {
         let slot = self.slot();
         self.read_slot(place, slot);

@@ -1,13 +1,13 @@
-//! One entry of a news log: fingerprints that a server recorded in a minute, with the proof that it belongs to the
-//! fleet.
+//! One entry of a news log: fingerprints that a server recorded in a minute, with the proof that the server belongs to
+//! the fleet.
 //!
 //! ```text
 //! count u16 · origin u8 · flags u8 · number u64 · count × 6 bytes · proof 16 bytes              little endian
 //! ```
 //!
-//! *origin* and *flags* are zero; they are reserved. *number* is random: no two entries have the same last bytes, so
-//! these say up to where a log was read. A fingerprint is its upper six bytes. The proof covers the minute and
-//! everything before the proof.
+//! *origin* and *flags* are zero; they are reserved. *number* is random, so the proofs of two entries differ. A reader
+//! remembers the last bytes that it has read, to notice if a log was replaced. Of a fingerprint, the upper six bytes
+//! are written; the others are zero. The proof covers the minute and everything before the proof.
 
 use crate::fingerprint::Fingerprint;
 use crate::fleet_mac::{FleetMac, MAC_BYTES, Purpose};
@@ -37,7 +37,7 @@ pub(crate) enum NewsError {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NewsEntry {
     pub(crate) fingerprints: Vec<Fingerprint>,
-    /// The bytes that the entry takes.
+    /// The length of the entry, in bytes.
     pub(crate) bytes: usize,
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn encode(slot: Slot, number: u64, fingerprints: &[Fingerprint], mac:
     bytes
 }
 
-/// Reads the entry at the beginning of `bytes`. Returns `None` if it goes on after their end.
+/// Reads the entry at the beginning of `bytes`. Returns `None` if the entry continues after the end of `bytes`.
 pub(crate) fn decode(slot: Slot, bytes: &[u8], mac: &FleetMac) -> Result<Option<NewsEntry>, NewsError> {
     let Some((&[low, high, origin, flags, ..], _)) = bytes.split_first_chunk::<HEAD_BYTES>() else { return Ok(None) };
     let count = usize::from(u16::from_le_bytes([low, high]));

@@ -12,7 +12,7 @@ fn ring() -> Ring {
     Ring::new(shape(), SLOTS, Slot(100))
 }
 
-/// The whole turn in one step.
+/// Makes a whole turn in one step.
 fn turn(ring: &mut Ring, to: Slot) {
     begin(ring, to);
     finish(ring);
@@ -103,7 +103,7 @@ fn a_state_that_a_panic_left_half_changed_is_repaired() {
     assert_eq!((ring.minutes[0].filter.ones(), ring.union().ones()), (8, known + 8));
     assert_eq!(ring.current_filter.words(), ring.minutes[0].filter.words());
     assert!(ring.slots().all(|slot| ring.is_dirty(slot)));
-    // The turn is prepared again, and both stay as long as they would have.
+    // The turn is prepared again, and both users stay as long as they would without the panic.
     assert_eq!(ring.finish_turn(Bloom::new(shape()), true).len(), 1);
     assert_eq!(ring.current(), Slot(101));
     turn(&mut ring, Slot(103));
@@ -228,7 +228,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Few distinct tokens, spread over all lines, so that they recur.
+    // Few distinct tokens, so that they recur. They are spread over all lines.
     let token = (0..40_u64).prop_map(|n| n.wrapping_mul(0xD6E8_FEB8_6659_FD93));
     prop_oneof![
         6 => token.clone().prop_map(Step::Record),
@@ -241,7 +241,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The ring against the simplest model of it.
+    /// Compares the ring with its simplest model.
     #[test]
     fn the_ring_is_a_map_of_sets(steps in prop::collection::vec(step(), 1..120)) {
         let mut ring = ring();

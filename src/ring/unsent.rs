@@ -1,22 +1,22 @@
 //! The fingerprints that this server recorded and has not sent to a news log yet.
 //!
-//! The filters hold every one of them, too, and the next round publishes those. So nothing depends on this list: what
-//! does not fit, or is lost, reaches the other servers by a round, a second later.
+//! The filters contain these fingerprints, too, and the next round publishes the filters. So nothing depends on this
+//! list: a fingerprint that does not fit, or is lost, reaches the other servers with a round, about a second later.
 
 use crate::fingerprint::Fingerprint;
 
-/// The most fingerprints kept of a minute: those of 650,000 newcomers a second, between two exchanges.
+/// The most fingerprints kept of a minute. With beats of 100 ms, this is enough for 650,000 newcomers a second.
 const MOST: usize = 1 << 16;
 
 /// The unsent fingerprints of the current minute, and of the minute before it.
 #[derive(Debug, Default)]
 pub(super) struct Unsent {
-    /// Empty without capacity while this server sends nothing to a log, so that nothing is kept.
+    /// The fingerprints of each minute. The lists have no capacity, and so stay empty, until `begin` is called.
     by_age: [Vec<Fingerprint>; 2],
 }
 
 impl Unsent {
-    /// Begins to keep fingerprints. The memory is reserved here: a decision reserves none.
+    /// Begins to keep fingerprints. Reserves the memory, so that no decision allocates any.
     pub(super) fn begin(&mut self) {
         for kept in &mut self.by_age {
             kept.reserve_exact(MOST.saturating_sub(kept.len()));
@@ -37,7 +37,7 @@ impl Unsent {
         self.by_age.get_mut(age).map_or_else(Vec::new, |kept| kept.drain(..most.min(kept.len())).collect())
     }
 
-    /// Follows a turn by this many minutes.
+    /// Follows a turn of the ring by this many minutes. Drops the fingerprints of older minutes.
     pub(super) fn turn(&mut self, minutes: u64) {
         for _ in 0..minutes.min(2) {
             self.by_age.swap(0, 1);
@@ -45,7 +45,7 @@ impl Unsent {
         }
     }
 
-    /// Forgets all, because the minutes are no longer the same.
+    /// Forgets all fingerprints. The ring calls this when it goes back to an earlier minute.
     pub(super) fn clear(&mut self) {
         self.by_age.iter_mut().for_each(Vec::clear);
     }

@@ -6,41 +6,42 @@
 //!
 //! - *A server that knew everybody* and then lost sight of some minutes knows how much room there was: X − E, the limit
 //!   less the estimated number of active users. Since then, all servers together can have filled that room and no more,
-//!   because the others follow the same rules. Each server takes an equal part of it. It assumes that every other
+//!   because the others follow the same rules. Each server takes an equal part of the room. It assumes that every other
 //!   server has admitted as many newcomers as this one (`own`), and admits while the rest, `X − E − (nodes − 1) · own`,
 //!   is at least a random number between 1 and `nodes`. The number is random so that some servers round their part up
 //!   and others down: if all rounded up, twenty servers would admit up to nineteen too many.
-//! - *A server that has known nobody* since it started, or since its process was paused, admits 1 % of X (at least 10).
-//!   If no store has answered by the end of the bootstrap, it admits X divided by the expected number of servers, if
-//!   that is more.
+//! - *A server that has not known everybody* since it started, or since its process was paused, admits 1 % of X (at
+//!   least 10). If no store has answered within the first seconds after the start, it admits X divided by the expected
+//!   number of servers, if that is more.
 //!
 //! A third case lies between them: the filters of another generation cannot be read. After three rounds, a server knows
-//! the users of its own generation and no others. From then on, and until it has run for a window, it admits as a
-//! server of the first kind does. So this generation admits up to X users in addition to those of the other one.
+//! the users of its own generation, but not those of the other one. From then on, and until it covers its window, it
+//! admits as a server of the first kind does. So this generation admits up to X users in addition to those of the other
+//! one.
 
 /// The number of rounds that must succeed in a row before this server knows everybody and hands out shares again.
 const ROUNDS_TO_KNOW: u32 = 3;
 
-/// While it knows nobody, a server may admit the larger of these: 10, or X divided by 100.
+/// A server that has not known everybody yet may admit the larger of two numbers: 10, and X divided by 100.
 const LEAST_WHILE_UNINFORMED: u64 = 10;
 const ONE_PART_OF_X_WHILE_UNINFORMED: u64 = 100;
 
-/// The number of newcomers that may still be admitted, and why.
+/// The counts that decide whether a blind server may admit one more newcomer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Budget {
     /// Whether this server has known everybody at some time since it started or was last paused.
     has_known: bool,
     /// The number of newcomers admitted while `has_known` is false.
     admitted: u64,
-    /// The numbers of newcomers whom the other servers perhaps do not know yet: since the last successful round, and in
-    /// the two intervals between the rounds before it. All are zero once everybody is known.
+    /// The numbers of newcomers admitted here whom the other servers may not know yet: since the last successful round,
+    /// and in each of the two intervals between successful rounds before it. All are zero once everybody is known.
     unread_by_others: [u64; ROUNDS_TO_KNOW as usize],
     rounds_in_a_row: u32,
     /// A random number from 0 to 1, drawn at each successful round. A fraction of a seat below it is rounded down.
     rounding: f64,
-    /// Whether the bootstrap ended without a store.
+    /// Whether this server has stopped waiting for a store that has never answered.
     without_store: bool,
-    /// Whether users of another generation may be active.
+    /// Whether there may be active users of another generation whom this server does not know.
     foreign_users: bool,
 }
 
@@ -54,7 +55,8 @@ impl Budget {
     }
 
     /// Records that a round has succeeded. `covered` says whether this server covers its window, and `foreign_users`
-    /// whether users of another generation may be active. `rounding` is a random number from 0 to 1.
+    /// whether there may be active users of another generation whom it does not know. `rounding` is a random number
+    /// from 0 to 1.
     pub(super) fn succeed(&mut self, covered: bool, foreign_users: bool, rounding: f64) {
         (self.without_store, self.foreign_users, self.rounding) = (false, foreign_users, rounding);
         self.rounds_in_a_row = self.rounds_in_a_row.saturating_add(1);
@@ -78,8 +80,8 @@ impl Budget {
         self.rounds_in_a_row = 0;
     }
 
-    /// Records that the process was paused for so long that its knowledge is outdated. A server that knew nobody before
-    /// does not get a second budget.
+    /// Records that the process was paused for so long that its knowledge is outdated. A server that had not known
+    /// everybody before the pause does not get a second budget.
     pub(super) fn forget(&mut self) {
         if std::mem::take(&mut self.has_known) {
             self.admitted = 0;
@@ -87,7 +89,7 @@ impl Budget {
         (self.unread_by_others, self.rounds_in_a_row) = Default::default();
     }
 
-    /// Records that the bootstrap has ended and no store has answered.
+    /// Records that this server stops waiting for a store that has never answered.
     pub(super) fn go_without_store(&mut self) {
         self.without_store = true;
     }
@@ -141,7 +143,7 @@ mod tests {
         Occupancy { max_active_users: 2000, active_users, held: 0, nodes: 4, expected_nodes: 5 }
     }
 
-    /// Returns how many newcomers are admitted one after another into an empty fleet.
+    /// Returns how many newcomers are admitted one after another if `before` users are active.
     fn admitted(budget: &mut Budget, before: f64) -> u64 {
         let mut admitted = 0;
         while budget.is_left(occupancy(before + admitted as f64)) {

@@ -1,13 +1,14 @@
-//! The held seats: newcomers of whom it is not known yet whether they stay.
+//! The held seats. A newcomer's seat is held while a request is in progress; the answer decides whether it is taken.
 
 use crate::fingerprint::Fingerprint;
 use std::collections::HashMap;
 
-/// One seat for each newcomer, however many of their requests are in progress.
+/// The number of requests in progress for each newcomer. A newcomer holds one seat, however many requests there are.
 #[derive(Debug, Clone)]
 pub(super) struct Held(HashMap<Fingerprint, u32>);
 
-/// The number of held seats up to which the list does not allocate; it grows while the lock is held.
+/// The number of held seats for which memory is allocated in advance, because further allocations happen under the
+/// lock.
 const USUAL: usize = 256;
 
 impl Default for Held {
@@ -22,7 +23,7 @@ impl Held {
         *self.0.entry(fingerprint).or_default() += 1;
     }
 
-    /// Records that one of the newcomer's requests has ended.
+    /// Records that one of the newcomer's requests has ended. The last one releases the seat.
     pub(super) fn release(&mut self, fingerprint: Fingerprint) {
         if let Some(requests) = self.0.get_mut(&fingerprint) {
             *requests -= 1;

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// counts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Nodes {
-    /// The counts and the time at which each was read, in falling order of the counts.
+    /// The counts, in falling order, each with the value of `known_for` when it was read.
     counts: VecDeque<(Duration, u64)>,
     /// The time during which the store was reachable.
     known_for: Duration,
@@ -43,7 +43,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Counts read each second, with servers that are alive for 3 s.
+    /// Records counts, each read at its second, with an `alive_for` of 3 s. Returns the results.
     fn read(nodes: &mut Nodes, counts: impl IntoIterator<Item = (u32, u64)>) -> Vec<u64> {
         counts.into_iter().map(|(second, count)| nodes.read(count, second * SECOND, 3 * SECOND)).collect()
     }

@@ -1,4 +1,4 @@
-//! Overrides: what an operator forces, instead of what the room would do by itself.
+//! Overrides: orders of an operator that replace the decisions of the room for a limited time.
 
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub enum OverrideMode {
     Auto,
 }
 
-/// The version of an override. The highest version in the fleet is in force.
+/// The version of an override. The override with the highest version in the fleet is in force.
 ///
 /// ```
 /// use headcount::OverrideVersion;
@@ -44,9 +44,10 @@ pub enum OverrideMode {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct OverrideVersion {
-    /// The store's time in milliseconds, or one more than the version before if that is greater.
+    /// The fleet's time when the override was set, in milliseconds; or the number of the previous override plus one, if
+    /// that is greater.
     pub number: u64,
-    /// The server that set it; the greater name wins if two numbers are equal.
+    /// The random name of the server that set the override. If two numbers are equal, the greater name wins.
     pub writer: String,
 }
 
@@ -83,8 +84,8 @@ pub struct Override {
     /// When the override ends by itself, in the fleet's time.
     #[serde(with = "millis")]
     pub until: Timestamp,
-    /// Until when it is remembered, so that no older override comes back: the latest end of all overrides that it has
-    /// superseded.
+    /// Until when the override is remembered, so that no older one comes back: the latest end of this override and of
+    /// those that it has superseded.
     #[serde(with = "millis")]
     pub remembered_until: Timestamp,
     /// The operator who set it: the name that was given, or the address that the request came from.
@@ -129,12 +130,14 @@ impl Override {
         }
     }
 
-    /// Returns the version, and until when the override is remembered. Of two overrides, servers keep the greater one.
+    /// Returns the version, and until when the override is remembered. Of two overrides, servers keep the one for which
+    /// this pair is greater.
     pub(crate) fn memory(&self) -> (OverrideVersion, Timestamp) {
         (self.version.clone(), self.remembered_until)
     }
 
-    /// Returns what is left of the override at this time: the override, the record of it, or nothing.
+    /// Returns what is left of the override at this time: the override itself, the record that it has ended, or `None`
+    /// once it need not be remembered.
     pub(crate) fn at(self, now: Timestamp) -> Option<Self> {
         if self.remembered_until <= now {
             None
@@ -156,7 +159,7 @@ impl fmt::Display for OverrideMode {
     }
 }
 
-/// Servers exchange a point in time as a number.
+/// Serialises a point in time as milliseconds.
 mod millis {
     use super::Timestamp;
     use serde::{Deserialize, Deserializer, Serializer};

@@ -17,7 +17,7 @@ fn alone(max_active_users: u64) -> Room {
     Room::new(settings(max_active_users), FleetLink::Alone, Sharing::default(), NOW)
 }
 
-/// A server that knows its fleet: two rounds have succeeded, and the next one gives it a share.
+/// Makes the room of a server after two successful rounds. The next successful round gives the server a share.
 fn in_fleet(max_active_users: u64) -> Room {
     with_sharing(max_active_users, Sharing::default())
 }
@@ -87,7 +87,8 @@ fn a_full_room_stays_full_while_this_server_is_blind() {
     for covered in [true, false] {
         assert_eq!(room.seat(1000.0, covered), Seat::Taken);
     }
-    // A minute has left: a fourth of its seats may be taken here, before the store is back and for two rounds after.
+    // A minute with 40 users has left the window. This server may give away a fourth of these seats until the third
+    // round after the store is back.
     for newcomer in 0..10 {
         assert_eq!(room.seat(960.0 + f64::from(newcomer), false), Seat::Warming);
         room.take_seat();
@@ -246,7 +247,8 @@ fn a_server_that_is_cut_off_assumes_that_the_others_admit_as_many() {
         room.take_seat();
         admitted += 1;
     }
-    // 10 seats over 4 nodes: 1 + 3 and 2 + 6 fit, and after the second 2 + 6 leave room for one more.
+    // 10 seats, 4 nodes. After two newcomers here, 2 + 6 seats count as taken, so a third one is admitted. Then 3 + 9
+    // seats count as taken.
     assert_eq!(admitted, 3);
 }
 
@@ -321,7 +323,7 @@ fn an_override_that_has_ended_is_remembered_for_as_long_as_those_it_superseded()
     assert_eq!(room.override_(), None);
 }
 
-/// The operator asked a server that had not heard of the older one.
+/// The operator set the later override on a server that did not know the older one.
 #[test]
 fn a_later_override_that_arrives_first_is_remembered_until_the_older_one_ends() {
     let (mut room, much_later) = (alone(1), LATER.plus(Duration::from_secs(60)));
@@ -380,7 +382,8 @@ fn users_admitted_since_the_last_read_do_not_count_against_the_share() {
     assert_eq!(room.share(600.0), 100);
     (0..20).for_each(|_| room.take_seat());
     assert_eq!((room.share(600.0), room.newcomers_lately()), (80, 20));
-    // Twenty of the last round, which this one publishes, and five that no round has published yet.
+    // Twenty newcomers since the last round, which this round publishes, and five older ones, which no round has
+    // published yet.
     room.renew(Renewal { unpublished: 25, ..renewal(620.0, 1) });
     assert_eq!(room.share(620.0), 95 - 5);
     room.take_seat();
@@ -438,7 +441,7 @@ const BOB: Fingerprint = Fingerprint(2);
 fn a_held_seat_is_given_to_no_other_and_counts_once() {
     let mut room = alone(2);
     room.hold_seat(ALICE);
-    // Another of her requests.
+    // Another request of Alice.
     room.hold_seat(ALICE);
     assert_eq!((room.share(0.0), room.seat(0.0, true)), (1, Seat::Free));
     room.hold_seat(BOB);
@@ -448,7 +451,7 @@ fn a_held_seat_is_given_to_no_other_and_counts_once() {
     assert_eq!((room.seat(0.0, true), room.holds_seat_of(BOB)), (Seat::Free, false));
     room.release_seat(ALICE);
     assert_eq!(room.share(0.0), 1, "one of her requests is still under way");
-    // An admitted newcomer is in the estimate.
+    // The estimate counts an admitted newcomer.
     room.release_seat(ALICE);
     room.take_seat();
     assert_eq!((room.share(1.0), room.seat(1.0, true), room.holds_seats()), (1, Seat::Free, false));
@@ -462,7 +465,7 @@ fn seats_held_over_a_round_come_from_the_room_and_not_from_the_next_share() {
     assert_eq!(room.share(92.0), 2);
     [ALICE, BOB].into_iter().for_each(|newcomer| room.hold_seat(newcomer));
     assert_eq!((room.share(92.0), room.seat(92.0, true)), (0, Seat::Taken));
-    // A quarter of the six that are left.
+    // A quarter of the six seats that are left.
     renew(&mut room);
     assert_eq!((room.share(92.0), room.seat(92.0, true)), (1, Seat::Free));
     (5..100).for_each(|_| renew(&mut room));

@@ -1,7 +1,7 @@
 //! Decides for each minute whether this server covers it. A server covers a minute if it knows every token that any
 //! server saw in that minute.
 //!
-//! A minute becomes covered in one of three ways:
+//! A minute becomes covered in one of four ways:
 //!
 //! - This server ran for the whole minute, and its rounds succeeded. The worker records this when the minute ends.
 //!
@@ -9,8 +9,11 @@
 //!
 //! - There were no active users: the minute lies before the namespace was first used (`since`), or no node was alive.
 //!
-//! A minute loses its coverage in two cases: the store has a newer value that this server could not read, or the minute
-//! ended while the store was unreachable. It regains coverage when the other servers' values have been read.
+//! - The minute is in doubt, or this server saw only a part of it, and enough rounds have succeeded (`DOUBT_ROUNDS`).
+//!
+//! A minute loses its coverage if the store has a newer value that this server could not read, if the minute ended
+//! while the store was unreachable or the process was paused, if a lower `since` appears, or if the store's clock jumps
+//! back. It regains coverage when the other servers' values have been read.
 
 use super::{EpochStart, Gap, Looked};
 use crate::headcount::Core;
@@ -41,10 +44,10 @@ pub(super) struct Coverage {
     deserted: Option<RangeInclusive<Slot>>,
     /// Minutes covered only because they lie before `since`. They are reconsidered if a lower `since` appears.
     by_since: BTreeSet<Slot>,
-    /// Minutes that were covered until there was news that could not be read.
+    /// Minutes that were covered until the store had a value that could not be read.
     unread: BTreeSet<Slot>,
-    /// Minutes that this server saw only in part and for which other servers may still publish values; each with the
-    /// number of successful rounds so far.
+    /// Minutes for which other servers may still publish values: those in doubt, and those that this server saw only in
+    /// part. Each with the number of successful rounds so far.
     settling: BTreeMap<Slot, u32>,
     /// The minute that was current at the first successful round, and at the last one.
     first_success: Option<Slot>,
@@ -66,8 +69,8 @@ impl Absent {
 }
 
 impl Coverage {
-    /// Handles this server's first look. No node looked at the store in the minutes just before it, so nothing was
-    /// published there that this server misses.
+    /// Handles this server's first look. If no node looked at the store in the minutes just before it, nothing was
+    /// published in these minutes that this server misses.
     pub(super) fn read_first_look(&mut self, core: &Core, looked: &Looked) {
         let length = core.settings.slot_length;
         let (Some(last), Some(_)) = (looked.last_heartbeat, looked.since) else { return };
@@ -97,7 +100,7 @@ impl Coverage {
         }
     }
 
-    /// Takes in a `since`; the lowest one wins. Uncovers the minutes that were covered only because of a higher one.
+    /// Records a `since`; the lowest one wins. Uncovers the minutes that were covered only because of a higher one.
     pub(super) fn learn_since(&mut self, core: &Core, since: Slot) {
         if self.since.is_some_and(|known| known <= since) {
             return;
@@ -110,7 +113,8 @@ impl Coverage {
         }
     }
 
-    /// Notes that a value of this minute was merged.
+    /// Notes that a value of this minute was merged. Covers the minute if the value's writer covered it, or if only
+    /// this value was missing.
     pub(super) fn read(&mut self, core: &Core, slot: Slot, writer_covered: bool) {
         let was_covered = self.unread.remove(&slot);
         if writer_covered || was_covered {
@@ -118,12 +122,13 @@ impl Coverage {
         }
     }
 
-    /// Notes that the round ends with news of these minutes unread, and uncovers them.
+    /// Notes that the round ends without having read the values of these minutes, and uncovers the minutes.
     pub(super) fn leave_unread(&mut self, core: &Core, slots: impl Iterator<Item = Slot>) {
         self.unread.extend(core.uncover(slots));
     }
 
-    /// Covers the minutes that can be covered, after everything that the look showed has been read.
+    /// Covers the minutes that can be covered, after everything that the look showed has been read. `covered_there`
+    /// returns whether the writer of a minute's stored value covered the minute.
     pub(super) fn settle(&mut self, core: &Core, covered_there: impl Fn(Slot) -> bool) {
         let minutes = core.minutes();
         let Some(current) = minutes.first().map(|minute| minute.slot) else { return };
@@ -138,7 +143,7 @@ impl Coverage {
                 *rounds >= DOUBT_ROUNDS
             });
             // A server that was cut off from the store may have admitted users in that minute. So a settling minute
-            // waits for those values, even if no node looked.
+            // waits for that server's values, even if no node looked.
             let waits = self.settling.contains_key(&slot);
             let lies_in =
                 |minutes: &Option<RangeInclusive<Slot>>| minutes.as_ref().is_some_and(|them| them.contains(&slot));
@@ -179,7 +184,7 @@ impl Coverage {
         self.since.is_some_and(|since| slot < since)
     }
 
-    /// Counts newcomers of other servers that were read in this round.
+    /// Counts newcomers of other servers that a round or a beat has read.
     pub(super) fn count_foreign_newcomers(&mut self, gained: f64) {
         self.foreign_newcomers += gained.max(0.0);
     }
@@ -210,7 +215,7 @@ impl Coverage {
         self.since.is_some_and(|since| slot < since || (slot == since && was_there(since)))
     }
 
-    /// Uncovers the minutes that turned while the store was away: the other servers' news of that time is still to
+    /// Uncovers the minutes that turned while the store was away: the other servers' values of that time are still to
     /// come.
     fn doubt_what_passed_without_the_store(&mut self, core: &Core, current: Slot) {
         let Some(last_success) = self.last_success.filter(|&last| last < current) else { return };
@@ -315,7 +320,7 @@ mod tests {
             rate_after(30.0, Some(2 * SECOND)),
             rate_after(100.0, Some(SECOND)),
             rate_after(0.0, Some(SECOND)),
-            // A negative change counts as zero. A round after a tenth of a period is still divided by the whole period.
+            // A negative change counts as zero. A round that comes after a tenth of a period is divided by a whole one.
             rate_after(-5.0, Some(SECOND)),
             rate_after(50.0, Some(SECOND / 10)),
         ];

@@ -1,24 +1,25 @@
-//! The demand for seats: which servers reject newcomers, and so divide a small room among them.
+//! The demand for seats: whether this server rejects newcomers. The servers that do so divide a small room among them.
 
-/// The newcomers rejected here, as of the last looks.
+/// Whether newcomers were rejected here, and on how many servers, as of the last looks.
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Demand {
     /// Newcomers rejected here since the start, as of the last look.
-    turned_away: u64,
-    /// Whether any were rejected between the last two looks, and between the two looks before.
+    rejected: u64,
+    /// Whether any were rejected between the last two looks.
     lately: bool,
+    /// Whether any were rejected in the interval before that, also between two looks.
     before: bool,
     /// The number of servers that rejected newcomers recently, as of the last look.
     pub(super) wanting: u64,
 }
 
 impl Demand {
-    /// Begins a look; `turned_away` counts the newcomers rejected here since the start. Returns whether any were
+    /// Begins a look; `rejected` counts the newcomers rejected here since the start. Returns whether any were
     /// rejected since the last look.
-    pub(super) fn look(&mut self, turned_away: u64) -> bool {
-        self.before = std::mem::replace(&mut self.lately, turned_away > self.turned_away);
-        self.turned_away = turned_away;
+    pub(super) fn look(&mut self, rejected: u64) -> bool {
+        self.before = std::mem::replace(&mut self.lately, rejected > self.rejected);
+        self.rejected = rejected;
         self.is_recent()
     }
 
@@ -27,8 +28,8 @@ impl Demand {
         self.lately
     }
 
-    /// Returns whether newcomers were rejected before each of the last two looks. By the second one, every other server
-    /// that a crowd has reached has reported it too, so the first servers do not take the room for themselves.
+    /// Returns whether newcomers were rejected before each of the last two looks. By the second look, the other servers
+    /// that a crowd has reached have reported it, too. So the first servers do not divide the room among them alone.
     pub(super) fn lasts(&self) -> bool {
         self.lately && self.before
     }
@@ -41,7 +42,7 @@ mod tests {
     #[test]
     fn demand_lasts_when_newcomers_are_turned_away_before_two_looks_in_a_row() {
         let mut demand = Demand::default();
-        let looks = [0, 3, 3, 4, 9, 9].map(|turned_away| (demand.look(turned_away), demand.lasts()));
+        let looks = [0, 3, 3, 4, 9, 9].map(|rejected| (demand.look(rejected), demand.lasts()));
         let expected = [(false, false), (true, false), (false, false), (true, false), (true, true), (false, false)];
         assert_eq!(looks, expected);
     }

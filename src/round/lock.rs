@@ -1,14 +1,13 @@
-//! Searches the optimistic lock exhaustively: every order in which the exchanges of three servers with three tokens and
-//! three minutes, and the faults of the store, can happen. The search is breadth first, so the first trace found is the
-//! shortest.
+//! Searches the optimistic lock exhaustively: it tries every order of the exchanges of three servers, with three tokens
+//! and three minutes, and of the faults of the store. The search is breadth first, so the first trace to a broken
+//! promise is the shortest.
 //!
 //! The round with its bookkeeping, the ring, the merge and the codec are the shipped ones. The store (a compare-and-set
 //! per minute, like `lua/write.lua`), the turn of a minute (all servers at once) and time (which stands still between
-//! turns) are models. Coverage plays no part: no round here lasts the three seconds that coverage takes to begin, so it
-//! has no influence on reads and writes.
+//! turns) are models. Coverage is left out: no minute is covered when an exchange begins.
 //!
-//! A step is one exchange with the store. Two states count as one if they differ only in the names of the servers or,
-//! with unique versions, in the names of the versions.
+//! A step is one exchange with the store. Two states count as one if they differ only in the names of the servers, in
+//! what `coverage.rs` counts, or, with unique versions, in the names of the versions.
 
 use super::{
     Entry, Looked, Next, Outgoing, Phase, Protocol, Publish, Published, Reply, Request, Round, Stored, Version,
@@ -35,7 +34,7 @@ const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 const TOKENS: [Fingerprint; 3] =
     [Fingerprint(0x1234_5678_9abc_def0), Fingerprint(0x7edc_ba98_7654_3210), Fingerprint(0xd6e8_feb8_6659_fd93)];
 
-/// The number of further events of each kind. It makes the search finite.
+/// How many events of each kind may still happen. This makes the search finite.
 #[derive(Debug, Clone, Copy)]
 struct Left {
     tokens: usize,
@@ -112,9 +111,9 @@ impl Store {
 struct Server {
     round: Round,
     clock: FleetClock,
-    /// The minutes by age: their bits, and whether the server thinks that the store lacks some of them.
+    /// The minutes by age: the bits of each, and whether it is dirty.
     minutes: Vec<(Vec<u64>, bool)>,
-    /// The next request of the round; `None` if the round is over.
+    /// The next request of the round; `None` between two rounds.
     asks: Option<Request>,
 }
 
@@ -252,7 +251,8 @@ impl Stage {
         world
     }
 
-    /// Returns whether all servers know all bits after further rounds of all servers without faults.
+    /// Returns whether further rounds of all servers, without faults, leave no minute dirty, and the same bits on all
+    /// servers and in the store.
     fn heals(&self, world: &World) -> bool {
         let mut world = world.clone();
         for _ in 0..4 * SERVERS {
@@ -281,8 +281,9 @@ impl Stage {
         )
     }
 
-    /// Returns a broken promise, if there is one. A version promises two things. A server that knows the stored version
-    /// has read all of its bits. And the store has all bits that the server holds and does not call dirty.
+    /// Returns a broken promise, if there is one. The stored version of a minute promises two things to a server that
+    /// knows it. The server has read all bits of the stored value. And the stored value has all bits that the server
+    /// holds, unless the server has marked the minute as dirty or is writing it now.
     fn broken(&self, world: &World) -> Option<String> {
         for (name, server) in NAMES.iter().zip(&world.servers) {
             for (slot, (held, dirty)) in slots(world.turns).zip(&server.minutes) {
@@ -292,10 +293,13 @@ impl Stage {
                 };
                 let stored = self.stored(world, slot);
                 if holds_more(&stored, held) {
-                    return Some(format!("{name} knows version {} and will never read what is in it", version.0));
+                    return Some(format!("{name} knows version {} but has not read all of its bits", version.0));
                 }
                 if !dirty && !is_on_its_way(server, slot) && holds_more(held, &stored) {
-                    return Some(format!("{name} takes its bits for published in version {}: they are not", version.0));
+                    return Some(format!(
+                        "{name} counts its bits as published in version {}, but the store lacks some",
+                        version.0
+                    ));
                 }
             }
         }
@@ -357,7 +361,7 @@ impl World {
     }
 }
 
-/// Writes a state down.
+/// Writes a state as bytes, so that equal states have equal bytes.
 struct Key<'w> {
     bytes: Vec<u8>,
     names: HashMap<&'w str, u8>,
@@ -463,8 +467,8 @@ struct Found {
     counterexample: Option<String>,
 }
 
-/// Visits every reachable state in breadth-first order. One in `heal_one_in` states is also run to its end without
-/// faults.
+/// Visits every reachable state in breadth-first order, until a promise is broken. For one in `heal_one_in` states, it
+/// also checks that rounds without faults mend everything.
 fn explore(versions: Versions, left: Left, heal_one_in: usize) -> Found {
     let stage = Stage::new(versions);
     let start = stage.start(left);
@@ -512,7 +516,7 @@ fn told(ways: &[(usize, Option<Event>)], broken: &str) -> String {
     let mut busy = [false; SERVERS];
     for (number, event) in events.into_iter().rev().enumerate() {
         let line = match event {
-            Event::Admit(place) => format!("{} lets somebody in", NAMES[place]),
+            Event::Admit(place) => format!("{} admits a user", NAMES[place]),
             Event::Exchange(place) if std::mem::replace(&mut busy[place], true) => {
                 format!("{}'s round goes on: its next exchange", NAMES[place])
             }
@@ -542,7 +546,7 @@ fn print(name: &str, left: Left, found: &Found) {
 
 #[test]
 fn a_unique_version_loses_nothing_in_any_order_of_events() {
-    // All of them together take minutes; the next test does that.
+    // A search with all faults together takes minutes; the next test does it.
     let none = Left { tokens: 3, turns: 0, flushes: 0, copies: 0, failovers: 0, late_writes: 0 };
     for left in [
         Left { copies: 1, failovers: 1, ..none },

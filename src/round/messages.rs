@@ -67,12 +67,12 @@ pub struct Identity {
     pub instance_id: String,
     /// The server's name for people.
     pub node: String,
-    /// A hash of format, shape, slots and key. Servers share filters only within one generation.
+    /// A hash of format, shape, slot length, number of slots and key. Servers share filters only within one generation.
     pub generation: u64,
     /// The size of an uncompressed filter, which bounds the size of an upload.
     pub filter_bytes: usize,
-    /// The time after its last look for which a server counts as a node, and after its last request with `wants` as one
-    /// that rejects newcomers.
+    /// How long a server counts as a node after its last look, and as one that rejects newcomers after its last look
+    /// with `wants`.
     pub alive_for: Duration,
     /// The TTL of written values: window + 2 slots, at least 60 s.
     pub keep_for: Duration,
@@ -108,7 +108,7 @@ pub enum Request {
     Look {
         /// The minutes of the ring.
         slots: Vec<Slot>,
-        /// The number of nodes to return by name; 0 unless an admin page is open.
+        /// The number of nodes to return by name. Names are requested to prove heartbeats, and for an open admin page.
         names: usize,
         /// Whether this server has rejected newcomers since its last look.
         wants: bool,
@@ -132,10 +132,10 @@ pub enum Request {
         /// The minutes.
         slots: Vec<Slot>,
     },
-    /// Writes this server's news.
+    /// Writes what the store lacks.
     Publish(Publish),
-    /// Appends news to the logs of these minutes, and asks for what others have appended. Only stores with
-    /// [news logs](crate::FilterStore::has_news_logs) are asked.
+    /// Appends news to the logs of these minutes, and asks for what others have appended. Only a store with
+    /// [news logs](crate::FilterStore::has_news_logs) gets this request.
     ExchangeNews(Vec<LogRequest>),
     /// Removes this server from the nodes, because it stops.
     Leave,
@@ -144,8 +144,8 @@ pub enum Request {
 /// The most bytes of a news log that one reply brings.
 pub const MOST_NEWS_BYTES: usize = 256 << 10;
 
-/// The size in bytes from which nothing is appended to a news log. The news of the minute then comes by the rounds
-/// alone.
+/// The size in bytes from which on nothing more is appended to a news log. The rounds alone then bring the news of the
+/// minute.
 pub const MOST_LOG_BYTES: usize = 64 << 20;
 
 /// The number of random bytes at the beginning of a news log, which tell it from another log of the same minute.
@@ -192,18 +192,19 @@ pub const LOG_ID_BYTES: usize = 16;
 pub struct LogRequest {
     /// The minute.
     pub slot: Slot,
-    /// The identity of the log that this server has read; if it has read none, the identity for a log that begins with
-    /// `entry`.
+    /// The identity of the log that this server has read. If it has read none, the identity of the log that this
+    /// request creates if there is none.
     pub id: [u8; LOG_ID_BYTES],
-    /// The position up to which this server has read the log, counted from its beginning.
+    /// The position up to which this server has read the log, in bytes from its beginning.
     pub read_to: u64,
-    /// The last bytes before that position. If the log has others there, it is not the one that was read.
+    /// The last bytes before that position. If the log has other bytes there, it is not the log that was read. Ignored
+    /// if `read_to` is [`LOG_ID_BYTES`].
     pub last_read: [u8; 8],
     /// An entry to append; empty for none.
     pub entry: Vec<u8>,
 }
 
-/// News to be written to the store.
+/// What a server writes to the store in a round.
 ///
 /// ```
 /// use headcount::round::{Publish, Reply, Request, EpochStart};
@@ -231,11 +232,11 @@ pub struct LogRequest {
 pub struct Publish {
     /// The filters. Each is written only if no other server wrote the minute since it was read.
     pub minutes: Vec<Outgoing>,
-    /// The first minute of the namespace.
+    /// The first minute of the namespace, if it is to be recorded.
     pub since: Option<EpochStart>,
     /// The other generations whose users this server knows: their keys do not prevent a claim of `since`.
     pub known_beside: Vec<u64>,
-    /// The operator's override.
+    /// The operator's override, if it is to be stored or removed.
     pub override_: Option<OutgoingOverride>,
 }
 
@@ -350,9 +351,9 @@ pub struct Outgoing {
 pub struct EpochStart {
     /// The minute.
     pub slot: Slot,
-    /// Whether this is a claim. A claim is granted only if no first minute is recorded and no other generation has keys
-    /// left, except those in [`Publish::known_beside`]. Otherwise the fleet knows the minute already and this server
-    /// writes it back; the lowest wins.
+    /// Whether the server claims that the namespace was first used in this minute. A claim is granted only if no first
+    /// minute is recorded and no other generation has keys left, except those in [`Publish::known_beside`]. If this is
+    /// false, the fleet knows the minute already, and the server writes it back; the lowest minute wins.
     pub claimed: bool,
 }
 
@@ -431,23 +432,24 @@ pub enum Reply {
 pub struct Looked {
     /// The time by the store's clock.
     pub time: Timestamp,
-    /// The version and size of the value of each requested minute.
+    /// The version and size of the value of each requested minute, in the order of the request; `None` if there is no
+    /// value.
     pub minutes: Vec<Option<Entry>>,
     /// The first minute of the namespace, if it is recorded.
     pub since: Option<Slot>,
-    /// The time of the last look of any node before this one.
+    /// The time of the last look of any node before this look.
     pub last_heartbeat: Option<Timestamp>,
-    /// The last gap in which no node was alive.
+    /// The last period in which no node was alive.
     pub gap: Option<Gap>,
-    /// The bytes of the operator's override. They are untrusted: anybody may have written them. [`NO_OVERRIDE`] if they
-    /// are too long.
+    /// The bytes of the operator's override, if there is one. They are untrusted: anybody may have written them. Bytes
+    /// that are too long are replaced by [`NO_OVERRIDE`].
     pub override_: Option<Vec<u8>>,
     /// The number of nodes that looked recently, this one included. The number is untrusted: the server that reads it
     /// checks the proofs in the nodes' names.
     pub nodes: u64,
-    /// The number of them that rejected newcomers recently, this one included if it did.
+    /// The number of nodes that rejected newcomers recently, this one included if it did.
     pub wanting: u64,
-    /// Some of them by name, as many as were requested.
+    /// The nodes that looked last, by name: as many as were requested, also such that have not looked recently.
     pub named: Vec<Node>,
     /// The other generations that have keys left. Their users may be active.
     pub other_generations: Vec<OtherGeneration>,
@@ -520,16 +522,17 @@ pub struct OtherGeneration {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LookedBeside {
-    /// The version and size of the value of each requested minute.
+    /// The version and size of the value of each requested minute, in the order of the request; `None` if there is no
+    /// value.
     pub minutes: Vec<Option<Entry>>,
-    /// The [`Identity::instance_id`] of each of its nodes that looked recently, 4,096 at most. They are untrusted:
-    /// anybody may have added some.
+    /// The [`Identity::instance_id`] of each node of the generation that looked recently, 4,096 at most. They are
+    /// untrusted: anybody may have added some.
     pub writers: Vec<String>,
-    /// The number of them that rejected newcomers recently.
+    /// The number of nodes of the generation that rejected newcomers recently.
     pub wanting: u64,
 }
 
-/// A server that looked recently.
+/// A server, and when it last looked.
 ///
 /// ```
 /// use headcount::round::{Reply, Request};
@@ -555,7 +558,7 @@ pub struct LookedBeside {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// The name under which it writes: [`Identity::instance_id`].
+    /// The name under which the server writes: [`Identity::instance_id`].
     pub instance_id: String,
     /// Its name for people.
     pub name: String,
@@ -563,7 +566,7 @@ pub struct Node {
     pub looked: Timestamp,
 }
 
-/// A time in which no node was alive, so that nobody was admitted.
+/// A period in which no node was alive, so that nobody was admitted.
 ///
 /// ```
 /// use headcount::round::{Reply, Request};
@@ -660,7 +663,8 @@ pub struct Stored {
 pub struct LogPart {
     /// The identity of the log; `None` if there is none.
     pub id: Option<[u8; LOG_ID_BYTES]>,
-    /// The position of `bytes` in the log: that of the request, or [`LOG_ID_BYTES`] if the log is another one.
+    /// The position of `bytes` in the log: `read_to` of the request, or [`LOG_ID_BYTES`] if the log is not the one that
+    /// was read.
     pub from: u64,
     /// The bytes from there on, [`MOST_NEWS_BYTES`] at most. They do not include the entry of the request. They are
     /// untrusted: anybody may have written them.
@@ -697,8 +701,8 @@ pub struct LogPart {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
-    /// Whether each minute was written. If not, another server wrote it first.
+    /// Whether each minute was written, in the order of the request. If not, another server wrote the minute first.
     pub written: Vec<bool>,
-    /// The first minute of the namespace after this request.
+    /// The first minute of the namespace after this request, if it is recorded.
     pub since: Option<Slot>,
 }

@@ -1,8 +1,8 @@
 //! News: between the rounds, servers tell each other several times a second whom they have recorded.
 //!
-//! Beside its value, each of the two newest minutes has a *log* in the store, an append-only string of entries
-//! (`ring/news`). A *beat* is one request: it appends what this server has recorded since its last beat, and reads what
-//! others have appended. It takes one request, whatever the load, and no write waits for another one.
+//! In addition to its value, each of the two newest minutes has a *log* in the store, an append-only string of entries
+//! (`ring/news`). A *beat* appends what this server has recorded since its last beat, and reads what others have
+//! appended. It takes one request, whatever the load, and no write waits for another one.
 //!
 //! A log makes users known earlier, and decides nothing: rounds publish the same users in filters. So a log may vanish,
 //! be cut, go back to an older state, or hold what no server has written; then news takes as long as a round.
@@ -18,18 +18,19 @@ use crate::time::Slot;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The minutes whose logs are written and read: the current one and the one before.
+/// The number of minutes whose logs are written and read: the current one and the one before.
 const MINUTES: usize = 2;
 
-/// The time between two beats, while newcomers are rejected or soon could be, and otherwise.
+/// The time between two beats while newcomers are rejected or soon could be.
 const WHILE_FULL: Duration = Duration::from_millis(100);
+/// The time between two beats otherwise.
 const WHILE_OPEN: Duration = Duration::from_millis(250);
 
 /// "Soon": within this time, at the present rate of newcomers.
 const SOON: Duration = Duration::from_secs(10);
 
-/// The least time between two beats for each server of the fleet. A beat takes Redis some 70 µs, so beats take at most
-/// 15 % of a core.
+/// The least time between two beats of a server, divided by the number of servers of the fleet. A beat takes Redis some
+/// 70 µs, so all beats together take at most 15 % of a core.
 const FOR_EACH_NODE: Duration = Duration::from_micros(467);
 
 /// What this server has read of the logs, and what it is sending.
@@ -46,8 +47,8 @@ struct Log {
     id: [u8; LOG_ID_BYTES],
     read_to: u64,
     last_read: [u8; 8],
-    /// Whether it holds an entry that no server of the fleet has written. What follows is not read: such a log brings
-    /// no more news.
+    /// Whether the log holds an entry that no server of the fleet has written. Such a log is neither read nor written
+    /// any more.
     is_refused: bool,
 }
 
@@ -75,7 +76,7 @@ impl News {
 }
 
 impl Log {
-    /// Notes that everything up to the end of these bytes, which begin at position `from`, is read.
+    /// Notes that the log is read up to the end of `bytes`, which begin at position `from`.
     fn advance(&mut self, from: u64, bytes: &[u8]) {
         self.read_to = from.saturating_add(bytes.len() as u64);
         if let Some(last) = bytes.last_chunk() {
@@ -85,8 +86,8 @@ impl Log {
 }
 
 impl Round {
-    /// Returns the time from one beat to the next, or `None` while there are none: if the configuration turns them off,
-    /// or the store does not answer.
+    /// Returns the time from one beat to the next, or `None` while there are no beats: if the configuration turns them
+    /// off, or while the store does not answer or refuses writes.
     pub fn beat_every(&self) -> Option<Duration> {
         let every = match self.core.settings.news_every {
             _ if !self.protocol.news => return None,
@@ -103,7 +104,7 @@ impl Round {
 
     /// Begins a beat. The caller passes the store's answer to [`end_beat`](Self::end_beat). No round may be under way.
     pub fn begin_beat(&mut self) -> Request {
-        // The answer to an earlier beat has not come.
+        // An earlier beat whose answer has not come may have been lost.
         self.return_news();
         self.core.keep_unsent();
         self.figures.lock().beats += 1;
@@ -162,8 +163,8 @@ impl Round {
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::warn!(slot = %sent.slot, %error, "a news log was refused; until its minute is over, news \
-                        of it comes by the rounds");
+                    tracing::warn!(slot = %sent.slot, %error, "a news log is invalid; until its minute ends, its news \
+                        comes with the rounds alone");
                     self.figures.lock().corrupt[CORRUPT_NEWS] += 1;
                     log.is_refused = true;
                     break;

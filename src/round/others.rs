@@ -7,10 +7,10 @@
 //! A value written with another key is read if that key is one of the fleet's earlier ones. Minutes of another length
 //! have other numbers and are not found.
 //!
-//! Anybody who can write to the store can forge generations. This server reads two at a time. A generation that has
-//! proven nothing, by a server's name or by a value, makes room for the next one, so forged generations cannot hide a
-//! real one. Until a generation has proven something, one of its values is fetched per round, and after a value without
-//! proof none for a growing number of rounds.
+//! Anybody who can write to the store can forge generations. A generation is *proven* if the name of one of its servers
+//! or one of its values has a valid proof. This server reads two generations at a time, and replaces unproven ones by
+//! those that wait, so forged generations cannot hide a real one. It fetches one value of an unproven generation per
+//! round, and after a value without proof none for a growing number of rounds.
 
 use super::{Entry, LookedBeside, OtherGeneration, Stored, servers};
 use crate::bloom::Bloom;
@@ -32,10 +32,11 @@ pub(super) struct Others {
     generations: BTreeMap<u64, Other>,
     /// The generations that this round has not looked at yet.
     left: Vec<u64>,
-    /// The doubts about generations that the look shows and that have proven nothing.
+    /// What is recorded of the unproven generations that the look shows.
     doubts: BTreeMap<u64, Doubt>,
     /// Whether the look showed more generations than are read.
     has_more: bool,
+    /// Whether a union may have changed since [`Others::news`] last returned them.
     has_news: bool,
 }
 
@@ -43,10 +44,11 @@ pub(super) struct Others {
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone))]
 struct Doubt {
-    /// Whether it has made room for another generation.
-    passed_over: bool,
-    /// The number of values fetched without proof, and the rounds until the next fetch.
-    in_vain: u32,
+    /// Whether another generation has taken its place.
+    was_replaced: bool,
+    /// The number of fetches that brought no proof, at most [`LONGEST_PAUSE`].
+    fruitless_fetches: u32,
+    /// The number of rounds until the next fetch.
     pause: u32,
 }
 
@@ -61,7 +63,7 @@ struct Other {
     has_unread: bool,
     nodes: u64,
     wanting: u64,
-    /// The index of the earlier key that its values were written with.
+    /// The index of the earlier key that its values were written with; `None` for the current key.
     earlier_key: Option<usize>,
     minutes: BTreeMap<Slot, Minute>,
 }
@@ -126,8 +128,7 @@ impl Others {
         self.left = self.shown().map(|(&generation, _)| generation).collect();
     }
 
-    /// Drops the generations that have proven nothing, to make room for those not read yet. When all were read, it
-    /// begins again.
+    /// Drops the unproven generations if others wait to be read. Once each has had its turn, the turns begin again.
     fn make_room(&mut self, shown: &[OtherGeneration]) {
         let waits = |other: &&OtherGeneration| !self.generations.contains_key(&other.generation);
         let mut waiting = shown.iter().filter(waits).map(|other| other.generation).peekable();
@@ -135,16 +136,16 @@ impl Others {
             return;
         }
         if waiting.all(|generation| self.was_passed_over(generation)) {
-            self.doubts.values_mut().for_each(|doubt| doubt.passed_over = false);
+            self.doubts.values_mut().for_each(|doubt| doubt.was_replaced = false);
         }
         for (&generation, _) in self.generations.iter().filter(|(_, other)| !other.is_proven) {
-            self.doubts.entry(generation).or_default().passed_over = true;
+            self.doubts.entry(generation).or_default().was_replaced = true;
         }
         self.generations.retain(|_, other| other.is_proven);
     }
 
     fn was_passed_over(&self, generation: u64) -> bool {
-        self.doubts.get(&generation).is_some_and(|doubt| doubt.passed_over)
+        self.doubts.get(&generation).is_some_and(|doubt| doubt.was_replaced)
     }
 
     /// Drops the minutes before `oldest`, the first one of the window.
@@ -184,7 +185,7 @@ impl Others {
     }
 
     /// Takes in a look at a generation's minutes `slots`. Returns the minutes whose values are to be fetched, with
-    /// their sizes.
+    /// their sizes. Values of more than `most_bytes` are never fetched.
     pub(super) fn look(
         &mut self,
         generation: u64,
@@ -236,7 +237,7 @@ impl Others {
         let Some(other) = self.generations.get_mut(&generation) else { return };
         for Stored { slot, version, value } in stored {
             let Some(&(_, bytes)) = asked.iter().find(|(asked, _)| *asked == slot) else { continue };
-            // With the size that the next look will show, since an invalid value arrives without its bytes.
+            // The size is the one that the looks show, because an invalid value arrives without its bytes.
             let entry = Entry { version, bytes };
             let decoded = codec.decode_beside(generation, slot, &value);
             self.has_news |= decoded.is_ok();
@@ -251,12 +252,12 @@ impl Others {
             self.doubts.remove(&generation);
         } else {
             let doubt = self.doubts.entry(generation).or_default();
-            doubt.in_vain = (doubt.in_vain + 1).min(LONGEST_PAUSE);
-            doubt.pause = 1 << doubt.in_vain;
+            doubt.fruitless_fetches = (doubt.fruitless_fetches + 1).min(LONGEST_PAUSE);
+            doubt.pause = 1 << doubt.fruitless_fetches;
         }
     }
 
-    /// Returns the generations whose users are all known here: every value was read, and covered by its writer.
+    /// Returns the generations whose users are all known here: every value was read, and its writer covered the minute.
     pub(super) fn known(&self) -> Vec<u64> {
         let is_known = |other: &Other| {
             let mut minutes = other.minutes.values();
@@ -265,7 +266,7 @@ impl Others {
         self.shown().filter(|(_, other)| is_known(other)).map(|(&generation, _)| generation).collect()
     }
 
-    /// Returns whether there may be active users whom this server cannot know.
+    /// Returns whether there may be active users of other generations whom this server does not know.
     pub(super) fn has_unknown(&self) -> bool {
         self.has_more || self.known().len() < self.shown().count()
     }
@@ -280,7 +281,7 @@ impl Others {
     }
 
     /// Returns whether servers with an earlier key are alive. They cannot read this generation, and hand out the room
-    /// without it.
+    /// without knowing its users.
     pub(super) fn has_predecessors(&self) -> bool {
         self.generations.values().any(|other| other.earlier_key.is_some() && other.nodes > 0)
     }

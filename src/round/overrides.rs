@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 const MODES: [OverrideMode; 3] = [OverrideMode::Open, OverrideMode::Throttling, OverrideMode::Auto];
 
-/// Decodes an override; `None` if no server of the fleet wrote it.
+/// Decodes an override; `None` if no server of the fleet wrote it, or if a field is missing or invalid.
 pub(super) fn decode(bytes: &[u8], mac: &FleetMac) -> Option<Override> {
     let (proof, rest) = bytes.split_at_checked(2 * MAC_BYTES)?;
     let fields = rest.strip_prefix(b"\n")?;
@@ -35,7 +35,7 @@ pub(crate) fn encode(override_: &Override, mac: &FleetMac) -> Vec<u8> {
     format!("{proof:032x}\n{fields}").into_bytes()
 }
 
-/// Reads the fields. A name that is unknown here belongs to a later version and is ignored.
+/// Reads the fields. A name that is unknown here belongs to a later version of headcount and is ignored.
 fn read(fields: &str) -> Option<Override> {
     let fields: BTreeMap<_, _> = fields.lines().filter_map(|line| line.split_once(' ')).collect();
     let number = |name: &str| fields.get(name)?.parse().ok();

@@ -1,5 +1,5 @@
-//! The times at which a server's rounds begin: once per period, each at a fresh random offset in it, and at most once
-//! per period in between, to send an operator's override. Pure: the loop sleeps, a simulator schedules.
+//! The times at which a server's rounds begin. A regular round begins once per period, at a fresh random offset in it.
+//! An urgent round sends an operator's override, at most once per period. Pure: the loop sleeps, a simulator schedules.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const PAUSE_DOUBLES: u32 = 2;
 
 /// The times at which one server's rounds begin.
 ///
-/// With a constant offset, servers whose rounds once coincided would always coincide, and some would never win a write.
+/// With a constant offset, rounds that once coincided would always coincide, and some servers would never win a write.
 ///
 /// ```
 /// # use headcount::{Headcount, time::ManualClock};
@@ -39,7 +39,9 @@ const PAUSE_DOUBLES: u32 = 2;
 pub struct Pace {
     period: Duration,
     jitter: bool,
+    /// The beginning of the period of the next regular round.
     boundary: Duration,
+    /// The offset of that round in its period.
     offset: Duration,
     /// The earliest time of the next urgent round.
     urgent_from: Duration,
@@ -69,8 +71,9 @@ impl Pace {
         self.urgent_from = now + self.period;
     }
 
-    /// Returns the pause of a stopping server after attempt number `attempt`, counted from 0: about a tenth of a period
-    /// first, at most 50 ms, then longer. The pause is random, so that the servers of a stopping fleet spread out.
+    /// Returns the pause of a stopping server after attempt number `attempt`, counted from 0. Its mean is a tenth of a
+    /// period first, between 5 and 50 ms, and up to four times as long later. The pause varies at random by half of its
+    /// mean, so that the servers of a stopping fleet spread out.
     pub fn pause(&mut self, attempt: u32) -> Duration {
         let [least, most] = FIRST_PAUSE;
         let mean = (self.period / 10).clamp(least, most) * (1 << attempt.min(PAUSE_DOUBLES));
@@ -118,8 +121,8 @@ mod tests {
             let mut pace = Pace::starting(SECOND, period, true, fastrand::Rng::with_seed(1));
             [0, 1, 2, 3].map(|attempt| pace.pause(attempt))
         };
-        // A tenth of the period, at least 5 ms and at most 50 ms; then twice, four and four times as long; half of it
-        // by chance.
+        // The mean is a tenth of the period, at least 5 ms and at most 50 ms; then twice, four and four times as long.
+        // Each pause differs from it by up to a half.
         for (period, tenth) in [(20, 5), (200, 20), (1000, 50), (10_000, 50)] {
             for (pause, factor) in pauses(Duration::from_millis(period)).into_iter().zip([1, 2, 4, 4]) {
                 let mean = Duration::from_millis(tenth * factor);

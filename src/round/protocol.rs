@@ -1,8 +1,9 @@
-//! The choices of the exchange with a store that a comparison varies.
+//! The settings of the exchange that differ between headcount and the designs that it is compared with.
 
 use std::time::Duration;
 
-/// How a fleet exchanges data with the store. The talk's earlier designs are other values of this type, for comparison.
+/// How a fleet exchanges data with the store. Other values than [`Protocol::HEADCOUNT`] are the designs of a talk, for
+/// comparison; `docs/measurements.md` describes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Protocol {
     /// Whether each round starts at a fresh random offset in its period.
@@ -11,7 +12,7 @@ pub struct Protocol {
     pub newest_only: bool,
     /// Whether a lost race is retried at once, instead of in the next round.
     pub retry_on_conflict: bool,
-    /// What a version is.
+    /// Where the version of a write comes from.
     pub versions: Versions,
     /// Whether servers exchange news between the rounds.
     pub news: bool,
@@ -29,7 +30,7 @@ impl Protocol {
         news: true,
         write_delay: Duration::ZERO,
     };
-    /// The talk's second design, which retries until it succeeds.
+    /// The talk's design v1: a server that loses the race tries again until it succeeds.
     pub const V1: Self = Self {
         jitter: false,
         newest_only: true,
@@ -38,17 +39,17 @@ impl Protocol {
         news: false,
         ..Self::HEADCOUNT
     };
-    /// The talk's third design: a server that loses the race skips the write until the next second.
+    /// The talk's design v1.1: a server that loses the race skips its write until the next round.
     pub const V1_1: Self = Self { retry_on_conflict: false, ..Self::V1 };
 }
 
 /// Where the version of a write comes from. Only [`Versions::Unique`] loses no updates; `round/lock.rs` shows how the
-/// others do.
+/// others lose some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Versions {
-    /// The writer's random name and a counter of its own: never used before.
+    /// The writer's random name and its count of writes: no version is used twice.
     Unique,
-    /// The store's clock in milliseconds.
+    /// The fleet's time in milliseconds.
     Clock,
     /// The version that was read, plus one.
     Counter,

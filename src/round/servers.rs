@@ -1,9 +1,9 @@
 //! Counts the servers behind the store's heartbeats, by proven names.
 //!
-//! A heartbeat is a name and a time, and anybody who can write to the store can add thousands. Each would take its
-//! share of the room. So a server writes under a name that only a holder of the fleet's key can make, and only proven
-//! names are counted. Proving all of them in every round would cost a fleet of 250 servers 4 MB a second, so names are
-//! requested only if there are more heartbeats than proven names.
+//! A heartbeat is a name and a time, and anybody who can write to the store can add thousands. Each would reduce the
+//! shares of the servers. So a server writes under a name that only a holder of the fleet's key can make, and only
+//! proven names are counted. Proving all of them in every round would cost a fleet of 250 servers 4 MB a second, so
+//! names are requested only if there are more heartbeats than proven names.
 
 use super::Node;
 use crate::fleet_mac::{FleetMac, MAC_BYTES, Purpose};
@@ -33,8 +33,8 @@ impl Servers {
         if self.has_more { watched.max(MOST_PROVEN) } else { watched }
     }
 
-    /// Takes in the number of heartbeats of a look and the latest names, as many as were requested and have the right
-    /// form. Returns the number of servers, and drops the names without proof.
+    /// Takes in a look: the number of heartbeats, and the latest names, as many as were requested and have the right
+    /// form. Drops the names without proof from `named`. Returns the number of servers.
     pub(super) fn read(
         &mut self,
         heartbeats: u64,
@@ -44,7 +44,7 @@ impl Servers {
     ) -> u64 {
         let alive = |named: &[Node]| named.iter().filter(|node| is_alive(node.looked)).count() as u64;
         let is_whole = alive(named) == heartbeats;
-        // Anybody can copy a proven name and add another display name, so it may appear twice.
+        // Anybody can copy a proven name and add another display name, so a proven name may appear twice.
         let mut seen = HashSet::new();
         named.sort_by_key(|node| Reverse(node.looked));
         named.retain(|node| is_proven(&node.instance_id, mac) && seen.insert(node.instance_id.clone()));
@@ -71,7 +71,7 @@ pub(super) fn is_proven(name: &str, mac: &FleetMac) -> bool {
     let Some((random, proof)) = name.len().checked_sub(2 * MAC_BYTES).and_then(|at| name.split_at_checked(at)) else {
         return false;
     };
-    // Exactly as written: a proof has only one valid spelling.
+    // Lower case only, so that a proof has one valid spelling.
     let is_hex = proof.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
     let Ok(proof) = u128::from_str_radix(proof, 16) else { return false };
     is_hex && mac.is_proven(Purpose::Writer, &[random.as_bytes()], &proof.to_be_bytes())
@@ -94,7 +94,7 @@ mod tests {
         node(proven_name(&format!("{number:016x}"), &mac(7)), 100)
     }
 
-    /// Reads a look with so many heartbeats and these names. Returns the number of servers.
+    /// Reads a look with this many heartbeats and these names. Returns the number of servers.
     fn read(servers: &mut Servers, heartbeats: u64, mut named: Vec<Node>) -> u64 {
         servers.read(heartbeats, &mut named, &mac(7), |looked| looked >= Timestamp::from_millis(97_000))
     }
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(servers.read(503, &mut named, &mac(7), alive), 3);
         assert_eq!(named.len(), 3);
         assert_eq!(read(&mut servers, 20_003, (0..4095).map(forged).chain([ours(1)]).collect()), 3);
-        // Forged names hide the real ones, and no server is taken for gone.
+        // Forged names hide the real ones, but all servers still count.
         assert_eq!(read(&mut servers, 4099, vec![]), 3);
         let copies = (0..3000).map(|nth| Node { name: format!("evil {nth}"), ..ours(1) });
         let mut named: Vec<_> = copies.chain([ours(1), ours(2)]).collect();

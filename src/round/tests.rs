@@ -73,7 +73,8 @@ fn a_newcomer_is_news_until_it_is_written() {
     assert!(!exchange.round.has_news());
 }
 
-/// A server whose clock is right, and a store that has known it for this many minutes. A newcomer was admitted in each.
+/// Makes a server whose clock is right, and a store with which it has exchanged for this many minutes. A newcomer was
+/// admitted in each minute.
 fn server_of_minutes(minutes: u64) -> (Arc<ManualClock>, MemoryStore, Exchange) {
     let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
     let store = MemoryStore::with_clock(Arc::clone(&clock));
@@ -88,8 +89,8 @@ fn server_of_minutes(minutes: u64) -> (Arc<ManualClock>, MemoryStore, Exchange) 
 }
 
 fn exchange_at(clock: &Arc<ManualClock>) -> (Headcount, Worker, Exchange) {
-    // X is so large that a server that is paused each minute, and therefore knows no users, admits one player in each
-    // minute.
+    // A clock that advances by a minute looks like a pause, after which a server no longer knows everybody. X is so
+    // large that its budget still admits one player in each minute.
     let builder = Headcount::builder().max_active_users(5000).capacity(16_384).secret("the key of the whole fleet");
     let (headcount, worker) = builder.clock(Arc::clone(clock)).build().unwrap();
     let exchange = headcount.exchange_by("test", "", Protocol::HEADCOUNT);
@@ -274,7 +275,7 @@ fn a_minute_that_was_asked_for_and_not_answered_is_missed() {
 fn the_growth_of_the_estimate_shows_how_many_other_servers_admitted() {
     let (clock, store, mut elsewhere) = server_of_minutes(1);
     let (headcount, _worker, mut exchange) = exchange_at(&clock);
-    // A server that was paused for a minute gives its share with its third round.
+    // A server that was paused for a minute gets a share with its third round.
     (0..3).for_each(|_| _ = play(&mut elsewhere, &store, |_| ()));
     let come_in = |players: std::ops::Range<u32>, exchange: &mut Exchange| {
         for player in players {
@@ -455,7 +456,7 @@ fn an_older_override_that_is_put_back_is_overwritten_after_the_later_one_has_end
     assert_eq!(headcount.status().override_.mode, OverrideMode::Auto);
     let stored = overrides::decode(&stored, exchange.round.codec.mac()).unwrap();
     assert!(stored.withdrawn && stored.version > open.version && stored.until == open.until, "{stored:?}");
-    // So a server that starts now does not apply it either.
+    // A server that starts now does not apply the older override either.
     let (newcomer, _worker, mut exchange) = exchange_at(&clock);
     let stored = stored_override(&stored, exchange.round.codec.mac());
     operator_after(&newcomer, &mut exchange, &stored);
@@ -560,7 +561,7 @@ fn an_outage_is_logged_once_and_again_when_its_reason_changes() {
     }
 }
 
-/// Returns the log lines written meanwhile.
+/// Returns the log lines that `act` writes.
 #[cfg(feature = "server")]
 fn told_by(act: impl FnOnce()) -> String {
     #[derive(Clone, Default)]
@@ -598,8 +599,8 @@ fn play(exchange: &mut Exchange, store: &MemoryStore, mut see: impl FnMut(&Reque
     }
 }
 
-/// Returns the outcome of a round this long after its look, when it has read values of another generation and this many
-/// values are left.
+/// Returns the next step of a round that has read values of another generation, `later` after its look, while `left`
+/// values are unread.
 fn after_values_beside(left: usize, later: Duration) -> Next {
     let (clock, store, _) = server_of_minutes(3);
     let builder = Headcount::builder().max_active_users(5000).capacity(32_768).secret("the key of the whole fleet");
@@ -634,7 +635,7 @@ fn own_minutes_wait_for_those_of_another_generation_for_a_period_and_no_longer()
     assert!(matches!(next, Next::Done(Outcome::Success)), "{next:?}");
 }
 
-/// Admits a newcomer at the place `name`.
+/// Admits a newcomer when this thread next reaches the failpoint `name`.
 fn newcomer_at(name: &'static str, headcount: &Headcount) -> impl Drop + use<> {
     let headcount = headcount.clone();
     failpoints::when(name, move || assert!(headcount.admit("bob").is_admitted()))
@@ -683,7 +684,7 @@ fn each_of_four_servers_hands_out_a_quarter_of_the_fleets_share() {
             play(exchange, &store, |_| ());
         }
     }
-    // A quarter of the 5,000 free seats per round, all servers together; each server rounds up or down.
+    // All servers together hand out a quarter of the 5,000 free seats per round. Each server rounds up or down.
     for (headcount, ..) in &servers {
         assert!((312..=313).contains(&headcount.status().share), "{}", headcount.status().share);
     }

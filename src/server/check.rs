@@ -3,7 +3,7 @@
 
 use crate::failpoints;
 use crate::headcount::{Decision, Headcount, Record};
-use crate::layer::{Caller, Judgement, Refusal, RequestInfo, RequestLimits, Unknown, mark};
+use crate::layer::{Caller, Judgement, NoCaller, Refusal, RequestInfo, RequestLimits, mark};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -58,7 +58,7 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
 pub(super) async fn said<'r>(
     headcount: &Headcount,
     info: &RequestInfo<'_>,
-    caller: Result<Caller<'r>, Unknown>,
+    caller: Result<Caller<'r>, NoCaller>,
     limits: &RequestLimits,
 ) -> Response {
     let entry = match headcount.judge_or_wait(info, caller, Record::Now, limits).await {
@@ -123,9 +123,9 @@ impl<'r> Original<'r> {
     }
 }
 
-/// Returns the value of headers that mean the same. If two values differ, one of them may come from the client, because
-/// most proxies pass on the client's headers, too. Differing and unreadable values yield [`ANY_PATH`]. It is no method,
-/// so a disputed method is the request's own.
+/// Returns the value of two headers that mean the same, or `None` without them. If two values differ, one of them may
+/// come from the client, because most proxies pass on the client's headers, too. Differing and unreadable values yield
+/// [`ANY_PATH`]. It is not a valid method: if the methods differ, the caller uses that of the request itself.
 fn only<'h>(headers: &'h HeaderMap, names: [&str; 2]) -> Option<&'h str> {
     let mut values = names.into_iter().flat_map(|name| headers.get_all(name));
     let first = values.next()?;

@@ -21,11 +21,11 @@ pub use address::resolve;
 pub use diagnostic::LoadError;
 pub(super) use reference::TEMPLATE;
 
-/// Environment variables are `HEADCOUNT__SECTION__KEY`; with single underscores, Kubernetes would inject
-/// `HEADCOUNT_PORT`.
+/// The prefix of environment variables, `HEADCOUNT__SECTION__KEY`. The underscores are double because Kubernetes sets
+/// variables such as `HEADCOUNT_PORT`, which are not meant as keys.
 const ENVIRONMENT: &str = "HEADCOUNT__";
 
-/// The names of the command line's flags.
+/// The keys that can be set on the command line, each with its flag.
 const FLAGS: [(&str, &str); 5] = [
     ("server.listen", "--listen"),
     ("admin.listen", "--admin"),
@@ -45,7 +45,7 @@ pub struct Loaded {
 pub type Flags = Vec<(&'static str, String)>;
 
 /// Reads the configuration and finds all errors: unknown keys, values of the wrong type, and values that `check`
-/// refuses. `check` is called again without a value that it has refused.
+/// refuses. When `check` refuses a value, it is called again with a valid value in its place.
 ///
 /// # Errors
 /// [`LoadError`] names for each error the file, variable or flag, the key, the value found, and what is allowed.
@@ -77,7 +77,7 @@ pub fn load(
 }
 
 impl Loaded {
-    /// Returns the source of a refused value.
+    /// Adds the source of the refused value to an error.
     pub fn locate(&self, error: ConfigError) -> LoadError {
         let path = self.sources.path_of(&error, &self.config, &|_| Ok(()));
         LoadError::new(vec![self.sources.refused(&path, &error)])
@@ -109,14 +109,14 @@ impl Sources {
     /// Describes a value of the right type that is outside its bounds.
     fn refused(&self, path: &str, error: &ConfigError) -> Diagnostic {
         let said = error.to_string();
-        // The place among several sections of the same name.
+        // If the message begins with the key, the path replaces it: `limit[1].rate` instead of `limit.rate`.
         let nth = said
             .strip_prefix(error.key())
             .filter(|_| path.ends_with(error.key().rsplit('.').next().unwrap_or_default()));
         self.diagnostic(path, nth.map_or(said.clone(), |rest| format!("{path}{rest}")))
     }
 
-    /// Returns which of several limits or routes an error is about, and which item of a list.
+    /// Returns the path of the refused value: the key, with the number of the limit or route, or of the list's item.
     fn path_of(
         &self,
         error: &ConfigError,
@@ -142,7 +142,7 @@ impl Sources {
             };
             let most = config.limit.len().max(config.route.len());
             let first = (0..most).find(|nth| check(&some(nth + 1)).is_err_and(|error| error.key() == key));
-            // A later limit can make an earlier one wrong.
+            // A later limit can make an earlier one invalid. Then the message holds the earlier one's value.
             let said = error.to_string();
             let holds = |limit: &Limit| {
                 let value = serde_json::to_value(limit).unwrap_or_default();
@@ -168,7 +168,7 @@ fn config_list<'c>(config: &'c Config, key: &str) -> &'c [String] {
     }
 }
 
-/// Shows how a valid value is written in the place of this one.
+/// Returns an example of a valid value, written as in its place: as a flag, as a variable, or as a line of the file.
 fn example(key: &Key, place: &Place) -> String {
     let plain = key.such_as.trim_matches(|c| "[]".contains(c)).replace('"', "");
     let variable = format!("{ENVIRONMENT}{}={plain}", key.name.replace('.', "__").to_ascii_uppercase());

@@ -1,4 +1,4 @@
-//! `POST /v1/confirm`: the application has verified a newcomer of a route of class `confirm`.
+//! `POST /v1/confirm`: the application reports that it has verified a newcomer on a route of class `confirm`.
 //!
 //! The token is found as in a check, and the decision is the same as for any request: an active user is renewed, and an
 //! admitted newcomer is active before the answer is sent. If other users have taken the seats since the check, the

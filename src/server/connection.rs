@@ -19,12 +19,11 @@ use tokio::time::{Instant, Sleep, sleep};
 /// The time limit for a request to arrive.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
 
-/// A connection counts as in use for this time after it was accepted or answered: longer than a proxy waits for the
-/// answer to a check.
+/// A connection counts as in use for this time after it was accepted or answered: the next request may be on the way.
 const IN_USE: Duration = Duration::from_millis(250);
 
-/// The bounds for discarding the rest of a request that was answered before it was read completely. Otherwise the
-/// operating system would reset the connection, and the client might not see the answer.
+/// The bounds for discarding the rest of a request that was answered before it was read completely. If nothing were
+/// discarded, the operating system would reset the connection, and the client might not see the answer.
 const MOST_DISCARDED: usize = 4 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(2);
 
@@ -83,7 +82,7 @@ impl Connection {
 
     /// Returns the rank by which connections are closed when there are too many; the lowest goes first. This is the
     /// order: connections without any answer yet, the oldest first; then the others, the one with the oldest answer
-    /// first; then connections that were just accepted.
+    /// first; then, in the same order, those that are new or wait for an answer, and count as [in use](IN_USE).
     ///
     /// Returns `None` if the connection stays: because it is ending anyway, or, on the check listener, because it waits
     /// for an answer or its next request may be on the way. A proxy admits a request whose check gets no answer.
@@ -110,7 +109,7 @@ impl Connection {
         self.evicted.notified().await;
     }
 
-    /// Records that a request's head has arrived.
+    /// Records that a request's head has arrived; `is_whole` says that it has no body.
     pub(super) fn asked(&self, is_whole: bool) {
         let mut state = self.state.lock();
         state.is_unread = !is_whole;
@@ -142,7 +141,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether a request begins.
+    /// Records that bytes have arrived. Returns whether a request begins with them.
     fn heard(&self) -> bool {
         let mut state = self.state.lock();
         let begins = matches!(state.phase, Phase::New | Phase::Idle);

@@ -29,16 +29,16 @@ const CROWD_EVERY: Duration = Duration::from_secs(50);
 /// The options of the demo.
 #[derive(Debug, Clone, Copy)]
 pub struct Demo {
-    /// X.
+    /// X: the most users that may be active at once.
     pub max_active_users: u64,
     /// The address of the page; another port is used if this one is taken.
     pub admin: SocketAddr,
-    /// After how long it ends by itself.
+    /// The time after which the demo ends by itself; `None` to play until Ctrl-C.
     pub lasting: Option<Duration>,
 }
 
 impl Demo {
-    /// Plays until Ctrl-C, or for the given time.
+    /// Plays until Ctrl-C, or for the time [`lasting`](Self::lasting).
     ///
     /// # Errors
     /// [`ServeError`] if the page cannot be served or X is invalid.
@@ -88,7 +88,7 @@ impl Demo {
         Ok(headcount)
     }
 
-    /// The port may be taken by a real headcount server.
+    /// Opens the admin listener. If its port is taken, for example by a real headcount server, it uses another one.
     async fn listener(self) -> Result<Listener, ServeError> {
         if let Ok(listener) = Listener::bind(Purpose::Admin, self.admin, MOST_ADMINS).await {
             return Ok(listener);
@@ -208,7 +208,7 @@ fn impossible(what: &'static str, error: impl std::fmt::Display) -> ServeError {
     ServeError::System { what, source: io::Error::other(error.to_string()) }
 }
 
-/// The reader may have closed the pipe.
+/// Prints a line. Errors are ignored: the reader may have closed the pipe.
 fn say(line: &str) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

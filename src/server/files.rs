@@ -10,7 +10,7 @@ const MOST_CHECKS: u64 = 4096;
 const OTHERS: u64 = 128;
 
 /// Returns how many connections for checks are allowed, so that neither they nor the admin's connections use up all
-/// file descriptors. Raises this process's soft limit to the hard one.
+/// file descriptors. If this process's soft limit is too low, raises it as far as needed and as the hard limit allows.
 pub(super) fn most_checks() -> usize {
     let wanted = MOST_CHECKS + MOST_ADMINS as u64 + OTHERS;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -33,7 +33,7 @@ pub(super) fn most_checks() -> usize {
     most
 }
 
-/// Returns the part of a process's file descriptors that checks may use.
+/// Returns how many of `allowed` file descriptors checks may use.
 fn share(allowed: u64) -> usize {
     allowed.saturating_sub(MOST_ADMINS as u64 + OTHERS).max(allowed / 4).clamp(1, MOST_CHECKS) as usize
 }

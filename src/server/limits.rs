@@ -15,8 +15,8 @@ use crate::redis_link::RedisConnection;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use std::time::Duration;
 
-/// Opens the stores of the configured limits and makes the limiters. Schemas are installed in the background, with
-/// retries until the database answers; until then `on_store_error` decides. Then the background task purges the
+/// Opens the stores of the configured limits and makes the limiters. A background task for each database installs its
+/// schema, with retries until the database answers; until then `on_store_error` decides. Then the task purges the
 /// database.
 ///
 /// # Errors
@@ -25,8 +25,8 @@ pub(super) fn open(config: &Config, headcount: &Headcount) -> Result<RequestLimi
     let stores = Stores::open(config)?;
     let mut limits = RequestLimits::default();
     for limit in &config.limit {
-        for doubt in limit.doubts(&config.server.trusted_proxies) {
-            tracing::warn!(limit = limit.name, "{doubt}");
+        for warning in limit.warnings(&config.server.trusted_proxies) {
+            tracing::warn!(limit = limit.name, "{warning}");
         }
         let limiter = stores.limit(limit)?;
         match limit.applies_to {
@@ -90,7 +90,8 @@ impl Stores {
         Ok(stores)
     }
 
-    /// Creates missing tables and functions, sets the zones, and then purges.
+    /// Spawns a task for each database. It creates missing tables and functions, sets the zones (the limits in MySQL),
+    /// and then purges.
     fn install(&self, config: &Config, headcount: &Headcount) -> Result<(), ConfigError> {
         #[cfg(feature = "postgres")]
         if let (Some(store), Some(settings)) = (self.postgres.clone(), &config.postgres) {
@@ -103,7 +104,7 @@ impl Stores {
                 let purged = purged.clone();
                 async move {
                     let some = purged.purge_some(u32::MAX).await?;
-                    // Another server is purging.
+                    // `None` means that another server is purging.
                     let batch = some.map(|some| Batch { rows: some.forgotten, is_full: !some.was_last });
                     Ok(batch.unwrap_or(Batch { rows: 0, is_full: false }))
                 }
@@ -201,7 +202,7 @@ fn in_memory(limit: &config::Limit, policy: &Policy) -> Result<Memory, PolicyErr
     Memory::builder(policy.clone()).max_keys(usize::try_from(limit.max_keys).unwrap_or(usize::MAX)).build()
 }
 
-/// Retries until it succeeds, and logs a failure once.
+/// Calls `install` until it succeeds. Logs the first failure, and the success.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 async fn until_done<F>(section: LimitDatabase, install: impl Fn() -> F)
 where
@@ -218,7 +219,7 @@ where
     tracing::info!("the database of [{section}] is ready");
 }
 
-/// The pause between attempts.
+/// The pause between attempts to install a schema.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 const INSTALL_AGAIN: Duration = Duration::from_secs(2);
 
@@ -226,7 +227,7 @@ const INSTALL_AGAIN: Duration = Duration::from_secs(2);
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 const CONNECTIONS: usize = 10;
 
-/// The number of attempts that are deleted before the purge pauses.
+/// The largest number of rows, one for each recorded attempt, that one batch of the purge deletes.
 #[cfg(feature = "mysql")]
 const PURGED_AT_ONCE: u32 = 500;
 

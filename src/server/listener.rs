@@ -76,12 +76,12 @@ impl Listener {
         Ok(Self { purpose, address: listener.local_addr()?, listener, most })
     }
 
-    /// Returns the address, also if the system chose the port.
+    /// Returns the address that the listener is bound to. If port 0 was given, it has the port that the system chose.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until `stop` completes, then waits a moment for requests in progress.
+    /// Serves until `stop` is true or its sender is gone, then waits up to [`DRAIN`] for requests in progress.
     pub(super) async fn serve(self, router: Router, headcount: Headcount, stop: watch::Receiver<bool>) {
         let open = Arc::new(Open::default());
         let graceful = GracefulShutdown::new();
@@ -128,8 +128,7 @@ impl Listener {
                         Some(answer) => answer.await?,
                         None => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response(),
                     };
-                    // A client that guesses the admin's token has to connect again for each attempt, and keeps no
-                    // connection between them.
+                    // A client that guesses the admin's token must connect again for each attempt.
                     let is_wrong = purpose == Purpose::Admin && answer.status() == StatusCode::UNAUTHORIZED;
                     if connection.answered() || is_too_long || is_wrong {
                         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -141,7 +140,7 @@ impl Listener {
             let headcount = headcount.clone();
             tokio::spawn(async move {
                 tokio::select! {
-                    // Other mistakes of clients are not logged.
+                    // The error of a connection is not logged: clients can cause it at will.
                     _ = serving => {}
                     () = ticket.connection.evicted() => {}
                 }
@@ -178,7 +177,7 @@ impl Open {
         self.0.lock().len()
     }
 
-    /// Closes the connection that is least in use. Returns whether there was one.
+    /// Closes the connection with the lowest [rank](Connection::rank). Returns whether there was one to close.
     fn evict(&self, purpose: Purpose) -> bool {
         let (now, proxies_ask) = (Instant::now(), purpose == Purpose::Check);
         let open = self.0.lock();

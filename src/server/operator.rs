@@ -24,7 +24,7 @@ pub struct Operator {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperatorError {
-    /// There is no server, or none that speaks HTTP.
+    /// No headcount server answers.
     #[error("{url}: {why}. Is `headcount serve` running there? --admin URL names another address")]
     Unreachable {
         /// The URL of the request.
@@ -57,7 +57,7 @@ impl Operator {
     /// Creates a client for the admin listener at a URL, with the bearer token from a file if the server needs one.
     ///
     /// # Errors
-    /// [`OperatorError::Token`].
+    /// [`OperatorError::Token`] if the file cannot be read.
     pub fn of(url: &str, token_file: Option<&Path>) -> Result<Self, OperatorError> {
         let token = token_file.map(|file| {
             let text = std::fs::read_to_string(file);
@@ -79,7 +79,7 @@ impl Operator {
         self.ask("GET", "/api/v1/status", None)
     }
 
-    /// Puts an override in force on the whole fleet.
+    /// Applies an override to the whole fleet. `order` is the body of `PUT /api/v1/override`.
     ///
     /// # Errors
     /// [`OperatorError`].
@@ -87,7 +87,7 @@ impl Operator {
         self.ask("PUT", "/api/v1/override", Some(order))
     }
 
-    /// Withdraws the override.
+    /// Withdraws the override. `by` names the person who withdraws it.
     ///
     /// # Errors
     /// [`OperatorError`].

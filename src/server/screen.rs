@@ -119,7 +119,7 @@ impl Screen<'_> {
         let x = self.0.pointer("/override/max_active_users").and_then(Value::as_u64);
         let x = x.map_or(String::new(), |x| format!(", X = {}", Grouped(x)));
         let [by, reason] = ["by", "reason"]
-            .map(|name| self.text_if_any(&format!("/override/{name}")).unwrap_or_else(|| "not said".into()));
+            .map(|name| self.text_if_any(&format!("/override/{name}")).unwrap_or_else(|| "not given".into()));
         format!("{mode}{x} until {until}, by {by}: {reason}")
     }
 
@@ -156,12 +156,12 @@ impl Screen<'_> {
     }
 }
 
-/// Removes characters that control a terminal.
+/// Replaces characters that control a terminal or the direction of text by U+FFFD.
 pub(super) fn plain(text: &str) -> String {
     text.chars().map(|c| if misleads(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// 20012 → 20 012.
+/// A number, displayed in groups of three digits: 20012 → 20 012.
 struct Grouped(u64);
 
 impl fmt::Display for Grouped {

@@ -70,13 +70,13 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     }
     let limits = Arc::new(limits::open(&config, &headcount).map_err(|error| loaded.locate(error))?);
     let check = listen("server.listen", Purpose::Check, config.server.listen, files::most_checks()).await?;
-    // A check that waits keeps its connection.
+    // A check that waits keeps its connection, so at most a quarter of the connections may wait.
     headcount.delays().limit(files::most_checks() as u64 / 4);
     let admin = listen("admin.listen", Purpose::Admin, config.admin.listen, MOST_ADMINS).await?;
     let signals = Signals::new().map_err(|source| ServeError::System { what: "cannot wait for signals", source })?;
     announce(&check, &admin);
     supervisor::ready();
-    tokio::spawn(supervisor::keep_telling(headcount.clone()));
+    tokio::spawn(supervisor::notify_watchdog(headcount.clone()));
 
     let (stop_check, check_stops) = watch::channel(false);
     let (stop_admin, admin_stops) = watch::channel(false);
@@ -104,6 +104,7 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     Ok(())
 }
 
+/// Checks that the admin listener has a token, or that only this machine can reach it.
 pub(super) fn check_admin(config: &Config) -> Result<(), ConfigError> {
     if config.admin.listen.ip().is_loopback() || config.admin.token_file.is_some() {
         return Ok(());
@@ -127,7 +128,7 @@ fn announce(check: &Listener, admin: &Listener) {
     let _ = out.flush();
 }
 
-/// Completes at SIGTERM or SIGINT.
+/// Waits for SIGTERM or SIGINT: the first signal stops the server, the second ends it at once.
 struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,

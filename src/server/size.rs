@@ -1,19 +1,19 @@
 //! `headcount size`: the cost of a fleet, before it is built.
 
-use super::sizing::{Envelope, Fleet};
+use super::sizing::{Fleet, FleetCost};
 use crate::config::{Config, ConfigError};
 use std::fmt;
 
 /// The numbers of servers that are shown if none is given.
 const FLEETS: [u64; 5] = [1, 3, 10, 50, 200];
 
-/// The input and the result; displayed as a page of text.
+/// The cost of a fleet, with the X that it was computed for; displayed as a page of text.
 #[derive(Debug)]
-pub struct Size(Envelope);
+pub struct Size(FleetCost);
 
 impl Size {
-    /// Computes the cost of a fleet with the default window and rounds, this X and possibly another ratio, for this
-    /// number of servers or for some usual numbers.
+    /// Computes the cost of a fleet with the default window and rounds. `ratio` replaces the default false positive
+    /// rate. Without `nodes`, the result is for some usual numbers of servers.
     ///
     /// # Errors
     /// [`ConfigError`] if a value is outside its bounds.
@@ -24,8 +24,8 @@ impl Size {
             config.window.false_positive_rate = ratio;
         }
         match nodes {
-            Some(nodes) => Envelope::of(&config, &[nodes.max(1)]),
-            None => Envelope::of(&config, &FLEETS),
+            Some(nodes) => FleetCost::of(&config, &[nodes.max(1)]),
+            None => FleetCost::of(&config, &FLEETS),
         }
         .map(Self)
     }
@@ -38,7 +38,7 @@ impl Size {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Envelope { max_active_users, capacity, filter_bytes, memory_bytes, value_bytes, most_nodes, .. } = &self.0;
+        let FleetCost { max_active_users, capacity, filter_bytes, memory_bytes, value_bytes, most_nodes, .. } = &self.0;
         writeln!(f, "For X = {max_active_users} active users, a window of 30 minutes, rounds of 1 s:\n")?;
         writeln!(f, "  capacity           {capacity} users")?;
         writeln!(f, "  filters            {} bits, {} hashes", self.0.filter_bits, self.0.hashes)?;

@@ -1,8 +1,8 @@
 //! Computes what a fleet costs, and how many servers can share one Redis, from a configuration. For capacity planning.
 //!
 //! Each of N servers exchanges news once per period T. The time w passes between a server's read of a value and its
-//! write. The quotient N·w/T determines how often a write conflicts, and so how fast news spreads. The book compares
-//! the formulas with measurements (`docs/measurements.md`): `./test sim --measure`,
+//! write. The quotient N·w/T determines how often a write conflicts, and so how fast news spreads.
+//! `docs/measurements.md` compares the formulas with measurements by `./test sim --measure` and
 //! `cargo bench --features full --bench sync`.
 
 use crate::config::{Config, ConfigError};
@@ -11,27 +11,28 @@ use std::time::Duration;
 /// The largest N·w/T at which tests have seen the promises hold: news within some rounds, and at most 2 % above X.
 const MOST_LOAD: f64 = 2.0;
 
-/// The longest time to read, merge and write a megabyte of filter (`cargo bench --features full --bench sync`).
+/// The longest time, in seconds, to read, merge and write a megabyte of filter (`cargo bench --features full --bench
+/// sync`).
 const WORK_PER_MEGABYTE: f64 = 0.011;
 
-/// The time of the round trips between a read and the following write, within one data center.
+/// The time, in seconds, of the round trips between a read and the following write, within one data center.
 const ROUND_TRIPS: f64 = 0.002;
 
 /// The largest size of a stored value, relative to its entropy.
 const GZIP: f64 = 1.4;
 
-/// The largest number of commands of a usual round: look, fetch, ask, write. A large value is staged before it is put
-/// in place.
+/// The largest number of commands of a usual round: look, fetch, compare the version, write. A large value needs one
+/// more, because it is staged before it is put in place.
 const COMMANDS: f64 = 4.0;
 const COMMANDS_WHERE_STAGED: f64 = 5.0;
 
-/// The filters besides those of the whole minutes: the current minute, the union, two for the next turn, and two copies
-/// of the current minute.
+/// The filters besides those of the minutes: the union, two for the next turn, and two halves of the copy of the
+/// current minute that is read without a lock.
 const FILTERS_BESIDE_THE_MINUTES: u64 = 5;
 
 /// The cost of a server, and of fleets of some sizes.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
-pub(super) struct Envelope {
+pub(super) struct FleetCost {
     /// X.
     pub(super) max_active_users: u64,
     /// The number of users that filters are sized for.
@@ -86,7 +87,7 @@ pub(super) struct Fleet {
     pub(super) supported: bool,
 }
 
-impl Envelope {
+impl FleetCost {
     /// Computes the cost for this configuration's X, window and rounds, and for fleets of these numbers of servers.
     ///
     /// # Errors
@@ -145,7 +146,7 @@ impl Fleet {
     }
 }
 
-/// Returns the entropy of a filter of this many bits, of which this part is set.
+/// Returns the entropy, in bytes, of a filter of `bits` bits, of which the part `fill` is set.
 fn entropy_bytes(bits: u64, fill: f64) -> f64 {
     let part = |p: f64| if p > 0.0 { -p * p.log2() } else { 0.0 };
     bits as f64 * (part(fill) + part(1.0 - fill)) / 8.0
@@ -155,10 +156,10 @@ fn entropy_bytes(bits: u64, fill: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn of(max_active_users: u64, fleets: &[u64]) -> Envelope {
+    fn of(max_active_users: u64, fleets: &[u64]) -> FleetCost {
         let mut config = Config::default();
         config.admission.max_active_users = Some(max_active_users);
-        Envelope::of(&config, fleets).unwrap()
+        FleetCost::of(&config, fleets).unwrap()
     }
 
     #[test]

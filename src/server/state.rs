@@ -7,10 +7,10 @@ use rustix::fs::{Access, access};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Sets the snapshot's file, if the configuration does not and there is a directory for it.
+/// Sets the snapshot's file of a single server, if the configuration does not and the default directory can be used.
 ///
 /// # Errors
-/// A message for the operator if no directory can be used. Without one, a restart forgets the active users.
+/// A message for the operator if no directory can be used. Without a snapshot, a restart forgets the active users.
 pub(super) fn choose(config: &mut Config) -> Result<(), String> {
     if config.is_fleet() || config.snapshot.file.is_some() {
         return Ok(());

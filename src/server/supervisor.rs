@@ -14,9 +14,9 @@ pub(super) fn stopping() {
 }
 
 /// Notifies the watchdog while the worker runs. Without notifications, the watchdog ends this server.
-pub(super) async fn keep_telling(headcount: Headcount) {
+pub(super) async fn notify_watchdog(headcount: Headcount) {
     let Some(patience) = sd_notify::watchdog_enabled() else { return };
-    // Ticks come every few milliseconds. A worker without a tick for half of the watchdog's time stands still.
+    // The worker ticks every few milliseconds. Without a tick for half of the watchdog's time, it stands still.
     let stands_still = (patience / 2).max(Duration::from_secs(1));
     let mut ticks = interval((patience / 3).max(Duration::from_millis(10)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -29,7 +29,7 @@ pub(super) async fn keep_telling(headcount: Headcount) {
 }
 
 fn tell(state: NotifyState<'_>) {
-    // If nobody listens, there is nobody to notify.
+    // The server works without its supervisor, so an error is only logged.
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::debug!(%error, "systemd could not be notified");
     }

@@ -2,7 +2,7 @@
 //!
 //! Without a body it renews the token of the request, which is found as in a check. With a body, it renews the tokens
 //! in a JSON array of strings: if one of them is invalid, none is renewed. With `[token.jwt]`, the array contains
-//! users, as the claim of their tokens names them, because the application has verified them.
+//! users, as their tokens' claim names them, and no tokens: the application has verified these already.
 //!
 //! | answer | when |
 //! |---|---|
@@ -16,10 +16,11 @@
 //! | 431 | a token in the headers is longer than 4 KiB |
 //! | 503 | too many bodies are being received; `Retry-After` says when to try again |
 //!
-//! A touch is a call of the application and not a user's request, so its mistakes are reported in every mode.
+//! A touch is a call of the application and not a user's request, so its errors are reported even if admission is not
+//! enforced.
 
 use crate::headcount::Headcount;
-use crate::layer::{RequestInfo, RequestLimits, Unknown};
+use crate::layer::{NoCaller, RequestInfo, RequestLimits};
 use crate::token_source::{InvalidToken, MAX_TOKEN_BYTES};
 use axum::Router;
 use axum::body::{Bytes, HttpBody};
@@ -62,7 +63,7 @@ enum Refused {
     MediaType,
     // The parser's message may quote a token.
     #[error("the body is not a JSON array of strings (line {line}, column {column})")]
-    NoList { line: usize, column: usize },
+    NotAList { line: usize, column: usize },
     #[error("the array has {found} tokens; 1 to {MOST_TOKENS} can be touched at a time")]
     Count { found: usize },
     #[error("the token at place {place}, counted from 0, is longer than {MAX_TOKEN_BYTES} bytes")]
@@ -85,7 +86,7 @@ struct Touch {
     readers: Arc<Readers>,
 }
 
-/// The places for bodies in transfer. A client that sends slowly does not occupy a place for long.
+/// The places for bodies in transfer. A client that sends slowly loses its place if another client waits for one.
 struct Readers {
     places: Semaphore,
     waiting: AtomicUsize,
@@ -127,7 +128,7 @@ impl Readers {
     }
 }
 
-/// Counts itself, also if its request is canceled.
+/// One waiting body. It is counted until it is dropped, also if its request is canceled.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -176,8 +177,8 @@ async fn touch_one(headcount: &Headcount, headers: &HeaderMap) -> Result<(), Ref
         RequestInfo { method: &Method::POST, path: None, headers, peer: None, is_https: false, extensions: None };
     let caller = headcount.caller_in_turn(&info, &RequestLimits::default().refusals).await;
     let caller = caller.map_err(|unknown| match unknown {
-        Unknown::Invalid(invalid) => Refused::Token(invalid),
-        Unknown::Limited(_) => Refused::Busy,
+        NoCaller::Invalid(invalid) => Refused::Token(invalid),
+        NoCaller::Limited(_) => Refused::Busy,
     })?;
     if headcount.touch(caller.user().ok_or(Refused::NoToken)?) { Ok(()) } else { Err(Refused::Unseen) }
 }
@@ -190,8 +191,8 @@ fn touch_all(headcount: &Headcount, tokens: &[String]) -> Result<(), Refused> {
 
 /// Reads the tokens of a body, and checks their bounds.
 fn tokens(body: &[u8]) -> Result<Vec<String>, Refused> {
-    let no_list = |error: serde_json::Error| Refused::NoList { line: error.line(), column: error.column() };
-    // Counted first, without using memory: a body of empty strings takes many times as much memory once it is parsed.
+    let no_list = |error: serde_json::Error| Refused::NotAList { line: error.line(), column: error.column() };
+    // Counts the strings first, which takes no memory: once parsed, a body of empty strings takes many times its size.
     let found = serde_json::from_slice::<Vec<IgnoredAny>>(body).map_err(no_list)?.len();
     if !(1..=MOST_TOKENS).contains(&found) {
         return Err(Refused::Count { found });
@@ -215,7 +216,7 @@ impl Refused {
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::MediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Token(InvalidToken::TooLong) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Self::Broken | Self::NoList { .. } | Self::Count { .. } | Self::TooLong { .. } => StatusCode::BAD_REQUEST,
+            Self::Broken | Self::NotAList { .. } | Self::Count { .. } | Self::TooLong { .. } => StatusCode::BAD_REQUEST,
             Self::NoToken | Self::Token(_) => StatusCode::BAD_REQUEST,
             Self::Slow => StatusCode::REQUEST_TIMEOUT,
             Self::Busy => StatusCode::TOO_MANY_REQUESTS,
@@ -266,9 +267,9 @@ mod tests {
         for body in
             ["5", "null", "{}", r#"{"tokens":["a"]}"#, r#""a""#, "[1]", r#"["a",null]"#, r#"["a""#, r#"["a"] x"#, "\0"]
         {
-            assert!(matches!(tokens(body.as_bytes()), Err(Refused::NoList { .. })), "{body}");
+            assert!(matches!(tokens(body.as_bytes()), Err(Refused::NotAList { .. })), "{body}");
         }
-        assert!(matches!(tokens(b"[\"\xff\"]"), Err(Refused::NoList { .. })));
+        assert!(matches!(tokens(b"[\"\xff\"]"), Err(Refused::NotAList { .. })));
     }
 
     #[test]

@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 /// The time limit for an answer of Redis.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A larger difference between the clocks of this machine and of Redis is a warning.
+/// The clocks of this machine and of Redis may differ by this much without a warning.
 const CLOCK: Duration = Duration::from_secs(2);
 
 /// A configuration that can be used.
 pub struct Validated {
     config: Config,
     settings: Settings,
-    /// Settings that are valid, but may not do what they seem to.
+    /// Warnings about settings that are valid, but may not do what they seem to do.
     warnings: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ impl Validated {
         check(config).map(drop)
     }
 
-    /// Reads a configuration and checks it with [`Validated::check`].
+    /// Checks a loaded configuration as [`Validated::check`] does, and collects its warnings.
     ///
     /// # Errors
     /// [`LoadError`] names the file or variable, the key, the value found, and what is allowed.
@@ -47,12 +47,12 @@ impl Validated {
         let config = loaded.config.clone();
         let settings = check(&config).map_err(|error| loaded.locate(error))?;
         let mut warnings = warnings(&config);
-        warnings.extend(config.admission.max_active_users.and_then(|max| settings.doubt_about_max(max)));
+        warnings.extend(config.admission.max_active_users.and_then(|max| settings.warning_about_max(max)));
         warnings.extend(state::choose(&mut config.clone()).err());
         Ok(Self { config, settings, warnings })
     }
 
-    /// Settings that are valid, but may not do what they seem to.
+    /// Returns warnings about settings that are valid, but may not do what they seem to do.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -61,8 +61,8 @@ impl Validated {
     pub fn note(&self) -> Option<&'static str> {
         self.config.admin.token_file.is_none().then_some(
             "there is no admin.token_file: every user of this machine is an operator. If a proxy on this machine leads \
-             to admin.listen and adds no Forwarded, X-Forwarded-* or Via header, everybody who reaches the proxy is \
-             one, too",
+             to admin.listen and adds no Forwarded, X-Forwarded-* or Via header, every client of the proxy is \
+             an operator, too",
         )
     }
 
@@ -75,9 +75,9 @@ impl Validated {
     ///
     /// # Errors
     /// [`ConfigError`] if the URL or a certificate cannot be used.
-    pub fn look_at_redis(&self) -> Result<Option<Live>, ConfigError> {
+    pub fn look_at_redis(&self) -> Result<Option<RedisFindings>, ConfigError> {
         let namespace = self.config.namespace();
-        self.config.redis.as_ref().map(|redis| Live::at(redis, &namespace, &self.settings)).transpose()
+        self.config.redis.as_ref().map(|redis| RedisFindings::at(redis, &namespace, &self.settings)).transpose()
     }
 }
 
@@ -90,7 +90,7 @@ fn check(config: &Config) -> Result<Settings, ConfigError> {
     let key = match config.token.fingerprint_key()? {
         Some(key) => key,
         None if config.is_fleet() => return Err(ConfigError::SecretMissing),
-        // Generated at the first start, and kept beside the snapshot.
+        // A placeholder: a server generates the real key at its first start, and keeps it beside the snapshot.
         None => FingerprintKey::new(&[0; 16]).expect("sixteen bytes are a key"),
     };
     let settings = config.check(key)?;
@@ -105,7 +105,7 @@ fn warnings(config: &Config) -> Vec<String> {
     let knows_no_paths = config.server.trusted_proxies.is_empty();
     if knows_no_paths && !(config.route.is_empty() && config.admission.exempt_paths.is_empty()) {
         warnings.push(
-            "server.trusted_proxies is empty: only Envoy's checks show the path of a request; behind other proxies, \
+            "server.trusted_proxies is empty: only Envoy sends the path of a request; behind other proxies, \
              [[route]] and admission.exempt_paths have no effect; list the proxies' addresses"
                 .into(),
         );
@@ -124,19 +124,20 @@ fn warnings(config: &Config) -> Vec<String> {
                 .into(),
         );
     }
-    warnings.extend(config.token.doubt().map(str::to_owned));
+    warnings.extend(config.token.warning().map(str::to_owned));
+    warnings.extend(config.admission.warning_about_delay());
     if config.only_limits() {
         warnings.push("there is no admission.max_active_users: requests are limited, and everybody is admitted".into());
     }
     for limit in &config.limit {
-        let of_limit = limit.doubts(&config.server.trusted_proxies);
-        warnings.extend(of_limit.into_iter().map(|doubt| format!("limit {}: {doubt}", limit.name)));
+        let of_limit = limit.warnings(&config.server.trusted_proxies);
+        warnings.extend(of_limit.into_iter().map(|warning| format!("limit {}: {warning}", limit.name)));
     }
     warnings
 }
 
 /// The findings about a Redis server.
-pub struct Live {
+pub struct RedisFindings {
     findings: Vec<Finding>,
 }
 
@@ -146,7 +147,7 @@ enum Finding {
     Error(String),
 }
 
-impl Live {
+impl RedisFindings {
     fn at(redis: &crate::config::Redis, namespace: &str, settings: &Settings) -> Result<Self, ConfigError> {
         let connection = RedisConnection::configured(redis)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -159,7 +160,7 @@ impl Live {
         Ok(live)
     }
 
-    /// Returns whether a server could use it.
+    /// Returns whether headcount can use this Redis.
     pub fn is_well(&self) -> bool {
         !self.findings.iter().any(|finding| matches!(finding, Finding::Error(_)))
     }
@@ -193,7 +194,7 @@ impl Live {
                 self.clock(seconds, micros);
             }
             Err(error) => self.findings.push(Finding::Error(format!(
-                "it refuses commands that the rounds need: {error}. Give the user of redis.url: ~headcount:* +@read \
+                "it refuses commands that the rounds need: {error}. Grant the user of redis.url ~headcount:* +@read \
                  +@write +@scripting +time +ping"
             ))),
         }
@@ -225,20 +226,19 @@ impl Live {
             }
             self.findings.push(match read_beside(&store, settings, generation).await {
                 Ok(None) => Finding::Well(
-                    "servers with another capacity have used this namespace within a window: their users are known \
+                    "servers with another capacity have used this namespace in the last window: their users are known \
                      here, and count against max_active_users"
                         .into(),
                 ),
                 Ok(Some(_)) => Finding::Well(
-                    "servers with an earlier key have used this namespace within a window: their users are known \
-                     here, and newcomers wait until those servers have stopped"
+                    "servers with an earlier key have used this namespace in the last window: their users are known \
+                     here, and only those servers admit newcomers until they have stopped"
                         .into(),
                 ),
                 Err(reason) => Finding::Warning(format!(
-                    "servers with another window or key have used this namespace within a window, and servers of this \
-                     configuration do not know their users ({reason}): for one window, the new servers admit up to \
-                     max_active_users in addition; if the key has changed, name the former one in \
-                     token.earlier_secret_files"
+                    "servers with another window or key have used this namespace in the last window, and servers of \
+                     this configuration do not know their users ({reason}): for one window, up to max_active_users \
+                     more are admitted; if the key has changed, name the earlier key in token.earlier_secret_files"
                 )),
             });
         }
@@ -280,8 +280,8 @@ impl Live {
     }
 }
 
-/// Reads the newest value of another generation. Returns `None` if the current key fits, the index of the earlier key
-/// that fits, or the reason why the value cannot be read.
+/// Reads the newest value of another generation. Returns the key that fits: `None` for the current one, or the index of
+/// an earlier one. The error is the reason why the value cannot be read.
 #[allow(clippy::disallowed_methods)] // The clock only says which minutes to ask for.
 async fn read_beside(store: &RedisStore, settings: &Settings, generation: u64) -> Result<Option<usize>, String> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -334,7 +334,7 @@ static WRITE: std::sync::LazyLock<redis::Script> = std::sync::LazyLock::new(|| {
     )
 });
 
-impl fmt::Display for Live {
+impl fmt::Display for RedisFindings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.findings.iter().try_for_each(|finding| match finding {
             Finding::Well(said) => writeln!(f, "  ok       {said}"),

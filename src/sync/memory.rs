@@ -39,11 +39,13 @@ struct Namespace {
 struct Generation {
     last_heartbeat: Option<Timestamp>,
     gap: Option<Gap>,
+    /// When the whole generation expires. Looks, writes and exchanges of news postpone it.
     keys_until: Timestamp,
+    /// The slot in which the namespace was first used.
     since: Option<Slot>,
     override_: Option<Vec<u8>>,
     nodes: BTreeMap<String, Node>,
-    /// When each server last said that it rejects newcomers.
+    /// When each server last reported that it rejects newcomers.
     wanting: BTreeMap<String, Timestamp>,
     minutes: BTreeMap<Slot, Value>,
     logs: BTreeMap<Slot, Log>,
@@ -91,7 +93,7 @@ impl MemoryStore {
         *self.namespace.lock() = other.namespace.lock().clone();
     }
 
-    /// While writes are refused, a look records no heartbeat, not even this server's.
+    /// Answers a look as a store that refuses writes does: no heartbeat is recorded.
     #[cfg(any(test, feature = "testing"))]
     pub fn look_without_writes(&self, identity: &Identity, slots: &[Slot], refusal: StoreError) -> Looked {
         let now = self.clock.wall();
@@ -187,7 +189,7 @@ impl Namespace {
             since: own.since,
             last_heartbeat: own.last_heartbeat,
             gap: own.gap.clone(),
-            override_: own.operator_read(),
+            override_: own.readable_override(),
             nodes: own.nodes.values().filter(|node| is_alive(node.looked)).count() as u64,
             wanting: own.wanting.values().filter(|&&wanted| is_alive(wanted)).count() as u64,
             named,
@@ -213,13 +215,13 @@ impl Namespace {
         let others = self.generations.keys().any(is_unknown);
         let own = self.own(identity);
         let until = now.plus(identity.keep_for);
-        // As in Redis, a write also renews the lifetime: after a flush, a write may come before any look.
+        // As in Redis, a write also keeps the generation: after a flush, a write may come before any look.
         own.keys_until = own.keys_until.max(until);
         if let Some(since) = publish.since.filter(|since| !since.claimed || (own.since.is_none() && !others)) {
             own.since = Some(own.since.map_or(since.slot, |known| known.min(since.slot)));
         }
         if let Some(ours) = publish.override_ {
-            let unchanged = own.operator_read() == ours.after;
+            let unchanged = own.readable_override() == ours.after;
             own.override_ = if unchanged { ours.value } else { own.override_.take() };
         }
         let mut write = |minute: crate::round::Outgoing| {
@@ -239,8 +241,8 @@ impl Generation {
         slots.iter().map(|slot| self.minutes.get(slot).map(entry)).collect()
     }
 
-    /// Returns the stored override, unless it is too long.
-    fn operator_read(&self) -> Option<Vec<u8>> {
+    /// Returns the stored override, or [`NO_OVERRIDE`] if it is too long.
+    fn readable_override(&self) -> Option<Vec<u8>> {
         self.override_.clone().map(|bytes| if bytes.len() > MOST_OVERRIDE_BYTES { NO_OVERRIDE.to_vec() } else { bytes })
     }
 
@@ -248,7 +250,7 @@ impl Generation {
         self.nodes.values().filter(|node| is_alive(node.looked)).map(|node| node.instance_id.clone()).collect()
     }
 
-    /// As `exchange_news.lua` does.
+    /// Reads and extends a minute's news log, as `exchange_news.lua` does.
     fn exchange_news(&mut self, request: LogRequest, until: Timestamp) -> LogPart {
         let LogRequest { slot, id, read_to, last_read, entry } = request;
         let mut part = LogPart { from: LOG_ID_BYTES as u64, ..LogPart::default() };
@@ -469,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn another_generation_is_alive_as_its_heartbeat_is() {
+    fn another_generation_is_alive_while_its_heartbeat_is_fresh() {
         let fleet = Fleet::new();
         fleet.looks("a");
         let seen = || match fleet.store.answer(&server("b", 2), Request::Look { slots: vec![], names: 0, wants: false })
@@ -486,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_minute_is_claimed_once_and_beside_no_stranger() {
+    fn the_first_minute_is_claimed_once_and_not_beside_an_unknown_generation() {
         let fleet = Fleet::new();
         let own = |publish| fleet.publishes(&server("a", 1), publish).since;
         assert_eq!(own(claim(9, true, &[])), Some(Slot(9)));

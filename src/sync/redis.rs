@@ -4,9 +4,9 @@
 //! the key is a string instead: `ts`, a line feed, and `value`. Then a plain `SET` *stages* the value under a key of
 //! the writer's own, and the script only compares versions and renames keys, so that no value passes through Lua.
 //!
-//! Every key is named `headcount:{namespace}:generation:…`, so that releases with different parameters never mix, and
-//! all keys of a namespace share one hash tag. One key has no generation, because through it generations notice each
-//! other: `headcount:{namespace}:generations`.
+//! Every key is named `headcount:{namespace}:generation:…`, so that servers with different parameters never mix, and
+//! all keys of a namespace share one hash tag. Only `headcount:{namespace}:generations` has no generation: there the
+//! generations notice each other.
 
 use super::FilterStore;
 use crate::config::ConfigError;
@@ -39,7 +39,7 @@ static OVERRIDE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!(".
 /// The version that stands for a value that no server has written.
 const NO_VALUE_OF_OURS: &str = "!";
 
-/// Before it uploads a filter of at least this size, a server asks whether another server has written the minute since.
+/// Before it uploads a filter of at least this size, a server asks whether the minute was written since it was read.
 /// The size is that of the filter itself, empty or full, so that the number of calls does not depend on the load.
 const WORTH_ASKING_BYTES: usize = 256 << 10;
 
@@ -50,7 +50,7 @@ const WORTH_ASKING_BYTES: usize = 256 << 10;
 /// depends on the load.
 pub(crate) const STAGED_FROM_BYTES: usize = 512 << 10;
 
-/// A staged value expires after this time if its server died before it was put in place.
+/// A staged value expires after this time if its server died before putting it in place.
 const STAGED_FOR: Duration = Duration::from_secs(10);
 
 /// The largest number of values that a server stages at a time: as many as a regular round publishes.
@@ -108,7 +108,7 @@ impl RedisStore {
     /// Creates a store at a URL such as `redis://127.0.0.1:6379/0`. Servers of one namespace share their active users.
     ///
     /// # Errors
-    /// [`ConfigError::RedisUrl`].
+    /// [`ConfigError::RedisUrl`] if the URL cannot be used.
     pub fn open(url: &str, namespace: &str) -> Result<Self, ConfigError> {
         Ok(Self::on(&RedisConnection::open(url)?, namespace))
     }
@@ -135,7 +135,7 @@ impl RedisStore {
         self.key(identity, &format!("slot:{slot}"))
     }
 
-    /// Returns the key for this server's staged value of this number.
+    /// Returns the key for this server's staged value number `number`.
     fn staged_key(&self, identity: &Identity, number: usize) -> String {
         self.key(identity, &format!("staged:{}:{number}", identity.instance_id))
     }
@@ -361,9 +361,9 @@ impl RedisStore {
         place.invoke_async(connection).await
     }
 
-    /// Returns whether another server has written this minute since it was read. It is asked before a large upload of
-    /// the first minute, which is the current one and which all servers write. Without this request, half of the
-    /// traffic would be uploads that lose.
+    /// Returns whether another server has written this minute since it was read. The caller asks before a large upload
+    /// of the first minute: it is the current one, which all servers write. Without this request, half of the traffic
+    /// would be uploads that lose. Small uploads are not worth the request, and the result is `false`.
     async fn is_already_lost(
         &self,
         connection: &mut MultiplexedConnection,
@@ -555,7 +555,7 @@ fn read_look_beside(mut answer: Vec<Value>, slots: usize) -> Result<LookedBeside
     Ok(LookedBeside { writers, wanting, minutes: fields.entries(slots)? })
 }
 
-/// The fields of the reply of `look.lua`, read from the front.
+/// The fields of the reply of `look.lua` or `look_beside.lua`, read from the front.
 struct Fields(std::vec::IntoIter<Value>);
 
 impl Fields {
@@ -592,15 +592,16 @@ fn text(value: &Value) -> Option<String> {
 fn read_other_generations(generations: &[Value]) -> Vec<OtherGeneration> {
     let beside = |pair: &[Value]| {
         let name = text(pair.first()?)?;
-        // Accepts only what servers write. In capital letters, this server's own generation would look like another
-        // one.
+        // Accepts only the notation of servers. In capital letters, this server's own generation would look like
+        // another one.
         let generation = u64::from_str_radix(&name, 16).ok().filter(|it| format!("{it:016x}") == name)?;
         Some(OtherGeneration { generation, is_alive: text(pair.get(1)?)? == "1" })
     };
     generations.chunks(2).filter_map(beside).collect()
 }
 
-/// Reads members, each followed by its score. Members that no server could have written are left out.
+/// Reads members of the key `nodes`, each followed by its score, the time of the node's last look. Members that no
+/// server could have written are left out.
 fn read_nodes(members: Vec<Value>) -> Vec<Node> {
     let node = |pair: &[Value]| {
         let (member, looked) = (text(pair.first()?)?, text(pair.get(1)?)?);
@@ -640,8 +641,8 @@ fn read_stored_string(slot: Slot, answer: Value) -> Result<Option<Stored>, Redis
     })
 }
 
-/// Returns the error of a failed command, except for a key of another type. No server has written such a key; any other
-/// error says nothing about the value.
+/// Returns the error of a failed command, unless the key is of another type. No server has written such a key. Any
+/// other error says nothing about the value.
 fn error_unless_wrong_type(answer: Value) -> Result<Value, RedisError> {
     match answer {
         Value::ServerError(refusal) if refusal.code() != "WRONGTYPE" => Err(refusal.into()),
@@ -667,7 +668,7 @@ fn stage(minute: &Outgoing, key: &str) -> Cmd {
     set
 }
 
-/// Returns whether a server can have written this version.
+/// Returns whether a server could have written this version.
 fn is_version(version: &[u8]) -> bool {
     (1..=64).contains(&version.len()) && version.iter().all(|&byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }

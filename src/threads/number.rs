@@ -1,4 +1,4 @@
-//! A small number for each thread, which names its place in sharded state.
+//! A small number for each thread, which selects the thread's shard of sharded state.
 
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
@@ -13,9 +13,9 @@ pub(crate) fn this_thread() -> usize {
     }
 }
 
-/// A thread that has no number yet.
+/// Stands for the number of a thread that has none yet.
 const UNNUMBERED: usize = usize::MAX;
-/// A thread that is ending and has returned its number. It shares this one with all other ending threads.
+/// The number of a thread that is ending and has given its own back. All ending threads share it.
 const ENDING: usize = usize::MAX - 1;
 
 thread_local! {
@@ -23,11 +23,11 @@ thread_local! {
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
-/// The returned numbers, and how many numbers were ever given. The lock also makes the counts of a shard's last thread
-/// visible to its next one.
+/// The numbers that were given back, and how many numbers exist. The lock also makes the counts of a shard's last
+/// thread visible to the shard's next thread.
 static FREE: Mutex<(BTreeSet<usize>, usize)> = Mutex::new((BTreeSet::new(), 0));
 
-/// Returns the number when the thread ends.
+/// Gives the number back when the thread ends.
 struct Held(usize);
 
 impl Drop for Held {
@@ -47,7 +47,7 @@ fn take_number() -> usize {
         })
     };
     NUMBER.set(number);
-    // If this thread's locals are already destroyed, `held` is dropped here, and the number is returned at once.
+    // If this thread's locals are already destroyed, `held` is dropped here: the number is given back at once.
     let held = Held(number);
     let _ = HELD.try_with(|mine| mine.replace(Some(held)));
     NUMBER.get()

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 /// Derives fleet time from the readings of the store's clock, one per round.
 ///
-/// The store read its clock between `sent` and `received`. Each reading therefore bounds the offset from both sides,
-/// and the estimate moves only as far as the bounds require. A slow reply widens the bounds and does not shift the
-/// clock.
+/// The store read its clock between `sent` and `received`. Each reading therefore bounds the offset between fleet time
+/// and monotonic time from both sides, and the estimate moves only as far as the bounds require. A slow reply widens
+/// the bounds and does not shift the clock.
 ///
-/// A jump of more than two slots requires three rounds that agree, so that one wrong answer cannot empty the ring. Only
-/// such a jump sets fleet time back. After a smaller step back, fleet time stands still until the store's clock has
-/// caught up.
+/// A jump of more than two slots requires three rounds that agree, so that one wrong answer cannot empty the ring.
+/// After the first reading, only such a jump sets fleet time back. After a smaller step back, fleet time stands still
+/// until the store's clock has caught up.
 ///
 /// ```
 /// use headcount::time::{FleetClock, Observed, Timestamp};
@@ -30,12 +30,13 @@ pub struct FleetClock {
     slot_length: Duration,
     /// Fleet time minus monotonic time, in microseconds.
     offset: i128,
-    /// The latest time that was returned.
+    /// The latest time that was returned since fleet time was last set back; no earlier time is returned.
     floor: Timestamp,
     synced: bool,
     doubted: Option<Doubt>,
 }
 
+/// A jump of more than two slots that too few rounds have shown so far.
 #[derive(Debug, Clone, Copy)]
 struct Doubt {
     offset: i128,
@@ -67,7 +68,8 @@ pub enum Observed {
     Doubted,
     /// Three rounds agreed on a jump of more than two slots, and fleet time has jumped.
     Jumped,
-    /// The same, to a time before one that was returned: the slots have other numbers now.
+    /// The same, but to a time more than two slots before one that was returned: fleet time was set back, and the slots
+    /// have other numbers now.
     JumpedBack,
 }
 
@@ -81,8 +83,8 @@ impl FleetClock {
         Self { slot_length, offset, floor: wall, synced: false, doubted: None }
     }
 
-    /// Returns fleet time at the given monotonic time. It is at least as late as every earlier result since the last
-    /// jump back.
+    /// Returns fleet time at the given monotonic time. It is at least as late as every earlier result since the first
+    /// reading or the last jump back.
     pub fn now(&mut self, monotonic: Duration) -> Timestamp {
         self.floor = self.floor.max(self.at(monotonic, self.offset));
         self.floor

@@ -22,14 +22,14 @@ pub enum LimitKey {
     Token,
     /// The user named by a verified token. Requires `[token.jwt]`, or a service that names its users.
     Subject,
-    /// The client's address. Of an IPv6 address the first 64 bits, which usually belong to one customer.
+    /// The client's address. An IPv6 address is cut to its first 64 bits, which usually belong to one customer.
     ClientIp,
     /// The value of a header.
     Header(String),
-    /// The path without its query, as a lenient backend reads it. Paths that could be read as another path are counted
-    /// together. A client can invent paths, so list the intended ones in `routes`.
+    /// The path without its query, as a lenient backend reads it. All paths that a backend could read as another path
+    /// share one key. A client can invent paths, so list the intended ones in `routes`.
     Path,
-    /// The method.
+    /// The method of the request.
     Method,
     /// One key for all requests.
     Constant,
@@ -71,7 +71,7 @@ impl FromStr for LimitKey {
 }
 
 impl LimitKey {
-    /// Returns the keys of a list, or the one key.
+    /// Returns the keys of a list; a single key is returned as a list of one.
     pub(crate) fn parts(&self) -> &[Self] {
         match self {
             Self::All(parts) => parts,

@@ -17,7 +17,7 @@ use std::time::Duration;
 pub struct Quota {
     /// The number of permits.
     pub permits: u64,
-    /// The time in which they come; never zero.
+    /// The time in which this number of permits becomes available; never zero.
     pub time: Duration,
 }
 
@@ -30,9 +30,9 @@ pub struct Quota {
 /// assert!("5/1M".parse::<Quota>().is_err(), "a month? A minute?");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} is no rate; write permits per time, as in \"20/s\", \"5/1m\" or \"100/1h\"")]
+#[error("{found:?} is not a rate; write permits per time, as in \"20/s\", \"5/1m\" or \"100/1h\"")]
 pub struct QuotaError {
-    /// The text.
+    /// The text that was found.
     pub found: String,
 }
 

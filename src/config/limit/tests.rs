@@ -11,7 +11,7 @@ fn complaint(limits: Vec<Limit>) -> String {
 }
 
 #[test]
-fn what_makes_no_sense_names_its_key() {
+fn an_invalid_limit_names_its_key() {
     for (limits, beginning) in [
         (vec![limit("")], "limit.name holds \"\""),
         (vec![limit("a b")], "limit.name holds \"a b\""),

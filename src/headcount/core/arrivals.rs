@@ -8,7 +8,7 @@ use crate::what_if::Sample;
 /// The channel of sampled visits to the worker. It exists in shadow mode only.
 pub(crate) struct Arrivals {
     pub(crate) sample: Sample,
-    /// A user, and whether the user is active under the configured X.
+    /// Takes a user, and whether the user is active under the configured X.
     pub(crate) sender: Sender<(Fingerprint, bool)>,
 }
 

@@ -101,9 +101,9 @@ pub struct Touches {
 pub struct PassChecks {
     /// Passes of this fleet for this token, issued less than a window ago.
     pub valid: u64,
-    /// Issued a window ago or longer.
+    /// Passes issued a window ago or longer.
     pub expired: u64,
-    /// Not a pass of this fleet, or not one for this token.
+    /// Passes of another fleet or for another token, and values that are no passes.
     pub forged: u64,
 }
 
@@ -141,7 +141,7 @@ impl Core {
     }
 
     /// Returns how many decisions since the start were rejections, shadow rejections included.
-    pub(crate) fn turned_away(&self) -> u64 {
+    pub(crate) fn rejections(&self) -> u64 {
         let decisions = self.decisions();
         decisions.rejected + decisions.shadow_rejected
     }

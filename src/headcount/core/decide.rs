@@ -1,4 +1,5 @@
-//! The decision about a request: in which order it asks the ring, passes, limits and the room, and what it records.
+//! The decision about a request. It looks the token up in the ring and in other generations, then checks the pass, and
+//! then asks the room for a seat. The layer asks its limits between these steps.
 
 use super::{Admission, Admitted, BESIDE, Core, Decision, HOLDING, HeldSeat, SHUT, State, User};
 use crate::bloom::Probe;
@@ -15,15 +16,16 @@ use std::time::Duration;
 /// The options of a decision: what it records and counts, and which further checks it makes.
 #[derive(Clone, Copy)]
 pub(crate) struct AdmitOptions<'r> {
-    /// Whether an active user is renewed.
+    /// Whether a seen user is renewed, that is, recorded in the current minute.
     pub(crate) renews: bool,
+    /// When an admitted newcomer is recorded.
     pub(crate) record: Record,
     /// The pass that came with the request.
     pub(crate) pass: Option<&'r [u8]>,
-    /// Whether an admission is counted. If not, the caller counts the outcome.
+    /// Whether an admission is counted. If not, the caller counts the outcome. A rejection is counted in any case.
     pub(crate) counts: bool,
-    /// Whether an unseen user may take a free seat. A refusal that has waited may not: the next client has the same
-    /// right to a seat that has become free meanwhile.
+    /// Whether an unseen user may take a free seat. After a delayed refusal the user may not: other clients have the
+    /// same right to a seat that has become free meanwhile.
     pub(crate) takes_seat: bool,
 }
 
@@ -32,7 +34,7 @@ pub(crate) struct AdmitOptions<'r> {
 pub(crate) enum Record {
     /// Recorded before the answer is returned.
     Now,
-    /// A seat is held until it is known whether the newcomer stays.
+    /// Recorded when the [`HeldSeat`] is taken. Until then, the seat is held.
     OnSuccess,
     /// Never recorded.
     #[cfg(any(test, feature = "tower"))]
@@ -46,6 +48,7 @@ impl AdmitOptions<'_> {
 }
 
 impl Core {
+    /// Decides as [`Headcount::admit`](crate::Headcount::admit) says.
     #[inline]
     pub(crate) fn admit(&self, token: &[u8]) -> Admission {
         if self.settings.enforcement != Enforcement::Enforce {
@@ -82,7 +85,7 @@ impl Core {
     // Never inlined: the fast path would otherwise keep on its stack what only this path needs.
     #[inline(never)]
     fn admit_from_the_ring(&self, fingerprint: Fingerprint, token: &[u8]) -> Admission {
-        if self.refresh(fingerprint) || self.move_in(fingerprint, token) {
+        if self.refresh(fingerprint) || self.adopt_from_beside(fingerprint, token) {
             self.admitted(Admitted::Seen)
         } else {
             self.newcomer(fingerprint, AdmitOptions::ADMIT)
@@ -153,7 +156,7 @@ impl Core {
         self.settings.enforcement == Enforcement::Enforce && self.is_shut_for(user.fingerprint())
     }
 
-    /// Returns whether a newcomer may take a seat now. A newcomer with a held seat takes no other.
+    /// Returns whether a newcomer may take a seat now. False for a newcomer with a held seat, who needs no other.
     #[cfg(feature = "tower")]
     pub(crate) fn may_take_seat(&self, user: &User<'_>) -> bool {
         self.gate.load(Relaxed) & SHUT == 0 && !self.holds_seat_of(user.fingerprint())
@@ -162,7 +165,7 @@ impl Core {
     fn sees(&self, user: &User<'_>, renews: bool) -> bool {
         let (fingerprint, token) = (user.fingerprint(), user.token());
         if renews {
-            self.refresh(fingerprint) || self.move_in(fingerprint, token)
+            self.refresh(fingerprint) || self.adopt_from_beside(fingerprint, token)
         } else {
             self.state.read().ring.membership(fingerprint) != Membership::Unseen || self.is_beside(fingerprint, token)
         }
@@ -176,18 +179,21 @@ impl Core {
         found == Some(PassCheck::Valid)
     }
 
+    /// Checks a pass, and counts nothing. Returns `None` if passes are not configured.
     pub(crate) fn check_pass(&self, pass: &[u8], user: &User<'_>) -> Option<PassCheck> {
         let (passes, _) = self.settings.passes.as_ref()?;
         let now = self.state.read().ring.current();
         Some(passes.check(pass, user.fingerprint(), user.token(), now))
     }
 
+    /// Returns a signed pass, or `None` if passes are not configured.
     pub(crate) fn pass(&self, fingerprint: Fingerprint) -> Option<Pass> {
         let (passes, _) = self.settings.passes.as_ref()?;
         let now = self.state.read().ring.current();
         Some(passes.issue(fingerprint, now))
     }
 
+    /// Renews a seen token; see [`Headcount::touch`](crate::Headcount::touch).
     pub(crate) fn touch(&self, token: &[u8]) -> bool {
         if self.settings.enforcement == Enforcement::Off {
             return true;
@@ -196,7 +202,7 @@ impl Core {
             let fingerprint = self.settings.key.fingerprint(token);
             let seen = self.present.has(Probe::new(fingerprint, self.settings.shape))
                 || self.refresh(fingerprint)
-                || self.move_in(fingerprint, token);
+                || self.adopt_from_beside(fingerprint, token);
             if seen {
                 self.note_visit(fingerprint, true);
             }
@@ -206,7 +212,7 @@ impl Core {
         seen
     }
 
-    /// Records a seen fingerprint in the current minute, through the worker. Returns whether it was seen.
+    /// Records a fingerprint in the current minute through the worker, if it was seen. Returns whether it was seen.
     pub(crate) fn refresh(&self, fingerprint: Fingerprint) -> bool {
         let state = self.state.read();
         match state.ring.membership(fingerprint) {
@@ -231,8 +237,8 @@ impl Core {
             && self.state.read().beside.has(fingerprint, |key| keys[key].fingerprint(token))
     }
 
-    /// Records a user whom another generation remembers. Returns whether one does.
-    fn move_in(&self, fingerprint: Fingerprint, token: &[u8]) -> bool {
+    /// Records a user here if another generation remembers the user. Returns whether one does.
+    fn adopt_from_beside(&self, fingerprint: Fingerprint, token: &[u8]) -> bool {
         let is_beside = self.is_beside(fingerprint, token);
         if is_beside {
             // Recorded in place, because the other generation may be dropped before the worker applies a refresh.
@@ -244,7 +250,7 @@ impl Core {
         is_beside
     }
 
-    /// Sends a refresh to the worker. Returns false if the channel is full. The caller holds the lock.
+    /// Sends a refresh to the worker. Returns false if the channel is full. The caller must hold the read lock.
     #[inline]
     fn send_refresh(&self, fingerprint: Fingerprint) -> bool {
         failpoints::at("refresh-sent");
@@ -290,11 +296,12 @@ impl Core {
         self.granted(admitted, options)
     }
 
-    /// Returns the room's answer to a newcomer. After a pause of the process, the first request may come before the
-    /// worker's first tick; by then the seats of this server's share have gone to other servers.
+    /// Returns the room's answer to a newcomer. After a pause of the process, a request may come before the worker's
+    /// next tick. Then this method handles the pause, because other servers have handed out this server's seats
+    /// meanwhile.
     fn seat_now(&self, state: &mut State) -> Seat {
-        if state.room.link() != FleetLink::Alone && self.time.has_slept() {
-            // Only the first request does this; the worker does the rest.
+        if state.room.link() != FleetLink::Alone && self.time.is_overdue() {
+            // Only the first request does this. The worker's next tick does the rest.
             self.time.note_tick();
             self.time.note_pause();
             state.uncover_current();
@@ -327,6 +334,7 @@ impl Core {
         }
     }
 
+    /// Decides about a request without a token.
     pub(crate) fn missing(&self, options: AdmitOptions<'_>) -> Admission {
         let shut = self.gate.load(Relaxed) & SHUT != 0;
         let rejected = match self.settings.missing_token {
@@ -343,8 +351,8 @@ impl Core {
         }
     }
 
-    /// Decides about a request whose token cannot be verified yet, because its key is unknown. Its user may be active
-    /// or a newcomer.
+    /// Decides about a request whose token cannot be verified yet, because the keys have not been fetched. Its user may
+    /// be active or a newcomer.
     #[cfg(feature = "tower")]
     pub(crate) fn unverifiable(&self, options: AdmitOptions<'_>) -> Admission {
         if self.state.read().room.lets_unknown_pass() {
@@ -354,10 +362,12 @@ impl Core {
         }
     }
 
+    /// Returns an admission, and counts it if the options say so.
     fn granted(&self, admitted: Admitted, options: AdmitOptions<'_>) -> Admission {
         if options.counts { self.admitted(admitted) } else { Admission::Admitted(admitted) }
     }
 
+    /// Counts an admission, and returns it.
     #[inline]
     pub(crate) fn admitted(&self, admitted: Admitted) -> Admission {
         self.counts.decisions.count(admitted.decision() as usize);
@@ -374,7 +384,7 @@ impl Core {
 
     /// Returns how long a user whom a limit refused should wait before the next attempt.
     #[cfg(feature = "tower")]
-    pub(crate) fn pause_of(&self, user: &User<'_>) -> Duration {
+    pub(crate) fn retry_after_limit(&self, user: &User<'_>) -> Duration {
         self.retry_after(user.fingerprint().0, self.decisions().limited)
     }
 

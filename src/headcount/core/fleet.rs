@@ -1,18 +1,19 @@
-//! What the rounds and the worker tell the core about the fleet: the store's time, this server's share of the free
-//! seats, and outages of the store.
+//! What the core learns about the fleet from the rounds and the worker: the store's time, this server's share of the
+//! free seats, outages of the store, and pauses of the process.
 
 use super::{Core, State};
 use crate::room::{FleetLink, FleetView, Mode, Renewal};
 use crate::time::{Observed, Slot, Timestamp};
 use std::time::Duration;
 
-/// What the store's clock has changed.
+/// The effect of a reading of the store's clock.
 pub(crate) struct ClockStep {
     pub(crate) observed: Observed,
-    /// The fleet's time before and now.
+    /// Fleet time before the reading.
     pub(crate) before: Timestamp,
+    /// Fleet time after the reading.
     pub(crate) time: Timestamp,
-    /// The minute by the fleet's clock.
+    /// The current minute according to the fleet's clock.
     pub(crate) slot: Slot,
     /// The former number of the current minute, if it changed.
     pub(crate) renumbered_from: Option<Slot>,
@@ -39,8 +40,9 @@ impl Core {
         self.state.read().room.link()
     }
 
-    /// Sets the fleet's clock. The server asked the store for its time at monotonic time `sent`, and received the
-    /// answer, `time`, at `received`. If the clock stepped, the minutes get other numbers.
+    /// Sets the fleet's clock from a reading of the store's clock. The server sent the request at monotonic time
+    /// `sent`, and received the answer, `time`, at `received`. After the first reading and after a jump back, the
+    /// minutes get the numbers of the new clock.
     pub(crate) fn observe_clock(&self, sent: Duration, time: Timestamp, received: Duration) -> ClockStep {
         // Locked until the ring has the new number: the worker must not turn to a minute of the old clock.
         let mut clock = self.time.fleet_clock.lock();
@@ -64,13 +66,13 @@ impl Core {
         step
     }
 
-    /// Returns the current minute if the worker should have turned to it long ago: more than the longest time that it
-    /// may pause without notice.
+    /// Returns the current minute if the worker is late in turning to it by more than
+    /// [`tolerated_pause`](super::FleetTime::tolerated_pause).
     pub(crate) fn overdue_turn(&self, monotonic: Duration) -> Option<Slot> {
         let (now, slot) = self.time.at(monotonic);
         let due = self.current().plus(1);
         let late = now.since(due.start(self.settings.slot_length));
-        (slot >= due && late > self.time.longest_pause()).then_some(slot)
+        (slot >= due && late > self.time.tolerated_pause()).then_some(slot)
     }
 
     /// Returns whether the worker still has to turn to the current minute.
@@ -93,8 +95,8 @@ impl Core {
         })
     }
 
-    /// Returns whether newcomers are rejected now, or would be within this time, if as many come as lately. Others
-    /// admit `foreign_per_second`.
+    /// Returns whether newcomers are rejected now, or will be within `time` if they keep coming at the recent rate. The
+    /// other servers admit `foreign_per_second` of them.
     pub(crate) fn may_reject_within(&self, time: Duration, foreign_per_second: f64) -> bool {
         if self.mode() == Mode::Throttling {
             return true;
@@ -105,13 +107,14 @@ impl Core {
         (state.room.room(state.active_users()) as f64) < per_second * time.as_secs_f64()
     }
 
-    /// Records that a round has read everything but must not use it; see [`Room::misread`](crate::room::Room::misread).
+    /// Records that a round has read from the store but does not count as successful; see
+    /// [`Room::misread`](crate::room::Room::misread).
     pub(crate) fn misread(&self) {
         self.change(|state| state.room.misread());
     }
 
-    /// Records that a round has read the values of another time. Uncovers the current minute, so that a token that is
-    /// missing in these values does not count as a newcomer.
+    /// Records that a round has read values of another time. Uncovers the current minute, because a token that these
+    /// values lack may still be an active user's.
     pub(crate) fn misread_and_uncover(&self) {
         self.change(|state| {
             state.uncover_current();
@@ -138,8 +141,8 @@ impl Core {
         self.change(|state| state.room.go_without_store());
     }
 
-    /// Uncovers the minutes of a pause of the process, because the fleet's users of that time are unknown until the
-    /// next successful round.
+    /// Handles a pause of the process, from minute `from` to minute `to`. Uncovers these minutes, because the fleet's
+    /// users of that time are unknown until the next successful round. Drops this server's free seats.
     pub(crate) fn wake(&self, from: Slot, to: Slot) {
         self.time.note_pause();
         self.change(|state| {

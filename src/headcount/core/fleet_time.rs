@@ -15,7 +15,8 @@ pub(crate) struct FleetTime {
     ticked: AtomicU64,
     /// How many pauses of this process were detected.
     pauses: AtomicU64,
-    longest_pause: Duration,
+    /// See [`FleetTime::tolerated_pause`].
+    tolerated_pause: Duration,
 }
 
 impl FleetTime {
@@ -25,7 +26,7 @@ impl FleetTime {
             clock,
             fleet_clock: Mutex::new(fleet_clock),
             pauses: AtomicU64::new(0),
-            longest_pause: (3 * settings.sync_every).max(Duration::from_millis(250)),
+            tolerated_pause: (3 * settings.sync_every).max(Duration::from_millis(250)),
         }
     }
 
@@ -40,15 +41,15 @@ impl FleetTime {
         (clock.now(monotonic), clock.slot(monotonic))
     }
 
-    /// Exchanges the fleet's clock, for a test.
+    /// In a test: replaces the fleet's clock, and returns the former one.
     #[cfg(test)]
     pub(crate) fn swap(&self, clock: FleetClock) -> FleetClock {
         std::mem::replace(&mut *self.fleet_clock.lock(), clock)
     }
 
     /// Returns how long the worker or the rounds may stand still before their knowledge counts as stale.
-    pub(crate) fn longest_pause(&self) -> Duration {
-        self.longest_pause
+    pub(crate) fn tolerated_pause(&self) -> Duration {
+        self.tolerated_pause
     }
 
     /// Returns the time since the worker's last tick.
@@ -56,9 +57,9 @@ impl FleetTime {
         self.clock.monotonic().saturating_sub(Duration::from_micros(self.ticked.load(Relaxed)))
     }
 
-    /// Returns whether the worker has not run for longer than [`Self::longest_pause`] and has not noticed it yet.
-    pub(crate) fn has_slept(&self) -> bool {
-        self.since_tick() > self.longest_pause
+    /// Returns whether the last tick is longer ago than [`Self::tolerated_pause`]: a pause that is not noted yet.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.since_tick() > self.tolerated_pause
     }
 
     /// Records now as the time of the last tick, so that a pause is noticed only once.
@@ -71,7 +72,7 @@ impl FleetTime {
         self.pauses.load(Relaxed)
     }
 
-    /// Counts a pause: what a round has read before it is outdated.
+    /// Counts a pause. What a round read before the pause is outdated.
     pub(crate) fn note_pause(&self) {
         self.pauses.fetch_add(1, Relaxed);
     }

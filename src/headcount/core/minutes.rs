@@ -1,5 +1,5 @@
-//! The minutes of the ring as the rounds and the snapshot see them: what each holds, covers, and still has to publish.
-//! No other file sets the marks *dirty* and *covered*, but for the turn and the first minutes of a ring.
+//! The minutes of the ring, for the rounds and the snapshot: the content of each, and its marks *dirty* and *covered*.
+//! Besides the ring itself, only this file, the turn and the builder set these marks.
 
 use super::{CHUNK_WORDS, Core, State};
 use crate::bloom::Bloom;
@@ -19,11 +19,12 @@ pub(crate) struct Minute {
     pub(crate) slot: Slot,
     /// Whether it has bits that are not known to be in the store.
     pub(crate) is_dirty: bool,
-    /// Whether an unseen token was not recorded in it on any server.
+    /// Whether this server knows every token that any server has recorded in it.
     pub(crate) is_covered: bool,
 }
 
-/// A minute's content, taken to be written. The minute counts as clean from before the copy was made.
+/// A minute's content, taken to be written. The minute was marked clean before it was copied, so later insertions make
+/// it dirty again.
 pub(crate) struct TakenMinute {
     /// Holds at least every bit that was set when the minute was taken.
     pub(crate) filter: Bloom,
@@ -58,10 +59,10 @@ impl Core {
 
     // --- what is read ---
 
-    /// Merges another server's filter into minute `slot`, a chunk at a time, and records what the store still lacks of
-    /// the minute. Returns false if the minute has left the ring.
+    /// Merges another server's filter into minute `slot`, a chunk at a time, and records whether the store still lacks
+    /// bits of the minute. Returns false if the minute has left the ring.
     pub(crate) fn merge(&self, slot: Slot, filter: &Bloom) -> bool {
-        // Before the merge, because tokens that are inserted meanwhile must make the minute dirty again.
+        // Marked clean before the merge, because tokens that are inserted meanwhile must make the minute dirty again.
         let was_published = !self.state.read().ring.is_dirty(slot);
         let newcomers = self.clean(slot);
         let mut ours_only = false;
@@ -73,8 +74,8 @@ impl Core {
         failpoints::at("minute-merged");
         self.change(|State { ring, .. }| {
             if ours_only {
-                // Insertions during the merge have made the minute dirty. If it is clean, the store holds an older
-                // value.
+                // Insertions during the merge have made the minute dirty. If a published minute is still clean, the
+                // store has lost bits that it held: it holds an older value.
                 if was_published && !ring.is_dirty(slot) {
                     ring.newcomers_lost(slot);
                 }
@@ -86,7 +87,7 @@ impl Core {
         true
     }
 
-    /// Records that the store has no value of this minute, so that it lacks whatever this server holds.
+    /// Records that the store has no value of this minute: it lacks everything that this server holds.
     pub(crate) fn note_missing(&self, slot: Slot) {
         let holds_bits = |state: &State| state.ring.filter(slot).is_some_and(|filter| filter.ones() > 0);
         if holds_bits(&self.state.read()) {
@@ -105,7 +106,7 @@ impl Core {
 
     /// Takes the content of minute `slot` to be written, or returns `None` if the minute has left the ring.
     pub(crate) fn take_outgoing(&self, slot: Slot) -> Option<TakenMinute> {
-        // Before the copy, because tokens that are inserted from here on must make the minute dirty again.
+        // Marked clean before the copy, because tokens that are inserted from here on must make the minute dirty again.
         let newcomers = self.clean(slot);
         failpoints::at("round-publish");
         let is_covered = self.state.read().ring.covers(slot);
@@ -117,14 +118,15 @@ impl Core {
         self.change(|state| state.ring.newcomers_published(slot, newcomers));
     }
 
-    /// Records that the store may not hold what was taken of these minutes.
+    /// Records that the store may lack what was taken of these minutes.
     pub(crate) fn note_unwritten(&self, slots: impl IntoIterator<Item = Slot>) {
         let ring = &mut self.write().ring;
         slots.into_iter().for_each(|slot| ring.set_dirty(slot, true));
     }
 
-    /// Takes the content of minute `slot` for the snapshot, if it is dirty or the snapshot `lacks` it. Calls `forget`
-    /// while the minute is marked clean. Returns whether the minute is covered.
+    /// Marks minute `slot` as clean before it is copied for the snapshot, and calls `forget` under the same hold of the
+    /// lock. Returns whether the minute is covered. Does nothing and returns `None` if the minute is clean, unless the
+    /// snapshot `lacks` it.
     pub(crate) fn take_for_snapshot(&self, slot: Slot, lacks: bool, forget: impl FnOnce()) -> Option<bool> {
         let ring = &mut self.write().ring;
         if !lacks && !ring.is_dirty(slot) {
@@ -135,7 +137,8 @@ impl Core {
         Some(ring.covers(slot))
     }
 
-    /// Copies the filter of minute `slot`. The copy holds at least every bit that was set when this was called.
+    /// Copies the filter of minute `slot`, or returns `None` if the minute has left the ring. The copy holds at least
+    /// every bit that was set when this was called.
     pub(crate) fn copy(&self, slot: Slot) -> Option<Bloom> {
         let copy = self.copy_of(|ring| ring.filter(slot));
         failpoints::at("minute-copied");
@@ -163,17 +166,18 @@ impl Core {
 
     // --- news, between the rounds ---
 
-    /// From now on, keeps the fingerprints that this server records, until they are taken.
+    /// Keeps the fingerprints that this server records from now on, until they are taken.
     pub(crate) fn keep_unsent(&self) {
         self.write().ring.keep_unsent();
     }
 
-    /// Takes fingerprints that this server has recorded in minute `slot` and that no log has, at most `most` of them.
+    /// Takes at most `most` fingerprints that this server has recorded in minute `slot` and has not sent to its news
+    /// log.
     pub(crate) fn take_unsent(&self, slot: Slot, most: usize) -> Vec<Fingerprint> {
         self.write().ring.take_unsent(slot, most)
     }
 
-    /// Takes back fingerprints of minute `slot` that may not have reached the log.
+    /// Puts back fingerprints of minute `slot` that may not have reached the news log.
     pub(crate) fn return_unsent(&self, slot: Slot, fingerprints: &[Fingerprint]) {
         self.write().ring.return_unsent(slot, fingerprints);
     }
@@ -191,7 +195,7 @@ impl Core {
 
     // --- coverage ---
 
-    /// Covers a minute: a token that is missing here was not recorded in it on any server.
+    /// Covers a minute: this server knows every token that any server has recorded in it.
     pub(crate) fn cover(&self, slot: Slot) {
         self.change(|state| state.ring.set_covered(slot, true));
     }
@@ -213,10 +217,10 @@ impl Core {
 
     // --- other generations ---
 
-    /// Replaces what other generations remember.
+    /// Replaces the unions of other generations.
     pub(crate) fn remember_beside(&self, unions: Vec<Union>) {
         let beside = Beside::new(self.users_beside(&unions), unions);
-        // Dropped after the lock is released.
+        // The old unions are dropped after the lock is released.
         let _old = self.change(|state| std::mem::replace(&mut state.beside, beside));
     }
 
@@ -243,8 +247,8 @@ impl State {
         covered
     }
 
-    /// Prepares for other servers' values under new numbers, after the store's clock jumped back: no minute is covered,
-    /// and the store lacks every minute. Returns the minutes that were covered.
+    /// Marks every minute as dirty and uncovered, after the store's clock has jumped back: under their new numbers, the
+    /// store may lack this server's bits and hold users whom it does not know. Returns the minutes that were covered.
     pub(super) fn doubt_all(&mut self) -> Vec<Slot> {
         self.ring.slots().for_each(|slot| self.ring.set_dirty(slot, true));
         self.uncover(self.ring.slots())

@@ -6,7 +6,7 @@ use crate::text::misleads;
 use crate::time::Timestamp;
 use std::time::Duration;
 
-/// The longest override.
+/// The longest duration of an override.
 pub const MAX_OVERRIDE: Duration = Duration::from_secs(24 * 3600);
 
 /// An operator's request for an override.
@@ -36,9 +36,9 @@ pub struct OverrideOrder {
     pub max_active_users: Option<u64>,
     /// How long the override lasts, at most [`MAX_OVERRIDE`].
     pub lasting: Duration,
-    /// The operator who requests it.
+    /// The name of the operator, at most 100 characters.
     pub by: Option<String>,
-    /// Why the operator requests it.
+    /// Why the operator requests the override, at most 500 characters.
     pub reason: Option<String>,
 }
 
@@ -74,7 +74,7 @@ pub enum OverrideError {
         /// The requested duration.
         found: Duration,
     },
-    /// A reason or name that is too long, or has characters that a status line cannot show.
+    /// The reason or the name is too long, or has characters that control a terminal or the direction of text.
     #[error(
         "{key} has {found} characters; at most {most} are allowed, and none that control a terminal or the direction \
          of text"
@@ -103,8 +103,8 @@ impl Core {
     /// Puts an override in force on this server.
     pub(crate) fn set_override(&self, order: OverrideOrder) -> Result<Override, OverrideError> {
         order.check(self.settings.capacity)?;
-        if let Some(doubt) = order.max_active_users.and_then(|max| self.settings.doubt_about_max(max)) {
-            tracing::warn!("the override sets a questionable X: {doubt}");
+        if let Some(warning) = order.max_active_users.and_then(|max| self.settings.warning_about_max(max)) {
+            tracing::warn!("the override sets a questionable X: {warning}");
         }
         let now = self.time.now();
         self.change(|state| {
@@ -131,7 +131,7 @@ impl Core {
         })
     }
 
-    /// Ends the override if its time is over. Returns whether it ended.
+    /// Ends the override if its time is over. Returns whether it was in force until then, and not withdrawn.
     pub(crate) fn expire_override(&self, now: Timestamp) -> bool {
         self.change(|state| state.room.expire(now))
     }
@@ -155,8 +155,8 @@ impl Core {
             && override_.version.number <= latest_version(now)
     }
 
-    /// If the fleet's clock was far ahead when the override was set, its version is too high for the other servers.
-    /// Then this gives it a new version, and an end within [`MAX_OVERRIDE`].
+    /// If the version of the override is too high for the other servers, gives it a new version, and an end within
+    /// [`MAX_OVERRIDE`]. The version is too high if the fleet's clock was far ahead when the override was set.
     fn renumber_override(&self, state: &mut State, now: Timestamp) {
         let Some(override_) = state.room.override_().filter(|known| known.version.number > latest_version(now)) else {
             return;
@@ -193,7 +193,7 @@ impl OverrideOrder {
     }
 }
 
-/// Puts an override in force on this server, unless one of a later version is.
+/// Puts an override in force on this server, unless one with the same or a later version is in force.
 fn put_in_force(state: &mut State, override_: Override, now: Timestamp) -> Result<Override, OverrideError> {
     let is_newest = state.room.apply_if_newer(override_.clone(), now);
     let known = state.room.override_().unwrap_or(&override_).clone();
@@ -204,8 +204,8 @@ fn put_in_force(state: &mut State, override_: Override, now: Timestamp) -> Resul
     }
 }
 
-/// Returns the highest version that an override can have. A version is a time in milliseconds, by the clock of the
-/// server that set it; one that is more than a day ahead is refused.
+/// Returns the highest version number that is accepted: a day ahead. A version number is the time at which the override
+/// was set, in milliseconds, or one more than the number before it.
 fn latest_version(now: Timestamp) -> u64 {
     now.plus(MAX_OVERRIDE).as_millis()
 }

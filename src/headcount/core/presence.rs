@@ -1,4 +1,4 @@
-//! Users with an open connection: everybody with an open WebSocket or stream is renewed each minute.
+//! Users with an open WebSocket or stream. The worker refreshes each of them once a minute.
 
 use super::Core;
 use crate::config::Enforcement;
@@ -26,12 +26,12 @@ impl Presences {
     }
 }
 
-/// Renews its user each minute, as a request would, for as long as it lives. It does not admit a user who is not
+/// Refreshes its user each minute while this value exists, as a request would. It does not admit a user who is not
 /// active.
 ///
 /// The [layer](crate::layer) keeps one for each streamed response. It also puts an `Arc<Presence>` into the extensions
-/// of every request that asks for an upgrade, for the handler to keep with the WebSocket. If there is no user to renew,
-/// that presence renews nobody.
+/// of every request that asks for an upgrade, for the handler to keep with the WebSocket. If the request has no user to
+/// refresh, that presence refreshes nobody.
 ///
 /// ```
 /// use axum::extract::{Extension, WebSocketUpgrade, ws::WebSocket};
@@ -50,18 +50,18 @@ impl Presences {
 #[must_use = "dropping it ends the presence"]
 pub struct Presence {
     core: Arc<Core>,
-    /// The place in the list; `None` renews nobody.
+    /// The place in the list; `None` if there is no user to refresh.
     place: Option<u64>,
 }
 
 impl Presence {
-    /// Keeps a user active.
+    /// Adds a user to the list, who stays active until the presence is dropped.
     pub(crate) fn of(core: &Arc<Core>, fingerprint: Fingerprint) -> Self {
         let place = core.presences.lock().add(fingerprint);
         Self { core: Arc::clone(core), place: Some(place) }
     }
 
-    /// Makes a presence that renews nobody.
+    /// Makes a presence that refreshes nobody.
     #[cfg(feature = "tower")]
     pub(crate) fn of_nobody(core: &Arc<Core>) -> Self {
         Self { core: Arc::clone(core), place: None }
@@ -83,9 +83,9 @@ impl std::fmt::Debug for Presence {
 }
 
 impl Core {
-    /// Renews every user who is present, and calls `rest` after each batch. A user who connects meanwhile waits for one
-    /// batch at most.
-    pub(crate) fn renew_presences(&self, mut rest: impl FnMut()) {
+    /// Refreshes every present user in batches, and calls `rest` after each batch. The lock of the list is held only
+    /// while one batch is copied, so that new connections wait for that at most.
+    pub(crate) fn refresh_presences(&self, mut rest: impl FnMut()) {
         if self.settings.enforcement == Enforcement::Off {
             return;
         }

@@ -1,11 +1,11 @@
-//! Seats reserved for newcomers until it is known whether they stay.
+//! Seats held for newcomers until it is known whether they stay.
 
 use super::Core;
 use crate::fingerprint::Fingerprint;
 use crate::ring::Membership;
 use std::sync::Arc;
 
-/// The reserved seat of a newcomer whose request is in progress. It counts against the room, and the newcomer is not
+/// The held seat of a newcomer whose request is in progress. It counts against the room, and the newcomer is not
 /// recorded yet. Dropping it releases the seat.
 ///
 /// The [layer](crate::layer) holds one while the service answers, so that a failed login creates no active user. Until

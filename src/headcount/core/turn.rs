@@ -50,7 +50,7 @@ impl Refreshes {
 }
 
 impl Core {
-    /// Sets fleet time, to which the next mode change is dated. Returns the current minute and the link to the store.
+    /// Sets the fleet time that dates the next mode change. Returns the current minute and the link to the store.
     pub(crate) fn begin_tick(&self, now: Timestamp) -> (Slot, FleetLink) {
         self.write().now = now;
         let state = self.state.read();
@@ -65,13 +65,13 @@ impl Core {
         }
     }
 
-    /// Drops the copy of the former minute that decisions read without the lock.
+    /// Empties the former minute's half of the filter that decisions read without the lock. The next turn needs it.
     pub(crate) fn forget_the_last_minute(&self) {
         self.present.forget_the_last_minute();
     }
 
-    /// Begins the turn to minute `to`, with an empty filter for the next union. Returns the filter if the store has
-    /// corrected the clock meanwhile, so that the turn is no longer due.
+    /// Begins the turn to minute `to`, with an empty filter for the next union. Returns the filter as an error if the
+    /// turn is no longer due, because the store has corrected the clock meanwhile.
     pub(crate) fn begin_turn(&self, to: Slot, monotonic: Duration, next_union: Bloom) -> Result<(), Bloom> {
         let mut clock = self.time.fleet_clock.lock();
         let mut state = self.write();
@@ -93,7 +93,8 @@ impl Core {
         }
     }
 
-    /// Finishes the turn with an empty filter for the new minute. Returns the filters that have left the ring.
+    /// Finishes the turn with an empty filter for the new minute, which is covered if `covered` is true. Returns the
+    /// filters that have left the ring.
     pub(crate) fn finish_turn(&self, refreshes: &mut Refreshes, empty: Bloom, covered: bool) -> Vec<Bloom> {
         let left = self.change(|state| {
             // The refreshes in the channel are applied before the oldest minute leaves, so that no user seen until now

@@ -2,7 +2,7 @@
 
 use crate::fingerprint::{Fingerprint, FingerprintKey};
 
-/// A token or a verified user's name, with its fingerprint, so that a request hashes it once.
+/// A token or a verified user's name, with its fingerprint, so that each request hashes it only once.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct User<'t> {
     token: &'t [u8],
@@ -24,7 +24,7 @@ impl<'t> User<'t> {
         self.fingerprint
     }
 
-    /// Returns whether there is nothing but white space, which names nobody.
+    /// Returns whether the token is empty or only white space, and so names nobody.
     pub(crate) fn is_blank(&self) -> bool {
         self.token.iter().all(u8::is_ascii_whitespace)
     }

@@ -1,14 +1,17 @@
-//! One time per key: the theoretical arrival time of the next request, if requests came exactly at the rate.
+//! One time per key: the theoretical arrival time (TAT) of the next request, if requests came exactly at the rate.
 //!
 //! ```text
-//! burst 3, one permit per 1 s, paid before            ┌── allowed: it lies at most burst · interval ahead
-//! now ────────────┬──────────┬──────────┬──────────┬──▼───────
-//!                 │ ask      │ ask      │ ask      │ ask: 1 s too far; wait 1 s, or be refused
-//!                 TAT₀       TAT₁       TAT₂       TAT₃
+//! burst 3, one permit per second, paid before; four asks of one permit come at the same time
+//!
+//!     now        +1 s       +2 s       +3 s       +4 s
+//! ─────┬──────────┬──────────┬──────────┬──────────┬─────
+//!     TAT₀ ask 1 TAT₁ ask 2 TAT₂ ask 3 TAT₃ ask 4  └ 1 s too far: ask 4 waits 1 s, or is refused
+//!                                       └ the limit: burst · interval ahead of now
 //! ```
 //!
-//! A request moves the time by its cost. If it is *paid before*, it is allowed if the new time is at most the time of
-//! the burst ahead of now. If it is *paid after*, it is allowed if the old time is, and the next request waits.
+//! A request moves the TAT by its cost: its permits · interval. *Paid before* means that a request is allowed if the
+//! new TAT is at most burst · interval ahead of now. *Paid after* means that a request is allowed if the old TAT is;
+//! the next request waits for the cost.
 //!
 //! # Source
 //! ITU-T I.371, the generic cell rate algorithm in its virtual scheduling form.
@@ -26,7 +29,8 @@ use std::time::Duration;
 /// The longest time in which a burst may be refilled, in nanoseconds: 146 years.
 const LONGEST: u64 = 1 << 62;
 
-/// Token bucket, leaky bucket, GCRA. The module `limit` lists the systems that this policy covers.
+/// Token bucket, leaky bucket, GCRA. The module [`limit`](crate::limit) has constructors for the systems that this
+/// policy covers.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, policy::Gcra};
@@ -43,9 +47,9 @@ const LONGEST: u64 = 1 << 62;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gcra {
     pub(crate) rate: Rate,
-    /// The time per permit in nanoseconds; a second at the rate zero, at which time stands still.
+    /// The time per permit in nanoseconds. At the rate zero, it is one second, and time stands still.
     pub(crate) interval: u64,
-    /// How far ahead the time may be, in nanoseconds: the time in which the burst is refilled.
+    /// How far the TAT may be ahead of now, in nanoseconds: the time in which the burst is refilled.
     pub(crate) span: u64,
     pub(crate) limit: u64,
     pub(crate) paid: Paid,
@@ -53,11 +57,11 @@ pub struct Gcra {
     /// Nanoseconds.
     pub(crate) max_wait: u64,
     pub(crate) on_step_back: OnStepBack,
-    /// Whether a changed limit keeps the permits that a key has left, instead of those it has used.
-    pub(crate) keeps_left: bool,
+    /// Whether a change of the limit preserves the permits that a key has left, instead of those that it has used.
+    pub(crate) preserves_remaining: bool,
 }
 
-/// When a request waits for its permits.
+/// Which request waits for permits: the one that takes them, or the next one.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, policy::{Paid, Gcra}};
@@ -72,9 +76,9 @@ pub struct Gcra {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Paid {
-    /// It waits for its own permits.
+    /// A request waits for its own permits.
     Before,
-    /// It continues at once, however large it is, and the next request waits for its permits.
+    /// A request does not wait for its own permits, however many they are. The next request waits for them.
     After,
 }
 
@@ -94,7 +98,7 @@ pub enum Paid {
 pub enum Start {
     /// The whole burst.
     Full,
-    /// The permits since the store's origin.
+    /// The permits that have come since the store's origin, at most the burst.
     Empty,
 }
 
@@ -117,7 +121,7 @@ pub enum Start {
 pub enum OnStepBack {
     /// Time stands still until the clock has caught up. No permit is added, and none is lost.
     Hold,
-    /// The time is counted again, as in golang.org/x/time/rate.
+    /// The repeated time adds permits again, as in golang.org/x/time/rate.
     Recount,
 }
 
@@ -128,7 +132,7 @@ pub(crate) struct State {
     as_of: u64,
 }
 
-stored!(Gcra { rate, interval, span, limit, paid, start, max_wait, on_step_back, keeps_left });
+stored!(Gcra { rate, interval, span, limit, paid, start, max_wait, on_step_back, preserves_remaining });
 stored!(State { tat, as_of });
 
 /// Stores an enum of two values as a flag.
@@ -149,7 +153,7 @@ stored_flag!(Paid: Before, After);
 stored_flag!(Start: Full, Empty);
 stored_flag!(OnStepBack: Hold, Recount);
 
-/// A decision that has taken effect. The rest of its answer is computed after the lock is released.
+/// A decision whose charge, if any, is made. The rest of its answer is computed after the lock is released.
 #[derive(Debug, Clone)]
 pub(crate) struct Decided {
     tat: Gcra,
@@ -181,7 +185,7 @@ impl Gcra {
             start: Start::Full,
             max_wait: 0,
             on_step_back: OnStepBack::Hold,
-            keeps_left: false,
+            preserves_remaining: false,
         };
         tat.paid(Paid::Before)
     }
@@ -199,7 +203,8 @@ impl Gcra {
         self
     }
 
-    /// For [`Paid::After`]: sets the burst as the time of a pause that it saves, instead of a number of permits.
+    /// For [`Paid::After`]: sets the burst as a time instead of a number of permits. The permits of a pause of at most
+    /// this length are saved.
     #[must_use]
     pub const fn saved_in(mut self, pause: Duration) -> Self {
         self.span = nanos(pause);
@@ -207,7 +212,7 @@ impl Gcra {
         self.paid(paid)
     }
 
-    /// Sets what a fresh key has. The default is [`Start::Full`].
+    /// Sets the permits of a new key. The default is [`Start::Full`].
     #[must_use]
     pub const fn start(mut self, start: Start) -> Self {
         self.start = start;
@@ -228,19 +233,19 @@ impl Gcra {
         self
     }
 
-    /// Lets a changed limit keep the permits that a key has left, as golang.org/x/time/rate does.
-    pub(crate) const fn keeping_left(mut self) -> Self {
-        self.keeps_left = true;
+    /// Makes a change of the limit preserve the permits that a key has left, as golang.org/x/time/rate does.
+    pub(crate) const fn preserving_remaining(mut self) -> Self {
+        self.preserves_remaining = true;
         self
     }
 
-    /// A state as a store keeps it: the theoretical arrival time, and the time of the last update.
+    /// Creates a state from what a store keeps: the TAT and the time of the last update, in nanoseconds.
     #[cfg(feature = "postgres")]
     pub(crate) fn state(&self, tat: u64, as_of: u64) -> State {
         State { tat, as_of }
     }
 
-    /// Returns what a store keeps of a state.
+    /// Returns what a store keeps of a state, the arguments of [`state`](Self::state).
     #[cfg(feature = "postgres")]
     pub(crate) fn parts(state: &State) -> (u64, u64) {
         (state.tat, state.as_of)
@@ -255,7 +260,7 @@ impl Gcra {
         }
     }
 
-    /// Returns the time from which a request counts.
+    /// Returns the time to which a request adds its cost.
     fn base(state: &State) -> u64 {
         state.tat.max(state.as_of)
     }
@@ -269,7 +274,7 @@ impl Gcra {
         }
     }
 
-    /// Returns how long a request waits that moves the time from `base` to `next`.
+    /// Returns the wait of a request that moves the TAT from `base` to `next`.
     fn wait(&self, now: u64, base: u64, next: u64) -> u64 {
         let near = now.saturating_add(self.span);
         match self.paid {
@@ -346,7 +351,7 @@ impl Arithmetic for Gcra {
     }
 
     fn is_fresh(&self, fresh: &State, state: &State, now: u64) -> bool {
-        // After the clock has gone back, a new key would get the same time twice.
+        // If the clock is behind `as_of`, a new key would count the same time twice.
         state.as_of <= now && Self::base(&self.at(state, now)) == Self::base(&self.at(fresh, now))
     }
 
@@ -356,13 +361,13 @@ impl Arithmetic for Gcra {
         }
         let cost = reservation.cost.saturating_mul(self.interval);
         // Later reservations keep their turns, so permits on which they depend stay charged.
-        let leaned_on = match self.paid {
+        let still_charged = match self.paid {
             Paid::Before => state.tat.saturating_sub(self.span).saturating_sub(reservation.act_at),
             Paid::After if state.tat == reservation.mark => 0,
             Paid::After => cost,
         };
         *state = self.at(state, now);
-        state.tat = state.tat.saturating_sub(cost.saturating_sub(leaned_on));
+        state.tat = state.tat.saturating_sub(cost.saturating_sub(still_charged));
     }
 
     fn refund(&self, state: &mut State, now: u64, permits: u64) {
@@ -374,9 +379,9 @@ impl Arithmetic for Gcra {
         let at = old.at(state, now);
         let as_of = if self.rate.is_zero() { 0 } else { now.max(if old.rate.is_zero() { 0 } else { at.as_of }) };
         let tat = match self.paid {
-            // As after an endless pause, except that a debt must still be waited for.
+            // After an infinite rate, a key without a debt is as after an endless pause.
             Paid::After if old.rate.is_infinite() && at.tat <= at.as_of.saturating_add(old.span) => as_of,
-            // A debt stays the same, and saved permits are kept as time.
+            // The time that is owed or saved stays the same.
             Paid::After => at.tat.saturating_add(self.span).saturating_sub(old.span),
             Paid::Before => {
                 let fresh = |policy: &Self, now| Self::base(&policy.at(&policy.fresh(), now));
@@ -387,7 +392,7 @@ impl Arithmetic for Gcra {
                     let permits = u128::from(time) * u128::from(self.interval);
                     i128::try_from(permits.div_ceil(u128::from(old.interval).max(1))).unwrap_or(i128::MAX)
                 };
-                let (from, ahead) = if self.keeps_left && used > 0 {
+                let (from, ahead) = if self.preserves_remaining && used > 0 {
                     let had = i128::from(old.span / old.interval) * i128::from(self.interval);
                     let ahead = in_new(Self::base(&at) - at.as_of).saturating_add(i128::from(self.span) - had);
                     (as_of, ahead.max(0))
@@ -423,7 +428,7 @@ impl Arithmetic for Gcra {
             () => 's',
         };
         let back = if self.on_step_back == OnStepBack::Hold { 'h' } else { 'r' };
-        let kept = if self.keeps_left { 'l' } else { 'u' };
+        let kept = if self.preserves_remaining { 'l' } else { 'u' };
         Ok(format!("gcra {interval} {span} {} {paid} {start} {rate} {back} {kept}", self.limit))
     }
 }

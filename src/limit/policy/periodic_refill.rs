@@ -1,7 +1,7 @@
 //! Permits that are added at each tick: a fixed window, or a bucket that a timer fills.
 //!
 //! ```text
-//! 3 permits a tick, capacity 3, ahead          ask 2   ask 2: waits for the next tick, and takes one of its permits
+//! 3 permits a tick, capacity 3                 ask 2   ask 2: waits for the next tick, and takes one of its permits
 //! tick    0│3──────────────1│3────────────────2│3──▼───▼──3│2
 //! ```
 //!
@@ -16,7 +16,9 @@ use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
 use std::time::Duration;
 
-/// Ticks are counted from the store's origin. The instant of a tick belongs to that tick.
+/// Permits that are added at each tick: a fixed window, or a bucket that a timer fills.
+///
+/// Ticks are counted from the store's origin. A request at the instant of a tick gets the permits of that tick.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, policy::PeriodicRefill};
@@ -38,8 +40,8 @@ pub struct PeriodicRefill {
     pub(crate) initial: u64,
     pub(crate) above_capacity: bool,
     pub(crate) max_wait: Duration,
-    /// Whether a changed limit keeps the permits that a key has left, instead of those it has used.
-    pub(crate) keeps_left: bool,
+    /// Whether a change of the limit preserves the permits that a key has left, instead of those that it has used.
+    pub(crate) preserves_remaining: bool,
 }
 
 /// The state of a key.
@@ -49,11 +51,11 @@ pub(crate) struct State {
     /// The permits at `as_of`; below zero if permits of later ticks are reserved.
     permits: i64,
     /// The permits used in this tick above a limit that was lowered since. They count again if the limit is raised.
-    // Its discriminant also serves the enum of all states, so that enum is no larger.
+    // The enum of all states stores its tag in the niche of this `Option`, so that enum is no larger.
     over: Option<u32>,
 }
 
-stored!(PeriodicRefill { per_tick, capacity, tick, initial, above_capacity, max_wait, keeps_left });
+stored!(PeriodicRefill { per_tick, capacity, tick, initial, above_capacity, max_wait, preserves_remaining });
 stored!(State { as_of, permits, over });
 
 impl PeriodicRefill {
@@ -66,7 +68,7 @@ impl PeriodicRefill {
             initial: per_tick,
             above_capacity: false,
             max_wait: Duration::ZERO,
-            keeps_left: false,
+            preserves_remaining: false,
         }
     }
 
@@ -84,7 +86,8 @@ impl PeriodicRefill {
         self
     }
 
-    /// Sets whether a request may ask for more than the capacity, from several later ticks. The default is `false`.
+    /// Sets whether a request may take more permits than the capacity, by waiting for several ticks. The default is
+    /// `false`.
     #[must_use]
     pub const fn above_capacity(mut self, above_capacity: bool) -> Self {
         self.above_capacity = above_capacity;
@@ -98,9 +101,9 @@ impl PeriodicRefill {
         self
     }
 
-    /// Lets a changed limit keep the permits that a key has left, as resilience4j's atomic limiter does.
-    pub(crate) const fn keeping_left(mut self) -> Self {
-        self.keeps_left = true;
+    /// Makes a change of the limit preserve the permits that a key has left, as resilience4j's atomic limiter does.
+    pub(crate) const fn preserving_remaining(mut self) -> Self {
+        self.preserves_remaining = true;
         self
     }
 
@@ -134,8 +137,8 @@ impl PeriodicRefill {
         if turn == NEVER { NEVER } else { turn - state.as_of }
     }
 
-    /// Returns for how long the wait for more than the capacity still gets shorter: until the tick after the one that
-    /// fills the bucket, because the permits of that tick are lost.
+    /// Returns the time after which the wait for more permits than the capacity no longer gets shorter. That is the
+    /// time until the tick after the one that fills the bucket, because the permits of that tick are lost.
     fn best_until(&self, state: &State) -> u64 {
         let full_at = state.as_of.saturating_add(self.wait(state, self.capacity));
         (full_at / self.tick_nanos()).saturating_add(1).saturating_mul(self.tick_nanos()) - state.as_of
@@ -193,7 +196,7 @@ impl Arithmetic for PeriodicRefill {
 
     fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
         let at = self.at(state, now);
-        // If later requests wait for later ticks, these permits could only be given to others before them.
+        // If later requests wait for later ticks, these permits would go to new requests, ahead of the waiting ones.
         let all_served_at = at.as_of.saturating_add(self.wait(&at, 0));
         if reservation.act_at >= now && all_served_at <= reservation.act_at {
             self.refund(state, now, reservation.cost);
@@ -202,7 +205,7 @@ impl Arithmetic for PeriodicRefill {
 
     fn refund(&self, state: &mut State, now: u64, permits: u64) {
         *state = self.at(state, now);
-        // Reserved permits first, then those above the limit. The rest stays as it is.
+        // The permits first cover reserved ones, then those that were used above the limit. The rest is available.
         let promised = state.permits.min(0).unsigned_abs().min(permits);
         let over = u64::from(state.over.unwrap_or(0));
         let of_over = over.min(permits - promised);
@@ -217,12 +220,14 @@ impl Arithmetic for PeriodicRefill {
         let used = fresh(old).saturating_sub(at.permits).saturating_add(i64::from(at.over.unwrap_or(0)));
         let left = fresh(self).saturating_sub(used.max(0));
         let permits = match () {
-            () if self.keeps_left && used > 0 => at.permits.min(i64::try_from(self.capacity).unwrap_or(i64::MAX)),
-            // A tick fills the bucket, whatever was used: use above the limit is not a debt, but reserved permits are.
+            () if self.preserves_remaining && used > 0 => {
+                at.permits.min(i64::try_from(self.capacity).unwrap_or(i64::MAX))
+            }
+            // Each tick fills the bucket. So permits used above the limit are no debt, but reserved permits are.
             () if self.per_tick >= self.capacity => left.max(at.permits.min(0)),
             () => left,
         };
-        let over = if self.keeps_left { 0 } else { permits.saturating_sub(left) };
+        let over = if self.preserves_remaining { 0 } else { permits.saturating_sub(left) };
         let over = (over > 0).then(|| u32::try_from(over).unwrap_or(u32::MAX));
         *state = State { as_of: at.as_of, permits, over };
     }
@@ -239,7 +244,7 @@ impl Arithmetic for PeriodicRefill {
     fn redis_words(&self) -> Result<String, PolicyError> {
         let tick = redis_words::time(self.tick_nanos())?;
         let (capacity, per_tick) = (redis_words::permits(self.capacity)?, redis_words::permits(self.per_tick)?);
-        let (above, left) = (redis_words::flag(self.above_capacity), redis_words::flag(self.keeps_left));
+        let (above, left) = (redis_words::flag(self.above_capacity), redis_words::flag(self.preserves_remaining));
         Ok(format!("periodic_refill {tick} {per_tick} {capacity} {} {above} {left}", self.initial))
     }
 }

@@ -1,5 +1,5 @@
-//! A sliding window from two counts: the previous window's, weighted by how much of it still lies in the last `window`,
-//! and the current one's.
+//! A sliding window that is estimated from two counts. The count of the previous window is weighted by the part of that
+//! window that still lies in the last `window`. The count of the current window is added in full.
 //!
 //! ```text
 //!      previous: 42         current: 18
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The estimate assumes that the requests of the previous window came evenly; otherwise it is inexact. Refused requests
-//! are not counted. Requests cannot be reserved, because what a later moment allows depends on both windows.
+//! are not counted. Permits cannot be reserved, because what a later moment allows depends on both windows.
 //!
 //! # Source
 //! Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017.
@@ -32,7 +32,7 @@ use std::time::Duration;
 /// let at = |secs| limiter.at(Duration::from_secs(secs));
 /// assert!(at(59).ask("alice", Ask::permits(10))?.is_allowed());
 /// assert!(!at(61).ask("alice", Ask::ONE)?.is_allowed());
-/// // Ten in the last window, half of which lies in the last minute: taken for five, wherever they were.
+/// // Half of the previous window lies in the last minute. So its ten requests count as five.
 /// assert_eq!(at(90).ask("alice", Ask::permits(0).peek())?.remaining, 5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -73,7 +73,7 @@ impl SlidingCounter {
         State { as_of: now, previous, current }
     }
 
-    /// Returns the estimate times the window's length, which is exact.
+    /// Returns the estimate times the window's length in nanoseconds. This product is exact.
     fn estimate(&self, state: &State) -> u128 {
         let left = self.window_nanos() - state.as_of % self.window_nanos();
         u128::from(state.previous) * u128::from(left) + u128::from(state.current) * u128::from(self.window_nanos())
@@ -86,7 +86,8 @@ impl SlidingCounter {
         }
         let window = self.window_nanos();
         let offset = state.as_of % window;
-        // The first offset in a window at which the weighted `before` and `now` are within the limit.
+        // The first offset in a window at which `wanted` more requests fit, if the previous window counts `before` and
+        // this one `now`.
         let fits_from = |before: u32, now: u32| -> Option<u64> {
             let room = u128::from(self.limit.checked_sub(u64::from(now))?.checked_sub(wanted)?) * u128::from(window);
             let weight = if before == 0 { u128::from(window) } else { room / u128::from(before) };
@@ -99,7 +100,7 @@ impl SlidingCounter {
     }
 }
 
-/// Limits are smaller than this, so no count is ever cut off.
+/// Converts permits to a count. Limits are at most `u32::MAX`, so no granted count is cut off.
 fn whole(permits: u64) -> u32 {
     u32::try_from(permits).unwrap_or(u32::MAX)
 }

@@ -44,13 +44,14 @@ pub(crate) struct State {
     attempts: VecDeque<u64>,
 }
 
-/// The largest limit: 8 MB of attempts per key.
+/// The largest limit: 8 MB of attempts per key and window.
 const MOST_LOGGED: u64 = 1_000_000;
 
-/// This many windows can be full of reservations. Further requests are refused, however long they would wait.
+/// Attempts and reservations can fill this many windows. Further requests are refused, even if they may wait.
 const MOST_WINDOWS: u64 = 64;
 
-/// Whether an attempt exactly as old as the window has left it.
+/// The time for which an attempt counts after a window that is not closed: none. An attempt exactly as old as the
+/// window has left it.
 const HALF_OPEN: u64 = 0;
 
 stored!(SlidingLog { limit, window, min_gap, records_refusals, closed, grain, max_wait });
@@ -70,7 +71,7 @@ impl SlidingLog {
         }
     }
 
-    /// Sets the shortest time between two attempts, inclusive. The default is zero.
+    /// Sets the shortest allowed time between two attempts. The default is zero.
     #[must_use]
     pub const fn min_gap(mut self, min_gap: Duration) -> Self {
         self.min_gap = min_gap;
@@ -106,11 +107,11 @@ impl SlidingLog {
         self
     }
 
-    /// Returns how long an attempt counts.
+    /// Returns how long an attempt counts, in nanoseconds.
     pub(crate) fn counts_for(&self) -> u64 {
         let grain = nanos(self.grain).max(1);
         let closed = if self.closed { grain } else { HALF_OPEN };
-        // Times are multiples of the grain, so an attempt leaves at the first multiple after the window's end.
+        // Times are multiples of the grain, so the window is rounded up to a multiple, too.
         nanos(self.window).div_ceil(grain).saturating_mul(grain).saturating_add(closed)
     }
 
@@ -128,7 +129,8 @@ impl SlidingLog {
         state.attempts.partition_point(|at| at.saturating_add(self.counts_for()) <= now)
     }
 
-    /// Returns the time until `wanted` more attempts fit, if `pending` more are recorded at `pending_at`.
+    /// Returns the time until `wanted` more attempts fit. `pending` is a number of attempts that are recorded before
+    /// them, and their time.
     fn wait(&self, state: &State, now: u64, wanted: u64, pending: (u64, u64)) -> u64 {
         if wanted > self.limit {
             return NEVER;
@@ -138,7 +140,7 @@ impl SlidingLog {
         let too_many = (kept + pending).saturating_add(wanted).saturating_sub(self.limit);
         let free_at = match too_many {
             0 => 0,
-            // The attempt that must leave the window first; the stored attempts leave before the pending ones.
+            // The last attempt that must leave the window. Stored attempts leave before pending ones.
             nth => {
                 let stored = usize::try_from(nth - 1).ok().and_then(|nth| state.attempts.get(nth)).copied();
                 stored.unwrap_or(pending_at).saturating_add(self.counts_for())
@@ -167,20 +169,20 @@ impl SlidingLog {
     fn record(&self, state: &mut State, at: u64, count: u64) {
         let count = usize::try_from(count.min(self.limit)).unwrap_or(usize::MAX);
         let before = state.attempts.len();
-        // Counted refusals may lie before reservations that were made under an earlier policy.
+        // A refusal that counts may be earlier than reservations from before a change of the policy.
         let mut later = state.attempts.split_off(state.attempts.partition_point(|&attempt| attempt <= at));
         state.attempts.extend(std::iter::repeat_n(at, count));
         state.attempts.append(&mut later);
-        // If refusals count, the newest attempts of a full window are sufficient. Attempts above a limit that was
-        // lowered count again if it is raised. Otherwise no attempt is dropped before it has left the window: a
-        // reservation may be canceled, and then the attempts before it count again.
+        // If refusals count, the newest attempts are sufficient, as many as the limit. Attempts above a limit that was
+        // lowered are kept, because they count again if it is raised. If refusals do not count, no attempt is dropped
+        // before it has left the window: after a reservation is canceled, the attempts before it count again.
         if self.records_refusals {
             let most = usize::try_from(self.limit).unwrap_or(usize::MAX).max(before);
             state.attempts.drain(..state.attempts.len().saturating_sub(most));
         }
     }
 
-    /// The largest number of attempts that are remembered of a key, reserved ones included.
+    /// Returns the largest number of attempts that are kept for a key, reserved ones included.
     fn most_remembered(&self) -> u64 {
         self.limit.saturating_mul(MOST_WINDOWS)
     }
@@ -228,7 +230,7 @@ impl Arithmetic for SlidingLog {
             Ruling::Refused { .. } if self.records_refusals && cost <= self.limit => (cost, now),
             Ruling::Refused { .. } => (0, now),
         };
-        // A counted refusal takes a place itself.
+        // A refusal that counts takes a place in the window, so the retry time includes it.
         if let Ruling::Refused { retry, because } = &mut ruling {
             if *retry != NEVER && recorded > 0 {
                 *retry = self.wait(state, now, cost, (recorded, now));

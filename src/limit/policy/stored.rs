@@ -1,8 +1,8 @@
 //! The encoding of a key's state for stores that keep bytes.
 //!
-//! A value is a header of four bytes (`hcl` and the kind of the policy), the numbers of the policy that left the state,
-//! and the numbers of the state, each in eight bytes, little-endian. With the policy in the value, a key is converted
-//! when the configuration changes, as in the other stores.
+//! A value has three parts: a header of four bytes (`hcl` and the kind of the policy), the numbers of the policy under
+//! which the state was written, and the numbers of the state. Each number has eight bytes, little-endian. Because the
+//! value contains the policy, a key is converted after a change of the configuration, as in the other stores.
 
 use crate::limit::rate::Rate;
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ const MAGIC: &[u8] = b"hcl";
 pub(crate) trait Stored: Sized {
     fn put(&self, words: &mut Vec<u8>);
 
-    /// Takes the value off the front of `words`; `None` if it is not one.
+    /// Decodes a value at the front of `words`, and removes it from there. Returns `None` if it is invalid.
     fn take(words: &mut &[u8]) -> Option<Self>;
 }
 
@@ -28,7 +28,7 @@ pub(super) fn write(kind: u8, policy: &impl Stored, state: &impl Stored) -> Vec<
     bytes
 }
 
-/// Splits a value into its kind and its numbers.
+/// Splits a value into its kind and its numbers; `None` if the header is missing.
 pub(super) fn kind(bytes: &[u8]) -> Option<(u8, &[u8])> {
     bytes.strip_prefix(MAGIC)?.split_first().map(|(kind, words)| (*kind, words))
 }

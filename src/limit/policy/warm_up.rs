@@ -1,4 +1,4 @@
-//! Permits that cost more after a pause: a service that has become cold gets its rate back gradually.
+//! Permits that cost more after a pause: a service that has become cold gets its full rate back gradually.
 //!
 //! ```text
 //! interval       ┌ cold factor · stable
@@ -9,7 +9,7 @@
 //!       threshold max     the area from threshold to max is the warm-up time
 //! ```
 //!
-//! Like the reference, this policy computes in floating point and in whole microseconds. No other policy does.
+//! Like Guava, this policy computes in floating point and in whole microseconds. No other policy does.
 //!
 //! # Source
 //! Guava, `SmoothRateLimiter.SmoothWarmingUp`.
@@ -22,7 +22,10 @@ use crate::limit::nanos;
 use crate::limit::rate::Rate;
 use std::time::Duration;
 
-/// Paid after, like Guava's: a request continues at once, however large it is, and the next one waits for its permits.
+/// A rate that is reached gradually after a pause, as in Guava.
+///
+/// A request does not wait for its own permits, however many they are. The next request waits for them; see
+/// [`Paid::After`](super::Paid::After).
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, policy::WarmUp};
@@ -54,7 +57,8 @@ pub(crate) struct State {
 stored!(WarmUp { rate, warm_up, cold_factor, max_wait });
 stored!(State { stored, next_free, as_of });
 
-/// The curve, as computed from the rate, the warm-up time and the cold factor. Times are in microseconds.
+/// The curve, as computed from the rate, the warm-up time and the cold factor. Times are in microseconds. `threshold`
+/// and `max` are numbers of stored permits; `cool_down` is the time in which one permit is stored.
 pub(crate) struct Curve {
     pub(crate) stable: f64,
     pub(crate) threshold: f64,
@@ -64,7 +68,7 @@ pub(crate) struct Curve {
 }
 
 impl WarmUp {
-    /// Creates a policy whose rate is reached the time `warm_up` after a pause.
+    /// Creates a policy that reaches the rate within the time `warm_up` after a long pause.
     pub const fn new(rate: Rate, warm_up: Duration) -> Self {
         Self { rate, warm_up, cold_factor: 3.0, max_wait: Duration::ZERO }
     }
@@ -106,7 +110,8 @@ impl WarmUp {
 }
 
 impl WarmUp {
-    /// Returns the state after `cost` permits. Stored permits cost the height of the curve, others the stable interval.
+    /// Returns the state after `cost` permits are taken. A stored permit costs the height of the curve. Any other
+    /// permit costs the stable interval.
     fn charged(&self, curve: &Curve, state: &State, cost: u64) -> State {
         if self.rate.is_infinite() {
             return State { stored: 0.0, ..*state };
@@ -119,7 +124,7 @@ impl WarmUp {
 }
 
 impl Curve {
-    /// Returns the cost of `taken` stored permits.
+    /// Returns the cost of `taken` of the `stored` permits, in microseconds.
     fn time_of_stored(&self, stored: f64, taken: f64) -> u64 {
         let above = stored - self.threshold;
         let (mut micros, mut taken) = (0, taken);

@@ -1,12 +1,12 @@
 //! The store in this process: shards of keys, each under its own lock.
 //!
-//! A key is stored as 128 bits of a keyed hash, so its length does not matter and a client cannot choose its shard. A
-//! key is removed once it would be answered like a new one. Each insertion checks a few other keys for that, so the
-//! table holds the keys in use.
+//! A key is stored as 127 bits of a keyed hash. So the length of a key does not matter, and a client cannot choose the
+//! shard of a key. A key that would be answered like a new one may be removed. Each insertion checks a few keys for
+//! this, so the table holds the keys in use.
 //!
-//! In a full shard, a new key replaces one that was not asked for in a while, limited or not (the clock algorithm, also
-//! called second chance). A hand goes round the keys. It skips a key that was asked for since its last visit, and
-//! removes the first other key.
+//! In a full shard, a new key replaces one that was not asked for in a while, even if that key is limited (the clock
+//! algorithm, also called second chance). A hand goes round the keys. It skips a key that was asked for since its last
+//! visit, and removes the first other key.
 
 use crate::limit::answer::{Answer, Reservation};
 use crate::limit::ask::{Ask, Mode};
@@ -26,7 +26,7 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 /// The number of entries that an insertion checks for removal.
 const SAMPLE: usize = 4;
 
-/// The most entries that the hand of a full shard skips. The next one is removed, whenever it was asked for.
+/// The most entries that the hand of a full shard skips. The next one is removed, even if it was just asked for.
 const PASSED_OVER: usize = 64;
 
 /// The default of the most keys in a store.
@@ -113,7 +113,7 @@ impl Hasher for AlreadyHashed {
     }
 }
 
-/// An error for a list with more keys of one store than the store may hold, which could not be charged as a whole.
+/// The error of a list with more keys of one store than the store may hold. Such a list cannot be charged as a whole.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, TooManyKeys, ask_all, sliding_log};
@@ -152,16 +152,16 @@ pub struct MemoryBuilder {
 impl MemoryBuilder {
     /// Sets the most keys that the store holds, at least one. The default is 10 million.
     ///
-    /// In a full store, a new key replaces one that was not asked for in a while, whatever that one has left. So every
+    /// In a full store, a new key replaces one that was not asked for in a while, even if that key is limited. So every
     /// key is limited, and a flood of keys locks nobody out. A key stays if it is asked for again before a third of
     /// `max_keys` new keys have come.
     ///
-    /// An attacker can make the store forget a key that is not asked for meanwhile, such as an exhausted key of the
-    /// attacker, and gets its permits again. That costs at least a third of `max_keys` requests per limit, each with
-    /// another key. A key that is free to invent, such as a header or an unverified token, does not limit an attacker
-    /// who invents keys. Add a limit by address, or by a constant key.
+    /// An attacker can make the store forget a key that nobody asks for meanwhile. If that is the attacker's own
+    /// exhausted key, its permits are available again. This costs at least a third of `max_keys` requests per limit,
+    /// each with another key. A key that is free to invent, such as a header or an unverified token, does not limit an
+    /// attacker who invents keys. Add a limit by address, or by a constant key.
     ///
-    /// Each shard holds its part of the keys, so a shard may be full a few percent early.
+    /// Each shard holds an equal part of `max_keys`, so a shard may be full while the store has a few percent left.
     ///
     /// ```
     /// use headcount::limit::{Ask, Memory, sliding_log};
@@ -270,7 +270,7 @@ impl Memory {
         Ok(None)
     }
 
-    /// Carries out a step that gives permits back.
+    /// Carries out a step that gives permits back. Ignores [`Step::Ask`].
     pub(crate) fn take_back(&self, key: &[u8], step: Step) {
         match step {
             Step::Cancel(reservation) => self.cancel(key, &reservation),
@@ -292,9 +292,9 @@ impl Memory {
         self.now().change(policy)
     }
 
-    /// Returns a handle that asks for the same keys with another burst, such as nginx locations that share a zone, or
-    /// tiers of users. Both policies must be a [`Gcra`](crate::limit::policy::Gcra) of the same rate, because one reads
-    /// what the other charges. A later `change` does not affect the handle.
+    /// Returns a handle that asks for the same keys with another burst. Uses are nginx locations that share a zone, and
+    /// tiers of users. Both policies must be a [`Gcra`](crate::limit::policy::Gcra) of the same rate above zero,
+    /// because one reads what the other charges. A later `change` does not affect the policy of the handle.
     ///
     /// ```
     /// use headcount::limit::{Ask, Memory, Rate, token_bucket};
@@ -473,7 +473,7 @@ impl At<'_> {
 /// Asks several limiters as one step: either all grant, or nothing is charged.
 ///
 /// Returns the answer of each. If one refuses, the others answer as if they had been asked alone, and are not charged.
-/// A policy that records refusals records its own.
+/// A policy that records refusals still records its own refusal.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, ask_all, token_bucket};
@@ -493,7 +493,7 @@ pub fn ask_all<K: AsRef<[u8]>>(asks: &[(&Memory, K, Ask)]) -> Result<Vec<Answer>
     ask_all_at(&moments)
 }
 
-/// Works as [`ask_all`] at given times.
+/// Does the same as [`ask_all`], at given times.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, ask_all_at, token_bucket};
@@ -541,7 +541,7 @@ pub fn ask_all_at<K: AsRef<[u8]>>(asks: &[(At<'_>, K, Ask)]) -> Result<Vec<Answe
         let before = shard.keys.get(&keys[nth]).cloned();
         (before, Answer::from(shard.ask(keys[nth], *ask, at)).of(*ask))
     };
-    // Charged one after another, because a list may name a key twice. Undone if one refuses.
+    // The asks are charged one after another, because a list may name a key twice. If one refuses, all are undone.
     let (before, mut answers): (Vec<_>, Vec<_>) = (0..asks.len()).map(&mut ask_one).unzip();
     if answers.iter().all(Answer::is_allowed) {
         return Ok(answers);
@@ -600,13 +600,13 @@ impl Shard {
 
     fn insert(&mut self, key: Key, state: State, at: &At<'_>) {
         let most = at.limiter.shared.keys_per_shard;
-        // In a full shard the hash decides between one and none. Otherwise the hand would remove all keys in one round
-        // and skip all in the next.
+        // In a full shard, a bit of the hash decides whether one key is checked or none. With a constant number, the
+        // hand would remove all keys in one round and skip all in the next.
         let looks = if self.keys.len() < most { SAMPLE } else { (key.rest & 1) as usize };
         for _ in 0..looks.min(self.keys.len()) {
             self.visit(at.now, |_| false);
         }
-        // More than one only after a refused list has restored the keys that it had replaced.
+        // Removes more than one key only after a refused list has restored the keys that it had replaced.
         while self.keys.len() >= most {
             let passed_over =
                 (0..PASSED_OVER).take_while(|_| !self.visit(at.now, |key| key.shard & WAS_ASKED_FOR == 0)).count();
@@ -617,10 +617,11 @@ impl Shard {
         self.keys.insert(key, state);
     }
 
-    /// Moves the hand over one key, and removes the key if it equals a new one or `is_to_go`. Returns whether it was
-    /// removed.
+    /// Moves the hand over one key. Removes the key if `is_to_go` is true or if it would be answered like a new one.
+    /// Returns whether it was removed.
     fn visit(&mut self, now: u64, is_to_go: impl Fn(&Key) -> bool) -> bool {
-        // The last key, which is the newest, has moved to the place of a removed one. The hand is past it.
+        // A removal may leave the hand beyond the last key. The key that was last, the newest, has then moved to the
+        // place of the removed key, which the hand has passed.
         self.cursor = if self.cursor < self.keys.len() { self.cursor } else { 0 };
         let Some((key, state)) = self.keys.get_index_mut2(self.cursor) else { return false };
         let goes = is_to_go(key) || self.policy.is_fresh(&self.fresh, state, now);

@@ -1,4 +1,4 @@
-//! The store in MySQL or MariaDB: a moving window in which every attempt is a row, with a number and a history.
+//! The store in MySQL or MariaDB: a moving window in which every attempt is a numbered row, so each key has a history.
 //!
 //! A *zone* is a use case with a limit: a number of permits in a number of seconds. A *bucket* is a key in a zone. The
 //! stored procedure of the source, `check_velocity`, locks the bucket, counts, and inserts, in one transaction; see
@@ -28,7 +28,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// The schema that this program installs.
+/// The version of the schema that this program installs.
 const VERSION: u32 = 2;
 
 const TABLES: [&str; 4] = [
@@ -53,7 +53,7 @@ const ASK: &str = "CALL headcount_ask(?, ?, ?, ?, ?)";
 const BATCH: u32 = 500;
 
 /// The time limit for closing a connection that is dropped in the middle of an answer.
-const GOODBYE: Duration = Duration::from_millis(200);
+const CLOSE_WITHIN: Duration = Duration::from_millis(200);
 
 /// An operation on a connection. It is a function, because it may be repeated.
 type Work<A, T> = for<'a> fn(&'a mut Conn, &'a A) -> Working<'a, T>;
@@ -78,7 +78,7 @@ type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>
 /// ```
 ///
 /// # What grows
-/// Each attempt is a row, also a blocked one, until [`purge`](Self::purge) deletes it. Call that regularly, as
+/// Each attempt, allowed or blocked, is a row until [`purge`](Self::purge) deletes it. Call `purge` regularly, as
 /// `headcount serve` does. Each attempt counts the rows of its key in the window, so this store is for limits of some
 /// thousands per window, not of millions.
 ///
@@ -91,8 +91,8 @@ type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>
 /// MySQL 8.0.1 or later, or MariaDB 10.6 or later. It was tested on MariaDB 10.11.
 ///
 /// # After a crash
-/// An attempt that the server has acknowledged is counted, if the server keeps it: with
-/// `innodb_flush_log_at_trx_commit = 0` a crash can lose up to a second.
+/// An attempt that the server has acknowledged still counts after a crash of the server, if it was written to disk.
+/// With `innodb_flush_log_at_trx_commit = 0`, a crash can lose the attempts of the last second.
 ///
 /// # TLS
 /// TLS is not supported: a URL with `require_ssl=true` is refused. Keep the database in a private network, or connect
@@ -129,8 +129,9 @@ impl MysqlBuilder {
         self
     }
 
-    /// Sets the time limit of an answer, including the wait for a free connection and every attempt. The default is 1
-    /// s. The server gives up statements, and waits for locks (in whole seconds, rounded up), after the same time.
+    /// Sets the time limit of an answer, including the wait for a free connection and every attempt. The default is one
+    /// second. After the same time, the database cancels a statement, or (rounded up to whole seconds) its wait for a
+    /// lock.
     #[must_use]
     pub fn within(mut self, within: Duration) -> Self {
         self.within = within;
@@ -145,15 +146,16 @@ impl MysqlBuilder {
         let refused = |why: String| SqlError::Url { found: self.url.redacted_url(), why };
         let opts = Opts::from_url(self.url.expose()).map_err(|error| refused(error.to_string()))?;
         if opts.db_name().is_none_or(str::is_empty) {
-            return Err(refused("it names no database; write mysql://user:password@host/database".into()));
+            return Err(refused("it does not name a database; write mysql://user:password@host/database".into()));
         }
         if opts.ssl_opts().is_some() {
-            return Err(refused("this build speaks no TLS; remove require_ssl=true".into()));
+            return Err(refused("this store does not support TLS; remove require_ssl=true".into()));
         }
         let seconds = self.within.as_secs() + u64::from(self.within.subsec_nanos() > 0);
         let millis = self.within.as_millis().clamp(1, i32::MAX as u128);
-        // What is MariaDB's or MySQL's alone stands in the comments that the other skips. MySQL's is for reading
-        // statements only; both leave procedures out, whose waits are bounded by the one for a lock.
+        // MariaDB and MySQL have different settings for a statement's time. Each is in a comment that the other server
+        // skips. MySQL's is for reading statements only. Neither applies to procedures; their waits are bounded by
+        // `innodb_lock_wait_timeout`.
         let session = format!(
             "SET SESSION innodb_lock_wait_timeout = {}, SESSION autocommit = 1 /*M!100100 , SESSION \
              max_statement_time = {} */ /*!80000 , SESSION max_execution_time = {millis} */",
@@ -200,8 +202,8 @@ impl Mysql {
     /// DELETE, EXECUTE` on the database.
     ///
     /// # Errors
-    /// [`SqlError::NewerSchema`]; [`SqlError::NameTaken`] if there is a foreign `check_velocity`, which is not changed;
-    /// [`SqlError::Store`]. It may take up to 30 s if another server is installing.
+    /// [`SqlError::NewerSchema`]; [`SqlError::NameTaken`] if the database has a `check_velocity` of another program,
+    /// which is not changed; [`SqlError::Store`]. It may take up to 30 s if another server is installing.
     pub async fn install(&self) -> Result<(), SqlError> {
         let deadline = Deadline::new(INSTALL_WITHIN);
         let mut lease = self.pool.lease(&deadline).await?;
@@ -218,7 +220,7 @@ impl Mysql {
     pub async fn set_zone(&self, zone: u32, rate: u32, window: Duration) -> Result<(), SqlError> {
         let refused = |why| Err(SqlError::Zone { rate, window, why });
         if rate == 0 {
-            return refused("nobody would ever be let through; give at least one permit");
+            return refused("no request would ever be allowed; give at least one permit");
         }
         if rate > i32::MAX as u32 {
             return refused("no zone can have more than 2147483647 permits");
@@ -247,12 +249,12 @@ impl Mysql {
         self.run(about, |conn, about| Box::pin(conn.exec_drop(DESCRIBE, about.clone()))).await
     }
 
-    /// Returns the limiter of a zone. An unknown zone is an error of the requests.
+    /// Returns the limiter of a zone. If the zone does not exist, each ask fails with [`SqlError::UnknownZone`].
     pub fn velocity(&self, zone: u32) -> Velocity {
         Velocity { store: self.clone(), zone }
     }
 
-    /// Returns the last attempts of a key in a zone that are not purged, the newest first.
+    /// Returns the last attempts of a key in a zone, at most `at_most`, the newest first. Purged attempts are missing.
     ///
     /// # Errors
     /// [`SqlError::Store`].
@@ -264,13 +266,13 @@ impl Mysql {
         rows.into_iter().map(|row| Ok(Transaction::read(row)?)).collect()
     }
 
-    /// Deletes at most this many transactions that are older than `keep` and no longer count, in batches of 500, and
-    /// the bucket locks of keys without transactions. Returns how many transactions were deleted.
+    /// Deletes at most `at_most` transactions that are older than `keep` and no longer count, in batches of 500. Also
+    /// deletes bucket locks of keys without transactions. Returns how many transactions were deleted.
     ///
     /// Several servers may purge at the same time, and during requests: no statement waits for a locked row.
     ///
     /// # Errors
-    /// [`SqlError::Store`]; batches before it stay deleted.
+    /// [`SqlError::Store`]; the batches before the error stay deleted.
     pub async fn purge(&self, keep: Duration, at_most: u32) -> Result<u64, SqlError> {
         const ZONES: &str = "SELECT id, window_s FROM headcount_zones";
         let mut zones: Vec<(u32, u32)> = self.run((), |conn, ()| Box::pin(conn.query(ZONES))).await?;
@@ -293,8 +295,8 @@ impl Mysql {
         Ok(u64::from(at_most - left))
     }
 
-    /// Looks at the next bucket locks, and deletes those that nobody needs: their clients left before anything was
-    /// recorded.
+    /// Checks the next bucket locks, and deletes those of keys without transactions. Such a lock remains if a client
+    /// disconnects before its attempt is recorded.
     async fn purge_locks(&self, zone: u32) -> Result<(), SqlError> {
         let after = self.pool.purged_up_to.lock().get(&zone).cloned().unwrap_or_default();
         let next =
@@ -308,7 +310,7 @@ impl Mysql {
         Arc::strong_count(&self.pool.open) - 1
     }
 
-    /// Runs an operation. Repeats it after a conflict with others, or if the connection was lost while it was idle.
+    /// Runs an operation. Repeats it after a conflict with other sessions, or if an idle connection was lost.
     async fn run<A, T>(&self, about: A, work: Work<A, T>) -> Result<T, SqlError> {
         let mut deadline = Deadline::new(self.within);
         let mut lost_one = false;
@@ -322,13 +324,13 @@ impl Mysql {
                 Err(error) => error,
             };
             if error.is_fatal() && !lost_one {
-                // It was idle while the server stopped, and possibly started again.
+                // The connection was idle while the server stopped, and possibly started again.
                 lost_one = true;
                 self.pool.idle.lock().clear();
                 continue;
             }
             if let Error::Server(ServerError { code, .. }) = &error {
-                let again = is_clash(*code);
+                let again = is_conflict(*code);
                 if again || *code == UNKNOWN_ZONE {
                     lease.give_back();
                 }
@@ -350,16 +352,16 @@ impl fmt::Debug for Mysql {
 
 /// A pool of idle connections, with a limit for the number of all connections.
 ///
-/// The client library's own pool pings each connection before it returns it, which costs one more round trip. It also
-/// forgets to decrease its count if the caller leaves during the ping, so that it runs out of connections while the
-/// server stalls.
+/// The client library's own pool pings each connection before handing it out, which costs one more round trip. If the
+/// caller leaves during the ping, that pool does not decrease its count of connections. So it runs out of connections
+/// while the server stalls.
 struct Pool {
     opts: Opts,
     free: Arc<Semaphore>,
     idle: Mutex<Vec<Open>>,
     /// Each connection holds a reference, so the reference count is the number of connections.
     open: Arc<()>,
-    /// The last bucket lock that the purge has looked at, by zone.
+    /// For each zone, the key of the last bucket lock that the purge has checked; empty at the end of the zone.
     purged_up_to: Mutex<HashMap<u32, Vec<u8>>>,
 }
 
@@ -413,7 +415,7 @@ impl Drop for Lease {
         // The permit is released only after the connection is closed, so that a stalled server does not get more and
         // more connections.
         let goodbye = async move {
-            let _ = timeout(GOODBYE, conn.disconnect()).await;
+            let _ = timeout(CLOSE_WITHIN, conn.disconnect()).await;
             drop((counted, slot));
         };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -429,11 +431,14 @@ async fn install(conn: &mut Conn) -> Result<(), SqlError> {
         "SET SESSION innodb_lock_wait_timeout = {seconds} /*M!100100 , SESSION max_statement_time = {seconds} */"
     );
     conn.query_drop(patient).await.map_err(broken)?;
-    // The lock belongs to the whole server, and the schema to one database.
+    // The name of a lock is valid in the whole server, so this one contains the database.
     let lock = format!("SELECT GET_LOCK(CONCAT('headcount.install.', MD5(DATABASE())), {seconds})");
     let won: Option<Option<i64>> = conn.query_first(lock).await.map_err(broken)?;
     if won.flatten() != Some(1) {
-        return Err(StoreError::timeout(format_args!("another installation is not done after {seconds} s")).into());
+        return Err(StoreError::timeout(format_args!(
+            "another server's installation did not finish within {seconds} s"
+        ))
+        .into());
     }
     let exists = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = \
                   'headcount_version'";
@@ -503,8 +508,8 @@ async fn purge_batch(conn: &mut Conn, (zone, keep, at_most): (u32, u64, u32)) ->
     let old: Vec<(u64, Vec<u8>)> = step.exec(find, (zone, keep, at_most)).await?;
     let (ids, mut keys): (Vec<_>, Vec<_>) = old.into_iter().map(|(id, key)| (id.to_string(), key)).unzip();
     if !ids.is_empty() {
-        // Ordered by id. Otherwise the server scans a small table, and the scan waits for locked rows that are not in
-        // the list.
+        // `ORDER BY id` keeps the server from scanning a small table. The scan would wait for locked rows that are not
+        // in the list.
         let named = format!("id IN ({}) ORDER BY id LIMIT {}", ids.join(","), ids.len());
         step.query_drop(format!("DELETE FROM headcount_transactions WHERE {named}")).await?;
     }
@@ -515,7 +520,8 @@ async fn purge_batch(conn: &mut Conn, (zone, keep, at_most): (u32, u64, u32)) ->
     Ok(ids.len() as u32)
 }
 
-/// Looks at the bucket locks after `after`. Returns the last one, or nothing at the end of the table.
+/// Purges a batch of bucket locks whose keys follow `after`. Returns the last key, or an empty one at the end of the
+/// zone.
 async fn purge_some_locks(conn: &mut Conn, zone: u32, after: &[u8]) -> Result<Vec<u8>, Error> {
     let mut step = purge_step(conn).await?;
     let find = "SELECT bucket_key FROM headcount_bucket_locks WHERE zone_id = ? AND bucket_key > ? \
@@ -537,7 +543,7 @@ async fn purge_step(conn: &mut Conn) -> Result<DbTransaction<'_>, Error> {
 async fn delete_unneeded_locks(step: &mut DbTransaction<'_>, zone: u32, keys: &[Vec<u8>]) -> Result<(), Error> {
     let lock = "SELECT bucket_key FROM headcount_bucket_locks FORCE INDEX (PRIMARY)";
     let mut free = of_keys(step, lock, zone, keys, "FOR UPDATE SKIP LOCKED").await?;
-    // A request that recorded something held the lock before, so this count includes it.
+    // A request that has recorded something held the lock before, so this query finds its row.
     let count = "SELECT DISTINCT bucket_key FROM headcount_transactions";
     let needed: HashSet<_> = of_keys(step, count, zone, &free, "").await?.into_iter().collect();
     free.retain(|key| !needed.contains(key));
@@ -545,7 +551,7 @@ async fn delete_unneeded_locks(step: &mut DbTransaction<'_>, zone: u32, keys: &[
     of_keys(step, "DELETE FROM headcount_bucket_locks", zone, &free, &in_order).await.map(drop)
 }
 
-/// Runs a statement on the rows of these keys, if there are any.
+/// Runs a statement on the rows of these keys, unless `keys` is empty. Returns the keys that it selects.
 async fn of_keys(
     step: &mut DbTransaction<'_>,
     statement: &str,
@@ -564,7 +570,7 @@ async fn of_keys(
 
 /// The moving window of a zone. Clones are handles to one limiter. See [`Mysql::velocity`].
 ///
-/// Allows exactly at most the zone's rate in any window, as [`velocity`](crate::limit::velocity) does in memory. Times
+/// Allows at most the zone's rate in any window, exactly, as [`velocity`](crate::limit::velocity) does in memory. Times
 /// are whole seconds, an attempt exactly as old as the window still counts, and blocked attempts are stored and not
 /// counted.
 ///
@@ -587,8 +593,8 @@ pub struct Velocity {
 }
 
 impl Velocity {
-    /// Asks for a key. The time is the database server's. [`Answer::transaction`] is the number of the attempt, let
-    /// through or blocked; a peek, and an ask for no permits, has none.
+    /// Asks for permits for a key, at the time of the database server. [`Answer::transaction`] is the number of the
+    /// attempt, allowed or blocked. It is `None` for a peek, and for an ask for no permits.
     ///
     /// # Errors
     /// [`SqlError::UnknownZone`]; [`SqlError::Store`], and after a timeout it is unknown whether the attempt was
@@ -621,11 +627,11 @@ impl Velocity {
         }
         let permits = match ask.cost {
             Cost::All => Value::NULL,
-            // More than any zone allows, and within the range of the column.
+            // The cap is above the rate of every zone, and fits the column.
             Cost::Permits(permits) => Value::UInt(permits.min(u64::from(u32::MAX))),
         };
         let take = ask.mode == Mode::Take && ask.cost != Cost::Permits(0);
-        // The database's calendar ends after the year 9000.
+        // The cap is the year 9000. The database's calendar ends in 9999.
         let at = at.map_or(Value::NULL, |at| Value::UInt(at.as_secs().min(221_845_392_000)));
         let arguments = Params::Positional(vec![self.zone.into(), stored_key(key).into(), permits, take.into(), at]);
         let asked = self.store.run(arguments, |conn, arguments| {
@@ -714,7 +720,7 @@ pub struct Transaction {
     pub id: u64,
     /// Whether the attempt was refused.
     pub blocked: bool,
-    /// The number of permits.
+    /// The number of permits of the attempt.
     pub permits: u32,
     /// The time of the attempt, in whole seconds since the Unix epoch.
     pub at: Duration,
@@ -749,8 +755,8 @@ impl Found {
         Ok(Self { blocked, transaction, rate, window, held, now, room_after, next_after, last })
     }
 
-    /// Returns how long an attempt still counts. The window is closed, so it leaves one second after the end of the
-    /// window.
+    /// Returns how long an attempt of the time `at` still counts. The window is closed, so the attempt leaves one
+    /// second after the end of the window.
     fn until_gone(&self, at: i64) -> Duration {
         let gone = at.saturating_add_unsigned(self.window).saturating_add(1);
         Duration::from_secs(u64::try_from(gone.saturating_sub(self.now)).unwrap_or(0))
@@ -780,12 +786,13 @@ impl Found {
     }
 }
 
-/// Returns an error that a procedure has signalled. Our procedures signal only invalid arguments.
+/// The code of an error that a procedure has signalled: an unknown zone, another invalid argument, or a bucket lock
+/// that is deleted again and again.
 const UNKNOWN_ZONE: u16 = 1644;
 
 /// Returns whether the operation conflicted with another one, so that it is worth repeating: a deadlock, a changed row,
 /// or a row that another session inserted first.
-fn is_clash(code: u16) -> bool {
+fn is_conflict(code: u16) -> bool {
     matches!(code, 1213 | 1020 | 1062)
 }
 
@@ -795,7 +802,7 @@ fn classify(error: &Error) -> StoreError {
             1146 | 1305 => {
                 StoreError::refused(format_args!("the schema is missing, or a part of it: call install() ({error})"))
             }
-            // The wait for a lock or the statement took too long, or a deadlock was not resolved in time.
+            // A statement or its wait for a lock took too long, or conflicts lasted until the time limit.
             1205 | 1969 | 3024 | 1213 | 1020 | 1062 => StoreError::timeout(error),
             1044 | 1045 | 1049 | 1142 | 1143 | 1227 | 1370 | 1698 => StoreError::refused(error),
             &UNKNOWN_ZONE => StoreError::refused(error),

@@ -1,8 +1,9 @@
-//! The store in PostgreSQL, or YugabyteDB: token buckets that a fleet shares, decided by the server in one statement.
+//! The store in PostgreSQL or YugabyteDB: token buckets that a fleet shares. The database decides in one statement.
 //!
-//! The *exact* form is the arithmetic of [`Gcra`] in SQL: it locks the row, reads the server's clock once, and returns
-//! the state that it found, so that the same code makes the answer as in the memory store. The *as_published* form is
-//! the function published for YugabyteDB, with all its peculiarities. Both are in `sql/postgres/`.
+//! The *exact* form is the arithmetic of [`Gcra`] in SQL. It grants permits only after it has locked the row and then
+//! read the database's clock once. It returns the state that it found, from which the code of the memory store makes
+//! the answer. The *as_published* form is the function published for YugabyteDB, with all its peculiarities. Both are
+//! in `sql/postgres/`.
 
 use super::sql::{CONNECTIONS, Deadline, INSTALL_WITHIN, MAX_NAME, SqlError, WITHIN, stored_key};
 use crate::config::Secret;
@@ -24,7 +25,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, NoTls, Row};
 
-/// The schema that this program installs.
+/// The version of the schema that this program installs.
 const VERSION: i32 = 3;
 
 /// The statements that install the schema, and repair a partial one.
@@ -60,11 +61,12 @@ const LOOKS: i64 = 1000;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Purged {
     pub(crate) forgotten: u64,
-    /// Whether it reached the end of the table.
+    /// Whether the statement reached the end of the table.
     pub(crate) was_last: bool,
 }
 
-/// The longest burst and the longest wait: half of the remaining range of a `bigint` of nanoseconds each, 73 years.
+/// The longest burst and the longest wait, in nanoseconds: 73 years each. A `bigint` holds both, added to a time before
+/// the year 2116.
 const MOST_NANOS: u64 = 1 << 61;
 
 /// An operation on a connection. It is a function, because it may be repeated.
@@ -91,11 +93,11 @@ type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, tokio_postgres::Erro
 ///   a conflicting statement does not wait but fails (40001), also in the exact form. Both forms retry, so the answers
 ///   are correct, but a frequently used key needs more attempts.
 /// - Releases built on PostgreSQL 11 give `extract(epoch ..)` as double precision, not numeric. The exact form reads
-///   microseconds from it, which double precision holds; the published form rounds a half to the even neighbour there:
+///   microseconds from it, which double precision holds. The published form rounds a half to the even neighbor there:
 ///   [`Rounding::HalfEven`].
-/// - [`install`](Self::install) takes an advisory lock, which older releases lack: run the four files that define the
-///   schema, `sql/postgres/{schema,convert_state,ask,rate_limiting_token_bucket_request}.sql`, and insert the version
-///   (3) by hand there.
+/// - [`install`](Self::install) takes an advisory lock, which older releases lack. There, run the four files that
+///   define the schema, `sql/postgres/{schema,convert_state,ask,rate_limiting_token_bucket_request}.sql`, and insert
+///   the version (3) by hand.
 ///
 /// # Behind a pooler
 /// Statements are prepared, and the session is set up, once per connection. So PgBouncer must pool sessions, not
@@ -136,8 +138,8 @@ impl PostgresBuilder {
         self
     }
 
-    /// Sets the time limit of an answer, including the wait for a free connection and every attempt. The default is 1
-    /// s. The server gives up statements after the same time.
+    /// Sets the time limit of an answer, including the wait for a free connection and every attempt. The default is one
+    /// second. After the same time, the database cancels a statement.
     #[must_use]
     pub fn within(mut self, within: Duration) -> Self {
         self.within = within;
@@ -152,7 +154,7 @@ impl PostgresBuilder {
         let refused = |why: String| SqlError::Url { found: self.url.redacted_url(), why };
         let mut config: Config = self.url.expose().parse().map_err(|error| refused(chain(&error)))?;
         if config.get_ssl_mode() == SslMode::Require {
-            return Err(refused("this build speaks no TLS; remove sslmode=require".into()));
+            return Err(refused("this store does not support TLS; remove sslmode=require".into()));
         }
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             return Err(refused("it names no host; write postgres://user:password@host/database".into()));
@@ -213,26 +215,27 @@ impl Postgres {
         installed.map(|()| lease.give_back())
     }
 
-    /// Returns buckets of the exact form with a rate, and with a burst of the permits of one `window`. With
+    /// Returns buckets of the exact form. Their burst is the number of permits that come in one `window`. With
     /// [`Bucket::as_published`], they use the published function.
     ///
     /// # Errors
-    /// [`SqlError::Policy`] if the rate is zero.
+    /// [`SqlError::Policy`] if the rate is zero, or the window is longer than 73 years.
     pub fn yugabyte(&self, rate: Rate, window: Duration) -> Result<Bucket, SqlError> {
         let mut bucket = self.bucket(yugabyte(rate, window)?)?;
         bucket.window = window;
         Ok(bucket)
     }
 
-    /// Returns buckets of any policy [`Gcra`] that is paid before, full at the start, and does not count time again:
-    /// [`token_bucket`](crate::limit::token_bucket), [`leaky_bucket`](crate::limit::leaky_bucket),
-    /// [`leaky_queue`](crate::limit::leaky_queue) and their like.
+    /// Returns buckets of a policy [`Gcra`] with [`Paid::Before`], [`Start::Full`] and [`OnStepBack::Hold`], such as
+    /// [`token_bucket`](crate::limit::token_bucket), [`leaky_bucket`](crate::limit::leaky_bucket) and
+    /// [`leaky_queue`](crate::limit::leaky_queue).
     ///
-    /// A row contains the policy of its last request. At a request with another policy it is converted: what was used
+    /// A row contains the policy of its last request. A request with another policy converts the row: what was used
     /// counts against the new limit, see [the rule](crate::limit#when-a-limit-changes), and then the new rate applies.
     ///
     /// # Errors
-    /// [`SqlError::NotHere`] for another policy, [`SqlError::Policy`] for an invalid one.
+    /// [`SqlError::NotHere`] for a [`Gcra`] with other settings; [`SqlError::Policy`] for an invalid one, or a burst of
+    /// more than 73 years.
     pub fn bucket(&self, policy: Gcra) -> Result<Bucket, SqlError> {
         Policy::Gcra(policy.clone()).check()?;
         match &policy {
@@ -248,13 +251,13 @@ impl Postgres {
         Ok(Bucket { store: self.clone(), policy, window, form: Form::Exact, name: Arc::from("") })
     }
 
-    /// Deletes at most this many keys of the exact form that would be answered like new ones, and returns how many were
+    /// Deletes at most `at_most` keys of the exact form that would be answered like new ones, and returns how many were
     /// deleted. Without purges, the table keeps a row for every key forever; `headcount serve` purges regularly. Rows
-    /// of the as_published form stay, because they do not tell when they are full.
+    /// of the as_published form stay, because they do not show when they are full.
     ///
-    /// Each statement reads 1,000 rows, from the end of the last purge to the end of the table, and then from its
-    /// beginning. Several servers may purge at the same time. They share the work, and a purge that meets another one
-    /// ends.
+    /// A purge begins where the last one ended, reads to the end of the table, and then continues at the beginning of
+    /// the table. Each statement reads 1,000 rows. Several servers may purge at the same time. They share the work: a
+    /// purge ends when its statement meets that of another purge.
     ///
     /// # Errors
     /// [`SqlError::Store`]; what was deleted before stays deleted.
@@ -296,7 +299,7 @@ impl Postgres {
         })
     }
 
-    /// Runs an operation. Repeats it after a conflict with others, or if the connection was lost while it was idle.
+    /// Runs an operation. Repeats it after a conflict with other sessions, or if an idle connection was lost.
     async fn run<A, T>(&self, about: A, work: Work<A, T>) -> Result<T, SqlError> {
         let mut deadline = Deadline::new(self.within);
         let mut lost_one = false;
@@ -310,13 +313,13 @@ impl Postgres {
                 Err(error) => error,
             };
             let code = error.code();
-            if (error.is_closed() || code.is_some_and(is_goodbye)) && !lost_one {
-                // It was idle while the server stopped, and possibly started again.
+            if (error.is_closed() || code.is_some_and(is_shutdown)) && !lost_one {
+                // The connection was idle while the server stopped, and possibly started again.
                 lost_one = true;
                 self.pool.retain(|client, _| !client.is_closed());
                 continue;
             }
-            if code.is_some_and(is_clash) {
+            if code.is_some_and(is_conflict) {
                 lease.give_back();
                 deadline.pause(classify(&error)).await?;
                 continue;
@@ -406,10 +409,10 @@ async fn install(client: &mut Object) -> Result<(), SqlError> {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// That of the memory store: the row is locked, the clock is read once, times are whole nanoseconds, and refusals
-    /// cost no permits.
+    /// The arithmetic of the memory store: times are whole nanoseconds, and refusals cost no permits. To grant permits,
+    /// it locks the row and then reads the clock once.
     Exact,
-    /// As published, with all its peculiarities.
+    /// The published function, with all its peculiarities; see [`Bucket::as_published`].
     AsPublished(Rounding),
 }
 
@@ -438,8 +441,8 @@ pub enum Rounding {
 
 /// A limiter in a PostgreSQL database. Clones are handles to one limiter. See [`Postgres::yugabyte`].
 ///
-/// For the same requests at the same times, its answers are those of [`Memory`](crate::limit::Memory) with the same
-/// policy, to the nanosecond. The server's clock has microseconds. A wait or a burst lasts at most 73 years.
+/// For the same requests at the same times, the exact form answers as [`Memory`](crate::limit::Memory) with the same
+/// policy does, to the nanosecond. The database's clock has microseconds. A wait or a burst lasts at most 73 years.
 ///
 /// ```no_run
 /// # async fn example(store: headcount::limit::Postgres) -> Result<(), headcount::limit::SqlError> {
@@ -479,37 +482,38 @@ impl Bucket {
     /// and cannot reserve future ones.
     ///
     /// - The capacity is a bound *after* the take: an idle bucket yields one more than its capacity.
-    /// - Tokens are whole: at 1/s, a client that asks each 0.6 s always passes, and one that asks each 1.2 s from an
-    ///   empty bucket never does.
+    /// - Tokens are whole: at 1/s, a client that asks every 0.6 s is always allowed, and one that asks every 1.2 s from
+    ///   an empty bucket never is.
     /// - A refused request is charged, too.
     /// - The start time of the transaction is stored, and the clock is compared with it. With many concurrent requests
     ///   for one key, waiting time counts twice, and too many requests are allowed.
     ///
     /// It runs SERIALIZABLE, and is repeated after a conflict, within the store's time limit.
-    /// [`Answer::available`] is what the function returned.
+    /// [`Answer::available`] is the number that the function returned.
     ///
     /// # Errors
-    /// [`SqlError::NotWhole`] unless the rate is a whole number per second and the window one of seconds.
+    /// [`SqlError::NotWhole`] unless the rate is a whole number of permits per second and the window a whole number of
+    /// seconds, each from 1 to 2,147,483,647.
     pub fn as_published(mut self, rounding: Rounding) -> Result<Self, SqlError> {
         published(self.policy.rate, self.window)?;
         self.form = Form::AsPublished(rounding);
         Ok(self)
     }
 
-    /// Returns the arithmetic that it uses.
+    /// Returns the arithmetic that the bucket uses.
     pub fn form(&self) -> Form {
         self.form
     }
 
-    /// Asks for a key. The time is the database server's.
+    /// Asks for permits for a key, at the time of the database server.
     ///
     /// # Errors
     /// [`SqlError::Store`]; after a timeout it is unknown whether the permits were taken. [`SqlError::OnlyOne`] and
     /// [`SqlError::NoWaiting`] from the published form.
     ///
     /// # Cost
-    /// One statement, in one round trip. An allowed request holds a row lock until the server has written it. A refusal
-    /// takes no lock and writes nothing.
+    /// One statement, in one round trip. An allowed request holds a row lock until the database has written the row. In
+    /// the exact form, a refusal takes no lock and writes nothing, unless the row contains another policy.
     pub async fn ask(&self, key: impl AsRef<[u8]>, ask: Ask) -> Result<Answer, SqlError> {
         self.asked(key.as_ref(), ask, None).await
     }
@@ -547,7 +551,7 @@ impl Bucket {
     }
 
     /// Sets the permits of a key, for a migration from another limiter. In the exact form, a negative number is a debt,
-    /// and a number above the limit becomes the limit. In the published form, it is the number in the row.
+    /// and a number above the limit becomes the limit. In the published form, the number is stored as it is.
     ///
     /// # Errors
     /// [`SqlError::Store`].
@@ -561,7 +565,7 @@ impl Bucket {
         BucketAt { bucket: self, time }
     }
 
-    /// Names contain no NUL, so the first NUL ends the name.
+    /// Returns the id of a key's row. Names contain no NUL, so the first NUL ends the name.
     fn id(&self, key: &[u8]) -> Vec<u8> {
         let mut id = self.name.as_bytes().to_vec();
         id.push(0);
@@ -603,7 +607,9 @@ impl Bucket {
         let mut state = self.policy.state(found.tat, found.as_of);
         let answer: Answer = self.policy.ask(&mut state, found.now, Question { mode: Mode::Peek, ..question }).into();
         if possible && answer.is_allowed() != found.granted {
-            return Err(StoreError::corrupt("the database and this program do not count alike: call install()").into());
+            return Err(
+                StoreError::corrupt("the functions in the database do not match this program: call install()").into()
+            );
         }
         Ok(if take { answer } else { Answer { reservation: Reservation::default(), ..answer } })
     }
@@ -692,7 +698,7 @@ impl Bucket {
                 set.await?;
             }
             Form::AsPublished(_) => {
-                // As published, an excess over the capacity is cut only after the next take.
+                // As in the published function, tokens above the capacity are cut only after the next take.
                 let tokens = permits.clamp(-bigint(MOST_NANOS), bigint(MOST_NANOS));
                 let about = (id, tokens, at.map(micros));
                 let set = self.store.run(about, |client, (id, tokens, at)| {
@@ -777,7 +783,7 @@ enum Back {
     Permits(u64),
 }
 
-/// The result of the exact form's function.
+/// The result of the exact form's function. Times are in nanoseconds since the Unix epoch.
 struct Found {
     now: u64,
     tat: u64,
@@ -789,7 +795,8 @@ impl Found {
     fn read(row: &Row) -> Result<Self, StoreError> {
         let time = |column: usize| {
             let value: i64 = row.try_get(column).map_err(|error| StoreError::corrupt(chain(&error)))?;
-            u64::try_from(value).map_err(|_| StoreError::corrupt(format_args!("a time of {value} ns")))
+            u64::try_from(value)
+                .map_err(|_| StoreError::corrupt(format_args!("the database returned a time of {value} ns")))
         };
         let granted = row.try_get(3).map_err(|error| StoreError::corrupt(chain(&error)))?;
         Ok(Self { now: time(0)?, tat: time(1)?, as_of: time(2)?, granted })
@@ -812,7 +819,8 @@ fn published(rate: Rate, window: Duration) -> Result<(i64, i64), SqlError> {
 /// Makes the answer from the result of the published function.
 fn published_answer(left: i64, refill: i64, window: i64, rounding: Rounding) -> Answer {
     let capacity = refill * window;
-    // Granted if tokens + elapsed · refill − 1 rounds to zero or more: from −½ on, or from just above −½.
+    // A request is granted if tokens + elapsed · refill − 1 rounds to zero or more. The smallest such value is −½ with
+    // `HalfEven`, and just above −½ with `HalfAway`.
     let wait_until_granted = |tokens: i64| {
         let halves = 1 - 2 * tokens;
         if halves <= 0 {
@@ -842,18 +850,19 @@ fn published_answer(left: i64, refill: i64, window: i64, rounding: Rounding) -> 
     }
 }
 
-/// Returns the policy as the arguments of the exact form's functions: span and interval in nanoseconds.
+/// Returns the policy as the arguments of the exact form's functions: span and interval in nanoseconds. A negative
+/// interval means the rate zero.
 fn terms(policy: &Gcra) -> (i64, i64) {
     let interval = bigint(policy.interval);
     (bigint(policy.span), if policy.rate.is_zero() { -interval } else { interval })
 }
 
-/// Converts a number for SQL; larger numbers become the largest one.
+/// Converts a number to a `bigint`. Numbers above its range become its largest number.
 fn bigint(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Converts a time to nanoseconds, until the year 2116.
+/// Converts a time since the Unix epoch to nanoseconds. Later times become the year 2116.
 fn bounded(time: Duration) -> i64 {
     bigint(nanos(time).min(2 * MOST_NANOS))
 }
@@ -863,13 +872,13 @@ fn micros(time: Duration) -> i64 {
 }
 
 /// Returns whether an error is a conflict, after which the operation is repeated.
-fn is_clash(code: &SqlState) -> bool {
+fn is_conflict(code: &SqlState) -> bool {
     [&SqlState::T_R_SERIALIZATION_FAILURE, &SqlState::T_R_DEADLOCK_DETECTED, &SqlState::UNIQUE_VIOLATION]
         .contains(&code)
 }
 
 /// Returns whether the server ends the connection.
-fn is_goodbye(code: &SqlState) -> bool {
+fn is_shutdown(code: &SqlState) -> bool {
     [&SqlState::ADMIN_SHUTDOWN, &SqlState::CRASH_SHUTDOWN].contains(&code)
 }
 
@@ -892,7 +901,7 @@ fn classify(error: &tokio_postgres::Error) -> StoreError {
     match &code.code()[..2] {
         "57" if *code == SqlState::QUERY_CANCELED => StoreError::timeout(message),
         "40" => StoreError::timeout(format_args!("conflicts with other transactions until the time limit: {message}")),
-        _ if is_clash(code) || *code == SqlState::LOCK_NOT_AVAILABLE => StoreError::timeout(message),
+        _ if is_conflict(code) || *code == SqlState::LOCK_NOT_AVAILABLE => StoreError::timeout(message),
         // The login, the database, or the permissions are wrong.
         "28" | "3D" | "42" => StoreError::refused(message),
         "22" => StoreError::corrupt(message),

@@ -1,8 +1,8 @@
 //! The store in Redis: one script, and one round trip, per question or list of questions.
 //!
 //! The clock is the Redis server's. A key expires once it would be answered like a new one. Its name is
-//! `headcount:limit:{key}:namespace:limiter`. The part in braces decides where a cluster keeps the key. In a list that
-//! is asked as one step, it is the first key of the list for all of them, so that they lie together.
+//! `headcount:limit:{key}:namespace:limiter`. The part in braces decides which node of a cluster stores the key. All
+//! keys of a list that is asked as one step have the list's first key in this place, so one node stores them all.
 
 mod denied;
 mod wire;
@@ -21,8 +21,8 @@ use redis::Script;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// Joins the files of the script. Only the table of the policy that a call needs is made, because making all of them
-/// would cost each call some microseconds.
+/// Joins the files of the script. Each policy is a Lua table, which a call creates only if it needs the policy: to
+/// create all of them would take some microseconds.
 macro_rules! script {
     ($($policy:literal),*) => {
         concat!(
@@ -71,8 +71,8 @@ const DENY_CACHE: usize = 10_000;
 /// charged.
 ///
 /// # Foreign values
-/// A value that is not a state of this kind of policy (another program's, a cut one, one of another kind) counts as a
-/// key that was never asked for. It is replaced when permits are charged.
+/// A key whose value is not a state of this kind of policy (written by another program, truncated, or of another kind)
+/// counts as a key that was never asked for. The value is replaced when permits are charged.
 #[derive(Clone)]
 pub struct Redis {
     shared: Arc<Shared>,
@@ -90,7 +90,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
 }
 
-/// A policy, and the same in the words of the script.
+/// A policy, and the text by which the script knows it.
 struct InForce {
     policy: Policy,
     words: String,
@@ -147,12 +147,13 @@ impl RedisBuilder {
         self
     }
 
-    /// Sets the most refusals that are remembered. The default is 10,000; 0 remembers none.
+    /// Sets the most refusals that are remembered, rounded up to a multiple of 16. The default is 10,000; 0 remembers
+    /// none.
     ///
-    /// A refused question is answered from memory until its retry time, except for a peek, for [`Ask::all`], for lists,
-    /// and with policies that record refusals. Permits that another process gives back (`cancel`, `refund`, `reset`)
-    /// are noticed only then; those that this process gives back, at once. A larger question than the refused one gets
-    /// the smaller one's retry time.
+    /// A refused question is answered from memory until its retry time. A peek, [`Ask::all`], a list, and a policy that
+    /// records refusals always ask Redis. Permits that this limiter gives back (`cancel`, `refund`, `reset`) count at
+    /// once; those that another process gives back count here only after the retry time. A question for more permits
+    /// than the refused one gets the retry time of the refused one.
     #[must_use]
     pub fn deny_cache(mut self, refusals: usize) -> Self {
         self.deny_cache = refusals;
@@ -169,8 +170,8 @@ impl RedisBuilder {
     /// Builds the limiter; connects to nothing.
     ///
     /// # Errors
-    /// [`PolicyError`]; beside those that hold everywhere, [`PolicyError::TooLongForRedis`] for a burst, window, tick,
-    /// gap or interval of more than 104 days.
+    /// [`PolicyError`] if the policy is invalid. It is [`PolicyError::TooLongForRedis`] for a burst, window, tick, gap
+    /// or interval of more than 104 days.
     pub fn build(self) -> Result<Redis, PolicyError> {
         let shared = Shared {
             connection: self.connection,
@@ -283,12 +284,12 @@ impl Redis {
         Ok(())
     }
 
-    /// Returns a handle that asks for the same keys under another policy of the same kind, such as tiers of users, or
-    /// nginx locations that share a zone and differ in their bursts. Its refusals are not remembered. A later `change`
-    /// does not affect the handle.
+    /// Returns a handle that asks for the same keys with another burst. Uses are nginx locations that share a zone, and
+    /// tiers of users. Both policies must be a [`Gcra`](crate::limit::policy::Gcra) of the same rate above zero. The
+    /// handle's refusals are not remembered. A later `change` does not affect the policy of the handle.
     ///
     /// # Errors
-    /// As [`RedisBuilder::build`]; a policy that cannot share keys with the limiter's is [`PolicyError::OtherKind`].
+    /// As [`RedisBuilder::build`]; [`PolicyError::OtherKind`] if the policies cannot share keys.
     pub fn under<P>(&self, policy: P) -> Result<Self, PolicyError>
     where
         P: TryInto<Policy>,
@@ -307,7 +308,7 @@ impl Redis {
         self.view().at(time)
     }
 
-    /// Returns the limiter's keys in lists that begin with `first_key`, for canceling, refunding or resetting what
+    /// Returns a view of the limiter's keys in lists that begin with `first_key`, to cancel, refund or reset what
     /// [`Redis::ask_all`] has granted.
     pub fn beside<'a>(&'a self, first_key: &'a (impl AsRef<[u8]> + ?Sized)) -> RedisView<'a> {
         self.view().beside(first_key)
@@ -321,11 +322,12 @@ impl Redis {
     /// Asks several limiters as one step: either all grant, or nothing is charged.
     ///
     /// Returns the answer of each. If one refuses, the others answer as if they had been asked alone, and are not
-    /// charged. A policy that records refusals records its own.
+    /// charged. A policy that records refusals still records its own refusal.
     ///
-    /// All must share one connection. The first key decides where a cluster keeps the keys of the list. They are
-    /// **other keys** than the same ones asked for alone, or in a list with another first key. So begin a list with the
-    /// key that the others belong to: the same key for limits by second, hour and day; a customer before its users.
+    /// All limiters must share one connection. The first key decides which node of a cluster stores the keys of the
+    /// list. A key that differs from the first key is **another key** than the same one asked for alone, or in a list
+    /// with another first key: its permits are counted apart. So begin a list with the key that the others belong to:
+    /// the same key for limits by second, hour and day; a customer before its users.
     ///
     /// ```no_run
     /// # use headcount::RedisConnection;
@@ -391,7 +393,8 @@ impl Redis {
         RedisView { limiter: self, now: None, first_key: None }
     }
 
-    /// Returns the policy in force, and the same in the words of the script.
+    /// Returns the policy of this handle, and its text for the script. For a handle from [`Redis::under`], the text
+    /// also contains the shared policy.
     fn in_force(&self) -> (Arc<InForce>, String) {
         let home = Arc::clone(&self.shared.in_force.read());
         match &self.own {
@@ -439,10 +442,10 @@ impl std::fmt::Debug for Redis {
 /// # async fn example(teams: Redis, users: Redis) -> Result<(), headcount::StoreError> {
 /// use std::time::Duration;
 /// let answers = Redis::ask_all(&[(&teams, "red", Ask::ONE), (&users, "alice", Ask::ONE)]).await?;
-/// // Her key of this list lies beside the list's first key, and is another than the one of her own.
+/// // Her key of this list is stored beside the list's first key. It is another key than `alice` asked for alone.
 /// users.beside("red").cancel("alice", &answers[1].reservation).await?;
 ///
-/// // A test's story, at times of its own.
+/// // A test chooses the times.
 /// let at = |secs: u64| users.at(Duration::from_secs(1_800_000_000 + secs));
 /// assert!(at(0).ask("bob", Ask::ONE).await?.is_allowed());
 /// # Ok(()) }
@@ -467,7 +470,7 @@ impl<'a> RedisView<'a> {
         Self { first_key: Some(first_key.as_ref()), ..self }
     }
 
-    /// Asks for a key.
+    /// Asks for permits for a key; see [`Redis::ask`].
     ///
     /// # Errors
     /// [`StoreError`].
@@ -475,7 +478,7 @@ impl<'a> RedisView<'a> {
         let (key, shared) = (key.as_ref(), &*self.limiter.shared);
         let (in_force, text) = self.limiter.in_force();
         let asked = self.asked(&in_force.policy, ask);
-        // The time of a refusal counts from before the question, so that it never holds too long here.
+        // The times of a refusal count from before the question was sent, so that it is never remembered for too long.
         let since = shared.clock.monotonic();
         let place = match asked.map(|asked| shared.denied.look(key, asked, since)) {
             Some(Ok(answer)) => return Ok(answer),
@@ -544,7 +547,7 @@ impl<'a> RedisView<'a> {
         wire::key(&shared.namespace, &shared.name, self.first_key.unwrap_or(key), key)
     }
 
-    /// Returns the question if its refusal may be remembered.
+    /// Returns the question as the deny cache compares it; `None` if its refusal may not be remembered.
     fn asked(&self, policy: &Policy, ask: Ask) -> Option<Asked> {
         if self.limiter.own.is_some() || self.now.is_some() || self.first_key.is_some() || ask.mode == Mode::Peek {
             return None;
@@ -552,7 +555,7 @@ impl<'a> RedisView<'a> {
         let Cost::Permits(cost) = ask.cost else { return None };
         let max_wait = match policy {
             Policy::SlidingLog(log) if log.records_refusals => return None,
-            // Its refusals do not depend on the wait.
+            // The refusals of a sliding counter do not depend on the wait.
             Policy::SlidingCounter(_) => Duration::ZERO,
             _ => Duration::from_nanos(policy.question(ask).max_wait),
         };

@@ -42,7 +42,7 @@ pub enum SqlError {
         /// What is wrong with it.
         why: String,
     },
-    /// A newer version of this program has installed its schema.
+    /// The database has the schema of a newer version of this program.
     #[error(
         "the database holds version {found} of headcount's schema, and this program knows {known}: update this \
          program, or give it a database of its own"
@@ -53,7 +53,7 @@ pub enum SqlError {
         /// The newest version that this program knows.
         known: u32,
     },
-    /// A foreign procedure has the name of one of ours.
+    /// A procedure of another program has the name of one of headcount's.
     #[error(
         "the database has a procedure {procedure} that is not headcount's: rename it, or give headcount a database of \
          its own"
@@ -62,7 +62,7 @@ pub enum SqlError {
         /// Its name.
         procedure: &'static str,
     },
-    /// No zone has this number.
+    /// The database has no zone with this number.
     #[error("there is no zone {zone}: create it with set_zone({zone}, rate, window)")]
     UnknownZone {
         /// The number of the zone.
@@ -99,7 +99,7 @@ pub enum SqlError {
         window: Duration,
     },
     /// The store does not support the policy.
-    #[error("the PostgreSQL store runs token buckets that are full at the start and paid before: {0}")]
+    #[error("the PostgreSQL store supports only token buckets that start full and are paid before the request: {0}")]
     NotHere(&'static str),
     /// The name of a limiter is invalid.
     #[error("{found:?} is not a valid name of a limiter: it must have no NUL and at most {MAX_NAME} bytes")]
@@ -110,8 +110,8 @@ pub enum SqlError {
 }
 
 impl SqlError {
-    /// Returns the store's failure, if it is one, for which `on_store_error` applies. All other errors are mistakes of
-    /// the caller.
+    /// Returns the failure of the store, for which `on_store_error` applies. `None` for all other errors, which are
+    /// mistakes of the caller.
     pub fn store_error(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
@@ -171,7 +171,7 @@ impl Deadline {
         Self { within, until: Instant::now() + within, pause: FIRST_PAUSE }
     }
 
-    /// Awaits a result until the deadline.
+    /// Awaits a result until the deadline. `what` names the result in the timeout error.
     pub(crate) async fn wait_for<T>(
         &self,
         what: impl fmt::Display,

@@ -2,11 +2,11 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// Reads `127.0.0.1:7070`, `[::1]:7070` or `localhost:7070`. A name is resolved by the system. If it has several
-/// addresses, an IPv4 address is taken, as in the recipes for proxies.
+/// Reads `127.0.0.1:7070`, `[::1]:7070` or `localhost:7070`. The system resolves a name. Of several addresses, an IPv4
+/// address is preferred, because the generated configurations of proxies connect to one.
 ///
 /// # Errors
-/// What is wrong with it, to be appended to "the address".
+/// A phrase without its subject, such as `has no port`.
 pub fn resolve(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);

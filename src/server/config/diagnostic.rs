@@ -17,7 +17,8 @@ pub(super) struct Diagnostic {
 /// The source of a value.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
-    /// A place in a file.
+    /// A place in a file: `line` and `column` count from 1, `offset` in bytes from 0. `shown` is `None` if the line may
+    /// contain a secret.
     Line { file: String, line: usize, column: usize, offset: usize, shown: Option<Excerpt> },
     /// A file as a whole.
     File(String),
@@ -33,7 +34,7 @@ pub(super) enum Place {
 #[derive(Debug, Clone)]
 pub(super) struct Excerpt {
     pub(super) text: String,
-    /// The part that is marked.
+    /// The part of `text` that is marked, in bytes.
     pub(super) span: Range<usize>,
 }
 
@@ -95,7 +96,7 @@ impl fmt::Display for Diagnostic {
             Place::Line { file, line, column, shown, .. } => {
                 let origin = Origin::path(file.as_str()).line(*line).char_column(*column);
                 report = match shown {
-                    // Nothing before it is left out, because the renderer counts columns.
+                    // Nothing before the mark is left out, so the column that the renderer counts is right.
                     Some(shown) if shown.text[..shown.span.start].chars().count() + 1 == *column => {
                         report.element(shown.snippet(*line).path(file.as_str()))
                     }

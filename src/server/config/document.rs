@@ -36,10 +36,11 @@ fn read_text(file: &Path) -> io::Result<String> {
 }
 
 impl Document {
-    /// Reads a file. Unknown keys are left out, except for those whose meaning is clear.
+    /// Reads a file. Returns its values, and an error for each unknown key. The value of an unknown key is left out, or
+    /// kept under the known key that was probably meant.
     ///
     /// # Errors
-    /// The error that prevents the file from being read at all.
+    /// The errors that prevent the file from being read at all.
     pub(super) fn read(file: &Path) -> Result<(Self, toml::Table, Vec<Diagnostic>), Vec<Diagnostic>> {
         let name = file.display().to_string();
         let text = read_text(file).map_err(|error| {
@@ -49,20 +50,20 @@ impl Document {
         let mut document = Self { name, text: text.clone(), spans: BTreeMap::new(), hidden: Vec::new() };
         let (tree, errors) = DeTable::parse_recoverable(&text);
         if !errors.is_empty() {
-            return Err(document.no_toml(&errors));
+            return Err(document.syntax_errors(&errors));
         }
-        // The parser reports numbers that are too large only when they are read.
-        let values = toml::from_str::<toml::Table>(&text).map_err(|error| document.no_toml(&[error]))?;
+        // Numbers that are too large are reported here, and not by the parser above.
+        let values = toml::from_str::<toml::Table>(&text).map_err(|error| document.syntax_errors(&[error]))?;
         let mut unknown = Vec::new();
         let values = document.walk(tree.get_ref(), &values, "", &mut unknown);
-        // Only now it is known which parts of the lines may be shown.
+        // Which parts of the lines may be shown is known only after the whole walk.
         let diagnostics =
             unknown.into_iter().map(|(path, title, key)| Diagnostic::new(&path, title, document.place_of_span(key)));
         let diagnostics = diagnostics.collect();
         Ok((document, values, diagnostics))
     }
 
-    fn no_toml(&self, errors: &[toml::de::Error]) -> Vec<Diagnostic> {
+    fn syntax_errors(&self, errors: &[toml::de::Error]) -> Vec<Diagnostic> {
         let mut diagnostics = Vec::<Diagnostic>::new();
         for error in errors {
             let start = error.span().map_or(0, |span| span.start.min(self.text.len()));
@@ -75,19 +76,20 @@ impl Document {
             });
             let place =
                 Place::Line { file: self.name.clone(), line: number, column: self.column(start), offset: start, shown };
-            // One error can make the parser report several.
+            // One mistake can make the parser report several errors on its line.
             if diagnostics.last().is_none_or(|last| !last.is_on_line(number)) {
                 let why = match error.message() {
                     why if why.starts_with("invalid type: integer") => "the number is too large",
                     why => why,
                 };
-                diagnostics.push(Diagnostic::new("", format!("this is no TOML: {why}"), place));
+                diagnostics.push(Diagnostic::new("", format!("this is not TOML: {why}"), place));
             }
         }
         diagnostics
     }
 
-    /// Takes the values of known keys and notes their places. Unknown keys are added to `unknown`.
+    /// Returns the values of known keys, and notes their places. Adds path, message and place of each unknown key to
+    /// `unknown`.
     fn walk(
         &mut self,
         tree: &DeTable<'_>,
@@ -105,7 +107,8 @@ impl Document {
                 let nearest = keys::nearest(&section, name);
                 let title = no_such_key(&section, name, nearest, value.get_ref());
                 let nearest = nearest.filter(|nearest| !values.contains_key(*nearest));
-                // Not shown, because a misspelled key may be that of a secret. The header of a section is shown.
+                // Hides the value, because a misspelled key may be that of a secret. The header of a section is shown:
+                // there the key is a part of the value's place.
                 if !value.span().contains(&key.span().start) {
                     self.hidden.push(value.span());
                 }
@@ -143,7 +146,7 @@ impl Document {
                     toml::Value::Array(kept)
                 }
                 _ => {
-                    // The content of a table in the place of a secret.
+                    // A table in the place of a secret: its content is hidden.
                     if keys::holds_secret(&path) {
                         self.hidden.push(value.span());
                     }
@@ -187,7 +190,7 @@ impl Document {
         let marked_end = marked.end.min(line.end);
         let within = |at: &usize| line.contains(at) || *at == line.end;
         let ends = self.spans.values().flat_map(|(key, value)| [key.end, value.end]).filter(within);
-        // A value of several lines extends to the line's end, and so does the header of a section.
+        // A value of several lines extends to the end of its first line.
         let goes_on = self.spans.values().any(|(_, value)| line.contains(&value.start) && value.end > line.end);
         let shown_end = if goes_on { line.end } else { ends.max().unwrap_or(marked_end).max(marked_end) };
         let mut text = String::new();
@@ -212,7 +215,7 @@ impl Document {
         Excerpt { span: span.start..span.end.max(span.start), text }
     }
 
-    /// Returns the number of a line, and its range without the line end.
+    /// Returns the number, from 1, of the line at an offset, and the line's range without the line end.
     fn line(&self, at: usize) -> (usize, Span) {
         let before = &self.text[..at];
         let start = before.rfind('\n').map_or(0, |end| end + 1);
@@ -254,8 +257,7 @@ fn no_such_key(section: &str, name: &str, nearest: Option<&str>, value: &DeValue
     format!("{there_is}; there are {}", all.join(", "))
 }
 
-/// Returns whether a line that is not TOML cannot contain a secret: because it is a section's header, or because its
-/// key is not that of a secret.
+/// Returns whether a line that is not TOML can be shown: it is a section's header, or its key is not that of a secret.
 fn is_harmless(line: &str) -> bool {
     let line = line.trim();
     if line.starts_with('[') {

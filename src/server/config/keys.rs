@@ -56,7 +56,7 @@ fn walk(section: &str, schema: &Value, keys: &mut Vec<Key>, sections: &mut Vec<(
     }
 }
 
-/// Returns the schema itself, that of the items of a list, or that of an optional value.
+/// Returns the keys of a section, from its schema, from that of the items of a list, or from that of an optional value.
 fn properties(schema: &Value) -> Option<&Map<String, Value>> {
     let parts = [Some(schema), schema.get("items"), schema.pointer("/anyOf/0")];
     parts.into_iter().flatten().find_map(|part| part["properties"].as_object())
@@ -73,7 +73,7 @@ fn words(schema: &Value) -> Vec<(String, String)> {
     documented.chain(plain.filter_map(|word| Some((word.as_str()?.to_owned(), String::new())))).collect()
 }
 
-/// Writes a default. JSON and TOML write it alike, except for sections.
+/// Writes a default as TOML. Only sections are written differently in JSON.
 fn as_toml(default: &Value) -> String {
     match default {
         Value::Object(fields) => {
@@ -93,7 +93,7 @@ pub(super) fn find(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// Returns whether this is a section.
+/// Returns whether there are keys in a section of this name.
 pub(super) fn is_section(name: &str) -> bool {
     below(name).next().is_some()
 }
@@ -122,7 +122,7 @@ pub(super) fn holds_secret(path: &str) -> bool {
         || name.ends_with(".url")
 }
 
-/// Returns the key of a section that was probably meant.
+/// Returns the key or section in `section` that was probably meant by `name`; `None` if none is similar.
 pub(super) fn nearest(section: &str, name: &str) -> Option<&'static str> {
     let likeness =
         |known: &str| strsim::jaro_winkler(name, known).max(strsim::normalized_damerau_levenshtein(name, known));
@@ -131,7 +131,7 @@ pub(super) fn nearest(section: &str, name: &str) -> Option<&'static str> {
     (likeness >= 0.7).then_some(nearest)
 }
 
-/// Returns the full name of a key with this name in another section.
+/// Returns the full name of the first key with this name, in any section.
 pub(super) fn elsewhere(name: &str) -> Option<&'static str> {
     KEYS.iter().map(|key| key.name.as_str()).find(|known| known.rsplit('.').next() == Some(name))
 }

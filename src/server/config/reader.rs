@@ -2,14 +2,14 @@
 
 use super::diagnostic::{Diagnostic, Place};
 use super::document::Document;
-use super::tree::{at, put, remove, written};
+use super::tree::{at, parse_value, put, remove};
 use super::{Sources, address, keys};
 use crate::config::{Config, ConfigError};
 use std::collections::BTreeMap;
 use std::path::Path;
 use toml::Value;
 
-/// Reads values until all are valid: each error is recorded, and a valid value takes its place.
+/// Reads values until all are valid. It records each error, and replaces the refused value by a valid one.
 pub(super) struct Reader {
     pub(super) sources: Sources,
     values: Value,
@@ -58,7 +58,7 @@ impl Reader {
         self.sources.set.insert(key.to_owned(), place);
     }
 
-    /// Replaces a name by its address.
+    /// Replaces an address with a name by one without: `localhost:7070` by `127.0.0.1:7070`.
     pub(super) fn resolve(&mut self, key: &str) {
         let Some(Value::String(text)) = at(&mut self.values, key) else { return };
         match address::resolve(text) {
@@ -105,7 +105,7 @@ impl Reader {
                 let path = format!("{path}.{key}");
                 self.note(&path, format!("{path} is missing"));
                 let such_as = keys::find(&path).map_or("\"\"", |key| &key.such_as);
-                put(&mut self.values, &path, written(such_as));
+                put(&mut self.values, &path, parse_value(such_as));
                 let times = self.replaced.entry(path).or_default();
                 *times += 1;
                 if *times > 2 {
@@ -124,7 +124,7 @@ impl Reader {
         }
     }
 
-    /// The environment has only text, and no numbers or booleans.
+    /// Converts the text of a variable or flag into the number or boolean that its key needs. Returns whether it could.
     fn retype(&mut self, path: &str) -> bool {
         if !self.sources.set.contains_key(path) {
             return false;
@@ -132,7 +132,7 @@ impl Reader {
         let Some(value) = at(&mut self.values, path) else { return false };
         let Value::String(text) = &*value else { return false };
         let text = text.trim();
-        let typed = match keys::find(path).map(|key| written(&key.such_as)) {
+        let typed = match keys::find(path).map(|key| parse_value(&key.such_as)) {
             Some(Value::Boolean(_)) => text.parse().ok().map(Value::Boolean),
             Some(Value::Float(_)) => text.parse().ok().map(Value::Float),
             Some(Value::Integer(_)) => text.parse().ok().map(Value::Integer),
@@ -147,7 +147,7 @@ impl Reader {
             Some(value) => found(path, value),
             None => "of another type".into(),
         };
-        // The second line repeats the key.
+        // The second line of the message repeats the key.
         let words = said.lines().next().unwrap_or_default();
         if let (Some(("unknown variant", _)), false) = (words.split_once(" `"), keys::holds_secret(path)) {
             let one_of = words.split_once("expected ").map_or("", |(_, words)| words).replace('`', "\"");
@@ -163,7 +163,7 @@ impl Reader {
             Some(key) if is_of_another_type || keys::holds_secret(path) => {
                 format!("{path} is {found}; it must be {}", key.must_be)
             }
-            // The message of the value's own type names it.
+            // The message comes from the value's own type, and quotes the value.
             Some(_) => format!("{path}: {words}"),
             None if keys::REPEATED.contains(&path) => {
                 format!("{path} is {found}; it may occur several times, and each is written [[{path}]]")
@@ -220,7 +220,7 @@ impl Reader {
             }
             (1, "postgres.url" | "mysql.url", ..) => {
                 let such_as = keys::find(path).map_or("\"\"", |key| &key.such_as);
-                put(values, path, written(such_as));
+                put(values, path, parse_value(such_as));
             }
             (1, ..) => remove(values, path.split('[').next().unwrap_or_default()),
             (2, ..) if !section.is_empty() => remove(values, path.split('.').next().unwrap_or_default()),

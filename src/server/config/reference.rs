@@ -1,9 +1,10 @@
-//! The reference of all keys: as a commented file, and as a page of the book.
+//! The reference of all keys: as a commented file, and as the page `docs/reference/configuration.md`.
 
 use super::keys::{self, KEYS, Key, SECTIONS};
 use std::fmt::Write;
 use std::sync::LazyLock;
 
+/// The file that `headcount config toml` prints; see [`template`].
 pub(in crate::server) static TEMPLATE: LazyLock<String> = LazyLock::new(template);
 
 /// Returns a configuration file with all sections and keys, each commented out with its documentation above it.

@@ -1,4 +1,4 @@
-use super::tree::{put, written};
+use super::tree::{parse_value, put};
 use super::*;
 use crate::config::{Enforcement, LimitStore, Unverified};
 use serde::Deserialize;
@@ -101,7 +101,7 @@ fn an_error_names_a_file_as_the_user_did() {
     for (name, bytes, place, says) in [
         ("unknown", &b"[admission]\nmax_users = 5"[..], ":2:1", "did you mean admission.max_active_users?"),
         ("of another type", b"[admission]\nmax_active_users = 'x'", ":2:20", "a whole number"),
-        ("no TOML", b"[admission]\nmax_active_users = 5 5", ":2:20", "this is no TOML"),
+        ("no TOML", b"[admission]\nmax_active_users = 5 5", ":2:20", "this is not TOML"),
         ("no text", b"\xff", "", "UTF-8"),
     ] {
         let file = directory.path().join(name);
@@ -238,7 +238,7 @@ fn all_errors_are_reported_at_once_from_top_to_bottom() {
         "server.listen is \"localhost:70711\", which has a port above 65535",
         "server.trusted_proxies holds \"nginx\"; ",
         "limit[0].key holds \"subject\"; there is no subject without verified tokens",
-        "limit[0].rate: \"5\" is no rate; ",
+        "limit[0].rate: \"5\" is not a rate; ",
         "limit[1].rate is missing",
         "limit[1].store holds \"postgres: [postgres] is missing",
         "limit[1].max_keys holds \"0\"; ",
@@ -263,7 +263,7 @@ fn all_errors_are_reported_at_once_from_top_to_bottom() {
     let lines = report.lines().filter_map(|line| line.trim_start().strip_prefix(&format!("--> {name}:")));
     let numbers: Vec<usize> = lines.filter_map(|place| place.split(':').next()?.parse().ok()).collect();
     assert!(numbers.len() >= 12 && numbers.is_sorted(), "{numbers:?} {report}");
-    // The gutter is as wide as the numbers are.
+    // The width of the gutter depends on the line numbers.
     let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let report = squeezed(&report);
     for excerpt in [
@@ -281,17 +281,17 @@ fn all_errors_are_reported_at_once_from_top_to_bottom() {
 fn every_key_has_a_valid_example() {
     let mut text = String::from("limit = [{}]\nroute = [{}]\n");
     for key in keys::KEYS.iter() {
-        let written = written(&key.such_as);
+        let example = parse_value(&key.such_as);
         let mut values = Value::Table(toml::from_str(&text).unwrap());
         let path = key.name.replace("limit.", "limit[0].").replace("route.", "route[0].");
-        put(&mut values, &path, written);
+        put(&mut values, &path, example);
         text = toml::to_string(&values).unwrap();
     }
     let mut values: toml::Table = toml::from_str(&text).unwrap();
-    // A Redis over TLS, whose files are read when it is asked; a whole number of one zone.
+    // Together the examples have the right types.
     let config: Config = Config::deserialize(values.clone()).unwrap();
     assert_eq!(config.limit[0].rate.permits, 20);
-    // Keys that name files have no example here.
+    // The files that these keys name do not exist here.
     for key in ["secret_file", "earlier_secret_files", "jwt"] {
         values["token"].as_table_mut().unwrap().remove(key);
     }
@@ -392,7 +392,7 @@ fn no_message_holds_a_secret() {
         ("[token]\nfrom = ['bearer'], secret = 'canary'", ":2:"),
         ("[admission]\nmax_active_users = 5 5 # canary", ":2:"),
         ("token = { from = 5 5, secret = 'canary' }", ":1:"),
-        ("[token]\nsecret = \"\"\"\ncanary\n\"\"\" x", "this is no TOML"),
+        ("[token]\nsecret = \"\"\"\ncanary\n\"\"\" x", "this is not TOML"),
         ("redis = 'redis://:canary@localhost'", "redis is a text, which is not shown; it must be a section"),
         ("postgres = 'postgres://me:canary@localhost'", "postgres"),
         ("token = 'canary-canary-canary'", "token"),

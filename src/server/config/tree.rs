@@ -2,8 +2,8 @@
 
 use toml::Value;
 
-/// Parses a value as it would be written in a file.
-pub(super) fn written(value: &str) -> Value {
+/// Parses a value as it would be written in a file. Text that is not TOML yields `false`.
+pub(super) fn parse_value(value: &str) -> Value {
     let table = toml::from_str::<toml::Table>(&format!("value = {value}"));
     table.ok().and_then(|mut table| table.remove("value")).unwrap_or(Value::Boolean(false))
 }
@@ -26,7 +26,7 @@ pub(super) fn at<'v>(root: &'v mut Value, path: &str) -> Option<&'v mut Value> {
     steps(path).try_fold(root, step)
 }
 
-/// Sets the value at a path. Creates the sections above it, also in place of a value that is not a section.
+/// Sets the value at a path. Creates the sections above it, and replaces other values in their place.
 pub(super) fn put(root: &mut Value, path: &str, new: Value) {
     let mut value = root;
     for name in steps(path) {

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 const SHARDS: usize = 16;
 
-/// The number of entries that an insertion checks for expired ones.
+/// The number of entries that an insertion checks, to remove those that have expired.
 const SAMPLE: usize = 4;
 
 /// The refusals by key, in limited number.
@@ -41,7 +41,7 @@ struct Refusal {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
     pub(super) cost: u64,
-    /// Only as far as it shortens the time until a retry can succeed.
+    /// The longest wait of the request; zero under a policy whose refusals do not depend on it.
     pub(super) max_wait: Duration,
 }
 
@@ -53,7 +53,8 @@ pub(super) struct Place {
 }
 
 impl Refusal {
-    /// Returns how long the same request, or one for more, is still refused.
+    /// Returns how much longer `asked` is refused. `None` if the refusal has expired, or does not cover `asked`: fewer
+    /// permits, more than the limit, or a longer wait.
     fn holds_for(&self, asked: Asked, now: Duration) -> Option<Duration> {
         if asked.cost < self.asked.cost || asked.cost > self.answer.limit || asked.max_wait > self.asked.max_wait {
             return None;
@@ -63,6 +64,7 @@ impl Refusal {
         until.saturating_add(later).checked_sub(now).filter(|left| !left.is_zero())
     }
 
+    /// Returns the refusal as an answer at `now`.
     fn word(&self, retry: Duration, now: Duration) -> Answer {
         let passed = now.saturating_sub(self.since);
         let later = |time: Duration| if time == Duration::MAX { time } else { time.saturating_sub(passed) };
@@ -83,7 +85,7 @@ impl Denied {
         Self { shards, most_per_shard: most.div_ceil(SHARDS), seed: fastrand::u64(..) }
     }
 
-    /// Returns the refusal that applies, or else the place where the coming answer may be remembered.
+    /// Returns the refusal that applies. The error is the place where the coming answer may be remembered.
     pub(super) fn look(&self, key: &[u8], asked: Asked, now: Duration) -> Result<Answer, Place> {
         let key = xxh3_128_with_seed(key, self.seed);
         let shard = self.shard(key).lock();

@@ -1,4 +1,4 @@
-//! The encoding of keys, policies, requests and answers between the limiter and its script (`lua/limit.lua` and
+//! The encoding of keys, requests, reservations and answers between the limiter and its script (`lua/limit.lua` and
 //! `lua/limit/`).
 
 use crate::limit::answer::{Answer, RefusalReason, Reservation};
@@ -30,8 +30,8 @@ pub(super) fn key(namespace: &str, name: &str, tag: &[u8], own: &[u8]) -> String
     key
 }
 
-/// Appends a part of a key. A part that is long, empty, or contains a separator is replaced by its hash, marked with
-/// `%`, which no other part contains.
+/// Appends a part of a key. A part is replaced by its hash if it is empty, too long, or contains a separator or another
+/// unsuitable byte. A `%` marks the hash; no part in plain text contains one.
 fn push_part(key: &mut String, part: &[u8], may_hold_colons: bool) {
     let plain = |&byte: &u8| byte.is_ascii_graphic() && !b"{}%".contains(&byte) && (byte != b':' || may_hold_colons);
     match std::str::from_utf8(part) {
@@ -60,7 +60,7 @@ pub(super) fn reservation(policy: &Policy, reservation: &Reservation) -> String 
     let (seconds, nanos) = (act_at / 1_000_000_000, act_at % 1_000_000_000);
     match policy {
         Policy::WarmUp(_) => format!("{cost} {seconds} {nanos} {:e}", f64::from_bits(*mark)),
-        // The script compares this as text with its own form of an instant.
+        // The script compares the mark, as text, with an instant that its function `stamp` has formatted.
         _ => format!("{cost} {seconds} {nanos} {mark:010}"),
     }
 }
@@ -72,7 +72,7 @@ pub(super) fn instant(now: Duration) -> String {
 
 /// Decodes one answer.
 pub(super) fn answer(text: &str) -> Result<Answer, StoreError> {
-    finding(text).map(Answer::from).ok_or_else(|| StoreError::corrupt(format_args!("{text:?} is no answer")))
+    finding(text).map(Answer::from).ok_or_else(|| StoreError::corrupt(format_args!("{text:?} is not an answer")))
 }
 
 fn finding(text: &str) -> Option<Finding> {
@@ -97,11 +97,11 @@ fn finding(text: &str) -> Option<Finding> {
 }
 
 fn time(text: &str) -> Option<u64> {
-    // Only a time that never comes is that large.
+    // A number stays below `NEVER`, which stands for a time that never comes.
     if text == "never" { Some(NEVER) } else { whole(text).map(|nanos| nanos.min(NEVER - 1)) }
 }
 
-/// Decodes a policy's mark: a whole number, or the bits of a floating-point number.
+/// Decodes a policy's mark: a whole number, or `f` and a floating-point number, of which it returns the bits.
 fn mark(text: &str) -> Option<u64> {
     match text.strip_prefix('f') {
         Some(fraction) => fraction.parse().ok().map(f64::to_bits),
@@ -109,7 +109,7 @@ fn mark(text: &str) -> Option<u64> {
     }
 }
 
-/// Decodes a whole number. A number above the largest becomes the largest.
+/// Decodes a whole number. A number above `u64::MAX` becomes `u64::MAX`; `-0` is zero.
 fn whole(text: &str) -> Option<u64> {
     let text = text.strip_prefix("-").filter(|digits| digits.bytes().all(|byte| byte == b'0')).unwrap_or(text);
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! Permits that go back: canceled reservations, refunds, and turns that nobody waits for.
+//! Waiting for a request's turn, and giving permits back: cancel, refund, reset, settle, and a dropped wait.
 
 use super::answer::{Answer, Reservation};
 use super::ask::{Ask, Mode};
@@ -10,15 +10,15 @@ use super::store::Memory;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The wait for a turn that lies beyond the range of the clock: thirty years.
+/// The wait if the clock cannot represent the time of the turn: thirty years.
 const FAR_OFF: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// The largest debt that one settlement takes, in limits.
+/// One settlement takes a debt of at most this number times the limit.
 const MOST_DEBTS: u32 = 100;
 
 impl Limiter {
     /// Asks, and waits for the request's turn. A refusal returns at once. Requests run in the order in which they
-    /// asked. While a request waits, only its own timer runs.
+    /// asked. A waiting request needs only a timer, and no task or queue.
     ///
     /// If the future is dropped while it waits for its turn, the turn is given back. If it is dropped while it waits
     /// for the store, permits that the store then charges stay charged.
@@ -32,7 +32,7 @@ impl Limiter {
         let key = key.as_ref();
         let answer = self.ask(key, ask).await?;
         if ask.mode == Mode::Take && !answer.wait().is_zero() {
-            let turn = Turn(vec![Given::of(self, key, None, &answer)]);
+            let turn = GiveBackOnDrop(vec![Charged::of(self, key, None, &answer)]);
             tokio::time::sleep(answer.wait()).await;
             turn.keep();
         }
@@ -43,7 +43,7 @@ impl Limiter {
     /// answer, the error is counted and the permits stay charged.
     ///
     /// # Errors
-    /// [`AskError::Unsupported`] for a zone in MySQL, which keeps every transaction.
+    /// [`AskError::Unsupported`] for a zone in MySQL, whose charges cannot be undone.
     pub async fn cancel(&self, key: impl AsRef<[u8]>, reservation: &Reservation) -> Result<(), AskError> {
         self.take_back(StoreKey::new(key.as_ref()), Step::Cancel(*reservation), reservation.is_local).await
     }
@@ -52,16 +52,17 @@ impl Limiter {
     /// stay charged.
     ///
     /// # Errors
-    /// [`AskError::Unsupported`] for a zone in MySQL, which keeps every transaction.
+    /// [`AskError::Unsupported`] for a zone in MySQL, whose charges cannot be undone.
     pub async fn refund(&self, key: impl AsRef<[u8]>, permits: u64) -> Result<(), AskError> {
         self.take_back(StoreKey::new(key.as_ref()), Step::Refund(permits), false).await
     }
 
-    /// Forgets a key, as if it had never been asked for alone. Also forgets it in the limiter of
-    /// [`OnStoreError::Local`]. If the store does not answer, the error is counted and the store remembers the key.
+    /// Forgets a key, as if it had never been asked for, in the store and in the memory of [`OnStoreError::Local`]. On
+    /// Redis, its charges in lists that begin with another key stay. If the store does not answer, the error is counted
+    /// and the store remembers the key.
     ///
     /// # Errors
-    /// [`AskError::Unsupported`] for a zone in MySQL, which keeps every transaction.
+    /// [`AskError::Unsupported`] for a zone in MySQL, whose charges cannot be undone.
     ///
     /// [`OnStoreError::Local`]: super::OnStoreError::Local
     pub async fn reset(&self, key: impl AsRef<[u8]>) -> Result<(), AskError> {
@@ -87,7 +88,7 @@ impl Limiter {
         }
     }
 
-    /// Works as [`refund`](Self::refund) for a limiter in this process, without waiting.
+    /// Gives permits back without waiting, if the limiter is in memory. Does nothing for other stores.
     #[cfg(feature = "tower")]
     pub(crate) fn refund_here(&self, key: &[u8], permits: u64) {
         if let Some(memory) = self.store().memory() {
@@ -95,8 +96,9 @@ impl Limiter {
         }
     }
 
-    /// Corrects a charge once the real cost is known. A lower cost gives permits back. A higher cost takes more: as a
-    /// debt, at most one limit at a time, if the policy lets requests wait; otherwise as many permits as are left.
+    /// Corrects a charge once the real cost is known. A lower cost gives permits back. A higher cost takes more: if the
+    /// policy lets requests wait, the excess becomes a debt of at most 100 times the limit; otherwise, only the permits
+    /// that are left are taken.
     ///
     /// ```
     /// use headcount::limit::{Ask, Limiter, Memory, sliding_log};
@@ -147,17 +149,17 @@ impl Limiter {
 
 /// Permits that one limiter gave to a request that may not need them.
 #[derive(Debug)]
-pub(super) struct Given {
+pub(super) struct Charged {
     limiter: Limiter,
     key: Vec<u8>,
-    /// The first key of the list in which the key was asked for.
+    /// The first key of the list; `None` if the key was asked for alone.
     list: Option<Vec<u8>>,
     reservation: Reservation,
     /// The time of the request's turn.
     turn: Instant,
 }
 
-impl Given {
+impl Charged {
     pub(super) fn of(limiter: &Limiter, key: &[u8], list: Option<Vec<u8>>, answer: &Answer) -> Self {
         let now = Instant::now();
         let turn = now.checked_add(answer.wait()).unwrap_or(now + FAR_OFF);
@@ -165,7 +167,7 @@ impl Given {
     }
 
     /// Returns the time of the request's turn.
-    pub(super) fn turn(&self) -> Instant {
+    pub(super) fn due_at(&self) -> Instant {
         self.turn
     }
 
@@ -178,25 +180,25 @@ impl Given {
         (cost > 0).then_some(back)
     }
 
-    /// Returns the memory that was charged, if it was memory.
+    /// Returns the [`Memory`] that was charged; `None` if another store was.
     fn memory(&self) -> Option<&Memory> {
         self.limiter.local().filter(|_| self.reservation.is_local).or_else(|| self.limiter.store().memory())
     }
 }
 
-/// Permits that are given back when this is dropped. The last goes first: a policy gives most back to a reservation
-/// that no other one follows.
-pub(super) struct Turn(pub(super) Vec<Given>);
+/// Permits that are given back when this is dropped. The last goes first, because permits on which a later reservation
+/// depends stay charged.
+pub(super) struct GiveBackOnDrop(pub(super) Vec<Charged>);
 
-impl Turn {
-    /// Keeps the permits charged.
-    pub(super) fn keep(mut self) -> Vec<Given> {
+impl GiveBackOnDrop {
+    /// Keeps the permits charged, and returns them for a later [`give_back`].
+    pub(super) fn keep(mut self) -> Vec<Charged> {
         std::mem::take(&mut self.0)
     }
 }
 
-/// Gives permits back, the last first. Stores that cannot take them back keep them.
-pub(super) async fn give_back(mut all: Vec<Given>) -> Result<(), AskError> {
+/// Gives permits back, the last first. In a store that does not support this, they stay charged.
+pub(super) async fn give_back(mut all: Vec<Charged>) -> Result<(), AskError> {
     while let Some(given) = all.pop() {
         if let Some(back) = given.back() {
             let key = StoreKey { bytes: &given.key, list: given.list.as_deref() };
@@ -209,7 +211,7 @@ pub(super) async fn give_back(mut all: Vec<Given>) -> Result<(), AskError> {
     Ok(())
 }
 
-impl Drop for Turn {
+impl Drop for GiveBackOnDrop {
     fn drop(&mut self) {
         while let Some(given) = self.0.pop() {
             match (given.memory(), given.back()) {
@@ -221,7 +223,7 @@ impl Drop for Turn {
                 }
             }
         }
-        // A drop cannot wait for a store. Without a runtime the turns pass unused.
+        // A drop cannot wait for a store, so a task does. Without a runtime, the permits stay charged.
         if let (false, Ok(runtime)) = (self.0.is_empty(), tokio::runtime::Handle::try_current()) {
             runtime.spawn(give_back(std::mem::take(&mut self.0)));
         }
