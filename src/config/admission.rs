@@ -68,10 +68,13 @@ pub struct Admission {
         schemars(extend("must_be" = words::A_TIME, "such_as" = "\"250ms\""), with = "Option<String>")
     )]
     pub refusal_delay: Option<Duration>,
-    /// The number of refusals that wait at a time. Further ones are sent at once. Default: 10000; `headcount serve`
-    /// keeps it below a quarter of the connections that it can accept.
-    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number", "such_as" = "10000")))]
-    pub max_delayed: u64,
+    /// The number of refusals that wait at a time. Further ones are sent at once. Default inside a service: 10000.
+    /// Default of `headcount serve`: 16, because a refusal that waits holds a connection of the proxy, and the printed
+    /// recipes have as few as 64. Give the proxy four connections for each. At most a quarter of the connections that
+    /// `headcount serve` accepts.
+    #[serde(deserialize_with = "whole_if_any")]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number", "such_as" = "100")))]
+    pub max_delayed: Option<u64>,
     /// How a request without a token is treated.
     #[serde(deserialize_with = "word")]
     #[cfg_attr(
@@ -177,7 +180,7 @@ impl Default for Admission {
             enforcement: Enforcement::default(),
             retry_after: RetryAfter::default(),
             refusal_delay: None,
-            max_delayed: 10_000,
+            max_delayed: None,
             missing_token: MissingToken::default(),
             exempt_paths: vec!["/healthz".into()],
         }
@@ -193,6 +196,9 @@ impl Default for RetryAfter {
 /// The longest `retry_after` that can be configured.
 const MAX_RETRY: Duration = Duration::from_secs(24 * 3600);
 
+/// The default of `max_delayed`.
+const MOST_DELAYED: u64 = 10_000;
+
 /// The longest wait of a refusal. The proxies of our recipes wait 1 s for an answer, and then admit the request.
 pub(crate) const MAX_REFUSAL_DELAY: Duration = Duration::from_secs(1);
 
@@ -201,6 +207,10 @@ pub(crate) const MAX_REFUSAL_DELAY: Duration = Duration::from_secs(1);
 const SLOWEST_CHECK: Duration = Duration::from_millis(300);
 
 impl Admission {
+    pub(crate) fn most_delayed(&self) -> u64 {
+        self.max_delayed.unwrap_or(MOST_DELAYED)
+    }
+
     /// Returns X. An error means that it is missing or 0; `window` checks its upper bound.
     pub(crate) fn checked_max_active_users(&self) -> Result<u64, ConfigError> {
         match self.max_active_users {

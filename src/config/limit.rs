@@ -496,8 +496,8 @@ impl Limit {
         }
         let in_database = matches!(store, LimitStore::Postgres | LimitStore::Mysql);
         if in_database && config.token.secret.is_none() && config.token.secret_file.is_none() {
-            let why = "a database stores each key as a hash keyed with this secret, which all servers must share; to make \
-                one: head -c 32 /dev/urandom | base64 > fingerprint.key";
+            let why = "a database stores each key as a hash keyed with this secret, which all servers must share; to \
+                make one: head -c 32 /dev/urandom | base64 > fingerprint.key";
             return Err(ConfigError::Missing { key: "token.secret_file", why });
         }
         Ok(())

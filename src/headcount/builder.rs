@@ -120,7 +120,7 @@ impl Builder {
 
     /// Sets how many refusals may wait at a time. Further ones are sent at once.
     pub fn max_delayed(mut self, refusals: u64) -> Self {
-        self.config.admission.max_delayed = refusals;
+        self.config.admission.max_delayed = Some(refusals);
         self
     }
 

@@ -45,6 +45,10 @@ pub enum ServeError {
     },
 }
 
+/// The default number of refusals that wait: a quarter of the connections of the recipe that has the fewest, Envoy's.
+/// If waiting refusals held all of them, users who are in would queue behind them.
+const MOST_DELAYED_BEHIND_A_PROXY: u64 = 16;
+
 /// Serves until a signal. Then it reports not ready, finishes the requests in progress, publishes what the store
 /// lacks, and returns.
 ///
@@ -56,6 +60,10 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     }
     // A proxy asks over few connections: refusals that wait on them would delay the checks of users who are in.
     loaded.config.admission.refusal_delay.get_or_insert(Duration::ZERO);
+    loaded.config.admission.max_delayed.get_or_insert(MOST_DELAYED_BEHIND_A_PROXY);
+    if let Some(warning) = loaded.config.admission.warning_about_delay() {
+        tracing::warn!("{warning}");
+    }
     let config = loaded.config.clone();
     check_admin(&config).map_err(|error| loaded.locate(error))?;
     let builder: Builder = config.clone().into();

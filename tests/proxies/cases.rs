@@ -3,7 +3,7 @@
 use crate::kinds::{Kind, WhenSilent};
 use crate::stack::Stack;
 use crate::streams;
-use crate::support::{Answer, DEADLINE, wait_for};
+use crate::support::{Answer, DEADLINE, Redis, wait_for};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ pub struct Case {
     pub play: fn(&Handle, Kind),
 }
 
-pub const CASES: [Case; 30] = [
+pub const CASES: [Case; 31] = [
     Case { name: "admitted", play: admitted },
     Case { name: "rejected", play: rejected },
     Case { name: "bodies_arrive_whole", play: bodies_arrive_whole },
@@ -29,6 +29,7 @@ pub const CASES: [Case; 30] = [
     Case { name: "many_values_of_one_header", play: many_values_of_one_header },
     Case { name: "many_at_once", play: many_at_once },
     Case { name: "many_streams", play: many_streams },
+    Case { name: "refusals_that_wait", play: refusals_that_wait },
     Case { name: "web_sockets", play: web_sockets },
     Case { name: "no_other_protocol", play: no_other_protocol },
     Case { name: "no_other_protocol_together_with_a_web_socket", play: no_other_protocol_together_with_a_web_socket },
@@ -263,6 +264,34 @@ fn many_streams(runtime: &Handle, kind: Kind) {
     assert_eq!(of("alice", 200), STREAMS / 2);
     // On a machine that hangs for 0.1 s, requests whose checks are under way are admitted.
     assert!(newcomers <= STREAMS / 20, "{newcomers} newcomers reached the application");
+}
+
+/// A refusal that waits is a refusal, and a flood of them takes no connection from the checks of users who are in.
+fn refusals_that_wait(runtime: &Handle, kind: Kind) {
+    const STREAMS: usize = 3_000;
+    raise_open_files();
+    let redis = Redis::start();
+    let rules = format!(
+        "{}[redis]\nurl = '{}'\n[token]\nsecret = 'the key of the whole fleet'\n",
+        ONE_SEAT.replace("max_active_users = 1", "max_active_users = 1\nrefusal_delay = '250ms'"),
+        redis.url()
+    );
+    let stack = Stack::start_ruled(runtime, kind, WhenSilent::Open, &rules);
+    wait_for("full coverage", || (stack.headcount.status()["ring"]["coverage"] == 31).then_some(()));
+    wait_for("a seat", || (stack.headcount.check("alice").status == 200).then_some(()));
+    wait_for("news", || (stack.headcount.status()["sync"]["beats"].as_u64()? > 2).then_some(()));
+    wait_for("a full house", || (stack.headcount.status()["mode"] == "throttling").then_some(()));
+    let begun = Instant::now();
+    assert_eq!(stack.get("/play", "bob").status, 429);
+    assert!(begun.elapsed() >= Duration::from_millis(250), "{:?}", begun.elapsed());
+    let answers = runtime.block_on(streams::ask(kind.http2_at(stack.at), 30, STREAMS / 30, &["bob", "alice"]));
+    let of = |token, status| answers.iter().filter(|answer| **answer == (token, status)).count();
+    let arrived = stack.app.arrived();
+    let newcomers = arrived.iter().filter(|request| request.header("authorization") != "Bearer alice").count();
+    assert_eq!(of("alice", 200), STREAMS / 2);
+    assert!(newcomers <= STREAMS / 20, "{newcomers} newcomers reached the application");
+    let delayed = stack.headcount.status()["delayed_refusals"].clone();
+    assert!(delayed["begun"].as_u64() > Some(1) && delayed["at_once"].as_u64() > Some(0), "{delayed}");
 }
 
 /// As many as this process may; the proxies inherit it.
