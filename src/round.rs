@@ -493,7 +493,7 @@ impl Round {
                 tracing::warn!(%time, "the store's clock has jumped; three rounds confirmed it");
             }
             Observed::Doubted => {
-                tracing::warn!(time = %looked.time, "the store's clock is far from this server's; it is used once three rounds agree");
+                tracing::warn!(time = %looked.time, "the store's clock is far off; it is used once three rounds agree");
             }
             Observed::First | Observed::Kept => {}
         }

@@ -538,7 +538,7 @@ fn open_snapshot(file: PathBuf, codec: &Codec, settings: &Settings) -> Result<(O
             let aside = snapshot.set_aside().map_err(unusable)?;
             tracing::error!(
                 file = %file.display(), kept_as = %aside.display(), %error,
-                "the snapshot cannot be read: its users are forgotten, and up to max_active_users newcomers are admitted"
+                "the snapshot cannot be read: its users are forgotten, and max_active_users newcomers are admitted"
             );
             Memory::Lost
         }

@@ -237,7 +237,7 @@ impl Worker {
             core.lose_store();
             tracing::error!(
                 ?alive_for,
-                "no round has succeeded for this long: the store counts as away, and this server decides by what it knows"
+                "no round has succeeded for this long: the store counts as away, and this server goes on alone"
             );
         }
     }

@@ -7,8 +7,8 @@
 //! and key; a repeated answer reveals nothing. So active and waiting users behind the same address are not affected by
 //! a client that guesses.
 //!
-//! A refusal that waits for news charges its key when it begins to wait, and keeps the charge if news comes. Otherwise a
-//! client could guess without limit, by closing each connection before its answer.
+//! A refusal that waits for news charges its key when it begins to wait, and keeps the charge if news comes. Otherwise
+//! a client could guess without limit, by closing each connection before its answer.
 
 use super::limit::{ApplicableLimits, Limit, Limits};
 use super::limited::Limited;

@@ -169,7 +169,8 @@ fn certificate(error: &CertificateError) -> String {
             )
         }
         CertificateError::NotValidForName => {
-            "the server's certificate is for another name: use the certificate's name in redis.url, or replace the certificate".into()
+            "the server's certificate is for another name: use that name in redis.url, or replace the certificate"
+                .into()
         }
         other => format!("the server's certificate cannot be trusted ({other}): replace the server's certificate"),
     }

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub const REFUSAL_DELAY: Duration = Duration::from_millis(250);
 
 /// The connections of a crowd in which so many unseen tokens a second are shown. Known players need `least` of them; a
-/// refused token holds its connection while the refusal waits. There are at most 600, because 1,024 descriptors must do.
+/// refused token holds its connection while the refusal waits. There are at most 600, so that 1,024 descriptors do.
 pub fn connections(least: usize, unseen_per_second: f64) -> usize {
     (least + (1.5 * unseen_per_second * REFUSAL_DELAY.as_secs_f64()).ceil() as usize).min(600)
 }
