@@ -1,20 +1,19 @@
-//! The proof that a server of the fleet wrote a value in the store.
+//! The message authentication code (MAC), which shows that a server of the fleet wrote a value in the store.
 //!
 //! A store is outside the fleet: anybody with write access to it can write anything. So filters, overrides, the names
-//! of servers and the entries of news logs carry a message authentication code: HMAC-SHA256 (RFC 2104), cut to 128
-//! bits, under a key derived from the fleet's key. The code covers the purpose, the namespace, the generation and the
-//! bytes. A proof is invalid if one of them differs. The code does not cover time: an old proof is as valid as a new
-//! one.
+//! of servers and the entries of news logs carry a MAC: HMAC-SHA256 (RFC 2104), cut to 128 bits, under a key derived
+//! from the fleet's key. The MAC covers the purpose, the namespace, the generation and the bytes. It is invalid if one
+//! of them differs. It does not cover time: an old MAC is as valid as a new one.
 
 use crate::fingerprint::FingerprintKey;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fmt;
 
-/// The length of a proof, in bytes.
+/// The length of a MAC, in bytes.
 pub(crate) const MAC_BYTES: usize = 16;
 
-/// The kind of value that a proof covers.
+/// The kind of value that a MAC covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// A minute's filter.
@@ -27,7 +26,7 @@ pub(crate) enum Purpose {
     News = 4,
 }
 
-/// Makes and verifies proofs.
+/// Makes and verifies MACs.
 #[derive(Clone)]
 pub(crate) struct FleetMac {
     keyed: Hmac<Sha256>,
@@ -49,13 +48,13 @@ impl FleetMac {
         Self { generation, ..self.clone() }
     }
 
-    /// Computes the proof of bytes, which may come in parts.
+    /// Computes the MAC of bytes, which may come in parts.
     pub(crate) fn prove(&self, purpose: Purpose, parts: &[&[u8]]) -> [u8; MAC_BYTES] {
         let mac = self.over(purpose, parts).finalize().into_bytes();
         std::array::from_fn(|byte| mac[byte])
     }
 
-    /// Returns whether this is the proof of these bytes, in constant time.
+    /// Returns whether this is the MAC of these bytes, in constant time.
     pub(crate) fn is_proven(&self, purpose: Purpose, parts: &[&[u8]], proof: &[u8]) -> bool {
         proof.len() == MAC_BYTES && self.over(purpose, parts).verify_truncated_left(proof).is_ok()
     }

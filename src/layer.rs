@@ -149,7 +149,7 @@ impl AdmissionLayer {
     /// ```
     ///
     /// # Panics
-    /// If the limiter is not in memory, because no decision waits for a store.
+    /// If the limiter is not in memory: no decision waits for a store.
     #[must_use]
     pub fn limit_newcomers(self, limit: Limit) -> Self {
         assert!(limit.limiter().is_here(), "a limiter of newcomers must be in memory");
@@ -157,10 +157,9 @@ impl AdmissionLayer {
     }
 
     /// Adds a limit of refused tokens per key. Without it, a client could try tokens until one is a false positive and
-    /// counts as an active user's. Every refused token is charged once. While the limit of a key is used up, a token
-    /// that was not answered for this key before gets 429 without a lookup or verification. Other tokens are not
-    /// affected. Use the key [`ClientIp`](crate::config::LimitKey::ClientIp), or another one that does not depend on
-    /// the token.
+    /// is admitted. Every refused token is charged once. While the limit of a key is used up, a token that is new under
+    /// this key gets 429 without a lookup or verification. Other tokens are not affected. Use the key
+    /// [`ClientIp`](crate::config::LimitKey::ClientIp), or another one that does not depend on the token.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -185,7 +184,7 @@ impl AdmissionLayer {
     /// ```
     ///
     /// # Panics
-    /// If the limiter is not in memory, because no decision waits for a store.
+    /// If the limiter is not in memory: no decision waits for a store.
     #[must_use]
     pub fn limit_refusals(self, limit: Limit) -> Self {
         assert!(limit.limiter().is_here(), "a limiter of refusals must be in memory");
@@ -212,8 +211,8 @@ impl AdmissionLayer {
         self.ruled(|rules| rules.style.is_unavailable = true)
     }
 
-    /// Sets the function that returns content type and body of refusals. Headers and status stay. The function is not
-    /// called for `HEAD` requests.
+    /// Sets the function that returns content type and body of refusals. The status and the other headers stay. The
+    /// function is not called for `HEAD` requests.
     ///
     /// ```
     /// # use axum::body::Bytes;

@@ -164,7 +164,7 @@ pub mod internals {
             self.0.encode(slot, covered, filter)
         }
 
-        /// Writes the correct proof (MAC) into a value.
+        /// Writes the correct MAC into a value.
         pub fn prove(&self, bytes: &mut [u8]) {
             self.0.prove(bytes);
         }

@@ -130,7 +130,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Every outcome, in the order in which they are counted.
+    /// All outcomes, in the order of their counters.
     pub const ALL: [Self; 4] = [Self::Success, Self::Conflict, Self::Timeout, Self::Failure];
 
     /// Returns one word for a metric's label.
@@ -175,7 +175,7 @@ impl Outcome {
 pub struct Round {
     core: Arc<Core>,
     figures: Arc<RoundFigures>,
-    /// The name under which this server writes: its random name and a proof.
+    /// The name under which this server writes: its random name and a MAC.
     instance_id: String,
     /// The codec for values of the store's namespace.
     codec: Codec,

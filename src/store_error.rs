@@ -15,7 +15,7 @@ const MOST_CHARS: usize = 500;
 /// assert_eq!(away.to_string(), "not reachable: connection refused");
 /// assert!(away.is_unavailable() && !away.is_timeout());
 /// let hostile = StoreError::corrupt("\u{1b}[2J\u{202e}surprise");
-/// assert_eq!(hostile.to_string(), "an invalid answer:  [2J surprise", "a log that shows it is not garbled");
+/// assert_eq!(hostile.to_string(), "an invalid answer:  [2J surprise", "it does not garble a log");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreError {
@@ -65,7 +65,7 @@ pub enum ErrorClass {
 }
 
 impl ErrorClass {
-    /// Every class, in the order in which they are counted.
+    /// All classes, in the order of their counters.
     pub const ALL: [Self; 6] =
         [Self::Timeout, Self::Unreachable, Self::Refused, Self::ReadOnly, Self::Full, Self::Corrupt];
 
@@ -93,7 +93,7 @@ impl StoreError {
         Self::new(ErrorClass::Unreachable, message)
     }
 
-    /// Creates an error for a store that refuses: because of a password, a permission, or a command it does not have.
+    /// Creates an error for a store that refuses until the configuration is changed.
     pub fn refused(message: impl fmt::Display) -> Self {
         Self::new(ErrorClass::Refused, message)
     }
@@ -123,7 +123,7 @@ impl StoreError {
         self.class == ErrorClass::Timeout
     }
 
-    /// Returns whether the store could not be reached.
+    /// Returns whether the store could not serve requests.
     pub fn is_unavailable(&self) -> bool {
         self.class == ErrorClass::Unreachable
     }

@@ -1,4 +1,4 @@
-//! Text for people: checks of untrusted text, and doc comments as descriptions.
+//! Checks untrusted text, and turns doc comments into the descriptions of a schema.
 
 /// Returns whether a character controls a terminal or the direction of text (Unicode's Bidi_Control). Text with such a
 /// character may look like other text.

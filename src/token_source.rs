@@ -143,7 +143,7 @@ pub enum InvalidToken {
     /// The token is not UTF-8.
     #[error("the token is not valid UTF-8")]
     NotText,
-    /// One source, or several, hold different tokens.
+    /// The sources, or one source, hold different tokens.
     #[error("the request carries several different tokens")]
     Ambiguous,
     /// The token cannot be verified.
@@ -188,7 +188,7 @@ pub enum Unverifiable {
     /// No known key fits the token's algorithm and key name (`kid`).
     #[error("the token is signed with an unknown key")]
     UnknownKey,
-    /// No such key is known, and the keys could not be fetched yet.
+    /// No known key fits the token, and the keys could not be fetched yet.
     #[error("the keys that verify tokens could not be fetched yet")]
     NoKeysYet,
     /// No known key has signed the token.
@@ -197,7 +197,7 @@ pub enum Unverifiable {
     /// The token's `exp` is in the past.
     #[error("the token has expired")]
     Expired,
-    /// The token has no `exp`, and `token.jwt.require_exp` is not `false`.
+    /// The token has no `exp`, and `token.jwt.require_exp` is `true` (the default).
     #[error("the token has no expiry (exp)")]
     NoEnd,
     /// The token's `nbf` is in the future.
@@ -277,7 +277,7 @@ mod extract {
     /// Cookies are separated by semicolons. Some libraries also separate them at commas (proxies join two headers with
     /// a comma), at blanks, or at other white space such as a no-break space. Some decode names, or compare them
     /// without regard to case. If a backend could read another cookie than this server does, any user could be admitted
-    /// with the token of an active user. So all their readings count here, and readings that differ make the token
+    /// with the token of an active user. So every library's reading counts, and readings that differ make the token
     /// ambiguous.
     pub(crate) fn cookies<'h>(value: &'h [u8], name: &str) -> impl Iterator<Item = &'h [u8]> {
         let named = move |pair: &'h [u8]| {
@@ -444,14 +444,14 @@ mod extract {
             assert!(!read("session-id") && !read("sessionid") && !read("session_id_") && !read(""));
         }
 
-        /// flask-jwt-extended splits the header at commas, and Python's `split` at no-break spaces.
+        /// flask-jwt-extended splits the header at commas. Python's `split` splits at no-break spaces, too.
         #[test]
         fn a_bearer_token_that_another_parser_would_read_counts() {
             for disguised in ["Basic eA==, Bearer bob", ", Bearer bob", "\u{a0}Bearer bob", "Bearer x, bearer bob"] {
                 let headers = [("authorization", disguised.as_bytes()), ("cookie", b"session=alice".as_slice())];
                 assert_eq!(find(&headers), Err(InvalidToken::Ambiguous), "{disguised:?}");
             }
-            assert_eq!(found(&[("authorization", "Bearer\u{a0}bob".as_bytes())]), "\u{a0}bob", "a token of its own");
+            assert_eq!(found(&[("authorization", "Bearer\u{a0}bob".as_bytes())]), "\u{a0}bob", "the blank is kept");
             assert_eq!(find(&[("authorization", b"Bearer\xa0bob")]), Err(InvalidToken::NotText));
             assert_eq!(found(&[("authorization", b"Basic eA==, Bearer bob")]), "bob");
             assert_eq!(found(&[("authorization", b"Bearer a,b")]), "a,b");

@@ -25,7 +25,7 @@ pub struct Redis {
         feature = "server",
         schemars(
             extend(
-                "must_be" = "a URL that begins with redis:// or rediss://",
+                "must_be" = "a redis://, rediss:// or redis+unix:// URL",
                 "such_as" = "\"redis://127.0.0.1:6379/0\""
             ), with = "String"
         )

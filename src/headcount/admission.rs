@@ -44,10 +44,10 @@ pub enum Admission {
 pub enum Admitted {
     /// The token was seen within the window.
     Seen,
-    /// There was room. The token is recorded.
+    /// There was room. [`admit`](crate::Headcount::admit) has recorded the token.
     Newcomer,
-    /// This server cannot yet tell newcomers from active users, and its budget for such users is not used up. The token
-    /// is recorded.
+    /// This server cannot yet tell newcomers from active users, and its budget still has seats.
+    /// [`admit`](crate::Headcount::admit) has recorded the token.
     Warming,
     /// No decision was needed: an exempt path, a preflight request, or `enforcement = "off"`.
     Exempt,
@@ -86,7 +86,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// All decisions, in the order in which they are counted.
+    /// All decisions, in the order of their counters.
     pub const ALL: [Self; 9] = [
         Self::Seen,
         Self::Newcomer,

@@ -17,7 +17,7 @@ pub(crate) struct Lifecycle {
     saving: AtomicBool,
     supervision: Mutex<Supervision>,
     stop: watch::Sender<bool>,
-    /// Whether the worker has applied its last refresh.
+    /// Whether the worker has ended.
     drained: watch::Sender<bool>,
     /// Wakes the rounds when there is a change that the other servers should receive at once.
     urgent: Notify,
@@ -44,7 +44,7 @@ impl Lifecycle {
 
     // --- readiness ---
 
-    /// Returns whether this server knows the active users, or has waited long enough for a store that does not answer.
+    /// Returns whether this server knows the active users, or has waited long enough for them.
     pub(crate) fn is_ready(&self) -> bool {
         self.ready.load(Relaxed)
     }
@@ -53,17 +53,17 @@ impl Lifecycle {
         self.ready.store(ready, Relaxed);
     }
 
-    /// Returns whether this server asks to receive no more requests.
+    /// Returns whether load balancers should send no more requests.
     pub(crate) fn is_draining(&self) -> bool {
         *self.draining.borrow()
     }
 
-    /// Makes this server ask to receive no more requests.
+    /// Makes this server report that load balancers should send no more requests.
     pub(crate) fn drain(&self) {
         self.draining.send_replace(true);
     }
 
-    /// Waits until this server asks to receive no more requests.
+    /// Waits until load balancers should send no more requests.
     pub(crate) async fn drains(&self) {
         let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
     }
@@ -80,17 +80,17 @@ impl Lifecycle {
         self.stop.send_replace(true);
     }
 
-    /// Waits until everything that has subscribed to the stop has ended.
+    /// Waits until all subscriptions to the stop are dropped.
     pub(crate) async fn stopped(&self) {
         self.stop.closed().await;
     }
 
-    /// Records that the worker has applied its last refresh.
+    /// Records that the worker has ended.
     pub(crate) fn note_drained(&self) {
         self.drained.send_replace(true);
     }
 
-    /// Waits until the worker has applied its last refresh.
+    /// Waits until the worker has ended.
     pub(crate) async fn drained(&self) {
         let _ = self.drained.subscribe().wait_for(|drained| *drained).await;
     }

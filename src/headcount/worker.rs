@@ -115,8 +115,8 @@ impl Worker {
         core.apply(&mut self.refreshes);
         let (current, link) = core.begin_tick(now);
         if self.unfinished.is_some() {
-            // If the previous tick was interrupted between the turn and this step, the next minute would begin with the
-            // users of an old one.
+            // If the previous tick was interrupted, the lock-free filter may still hold the former minute. The next
+            // turn needs that half empty.
             core.forget_the_last_minute();
         }
         let from = *self.unfinished.get_or_insert(current);
@@ -131,7 +131,7 @@ impl Worker {
                     core.wake(from.min(current), slot);
                     tracing::warn!("this process was paused; until the next successful round it admits few newcomers");
                 }
-                // Nothing is known yet, but the answers that a first round has received are outdated.
+                // There is nothing to forget yet, but the answers to a first round are outdated.
                 FleetLink::Joining => core.time.note_pause(),
                 FleetLink::Alone => {}
             }
@@ -172,7 +172,8 @@ impl Worker {
         self.run_until(stop);
     }
 
-    /// Ticks until stopped. Drops `stop` last, so that [`Headcount::stop`](super::Headcount::stop) can wait for it.
+    /// Ticks until stopped. Keeps `stop` until the work is done: [`Headcount::stop`](super::Headcount::stop) waits for
+    /// that.
     pub(crate) fn run_until(mut self, stop: watch::Receiver<bool>) {
         // Unwind safe: the next tick completes what a panic leaves half done.
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work(&stop))) {

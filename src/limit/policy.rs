@@ -208,7 +208,7 @@ pub(crate) trait Arithmetic: Clone {
     /// rule](crate::limit#when-a-limit-changes).
     fn carry(&self, old: &Self, state: &mut Self::State, now: u64);
 
-    /// Returns the longest wait of a request that gives none, in nanoseconds.
+    /// Returns the longest wait of requests that do not set one, in nanoseconds.
     fn max_wait(&self) -> u64 {
         0
     }

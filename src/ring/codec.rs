@@ -6,14 +6,14 @@
 //!      4      4  number of 64-byte lines in the filter; all numbers are little endian
 //!      8      8  generation: hash of format, shape, slot length, slots and key
 //!     16      8  slot
-//!     24      8  flags: bit 0 = the writer covered this minute; bits 1 to 63 are not read. Reserved: bit 1 for a
-//!                minute that is covered only together with its news log, bits 8 to 63 for the epoch of that log
-//!     32     16  proof: the fleet's MAC of bytes 0..32 and the payload
+//!     24      8  flags: bit 0 = the writer covered this minute; bits 1 to 63 are not read. Reserved: bit 1, if the
+//!                value covers the minute only with the minute's news log; bits 8 to 63, for that log's number
+//!     32     16  MAC (message authentication code) of bytes 0..32 and the payload, with the fleet's key
 //!     48      …  payload: the filter's words, gzipped
 //! ```
 //!
 //! Bytes from a store are not trusted. Only a value that passes every check is merged. The order is length, magic,
-//! shape, generation, slot, proof, a decompression that stops at the filter's exact length, and the number of set bits.
+//! shape, generation, slot, MAC, a decompression that stops at the filter's exact length, and the number of set bits.
 
 use crate::bloom::{Bloom, Shape};
 use crate::fingerprint::FingerprintKey;
@@ -23,7 +23,7 @@ use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use std::io::{Read, Write};
 
 const MAGIC: [u8; 4] = *b"HCF2";
-/// The length of the fields before the proof.
+/// The length of the fields before the MAC.
 const FIELD_BYTES: usize = 32;
 const HEADER_BYTES: usize = FIELD_BYTES + MAC_BYTES;
 const COVERED: u64 = 1;
@@ -34,11 +34,11 @@ const GZIP_FLAGS: usize = 3;
 /// If more than this share of the bits is set, gzip saves nothing. The words are then stored uncompressed.
 const DENSE: f64 = 0.4;
 
-/// Values of another generation are read up to this size, or up to twice the size of this generation's filters if that
-/// is more. This size is enough for filters of about four million users at the default false positive ratio.
+/// The largest size of a value of another generation, unless twice the size of this generation's filters is more. It is
+/// enough for filters of about four million users at the default false positive ratio.
 const MOST_BYTES_BESIDE: usize = 8 << 20;
 
-/// A filter with more set bits than this carries no information, and would admit everybody. It is refused.
+/// A filter with a larger share of set bits carries no information, and would admit everybody. It is refused.
 const IMPLAUSIBLE_FILL: f64 = 0.98;
 
 /// The number of words that are converted at a time.
@@ -76,7 +76,7 @@ pub(crate) struct Decoded {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The value is shorter than a header, or longer than any filter of this shape.
+    /// The value, or the filter that it announces, is too short or too long.
     #[error("{found} bytes; a value of this shape has {HEADER_BYTES} to {most}")]
     Length {
         /// The number of bytes found.
@@ -162,7 +162,7 @@ impl Codec {
         Self { mac: mac(&self.mac), earlier: self.earlier.iter().map(mac).collect(), ..*self }
     }
 
-    /// Returns the MAC with the fleet's key, which also proves values that are not filters.
+    /// Returns the MAC with the fleet's key. Values that are not filters use it, too.
     pub(crate) fn mac(&self) -> &FleetMac {
         &self.mac
     }
@@ -181,8 +181,7 @@ impl Codec {
         self.generation
     }
 
-    /// Returns the size of the longest value of this shape: gzip adds at most 5 bytes per block of 16 KiB, and its
-    /// frame.
+    /// Returns an upper bound of a value's size. gzip adds a frame, and at most 5 bytes per 16 KiB.
     pub(crate) fn most_bytes(&self) -> usize {
         HEADER_BYTES + self.shape.bytes() + self.shape.bytes() / 1000 + 64
     }
@@ -218,7 +217,7 @@ impl Codec {
         bytes
     }
 
-    /// Writes the proof into an encoded value.
+    /// Writes the MAC into an encoded value.
     pub(crate) fn prove(&self, bytes: &mut [u8]) {
         let (header, payload) = bytes.split_at_mut(HEADER_BYTES);
         let (fields, proof) = header.split_at_mut(FIELD_BYTES);
@@ -263,11 +262,11 @@ impl Codec {
     }
 
     /// Decodes the filter of minute `slot` of another generation, which may have another shape. Also returns the index
-    /// of the earlier key that it was written with, or `None` for the current key. A token's bits within a line do not
-    /// depend on the number of lines, so this server can look up tokens in the filter.
+    /// of the earlier key that it was written with, or `None` for the current key. The number of lines decides only in
+    /// which line a token's bits lie, so this server can look up tokens in the filter.
     ///
     /// # Cost
-    /// Allocates one filter of the other generation, and only if the proof is valid.
+    /// Allocates one filter of the other generation, and only if the MAC is valid.
     pub(crate) fn decode_beside(
         &self,
         generation: u64,
@@ -414,7 +413,7 @@ mod tests {
         }
     }
 
-    /// Writes an arbitrary payload with a correct header and proof, as a faulty server of the fleet might.
+    /// Writes an arbitrary payload with a correct header and MAC, as a faulty server of the fleet might.
     fn forged(codec: &Codec, raw: &[u8]) -> Vec<u8> {
         let mut bytes = codec.encode(SLOT, true, &filter(codec, 0));
         bytes.truncate(HEADER_BYTES);

@@ -1,13 +1,13 @@
-//! One entry of a news log: fingerprints that a server recorded in a minute, with the proof that the server belongs to
-//! the fleet.
+//! One entry of a news log: fingerprints that a server recorded in a minute, with a MAC, which shows that the server
+//! belongs to the fleet.
 //!
 //! ```text
-//! count u16 · origin u8 · flags u8 · number u64 · count × 6 bytes · proof 16 bytes              little endian
+//! count u16 · origin u8 · flags u8 · number u64 · count × 6 bytes · MAC 16 bytes                little endian
 //! ```
 //!
-//! *origin* and *flags* are zero; they are reserved. *number* is random, so the proofs of two entries differ. A reader
+//! *origin* and *flags* are zero; they are reserved. *number* is random, so the MACs of two entries differ. A reader
 //! remembers the last bytes that it has read, to notice if a log was replaced. Of a fingerprint, the upper six bytes
-//! are written; the others are zero. The proof covers the minute and everything before the proof.
+//! are written; the others are zero. The MAC covers the minute and everything before the MAC.
 
 use crate::fingerprint::Fingerprint;
 use crate::fleet_mac::{FleetMac, MAC_BYTES, Purpose};

@@ -7,9 +7,9 @@
 //!
 //! - This server merged a value whose writer covered the minute.
 //!
-//! - There were no active users: the minute lies before the namespace was first used (`since`), or no node was alive.
+//! - There were no active users: the minute lies before the namespace was first used (`since`), or no server was alive.
 //!
-//! - The minute is in doubt, or this server saw only a part of it, and enough rounds have succeeded (`DOUBT_ROUNDS`).
+//! - Enough rounds (`DOUBT_ROUNDS`) have succeeded since the minute was in doubt or seen only in part.
 //!
 //! A minute loses its coverage if the store has a newer value that this server could not read, if the minute ended
 //! while the store was unreachable or the process was paused, if a lower `since` appears, or if the store's clock jumps
@@ -27,8 +27,8 @@ const ABSENT_ROUNDS: u32 = 3;
 const ABSENT_FOR: Duration = Duration::from_secs(3);
 
 /// The number of successful rounds after which a doubtful minute is covered: by then the other servers have published
-/// whom they admitted. New values do not restart this count: when many users arrive, every round brings new values, and
-/// the count would never end.
+/// the users that they admitted. New values do not restart this count: when many users arrive, every round brings new
+/// values, and the count would never end.
 const DOUBT_ROUNDS: u32 = 3;
 
 /// What the rounds remember about coverage. The ring itself stores which minutes are covered.
@@ -36,11 +36,11 @@ const DOUBT_ROUNDS: u32 = 3;
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Coverage {
     since: Option<Slot>,
-    /// The minutes between the last look of any node and this server's first look: nothing was published in them.
+    /// The minutes after the last look of any server, up to the minute of this server's first look.
     untouched: Option<RangeInclusive<Slot>>,
     /// The looks that found no `since`.
     absent: Option<Absent>,
-    /// The latest minutes in which no node was alive.
+    /// The latest minutes in which no server was alive.
     deserted: Option<RangeInclusive<Slot>>,
     /// Minutes covered only because they lie before `since`. They are reconsidered if a lower `since` appears.
     by_since: BTreeSet<Slot>,
@@ -69,8 +69,8 @@ impl Absent {
 }
 
 impl Coverage {
-    /// Handles this server's first look. If no node looked at the store in the minutes just before it, nothing was
-    /// published in these minutes that this server misses.
+    /// Handles this server's first look. If no server looked in the minutes just before it, this server missed nothing
+    /// in them.
     pub(super) fn read_first_look(&mut self, core: &Core, looked: &Looked) {
         let length = core.settings.slot_length;
         let (Some(last), Some(_)) = (looked.last_heartbeat, looked.since) else { return };
@@ -84,7 +84,7 @@ impl Coverage {
         let current = core.current();
         self.deserted = looked.gap.as_ref().and_then(|gap| deserted(core, gap));
         self.doubt_what_passed_without_the_store(core, current);
-        // A `since` in the future cannot be true.
+        // A `since` after the next minute is wrong.
         let stored = looked.since.filter(|&since| since <= current.plus(1));
         match (stored, self.since) {
             (Some(stored), known) => {
@@ -127,8 +127,8 @@ impl Coverage {
         self.unread.extend(core.uncover(slots));
     }
 
-    /// Covers the minutes that can be covered, after everything that the look showed has been read. `covered_there`
-    /// returns whether the writer of a minute's stored value covered the minute.
+    /// Covers the minutes that can be covered. Call it after everything that the look showed has been read.
+    /// `covered_there` returns whether the writer of a minute's stored value covered the minute.
     pub(super) fn settle(&mut self, core: &Core, covered_there: impl Fn(Slot) -> bool) {
         let minutes = core.minutes();
         let Some(current) = minutes.first().map(|minute| minute.slot) else { return };
@@ -142,8 +142,8 @@ impl Coverage {
                 *rounds += 1;
                 *rounds >= DOUBT_ROUNDS
             });
-            // A server that was cut off from the store may have admitted users in that minute. So a settling minute
-            // waits for that server's values, even if no node looked.
+            // In a settling minute, a server without the store may have admitted users. So the minute waits for that
+            // server's values, even if no server looked.
             let waits = self.settling.contains_key(&slot);
             let lies_in =
                 |minutes: &Option<RangeInclusive<Slot>>| minutes.as_ref().is_some_and(|them| them.contains(&slot));
@@ -154,8 +154,8 @@ impl Coverage {
                 self.by_since.insert(slot);
                 core.cover(slot);
             } else if self.first_success.is_some_and(|first| first < slot) {
-                // This server saw a part of the minute. Either a server saw the whole minute and will publish it soon,
-                // or no such server exists.
+                // This server saw a part of the minute. If another server saw all of it, its value comes within a few
+                // rounds.
                 self.settling.entry(slot).or_insert(1);
             }
         }
@@ -163,7 +163,7 @@ impl Coverage {
         self.last_success = Some(current);
     }
 
-    /// Renumbers the minutes after the store's clock, and with it the ring, jumped back by `back` minutes. The other
+    /// Renumbers the minutes when the store's clock, and so the ring, has jumped back by `back` minutes. The other
     /// servers' values under the new numbers are still to come. `were_covered` lists the minutes that were covered
     /// before the jump, by their new numbers.
     pub(super) fn go_back(&mut self, core: &Core, back: u64, were_covered: Vec<Slot>) {
@@ -184,7 +184,7 @@ impl Coverage {
         self.since.is_some_and(|since| slot < since)
     }
 
-    /// Counts newcomers of other servers that a round or a beat has read.
+    /// Counts other servers' newcomers, as read in a round or a beat.
     pub(super) fn count_foreign_newcomers(&mut self, gained: f64) {
         self.foreign_newcomers += gained.max(0.0);
     }
@@ -195,11 +195,11 @@ impl Coverage {
     /// It divides by one period at least: a jittered round may come sooner, but its values were collected over a whole
     /// period.
     pub(super) fn record_rate(&mut self, per_second: &mut f64, since_last: Option<Duration>, period: Duration) {
+        // No rate can be computed in the first round, because no round came before it.
         if let Some(since_last) = since_last {
             let latest = self.foreign_newcomers / since_last.max(period).as_secs_f64();
             *per_second = latest.max(0.8 * *per_second + 0.2 * latest);
         }
-        // No rate can be computed in the first round, because no round came before it.
         self.foreign_newcomers = 0.0;
     }
 
@@ -210,7 +210,7 @@ impl Coverage {
     }
 
     fn is_empty_by_since(&self, slot: Slot) -> bool {
-        // A server whose first look came no later than the minute `since` has missed nothing of that minute.
+        // A server that found no `since` up to that minute has missed nothing of the minute.
         let was_there = |since: Slot| self.absent.is_some_and(|absent| absent.first_in <= since);
         self.since.is_some_and(|since| slot < since || (slot == since && was_there(since)))
     }
@@ -227,8 +227,8 @@ impl Coverage {
     }
 }
 
-/// Returns the whole minutes in which no node was alive. For the node that ended the gap, the range also includes the
-/// minute of its first look.
+/// Returns the whole minutes in which no server was alive. For the server that ended the gap, the range also includes
+/// the minute of its first look.
 fn deserted(core: &Core, gap: &Gap) -> Option<RangeInclusive<Slot>> {
     let length = core.settings.slot_length;
     let (last, first) = (Slot::at(gap.from, length), Slot::at(gap.to, length));

@@ -1,13 +1,13 @@
-//! Searches the optimistic lock exhaustively: it tries every order of the exchanges of three servers, with three tokens
-//! and three minutes, and of the faults of the store. The search is breadth first, so the first trace to a broken
-//! promise is the shortest.
+//! An exhaustive test of the optimistic lock: with three tokens and three minutes, it tries every order of three
+//! servers' exchanges and of the store's faults. The search is breadth first, so the first trace to an error is the
+//! shortest.
 //!
-//! The round with its bookkeeping, the ring, the merge and the codec are the shipped ones. The store (a compare-and-set
+//! The round with its bookkeeping, the ring, the merge and the codec are the real code. The store (a compare-and-set
 //! per minute, like `lua/write.lua`), the turn of a minute (all servers at once) and time (which stands still between
-//! turns) are models. Coverage is left out: no minute is covered when an exchange begins.
+//! turns) are models. Coverage is left out: each exchange begins without any.
 //!
-//! A step is one exchange with the store. Two states count as one if they differ only in the names of the servers, in
-//! what `coverage.rs` counts, or, with unique versions, in the names of the versions.
+//! A server's step is one exchange. Two states count as one if they differ only in the names of the servers, in what
+//! `coverage.rs` counts, or, with unique versions, in the names of the versions.
 
 use super::{
     Entry, Looked, Next, Outgoing, Phase, Protocol, Publish, Published, Reply, Request, Round, Stored, Version,
@@ -30,7 +30,7 @@ const FULL_MINUTES: u32 = 2;
 const SLOT: Duration = Duration::from_millis(100);
 const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 
-/// Tokens whose lines differ in a filter of any size.
+/// Tokens that lie in different lines of any filter with at least three lines.
 const TOKENS: [Fingerprint; 3] =
     [Fingerprint(0x1234_5678_9abc_def0), Fingerprint(0x7edc_ba98_7654_3210), Fingerprint(0xd6e8_feb8_6659_fd93)];
 
@@ -251,8 +251,8 @@ impl Stage {
         world
     }
 
-    /// Returns whether further rounds of all servers, without faults, leave no minute dirty, and the same bits on all
-    /// servers and in the store.
+    /// Returns whether further rounds without faults make every minute clean, and equal on all servers and in the
+    /// store.
     fn heals(&self, world: &World) -> bool {
         let mut world = world.clone();
         for _ in 0..4 * SERVERS {
@@ -281,9 +281,9 @@ impl Stage {
         )
     }
 
-    /// Returns a broken promise, if there is one. The stored version of a minute promises two things to a server that
-    /// knows it. The server has read all bits of the stored value. And the stored value has all bits that the server
-    /// holds, unless the server has marked the minute as dirty or is writing it now.
+    /// Returns an error, if there is one. A server that knows a minute's stored version may rely on two things. The
+    /// server has read all bits of the stored value. And the stored value has all bits that the server holds, unless
+    /// the server has marked the minute as dirty or is writing it now.
     fn broken(&self, world: &World) -> Option<String> {
         for (name, server) in NAMES.iter().zip(&world.servers) {
             for (slot, (held, dirty)) in slots(world.turns).zip(&server.minutes) {
@@ -411,7 +411,7 @@ impl<'w> Key<'w> {
         for (&slot, (version, value)) in &store.0 {
             self.slot(slot);
             self.version(version);
-            // The flags and half of the proof stand in for the payload.
+            // The flags and half of the MAC (see `ring/codec.rs`) replace the payload.
             self.bytes.extend(&value[24..40]);
         }
     }
@@ -462,12 +462,13 @@ impl<'w> Key<'w> {
 struct Found {
     states: usize,
     transitions: usize,
+    /// The number of states from which healing was checked.
     healed: usize,
-    /// The shortest trace to a broken promise.
+    /// The shortest trace to an error.
     counterexample: Option<String>,
 }
 
-/// Visits every reachable state in breadth-first order, until a promise is broken. For one in `heal_one_in` states, it
+/// Visits every reachable state in breadth-first order, until it finds an error. For one in `heal_one_in` states, it
 /// also checks that rounds without faults mend everything.
 fn explore(versions: Versions, left: Left, heal_one_in: usize) -> Found {
     let stage = Stage::new(versions);
@@ -505,6 +506,7 @@ fn explore(versions: Versions, left: Left, heal_one_in: usize) -> Found {
     found
 }
 
+/// Writes the trace to the last state, and its error, as text.
 fn told(ways: &[(usize, Option<Event>)], broken: &str) -> String {
     let mut events = Vec::new();
     let mut at = ways.len() - 1;
@@ -538,7 +540,7 @@ const EVERYTHING: Left = Left { tokens: 3, turns: 1, flushes: 1, copies: 1, fail
 
 fn print(name: &str, left: Left, found: &Found) {
     let Found { states, transitions, healed, counterexample } = found;
-    println!("{name}, {left:?}: {states} states, {transitions} transitions, {healed} run to their end");
+    println!("{name}, {left:?}: {states} states, {transitions} transitions, {healed} checked for healing");
     if let Some(trace) = counterexample {
         println!("{trace}");
     }
@@ -562,7 +564,7 @@ fn a_unique_version_loses_nothing_in_any_order_of_events() {
 
 /// Takes minutes; run by `./test lock`.
 #[test]
-#[ignore = "takes minutes; its parts are run each time"]
+#[ignore = "takes minutes; smaller searches always run"]
 fn a_unique_version_loses_nothing_while_every_fault_happens() {
     let left = Left { tokens: 2, ..EVERYTHING };
     let found = explore(Versions::Unique, left, 100);
@@ -582,6 +584,6 @@ fn a_clock_as_version_loses_an_update_within_its_grain() {
 fn a_counter_as_version_loses_an_update_after_a_flush() {
     let found = explore(Versions::Counter, EVERYTHING, usize::MAX);
     print("counter", EVERYTHING, &found);
-    let trace = found.counterexample.expect("a count that comes again");
+    let trace = found.counterexample.expect("a repeated count");
     assert!(trace.contains("the store loses everything") || trace.contains("older copy"), "{trace}");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// The version of a stored filter: opaque, unique per write, and compared for equality only.
 ///
-/// A clock as version would lose updates within its resolution, and a counter would repeat after the store was emptied.
+/// A clock as version would lose updates within its resolution. A counter would repeat after the store was emptied.
 ///
 /// ```
 /// # use headcount::round::{Identity, Outgoing, Publish, Published, Reply, Request, Version};
@@ -63,15 +63,15 @@ pub struct Version(pub String);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The random name of this run of the server, with the proof that the server belongs to the fleet.
+    /// The random name of this run of the server, with a MAC, which shows that the server belongs to the fleet.
     pub instance_id: String,
     /// The server's name for people.
     pub node: String,
     /// A hash of format, shape, slot length, number of slots and key. Servers share filters only within one generation.
     pub generation: u64,
-    /// The size of an uncompressed filter, which bounds the size of an upload.
+    /// The size of an uncompressed filter. It limits the size of an upload.
     pub filter_bytes: usize,
-    /// How long a server counts as a node after its last look, and as one that rejects newcomers after its last look
+    /// How long a server counts as alive after its last look, and as one that rejects newcomers after its last look
     /// with `wants`.
     pub alive_for: Duration,
     /// The TTL of written values: window + 2 slots, at least 60 s.
@@ -108,7 +108,8 @@ pub enum Request {
     Look {
         /// The minutes of the ring.
         slots: Vec<Slot>,
-        /// The number of nodes to return by name. Names are requested to prove heartbeats, and for an open admin page.
+        /// The number of servers to return by name. Names are requested to verify heartbeats, and for an open admin
+        /// page.
         names: usize,
         /// Whether this server has rejected newcomers since its last look.
         wants: bool,
@@ -137,18 +138,17 @@ pub enum Request {
     /// Appends news to the logs of these minutes, and asks for what others have appended. Only a store with
     /// [news logs](crate::FilterStore::has_news_logs) gets this request.
     ExchangeNews(Vec<LogRequest>),
-    /// Removes this server from the nodes, because it stops.
+    /// Removes this server from the heartbeats, because it stops.
     Leave,
 }
 
 /// The most bytes of a news log that one reply brings.
 pub const MOST_NEWS_BYTES: usize = 256 << 10;
 
-/// The size in bytes from which on nothing more is appended to a news log. The rounds alone then bring the news of the
-/// minute.
+/// The size in bytes at which a news log gets no more entries. Only the rounds then bring the news of the minute.
 pub const MOST_LOG_BYTES: usize = 64 << 20;
 
-/// The number of random bytes at the beginning of a news log, which tell it from another log of the same minute.
+/// The number of random bytes at the beginning of a news log. They distinguish it from other logs of the same minute.
 pub const LOG_ID_BYTES: usize = 16;
 
 /// A minute's news log: what this server has read of it, and what it appends.
@@ -234,7 +234,7 @@ pub struct Publish {
     pub minutes: Vec<Outgoing>,
     /// The first minute of the namespace, if it is to be recorded.
     pub since: Option<EpochStart>,
-    /// The other generations whose users this server knows: their keys do not prevent a claim of `since`.
+    /// The other generations whose users this server knows. Their keys in the store do not prevent a claim of `since`.
     pub known_beside: Vec<u64>,
     /// The operator's override, if it is to be stored or removed.
     pub override_: Option<OutgoingOverride>,
@@ -437,19 +437,19 @@ pub struct Looked {
     pub minutes: Vec<Option<Entry>>,
     /// The first minute of the namespace, if it is recorded.
     pub since: Option<Slot>,
-    /// The time of the last look of any node before this look.
+    /// The time of the last look of any server before this look.
     pub last_heartbeat: Option<Timestamp>,
-    /// The last period in which no node was alive.
+    /// The last period in which no server was alive.
     pub gap: Option<Gap>,
     /// The bytes of the operator's override, if there is one. They are untrusted: anybody may have written them. Bytes
     /// that are too long are replaced by [`NO_OVERRIDE`].
     pub override_: Option<Vec<u8>>,
-    /// The number of nodes that looked recently, this one included. The number is untrusted: the server that reads it
-    /// checks the proofs in the nodes' names.
+    /// The number of servers that looked recently, this one included. The number is untrusted: the server that reads it
+    /// verifies the MACs in the servers' names.
     pub nodes: u64,
-    /// The number of nodes that rejected newcomers recently, this one included if it did.
+    /// The number of servers that rejected newcomers recently, this one included if it did.
     pub wanting: u64,
-    /// The nodes that looked last, by name: as many as were requested, also such that have not looked recently.
+    /// The servers that looked last, by name: as many as were requested, including those that have not looked recently.
     pub named: Vec<Node>,
     /// The other generations that have keys left. Their users may be active.
     pub other_generations: Vec<OtherGeneration>,
@@ -525,10 +525,10 @@ pub struct LookedBeside {
     /// The version and size of the value of each requested minute, in the order of the request; `None` if there is no
     /// value.
     pub minutes: Vec<Option<Entry>>,
-    /// The [`Identity::instance_id`] of each node of the generation that looked recently, 4,096 at most. They are
+    /// The [`Identity::instance_id`] of each server of the generation that looked recently, 4,096 at most. They are
     /// untrusted: anybody may have added some.
     pub writers: Vec<String>,
-    /// The number of nodes of the generation that rejected newcomers recently.
+    /// The number of servers of the generation that rejected newcomers recently.
     pub wanting: u64,
 }
 
@@ -566,7 +566,7 @@ pub struct Node {
     pub looked: Timestamp,
 }
 
-/// A period in which no node was alive, so that nobody was admitted.
+/// A period in which no server was alive, so that nobody was admitted.
 ///
 /// ```
 /// use headcount::round::{Reply, Request};
@@ -597,7 +597,7 @@ pub struct Node {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gap {
-    /// The last look of any node before the gap.
+    /// The last look of any server before the gap.
     pub from: Timestamp,
     /// The first look after the gap.
     pub to: Timestamp,

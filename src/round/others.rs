@@ -8,9 +8,9 @@
 //! have other numbers and are not found.
 //!
 //! Anybody who can write to the store can forge generations. A generation is *proven* if the name of one of its servers
-//! or one of its values has a valid proof. This server reads two generations at a time, and replaces unproven ones by
+//! or one of its values has a valid MAC. This server reads two generations at a time, and replaces unproven ones by
 //! those that wait, so forged generations cannot hide a real one. It fetches one value of an unproven generation per
-//! round, and after a value without proof none for a growing number of rounds.
+//! round. After a value without a valid MAC it fetches none for a growing number of rounds.
 
 use super::{Entry, LookedBeside, OtherGeneration, Stored, servers};
 use crate::bloom::Bloom;
@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, HashSet};
 /// The number of other generations read at a time: two deploys within a window.
 const MOST_GENERATIONS: usize = 2;
 
-/// The exponential backoff after a value without proof: 2 rounds pass before the next fetch, then 4, and so on, up to 2
-/// to the power of this.
+/// The exponential backoff after a value without a valid MAC: 2 rounds pass before the next fetch, then 4, and so on,
+/// up to 2 to the power of this.
 const LONGEST_PAUSE: u32 = 6;
 
 /// The server's knowledge of other generations.
@@ -46,7 +46,7 @@ pub(super) struct Others {
 struct Doubt {
     /// Whether another generation has taken its place.
     was_replaced: bool,
-    /// The number of fetches that brought no proof, at most [`LONGEST_PAUSE`].
+    /// The number of fetches that brought no valid MAC, at most [`LONGEST_PAUSE`].
     fruitless_fetches: u32,
     /// The number of rounds until the next fetch.
     pause: u32,
@@ -57,7 +57,7 @@ struct Doubt {
 struct Other {
     /// Whether the last look showed it. Its minutes are kept for a window in any case.
     is_shown: bool,
-    /// Whether it belongs to the fleet: one of its names or values was proven.
+    /// Whether it belongs to the fleet: one of its names or values had a valid MAC.
     is_proven: bool,
     /// Whether the last look showed values that were not fetched.
     has_unread: bool,
@@ -363,7 +363,7 @@ mod tests {
         Stored { slot, version: Version(version.into()), value: codec.encode(slot, covered, &filter) }
     }
 
-    /// Returns the names of three servers of the other generation, and one without proof.
+    /// Returns the names of three servers of the other generation, and one without a MAC.
     fn writers(key_byte: u8) -> Vec<String> {
         let mac = crate::fleet_mac::FleetMac::new(&key(key_byte), OTHER);
         ["a", "b", "c"].map(|name| servers::proven_name(name, &mac)).into_iter().chain(["x7aa".into()]).collect()

@@ -1,9 +1,9 @@
 //! Counts the servers behind the store's heartbeats, by proven names.
 //!
 //! A heartbeat is a name and a time, and anybody who can write to the store can add thousands. Each would reduce the
-//! shares of the servers. So a server writes under a name that only a holder of the fleet's key can make, and only
-//! proven names are counted. Proving all of them in every round would cost a fleet of 250 servers 4 MB a second, so
-//! names are requested only if there are more heartbeats than proven names.
+//! shares of the servers. So a server's name ends with a MAC, which only a holder of the fleet's key can make. A name
+//! with a valid MAC is *proven*, and only proven names are counted. Reading all names in every round would cost a fleet
+//! of 250 servers 4 MB a second, so names are requested only if there are more heartbeats than proven names.
 
 use super::Node;
 use crate::fleet_mac::{FleetMac, MAC_BYTES, Purpose};
@@ -34,7 +34,7 @@ impl Servers {
     }
 
     /// Takes in a look: the number of heartbeats, and the latest names, as many as were requested and have the right
-    /// form. Drops the names without proof from `named`. Returns the number of servers.
+    /// form. Drops the unproven names from `named`. Returns the number of servers.
     pub(super) fn read(
         &mut self,
         heartbeats: u64,
@@ -60,7 +60,7 @@ impl Servers {
     }
 }
 
-/// Returns the name under which a server writes: a random name and its proof.
+/// Returns the name under which a server writes: a random name and its MAC.
 pub(super) fn proven_name(random: &str, mac: &FleetMac) -> String {
     let proof = mac.prove(Purpose::Writer, &[random.as_bytes()]);
     format!("{random}{:032x}", u128::from_be_bytes(proof))
@@ -71,7 +71,7 @@ pub(super) fn is_proven(name: &str, mac: &FleetMac) -> bool {
     let Some((random, proof)) = name.len().checked_sub(2 * MAC_BYTES).and_then(|at| name.split_at_checked(at)) else {
         return false;
     };
-    // Lower case only, so that a proof has one valid spelling.
+    // Lower case only, so that a MAC has one valid spelling.
     let is_hex = proof.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
     let Ok(proof) = u128::from_str_radix(proof, 16) else { return false };
     is_hex && mac.is_proven(Purpose::Writer, &[random.as_bytes()], &proof.to_be_bytes())

@@ -26,7 +26,7 @@ pub(super) fn most_checks() -> usize {
         tracing::warn!(
             files = allowed,
             connections = most,
-            "the limit of open files is low: more checks at a time find no connection; raise it (ulimit -n, \
+            "the limit of open files is low: only this many checks can connect at once; raise it (ulimit -n, \
              LimitNOFILE)"
         );
     }

@@ -45,9 +45,9 @@ pub enum ServeError {
     },
 }
 
-/// The default number of refusals that wait: a quarter of the connections of the recipe that has the fewest, Envoy's.
+/// The default number of refusals that wait: a quarter of the connections of the recipes for Envoy and HAProxy.
 /// If waiting refusals held all of them, users who are in would queue behind them.
-const MOST_DELAYED_BEHIND_A_PROXY: u64 = 16;
+const MOST_DELAYED_BEHIND_A_PROXY: u64 = 128;
 
 /// Serves until a signal. Then it reports not ready, finishes the requests in progress, publishes what the store
 /// lacks, and returns.

@@ -15,7 +15,7 @@ pub struct Case {
     pub play: fn(&Handle, Kind),
 }
 
-pub const CASES: [Case; 31] = [
+pub const CASES: [Case; 32] = [
     Case { name: "admitted", play: admitted },
     Case { name: "rejected", play: rejected },
     Case { name: "bodies_arrive_whole", play: bodies_arrive_whole },
@@ -45,6 +45,7 @@ pub const CASES: [Case; 31] = [
     Case { name: "few_connections", play: few_connections },
     Case { name: "gone_and_open", play: gone_and_open },
     Case { name: "hanging_and_open", play: hanging_and_open },
+    Case { name: "hanging_at_first", play: hanging_at_first },
     Case { name: "gone_and_closed", play: gone_and_closed },
     Case { name: "hanging_and_closed", play: hanging_and_closed },
 ];
@@ -571,6 +572,22 @@ fn hanging_and_open(runtime: &Handle, kind: Kind) {
     silent(runtime, kind, WhenSilent::Open, false);
 }
 
+/// The first seconds of a hang, before the proxy's health checks have noticed it, under 340 requests a second.
+fn hanging_at_first(runtime: &Handle, kind: Kind) {
+    raise_open_files();
+    let stack = taken(Stack::start_bare(runtime, kind, WhenSilent::Open));
+    stack.headcount.process.pause();
+    let waits = runtime.block_on(streams::ask_steadily(kind.http2_at(stack.at), 340, Duration::from_secs(4), "alice"));
+    stack.headcount.process.signal("-CONT");
+    let refused: Vec<_> = waits.iter().filter(|(status, _)| *status != 200).collect();
+    assert!(refused.is_empty(), "{} of {} users were refused: {refused:.1?}", refused.len(), waits.len());
+    let mut waits: Vec<_> = waits.into_iter().map(|(_, wait)| wait).collect();
+    waits.sort();
+    let [median, longest] = [waits[waits.len() / 2], waits[waits.len() - 1]];
+    // A second, and what a busy machine adds.
+    assert!(median < Duration::from_millis(1500) && longest < Duration::from_millis(2500), "{median:?}, {longest:?}");
+}
+
 fn gone_and_closed(runtime: &Handle, kind: Kind) {
     silent(runtime, kind, WhenSilent::Closed, true);
 }
@@ -615,7 +632,7 @@ fn silent(runtime: &Handle, kind: Kind, when: WhenSilent, gone: bool) {
     if !gone {
         nobody_queues(runtime, kind, &stack, if when == WhenSilent::Closed { 503 } else { 200 });
         stack.headcount.process.signal("-CONT");
-        wait_for("headcount to be is_newest again", || (stack.get("/play", "bob").status == 429).then_some(()));
+        wait_for("headcount to answer again", || (stack.get("/play", "bob").status == 429).then_some(()));
     }
 }
 

@@ -5,8 +5,10 @@ use hyper::body::Bytes;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// Asks for `/play` this often on each of this many connections, without waiting for answers. Each token asks on a
 /// stream of every connection in turn. Returns the answers' tokens and statuses; a stream that is refused has status 0.
@@ -18,18 +20,50 @@ pub async fn ask(
 ) -> Vec<(&'static str, u16)> {
     let mut answers = JoinSet::new();
     for nth in 0..connections {
-        let socket = TcpSocket::new_v4().expect("a socket");
-        // One client each: a recipe may limit the requests of a client a second.
-        socket.bind(([127, 0, 1, nth as u8], 0).into()).expect("an address of this machine");
-        let socket = socket.connect(at).await.expect("the proxy listens");
-        let (sender, connection) =
-            handshake(TokioExecutor::new(), TokioIo::new(socket)).await.expect("the proxy speaks HTTP/2");
-        tokio::spawn(connection);
+        let sender = connect(at, nth).await;
         for token in tokens.iter().copied().cycle().take(streams) {
             answers.spawn(one(sender.clone(), at, token));
         }
     }
     answers.join_all().await
+}
+
+/// Asks for `/play` this often a second for this long, whether answers come or not. Returns the status of each answer,
+/// and how long it took.
+pub async fn ask_steadily(
+    at: SocketAddr,
+    per_second: u32,
+    lasting: Duration,
+    token: &'static str,
+) -> Vec<(u16, Duration)> {
+    const CONNECTIONS: usize = 10;
+    let mut senders = Vec::new();
+    for nth in 0..CONNECTIONS {
+        senders.push(connect(at, nth).await);
+    }
+    let mut answers = JoinSet::new();
+    let mut ticks = tokio::time::interval(Duration::from_secs(1) / per_second);
+    let asks = (lasting.as_secs_f64() * f64::from(per_second)) as usize;
+    for sender in senders.iter().cycle().take(asks) {
+        ticks.tick().await;
+        let (sender, began) = (sender.clone(), Instant::now());
+        answers.spawn(async move {
+            let (_, status) = one(sender, at, token).await;
+            (status, began.elapsed())
+        });
+    }
+    answers.join_all().await
+}
+
+/// Connects as a client of its own: a recipe may limit the requests of a client a second.
+async fn connect(at: SocketAddr, nth: usize) -> SendRequest<Empty<Bytes>> {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(([127, 0, 1, nth as u8], 0).into()).expect("an address of this machine");
+    let socket = socket.connect(at).await.expect("the proxy listens");
+    let (sender, connection) =
+        handshake(TokioExecutor::new(), TokioIo::new(socket)).await.expect("the proxy speaks HTTP/2");
+    tokio::spawn(connection);
+    sender
 }
 
 async fn one(mut sender: SendRequest<Empty<Bytes>>, at: SocketAddr, token: &'static str) -> (&'static str, u16) {

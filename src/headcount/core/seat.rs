@@ -9,8 +9,7 @@ use std::sync::Arc;
 /// recorded yet. Dropping it releases the seat.
 ///
 /// The [layer](crate::layer) holds one while the service answers, so that a failed login creates no active user. Until
-/// the seat is [taken](Self::take), further requests of the same newcomer still count as a newcomer's, and share the
-/// seat.
+/// the seat is [taken](Self::take), the user stays a newcomer, and all requests of this user share the seat.
 ///
 /// ```
 /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(1).build()?;

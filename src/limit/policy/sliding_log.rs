@@ -100,7 +100,7 @@ impl SlidingLog {
         self
     }
 
-    /// Sets the longest wait of a request that gives none. The default is zero.
+    /// Sets the longest wait of requests that do not set one. The default is zero.
     #[must_use]
     pub const fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = max_wait;

@@ -1,8 +1,8 @@
 //! The encoding of a key's state for stores that keep bytes.
 //!
 //! A value has three parts: a header of four bytes (`hcl` and the kind of the policy), the numbers of the policy under
-//! which the state was written, and the numbers of the state. Each number has eight bytes, little-endian. Because the
-//! value contains the policy, a key is converted after a change of the configuration, as in the other stores.
+//! which the state was written, and the numbers of the state. Each number has eight bytes, little-endian. The value
+//! contains the policy, so its state can be converted after a change of the configuration, as in the other stores.
 
 use crate::limit::rate::Rate;
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ pub(crate) trait Stored: Sized {
     fn take(words: &mut &[u8]) -> Option<Self>;
 }
 
-/// Encodes a policy of this kind and a state of it.
+/// Encodes a policy of this kind and a key's state.
 pub(super) fn write(kind: u8, policy: &impl Stored, state: &impl Stored) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(128);
     bytes.extend_from_slice(MAGIC);
@@ -33,13 +33,13 @@ pub(super) fn kind(bytes: &[u8]) -> Option<(u8, &[u8])> {
     bytes.strip_prefix(MAGIC)?.split_first().map(|(kind, words)| (*kind, words))
 }
 
-/// Decodes the numbers of a policy and of its state; `None` unless there are exactly as many as both need.
+/// Decodes a policy and a key's state; `None` if a number is invalid, missing or left over.
 pub(super) fn read<P: Stored, S: Stored>(mut words: &[u8]) -> Option<(P, S)> {
     let both = (P::take(&mut words)?, S::take(&mut words)?);
     words.is_empty().then_some(both)
 }
 
-/// Stores a struct field by field.
+/// Implements `Stored` for a struct, field by field.
 macro_rules! stored {
     ($type:ident { $($field:ident),* $(,)? }) => {
         impl crate::limit::policy::stored::Stored for $type {
@@ -138,7 +138,7 @@ impl<T: Stored> Stored for Option<T> {
     }
 }
 
-/// The times are in ascending order.
+/// Times, in ascending order.
 impl Stored for VecDeque<u64> {
     fn put(&self, words: &mut Vec<u8>) {
         (self.len() as u64).put(words);

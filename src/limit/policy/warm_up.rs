@@ -9,7 +9,7 @@
 //!       threshold max     the area from threshold to max is the warm-up time
 //! ```
 //!
-//! Like Guava, this policy computes in floating point and in whole microseconds. No other policy does.
+//! Like Guava, this policy counts permits in floats and time in whole microseconds. No other policy does.
 //!
 //! # Source
 //! Guava, `SmoothRateLimiter.SmoothWarmingUp`.
@@ -48,17 +48,18 @@ pub struct WarmUp {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct State {
     stored: f64,
-    /// Microseconds.
+    /// The time from which the next request may start, in microseconds.
     next_free: u64,
-    /// Microseconds.
+    /// The time for which this state was computed, in microseconds.
     as_of: u64,
 }
 
 stored!(WarmUp { rate, warm_up, cold_factor, max_wait });
 stored!(State { stored, next_free, as_of });
 
-/// The curve, as computed from the rate, the warm-up time and the cold factor. Times are in microseconds. `threshold`
-/// and `max` are numbers of stored permits; `cool_down` is the time in which one permit is stored.
+/// The curve, as computed from the rate, the warm-up time and the cold factor. Times are in microseconds. `stable` is
+/// the interval of permits at the full rate. `threshold` and `max` are numbers of stored permits. `slope` is the rise
+/// of the interval per permit above `threshold`. `cool_down` is the time in which one permit is stored.
 pub(crate) struct Curve {
     pub(crate) stable: f64,
     pub(crate) threshold: f64,
@@ -73,14 +74,14 @@ impl WarmUp {
         Self { rate, warm_up, cold_factor: 3.0, max_wait: Duration::ZERO }
     }
 
-    /// Sets how many times slower than the rate a cold key starts. The default is 3.
+    /// Sets the factor by which a cold key is slower than the rate. The default is 3.
     #[must_use]
     pub const fn cold_factor(mut self, cold_factor: f64) -> Self {
         self.cold_factor = cold_factor;
         self
     }
 
-    /// Sets the longest wait of a request that gives none. The default is zero.
+    /// Sets the longest wait of requests that do not set one. The default is zero.
     #[must_use]
     pub const fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = max_wait;

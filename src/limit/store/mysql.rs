@@ -1,8 +1,7 @@
 //! The store in MySQL or MariaDB: a moving window in which every attempt is a numbered row, so each key has a history.
 //!
 //! A *zone* is a use case with a limit: a number of permits in a number of seconds. A *bucket* is a key in a zone. The
-//! stored procedure of the source, `check_velocity`, locks the bucket, counts, and inserts, in one transaction; see
-//! `sql/mysql/`.
+//! stored procedure `check_velocity` locks the bucket, counts, and inserts, in one transaction; see `sql/mysql/`.
 //!
 //! # Source
 //! Shrey Agarwal, "Rate Limiting in Distributed System Using Mysql for high cardinality".
@@ -55,7 +54,7 @@ const BATCH: u32 = 500;
 /// The time limit for closing a connection that is dropped in the middle of an answer.
 const CLOSE_WITHIN: Duration = Duration::from_millis(200);
 
-/// An operation on a connection. It is a function, because it may be repeated.
+/// An operation on a connection. It is a function and not a future, because it may be repeated.
 type Work<A, T> = for<'a> fn(&'a mut Conn, &'a A) -> Working<'a, T>;
 type Working<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
@@ -122,16 +121,15 @@ pub struct MysqlBuilder {
 }
 
 impl MysqlBuilder {
-    /// Sets the most connections, at least one. The default is 10.
+    /// Limits the number of connections, to one or more. The default is 10.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.connections = connections.clamp(1, Semaphore::MAX_PERMITS);
         self
     }
 
-    /// Sets the time limit of an answer, including the wait for a free connection and every attempt. The default is one
-    /// second. After the same time, the database cancels a statement, or (rounded up to whole seconds) its wait for a
-    /// lock.
+    /// Sets the time limit of an answer, including the wait for a free connection and all retries. The default is one
+    /// second. The database also limits the wait for a lock to this time, rounded up to whole seconds.
     #[must_use]
     pub fn within(mut self, within: Duration) -> Self {
         self.within = within;
@@ -154,8 +152,8 @@ impl MysqlBuilder {
         let seconds = self.within.as_secs() + u64::from(self.within.subsec_nanos() > 0);
         let millis = self.within.as_millis().clamp(1, i32::MAX as u128);
         // MariaDB and MySQL have different settings for a statement's time. Each is in a comment that the other server
-        // skips. MySQL's is for reading statements only. Neither applies to procedures; their waits are bounded by
-        // `innodb_lock_wait_timeout`.
+        // skips. MySQL's limits only `SELECT` statements. Neither limits procedures; their waits for locks are limited
+        // by `innodb_lock_wait_timeout`.
         let session = format!(
             "SET SESSION innodb_lock_wait_timeout = {}, SESSION autocommit = 1 /*M!100100 , SESSION \
              max_statement_time = {} */ /*!80000 , SESSION max_execution_time = {millis} */",
@@ -196,14 +194,14 @@ impl Mysql {
 
     /// Creates tables and procedures in the database, or upgrades older ones. Does nothing if they are current. All
     /// names begin with `headcount_`, except `check_velocity`. Several servers may call it at the same time, at each
-    /// start.
+    /// start. The call may take up to 30 s while another server installs.
     ///
     /// The first caller must be allowed to create tables and routines. All others need only `SELECT, INSERT, UPDATE,
     /// DELETE, EXECUTE` on the database.
     ///
     /// # Errors
-    /// [`SqlError::NewerSchema`]; [`SqlError::NameTaken`] if the database has a `check_velocity` of another program,
-    /// which is not changed; [`SqlError::Store`]. It may take up to 30 s if another server is installing.
+    /// [`SqlError::NewerSchema`]; [`SqlError::NameTaken`] if another program owns a procedure of such a name, which
+    /// stays unchanged; [`SqlError::Store`].
     pub async fn install(&self) -> Result<(), SqlError> {
         let deadline = Deadline::new(INSTALL_WITHIN);
         let mut lease = self.pool.lease(&deadline).await?;
@@ -267,7 +265,7 @@ impl Mysql {
     }
 
     /// Deletes at most `at_most` transactions that are older than `keep` and no longer count, in batches of 500. Also
-    /// deletes bucket locks of keys without transactions. Returns how many transactions were deleted.
+    /// deletes the lock rows of keys without transactions. Returns how many transactions were deleted.
     ///
     /// Several servers may purge at the same time, and during requests: no statement waits for a locked row.
     ///
@@ -280,7 +278,7 @@ impl Mysql {
         fastrand::shuffle(&mut zones);
         let mut left = at_most;
         for (zone, window) in zones {
-            // The window is closed, so an attempt counts for one second longer.
+            // An attempt exactly as old as the window still counts.
             let keep = keep.as_secs().max(u64::from(window)).saturating_add(1).min(i32::MAX as u64);
             while left > 0 {
                 let wanted = left.min(BATCH);
@@ -295,7 +293,7 @@ impl Mysql {
         Ok(u64::from(at_most - left))
     }
 
-    /// Checks the next bucket locks, and deletes those of keys without transactions. Such a lock remains if a client
+    /// Checks the next lock rows, and deletes those of keys without transactions. Such a row remains if a client
     /// disconnects before its attempt is recorded.
     async fn purge_locks(&self, zone: u32) -> Result<(), SqlError> {
         let after = self.pool.purged_up_to.lock().get(&zone).cloned().unwrap_or_default();
@@ -361,7 +359,7 @@ struct Pool {
     idle: Mutex<Vec<Open>>,
     /// Each connection holds a reference, so the reference count is the number of connections.
     open: Arc<()>,
-    /// For each zone, the key of the last bucket lock that the purge has checked; empty at the end of the zone.
+    /// For each zone, the key of the last lock row that the purge has checked; empty at the end of the zone.
     purged_up_to: Mutex<HashMap<u32, Vec<u8>>>,
 }
 
@@ -431,7 +429,7 @@ async fn install(conn: &mut Conn) -> Result<(), SqlError> {
         "SET SESSION innodb_lock_wait_timeout = {seconds} /*M!100100 , SESSION max_statement_time = {seconds} */"
     );
     conn.query_drop(patient).await.map_err(broken)?;
-    // The name of a lock is valid in the whole server, so this one contains the database.
+    // The name of a lock is valid in the whole server, so this one contains a hash of the database's name.
     let lock = format!("SELECT GET_LOCK(CONCAT('headcount.install.', MD5(DATABASE())), {seconds})");
     let won: Option<Option<i64>> = conn.query_first(lock).await.map_err(broken)?;
     if won.flatten() != Some(1) {
@@ -461,7 +459,7 @@ async fn install(conn: &mut Conn) -> Result<(), SqlError> {
         match comment.as_deref() {
             Some(OURS) if found == Some(VERSION) => {}
             None | Some(OURS) => missing.push((name, procedure)),
-            // Programs that use the published procedure may still call it.
+            // Another program may still call its own procedure.
             Some(_) => return Err(SqlError::NameTaken { procedure: name }),
         }
     }
@@ -486,7 +484,7 @@ async fn install(conn: &mut Conn) -> Result<(), SqlError> {
     Ok(())
 }
 
-/// Checks whether the schema is complete, so that a user without the right to create it can call `install`, too.
+/// Returns whether the schema is complete. Then `install` also works for a user who may not create the schema.
 async fn is_complete(conn: &mut Conn) -> Result<bool, Error> {
     const COUNT: &str = "SELECT (SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND \
         table_name IN ('headcount_version', 'headcount_zones', 'headcount_bucket_locks', 'headcount_transactions')) + \
@@ -520,8 +518,7 @@ async fn purge_batch(conn: &mut Conn, (zone, keep, at_most): (u32, u64, u32)) ->
     Ok(ids.len() as u32)
 }
 
-/// Purges a batch of bucket locks whose keys follow `after`. Returns the last key, or an empty one at the end of the
-/// zone.
+/// Purges a batch of lock rows whose keys follow `after`. Returns the last key, or an empty one at the end of the zone.
 async fn purge_some_locks(conn: &mut Conn, zone: u32, after: &[u8]) -> Result<Vec<u8>, Error> {
     let mut step = purge_step(conn).await?;
     let find = "SELECT bucket_key FROM headcount_bucket_locks WHERE zone_id = ? AND bucket_key > ? \
@@ -538,12 +535,12 @@ async fn purge_step(conn: &mut Conn) -> Result<DbTransaction<'_>, Error> {
     conn.start_transaction(options).await
 }
 
-/// Deletes the locks of those keys that have no transactions. A client that waits for a deleted lock row creates a new
-/// one. A client that holds a lock has not recorded anything yet, and its lock is skipped.
+/// Deletes the lock rows of those keys that have no transactions. A client that waits for a deleted row creates a new
+/// one. A client that has locked its row has not recorded anything yet, and its row is skipped.
 async fn delete_unneeded_locks(step: &mut DbTransaction<'_>, zone: u32, keys: &[Vec<u8>]) -> Result<(), Error> {
     let lock = "SELECT bucket_key FROM headcount_bucket_locks FORCE INDEX (PRIMARY)";
     let mut free = of_keys(step, lock, zone, keys, "FOR UPDATE SKIP LOCKED").await?;
-    // A request that has recorded something held the lock before, so this query finds its row.
+    // Requests record only under the lock, which we hold now, so this query misses no transaction.
     let count = "SELECT DISTINCT bucket_key FROM headcount_transactions";
     let needed: HashSet<_> = of_keys(step, count, zone, &free, "").await?.into_iter().collect();
     free.retain(|key| !needed.contains(key));
@@ -637,8 +634,8 @@ impl Velocity {
         let asked = self.store.run(arguments, |conn, arguments| {
             Box::pin(async move {
                 let mut sets = conn.exec_iter(ASK, arguments.clone()).await?;
-                // The lock row, the answer, and the result of the procedure itself. All are read; otherwise the
-                // connection's next user would read them.
+                // There are three result sets: the lock row, the answer, and the end of the procedure. Any left unread
+                // would reach the connection's next user.
                 let mut last = None;
                 while !sets.is_empty() {
                     let rows: Vec<Row> = sets.collect().await?;
@@ -663,7 +660,7 @@ impl LimiterStore for Velocity {
     async fn execute(&self, key: StoreKey<'_>, step: Step) -> Result<Option<Answer>, LimiterStoreError> {
         match step {
             Step::Ask(ask) => Ok(Some(self.ask(key.bytes, ask).await?)),
-            // A zone keeps every transaction.
+            // A zone undoes no transaction.
             _ => Err(LimiterStoreError::Unsupported),
         }
     }
@@ -740,10 +737,14 @@ struct Found {
     transaction: Option<u64>,
     rate: u64,
     window: u64,
+    /// The permits that count after the attempt.
     held: u64,
     now: i64,
+    /// There is room for this attempt when the attempt of this time has left the window.
     room_after: Option<i64>,
+    /// There is room for one more permit when the attempt of this time has left the window.
     next_after: Option<i64>,
+    /// The time of the last attempt that counts.
     last: Option<i64>,
 }
 
@@ -755,8 +756,8 @@ impl Found {
         Ok(Self { blocked, transaction, rate, window, held, now, room_after, next_after, last })
     }
 
-    /// Returns how long an attempt of the time `at` still counts. The window is closed, so the attempt leaves one
-    /// second after the end of the window.
+    /// Returns how long an attempt of the time `at` still counts. It counts when it is exactly as old as the window,
+    /// and leaves one second later.
     fn until_gone(&self, at: i64) -> Duration {
         let gone = at.saturating_add_unsigned(self.window).saturating_add(1);
         Duration::from_secs(u64::try_from(gone.saturating_sub(self.now)).unwrap_or(0))

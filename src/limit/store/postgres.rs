@@ -131,14 +131,14 @@ pub struct PostgresBuilder {
 }
 
 impl PostgresBuilder {
-    /// Sets the most connections, at least one. The default is 10.
+    /// Limits the number of connections, to one or more. The default is 10.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.connections = connections.max(1);
         self
     }
 
-    /// Sets the time limit of an answer, including the wait for a free connection and every attempt. The default is one
+    /// Sets the time limit of an answer, including the wait for a free connection and all retries. The default is one
     /// second. After the same time, the database cancels a statement.
     #[must_use]
     pub fn within(mut self, within: Duration) -> Self {

@@ -156,7 +156,7 @@ pub(crate) const WITHIN: Duration = Duration::from_secs(1);
 /// The time limit of an installation.
 pub(crate) const INSTALL_WITHIN: Duration = Duration::from_secs(30);
 
-/// The deadline of one call, including the wait for a connection and all attempts.
+/// The deadline of one call, including the wait for a connection and all retries.
 pub(crate) struct Deadline {
     within: Duration,
     until: Instant,

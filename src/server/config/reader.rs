@@ -58,7 +58,7 @@ impl Reader {
         self.sources.set.insert(key.to_owned(), place);
     }
 
-    /// Replaces an address with a name by one without: `localhost:7070` by `127.0.0.1:7070`.
+    /// Replaces the name in an address by its IP: `localhost:7070` becomes `127.0.0.1:7070`.
     pub(super) fn resolve(&mut self, key: &str) {
         let Some(Value::String(text)) = at(&mut self.values, key) else { return };
         match address::resolve(text) {
@@ -163,17 +163,17 @@ impl Reader {
             Some(key) if is_of_another_type || keys::holds_secret(path) => {
                 format!("{path} is {found}; it must be {}", key.must_be)
             }
-            // The message comes from the value's own type, and quotes the value.
+            // A parser of this program wrote this message, and it quotes the value.
             Some(_) => format!("{path}: {words}"),
             None if keys::REPEATED.contains(&path) => {
-                format!("{path} is {found}; it may occur several times, and each is written [[{path}]]")
+                format!("{path} is {found}; write a section [[{path}]] for each entry")
             }
             None => format!("{path} is {found}; it must be a section, [{}]", keys::without_places(path)),
         }
     }
 
-    /// Replaces a refused value by a valid one, so that further errors can be found. Returns whether there is such a
-    /// value.
+    /// Replaces a refused value by a valid one, so that further errors can be found. Returns false if nothing is left
+    /// to try.
     fn replace(&mut self, path: &str) -> bool {
         let times = self.replaced.entry(path.to_owned()).or_default();
         *times += 1;

@@ -12,8 +12,8 @@ use std::time::Duration;
 /// The longest part of a key that is written in plain text.
 const READABLE_BYTES: usize = 100;
 
-/// Returns the name of a key: `headcount:limit:{tag}:namespace:name`, followed by `:own` if the caller's key is not the
-/// tag.
+/// Returns a Redis key: `headcount:limit:{tag}:namespace:name`, followed by `:own` if the caller's own key is not the
+/// tag. `name` is the limiter's. `tag` is the first key of the list in which the caller's key is asked for.
 ///
 /// The part in braces decides which node of a cluster holds the key.
 pub(super) fn key(namespace: &str, name: &str, tag: &[u8], own: &[u8]) -> String {
@@ -45,7 +45,7 @@ fn push_part(key: &mut String, part: &[u8], may_hold_colons: bool) {
     }
 }
 
-/// Encodes a request for the script.
+/// Encodes a question for the script.
 pub(super) fn question(question: Question) -> String {
     let mode = if question.mode == Mode::Take { 't' } else { 'p' };
     match question.cost {
@@ -60,12 +60,12 @@ pub(super) fn reservation(policy: &Policy, reservation: &Reservation) -> String 
     let (seconds, nanos) = (act_at / 1_000_000_000, act_at % 1_000_000_000);
     match policy {
         Policy::WarmUp(_) => format!("{cost} {seconds} {nanos} {:e}", f64::from_bits(*mark)),
-        // The script compares the mark, as text, with an instant that its function `stamp` has formatted.
+        // Padded to ten digits, as by the script's `stamp`: the script compares both as text.
         _ => format!("{cost} {seconds} {nanos} {mark:010}"),
     }
 }
 
-/// Encodes a test's time for the script.
+/// Encodes the time that a test sets, for the script.
 pub(super) fn instant(now: Duration) -> String {
     format!("{} {}", now.as_secs(), now.subsec_nanos())
 }
@@ -101,7 +101,7 @@ fn time(text: &str) -> Option<u64> {
     if text == "never" { Some(NEVER) } else { whole(text).map(|nanos| nanos.min(NEVER - 1)) }
 }
 
-/// Decodes a policy's mark: a whole number, or `f` and a floating-point number, of which it returns the bits.
+/// Decodes a policy's mark: a whole number, or `f` and a float. Returns a float's bits.
 fn mark(text: &str) -> Option<u64> {
     match text.strip_prefix('f') {
         Some(fraction) => fraction.parse().ok().map(f64::to_bits),
