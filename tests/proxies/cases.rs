@@ -268,6 +268,7 @@ fn many_streams(runtime: &Handle, kind: Kind) {
 }
 
 /// A refusal that waits is a refusal, and a flood of them takes no connection from the checks of users who are in.
+#[allow(clippy::disallowed_methods)] // How long the refusal takes is what is asked.
 fn refusals_that_wait(runtime: &Handle, kind: Kind) {
     const STREAMS: usize = 3_000;
     raise_open_files();
