@@ -95,6 +95,14 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_sent_of_minutes_that_are_no_longer_the_same() {
+        let mut unsent = keeps(0..2);
+        unsent.turn(1);
+        unsent.clear();
+        assert_eq!((unsent.take(0, 9), unsent.take(1, 9)), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
     fn what_does_not_fit_is_left_out() {
         let mut unsent = keeps(0..MOST as u64 + 5);
         assert_eq!(unsent.take(0, usize::MAX).len(), MOST);

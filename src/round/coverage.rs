@@ -279,6 +279,23 @@ mod tests {
         }
     }
 
+    /// Makes a look at the beginning of minute `current`, in a namespace that was first used in minute `since`.
+    fn look(headcount: &Headcount, current: Slot, since: Option<Slot>) -> Looked {
+        Looked {
+            time: current.start(headcount.settings().slot_length),
+            minutes: Vec::new(),
+            since,
+            last_heartbeat: None,
+            gap: None,
+            override_: None,
+            nodes: 1,
+            wanting: 0,
+            named: Vec::new(),
+            other_generations: Vec::new(),
+            write_refused: None,
+        }
+    }
+
     fn covers(headcount: &Headcount, slot: Slot) -> bool {
         headcount.core().read(|state| state.ring.covers(slot))
     }
@@ -346,23 +363,66 @@ mod tests {
     }
 
     #[test]
+    fn a_namespace_is_new_after_three_looks_over_three_seconds() {
+        let is_believed = |rounds, seconds| {
+            let absent = Absent { rounds, from: SECOND, first_in: Slot(1) };
+            absent.is_believed(SECOND + seconds * SECOND)
+        };
+        let cases = [(3, 3, true), (2, 3, false), (3, 2, false), (2, 2, false), (9, 9, true)];
+        for (rounds, seconds, expected) in cases {
+            assert_eq!(is_believed(rounds, seconds), expected, "{rounds} looks over {seconds} s");
+        }
+        let (headcount, _worker, _, current) = server();
+        let mut coverage = Coverage::default();
+        let looked = look(&headcount, current, None);
+        let claims = [0, 1, 3].map(|second| coverage.read_look(headcount.core(), &looked, second * SECOND));
+        assert_eq!(claims, [None, None, Some(EpochStart { slot: current, claimed: true })]);
+    }
+
+    #[test]
+    fn minutes_before_the_first_one_are_empty_and_it_is_for_a_server_that_was_there() {
+        let since = Slot(100);
+        let empty = |slot: u64, first_look: Option<u64>| {
+            let absent = first_look.map(|first_in| Absent { rounds: 3, from: SECOND, first_in: Slot(first_in) });
+            let coverage = Coverage { since: Some(since), absent, ..Coverage::default() };
+            (coverage.is_before_since(Slot(slot)), coverage.is_empty_by_since(Slot(slot)))
+        };
+        assert_eq!(empty(99, None), (true, true));
+        assert_eq!(empty(100, None), (false, false));
+        assert_eq!([99, 100, 101].map(|first| empty(100, Some(first)).1), [true, true, false]);
+        assert_eq!(empty(101, Some(99)), (false, false));
+        assert!(!Coverage::default().is_before_since(Slot(0)));
+    }
+
+    #[test]
+    fn a_first_look_says_which_minutes_no_server_has_touched() {
+        let (headcount, _worker, mut coverage, current) = server();
+        let mut untouched = |minutes_ago: Option<u64>, since: Option<Slot>| {
+            let mut looked = look(&headcount, current, since);
+            let length = headcount.settings().slot_length;
+            looked.last_heartbeat = minutes_ago.map(|ago| current.minus(ago).start(length));
+            coverage.untouched = None;
+            coverage.read_first_look(headcount.core(), &looked);
+            coverage.untouched.clone()
+        };
+        assert_eq!(untouched(Some(3), Some(current)), Some(current.minus(2)..=current));
+        assert_eq!(untouched(Some(0), Some(current)), None, "a server looked in this minute");
+        assert_eq!((untouched(None, Some(current)), untouched(Some(3), None)), (None, None));
+    }
+
+    #[test]
+    fn after_a_jump_back_minutes_before_the_first_one_are_not_doubted() {
+        let (headcount, _worker, mut coverage, current) = server();
+        coverage.by_since = BTreeSet::from([current.minus(3)]);
+        coverage.go_back(headcount.core(), 2, vec![current.minus(5), current.minus(4)]);
+        assert_eq!(coverage.settling, BTreeMap::from([(current.minus(4), 0)]));
+    }
+
+    #[test]
     fn a_store_that_has_begun_later_than_we_know_is_told_and_no_other() {
         let (headcount, _worker, mut coverage, current) = server();
         let since = current.minus(9);
         coverage.learn_since(headcount.core(), since);
-        let looked = |since| Looked {
-            time: current.start(headcount.settings().slot_length),
-            minutes: Vec::new(),
-            since,
-            last_heartbeat: None,
-            gap: None,
-            override_: None,
-            nodes: 1,
-            wanting: 0,
-            named: Vec::new(),
-            other_generations: Vec::new(),
-            write_refused: None,
-        };
         for (stored, told) in [
             (None, Some(since)),
             (Some(since.plus(1)), Some(since)),
@@ -371,7 +431,7 @@ mod tests {
             (Some(since.minus(1)), None),
             (Some(since), Some(since.minus(1))),
         ] {
-            let answer = coverage.read_look(headcount.core(), &looked(stored), SECOND);
+            let answer = coverage.read_look(headcount.core(), &look(&headcount, current, stored), SECOND);
             assert_eq!(answer, told.map(|slot| EpochStart { slot, claimed: false }), "the store says {stored:?}");
         }
     }
