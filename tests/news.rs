@@ -316,6 +316,35 @@ async fn what_no_server_has_written_is_refused_and_ends_the_log_for_its_minute()
 }
 
 #[tokio::test]
+async fn a_log_whose_last_entry_is_incomplete_is_refused() {
+    let ([mut one, mut other], _, clock) = two_in_memory().await;
+    one.appends(&[1, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]).await;
+    one.admits("alice");
+    for _ in 0..3 {
+        one.beat().await;
+        other.beat().await;
+    }
+    assert_eq!((one.corrupt(), other.corrupt()), (1, 1), "counted once");
+    clock.advance(SECOND);
+    one.round().await;
+    other.round().await;
+    assert!(other.knows("alice"), "rounds do not depend on the log");
+}
+
+#[tokio::test]
+async fn a_log_that_begins_anew_again_and_again_is_refused() {
+    let ([mut one, mut other], store, _) = two_in_memory().await;
+    for flush in 0..8 {
+        one.admits(&format!("player-{flush}"));
+        one.beat().await;
+        other.beat().await;
+        assert_eq!(other.knows(&format!("player-{flush}")), flush < 6, "after {flush} flushes");
+        store.flush();
+    }
+    assert_eq!((one.corrupt(), other.corrupt()), (1, 1), "counted once");
+}
+
+#[tokio::test]
 async fn entries_of_another_minute_or_namespace_bring_nobody_in() {
     let ([mut one, mut other], store, clock) = two_in_memory().await;
     one.admits("alice");

@@ -7,11 +7,11 @@
 //! A log makes users known earlier, and decides nothing: rounds publish the same users in filters. So a log may vanish,
 //! be cut, go back to an older state, or hold what no server has written; then news takes as long as a round.
 
-use super::{LOG_ID_BYTES, LogPart, LogRequest, Reply, Request, Round};
+use super::{LOG_ID_BYTES, LogPart, LogRequest, MOST_NEWS_BYTES, Reply, Request, Round};
 use crate::config::NewsEvery;
 use crate::fingerprint::Fingerprint;
 use crate::headcount::CORRUPT_NEWS;
-use crate::ring::news::{MOST_FINGERPRINTS, decode, encode};
+use crate::ring::news::{MOST_FINGERPRINTS, NewsError, decode, encode};
 use crate::room::FleetLink;
 use crate::store_error::StoreError;
 use crate::time::Slot;
@@ -33,6 +33,10 @@ const SOON: Duration = Duration::from_secs(10);
 /// 70 µs, so all beats together take at most 15 % of a core.
 const FOR_EACH_NODE: Duration = Duration::from_micros(467);
 
+/// A log that begins anew more often than this within its minute is refused. Otherwise anybody who can write to the
+/// store could make each beat read a whole log.
+const MOST_RESTARTS: u32 = 4;
+
 /// What this server has read of the logs, and what it is sending.
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct News {
@@ -47,9 +51,21 @@ struct Log {
     id: [u8; LOG_ID_BYTES],
     read_to: u64,
     last_read: [u8; 8],
-    /// Whether the log holds an entry that no server of the fleet has written. Such a log is neither read nor written
-    /// any more.
+    /// How often the log had to be read again from its beginning.
+    restarts: u32,
+    /// Whether the log is invalid. Such a log is neither read nor written any more.
     is_refused: bool,
+}
+
+/// The reason why a log is refused.
+#[derive(Debug, thiserror::Error)]
+enum LogError {
+    #[error(transparent)]
+    Entry(NewsError),
+    #[error("its last entry is incomplete")]
+    Cut,
+    #[error("it has begun anew more than {MOST_RESTARTS} times")]
+    Restarted,
 }
 
 /// News that is on its way to the store.
@@ -71,7 +87,8 @@ impl News {
     }
 
     fn new_log(&mut self) -> Log {
-        Log { id: self.rng.u128(..).to_le_bytes(), read_to: LOG_ID_BYTES as u64, last_read: [0; 8], is_refused: false }
+        let (id, read_to) = (self.rng.u128(..).to_le_bytes(), LOG_ID_BYTES as u64);
+        Log { id, read_to, last_read: [0; 8], restarts: 0, is_refused: false }
     }
 }
 
@@ -153,23 +170,16 @@ impl Round {
         if let Some(id) = part.id {
             log.id = id;
         }
-        let mut read = 0;
-        loop {
-            match decode(sent.slot, &part.bytes[read..], self.codec.mac()) {
-                Ok(Some(entry)) => {
-                    let gained = self.core.record_foreign(sent.slot, &entry.fingerprints);
-                    self.figures.lock().news_received += gained as u64;
-                    read += entry.bytes;
-                }
-                Ok(None) => break,
-                Err(error) => {
-                    tracing::warn!(slot = %sent.slot, %error, "a news log is invalid; until its minute ends, its news \
-                        comes with the rounds alone");
-                    self.figures.lock().corrupt[CORRUPT_NEWS] += 1;
-                    log.is_refused = true;
-                    break;
-                }
-            }
+        if part.from < log.read_to {
+            log.restarts += 1;
+        }
+        let (read, whole) = self.read_entries(sent.slot, &part.bytes);
+        let valid = if log.restarts > MOST_RESTARTS { Err(LogError::Restarted) } else { whole };
+        if let Err(error) = valid {
+            tracing::warn!(slot = %sent.slot, %error, "a news log is invalid; until its minute ends, its news comes \
+                with the rounds alone");
+            self.figures.lock().corrupt[CORRUPT_NEWS] += 1;
+            log.is_refused = true;
         }
         if read > 0 || part.from != log.read_to {
             log.advance(part.from, &part.bytes[..read]);
@@ -181,6 +191,24 @@ impl Round {
             None => self.core.return_unsent(sent.slot, &sent.fingerprints),
         }
         self.news.logs.insert(sent.slot, log);
+    }
+
+    /// Records the users of these entries, and returns how many bytes were read.
+    fn read_entries(&self, slot: Slot, bytes: &[u8]) -> (usize, Result<(), LogError>) {
+        let mut read = 0;
+        loop {
+            match decode(slot, &bytes[read..], self.codec.mac()) {
+                Ok(Some(entry)) => {
+                    let gained = self.core.record_foreign(slot, &entry.fingerprints);
+                    self.figures.lock().news_received += gained as u64;
+                    read += entry.bytes;
+                }
+                // The store cuts what is too long for one reply. It appends whole entries.
+                Ok(None) if read < bytes.len() && bytes.len() < MOST_NEWS_BYTES => return (read, Err(LogError::Cut)),
+                Ok(None) => return (read, Ok(())),
+                Err(error) => return (read, Err(LogError::Entry(error))),
+            }
+        }
     }
 
     /// Whether the news arrived is unknown, so it is sent again. Reading an entry twice changes nothing.

@@ -368,7 +368,7 @@ fn verified_tokens_and_limits_are_read() {
     for (text, parts) in [
         ("[[limit]]\nname = 'a'\nkey = 'cookie'\nrate = '1/s'", ["cookie", "no key of a limit"]),
         ("[[limit]]\nname = 'a'\nkey = ['path', 'cookie']\nrate = '1/s'", ["cookie", "no key of a limit"]),
-        ("[[limit]]\nname = 'a'\nkey = 'token'\nrate = '1'", ["\"1\"", "no rate"]),
+        ("[[limit]]\nname = 'a'\nkey = 'token'\nrate = '1'", ["\"1\"", "not a rate"]),
         ("[[limit]]\nname = 'a'\nkey = 'token'\nrate = '1/s'\nalgorithm = 'magic'", ["magic", "sliding_log"]),
         ("[[limit]]\nname = 'a'\nkey = 'token'", ["limit[0].rate is missing", "headcount.toml:1:1"]),
         ("[mysql]", ["mysql.url is missing", "headcount.toml:1:1"]),
