@@ -71,6 +71,8 @@ struct Log {
     tally: Tally,
     latency: Latency,
     cut_off: Range<usize>,
+    /// A server that was paused, and until when its answers are as old as its ring.
+    awakes: Option<(usize, Duration)>,
     inside: Inside,
 }
 
@@ -189,6 +191,9 @@ impl Origin {
             }
             Heard::Rejected => {
                 log.tally.rejected += 1;
+                if log.awakes.is_some_and(|(paused, until)| paused == server && received < until) {
+                    return;
+                }
                 if let Some(old) = old {
                     log.wrong(|| {
                         let (age, at) = (sent - old.received, old.server);
@@ -214,6 +219,12 @@ impl Origin {
         for admissions in &mut self.log.lock().tokens {
             admissions.retain(|admission| !(by(admission.server) && untold(admission)));
         }
+    }
+
+    /// This server was paused until now. For a moment, it cannot know whom the others have admitted meanwhile: its
+    /// rejections are checked from the end of `moment` on.
+    pub fn awakes(&self, server: usize, moment: Duration) {
+        self.log.lock().awakes = Some((server, self.now() + moment));
     }
 
     /// From now on these servers cannot reach the others; what is under way may be lost.

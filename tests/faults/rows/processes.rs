@@ -258,9 +258,13 @@ pub fn servers_stand_still(rig: &Rig) -> Finding {
             let before = rounds(bench);
             bench.pause(place);
             bench.pass(Duration::from_secs_f64(pause));
+            // By then it has noticed the pause, and has read what the others have published.
+            let moment = Duration::from_millis(50);
+            bench.origin.awakes(place, moment);
             bench.resume(place);
+            bench.origin.awakes(place, moment);
             let resumed = bench.origin.now();
-            bench.pass(Duration::from_millis(50));
+            bench.pass(moment);
             let anew = rounds(bench) - before;
             if Duration::from_secs_f64(pause) > bench.window() + bench.spec.slot {
                 // Its answers before it has noticed the pause are as old as its ring, and are not checked.
