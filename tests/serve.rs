@@ -218,7 +218,7 @@ fn a_bad_snapshot_is_reported_and_kept_and_as_many_are_admitted_as_can_have_been
     assert!(server.is_ready());
     assert_eq!(server.status()["ring"]["coverage"], 0);
     assert_eq!((server.decide("A").as_str(), server.decide("B").as_str()), ("warming", "rejected"));
-    assert!(server.logged().contains("the snapshot is of no use"));
+    assert!(server.logged().contains("the snapshot cannot be read"));
     assert!(directory.join("ring.snapshot.bad").exists());
 }
 

@@ -111,7 +111,7 @@ pub struct Mysql {
 /// let store = Mysql::builder(url).max_connections(4).within(Duration::from_millis(50)).open()?;
 /// assert_eq!(store.connections(), 0, "it connects when it is asked");
 /// let error = Mysql::open(format!("{url}?require_ssl=true")).unwrap_err().to_string();
-/// assert!(error.contains("no TLS") && !error.contains("secret"));
+/// assert!(error.contains("does not support TLS") && !error.contains("secret"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct MysqlBuilder {

@@ -121,7 +121,7 @@ pub struct Postgres {
 /// let store = Postgres::builder(url).max_connections(4).within(Duration::from_millis(50)).open()?;
 /// assert_eq!(store.connections(), 0, "it connects when it is asked");
 /// let error = Postgres::open(format!("{url}?sslmode=require")).unwrap_err().to_string();
-/// assert!(error.contains("no TLS") && !error.contains("secret"));
+/// assert!(error.contains("does not support TLS") && !error.contains("secret"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct PostgresBuilder {
