@@ -221,8 +221,8 @@ impl Origin {
         }
     }
 
-    /// This server was paused until now. For a moment, it cannot know whom the others have admitted meanwhile: its
-    /// rejections are checked from the end of `moment` on.
+    /// This server was paused for longer than a window until now, so it knows nobody, and has a budget for a few of the
+    /// requests that waited for it. Its rejections are checked from the end of `moment` on.
     pub fn awakes(&self, server: usize, moment: Duration) {
         self.log.lock().awakes = Some((server, self.now() + moment));
     }
