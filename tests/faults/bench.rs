@@ -169,14 +169,14 @@ impl Bench {
         format!("redis://{}/0", self.proxy.address)
     }
 
-    /// Starts a server with other settings than the bench's, and another path to Redis.
+    /// Starts a server with other settings than the bench's, and another path to Redis. If a crowd asks already, use
+    /// [`Bench::join`], because a server that is not ready yet may reject users it does not know.
     pub fn start_server_with(&mut self, place: usize, settings: &[(&str, String)], url: &str) {
         self.start_hidden(place, settings, url);
         self.show(place);
     }
 
-    /// Starts a server, and sends the crowd to it as soon as it is ready: before that, it may reject users it does not
-    /// know.
+    /// Starts a server, and sends the crowd to it as soon as it is ready.
     pub fn join(&mut self, place: usize, settings: &[(&str, String)]) {
         let url = self.url();
         self.start_hidden(place, settings, &url);

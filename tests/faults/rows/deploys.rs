@@ -170,8 +170,9 @@ pub fn neighbours(rig: &Rig) -> Finding {
         // One more server of this fleet, connected as a Redis user with the least rights that are needed.
         bench.redis.add_narrow_user();
         let url = bench.url().replace("redis://", "redis://headcount:password@");
-        bench.start_server_with(5, &[], &url);
+        bench.start_hidden(5, &[], &url);
         bench.wait_until("the sixth server to be in step", |bench| bench.is_synced(5));
+        bench.show(5);
         bench.pass(bench.news());
         let refusals: Vec<redis::Value> = bench.redis.ask(&["ACL", "LOG"]);
         found.check(refusals.is_empty(), || format!("{} commands were refused: {refusals:?}", refusals.len()));
