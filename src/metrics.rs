@@ -80,6 +80,11 @@ impl Metrics {
         describe_counter!("headcount_refresh_queue_full_total", "Refreshes made in place because the queue was full.");
         describe_counter!("headcount_corrupt_values_total", "Stored values that were refused, by reason.");
         describe_counter!(
+            "headcount_values_lost_total",
+            "Values that the store turned out to have lost: it was emptied or restored, or older ones were put back."
+        );
+        describe_gauge!("headcount_loses_values", "1 while the store loses values in at least three of ten rounds.");
+        describe_counter!(
             "headcount_limiter_decisions_total",
             "Requests to each limiter: allowed, limited, shadow_limited; store_error counts those that the store did \
              not answer."
@@ -157,6 +162,8 @@ impl Metrics {
         for (reason, count) in CORRUPT_REASONS.into_iter().zip(status.sync.corrupt_by_reason) {
             counter!("headcount_corrupt_values_total", "reason" => reason).absolute(count);
         }
+        counter!("headcount_values_lost_total").absolute(status.sync.values_lost);
+        gauge!("headcount_loses_values").set(flag(status.sync.loses_values));
         gauge!("headcount_override_active").set(flag(status.override_.until.is_some()));
         gauge!("headcount_foreign_generation").set(flag(status.sync.foreign_generation));
         gauge!("headcount_clock_offset_seconds").set(status.sync.clock_offset_seconds);

@@ -49,6 +49,8 @@ struct Minute {
     filter: Bloom,
     covered: bool,
     dirty: bool,
+    /// How many bits the store's value is known to have; this server's filter has all of them.
+    published_ones: u64,
     /// The newcomers that this server has recorded in the minute.
     newcomers: u64,
     /// Those of them that are in no published value.
@@ -75,7 +77,7 @@ pub(crate) enum Membership {
 
 impl Minute {
     fn new(filter: Bloom, covered: bool) -> Self {
-        Self { filter, covered, dirty: false, newcomers: 0, newcomers_unpublished: 0 }
+        Self { filter, covered, dirty: false, published_ones: 0, newcomers: 0, newcomers_unpublished: 0 }
     }
 }
 
@@ -244,6 +246,8 @@ impl Ring {
     pub(crate) fn renumber(&mut self, current: Slot) {
         self.current = current;
         self.turning = None;
+        // The store's values under the new numbers are those of other minutes.
+        self.minutes.iter_mut().for_each(|minute| minute.published_ones = 0);
     }
 
     /// Goes back to the time when minute `current` was the current one, after the store's clock has jumped back.
@@ -343,11 +347,27 @@ impl Ring {
         }
     }
 
-    /// Counts the newcomers of minute `slot` as unpublished again, after the store lost what was published of it.
-    pub(crate) fn newcomers_lost(&mut self, slot: Slot) {
-        if let Some(age) = self.age(slot) {
-            self.minutes[age].newcomers_unpublished = self.minutes[age].newcomers;
+    /// Records that the store's value of minute `slot` now has `ones` bits. Before this server read the value, its own
+    /// filter had `held` of them. Returns whether the value lacks bits of the one before: then the store holds an older
+    /// value, and the newcomers of the minute count as unpublished again.
+    pub(crate) fn set_published(&mut self, slot: Slot, ones: u64, held: u64) -> bool {
+        let Some(age) = self.age(slot) else { return false };
+        // Every bit of the earlier value is in this server's filter, so a value that kept them all has as many of them.
+        let lost = held < self.minutes[age].published_ones;
+        if lost {
+            self.lose_published(slot);
         }
+        self.minutes[age].published_ones = ones;
+        lost
+    }
+
+    /// Records that the store has lost what it held of minute `slot`: its newcomers count as unpublished again. Returns
+    /// whether the store is known to have held anything.
+    pub(crate) fn lose_published(&mut self, slot: Slot) -> bool {
+        let Some(age) = self.age(slot) else { return false };
+        let minute = &mut self.minutes[age];
+        minute.newcomers_unpublished = minute.newcomers;
+        std::mem::take(&mut minute.published_ones) > 0
     }
 
     // --- news for the logs ---

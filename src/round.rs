@@ -21,6 +21,7 @@ mod coverage;
 mod demand;
 #[cfg(test)]
 mod lock;
+mod losses;
 mod messages;
 mod news;
 mod others;
@@ -30,7 +31,7 @@ pub(crate) mod protocol;
 mod servers;
 
 use crate::failpoints;
-use crate::headcount::{CORRUPT_OVERRIDE, Core, Headcount, Minute, RoundFigures, TakenMinute};
+use crate::headcount::{CORRUPT_OVERRIDE, Core, Headcount, Minute, RoundFigures, StoreMemory, TakenMinute};
 use crate::ring::codec::{Codec, DecodeError};
 use crate::room::{FleetLink, FleetView, Override};
 use crate::store_error::StoreError;
@@ -41,6 +42,7 @@ use std::time::Duration;
 
 use coverage::Coverage;
 use demand::Demand;
+use losses::Losses;
 pub use messages::{
     Entry, EpochStart, Gap, Identity, LOG_ID_BYTES, LogPart, LogRequest, Looked, LookedBeside, MOST_LOG_BYTES,
     MOST_NEWS_BYTES, MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, Outgoing, OutgoingOverride, Publish,
@@ -188,6 +190,7 @@ pub struct Round {
     /// What this server knows of each minute's value in the store.
     known: BTreeMap<Slot, Known>,
     coverage: Coverage,
+    losses: Losses,
     phase: Phase,
     /// Whether a round has begun and not ended.
     under_way: bool,
@@ -241,6 +244,7 @@ enum Phase {
 struct InFlight {
     slot: Slot,
     known: Known,
+    ones: u64,
     newcomers: u64,
 }
 
@@ -311,6 +315,7 @@ impl Round {
             others: Others::new(),
             known: BTreeMap::new(),
             coverage: Coverage::default(),
+            losses: Losses::default(),
             phase: Phase::Idle,
             under_way: false,
             shown: BTreeSet::new(),
@@ -346,6 +351,7 @@ impl Round {
         self.under_way = true;
         failpoints::at("round-look");
         self.started = now;
+        self.losses.begin();
         self.conflict = false;
         self.others_failed = None;
         self.figures.lock().rounds += 1;
@@ -571,7 +577,16 @@ impl Round {
     fn miss(&mut self, slot: Slot) {
         self.known.remove(&slot);
         self.shown.remove(&slot);
-        self.core.note_missing(slot);
+        let memory = self.core.note_missing(slot);
+        self.note_memory(memory);
+    }
+
+    /// Notes whether the store still holds what this server knew it to hold of a minute.
+    fn note_memory(&mut self, memory: StoreMemory) {
+        if memory == StoreMemory::Lost {
+            self.losses.note();
+            self.figures.lock().values_lost += 1;
+        }
     }
 
     // --- other generations: read first, so that no minute is covered before their users are known ---
@@ -667,9 +682,8 @@ impl Round {
     }
 
     fn merge(&mut self, slot: Slot, entry: Entry, decoded: &crate::ring::codec::Decoded) {
-        if !self.core.merge(slot, &decoded.filter) {
-            return;
-        }
+        let Some(memory) = self.core.merge(slot, &decoded.filter) else { return };
+        self.note_memory(memory);
         self.coverage.read(&self.core, slot, decoded.covered);
         self.shown.remove(&slot);
         self.known.insert(slot, Known { entry, covered: decoded.covered });
@@ -680,7 +694,8 @@ impl Round {
         let reason = DecodeError::REASONS.iter().position(|&reason| reason == error.reason()).unwrap_or_default();
         self.figures.lock().corrupt[reason] += 1;
         tracing::warn!(%slot, %error, "a stored value was refused and will be replaced");
-        self.core.note_unusable(slot);
+        let memory = self.core.note_unusable(slot);
+        self.note_memory(memory);
         self.shown.remove(&slot);
         self.known.insert(slot, Known { entry, covered: false });
     }
@@ -794,7 +809,8 @@ impl Round {
         let after = self.known.get(&slot).map(|known| known.entry.version.clone());
         let version = self.next_version(after.as_ref());
         let known = Known { entry: Entry { version: version.clone(), bytes: value.len() }, covered };
-        Some((Outgoing { slot, after, version, value }, InFlight { slot, known, newcomers }))
+        let ones = filter.ones();
+        Some((Outgoing { slot, after, version, value }, InFlight { slot, known, ones, newcomers }))
     }
 
     fn next_version(&self, after: Option<&Version>) -> Version {
@@ -817,7 +833,7 @@ impl Round {
         for (value, written) in in_flight.into_iter().zip(written) {
             if written {
                 self.figures.lock().bytes_sent += value.known.entry.bytes as u64;
-                self.core.confirm_published(value.slot, value.newcomers);
+                self.core.confirm_published(value.slot, value.ones, value.newcomers);
                 self.known.insert(value.slot, value.known);
             } else {
                 self.conflict = true;
@@ -937,7 +953,19 @@ impl Round {
     fn finish(&mut self, outcome: Outcome, now: Duration) -> Next {
         self.under_way = false;
         self.shown.clear();
-        self.figures.lock().outcomes[outcome as usize] += 1;
+        let loses_values = self.losses.are_many();
+        let mut figures = self.figures.lock();
+        figures.outcomes[outcome as usize] += 1;
+        let did_before = std::mem::replace(&mut figures.loses_values, loses_values);
+        drop(figures);
+        match (did_before, loses_values) {
+            (false, true) => tracing::error!(
+                "the store loses what servers write: it evicts values, or somebody deletes them or puts older ones \
+                back; servers do not learn of each other's users"
+            ),
+            (true, false) => tracing::info!("the store keeps what servers write"),
+            _ => {}
+        }
         self.figures.times.record(now.saturating_sub(self.started));
         Next::Done(outcome)
     }

@@ -403,6 +403,46 @@ async fn an_entry_that_is_replayed_in_its_minute_changes_nothing() {
     assert!(other.knows("bob"));
 }
 
+/// Returns how many users three servers admit within thirty rounds while a crowd asks. Somebody may put an older copy
+/// of the store back after each exchange, so that no server learns of the others' users.
+async fn admitted_while(somebody_puts_it_back: bool) -> u64 {
+    let clock = clock();
+    let store = MemoryStore::with_clock(Arc::clone(&clock));
+    let mut nodes = [(); 3].map(|()| Node::start(store.clone(), &clock, |builder| builder));
+    settle(&mut nodes).await;
+    nodes[0].admits("the first");
+    nodes[0].round().await;
+    let (older, mut inside) = (store.backup(), 1);
+    let put_back = || {
+        if somebody_puts_it_back {
+            store.become_as(&older);
+        }
+    };
+    for round in 0..30 {
+        clock.advance(SECOND);
+        for (place, node) in nodes.iter_mut().enumerate() {
+            node.beat().await;
+            put_back();
+            node.round().await;
+            put_back();
+            let crowd = (0..300).map(|newcomer| format!("newcomer {newcomer} of round {round} at {place}"));
+            inside += crowd.filter(|token| node.headcount.admit(token).is_admitted()).count() as u64;
+        }
+    }
+    for node in nodes {
+        let sync = node.headcount.status().sync;
+        assert_eq!((sync.loses_values, sync.ok), (somebody_puts_it_back, !somebody_puts_it_back));
+    }
+    inside
+}
+
+#[tokio::test]
+async fn a_store_that_loses_what_each_server_writes_does_not_fill_the_house_more_than_once() {
+    let (calm, attacked) = (admitted_while(false).await, admitted_while(true).await);
+    assert!((X * 98 / 100..=X * 102 / 100).contains(&calm), "{calm}");
+    assert!(attacked <= X * 102 / 100, "{attacked}");
+}
+
 #[tokio::test]
 async fn a_long_log_is_read_in_several_beats() {
     let clock = clock();

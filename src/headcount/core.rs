@@ -39,7 +39,7 @@ pub(super) use arrivals::Arrivals;
 pub use counts::{Decisions, PassChecks, Touches};
 pub(crate) use decide::{AdmitOptions, Record};
 pub(crate) use fleet_time::FleetTime;
-pub(crate) use minutes::{Minute, TakenMinute};
+pub(crate) use minutes::{Minute, StoreMemory, TakenMinute};
 pub use overrides::{MAX_OVERRIDE, OverrideError, OverrideOrder};
 pub use presence::Presence;
 pub use seat::HeldSeat;

@@ -40,6 +40,10 @@ pub(crate) struct SyncFigures {
     pub(crate) foreign_generation: bool,
     /// The reason why the store refuses writes although it answers reads.
     pub(crate) write_refused: Option<StoreError>,
+    /// How often the store turned out to have lost what it held of a minute.
+    pub(crate) values_lost: u64,
+    /// Whether it does so again and again.
+    pub(crate) loses_values: bool,
     /// Indexed by [`ErrorClass`].
     pub(crate) errors: [u64; ErrorClass::ALL.len()],
     /// The last failure, and its monotonic time.
@@ -125,7 +129,7 @@ impl RoundFigures {
         let age = figures.last_success.map(|at| now.saturating_sub(at));
         SyncStatus {
             store: figures.store.unwrap_or("none"),
-            ok: matches!(core.link, FleetLink::Alone | FleetLink::Up),
+            ok: matches!(core.link, FleetLink::Alone | FleetLink::Up) && !figures.loses_values,
             last_success_seconds: age.map(|age| age.as_secs_f64()),
             rounds: figures.rounds,
             conflicts: figures.conflicts,
@@ -144,6 +148,8 @@ impl RoundFigures {
             foreign_generation: figures.foreign_generation,
             clock_offset_seconds: seconds_ahead(wall, fleet_now),
             write_refused: figures.write_refused.map(|refusal| refusal.to_string()),
+            values_lost: figures.values_lost,
+            loses_values: figures.loses_values,
             errors: SyncErrors::of(figures.errors),
             last_error: figures.last_error.map(|(error, at)| LastError {
                 class: error.class(),

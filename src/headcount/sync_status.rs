@@ -47,7 +47,7 @@ pub(crate) const CORRUPT_NEWS: usize = CORRUPT_OVERRIDE + 1;
 pub struct SyncStatus {
     /// The name of the store, such as `redis`, or `none`.
     pub store: &'static str,
-    /// Whether the last round succeeded; always true without a store.
+    /// Whether the last round succeeded, and the store keeps what servers write; always true without a store.
     pub ok: bool,
     /// The time since this server last read all news of the other servers, in seconds; null if it never did.
     pub last_success_seconds: Option<f64>,
@@ -90,6 +90,12 @@ pub struct SyncStatus {
     pub clock_offset_seconds: f64,
     /// The reason why the store refuses writes although it answers reads.
     pub write_refused: Option<String>,
+    /// How often the store turned out to lack what it had held of a minute: it was emptied or restored, it evicts
+    /// values, or somebody deletes them or puts older ones back.
+    pub values_lost: u64,
+    /// Whether this happened in at least three of the last ten rounds. Then servers may not learn of each other's
+    /// users, and the estimate may be too low.
+    pub loses_values: bool,
     /// The store's failures since the start.
     pub errors: SyncErrors,
     /// The last failure, even if the store has recovered.

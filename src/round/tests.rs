@@ -247,6 +247,35 @@ fn newcomers_that_the_store_has_lost_count_against_the_share_until_it_has_them_a
 }
 
 #[test]
+fn a_store_that_loses_values_again_and_again_is_known_as_long_as_it_does() {
+    let (clock, store, _) = server_of_minutes(0);
+    let (headcount, mut worker, mut exchange) = exchange_at(&clock);
+    worker.tick();
+    assert!(headcount.admit("alice").is_admitted());
+    play(&mut exchange, &store, |_| ());
+    let older = store.backup();
+    for player in 0..4 {
+        // The minute has bits that the store never had, in addition to those that it has lost.
+        assert!(headcount.admit(format!("player-{player}")).is_admitted());
+        let mut unpublished = 0;
+        play(&mut exchange, &store, |request| {
+            if matches!(request, Request::Publish(_)) {
+                unpublished = headcount.core().read(|state| state.ring.newcomers_unpublished());
+            }
+        });
+        let sync = headcount.status().sync;
+        assert_eq!(unpublished, if player == 0 { 1 } else { 2 + player });
+        assert_eq!((sync.values_lost, sync.loses_values, sync.ok), (player, player >= 3, player < 3));
+        store.become_as(&older);
+    }
+    let rounds_until_ok = (1..20).find(|_| {
+        play(&mut exchange, &store, |_| ());
+        headcount.status().sync.ok
+    });
+    assert_eq!((rounds_until_ok, headcount.status().sync.values_lost), (Some(9), 4));
+}
+
+#[test]
 fn a_minute_that_was_asked_for_and_not_answered_is_missed() {
     let (headcount, mut worker, mut exchange) = exchange();
     worker.tick();
@@ -657,6 +686,7 @@ fn a_newcomer_admitted_while_a_minute_is_merged_is_still_published() {
         assert!(state.ring.is_dirty(current), "bob's bits would never leave this server");
         assert_eq!(state.ring.newcomers_unpublished_in(current), 1, "bob, and not alice");
     });
+    assert_eq!(headcount.status().sync.values_lost, 0, "bob was never in the store");
 }
 
 #[test]

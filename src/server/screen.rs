@@ -75,7 +75,7 @@ impl Screen<'_> {
         if store == "none" {
             return "none: one server alone".into();
         }
-        if !self.is("/sync/ok") {
+        if !self.is("/sync/ok") && !self.is("/sync/loses_values") {
             return format!("{store} is AWAY for {age:.0} s: {}", self.text("/sync/last_error/text"));
         }
         let [servers, rounds, conflicts, failed] =
@@ -89,6 +89,13 @@ impl Screen<'_> {
         let mut alarms = Vec::new();
         if self.is("/sync/foreign_generation") {
             alarms.push("servers with another capacity, window or key share the namespace".to_owned());
+        }
+        if self.is("/sync/loses_values") {
+            alarms.push(
+                "the store loses what servers write, so more users may be in than the estimate says; see \
+                 docs/runbook/HeadcountValuesLost.md"
+                    .to_owned(),
+            );
         }
         if let Some(reason) = self.text_if_any("/sync/write_refused") {
             alarms.push(format!("the store answers but refuses writes: {reason}"));

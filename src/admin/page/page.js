@@ -232,7 +232,8 @@ function reasons() {
   const found = [];
   if (!ready) found.push('This server is not ready. Load balancers should send it no requests.');
   const lastRead = Date.parse(status.now) - 1000 * status.active_users.stale_seconds;
-  if (!sync.ok) found.push(`The store has been away since ${time(lastRead)}: ${sync.last_error?.text ?? 'no answer'}`);
+  if (sync.loses_values) found.push('The store loses what servers write: it evicts values, or somebody deletes them or puts older ones back. Servers may not know each other\'s users, so more may be in than this number says.');
+  else if (!sync.ok) found.push(`The store has been away since ${time(lastRead)}: ${sync.last_error?.text ?? 'no answer'}`);
   if (sync.write_refused) found.push(`The store refuses writes: ${sync.write_refused}`);
   if (sync.foreign_generation) found.push('Servers with another capacity, window or key use this namespace: a deploy, or a mistake. Servers with another window or key share no users with this one.');
   if (ring.coverage < ring.slots + 1) found.push(`${ring.slots + 1 - ring.coverage} of ${ring.slots + 1} minutes are unknown. A user of these minutes may be taken for a newcomer.`);
@@ -291,7 +292,7 @@ function facts() {
     ['Free seats', `${number(status.room)}; ${number(status.share)} of them for this server until its next round`],
     ['This server', here],
     ['Since its start', `${number(seen + newcomer + warming + missing + exempt)} requests admitted, ${number(newcomer + warming)} of them newcomers; ${number(decisions.rejected + decisions.shadow_rejected)} ${rejected}`],
-    ['Store', sync.store === 'none' ? 'none: a server alone' : `${sync.store}, ${sync.ok ? `read ${ago(users.stale_seconds)} ago` : 'away'}, ${number(sync.nodes)} ${sync.nodes === 1 ? 'server' : 'servers'}`, !sync.ok],
+    ['Store', sync.store === 'none' ? 'none: a server alone' : `${sync.store}, ${sync.loses_values ? 'loses values' : sync.ok ? `read ${ago(users.stale_seconds)} ago` : 'away'}, ${number(sync.nodes)} ${sync.nodes === 1 ? 'server' : 'servers'}`, !sync.ok],
     ['Rounds', sync.store === 'none' ? 'none' : `${number(sync.rounds)}, ${number(sync.conflicts)} in conflict, ${number(sync.failures)} failed`],
     ['Known minutes', `${ring.coverage} of ${ring.slots + 1} ${{ 60: 'minutes', 1: 'seconds' }[ring.slot_seconds] ?? `slots of ${ring.slot_seconds} s`}`, ring.coverage < ring.slots + 1],
     ['False positives', ring.false_positive_ratio < 1e-9 ? 'less than 1 in a billion' : `1 in ${number(Math.round(1 / ring.false_positive_ratio))}`, ring.false_positive_ratio > 0.01],

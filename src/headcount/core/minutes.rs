@@ -23,6 +23,14 @@ pub(crate) struct Minute {
     pub(crate) is_covered: bool,
 }
 
+/// Whether the store still holds what this server knew it to hold of a minute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StoreMemory {
+    Kept,
+    /// It lost data, or somebody has put an older value back.
+    Lost,
+}
+
 /// A minute's content, taken to be written. The minute was marked clean before it was copied, so later insertions make
 /// it dirty again.
 pub(crate) struct TakenMinute {
@@ -59,47 +67,42 @@ impl Core {
 
     // --- what is read ---
 
-    /// Merges another server's filter into minute `slot`, a chunk at a time, and records whether the store still lacks
-    /// bits of the minute. Returns false if the minute has left the ring.
-    pub(crate) fn merge(&self, slot: Slot, filter: &Bloom) -> bool {
+    /// Merges the filter that the store holds into minute `slot`, a chunk at a time, and records whether the store
+    /// still lacks bits of the minute. Returns `None` if the minute has left the ring.
+    pub(crate) fn merge(&self, slot: Slot, filter: &Bloom) -> Option<StoreMemory> {
         // Marked clean before the merge, because tokens that are inserted meanwhile must make the minute dirty again.
-        let was_published = !self.state.read().ring.is_dirty(slot);
         let newcomers = self.clean(slot);
-        let mut ours_only = false;
+        let (mut ours_only, mut gained) = (false, 0);
         for (chunk, words) in filter.words().chunks(CHUNK_WORDS).enumerate() {
             failpoints::at("round-merge");
-            let Some(difference) = self.write().ring.merge(slot, chunk * CHUNK_WORDS, words) else { return false };
+            let difference = self.write().ring.merge(slot, chunk * CHUNK_WORDS, words)?;
             ours_only |= difference.ours_only;
+            gained += difference.gained;
         }
         failpoints::at("minute-merged");
-        self.change(|State { ring, .. }| {
+        let ones = filter.ones();
+        let lost = self.change(|State { ring, .. }| {
             if ours_only {
-                // Insertions during the merge have made the minute dirty. If a published minute is still clean, the
-                // store has lost bits that it held: it holds an older value.
-                if was_published && !ring.is_dirty(slot) {
-                    ring.newcomers_lost(slot);
-                }
                 ring.set_dirty(slot, true);
             } else {
                 ring.newcomers_published(slot, newcomers);
             }
+            ring.set_published(slot, ones, ones - gained)
         });
-        true
+        Some(StoreMemory::of(lost))
     }
 
     /// Records that the store has no value of this minute: it lacks everything that this server holds.
-    pub(crate) fn note_missing(&self, slot: Slot) {
+    pub(crate) fn note_missing(&self, slot: Slot) -> StoreMemory {
         let holds_bits = |state: &State| state.ring.filter(slot).is_some_and(|filter| filter.ones() > 0);
-        if holds_bits(&self.state.read()) {
-            self.note_unusable(slot);
-        }
+        if holds_bits(&self.state.read()) { self.note_unusable(slot) } else { StoreMemory::Kept }
     }
 
     /// Records that the store's value of this minute is invalid, so that this server's value has to replace it.
-    pub(crate) fn note_unusable(&self, slot: Slot) {
+    pub(crate) fn note_unusable(&self, slot: Slot) -> StoreMemory {
         let ring = &mut self.write().ring;
         ring.set_dirty(slot, true);
-        ring.newcomers_lost(slot);
+        StoreMemory::of(ring.lose_published(slot))
     }
 
     // --- what is written ---
@@ -113,9 +116,12 @@ impl Core {
         Some(TakenMinute { filter: self.copy(slot)?, is_covered, newcomers })
     }
 
-    /// Records that the store holds what was taken of minute `slot`, with this number of newcomers.
-    pub(crate) fn confirm_published(&self, slot: Slot, newcomers: u64) {
-        self.change(|state| state.ring.newcomers_published(slot, newcomers));
+    /// Records that the store holds what was taken of minute `slot`: this many bits and newcomers.
+    pub(crate) fn confirm_published(&self, slot: Slot, ones: u64, newcomers: u64) {
+        self.change(|State { ring, .. }| {
+            ring.set_published(slot, ones, ones);
+            ring.newcomers_published(slot, newcomers);
+        });
     }
 
     /// Records that the store may lack what was taken of these minutes.
@@ -236,6 +242,12 @@ impl Core {
     fn users_beside(&self, unions: &[Union]) -> f64 {
         let own = self.copy_of(|ring| Some(ring.union()).filter(|_| !unions.is_empty()));
         own.map_or(0.0, |own| beside::estimate(unions, &own))
+    }
+}
+
+impl StoreMemory {
+    fn of(lost: bool) -> Self {
+        if lost { Self::Lost } else { Self::Kept }
     }
 }
 
