@@ -558,15 +558,8 @@ impl Round {
         let (taken, ours) = self.core.exchange_override(stored, now);
         let remove = is_foreign.then(|| OutgoingOverride { after: after.clone(), value: None });
         let Some(ours) = ours else { return remove };
-        if taken && ours.withdrawn {
-            tracing::info!("the override was withdrawn on another server");
-        } else if taken {
-            let [by, reason] = [&ours.by, &ours.reason].map(|words| words.as_deref().unwrap_or("not given"));
-            let max_active_users = ours.max_active_users;
-            tracing::info!(
-                mode = %ours.mode, max_active_users, until = %ours.until, ?by, ?reason,
-                "an override set on another server is in force"
-            );
+        if taken {
+            log_override(&ours);
         }
         let later = stored_memory.is_none_or(|stored| ours.memory() > stored) && ours.remembered_until > now;
         let value = || Some(stored_override(&ours, self.codec.mac()));
@@ -969,6 +962,19 @@ impl Round {
         self.figures.times.record(now.saturating_sub(self.started));
         Next::Done(outcome)
     }
+}
+
+/// Logs an override that another server has set.
+fn log_override(override_: &Override) {
+    if override_.withdrawn {
+        tracing::info!("the override was withdrawn on another server");
+        return;
+    }
+    let [by, reason] = [&override_.by, &override_.reason].map(|words| words.as_deref().unwrap_or("not given"));
+    tracing::info!(
+        mode = %override_.mode, max_active_users = override_.max_active_users, until = %override_.until, ?by, ?reason,
+        "an override set on another server is in force"
+    );
 }
 
 /// Takes the minutes of one request off the front of a list of minutes with the sizes of their values.

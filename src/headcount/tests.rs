@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::{Enforcement, MissingToken};
+use crate::config::{Enforcement, MissingToken, RetryAfter};
 use crate::failpoints;
 use crate::room::{OverrideMode, OverrideVersion};
 use crate::threads::atomic::{AtomicBool, Ordering::Relaxed};
@@ -207,6 +207,55 @@ fn off_admits_everybody_and_remembers_nobody() {
         assert_eq!(decision(&headcount, token), Decision::Exempt);
     }
     assert_eq!(headcount.status().active_users.estimate, 0);
+}
+
+#[test]
+fn a_newcomer_would_be_rejected_in_a_full_room_if_rejections_are_enforced() {
+    for (enforcement, rejected_when_full) in
+        [(Enforcement::Enforce, true), (Enforcement::Shadow, false), (Enforcement::Off, false)]
+    {
+        let (headcount, _worker) = Headcount::builder().max_active_users(1).enforcement(enforcement).build().unwrap();
+        let (core, bob) = (headcount.core(), headcount.user(b"bob"));
+        assert!(!core.would_reject(&bob), "{enforcement:?}: there is room");
+        assert!(headcount.admit("alice").is_admitted());
+        assert_eq!(core.would_reject(&bob), rejected_when_full, "{enforcement:?}");
+    }
+}
+
+#[test]
+fn a_newcomer_who_may_take_no_seat_is_rejected_although_there_is_room() {
+    let (headcount, _worker, _) = alone(10);
+    let decide = |takes_seat| {
+        let options = AdmitOptions { takes_seat, ..AdmitOptions::ADMIT };
+        headcount.core().decide(&headcount.user(b"bob"), options).0.is_admitted()
+    };
+    assert_eq!([decide(false), decide(true), decide(false)], [false, true, true], "bob is in from the second on");
+}
+
+#[test]
+fn a_held_seat_is_taken_once_by_all_requests_of_its_newcomer() {
+    let (headcount, _worker, _) = alone(10);
+    let options = AdmitOptions { record: Record::OnSuccess, ..AdmitOptions::ADMIT };
+    let seat = || headcount.core().decide(&headcount.user(b"bob"), options).1.expect("a seat");
+    let unpublished = || headcount.core().read(|state| state.ring.newcomers_unpublished());
+    let (one, other) = (seat(), seat());
+    assert_eq!(unpublished(), 0);
+    one.take();
+    assert_eq!(unpublished(), 1);
+    other.take();
+    assert_eq!(unpublished(), 1);
+}
+
+#[test]
+#[cfg(feature = "tower")]
+fn newcomers_whom_a_limit_refuses_wait_as_long_as_those_without_a_seat() {
+    let (headcount, _worker, _) = alone(1);
+    let shut = || headcount.core().is_shut();
+    assert!(!shut());
+    assert!(headcount.admit("alice").is_admitted());
+    assert!(shut());
+    let RetryAfter { min, max } = RetryAfter::default();
+    assert!((min..=max).contains(&headcount.core().retry_after_limit(&headcount.user(b"bob"))));
 }
 
 #[test]

@@ -229,8 +229,23 @@ impl Round {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round::{Exchange, Next};
+    use crate::round::{Exchange, Next, Protocol};
     use crate::{Headcount, MemoryStore};
+
+    #[test]
+    fn the_talks_designs_have_no_beats() {
+        let (headcount, _worker) = Headcount::builder().max_active_users(10).build().unwrap();
+        let beats = |protocol: Protocol| {
+            let Exchange { identity, mut round, .. } = headcount.exchange_by("memory", "", protocol);
+            let store = MemoryStore::new();
+            let mut next = Next::Ask(round.begin(Duration::ZERO));
+            while let Next::Ask(request) = next {
+                next = round.answer(Ok(store.answer(&identity, request)), Duration::ZERO);
+            }
+            round.beat_every().is_some()
+        };
+        assert_eq!([Protocol::HEADCOUNT, Protocol::V1, Protocol::V1_1].map(beats), [true, false, false]);
+    }
 
     #[test]
     fn a_large_fleet_beats_more_slowly() {

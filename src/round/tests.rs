@@ -51,6 +51,7 @@ fn the_time_limit_of_an_answer_grows_with_its_size() {
     assert_eq!([2, 3].map(|count| round.time_for(&outgoing(count))), [usual, CATCH_UP]);
     headcount.round_figures().lock().last_success = Some(SECOND);
     assert_eq!(round.time_for(&Request::Look { slots: Vec::new(), names: 0, wants: false }), usual);
+    assert_eq!(round.time_for(&Request::ExchangeNews(Vec::new())), LEAST_TIMEOUT);
 }
 
 #[test]
@@ -387,14 +388,15 @@ fn an_override_is_sent_until_the_store_has_it() {
 fn a_store_that_refuses_writes_is_known_as_long_as_it_does() {
     let (headcount, _worker, mut exchange) = exchange();
     let store = MemoryStore::new();
-    for refused in [true, true, false] {
+    for (refused, failures) in [(true, 1), (true, 2), (false, 2)] {
         let request = exchange.round.begin(SECOND);
         let mut reply = store.answer(&exchange.identity, request);
         if let Reply::Looked(looked) = &mut reply {
             looked.write_refused = refused.then(|| StoreError::read_only("READONLY"));
         }
         let _ = exchange.round.answer(Ok(reply), SECOND);
-        assert_eq!(headcount.status().sync.write_refused.is_some(), refused);
+        let sync = headcount.status().sync;
+        assert_eq!((sync.write_refused.is_some(), sync.failures), (refused, failures));
     }
 }
 
@@ -588,6 +590,38 @@ fn an_outage_is_logged_once_and_again_when_its_reason_changes() {
         let lines = told(error, failing);
         assert!(if said.is_empty() { lines.is_empty() } else { lines.contains(said) }, "{error:?}: {lines:?}");
     }
+}
+
+#[test]
+#[cfg(feature = "server")]
+fn another_generation_that_cannot_be_read_is_logged_once() {
+    let (_headcount, _worker, mut exchange) = exchange();
+    let (late, cut) = (StoreError::timeout("no answer"), StoreError::read_only("READONLY"));
+    let mut logged = |error: &StoreError| {
+        let log = told_by(|| {
+            let _ = exchange.round.go_on_without_others(error, SECOND);
+        });
+        log.contains("another generation could not be read")
+    };
+    assert_eq!([&late, &late, &cut, &cut, &late].map(&mut logged), [true, false, true, false, true]);
+}
+
+#[test]
+fn news_logs_of_minutes_that_have_other_numbers_now_are_read_anew() {
+    let clock = |millis| Arc::new(ManualClock::starting_at(Timestamp::from_millis(millis)));
+    let (_headcount, mut worker, mut exchange) = exchange_at(&clock(1_800_000_000_000));
+    worker.tick();
+    let logs = |round: &mut Round| match round.begin_beat() {
+        Request::ExchangeNews(logs) => logs.into_iter().map(|log| (log.slot, log.id)).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    // By this machine's clock, the minute before is the store's current one.
+    let store = MemoryStore::with_clock(clock(1_800_000_000_000 - 60_000));
+    let before = logs(&mut exchange.round);
+    play(&mut exchange, &store, |_| ());
+    let after = logs(&mut exchange.round);
+    assert_eq!(before[1].0, after[0].0);
+    assert_ne!(before[1].1, after[0].1, "the log of another minute");
 }
 
 /// Returns the log lines that `act` writes.
