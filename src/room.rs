@@ -307,12 +307,17 @@ impl Room {
     ///
     /// The first share comes with the third successful round in a row, when the number of nodes has settled and the
     /// newcomers of the other servers are known. Newcomers that this server admitted and has not published count
-    /// against the share.
+    /// against the share. While there are such newcomers, the number of nodes does not fall, and the share is an equal
+    /// part of the room, however few servers seem to reject newcomers.
     pub(crate) fn renew(&mut self, renewal: Renewal) {
         let fleet = renewal.fleet;
         self.link = FleetLink::Up;
-        self.nodes = self.counted.read(fleet.nodes, fleet.nodes_counted_at, renewal.alive_for);
+        let nodes = self.counted.read(fleet.nodes, fleet.nodes_counted_at, renewal.alive_for);
         self.newcomers_before_read = std::mem::take(&mut self.newcomers_since_read);
+        // The newcomers since the last round are published in this one. If older ones are still unpublished, this
+        // server's writes fail or are lost, and it may be hidden from the other servers, as they are from it.
+        let overdue = renewal.unpublished.saturating_sub(self.newcomers_before_read);
+        self.nodes = if overdue > 0 { nodes.max(self.nodes) } else { nodes };
         self.budget.succeed(renewal.covered, fleet.has_foreign_users, fleet.random);
         if !self.budget.has_settled() {
             return;
@@ -326,6 +331,7 @@ impl Room {
         let taken = renewal.active_users + held as f64 * self.nodes as f64;
         let room = (self.max_active_users() as f64 - taken).max(0.0);
         let part = match self.sharing {
+            Sharing::Part(part) if overdue > 0 => part * room / self.nodes as f64,
             Sharing::Part(part) => self.part(part, room, &fleet),
             Sharing::Adaptive => {
                 let elsewhere = (self.nodes - 1) as f64 * self.newcomers_before_read as f64;
@@ -334,9 +340,7 @@ impl Room {
             Sharing::None => room / self.nodes as f64,
         };
         let share = (part + fleet.random).floor() as u64;
-        // The newcomers since the last round are published in this one. If older ones are still unpublished, they count
-        // against the share.
-        self.share = share.saturating_sub(renewal.unpublished.saturating_sub(self.newcomers_before_read)) + held;
+        self.share = share.saturating_sub(overdue) + held;
     }
 
     /// Returns this server's part of the room. The servers that reject newcomers divide the room among themselves, so

@@ -403,12 +403,12 @@ async fn an_entry_that_is_replayed_in_its_minute_changes_nothing() {
     assert!(other.knows("bob"));
 }
 
-/// Returns how many users three servers admit within thirty rounds while a crowd asks. Somebody may put an older copy
-/// of the store back after each exchange, so that no server learns of the others' users.
+/// Returns how many users eight servers admit within thirty rounds while a crowd asks. Somebody may put an older copy
+/// of the store back after each exchange, so that no server learns of the others' users, or that they reject newcomers.
 async fn admitted_while(somebody_puts_it_back: bool) -> u64 {
     let clock = clock();
     let store = MemoryStore::with_clock(Arc::clone(&clock));
-    let mut nodes = [(); 3].map(|()| Node::start(store.clone(), &clock, |builder| builder));
+    let mut nodes = [(); 8].map(|()| Node::start(store.clone(), &clock, |builder| builder));
     settle(&mut nodes).await;
     nodes[0].admits("the first");
     nodes[0].round().await;

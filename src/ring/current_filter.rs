@@ -19,8 +19,9 @@ use std::sync::Arc;
 /// The current minute's filter, readable by any number of threads without a lock.
 #[derive(Debug)]
 pub(crate) struct CurrentFilter {
-    /// One half is the filter of the current minute. The other is empty, or is about to be emptied.
-    halves: [Box<[Line]>; 2],
+    /// Two halves of equal size. One is the filter of the current minute. The other is empty, or is about to be emptied.
+    lines: Box<[Line]>,
+    /// Where the half of the current minute begins.
     current: AtomicUsize,
 }
 
@@ -41,21 +42,31 @@ impl CurrentFilter {
     /// Reads one cache line, and waits for no other thread.
     #[inline]
     pub(crate) fn has(&self, probe: Probe) -> bool {
-        let line = &self.halves[self.current.load(Acquire) & 1][probe.line()];
+        // Both halves are in one slice, so that there is one check of bounds.
+        let line = &self.lines[self.current.load(Acquire) + probe.line()];
         probe.is_in(|lane| line.0[lane].load(Relaxed))
     }
 
     /// Empties the half of the previous minute, which the next turn needs.
     pub(crate) fn forget_the_last_minute(&self) {
-        let idle = &self.halves[(self.current.load(Acquire) + 1) & 1];
+        let idle = self.half(self.idle());
         idle.iter().flat_map(|line| &line.0).for_each(|word| word.store(0, Relaxed));
+    }
+
+    fn half(&self, start: usize) -> &[Line] {
+        &self.lines[start..][..self.lines.len() / 2]
+    }
+
+    /// Returns where the half that is not the current one begins.
+    fn idle(&self) -> usize {
+        self.lines.len() / 2 - self.current.load(Acquire)
     }
 }
 
 impl Writer {
     pub(super) fn new(shape: Shape) -> Self {
-        let half = || (0..shape.lines()).map(|_| Line::default()).collect();
-        Self { filter: Arc::new(CurrentFilter { halves: [half(), half()], current: AtomicUsize::new(0) }) }
+        let lines = (0..2 * shape.lines() as usize).map(|_| Line::default()).collect();
+        Self { filter: Arc::new(CurrentFilter { lines, current: AtomicUsize::new(0) }) }
     }
 
     pub(super) fn filter(&self) -> &Arc<CurrentFilter> {
@@ -63,35 +74,36 @@ impl Writer {
     }
 
     pub(super) fn set(&mut self, probe: Probe) {
-        let lines = &self.filter.halves[self.filter.current.load(Relaxed) & 1];
-        for (lane, word) in lines[probe.line()].0.iter().enumerate() {
+        for (lane, word) in self.current()[probe.line()].0.iter().enumerate() {
             add(word, probe.mask(lane));
         }
     }
 
     pub(super) fn union_words(&mut self, at: usize, words: &[u64]) {
-        let lines = &self.filter.halves[self.filter.current.load(Relaxed) & 1];
-        let ours = lines[at / LANES..].iter().flat_map(|line| &line.0).skip(at % LANES);
+        let ours = self.current()[at / LANES..].iter().flat_map(|line| &line.0).skip(at % LANES);
         ours.zip(words).for_each(|(ours, &theirs)| add(ours, theirs));
     }
 
     /// Replaces the words of the current minute.
     pub(super) fn replace(&mut self, words: &[u64]) {
-        let lines = &self.filter.halves[self.filter.current.load(Relaxed) & 1];
-        lines.iter().flat_map(|line| &line.0).zip(words).for_each(|(ours, &word)| ours.store(word, Relaxed));
+        let ours = self.current().iter().flat_map(|line| &line.0);
+        ours.zip(words).for_each(|(ours, &word)| ours.store(word, Relaxed));
     }
 
     /// Begins an empty minute.
     pub(super) fn turn(&mut self) {
-        let idle = (self.filter.current.load(Relaxed) + 1) & 1;
-        debug_assert!(self.filter.halves[idle].iter().flat_map(|line| &line.0).all(|word| word.load(Relaxed) == 0));
+        let idle = self.filter.idle();
+        debug_assert!(self.filter.half(idle).iter().flat_map(|line| &line.0).all(|word| word.load(Relaxed) == 0));
         self.filter.current.store(idle, Release);
+    }
+
+    fn current(&self) -> &[Line] {
+        self.filter.half(self.filter.current.load(Relaxed))
     }
 
     #[cfg(test)]
     pub(super) fn words(&self) -> Vec<u64> {
-        let lines = &self.filter.halves[self.filter.current.load(Relaxed) & 1];
-        lines.iter().flat_map(|line| &line.0).map(|word| word.load(Relaxed)).collect()
+        self.current().iter().flat_map(|line| &line.0).map(|word| word.load(Relaxed)).collect()
     }
 }
 

@@ -594,6 +594,45 @@ fn an_outage_is_logged_once_and_again_when_its_reason_changes() {
 
 #[test]
 #[cfg(feature = "server")]
+fn a_store_that_loses_values_is_logged_when_it_begins_and_when_it_ends() {
+    let (_headcount, _worker, mut exchange) = exchange();
+    let mut logged = |lost: bool| {
+        told_by(|| {
+            let _ = exchange.round.begin(SECOND);
+            exchange.round.note_memory(if lost { StoreMemory::Lost } else { StoreMemory::Kept });
+            let _ = exchange.round.finish(Outcome::Success, SECOND);
+        })
+    };
+    let rounds: Vec<_> = [true; 4].into_iter().chain([false; 12]).map(&mut logged).collect();
+    let (began, ended) = ("the store loses what servers write", "the store keeps what servers write");
+    let spoken = |words: &str| (0..rounds.len()).filter(|&round| rounds[round].contains(words)).collect::<Vec<_>>();
+    assert_eq!((spoken(began), spoken(ended)), (vec![2], vec![11]), "of sixteen, the first four with a loss");
+}
+
+#[test]
+#[cfg(feature = "server")]
+fn an_override_of_another_server_is_logged_when_it_begins_and_when_it_is_withdrawn() {
+    let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+    let store = MemoryStore::with_clock(Arc::clone(&clock));
+    let ((setter, _worker, mut one), (_headcount, _other_worker, mut other)) =
+        (exchange_at(&clock), exchange_at(&clock));
+    let mut logged = || {
+        play(&mut one, &store, |_| ());
+        told_by(|| _ = play(&mut other, &store, |_| ()))
+    };
+    assert!(!logged().contains("override"));
+    let (mode, by) = (OverrideMode::Throttling, Some("ann".to_owned()));
+    let order = OverrideOrder { mode, max_active_users: None, lasting: 60 * SECOND, by, reason: None };
+    setter.set_override(order).unwrap();
+    let log = logged();
+    assert!(log.contains("an override set on another server is in force") && log.contains("ann"), "{log}");
+    assert!(!logged().contains("override"), "once");
+    setter.clear_override().unwrap();
+    assert!(logged().contains("the override was withdrawn on another server"));
+}
+
+#[test]
+#[cfg(feature = "server")]
 fn another_generation_that_cannot_be_read_is_logged_once() {
     let (_headcount, _worker, mut exchange) = exchange();
     let (late, cut) = (StoreError::timeout("no answer"), StoreError::read_only("READONLY"));

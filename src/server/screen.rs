@@ -90,6 +90,11 @@ impl Screen<'_> {
         if self.is("/sync/foreign_generation") {
             alarms.push("servers with another capacity, window or key share the namespace".to_owned());
         }
+        let conflicts = self.number("/sync/conflicts_in_a_row");
+        if conflicts >= 10.0 {
+            alarms
+                .push(format!("the race to write was lost {conflicts} times in a row; others learn late of our users"));
+        }
         if self.is("/sync/loses_values") {
             alarms.push(
                 "the store loses what servers write, so more users may be in than the estimate says; see \

@@ -234,6 +234,7 @@ function reasons() {
   const lastRead = Date.parse(status.now) - 1000 * status.active_users.stale_seconds;
   if (sync.loses_values) found.push('The store loses what servers write: it evicts values, or somebody deletes them or puts older ones back. Servers may not know each other\'s users, so more may be in than this number says.');
   else if (!sync.ok) found.push(`The store has been away since ${time(lastRead)}: ${sync.last_error?.text ?? 'no answer'}`);
+  if (sync.conflicts_in_a_row >= 10) found.push(`This server has lost the race to write ${number(sync.conflicts_in_a_row)} times in a row. Other servers learn late of its users.`);
   if (sync.write_refused) found.push(`The store refuses writes: ${sync.write_refused}`);
   if (sync.foreign_generation) found.push('Servers with another capacity, window or key use this namespace: a deploy, or a mistake. Servers with another window or key share no users with this one.');
   if (ring.coverage < ring.slots + 1) found.push(`${ring.slots + 1 - ring.coverage} of ${ring.slots + 1} minutes are unknown. A user of these minutes may be taken for a newcomer.`);
