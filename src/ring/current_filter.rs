@@ -19,7 +19,8 @@ use std::sync::Arc;
 /// The current minute's filter, readable by any number of threads without a lock.
 #[derive(Debug)]
 pub(crate) struct CurrentFilter {
-    /// Two halves of equal size. One is the filter of the current minute. The other is empty, or is about to be emptied.
+    /// Two halves of equal size. One is the filter of the current minute. The other is empty, or is about to be
+    /// emptied.
     lines: Box<[Line]>,
     /// Where the half of the current minute begins.
     current: AtomicUsize,
