@@ -119,8 +119,9 @@ impl Headcount {
     /// ```
     ///
     /// # Cost
-    /// One keyed hash and one cache line for a user of the current minute. For others, also a shard of a read lock and
-    /// two more cache lines. It never waits for a store, a disk or a full queue, and allocates nothing.
+    /// One keyed hash and one cache line for a user of the current minute. Other users also take a shard of a read lock
+    /// and two more cache lines; an admitted newcomer takes the write lock. No decision waits for a store, a disk or a
+    /// full queue, and none allocates.
     #[inline]
     pub fn admit(&self, token: impl AsRef<[u8]>) -> Admission {
         self.shared.core.admit(token.as_ref())
@@ -189,7 +190,7 @@ impl Headcount {
     /// This is not an admission check. It admits nobody and never records an unseen token, even when there is room or
     /// when this server does not cover its window yet, and [`Status::decisions`] does not count it. On a server that
     /// has just started, an unseen user may still be an active user; [`Headcount::admit`] decides about such a user.
-    /// With `enforcement = "off"` nothing is recorded and no user can be forgotten, so the answer is always `true`.
+    /// With `enforcement = "off"`, nothing is recorded and every request is admitted, so the answer is always `true`.
     ///
     /// ```
     /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(10).build()?;
@@ -231,8 +232,8 @@ impl Headcount {
         self.shared.core.decide(&self.user(token.as_ref()), options).0
     }
 
-    /// Returns a signed pass for an admitted user, or `None` while `[pass]` is not configured. The pass is valid for
-    /// one window, on every server of the fleet.
+    /// Returns a signed pass for a user, or `None` while `[pass]` is not configured. The pass is valid for one window, on
+    /// every server of the fleet. This method does not check that the user was admitted: call it after an admission.
     ///
     /// ```
     /// use headcount::{Headcount, config::PassCarrier};
@@ -320,7 +321,7 @@ impl Headcount {
     pub(crate) fn not_ready_because(&self) -> Option<&'static str> {
         let lifecycle = &self.shared.lifecycle;
         if lifecycle.is_draining() {
-            Some("it is stopping")
+            Some("it is draining")
         } else if !lifecycle.is_ready() {
             Some("it does not know the active users yet")
         } else if self.settings().waits_for_keys() {
@@ -345,8 +346,8 @@ impl Headcount {
         self.shared.lifecycle.drain();
     }
 
-    /// Keeps a user active for as long as the returned value lives. This adds an entry of a few bytes to a list;
-    /// nothing is decided or recorded.
+    /// Keeps an active user active for as long as the returned value lives. This adds an entry of a few bytes to a list
+    /// of users whom the worker refreshes. A user who is not active stays so: nobody is admitted.
     ///
     /// ```
     /// # let (headcount, mut worker) = headcount::Headcount::builder().max_active_users(10).build()?;

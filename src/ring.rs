@@ -49,7 +49,8 @@ struct Minute {
     filter: Bloom,
     covered: bool,
     dirty: bool,
-    /// How many bits the store's value is known to have; this server's filter has all of them.
+    /// How many bits the values that the store is known to have held have together, at least. This server's filter has
+    /// all of them.
     published_ones: u64,
     /// The newcomers that this server has recorded in the minute.
     newcomers: u64,
@@ -348,26 +349,28 @@ impl Ring {
     }
 
     /// Records that the store's value of minute `slot` now has `ones` bits. Before this server read the value, its own
-    /// filter had `held` of them. Returns whether the value lacks bits of the one before: then the store holds an older
+    /// filter had `held` of them. Returns whether the value lacks bits of an earlier one: then the store holds an older
     /// value, and the newcomers of the minute count as unpublished again.
     pub(crate) fn set_published(&mut self, slot: Slot, ones: u64, held: u64) -> bool {
         let Some(age) = self.age(slot) else { return false };
-        // Every bit of the earlier value is in this server's filter, so a value that kept them all has as many of them.
-        let lost = held < self.minutes[age].published_ones;
+        let minute = &mut self.minutes[age];
+        // Every bit of an earlier value is in this server's filter, so a value that kept them all has as many of them.
+        let lost = held < minute.published_ones;
         if lost {
-            self.lose_published(slot);
+            minute.newcomers_unpublished = minute.newcomers;
         }
-        self.minutes[age].published_ones = ones;
+        // What this server's filter lacked was in no earlier value.
+        minute.published_ones = ones.max(minute.published_ones + (ones - held));
         lost
     }
 
-    /// Records that the store has lost what it held of minute `slot`: its newcomers count as unpublished again. Returns
-    /// whether the store is known to have held anything.
+    /// Records that the store has nothing of minute `slot`: its newcomers count as unpublished again. Returns whether the
+    /// store is known to have held anything.
     pub(crate) fn lose_published(&mut self, slot: Slot) -> bool {
         let Some(age) = self.age(slot) else { return false };
         let minute = &mut self.minutes[age];
         minute.newcomers_unpublished = minute.newcomers;
-        std::mem::take(&mut minute.published_ones) > 0
+        minute.published_ones > 0
     }
 
     // --- news for the logs ---

@@ -444,6 +444,34 @@ async fn a_store_that_loses_what_each_server_writes_does_not_fill_the_house_more
 }
 
 #[tokio::test]
+async fn a_store_that_is_never_written_and_holds_an_older_value_is_known() {
+    let ([mut one, mut other], store, clock) = two_in_memory().await;
+    one.admits("the first");
+    one.round().await;
+    let older = store.backup();
+    other.round().await;
+    one.admits("the second");
+    one.round().await;
+    // Somebody puts the older value back, each time under another version, before each request of a round.
+    for round in 0..6 {
+        clock.advance(SECOND);
+        let mut request = one.exchange.round.begin(clock.monotonic());
+        loop {
+            store.become_as(&older);
+            other.admits(&format!("another of round {round}"));
+            other.round().await;
+            let answer = one.asks(request).await;
+            match one.exchange.round.answer(answer, clock.monotonic()) {
+                Next::Ask(again) => request = again,
+                Next::Done(_) => break,
+            }
+        }
+    }
+    let sync = one.headcount.status().sync;
+    assert!(sync.conflicts_in_a_row >= 4 && sync.loses_values && !sync.ok, "{sync:?}");
+}
+
+#[tokio::test]
 async fn a_long_log_is_read_in_several_beats() {
     let clock = clock();
     let store = MemoryStore::with_clock(Arc::clone(&clock));

@@ -226,8 +226,8 @@ impl Admission {
         let waits = super::limit::too_long_for(delay + SLOWEST_CHECK)?;
         let delay = humantime::format_duration(delay);
         Some(format!(
-            "admission.refusal_delay is {delay}, and proxies wait {waits} for an answer: if a refusal comes later, \
-             they admit the request; make it shorter, or make the proxies wait longer"
+            "admission.refusal_delay is {delay}; the check itself may take 300ms more, and proxies wait {waits} for an \
+             answer: if a refusal comes later, they admit the request; make it shorter, or make the proxies wait longer"
         ))
     }
 

@@ -29,7 +29,7 @@ impl Histogram {
         self.buckets.totals()
     }
 
-    /// Returns the upper bound of a bucket.
+    /// Returns the upper bound of a bucket. The last bucket has none, so this must not be called for it.
     #[cfg(any(test, feature = "metrics"))]
     pub(crate) fn upper_end(bucket: usize) -> Duration {
         Duration::from_nanos(64 << bucket)

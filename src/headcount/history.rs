@@ -75,7 +75,7 @@ pub struct Sample {
     pub high: u64,
     /// X at the end of the sample.
     pub max_active_users: u64,
-    /// The part of the time spent throttling, 0 to 1.
+    /// How many of the sample's readings found this server throttling, as a part of all, 0 to 1.
     pub throttling: f64,
     /// Checks of this server that were admitted, newcomers included.
     pub admitted: u64,
@@ -169,9 +169,9 @@ impl Track {
 
     fn note(&mut self, moment: Moment, counts: Counts, lasted: Duration) {
         let slot = Slot::at(moment.at, self.grain);
-        // The fleet's clock may have been set back: drop the samples that lie in the future.
+        // The fleet's clock may have been set back: drop the samples of the future, and the one that begins again.
         self.open.take_if(|(open, ..)| *open > slot);
-        while self.over.back().is_some_and(|sample| sample.from > moment.at) {
+        while self.over.back().is_some_and(|sample| sample.from >= slot.start(self.grain)) {
             self.over.pop_back();
         }
         if let Some((_, sample, _)) = self.open.take_if(|(open, ..)| *open < slot) {
@@ -278,6 +278,16 @@ mod tests {
         assert!(day.samples[..288].iter().all(|sample| sample.admitted == 5), "nothing is lost between samples");
         assert_eq!(recorder.history(now, 30 * MINUTE).samples.len(), 31);
         assert!(recorder.fine.over.len() <= 30 && recorder.coarse.over.len() <= 288);
+    }
+
+    #[test]
+    fn a_minute_that_begins_again_after_the_clock_went_back_has_one_sample() {
+        let mut recorder = HistoryRecorder::new(30, MINUTE);
+        for second in [600, 630, 660, 650] {
+            recorder.note(moment(second, 0, false));
+        }
+        let samples = recorder.history(moment(660, 0, false).at, 30 * MINUTE).samples;
+        assert_eq!(samples.iter().map(|sample| sample.from).collect::<Vec<_>>(), [moment(600, 0, false).at]);
     }
 
     #[test]

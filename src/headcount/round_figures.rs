@@ -42,7 +42,7 @@ pub(crate) struct SyncFigures {
     pub(crate) write_refused: Option<StoreError>,
     /// How often the store turned out to have lost what it held of a minute.
     pub(crate) values_lost: u64,
-    /// Whether it does so again and again.
+    /// Whether it has lost values in several of the latest rounds.
     pub(crate) loses_values: bool,
     /// Indexed by [`ErrorClass`].
     pub(crate) errors: [u64; ErrorClass::ALL.len()],
@@ -57,7 +57,7 @@ pub(crate) struct SyncFigures {
 }
 
 impl SyncFigures {
-    /// Counts a failure of the store.
+    /// Counts an error of the store by its class, and keeps it as the last one.
     pub(crate) fn count_error(&mut self, error: &StoreError, now: Duration) {
         self.errors[error.class() as usize] += 1;
         self.last_error = Some((error.clone(), now));

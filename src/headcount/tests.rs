@@ -223,6 +223,21 @@ fn a_newcomer_would_be_rejected_in_a_full_room_if_rejections_are_enforced() {
 }
 
 #[test]
+fn a_decision_that_notices_a_pause_is_no_tick_of_the_worker() {
+    let clock = noon();
+    let builder = Headcount::builder().max_active_users(10).secret("the key of our fleet").clock(Arc::clone(&clock));
+    let (headcount, mut worker) = builder.build().unwrap();
+    let _exchange = headcount.exchange("memory", "");
+    let time = &headcount.core().time;
+    worker.tick();
+    clock.advance(Duration::from_secs(10));
+    assert!(time.is_overdue());
+    let _ = [headcount.admit("alice"), headcount.admit("bob")];
+    assert_eq!((time.pauses(), time.is_overdue()), (1, false), "noticed once");
+    assert_eq!(time.since_tick(), Duration::from_secs(10));
+}
+
+#[test]
 fn a_newcomer_who_may_take_no_seat_is_rejected_although_there_is_room() {
     let (headcount, _worker, _) = alone(10);
     let decide = |takes_seat| {

@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, HashSet};
 /// The number of other generations read at a time: two deploys within a window.
 const MOST_GENERATIONS: usize = 2;
 
-/// The exponential backoff after a value without a valid MAC: 2 rounds pass before the next fetch, then 4, and so on,
-/// up to 2 to the power of this.
+/// The exponential backoff after a value that cannot be read: 2 rounds pass before the next fetch, then 4, and so on, up
+/// to 2 to the power of this.
 const LONGEST_PAUSE: u32 = 6;
 
 /// The server's knowledge of other generations.
@@ -46,7 +46,15 @@ pub(super) struct Others {
 struct Doubt {
     /// Whether another generation has taken its place.
     was_replaced: bool,
-    /// The number of fetches that brought no valid MAC, at most [`LONGEST_PAUSE`].
+    /// Begins when no fetched value had a valid MAC.
+    backoff: Backoff,
+}
+
+/// The pause after fetches that brought nothing.
+#[derive(Default)]
+#[cfg_attr(test, derive(Clone))]
+struct Backoff {
+    /// The number of these fetches, at most [`LONGEST_PAUSE`].
     fruitless_fetches: u32,
     /// The number of rounds until the next fetch.
     pause: u32,
@@ -66,6 +74,9 @@ struct Other {
     /// The index of the earlier key that its values were written with; `None` for the current key.
     earlier_key: Option<usize>,
     minutes: BTreeMap<Slot, Minute>,
+    /// The minutes whose last value could not be read. Otherwise somebody who changes it all the time would make every
+    /// round of every server fetch it.
+    unreadable: BTreeMap<Slot, Backoff>,
 }
 
 /// A minute of another generation.
@@ -112,7 +123,8 @@ impl Others {
         let is_shown = |generation: &u64| shown.iter().any(|other| other.generation == *generation);
         self.generations.retain(|generation, other| is_shown(generation) || !other.minutes.is_empty());
         self.doubts.retain(|generation, _| is_shown(generation));
-        self.doubts.values_mut().for_each(|doubt| doubt.pause = doubt.pause.saturating_sub(1));
+        let unreadable = self.generations.values_mut().flat_map(|other| other.unreadable.values_mut());
+        self.doubts.values_mut().map(|doubt| &mut doubt.backoff).chain(unreadable).for_each(Backoff::begin_round);
         self.make_room(shown);
         let mut shown: Vec<_> = shown.iter().collect();
         shown.sort_by_key(|other| (self.was_passed_over(other.generation), !other.is_alive));
@@ -151,6 +163,7 @@ impl Others {
     /// Drops the minutes before `oldest`, the first one of the window.
     pub(super) fn forget_before(&mut self, oldest: Slot) {
         for other in self.generations.values_mut() {
+            other.unreadable.retain(|&slot, _| slot >= oldest);
             let staying = other.minutes.split_off(&oldest);
             self.has_news |= !std::mem::replace(&mut other.minutes, staying).is_empty();
         }
@@ -163,6 +176,7 @@ impl Others {
     /// Renumbers all minutes after the store's clock jumped back by `back` minutes.
     pub(super) fn go_back(&mut self, back: u64) {
         for other in self.generations.values_mut() {
+            other.unreadable.clear();
             let minutes = std::mem::take(&mut other.minutes);
             other.minutes = minutes.into_iter().map(|(slot, minute)| (slot.minus(back), minute)).collect();
         }
@@ -200,7 +214,7 @@ impl Others {
         other.nodes = looked.writers.iter().filter(is_proven).collect::<HashSet<_>>().len() as u64;
         other.wanting = looked.wanting.min(other.nodes);
         other.is_proven |= other.nodes > 0;
-        let is_asked = other.is_proven || self.doubts.get(&generation).is_none_or(|doubt| doubt.pause == 0);
+        let is_asked = other.is_proven || self.doubts.get(&generation).is_none_or(|doubt| doubt.backoff.is_over());
         other.has_unread = false;
         let mut unread = Vec::new();
         for (&slot, entry) in slots.iter().zip(looked.minutes) {
@@ -210,7 +224,7 @@ impl Others {
             }
             if entry.bytes > most_bytes {
                 other.note(slot, entry, None);
-            } else if is_asked {
+            } else if is_asked && other.unreadable.get(&slot).is_none_or(Backoff::is_over) {
                 unread.push((slot, entry.bytes));
             } else {
                 other.has_unread = true;
@@ -242,6 +256,11 @@ impl Others {
             let decoded = codec.decode_beside(generation, slot, &value);
             self.has_news |= decoded.is_ok();
             other.is_proven |= decoded.is_ok();
+            if decoded.is_ok() {
+                other.unreadable.remove(&slot);
+            } else {
+                other.unreadable.entry(slot).or_default().fail();
+            }
             let decoded = decoded.ok().map(|(decoded, earlier_key)| {
                 other.earlier_key = earlier_key;
                 decoded
@@ -251,9 +270,7 @@ impl Others {
         if other.is_proven {
             self.doubts.remove(&generation);
         } else {
-            let doubt = self.doubts.entry(generation).or_default();
-            doubt.fruitless_fetches = (doubt.fruitless_fetches + 1).min(LONGEST_PAUSE);
-            doubt.pause = 1 << doubt.fruitless_fetches;
+            self.doubts.entry(generation).or_default().backoff.fail();
         }
     }
 
@@ -294,6 +311,21 @@ impl Others {
     /// Marks the unions as changed, because those last returned may have been lost.
     pub(super) fn mark_changed(&mut self) {
         self.has_news = true;
+    }
+}
+
+impl Backoff {
+    fn fail(&mut self) {
+        self.fruitless_fetches = (self.fruitless_fetches + 1).min(LONGEST_PAUSE);
+        self.pause = 1 << self.fruitless_fetches;
+    }
+
+    fn begin_round(&mut self) {
+        self.pause = self.pause.saturating_sub(1);
+    }
+
+    fn is_over(&self) -> bool {
+        self.pause == 0
     }
 }
 
@@ -422,6 +454,25 @@ mod tests {
         assert_eq!(read(&mut others, &values, &SLOTS), 1);
         assert!(remembers(&mut others, 11));
         assert!(others.has_unknown(), "who was in the damaged value is not known");
+    }
+
+    #[test]
+    fn a_minute_of_noise_is_fetched_ever_more_rarely_and_the_others_at_once() {
+        let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
+        let mut fetched = Vec::new();
+        for round in 0..70 {
+            let mut noise = value(&theirs, SLOTS[0], &format!("noise-{round}"), &[11], true);
+            noise.value[50] ^= 1;
+            let readable = value(&theirs, SLOTS[1], &format!("a-{round}"), &[round], true);
+            fetched.push(read(&mut others, &[noise, readable], &SLOTS));
+            assert!(remembers(&mut others, round) && others.has_unknown());
+        }
+        let rounds_with_both: Vec<_> = (0..70).filter(|&round| fetched[round] == 2).collect();
+        assert_eq!(rounds_with_both, [0, 2, 6, 14, 30, 62]);
+        assert!(fetched.iter().all(|&fetched| fetched >= 1));
+        let mended = [value(&theirs, SLOTS[0], "b-1", &[11], true), value(&theirs, SLOTS[1], "b-2", &[22], true)];
+        assert!((0..64).any(|_| read(&mut others, &mended, &SLOTS) > 0 && !others.has_unknown()));
+        assert!(remembers(&mut others, 11));
     }
 
     #[test]

@@ -21,19 +21,19 @@ use serde::Serialize;
 #[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Decisions {
-    /// Active users, who were admitted.
+    /// Requests of active users, who were admitted.
     pub seen: u64,
-    /// Newcomers who were admitted.
+    /// Requests of newcomers who were admitted.
     pub newcomer: u64,
-    /// Newcomers who were rejected because there was no room.
+    /// Requests of newcomers who were rejected, because there was no room or an override says so.
     pub rejected: u64,
-    /// Newcomers who would have been rejected if rejections were enforced.
+    /// Requests of newcomers who would have been rejected if rejections were enforced.
     pub shadow_rejected: u64,
     /// Requests that need no decision: exempt paths, preflights, or all with `enforcement = "off"`.
     pub exempt: u64,
     /// Admitted requests without a token.
     pub missing: u64,
-    /// Users who were admitted while this server could not tell newcomers from active users.
+    /// Requests that were admitted while this server could not tell newcomers from active users.
     pub warming: u64,
     /// Requests that a limiter refused.
     pub limited: u64,

@@ -9,9 +9,9 @@ use std::time::Duration;
 /// The effect of a reading of the store's clock.
 pub(crate) struct ClockStep {
     pub(crate) observed: Observed,
-    /// Fleet time before the reading.
+    /// The fleet time, as it was known before the reading.
     pub(crate) before: Timestamp,
-    /// Fleet time after the reading.
+    /// The fleet time at the same instant, corrected by the reading.
     pub(crate) time: Timestamp,
     /// The current minute according to the fleet's clock.
     pub(crate) slot: Slot,
@@ -66,8 +66,8 @@ impl Core {
         step
     }
 
-    /// Returns the current minute if the worker is late in turning to it by more than
-    /// [`tolerated_pause`](super::FleetTime::tolerated_pause).
+    /// Returns the minute of the fleet's clock if the ring is in an earlier one, and the worker's turn has been due for
+    /// longer than [`tolerated_pause`](super::FleetTime::tolerated_pause).
     pub(crate) fn overdue_turn(&self, monotonic: Duration) -> Option<Slot> {
         let (now, slot) = self.time.at(monotonic);
         let due = self.current().plus(1);
@@ -113,8 +113,8 @@ impl Core {
         self.change(|state| state.room.misread());
     }
 
-    /// Records that a round has read values of another time. Uncovers the current minute, because a token that these
-    /// values lack may still be an active user's.
+    /// Records that a round has read values that may be outdated: the process was paused, or the store's clock is
+    /// doubtful. Uncovers the current minute, because a token that these values lack may be an active user's.
     pub(crate) fn misread_and_uncover(&self) {
         self.change(|state| {
             state.uncover_current();

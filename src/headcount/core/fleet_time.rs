@@ -11,8 +11,10 @@ use std::time::Duration;
 pub(crate) struct FleetTime {
     pub(crate) clock: Arc<dyn Clock>,
     pub(super) fleet_clock: Mutex<FleetClock>,
-    /// When the worker began its last tick, or a decision noticed a pause, in monotonic microseconds.
+    /// When the worker began its last tick, in monotonic microseconds.
     ticked: AtomicU64,
+    /// When a decision last noticed that the worker's tick is overdue, in monotonic microseconds.
+    noticed: AtomicU64,
     /// How many pauses of this process were detected.
     pauses: AtomicU64,
     /// See [`FleetTime::tolerated_pause`].
@@ -23,6 +25,7 @@ impl FleetTime {
     pub(super) fn new(clock: Arc<dyn Clock>, fleet_clock: FleetClock, settings: &Settings) -> Self {
         Self {
             ticked: AtomicU64::new(micros(clock.monotonic())),
+            noticed: AtomicU64::new(0),
             clock,
             fleet_clock: Mutex::new(fleet_clock),
             pauses: AtomicU64::new(0),
@@ -54,17 +57,28 @@ impl FleetTime {
 
     /// Returns the time since the worker's last tick.
     pub(crate) fn since_tick(&self) -> Duration {
-        self.clock.monotonic().saturating_sub(Duration::from_micros(self.ticked.load(Relaxed)))
+        self.since(self.ticked.load(Relaxed))
     }
 
-    /// Returns whether the last tick is longer ago than [`Self::tolerated_pause`]: a pause that is not noted yet.
+    /// Returns whether the worker's last tick is longer ago than [`Self::tolerated_pause`], and no decision has noticed
+    /// it since.
     pub(crate) fn is_overdue(&self) -> bool {
-        self.since_tick() > self.tolerated_pause
+        self.since(self.ticked.load(Relaxed).max(self.noticed.load(Relaxed))) > self.tolerated_pause
     }
 
-    /// Records now as the time of the last tick, so that a pause is noticed only once.
+    /// Records that the worker ticks now.
     pub(crate) fn note_tick(&self) {
         self.ticked.store(micros(self.clock.monotonic()), Relaxed);
+    }
+
+    /// Records and counts a pause that a decision handles now, so that the next decisions do not handle it again.
+    pub(crate) fn notice_pause(&self) {
+        self.noticed.store(micros(self.clock.monotonic()), Relaxed);
+        self.note_pause();
+    }
+
+    fn since(&self, micros: u64) -> Duration {
+        self.clock.monotonic().saturating_sub(Duration::from_micros(micros))
     }
 
     /// Returns how many pauses of this process were detected.

@@ -19,11 +19,11 @@ pub(crate) struct Minute {
     pub(crate) slot: Slot,
     /// Whether it has bits that are not known to be in the store.
     pub(crate) is_dirty: bool,
-    /// Whether this server knows every token that any server has recorded in it.
+    /// Whether this server knows every token that any server has published for it.
     pub(crate) is_covered: bool,
 }
 
-/// Whether the store still holds what this server knew it to hold of a minute.
+/// Whether the store still has all bits of a minute that this server knew it to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoreMemory {
     Kept,
@@ -68,7 +68,8 @@ impl Core {
     // --- what is read ---
 
     /// Merges the filter that the store holds into minute `slot`, a chunk at a time, and records whether the store
-    /// still lacks bits of the minute. Returns `None` if the minute has left the ring.
+    /// still lacks bits of the minute. Returns whether the store has lost bits, or `None` if the minute has left the
+    /// ring.
     pub(crate) fn merge(&self, slot: Slot, filter: &Bloom) -> Option<StoreMemory> {
         // Marked clean before the merge, because tokens that are inserted meanwhile must make the minute dirty again.
         let newcomers = self.clean(slot);
@@ -201,7 +202,7 @@ impl Core {
 
     // --- coverage ---
 
-    /// Covers a minute: this server knows every token that any server has recorded in it.
+    /// Marks a minute as covered: this server knows every token that any server has published for it.
     pub(crate) fn cover(&self, slot: Slot) {
         self.change(|state| state.ring.set_covered(slot, true));
     }

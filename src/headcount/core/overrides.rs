@@ -74,11 +74,14 @@ pub enum OverrideError {
         /// The requested duration.
         found: Duration,
     },
-    /// The reason or the name is too long, or has characters that control a terminal or the direction of text.
-    #[error(
-        "{key} has {found} characters; at most {most} are allowed, and none that control a terminal or the direction \
-         of text"
-    )]
+    /// The reason or the name has characters that control a terminal or the direction of text.
+    #[error("{key} has characters that control a terminal or the direction of text; leave them out")]
+    Characters {
+        /// `reason` or `by`.
+        key: &'static str,
+    },
+    /// The reason or the name is too long.
+    #[error("{key} has {found} characters; at most {most} are allowed")]
     Words {
         /// `reason` or `by`.
         key: &'static str,
@@ -185,8 +188,11 @@ impl OverrideOrder {
         for (key, words, most) in [("reason", &self.reason, 500), ("by", &self.by, 100)] {
             let words = words.as_deref().unwrap_or_default();
             let found = words.chars().count();
-            if found > most || words.chars().any(misleads) {
+            if found > most {
                 return Err(OverrideError::Words { key, found, most });
+            }
+            if words.chars().any(misleads) {
+                return Err(OverrideError::Characters { key });
             }
         }
         Ok(())

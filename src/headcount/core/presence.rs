@@ -55,7 +55,7 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Adds a user to the list, who stays active until the presence is dropped.
+    /// Adds a user to the list of those whom the worker refreshes, until the presence is dropped.
     pub(crate) fn of(core: &Arc<Core>, fingerprint: Fingerprint) -> Self {
         let place = core.presences.lock().add(fingerprint);
         Self { core: Arc::clone(core), place: Some(place) }

@@ -42,7 +42,7 @@ impl HeldSeat {
                 state.room.take_seat();
                 state.ring.record_newcomer(self.fingerprint);
             } else {
-                // Another request of the same newcomer has taken a seat already.
+                // The user has become active meanwhile: by another request, or by news of another server.
                 state.ring.record(self.fingerprint);
             }
         });

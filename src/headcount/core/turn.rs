@@ -97,8 +97,7 @@ impl Core {
     /// filters that have left the ring.
     pub(crate) fn finish_turn(&self, refreshes: &mut Refreshes, empty: Bloom, covered: bool) -> Vec<Bloom> {
         let left = self.change(|state| {
-            // The refreshes in the channel are applied before the oldest minute leaves, so that no user seen until now
-            // is forgotten.
+            // Waiting refreshes are recorded before the oldest minute leaves. Otherwise their users could be forgotten.
             refreshes.record_waiting(&mut state.ring);
             state.ring.finish_turn(empty, covered)
         });
