@@ -232,8 +232,8 @@ impl Headcount {
         self.shared.core.decide(&self.user(token.as_ref()), options).0
     }
 
-    /// Returns a signed pass for a user, or `None` while `[pass]` is not configured. The pass is valid for one window, on
-    /// every server of the fleet. This method does not check that the user was admitted: call it after an admission.
+    /// Returns a signed pass for a user, or `None` while `[pass]` is not configured. The pass is valid for one window,
+    /// on every server of the fleet. This method does not check that the user was admitted: call it after an admission.
     ///
     /// ```
     /// use headcount::{Headcount, config::PassCarrier};
