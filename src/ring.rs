@@ -364,8 +364,8 @@ impl Ring {
         lost
     }
 
-    /// Records that the store has nothing of minute `slot`: its newcomers count as unpublished again. Returns whether the
-    /// store is known to have held anything.
+    /// Records that the store has nothing of minute `slot`: its newcomers count as unpublished again. Returns whether
+    /// the store is known to have held anything.
     pub(crate) fn lose_published(&mut self, slot: Slot) -> bool {
         let Some(age) = self.age(slot) else { return false };
         let minute = &mut self.minutes[age];

@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, HashSet};
 /// The number of other generations read at a time: two deploys within a window.
 const MOST_GENERATIONS: usize = 2;
 
-/// The exponential backoff after a value that cannot be read: 2 rounds pass before the next fetch, then 4, and so on, up
-/// to 2 to the power of this.
+/// The exponential backoff after a value that cannot be read: 2 rounds pass before the next fetch, then 4, and so on,
+/// up to 2 to the power of this.
 const LONGEST_PAUSE: u32 = 6;
 
 /// The server's knowledge of other generations.
