@@ -181,9 +181,7 @@ impl Round {
             self.figures.lock().corrupt[CORRUPT_NEWS] += 1;
             log.is_refused = true;
         }
-        if read > 0 || part.from != log.read_to {
-            log.advance(part.from, &part.bytes[..read]);
-        }
+        log.advance(part.from, &part.bytes[..read]);
         match part.appended_at {
             // Everything before this server's own entry is read, and so is the entry.
             Some(at) if at == log.read_to => log.advance(at, &sent.entry),
@@ -229,8 +227,52 @@ impl Round {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::headcount::Worker;
     use crate::round::{Exchange, Next, Protocol};
+    use crate::time::{Clock, ManualClock, Timestamp};
     use crate::{Headcount, MemoryStore};
+    use std::ops::Range;
+    use std::sync::Arc;
+
+    #[test]
+    fn users_of_the_other_servers_are_counted_once_they_are_read() {
+        let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+        let store = MemoryStore::with_clock(Arc::clone(&clock));
+        let server = || {
+            let builder = Headcount::builder().max_active_users(10_000).secret("the key of the whole fleet");
+            let (headcount, worker) = builder.clock(Arc::clone(&clock)).build().unwrap();
+            let exchange = headcount.exchange("memory", "");
+            (headcount, worker, exchange)
+        };
+        let [mut one, mut other] = [server(), server()];
+        let round = |server: &mut (Headcount, Worker, Exchange)| {
+            clock.advance(Duration::from_secs(1));
+            server.1.tick();
+            let mut next = Next::Ask(server.2.round.begin(clock.monotonic()));
+            while let Next::Ask(request) = next {
+                next = server.2.round.answer(Ok(store.answer(&server.2.identity, request)), clock.monotonic());
+            }
+        };
+        let beat = |server: &mut (Headcount, Worker, Exchange)| {
+            let request = server.2.round.begin_beat();
+            let answer = store.answer(&server.2.identity, request);
+            server.2.round.end_beat(Ok(answer), clock.monotonic());
+        };
+        let admit = |server: &(Headcount, Worker, Exchange), users: Range<u32>| {
+            users.for_each(|user| assert!(server.0.admit(user.to_le_bytes()).is_admitted()));
+        };
+        for _ in 0..4 {
+            [&mut one, &mut other].into_iter().for_each(&round);
+        }
+        [&mut one, &mut other].into_iter().for_each(&beat);
+        admit(&one, 0..10);
+        round(&mut one);
+        admit(&other, 10..50);
+        [&mut other, &mut one].into_iter().for_each(&beat);
+        round(&mut one);
+        let rate = one.2.round.figures.lock().foreign_newcomers_per_second;
+        assert!((39.0..41.0).contains(&rate), "{rate}");
+    }
 
     #[test]
     fn the_talks_designs_have_no_beats() {

@@ -553,6 +553,37 @@ mod tests {
         let nothing = Stored { slot: SLOTS[0], version: Version("!".into()), value: Vec::new() };
         others.read(OTHER, &unread, vec![nothing], &ours());
         assert!(others.has_unknown() && look(&mut others).is_empty());
+        for _ in 0..100 {
+            others.begin(&alive(&[OTHER]), &SLOTS);
+            assert!(look(&mut others).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_generation_without_proof_is_kept_until_another_waits() {
+        let (mut others, stranger) = (Others::new(), codec(9000, OTHER, 9));
+        let entry = Some(Entry { version: Version("!".into()), bytes: 500 });
+        let mut fetched = 0;
+        for _ in 0..100 {
+            others.begin(&alive(&[OTHER]), &SLOTS);
+            let looked = LookedBeside { minutes: vec![entry.clone(), None, None], writers: Vec::new(), wanting: 0 };
+            let unread = others.look(OTHER, &SLOTS, looked, 1000, &ours());
+            fetched += unread.len();
+            others.read(OTHER, &unread, vec![value(&stranger, SLOTS[0], "!", &[11], true); unread.len()], &ours());
+        }
+        assert_eq!(fetched, 1, "the same value is not fetched again");
+    }
+
+    #[test]
+    fn the_name_of_one_of_its_servers_proves_a_generation() {
+        let is_proven = |writers: Vec<String>| {
+            let mut others = Others::new();
+            others.begin(&alive(&[OTHER]), &SLOTS);
+            let looked = LookedBeside { minutes: vec![None; 3], writers, wanting: 0 };
+            others.look(OTHER, &SLOTS, looked, 1000, &ours());
+            others.is_proven(OTHER)
+        };
+        assert_eq!([writers(1), writers(9), Vec::new()].map(is_proven), [true, false, false]);
     }
 
     #[test]
