@@ -56,6 +56,7 @@ impl FleetTime {
     }
 
     /// Returns the time since the worker's last tick.
+    #[cfg(any(test, feature = "server"))]
     pub(crate) fn since_tick(&self) -> Duration {
         self.since(self.ticked.load(Relaxed))
     }
