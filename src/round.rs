@@ -608,7 +608,7 @@ impl Round {
     /// Continues after values of another generation were read; `left` are not read yet. Anybody who can write to the
     /// store can store any number of bytes there, so this server's own minutes wait for them for one period at most.
     fn go_on_beside(&mut self, generation: u64, left: Vec<(Slot, usize)>, now: Duration) -> Next {
-        if !self.others.is_proven(generation) {
+        if !self.others.is_proven(generation) && !self.others.may_try_another(generation) {
             self.others.leave_unread(generation, &left);
             return self.look_beside(now);
         }

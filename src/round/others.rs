@@ -26,6 +26,9 @@ const MOST_GENERATIONS: usize = 2;
 /// up to 2 to the power of this.
 const LONGEST_PAUSE: u32 = 6;
 
+/// How many values of a generation without proof one round tries to read. The first may be damaged.
+const TRIES: u32 = 3;
+
 /// The server's knowledge of other generations.
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Others {
@@ -69,6 +72,8 @@ struct Other {
     is_proven: bool,
     /// Whether the last look showed values that were not fetched.
     has_unread: bool,
+    /// The number of values that this round fetched while the generation had no proof.
+    tries: u32,
     nodes: u64,
     wanting: u64,
     /// The index of the earlier key that its values were written with; `None` for the current key.
@@ -117,7 +122,7 @@ impl Others {
     /// A generation's minutes are kept until they leave the window, even if the store has lost them.
     pub(super) fn begin(&mut self, shown: &[OtherGeneration], slots: &[Slot]) {
         for other in self.generations.values_mut() {
-            (other.is_shown, other.nodes, other.wanting) = (false, 0, 0);
+            (other.is_shown, other.nodes, other.wanting, other.tries) = (false, 0, 0, 0);
         }
         slots.last().inspect(|&&oldest| self.forget_before(oldest));
         let is_shown = |generation: &u64| shown.iter().any(|other| other.generation == *generation);
@@ -269,9 +274,17 @@ impl Others {
         }
         if other.is_proven {
             self.doubts.remove(&generation);
-        } else {
+            return;
+        }
+        other.tries += 1;
+        if other.tries == 1 {
             self.doubts.entry(generation).or_default().backoff.fail();
         }
+    }
+
+    /// Returns whether this round may fetch another value of a generation that no value has proven yet.
+    pub(super) fn may_try_another(&self, generation: u64) -> bool {
+        self.generations.get(&generation).is_some_and(|other| other.tries < TRIES)
     }
 
     /// Returns the generations whose users are all known here: every value was read, and its writer covered the minute.
@@ -673,6 +686,25 @@ mod tests {
             }
         }
         assert_eq!(fetched, [0, 2, 6, 14, 30, 62, 126]);
+    }
+
+    #[test]
+    fn a_damaged_value_does_not_hide_the_other_minutes_of_its_generation() {
+        let theirs = codec(9000, OTHER, 1);
+        for damaged in 0..=3 {
+            let mut others = Others::new();
+            let mut values = SLOTS.map(|slot| value(&theirs, slot, "a-1", &[slot.0], true));
+            values[..damaged].iter_mut().for_each(|value| value.value[50] ^= 1);
+            others.begin(&alive(&[OTHER]), &SLOTS);
+            let looked = LookedBeside { writers: Vec::new(), ..shown(&values, &SLOTS) };
+            let unread = others.look(OTHER, &SLOTS, looked, ours().most_bytes_beside(), &ours());
+            let mut tried = 0;
+            while !others.is_proven(OTHER) && (tried == 0 || others.may_try_another(OTHER)) {
+                others.read(OTHER, &unread[tried..=tried], vec![values[tried].clone()], &ours());
+                tried += 1;
+            }
+            assert_eq!((tried, others.is_proven(OTHER)), if damaged < 3 { (damaged + 1, true) } else { (3, false) });
+        }
     }
 
     #[test]
