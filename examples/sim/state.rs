@@ -85,6 +85,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "src/round.rs",
     "src/round/coverage.rs",
     "src/round/demand.rs",
+    "src/round/losses.rs",
     "src/round/messages.rs",
     "src/round/news.rs",
     "src/round/others.rs",
