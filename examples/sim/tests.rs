@@ -46,7 +46,7 @@ fn broken_by(sabotage: Sabotage, seeds: Range<u64>) -> Vec<u8> {
 #[test]
 fn the_oracle_notices_versions_that_repeat() {
     assert_eq!(broken_by(Sabotage::ClockAsVersion, 501..601), [1]);
-    assert_eq!(broken_by(Sabotage::CounterAsVersion, 7801..7901), [1]);
+    assert_eq!(broken_by(Sabotage::CounterAsVersion, 1301..1401), [1]);
     // A server that takes another's value for its own believes that it knows the tokens in it.
     assert_eq!(broken_by(Sabotage::CounterAsVersion, 9801..9901), [6]);
 }
