@@ -6,13 +6,19 @@ use axum::extract::ws::{Message, WebSocketUpgrade};
 use axum::extract::{Path, Request, State};
 use axum::http::header::{CACHE_CONTROL, SET_COOKIE};
 use axum::http::{HeaderMap, StatusCode};
+use axum::response::sse::{Event, Sse};
 use axum::response::{AppendHeaders, IntoResponse, Response};
 use axum::routing::any;
 use parking_lot::Mutex;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
+
+/// Their stream lasts a second longer than Envoy gives an answer by default.
+pub const EVENTS: usize = 32;
 
 /// A request as it arrived.
 #[derive(Debug, Clone)]
@@ -44,6 +50,7 @@ impl App {
             .route("/status/{code}", any(status))
             .route("/cached/{*how}", any(cached))
             .route("/echo", any(echo))
+            .route("/events", any(events))
             .fallback(inside)
             .with_state(Arc::clone(&log));
         runtime.spawn(async move { axum::serve(listener, router).await });
@@ -72,6 +79,21 @@ async fn status(Path(code): Path<u16>) -> (StatusCode, &'static str) {
 async fn cached(Path(how): Path<String>) -> impl IntoResponse {
     let lines: Vec<_> = how.split('/').map(|line| (CACHE_CONTROL, line.to_owned())).collect();
     (AppendHeaders(lines), [(SET_COOKIE, "theme=dark; Path=/")], "for everybody")
+}
+
+/// As many Server-Sent Events as `EVENTS`, one each half second.
+async fn events() -> impl IntoResponse {
+    let ticks = futures_util::stream::unfold(
+        (0, tokio::time::interval(Duration::from_millis(500))),
+        |(sent, mut interval)| async move {
+            if sent == EVENTS {
+                return None;
+            }
+            interval.tick().await;
+            Some((Ok::<_, Infallible>(Event::default().data("still here")), (sent + 1, interval)))
+        },
+    );
+    Sse::new(ticks)
 }
 
 async fn echo(upgrade: WebSocketUpgrade) -> Response {

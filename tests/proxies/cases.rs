@@ -1,12 +1,12 @@
 //! What must hold behind every proxy, seen by the client and by the application.
 
+use crate::app::EVENTS;
 use crate::kinds::{Kind, WhenSilent};
 use crate::stack::Stack;
 use crate::streams;
 use crate::support::{Answer, DEADLINE, Redis, wait_for};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
@@ -15,7 +15,7 @@ pub struct Case {
     pub play: fn(&Handle, Kind),
 }
 
-pub const CASES: [Case; 32] = [
+pub const CASES: [Case; 35] = [
     Case { name: "admitted", play: admitted },
     Case { name: "rejected", play: rejected },
     Case { name: "bodies_arrive_whole", play: bodies_arrive_whole },
@@ -27,10 +27,12 @@ pub const CASES: [Case; 32] = [
     Case { name: "long_heads", play: long_heads },
     Case { name: "many_headers", play: many_headers },
     Case { name: "many_values_of_one_header", play: many_values_of_one_header },
+    Case { name: "forbidden_bytes", play: forbidden_bytes },
     Case { name: "many_at_once", play: many_at_once },
     Case { name: "many_streams", play: many_streams },
     Case { name: "refusals_that_wait", play: refusals_that_wait },
     Case { name: "web_sockets", play: web_sockets },
+    Case { name: "streams_of_events", play: streams_of_events },
     Case { name: "no_other_protocol", play: no_other_protocol },
     Case { name: "no_other_protocol_together_with_a_web_socket", play: no_other_protocol_together_with_a_web_socket },
     Case { name: "a_pass_both_ways", play: a_pass_both_ways },
@@ -42,6 +44,7 @@ pub const CASES: [Case; 32] = [
     Case { name: "false_claims_about_the_request", play: false_claims_about_the_request },
     Case { name: "limits_by_address", play: limits_by_address },
     Case { name: "a_cache_in_front", play: a_cache_in_front },
+    Case { name: "half_heads_of_one_client", play: half_heads_of_one_client },
     Case { name: "few_connections", play: few_connections },
     Case { name: "gone_and_open", play: gone_and_open },
     Case { name: "hanging_and_open", play: hanging_and_open },
@@ -231,12 +234,26 @@ fn many_values_of_one_header(runtime: &Handle, kind: Kind) {
     assert_eq!(stack.get("/play", "alice").status, 200);
 }
 
+/// A check that the proxy itself cannot send, because HTTP/1.1 forbids what the client sent, must not admit anybody.
+fn forbidden_bytes(runtime: &Handle, kind: Kind) {
+    let stack = full_and_bare(runtime, kind);
+    let bytes = ["\u{1}", "\u{8}", "\u{b}", "\u{1f}", "\u{7f}"].map(|byte| format!("a{byte}b"));
+    let headers = bytes.iter().map(|value| ("X-Odd", value.as_str())).chain([("X-Forbidden-Byte", "1")]);
+    for header in headers {
+        let status = stack.try_ask("GET", "/play", "bob", &[header], b"").map_or(0, |answer| answer.status);
+        assert!([0, 400, 429].contains(&status), "{header:?}: {status}");
+        assert!(stack.app.arrived().is_empty(), "{header:?}");
+    }
+    assert_eq!(stack.get("/play", "alice").status, 200);
+}
+
 /// No proxy has a limit of concurrent checks above which it admits.
 fn many_at_once(runtime: &Handle, kind: Kind) {
     const CLIENTS: usize = 2_500;
     raise_open_files();
     let stack = full_and_bare(runtime, kind);
-    let connect = |_| TcpStream::connect(stack.at).unwrap();
+    // Of several addresses: a recipe may limit the connections of one.
+    let connect = |nth: usize| stack.connect_from(runtime, &format!("127.0.1.{}", nth / 250)).unwrap();
     let mut clients: Vec<_> = (0..CLIENTS).map(connect).collect();
     let request = format!("GET /play HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer bob\r\n\r\n", stack.at);
     for client in &mut clients {
@@ -307,6 +324,13 @@ fn web_sockets(runtime: &Handle, kind: Kind) {
     assert_eq!(stack.web_socket("alice", "are you there?"), (101, "are you there?".to_owned()));
     assert_eq!(stack.web_socket("bob", "").0, 429);
     assert_eq!(stack.web_socket_as("alice", "upgrade", "WebSocket", "still?"), (101, "still?".to_owned()));
+}
+
+fn streams_of_events(runtime: &Handle, kind: Kind) {
+    let stack = full(runtime, kind);
+    let answer = stack.get("/events", "alice");
+    assert_eq!((answer.status, answer.body.matches("data: still here").count()), (200, EVENTS));
+    assert_eq!(stack.get("/events", "bob").status, 429);
 }
 
 fn a_pass_both_ways(runtime: &Handle, kind: Kind) {
@@ -552,6 +576,29 @@ fn a_cache_in_front(runtime: &Handle, kind: Kind) {
     assert_eq!(decision(&stack.get(own, "alice")), (404, "MISS".into()));
     assert_eq!(decision(&stack.get("/healthz", "bob")), (200, "MISS".into()));
     assert_eq!(decision(&stack.get("/healthz", "bob")), (200, "HIT".into()));
+}
+
+/// One client opens thousands of connections and finishes no request. Others still connect, and need not wait.
+#[allow(clippy::disallowed_methods)] // How long the answer takes is what is asked.
+fn half_heads_of_one_client(runtime: &Handle, kind: Kind) {
+    const CONNECTIONS: usize = 4_500;
+    raise_open_files();
+    let stack = full_and_bare(runtime, kind);
+    let half = b"GET /play HTTP/1.1\r\nHost: game.example\r\nX-";
+    let mut held = Vec::new();
+    for _ in 0..CONNECTIONS {
+        // The proxy may close it at once.
+        if let Ok(mut stream) = stack.connect_from(runtime, "127.0.0.2") {
+            let _ = stream.write_all(half);
+            held.push(stream);
+        }
+    }
+    for (token, status) in [("alice", 200), ("bob", 429)] {
+        let begun = Instant::now();
+        assert_eq!(stack.get("/play", token).status, status, "{token}");
+        // The client's connections last for ten seconds.
+        assert!(begun.elapsed() < Duration::from_secs(3), "{token}: {:?}", begun.elapsed());
+    }
 }
 
 fn few_connections(runtime: &Handle, kind: Kind) {

@@ -90,7 +90,14 @@ impl Kind {
                 // Both protocols at one address would be another case of upgrades.
                 let http2 = self.http2_at(*at);
                 let site = |at: &SocketAddr| format!("\nhttp://{at} {{\n\tbind {}\n", at.ip());
-                let text = put_in(&recipe, &[("\n:80 {\n", &site(at))], &usual, when, &closed, &patient);
+                let own = [
+                    ("\n:80 {\n", &*site(at)),
+                    ("\troute {\n", FORBIDDEN_BYTE),
+                    ("reverse_proxy 127.0.0.1:8080 {\n", "reverse_proxy 127.0.0.1:8080 {\nheader_up -X-Odd\n"),
+                ];
+                let text = put_in(&recipe, &own, &usual, when, &closed, &patient);
+                let silent = format!("\t\t\treverse_proxy {app}\n");
+                let text = text.replace(&silent, &format!("reverse_proxy {app} {{\nheader_up -X-Odd\n}}\n"));
                 let (_, rules) = text.split_once(&site(at)).expect("the site");
                 let text = format!("{text}{}{rules}", site(&http2));
                 let global = "\n{\n\tservers {";
@@ -157,6 +164,14 @@ impl Kind {
         }
     }
 }
+
+/// What a client that speaks HTTP/3 can send to Caddy, and no client of these tests: a control byte in a header. Caddy
+/// itself puts it there on request, and the application does not get it.
+const FORBIDDEN_BYTE: &str = "\troute {
+\t\t@odd header X-Forbidden-Byte *
+\t\trequest_header @odd X-Odd \"a\u{1}b\"
+\t\trequest_header -X-Forbidden-Byte
+";
 
 /// Where nginx stores what does not fit into its memory.
 fn temporary(directory: &Path) -> String {

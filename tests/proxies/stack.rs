@@ -4,7 +4,7 @@ use crate::app::App;
 use crate::kinds::{self, Kind, WhenSilent};
 use crate::support::proxy::Proxy;
 use crate::support::{Answer, Process, Server, raw, raw_on};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
@@ -99,14 +99,22 @@ impl Stack {
     /// A `GET` from another address of this machine.
     pub fn ask_from(&self, runtime: &Handle, from: &str, path: &str, token: &str, headers: &[(&str, &str)]) -> Answer {
         let request = self.request("GET", path, token, headers, b"");
+        let stream = self.connect_from(runtime, from).expect("a connection");
+        unchunked(raw_on(stream, &request).expect("an answer"))
+    }
+
+    /// Connects from another address of this machine. The connection leaves no port in TIME_WAIT: after some thousands
+    /// of them, other tests would find no free port.
+    pub fn connect_from(&self, runtime: &Handle, from: &str) -> io::Result<TcpStream> {
         let from = SocketAddr::new(from.parse().unwrap(), 0);
         let stream = runtime.block_on(async {
-            let socket = tokio::net::TcpSocket::new_v4().unwrap();
-            socket.bind(from).unwrap();
-            socket.connect(self.at).await.unwrap().into_std().unwrap()
-        });
-        stream.set_nonblocking(false).unwrap();
-        unchunked(raw_on(stream, &request).expect("an answer"))
+            let socket = tokio::net::TcpSocket::new_v4()?;
+            socket.set_zero_linger()?;
+            socket.bind(from)?;
+            socket.connect(self.at).await?.into_std()
+        })?;
+        stream.set_nonblocking(false)?;
+        Ok(stream)
     }
 
     fn request(&self, method: &str, path: &str, token: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
