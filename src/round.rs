@@ -170,7 +170,7 @@ impl Outcome {
 ///     }
 /// };
 /// assert_eq!(outcome, Outcome::Success);
-/// assert!(!round.has_news(), "the store holds alice now");
+/// assert!(!round.is_dirty(), "the store holds alice now");
 /// # Ok(()) }
 /// ```
 #[cfg_attr(test, derive(Clone))]
@@ -404,8 +404,8 @@ impl Round {
     }
 
     /// Returns whether this server has bits that are not known to be in the store.
-    pub fn has_news(&self) -> bool {
-        self.core.has_news()
+    pub fn is_dirty(&self) -> bool {
+        self.core.is_dirty()
     }
 
     /// Returns the number of minutes whose value in the store is known.

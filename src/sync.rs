@@ -398,9 +398,9 @@ impl<S: FilterStore> Rounds<S> {
     /// Publishes what is left and leaves the fleet. It tries again after a conflict, or if there was too much for one
     /// round. It pauses in between: when a whole fleet stops, attempts without a pause would make most writes lose.
     async fn hand_over(&mut self) {
-        let _ = timeout(WORKER, self.headcount.lifecycle().drained()).await;
+        let _ = timeout(WORKER, self.headcount.lifecycle().worker_ended()).await;
         let mut attempt = 0;
-        while matches!(self.round().await, Outcome::Success | Outcome::Conflict) && self.headcount.core().has_news() {
+        while matches!(self.round().await, Outcome::Success | Outcome::Conflict) && self.headcount.core().is_dirty() {
             sleep(self.pace.pause(attempt)).await;
             attempt += 1;
         }

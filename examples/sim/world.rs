@@ -493,7 +493,7 @@ impl<'a> World<'a> {
             self.oracle.covered_is_known(place, server, &self.store);
         }
         if let Some(until) = server.leaving {
-            let goes_on = matches!(outcome, Outcome::Success | Outcome::Conflict) && server.exchange.round.has_news();
+            let goes_on = matches!(outcome, Outcome::Success | Outcome::Conflict) && server.exchange.round.is_dirty();
             if goes_on && self.now < until {
                 return self.begin(place);
             }

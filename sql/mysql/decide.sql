@@ -60,7 +60,7 @@ BEGIN
       ROLLBACK;
       SET v_tries = v_tries + 1;
       IF v_tries > 20 THEN
-        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the bucket lock vanishes as soon as it is made';
+        SIGNAL SQLSTATE '45001' SET MESSAGE_TEXT = 'the bucket lock vanishes as soon as it is made';
       END IF;
       INSERT INTO headcount_bucket_locks (zone_id, bucket_key) VALUES (p_zone_id, p_bucket_key)
         ON DUPLICATE KEY UPDATE zone_id = p_zone_id;

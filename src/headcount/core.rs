@@ -62,7 +62,7 @@ pub(crate) struct Core {
     /// before.
     writes: AtomicU64,
     /// The current minute's users: the same content as in the ring of `state`, readable without the lock.
-    present: Arc<CurrentFilter>,
+    current_filter: Arc<CurrentFilter>,
     state: ShardedLock<State>,
     /// Flags computed from the state at its last change: `SHUT`, `THROTTLING`, `HOLDING`, `BESIDE`. Decisions read them
     /// without the lock.
@@ -156,7 +156,7 @@ impl Core {
             seed: rng.u64(..),
             writes: AtomicU64::new(0),
             time: FleetTime::new(clock, fleet_clock, &settings),
-            present: Arc::clone(ring.current_filter()),
+            current_filter: Arc::clone(ring.current_filter()),
             state: ShardedLock::new(State { ring, beside: Beside::default(), room, now, mode_changes: [0; 2] }),
             gate: CachePadded::new(AtomicU8::new(0)),
             refreshes,
@@ -250,12 +250,12 @@ impl Core {
     fn change<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.write();
         let result = act(&mut state);
-        self.publish(&mut state);
+        self.update_gate(&mut state);
         result
     }
 
     /// Updates the mode and the gate after a change of the state.
-    fn publish(&self, state: &mut State) {
+    fn update_gate(&self, state: &mut State) {
         let now = state.now;
         if let Some(mode) = state.room.settle(state.active_users(), now) {
             state.mode_changes[mode as usize] += 1;

@@ -18,7 +18,7 @@ pub(crate) struct Lifecycle {
     supervision: Mutex<Supervision>,
     stop: watch::Sender<bool>,
     /// Whether the worker has ended.
-    drained: watch::Sender<bool>,
+    worker_ended: watch::Sender<bool>,
     /// Wakes the rounds when there is a change that the other servers should receive at once.
     urgent: Notify,
 }
@@ -32,7 +32,7 @@ impl Lifecycle {
             saving: AtomicBool::new(false),
             supervision: Mutex::default(),
             stop: watch::Sender::new(false),
-            drained: watch::Sender::new(false),
+            worker_ended: watch::Sender::new(false),
             urgent: Notify::new(),
         }
     }
@@ -86,13 +86,13 @@ impl Lifecycle {
     }
 
     /// Records that the worker has ended.
-    pub(crate) fn note_drained(&self) {
-        self.drained.send_replace(true);
+    pub(crate) fn note_worker_ended(&self) {
+        self.worker_ended.send_replace(true);
     }
 
     /// Waits until the worker has ended.
-    pub(crate) async fn drained(&self) {
-        let _ = self.drained.subscribe().wait_for(|drained| *drained).await;
+    pub(crate) async fn worker_ended(&self) {
+        let _ = self.worker_ended.subscribe().wait_for(|ended| *ended).await;
     }
 
     // --- urgency ---

@@ -184,7 +184,7 @@ impl Worker {
             }
             std::thread::park_timeout(REST_AFTER_PANIC);
         }
-        self.shared.lifecycle.note_drained();
+        self.shared.lifecycle.note_worker_ended();
     }
 
     fn work(&mut self, stop: &watch::Receiver<bool>) {

@@ -204,7 +204,7 @@ async fn a_handler_that_panics_gives_the_seat_back_and_disturbs_nobody() {
     });
     let request = headcount.layer().layer(inner).oneshot(from("alice").body(()).unwrap());
     assert!(tokio::spawn(request).await.unwrap_err().is_panic());
-    let is_dirty = headcount.core().has_news();
+    let is_dirty = headcount.core().is_dirty();
     assert!(!is_dirty, "the ring was not made whole: it was whole");
     assert_eq!(login(&headcount, "bob", 200).await, StatusCode::OK);
 }

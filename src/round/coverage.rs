@@ -487,7 +487,7 @@ mod tests {
         let [.., jump] = looks;
         assert_eq!((jump.observed, jump.renumbered_from), (Observed::JumpedBack, Some(current)));
         coverage.go_back(core, back, jump.were_covered);
-        assert!(headcount.core().has_news(), "the store lacks every minute under its new number");
+        assert!(headcount.core().is_dirty(), "the store lacks every minute under its new number");
         assert_eq!(coverage.since, Some(since.minus(back)));
         assert!(covers(&headcount, to.minus(3)), "nobody was in before the namespace began");
         (0..3).for_each(|_| coverage.settle(headcount.core(), |_| false));

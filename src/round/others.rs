@@ -40,7 +40,7 @@ pub(super) struct Others {
     /// Whether the look showed more generations than are read.
     has_more: bool,
     /// Whether a union may have changed since [`Others::news`] last returned them.
-    has_news: bool,
+    has_changed: bool,
 }
 
 /// A generation that may be forged.
@@ -113,7 +113,7 @@ impl Others {
             left: Vec::new(),
             doubts: BTreeMap::new(),
             has_more: false,
-            has_news: true,
+            has_changed: true,
         }
     }
 
@@ -170,7 +170,7 @@ impl Others {
         for other in self.generations.values_mut() {
             other.unreadable.retain(|&slot, _| slot >= oldest);
             let staying = other.minutes.split_off(&oldest);
-            self.has_news |= !std::mem::replace(&mut other.minutes, staying).is_empty();
+            self.has_changed |= !std::mem::replace(&mut other.minutes, staying).is_empty();
         }
     }
 
@@ -185,7 +185,7 @@ impl Others {
             let minutes = std::mem::take(&mut other.minutes);
             other.minutes = minutes.into_iter().map(|(slot, minute)| (slot.minus(back), minute)).collect();
         }
-        self.has_news = true;
+        self.has_changed = true;
     }
 
     /// Returns whether no generation is read.
@@ -259,7 +259,7 @@ impl Others {
             // The size is the one that the looks show, because an invalid value arrives without its bytes.
             let entry = Entry { version, bytes };
             let decoded = codec.decode_beside(generation, slot, &value);
-            self.has_news |= decoded.is_ok();
+            self.has_changed |= decoded.is_ok();
             other.is_proven |= decoded.is_ok();
             if decoded.is_ok() {
                 other.unreadable.remove(&slot);
@@ -318,12 +318,12 @@ impl Others {
 
     /// Returns the union of each generation's minutes, if any has changed since the last call.
     pub(super) fn news(&mut self) -> Option<Vec<Union>> {
-        std::mem::take(&mut self.has_news).then(|| self.generations.values().filter_map(Other::union).collect())
+        std::mem::take(&mut self.has_changed).then(|| self.generations.values().filter_map(Other::union).collect())
     }
 
     /// Marks the unions as changed, because those last returned may have been lost.
     pub(super) fn mark_changed(&mut self) {
-        self.has_news = true;
+        self.has_changed = true;
     }
 }
 

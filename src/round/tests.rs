@@ -67,11 +67,11 @@ fn rounds_are_counted_as_they_begin() {
 fn a_newcomer_is_news_until_it_is_written() {
     let (headcount, mut worker, mut exchange) = exchange();
     worker.tick();
-    assert!(!exchange.round.has_news());
+    assert!(!exchange.round.is_dirty());
     assert!(headcount.admit("alice").is_admitted());
-    assert!(exchange.round.has_news());
+    assert!(exchange.round.is_dirty());
     assert_eq!(play(&mut exchange, &MemoryStore::new(), |_| ()), Outcome::Success);
-    assert!(!exchange.round.has_news());
+    assert!(!exchange.round.is_dirty());
 }
 
 /// Makes a server whose clock is right, and a store with which it has exchanged for this many minutes. A newcomer was

@@ -58,7 +58,7 @@ impl Core {
             return self.missing(AdmitOptions::ADMIT);
         }
         let fingerprint = self.settings.key.fingerprint(token);
-        if self.present.has(Probe::new(fingerprint, self.settings.shape)) {
+        if self.current_filter.has(Probe::new(fingerprint, self.settings.shape)) {
             return self.admitted(Admitted::Seen);
         }
         self.admit_from_the_ring(fingerprint, token)
@@ -73,7 +73,7 @@ impl Core {
             return self.missing(AdmitOptions::ADMIT);
         }
         let fingerprint = self.settings.key.fingerprint(token);
-        let admission = if self.present.has(Probe::new(fingerprint, self.settings.shape)) {
+        let admission = if self.current_filter.has(Probe::new(fingerprint, self.settings.shape)) {
             self.admitted(Admitted::Seen)
         } else {
             self.admit_from_the_ring(fingerprint, token)
@@ -114,7 +114,8 @@ impl Core {
             return Some(self.missing(options));
         }
         let fingerprint = user.fingerprint();
-        let is_seen = self.present.has(Probe::new(fingerprint, self.settings.shape)) || self.sees(user, options.renews);
+        let is_seen =
+            self.current_filter.has(Probe::new(fingerprint, self.settings.shape)) || self.sees(user, options.renews);
         if !is_seen {
             options.pass.filter(|pass| self.accepts(pass, user))?;
             if options.renews {
@@ -200,7 +201,7 @@ impl Core {
         }
         let seen = !token.iter().all(u8::is_ascii_whitespace) && {
             let fingerprint = self.settings.key.fingerprint(token);
-            let seen = self.present.has(Probe::new(fingerprint, self.settings.shape))
+            let seen = self.current_filter.has(Probe::new(fingerprint, self.settings.shape))
                 || self.refresh(fingerprint)
                 || self.adopt_from_beside(fingerprint, token);
             if seen {
@@ -280,7 +281,7 @@ impl Core {
             Seat::Free => Admitted::Newcomer,
             Seat::Warming => Admitted::Warming,
             Seat::Taken => {
-                self.publish(&mut state);
+                self.update_gate(&mut state);
                 drop(state);
                 return self.rejected(fingerprint.0, options);
             }
@@ -291,7 +292,7 @@ impl Core {
             state.room.take_seat();
             state.ring.record_newcomer(fingerprint);
         }
-        self.publish(&mut state);
+        self.update_gate(&mut state);
         drop(state);
         self.granted(admitted, options)
     }

@@ -61,7 +61,7 @@ impl Core {
     }
 
     /// Returns whether any minute has bits that are not known to be in the store.
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn is_dirty(&self) -> bool {
         self.minutes().iter().any(|minute| minute.is_dirty)
     }
 

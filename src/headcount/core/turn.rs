@@ -67,7 +67,7 @@ impl Core {
 
     /// Empties the former minute's half of the filter that decisions read without the lock. The next turn needs it.
     pub(crate) fn forget_the_last_minute(&self) {
-        self.present.forget_the_last_minute();
+        self.current_filter.forget_the_last_minute();
     }
 
     /// Begins the turn to minute `to`, with an empty filter for the next union. Returns the filter as an error if the

@@ -329,7 +329,7 @@ impl Mysql {
             }
             if let Error::Server(ServerError { code, .. }) = &error {
                 let again = is_conflict(*code);
-                if again || *code == UNKNOWN_ZONE {
+                if again || *code == SIGNALLED {
                     lease.give_back();
                 }
                 if again {
@@ -787,9 +787,10 @@ impl Found {
     }
 }
 
-/// The code of an error that a procedure has signalled: an unknown zone, another invalid argument, or a bucket lock
-/// that is deleted again and again.
-const UNKNOWN_ZONE: u16 = 1644;
+/// The code of an error that a procedure has signalled: an unknown zone, another invalid argument, or, with the state
+/// [`LOCK_VANISHES`], a bucket lock that is deleted again and again.
+const SIGNALLED: u16 = 1644;
+const LOCK_VANISHES: &str = "45001";
 
 /// Returns whether the operation conflicted with another one, so that it is worth repeating: a deadlock, a changed row,
 /// or a row that another session inserted first.
@@ -806,7 +807,8 @@ fn classify(error: &Error) -> StoreError {
             // A statement or its wait for a lock took too long, or conflicts lasted until the time limit.
             1205 | 1969 | 3024 | 1213 | 1020 | 1062 => StoreError::timeout(error),
             1044 | 1045 | 1049 | 1142 | 1143 | 1227 | 1370 | 1698 => StoreError::refused(error),
-            &UNKNOWN_ZONE => StoreError::refused(error),
+            &SIGNALLED if state == LOCK_VANISHES => StoreError::timeout(error),
+            &SIGNALLED => StoreError::refused(error),
             _ if state.starts_with("42") || state.starts_with("28") => StoreError::refused(error),
             _ => StoreError::unavailable(error),
         },
@@ -815,5 +817,20 @@ fn classify(error: &Error) -> StoreError {
         }
         Error::Url(_) => StoreError::refused(error),
         Error::Driver(_) | Error::Io(_) | Error::Other(_) => StoreError::unavailable(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_vanishes_is_a_conflict_and_an_unknown_zone_a_mistake() {
+        let signalled = |state: &str| {
+            let (message, state) = (String::new(), state.to_owned());
+            classify(&Error::Server(ServerError { code: SIGNALLED, message, state }))
+        };
+        assert!(!signalled(LOCK_VANISHES).is_refused(), "another attempt may succeed");
+        assert!(signalled("45000").is_refused());
     }
 }
