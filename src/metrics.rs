@@ -208,12 +208,15 @@ impl Metrics {
 }
 
 fn publish(to: &metrics::Histogram, from: &Histogram, published: &mut Published) {
-    let counts = from.counts();
-    for (bucket, (count, published)) in counts.into_iter().zip(published).enumerate() {
+    let ends: Vec<f64> = Histogram::upper_ends().map(|end| end.as_secs_f64()).collect();
+    let longest = ends.last().copied().unwrap_or_default();
+    // A value just below the bucket's upper end, so that a recorder with the same buckets uses the same bucket; and one
+    // above all ends for the last bucket.
+    let values = ends.iter().map(|end| end * 0.999).chain([longest * 1.001]);
+    for ((value, count), published) in values.zip(from.counts()).zip(published) {
         let new = usize::try_from(count - *published).unwrap_or(usize::MAX);
         if new > 0 {
-            // The value is just below the bucket's upper end, so a recorder with the same buckets uses the same bucket.
-            to.record_many(Histogram::upper_end(bucket).as_secs_f64() * 0.999, new);
+            to.record_many(value, new);
         }
         *published = count;
     }

@@ -395,7 +395,7 @@ impl Ring {
 
     // --- coverage ---
 
-    /// Returns whether minute `slot` is covered: no server has recorded an unseen token in it.
+    /// Returns whether minute `slot` is covered: this server knows every token that any server has published for it.
     pub(crate) fn covers(&self, slot: Slot) -> bool {
         self.age(slot).is_some_and(|age| self.minutes[age].covered)
     }

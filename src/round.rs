@@ -418,7 +418,7 @@ impl Round {
 
     fn look(&mut self, now: Duration, corrected: bool) -> Request {
         self.looked = now;
-        self.pauses = self.core.time.pauses();
+        self.pauses = self.core.time.pause_marks();
         let slots = self.core.slots();
         self.unasked = self.unasked.filter(|&unasked| slots.first().is_none_or(|&newest| newest < unasked));
         // While the worker cannot turn, this server does not ask for the minute that the others publish now.
@@ -697,7 +697,7 @@ impl Round {
 
     fn succeed(&mut self, now: Duration) -> Next {
         // The worker may not have noticed a pause yet.
-        let stale = self.pauses != self.core.time.pauses() || self.core.time.is_overdue();
+        let stale = self.pauses != self.core.time.pause_marks() || self.core.time.is_overdue();
         if self.clock_doubted || stale {
             // What was read belongs to another time. It is merged, but must not make an unseen token count as a
             // newcomer's.

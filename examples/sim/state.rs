@@ -45,7 +45,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "src/headcount/admission.rs",
     "src/headcount/builder.rs",
     "src/headcount/core.rs",
-    "src/headcount/core/arrivals.rs",
+    "src/headcount/core/visits.rs",
     "src/headcount/core/counts.rs",
     "src/headcount/core/decide.rs",
     "src/headcount/core/fleet.rs",

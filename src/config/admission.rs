@@ -198,12 +198,8 @@ const MAX_RETRY: Duration = Duration::from_secs(24 * 3600);
 /// The default of `max_delayed`.
 const MOST_DELAYED: u64 = 10_000;
 
-/// The longest wait of a refusal. The proxies of our recipes wait 1 s for an answer, and then admit the request.
+/// The longest wait of a refusal. The proxies of our recipes wait 1.5 s for an answer, and then admit the request.
 pub(crate) const MAX_REFUSAL_DELAY: Duration = Duration::from_secs(1);
-
-/// The time that a check and its way through a busy proxy may take, besides `refusal_delay`.
-#[cfg(feature = "server")]
-const SLOWEST_CHECK: Duration = Duration::from_millis(300);
 
 impl Admission {
     pub(crate) fn most_delayed(&self) -> u64 {
@@ -217,18 +213,6 @@ impl Admission {
             Some(0) => Err(ConfigError::MaxActiveUsers { found: 0 }),
             Some(some) => Ok(some),
         }
-    }
-
-    /// Returns a warning if the refusals that wait may come too late for a proxy.
-    #[cfg(feature = "server")]
-    pub(crate) fn warning_about_delay(&self) -> Option<String> {
-        let delay = self.refusal_delay?;
-        let waits = super::limit::too_long_for(delay + SLOWEST_CHECK)?;
-        let delay = humantime::format_duration(delay);
-        Some(format!(
-            "admission.refusal_delay is {delay}; the check itself may take 300ms more, and proxies wait {waits} for an \
-             answer: if a refusal comes later, they admit the request; make it shorter, or make the proxies wait longer"
-        ))
     }
 
     /// Checks `resume_ratio`, `retry_after` and `refusal_delay`. Returns the settings of the room.

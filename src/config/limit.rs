@@ -360,10 +360,10 @@ impl Default for Limit {
 /// values; a test compares them.
 #[cfg(feature = "server")]
 pub(crate) const RECIPES_WAIT: [(&str, Duration); 4] = [
-    ("nginx", Duration::from_secs(1)),
-    ("caddy", Duration::from_secs(1)),
-    ("envoy", Duration::from_secs(1)),
-    ("haproxy", Duration::from_secs(1)),
+    ("nginx", Duration::from_millis(1500)),
+    ("caddy", Duration::from_millis(1500)),
+    ("envoy", Duration::from_millis(1500)),
+    ("haproxy", Duration::from_millis(1500)),
 ];
 
 /// Names the recipes whose proxies wait no longer than this, and the shortest of their waits. `None`: all wait longer.

@@ -10,7 +10,7 @@ pub(crate) struct PathPatterns(Vec<Pattern>);
 struct Pattern {
     /// The path. A prefix ends with its slash; the star is removed.
     path: String,
-    /// The path as [`lenient`] returns it.
+    /// The path as [`read_leniently`] returns it.
     lenient: String,
     is_prefix: bool,
 }
@@ -26,7 +26,7 @@ impl PathPatterns {
         self.0.iter().any(|pattern| pattern.covers(path))
     }
 
-    /// Returns whether a rule covers a path that [`lenient`] returned.
+    /// Returns whether a rule covers a path that [`read_leniently`] returned.
     pub(crate) fn covers_lenient(&self, lenient: &str) -> bool {
         self.0.iter().any(|pattern| pattern.covers_leniently(lenient))
     }
@@ -64,8 +64,8 @@ impl Pattern {
     }
 }
 
-/// Returns the paths that a framework could serve for the path that [`lenient`] returned. For `/login.json`, Rails and
-/// others also serve `/login`, and so do PHP frameworks for `/index.php/login`.
+/// Returns the paths that a framework could serve for a path that [`read_leniently`] returned. For `/login.json`, Rails
+/// and others also serve `/login`, and so do PHP frameworks for `/index.php/login`.
 fn readings(lenient: &str) -> impl Iterator<Item = &str> {
     const FRONT: &str = ".php";
     let below_front = lenient.find(".php/").map(|at| &lenient[at + FRONT.len()..]);

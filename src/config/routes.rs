@@ -67,7 +67,8 @@ pub enum RouteClass {
     /// The default. An active user is renewed. A newcomer is admitted or rejected; an admitted newcomer becomes active.
     #[default]
     Admit,
-    /// The answer is the same, but no user is renewed or recorded. For requests that clients repeat in the background.
+    /// As `admit`, but no user is renewed or recorded, and no limit of newcomers is asked. For requests that clients
+    /// repeat in the background.
     Observe,
     /// Always admitted. No decision is made.
     Exempt,

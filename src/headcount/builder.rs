@@ -1,6 +1,6 @@
 //! The builder of a controller. It has a method for each configuration key that applies inside a service.
 
-use super::core::{Arrivals, Core, CoreParts, codec_of};
+use super::core::{Core, CoreParts, SampledVisits, codec_of};
 use super::telemetry::Telemetry;
 use super::{Delays, Headcount, Lifecycle, RoundFigures, Shared, Worker};
 use crate::config::{
@@ -452,17 +452,17 @@ impl Builder {
         let room = Room::new(settings.room, link, sharing, now);
         let mut rng = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         let (refreshes, due) = bounded(refresh_queue.unwrap_or(REFRESH_QUEUE).max(1));
-        let (arrivals, simulation) = match settings.enforcement {
+        let (visits, simulation) = match settings.enforcement {
             Enforcement::Shadow => {
-                let (arrivals, simulation) = what_ifs(&settings);
-                (Some(arrivals), Some(simulation))
+                let (sampled, simulation) = what_ifs(&settings);
+                (Some(sampled), Some(simulation))
             }
             Enforcement::Enforce | Enforcement::Off => (None, None),
         };
         let started = clock.monotonic();
         let telemetry = Telemetry::new(&settings);
         let delays = Delays::new(settings.max_delayed);
-        let parts = CoreParts { clock, fleet_clock, ring, room, now, refreshes, arrivals };
+        let parts = CoreParts { clock, fleet_clock, ring, room, now, refreshes, visits };
         let core = Core::new(settings, parts, &mut rng);
         let shared = Arc::new(Shared {
             config,
@@ -478,11 +478,11 @@ impl Builder {
 }
 
 /// Makes the simulation of other values of X for shadow mode, and the channel of visits that feeds it.
-fn what_ifs(settings: &Settings) -> (Arrivals, (CapacitySim, Receiver<(Fingerprint, bool)>)) {
+fn what_ifs(settings: &Settings) -> (SampledVisits, (CapacitySim, Receiver<(Fingerprint, bool)>)) {
     let (sender, visits) = bounded(VISITS);
     let simulation = CapacitySim::new(settings.room, settings.slots);
     let sample = simulation.sample();
-    (Arrivals { sample, sender }, (simulation, visits))
+    (SampledVisits { sample, sender }, (simulation, visits))
 }
 
 /// The users that a single server knows when it starts.

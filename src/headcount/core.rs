@@ -4,7 +4,6 @@
 //! `minutes` and `fleet`. The worker uses `turn`. Operators use `overrides`. Only this file and its submodules reach
 //! the state behind the lock.
 
-mod arrivals;
 mod counts;
 mod decide;
 mod fleet;
@@ -15,6 +14,7 @@ mod presence;
 mod seat;
 mod turn;
 mod user;
+mod visits;
 
 use super::{Admission, Admitted, Decision};
 use crate::bloom::Estimate;
@@ -35,7 +35,6 @@ use presence::Presences;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-pub(super) use arrivals::Arrivals;
 pub use counts::{Decisions, PassChecks, Touches};
 pub(crate) use decide::{AdmitOptions, Record};
 pub(crate) use fleet_time::FleetTime;
@@ -45,6 +44,7 @@ pub use presence::Presence;
 pub use seat::HeldSeat;
 pub(super) use turn::Refreshes;
 pub(crate) use user::User;
+pub(super) use visits::SampledVisits;
 
 /// The number of words of a filter that are read or changed under one hold of the lock: 8 KiB, a few microseconds.
 const CHUNK_WORDS: usize = 1024;
@@ -70,8 +70,8 @@ pub(crate) struct Core {
     refreshes: Sender<Fingerprint>,
     /// Refreshes that were applied in place because the channel was full.
     refreshes_in_place: AtomicU64,
-    /// The channel that reports arrivals to the worker. It exists in shadow mode only.
-    arrivals: Option<Arrivals>,
+    /// The channel that reports the visits of sampled users to the worker. It exists in shadow mode only.
+    visits: Option<SampledVisits>,
     counts: Counts,
     presences: Mutex<Presences>,
 }
@@ -113,7 +113,7 @@ pub(super) struct CoreParts {
     pub(super) room: Room,
     pub(super) now: Timestamp,
     pub(super) refreshes: Sender<Fingerprint>,
-    pub(super) arrivals: Option<Arrivals>,
+    pub(super) visits: Option<SampledVisits>,
 }
 
 /// The state of the core at one moment.
@@ -149,9 +149,9 @@ pub(crate) struct CoreStatus {
 
 impl Core {
     pub(super) fn new(settings: Settings, parts: CoreParts, rng: &mut fastrand::Rng) -> Self {
-        let CoreParts { clock, fleet_clock, ring, room, now, refreshes, arrivals } = parts;
+        let CoreParts { clock, fleet_clock, ring, room, now, refreshes, visits } = parts;
         let core = Self {
-            arrivals,
+            visits,
             instance_id: format!("{:016x}", rng.u64(..)),
             seed: rng.u64(..),
             writes: AtomicU64::new(0),

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 /// A histogram of durations in buckets of doubling width, counted without a lock.
 pub(crate) struct Histogram {
-    /// Bucket b counts durations below 2^b · 64 ns that belong to no lower bucket. The last one also counts all longer
-    /// durations.
+    /// Bucket b counts durations below 2^b · 64 ns that belong to no lower bucket. The last one counts all that are
+    /// longer than 68 s.
     buckets: ShardedCounters<{ Self::BUCKETS }>,
 }
 
 impl Histogram {
-    pub(crate) const BUCKETS: usize = 24;
+    pub(crate) const BUCKETS: usize = 32;
 
     pub(crate) fn new() -> Self {
         Self { buckets: ShardedCounters::new() }
@@ -29,10 +29,10 @@ impl Histogram {
         self.buckets.totals()
     }
 
-    /// Returns the upper bound of a bucket. The last bucket has none, so this must not be called for it.
+    /// Returns the upper bounds of all buckets but the last, which has none.
     #[cfg(any(test, feature = "metrics"))]
-    pub(crate) fn upper_end(bucket: usize) -> Duration {
-        Duration::from_nanos(64 << bucket)
+    pub(crate) fn upper_ends() -> impl Iterator<Item = Duration> {
+        (0..Self::BUCKETS - 1).map(|bucket| Duration::from_nanos(64 << bucket))
     }
 }
 
@@ -43,11 +43,12 @@ mod tests {
     #[test]
     fn a_duration_lands_below_its_buckets_upper_end() {
         let histogram = Histogram::new();
-        for (bucket, nanos) in [(0, 63), (1, 64), (1, 127), (2, 128), (23, u64::MAX)] {
+        let ends: Vec<_> = Histogram::upper_ends().collect();
+        for (bucket, nanos) in [(0, 63), (1, 64), (1, 127), (2, 128), (26, 3_000_000_000), (31, u64::MAX)] {
             histogram.record(Duration::from_nanos(nanos));
             assert!(histogram.counts()[bucket] > 0, "{nanos} ns");
+            assert!(ends.get(bucket).is_none_or(|end| u128::from(nanos) < end.as_nanos()), "{nanos} ns");
         }
-        assert_eq!(histogram.counts().iter().sum::<u64>(), 5);
-        assert_eq!(Histogram::upper_end(1), Duration::from_nanos(128));
+        assert_eq!(histogram.counts().iter().sum::<u64>(), 6);
     }
 }

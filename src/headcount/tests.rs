@@ -233,7 +233,7 @@ fn a_decision_that_notices_a_pause_is_no_tick_of_the_worker() {
     clock.advance(Duration::from_secs(10));
     assert!(time.is_overdue());
     let _ = [headcount.admit("alice"), headcount.admit("bob")];
-    assert_eq!((time.pauses(), time.is_overdue()), (1, false), "noticed once");
+    assert_eq!((time.pause_marks(), time.is_overdue()), (1, false), "noticed once");
     assert_eq!(time.since_tick(), Duration::from_secs(10));
 }
 

@@ -25,7 +25,7 @@ impl Headcount {
     /// Returns the caller. A signature is verified on another thread, when its turn has come.
     ///
     /// # Errors
-    /// [`Unknown`].
+    /// [`NoCaller`].
     // Without the feature, the function keeps its interface.
     #[cfg_attr(not(feature = "jwt"), allow(clippy::unused_async, unused_variables))]
     pub(crate) async fn caller_in_turn<'r>(

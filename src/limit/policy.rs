@@ -321,7 +321,9 @@ pub enum PolicyError {
     #[error("the time is zero; a window, a tick or a warm-up needs one above zero")]
     ZeroWindow,
     /// A burst, or a single permit, that takes more than 146 years to refill; in PostgreSQL, more than 73 years.
-    #[error("the burst at {rate} takes more than 146 years to refill; make the burst smaller or the rate higher")]
+    #[error(
+        "the burst at {rate} takes more than 146 years to refill (73 in PostgreSQL); make it smaller or the rate higher"
+    )]
     TooLong {
         /// The rate.
         rate: Rate,

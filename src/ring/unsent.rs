@@ -5,7 +5,8 @@
 
 use crate::fingerprint::Fingerprint;
 
-/// The most fingerprints kept of a minute. With beats of 100 ms, this is enough for 650,000 newcomers a second.
+/// The most fingerprints kept of a minute, newcomers and renewed users alike. A beat sends 4,096 of them: with beats of
+/// 100 ms, some 40,000 a second. The list absorbs bursts above that; what does not fit comes with a round.
 const MOST: usize = 1 << 16;
 
 /// The unsent fingerprints of the current minute, and of the minute before it.
@@ -32,7 +33,7 @@ impl Unsent {
         }
     }
 
-    /// Takes the oldest fingerprints of the minute of this age, at most `most` of them.
+    /// Takes the first fingerprints of the list of the minute of this age, at most `most` of them.
     pub(super) fn take(&mut self, age: usize, most: usize) -> Vec<Fingerprint> {
         self.by_age.get_mut(age).map_or_else(Vec::new, |kept| kept.drain(..most.min(kept.len())).collect())
     }

@@ -68,7 +68,7 @@ pub fn load(
     }
     reader.resolve("server.listen");
     reader.resolve("admin.listen");
-    let config = reader.hold(check);
+    let config = reader.read_checked(check);
     if reader.diagnostics.is_empty() {
         Ok(Loaded { config, sources: reader.sources })
     } else {

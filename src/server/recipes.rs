@@ -38,7 +38,7 @@ impl Recipe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::RECIPES_WAIT;
+    use crate::config::{MAX_REFUSAL_DELAY, RECIPES_WAIT};
     use std::time::Duration;
 
     /// Returns the times that follow a word in a file, in the notations of the proxies: `100ms`, `0.1s`, `100`.
@@ -56,8 +56,9 @@ mod tests {
         written.map(read).collect()
     }
 
-    /// The name of a recipe, the recipe, and its settings that are times, each with the text to find it in.
-    type Place = (&'static str, Recipe, Vec<(&'static str, &'static str)>);
+    /// The name of a recipe, the recipe, its settings that are times to wait for an answer, and the one that is a time to
+    /// wait for a connection; each with the text to find it in.
+    type Place = (&'static str, Recipe, Vec<(&'static str, &'static str)>, (&'static str, &'static str));
 
     #[test]
     fn each_recipe_waits_as_long_as_it_says_and_as_its_constant() {
@@ -69,26 +70,34 @@ mod tests {
             (
                 "nginx",
                 Recipe::Nginx,
-                ["proxy_connect_timeout", "proxy_send_timeout", "proxy_read_timeout"]
-                    .map(|word| (word, Recipe::Nginx.text()))
-                    .to_vec(),
+                ["proxy_send_timeout", "proxy_read_timeout"].map(|word| (word, Recipe::Nginx.text())).to_vec(),
+                ("proxy_connect_timeout", Recipe::Nginx.text()),
             ),
             (
                 "caddy",
                 Recipe::Caddy,
-                vec![("dial_timeout", Recipe::Caddy.text()), ("response_header_timeout", Recipe::Caddy.text())],
+                vec![("response_header_timeout", Recipe::Caddy.text())],
+                ("dial_timeout", Recipe::Caddy.text()),
             ),
-            ("envoy", Recipe::Envoy, vec![("per_try_timeout", envoy), ("connect_timeout", cluster)]),
-            ("haproxy", Recipe::Haproxy, vec![("timeout connect", gate), ("timeout server", gate)]),
+            ("envoy", Recipe::Envoy, vec![("per_try_timeout", envoy)], ("connect_timeout", cluster)),
+            ("haproxy", Recipe::Haproxy, vec![("timeout server", gate)], ("timeout connect", gate)),
         ];
-        for ((name, waits), (place, recipe, words)) in RECIPES_WAIT.into_iter().zip(places) {
+        for ((name, waits), (place, recipe, words, (connects, text))) in RECIPES_WAIT.into_iter().zip(places) {
             assert_eq!(name, place);
             let says = format!("does not answer within {} s", waits.as_secs_f64());
             assert!(recipe.text().contains(&says), "{name} does not say: {says}");
+            assert_eq!(times_after(connects, text), [Duration::from_secs(1)], "{name}: {connects}");
             for (word, text) in words {
                 assert_eq!(times_after(word, text), [waits], "{name}: {word}");
             }
         }
+    }
+
+    /// A refusal that came later would admit the request.
+    #[test]
+    fn each_recipe_waits_longer_than_any_refusal_takes() {
+        const SLOWEST_CHECK: Duration = Duration::from_millis(300);
+        assert!(RECIPES_WAIT.iter().all(|(_, waits)| *waits >= MAX_REFUSAL_DELAY + SLOWEST_CHECK));
     }
 
     /// Returns the number that follows a word in a part of a file.

@@ -61,9 +61,6 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     // A proxy asks over few connections: refusals that wait on them would delay the checks of users who are in.
     loaded.config.admission.refusal_delay.get_or_insert(Duration::ZERO);
     loaded.config.admission.max_delayed.get_or_insert(MOST_DELAYED_BEHIND_A_PROXY);
-    if let Some(warning) = loaded.config.admission.warning_about_delay() {
-        tracing::warn!("{warning}");
-    }
     let config = loaded.config.clone();
     check_admin(&config).map_err(|error| loaded.locate(error))?;
     let builder: Builder = config.clone().into();

@@ -125,7 +125,6 @@ fn warnings(config: &Config) -> Vec<String> {
         );
     }
     warnings.extend(config.token.warning().map(str::to_owned));
-    warnings.extend(config.admission.warning_about_delay());
     if config.only_limits() {
         warnings.push("there is no admission.max_active_users: requests are limited, and everybody is admitted".into());
     }

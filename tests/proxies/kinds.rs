@@ -66,7 +66,7 @@ impl Kind {
         match self {
             Self::Nginx => {
                 let closed = [("return 204;", "return 403;")];
-                let patient = [("timeout 1s;", "timeout 10s;"), ("timeout    1s;", "timeout    10s;")];
+                let patient = [("timeout 1s;", "timeout 10s;"), ("timeout    1500ms;", "timeout    10s;")];
                 // This version speaks one protocol at an address.
                 let listen = format!("listen {at}; listen {} http2;", self.http2_at(*at));
                 let text = put_in(&recipe, &[("listen 80;", &listen)], &usual, when, &closed, &patient);
@@ -86,7 +86,7 @@ impl Kind {
                     "# respond \"headcount does not answer\" 503\n\t\t\treverse_proxy 127.0.0.1:8080",
                     "respond \"headcount does not answer\" 503",
                 )];
-                let patient = [("timeout 1s\n", "timeout 10s\n")];
+                let patient = [("timeout 1s\n", "timeout 10s\n"), ("timeout 1500ms\n", "timeout 10s\n")];
                 // Both protocols at one address would be another case of upgrades.
                 let http2 = self.http2_at(*at);
                 let site = |at: &SocketAddr| format!("\nhttp://{at} {{\n\tbind {}\n", at.ip());
@@ -114,8 +114,12 @@ impl Kind {
             }
             Self::Envoy => {
                 let closed = [("failure_mode_allow: true", "failure_mode_allow: false")];
-                let patient =
-                    [("timeout: 1s", "timeout: 10s"), ("timeout: 5s", "timeout: 20s"), ("timeout: 6s", "timeout: 20s")];
+                let patient = [
+                    ("timeout: 1s", "timeout: 10s"),
+                    ("timeout: 1.5s", "timeout: 10s"),
+                    ("timeout: 5s", "timeout: 20s"),
+                    ("timeout: 6s", "timeout: 20s"),
+                ];
                 let port = |place: &SocketAddr| format!("port_value: {}", place.port());
                 let gate = format!("\"@headcount-{}\"", at.port());
                 let listen = format!("address: 127.0.0.1, {} }}", port(at));
@@ -137,7 +141,7 @@ impl Kind {
                 // Its health check, too.
                 let patient = [
                     ("timeout connect 1s", "timeout connect 10s"),
-                    ("timeout server  1s", "timeout server  10s"),
+                    ("timeout server  1500ms", "timeout server  10s"),
                     ("inter 100ms", "inter 10s"),
                     ("nbsrv(headcount) gt 0", "always_true"),
                 ];

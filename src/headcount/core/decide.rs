@@ -302,7 +302,7 @@ impl Core {
     /// meanwhile.
     fn seat_now(&self, state: &mut State) -> Seat {
         if state.room.link() != FleetLink::Alone && self.time.is_overdue() {
-            // Only the first request does this. The worker's next tick does the rest.
+            // The next requests do not do this again. The worker's next tick does the rest.
             self.time.notice_pause();
             state.uncover_current();
             state.room.wake();

@@ -15,8 +15,8 @@ pub(crate) struct FleetTime {
     ticked: AtomicU64,
     /// When a decision last noticed that the worker's tick is overdue, in monotonic microseconds.
     noticed: AtomicU64,
-    /// How many pauses of this process were detected.
-    pauses: AtomicU64,
+    /// Changes with each pause that is noticed, maybe more than once.
+    pause_marks: AtomicU64,
     /// See [`FleetTime::tolerated_pause`].
     tolerated_pause: Duration,
 }
@@ -28,7 +28,7 @@ impl FleetTime {
             noticed: AtomicU64::new(0),
             clock,
             fleet_clock: Mutex::new(fleet_clock),
-            pauses: AtomicU64::new(0),
+            pause_marks: AtomicU64::new(0),
             tolerated_pause: (3 * settings.sync_every).max(Duration::from_millis(250)),
         }
     }
@@ -61,8 +61,8 @@ impl FleetTime {
         self.since(self.ticked.load(Relaxed))
     }
 
-    /// Returns whether the worker's last tick is longer ago than [`Self::tolerated_pause`], and no decision has noticed
-    /// it since.
+    /// Returns whether, for longer than [`Self::tolerated_pause`], neither the worker has ticked nor a decision has
+    /// noticed that it does not.
     pub(crate) fn is_overdue(&self) -> bool {
         self.since(self.ticked.load(Relaxed).max(self.noticed.load(Relaxed))) > self.tolerated_pause
     }
@@ -72,7 +72,8 @@ impl FleetTime {
         self.ticked.store(micros(self.clock.monotonic()), Relaxed);
     }
 
-    /// Records and counts a pause that a decision handles now, so that the next decisions do not handle it again.
+    /// Records and marks a pause that a decision handles now. The next decisions do not handle it again, until
+    /// [`Self::tolerated_pause`] has passed.
     pub(crate) fn notice_pause(&self) {
         self.noticed.store(micros(self.clock.monotonic()), Relaxed);
         self.note_pause();
@@ -82,14 +83,14 @@ impl FleetTime {
         self.clock.monotonic().saturating_sub(Duration::from_micros(micros))
     }
 
-    /// Returns how many pauses of this process were detected.
-    pub(crate) fn pauses(&self) -> u64 {
-        self.pauses.load(Relaxed)
+    /// Returns a number that changes whenever a pause of this process is noticed. One pause may change it twice or more.
+    pub(crate) fn pause_marks(&self) -> u64 {
+        self.pause_marks.load(Relaxed)
     }
 
-    /// Counts a pause. What a round read before the pause is outdated.
+    /// Marks a pause. What a round read before the pause is outdated.
     pub(crate) fn note_pause(&self) {
-        self.pauses.fetch_add(1, Relaxed);
+        self.pause_marks.fetch_add(1, Relaxed);
     }
 }
 

@@ -131,15 +131,23 @@ impl Core {
         slots.into_iter().for_each(|slot| ring.set_dirty(slot, true));
     }
 
-    /// Marks minute `slot` as clean before it is copied for the snapshot, and calls `forget` under the same hold of the
-    /// lock. Returns whether the minute is covered. Does nothing and returns `None` if the minute is clean, unless the
-    /// snapshot `lacks` it.
-    pub(crate) fn take_for_snapshot(&self, slot: Slot, lacks: bool, forget: impl FnOnce()) -> Option<bool> {
+    /// Marks minute `slot` as clean before it is copied for the snapshot, if it is dirty or `is_missing` there. Returns
+    /// whether the minute is covered; `None` if the snapshot need not change. Only for a server without a fleet: here a
+    /// dirty minute is one of which the snapshot lacks bits, while in a fleet the rounds mark minutes as clean.
+    ///
+    /// `drop_old_value` is called under the same hold of the lock. It must drop the snapshot's value of the minute, so
+    /// that no clean mark stands beside an outdated value.
+    pub(crate) fn take_for_snapshot(
+        &self,
+        slot: Slot,
+        is_missing: bool,
+        drop_old_value: impl FnOnce(),
+    ) -> Option<bool> {
         let ring = &mut self.write().ring;
-        if !lacks && !ring.is_dirty(slot) {
+        if !is_missing && !ring.is_dirty(slot) {
             return None;
         }
-        forget();
+        drop_old_value();
         ring.set_dirty(slot, false);
         Some(ring.covers(slot))
     }
@@ -196,6 +204,7 @@ impl Core {
             let ring = &mut self.write().ring;
             gained += some.iter().filter(|&&fingerprint| ring.record_foreign(slot, fingerprint)).count();
         }
+        // The ring has changed without an update of the mode and the gate.
         self.change(|_| ());
         gained
     }

@@ -78,7 +78,7 @@ impl Reader {
     }
 
     /// Reads the values until all have the right types and `check` refuses none.
-    pub(super) fn hold(&mut self, check: impl Fn(&Config) -> Result<(), ConfigError>) -> Config {
+    pub(super) fn read_checked(&mut self, check: impl Fn(&Config) -> Result<(), ConfigError>) -> Config {
         loop {
             let config = self.read();
             let Err(error) = check(&config) else { return config };

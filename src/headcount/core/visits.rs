@@ -6,7 +6,7 @@ use crate::threads::Sender;
 use crate::what_if::Sample;
 
 /// The channel of sampled visits to the worker. It exists in shadow mode only.
-pub(crate) struct Arrivals {
+pub(crate) struct SampledVisits {
     pub(crate) sample: Sample,
     /// Takes a user, and whether the user is active under the configured X.
     pub(crate) sender: Sender<(Fingerprint, bool)>,
@@ -32,11 +32,11 @@ impl Core {
 
     /// Records the visit of a user, and whether the user is active under the configured X.
     pub(crate) fn note_visit(&self, fingerprint: Fingerprint, is_in: bool) {
-        if let Some(arrivals) = &self.arrivals
-            && arrivals.sample.holds(fingerprint)
+        if let Some(visits) = &self.visits
+            && visits.sample.holds(fingerprint)
         {
             // If the channel is full, this visit is not sampled.
-            let _ = arrivals.sender.try_send((fingerprint, is_in));
+            let _ = visits.sender.try_send((fingerprint, is_in));
         }
     }
 }
