@@ -294,3 +294,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_value_that_lacks_bits_of_an_earlier_one_is_an_older_one() {
+    let mut ring = ring();
+    let now = Slot(100);
+    assert!(!ring.lose_published(now), "the store never held anything");
+    assert!(!ring.set_published(now, 10, 10));
+    assert!(ring.lose_published(now), "it held ten bits");
+    assert!(!ring.set_published(now, 12, 10), "two bits of another server beside the ten");
+    assert!(ring.set_published(now, 6, 4), "four of the twelve, and two others");
+    assert!(!ring.set_published(now, 14, 14), "what was ever in a value");
+    assert!(ring.set_published(now, 13, 13), "one bit is missing");
+    assert!(!ring.set_published(Slot(1), 1, 0) && !ring.lose_published(Slot(1)), "outside the ring");
+}

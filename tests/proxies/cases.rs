@@ -4,7 +4,7 @@ use crate::app::EVENTS;
 use crate::kinds::{Kind, WhenSilent};
 use crate::stack::Stack;
 use crate::streams;
-use crate::support::{Answer, DEADLINE, Redis, wait_for};
+use crate::support::{Answer, DEADLINE, Redis, raw_on, wait_for};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ pub struct Case {
     pub play: fn(&Handle, Kind),
 }
 
-pub const CASES: [Case; 35] = [
+pub const CASES: [Case; 36] = [
     Case { name: "admitted", play: admitted },
     Case { name: "rejected", play: rejected },
     Case { name: "bodies_arrive_whole", play: bodies_arrive_whole },
@@ -45,6 +45,7 @@ pub const CASES: [Case; 35] = [
     Case { name: "limits_by_address", play: limits_by_address },
     Case { name: "a_cache_in_front", play: a_cache_in_front },
     Case { name: "half_heads_of_one_client", play: half_heads_of_one_client },
+    Case { name: "a_proxy_that_stops", play: a_proxy_that_stops },
     Case { name: "few_connections", play: few_connections },
     Case { name: "gone_and_open", play: gone_and_open },
     Case { name: "hanging_and_open", play: hanging_and_open },
@@ -599,6 +600,31 @@ fn half_heads_of_one_client(runtime: &Handle, kind: Kind) {
         // The client's connections last for ten seconds.
         assert!(begun.elapsed() < Duration::from_secs(3), "{token}: {:?}", begun.elapsed());
     }
+}
+
+/// Requests that began before the proxy was stopped or reloaded, and are complete afterwards, are checked like any other.
+fn a_proxy_that_stops(runtime: &Handle, kind: Kind) {
+    let stack = taken(Stack::start_bare(runtime, kind, WhenSilent::Open));
+    wait_for("bob to be rejected", || (stack.get("/play", "bob").status == 429).then_some(()));
+    stack.app.arrived();
+    let head = format!("GET /play HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer bob\r\n", stack.at);
+    let begun: Vec<_> = (0..20)
+        .map(|_| {
+            let mut stream = stack.connect_from(runtime, "127.0.0.1").unwrap();
+            stream.write_all(head.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    // A request on a later connection is answered, so the proxy has accepted the earlier ones.
+    assert_eq!(stack.get("/play", "bob").status, 429);
+    stack.stop_proxy(kind);
+    for stream in begun {
+        // Some before it stops, and some after.
+        std::thread::park_timeout(Duration::from_millis(100));
+        let status = raw_on(stream, b"Connection: close\r\n\r\n").map_or(0, |answer| answer.status);
+        assert!([0, 429, 503].contains(&status), "{status}");
+    }
+    assert!(stack.app.arrived().is_empty());
 }
 
 fn few_connections(runtime: &Handle, kind: Kind) {

@@ -162,7 +162,7 @@ impl Kind {
                 let jailed = format!("global\n    chroot {}\n    user haproxy\n    group haproxy\n", jail.display());
                 fs::write(&file, text.replacen("global\n", &jailed, 1)).unwrap();
                 let mut command = Command::new("haproxy");
-                command.arg("-db").arg("-f").arg(&file);
+                command.arg("-W").arg("-f").arg(&file);
                 command
             }
         }

@@ -28,7 +28,7 @@ pub struct Stack {
     pub at: SocketAddr,
     /// Listens at headcount's address in the recipe, counts requests, and forwards them.
     pub gate: Option<Proxy>,
-    _proxy: Process,
+    proxy: Process,
     cache: Option<Process>,
     directory: TempDir,
 }
@@ -62,13 +62,22 @@ impl Stack {
         let app = App::start(runtime);
         let checks = gate.as_ref().map_or(headcount.check, |gate| gate.address);
         let (proxy, at) = kind.start(directory.path(), checks, app.at, when);
-        Self { app, headcount, at, gate, _proxy: proxy, cache: None, directory }
+        Self { app, headcount, at, gate, proxy, cache: None, directory }
     }
 
     /// Replaces the running headcount by another one, which knows no users.
     pub fn forget(&mut self) {
         self.headcount = serve(&self.directory, RULES);
         self.gate.as_ref().expect("a gate").leads_to(self.headcount.check);
+    }
+
+    /// Stops the proxy as an operator does who lets it finish its requests. HAProxy is reloaded.
+    pub fn stop_proxy(&self, kind: Kind) {
+        self.proxy.signal(match kind {
+            Kind::Nginx => "-QUIT",
+            Kind::Caddy | Kind::Envoy => "-TERM",
+            Kind::Haproxy => "-USR2",
+        });
     }
 
     /// From now on requests go through an nginx that caches all that it may, and says in `X-Cache` whether the answer

@@ -83,7 +83,7 @@ impl FleetTime {
         self.clock.monotonic().saturating_sub(Duration::from_micros(micros))
     }
 
-    /// Returns a number that changes whenever a pause of this process is noticed. One pause may change it twice or more.
+    /// Returns a number that changes whenever a pause of this process is noticed. One pause may change it repeatedly.
     pub(crate) fn pause_marks(&self) -> u64 {
         self.pause_marks.load(Relaxed)
     }
