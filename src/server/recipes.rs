@@ -56,8 +56,8 @@ mod tests {
         written.map(read).collect()
     }
 
-    /// The name of a recipe, the recipe, its settings that are times to wait for an answer, and the one that is a time to
-    /// wait for a connection; each with the text to find it in.
+    /// The name of a recipe, the recipe, its settings that are times to wait for an answer, and the one that is a time
+    /// to wait for a connection; each with the text to find it in.
     type Place = (&'static str, Recipe, Vec<(&'static str, &'static str)>, (&'static str, &'static str));
 
     #[test]
