@@ -602,7 +602,7 @@ fn half_heads_of_one_client(runtime: &Handle, kind: Kind) {
     }
 }
 
-/// Requests that began before the proxy was stopped or reloaded, and are complete afterwards, are checked like any other.
+/// Requests that began before the proxy was stopped or reloaded, and are complete afterwards, are checked like others.
 fn a_proxy_that_stops(runtime: &Handle, kind: Kind) {
     let stack = taken(Stack::start_bare(runtime, kind, WhenSilent::Open));
     wait_for("bob to be rejected", || (stack.get("/play", "bob").status == 429).then_some(()));
