@@ -737,6 +737,35 @@ fn own_minutes_wait_for_those_of_another_generation_for_a_period_and_no_longer()
     assert!(matches!(next, Next::Done(Outcome::Success)), "{next:?}");
 }
 
+#[test]
+fn of_a_generation_without_proof_a_round_tries_three_values_and_no_more() {
+    let (clock, store, _) = server_of_minutes(3);
+    let builder = Headcount::builder().max_active_users(5000).capacity(32_768).secret("the key of the whole fleet");
+    let (headcount, _worker) = builder.clock(Arc::clone(&clock)).build().unwrap();
+    let Exchange { identity, mut round, .. } = headcount.exchange_by("test", "", Protocol::HEADCOUNT);
+    let mut request = round.begin(clock.monotonic());
+    let mut tried = 0;
+    loop {
+        let mut reply = store.answer(&identity, request);
+        if let Reply::LookedBeside(looked) = &mut reply {
+            looked.writers.clear();
+        }
+        if let (Phase::FetchingBeside { left, .. }, Reply::Fetched(values)) = (&mut round.phase, &mut reply) {
+            assert_eq!(values.len(), 1, "one at a time");
+            values[0].value.truncate(20);
+            if tried == 0 {
+                *left = vec![(values[0].slot, 100); 6];
+            }
+            tried += 1;
+        }
+        match round.answer(Ok(reply), clock.monotonic()) {
+            Next::Ask(next) => request = next,
+            Next::Done(_) => break,
+        }
+    }
+    assert_eq!(tried, 3);
+}
+
 /// Admits a newcomer when this thread next reaches the failpoint `name`.
 fn newcomer_at(name: &'static str, headcount: &Headcount) -> impl Drop + use<> {
     let headcount = headcount.clone();
