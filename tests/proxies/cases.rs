@@ -630,12 +630,13 @@ fn a_proxy_that_stops(runtime: &Handle, kind: Kind) {
 fn few_connections(runtime: &Handle, kind: Kind) {
     let stack = full(runtime, kind);
     let before = stack.gate.as_ref().unwrap().connections_made();
-    for round in 0..500 {
+    // Fewer than HAProxy's recipe allows a client in a second.
+    for round in 0..400 {
         assert_eq!(stack.get("/play", "alice").status, 200, "round {round}");
         assert_eq!(stack.get("/play", "bob").status, 429, "round {round}");
     }
     let made = stack.gate.as_ref().unwrap().connections_made() - before;
-    assert!(made <= 16, "{made} connections for 1,000 checks");
+    assert!(made <= 16, "{made} connections for 800 checks");
 }
 
 fn gone_and_open(runtime: &Handle, kind: Kind) {
