@@ -22,9 +22,13 @@ use std::collections::{BTreeMap, HashSet};
 /// The number of other generations read at a time: two deploys within a window.
 const MOST_GENERATIONS: usize = 2;
 
-/// The exponential backoff after a value that cannot be read: 2 rounds pass before the next fetch, then 4, and so on,
-/// up to 2 to the power of this.
+/// The exponential backoff while no value can be read: after [`PATIENCE`] fetches, the next one comes 2 rounds later,
+/// then 4, and so on, up to 2 to the power of this.
 const LONGEST_PAUSE: u32 = 6;
+
+/// How many fetches in a row may bring nothing before the backoff begins. A value may be damaged for a moment, and
+/// until the next fetch its users are unknown here.
+const PATIENCE: u32 = 3;
 
 /// How many values of a generation without proof one round tries to read. The first may be damaged.
 const TRIES: u32 = 3;
@@ -57,7 +61,7 @@ struct Doubt {
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone))]
 struct Backoff {
-    /// The number of these fetches, at most [`LONGEST_PAUSE`].
+    /// The number of these fetches, one after the other.
     fruitless_fetches: u32,
     /// The number of rounds until the next fetch.
     pause: u32,
@@ -329,8 +333,9 @@ impl Others {
 
 impl Backoff {
     fn fail(&mut self) {
-        self.fruitless_fetches = (self.fruitless_fetches + 1).min(LONGEST_PAUSE);
-        self.pause = 1 << self.fruitless_fetches;
+        self.fruitless_fetches = self.fruitless_fetches.saturating_add(1);
+        let doublings = self.fruitless_fetches.saturating_sub(PATIENCE - 1).min(LONGEST_PAUSE);
+        self.pause = if doublings > 0 { 1 << doublings } else { 0 };
     }
 
     fn begin_round(&mut self) {
@@ -470,6 +475,20 @@ mod tests {
     }
 
     #[test]
+    fn the_value_that_replaces_a_damaged_one_is_read_in_the_next_round() {
+        let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
+        for round in 0..10 {
+            let mut damaged = value(&theirs, SLOTS[0], &format!("noise-{round}"), &[11], true);
+            damaged.value[50] ^= 1;
+            assert_eq!(read(&mut others, &[damaged], &SLOTS), 1);
+            assert!(others.has_unknown());
+            let mended = value(&theirs, SLOTS[0], &format!("a-{round}"), &[round], true);
+            assert_eq!(read(&mut others, &[mended], &SLOTS), 1);
+            assert!(!others.has_unknown() && remembers(&mut others, round));
+        }
+    }
+
+    #[test]
     fn a_minute_of_noise_is_fetched_ever_more_rarely_and_the_others_at_once() {
         let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
         let mut fetched = Vec::new();
@@ -481,7 +500,7 @@ mod tests {
             assert!(remembers(&mut others, round) && others.has_unknown());
         }
         let rounds_with_both: Vec<_> = (0..70).filter(|&round| fetched[round] == 2).collect();
-        assert_eq!(rounds_with_both, [0, 2, 6, 14, 30, 62]);
+        assert_eq!(rounds_with_both, [0, 1, 2, 4, 8, 16, 32, 64]);
         assert!(fetched.iter().all(|&fetched| fetched >= 1));
         let mended = [value(&theirs, SLOTS[0], "b-1", &[11], true), value(&theirs, SLOTS[1], "b-2", &[22], true)];
         assert!((0..64).any(|_| read(&mut others, &mended, &SLOTS) > 0 && !others.has_unknown()));
@@ -685,7 +704,7 @@ mod tests {
                 others.leave_unread(9, &unread[1..]);
             }
         }
-        assert_eq!(fetched, [0, 2, 6, 14, 30, 62, 126]);
+        assert_eq!(fetched, [0, 1, 2, 4, 8, 16, 32, 64, 128]);
     }
 
     #[test]
