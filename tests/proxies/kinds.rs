@@ -2,8 +2,10 @@
 
 use crate::support::{Process, program, wait_for};
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A proxy that is tested.
@@ -118,7 +120,7 @@ impl Kind {
                     ("timeout: 1s", "timeout: 10s"),
                     ("timeout: 1.5s", "timeout: 10s"),
                     ("timeout: 5s", "timeout: 20s"),
-                    ("timeout: 6s", "timeout: 20s"),
+                    ("timeout: 60s", "timeout: 60s"),
                 ];
                 let port = |place: &SocketAddr| format!("port_value: {}", place.port());
                 let gate = format!("\"@headcount-{}\"", at.port());
@@ -130,6 +132,8 @@ impl Kind {
                     ("port_value: 8080", &port(app)),
                 ];
                 let text = put_in(&recipe, &own, &[], when, &closed, &patient);
+                let admin = format!("admin: {{ address: {{ pipe: {{ path: {} }} }} }}\n", admin(directory).display());
+                let text = admin + &text;
                 let file = file.with_extension("yaml");
                 fs::write(&file, text).unwrap();
                 let mut command = Command::new("envoy");
@@ -177,6 +181,27 @@ const FORBIDDEN_BYTE: &str = "\troute {
 \t\trequest_header -X-Forbidden-Byte
 ";
 
+/// The socket of Envoy's admin interface.
+fn admin(directory: &Path) -> PathBuf {
+    directory.join("admin")
+}
+
+/// Makes Envoy close its listeners and finish its requests, as the recipe says.
+pub fn drain_envoy(directory: &Path) {
+    let mut stream = UnixStream::connect(admin(directory)).unwrap();
+    stream
+        .write_all(b"POST /drain_listeners?inboundonly HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains(" 200 OK"), "{answer}");
+}
+
+/// What the proxy has logged.
+pub fn logged(directory: &Path) -> String {
+    fs::read_to_string(directory.join("proxy.log")).unwrap_or_default()
+}
+
 /// Where nginx stores what does not fit into its memory.
 fn temporary(directory: &Path) -> String {
     let line = |kind| format!("{kind}_temp_path {}/{kind};\n", directory.display());
@@ -221,7 +246,7 @@ fn start(name: &str, directory: &Path, command: impl Fn(SocketAddr) -> Command) 
         if up {
             return (process, at);
         }
-        let said = fs::read_to_string(directory.join("proxy.log")).unwrap_or_default();
+        let said = logged(directory);
         assert!(said.to_lowercase().contains("address already in use"), "{name} does not start:\n{said}");
     }
     panic!("{name} found no free port");

@@ -3,7 +3,7 @@
 use crate::app::App;
 use crate::kinds::{self, Kind, WhenSilent};
 use crate::support::proxy::Proxy;
-use crate::support::{Answer, Process, Server, raw, raw_on};
+use crate::support::{Answer, Process, Server, raw, raw_on, wait_for};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use tempfile::TempDir;
@@ -71,12 +71,22 @@ impl Stack {
         self.gate.as_ref().expect("a gate").leads_to(self.headcount.check);
     }
 
-    /// Stops the proxy as an operator does who lets it finish its requests. HAProxy is reloaded.
+    /// Stops the proxy as an operator does who lets it finish its requests, and waits until it accepts no others.
+    /// HAProxy is reloaded: a second process accepts them.
     pub fn stop_proxy(&self, kind: Kind) {
-        self.proxy.signal(match kind {
-            Kind::Nginx => "-QUIT",
-            Kind::Caddy | Kind::Envoy => "-TERM",
-            Kind::Haproxy => "-USR2",
+        match kind {
+            Kind::Nginx => self.proxy.signal("-QUIT"),
+            Kind::Caddy => self.proxy.signal("-TERM"),
+            Kind::Envoy => kinds::drain_envoy(self.directory.path()),
+            // Shortly after its start, HAProxy loses signals.
+            Kind::Haproxy => wait_for("a reload", || {
+                self.proxy.signal("-USR2");
+                kinds::logged(self.directory.path()).contains("Reloading HAProxy").then_some(())
+            }),
+        }
+        wait_for("the proxy to stop", || match kind {
+            Kind::Haproxy => kinds::logged(self.directory.path()).contains("Proxy web stopped").then_some(()),
+            _ => TcpStream::connect(self.at).is_err().then_some(()),
         });
     }
 
