@@ -5,7 +5,7 @@ use crate::config::{self, PassCarrier};
 use crate::headcount::{Headcount, User};
 use crate::pass::Pass;
 use crate::token_source::cookies;
-use http::header::{CACHE_CONTROL, COOKIE, SET_COOKIE};
+use http::header::{CACHE_CONTROL, COOKIE, EXPIRES, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The header of passes, in requests and responses.
@@ -65,7 +65,7 @@ impl Headcount {
     pub(crate) fn hand_out(&self, handout: &Handout, headers: &mut HeaderMap) {
         let settings = self.settings();
         let Some((_, config::Pass { carry, .. })) = &settings.passes else { return };
-        if is_for_everybody(headers) {
+        if may_be_shared(headers) {
             return;
         }
         let pass = handout.pass.as_str();
@@ -85,7 +85,12 @@ impl Headcount {
     }
 }
 
-fn is_for_everybody(headers: &HeaderMap) -> bool {
-    let says = |value: &HeaderValue| value.to_str().unwrap_or_default().to_ascii_lowercase();
-    headers.get_all(CACHE_CONTROL).iter().map(says).any(|value| value.contains("public") || value.contains("s-maxage"))
+/// Returns whether the response allows a shared cache to store it (RFC 9111, §3). The proxies' recipes have this rule,
+/// too.
+fn may_be_shared(headers: &HeaderMap) -> bool {
+    let text = |value: &HeaderValue| value.to_str().unwrap_or_default().to_ascii_lowercase();
+    let said: Vec<_> = headers.get_all(CACHE_CONTROL).iter().map(text).collect();
+    let says = |words: &[&str]| said.iter().any(|value| words.iter().any(|word| value.contains(word)));
+    let is_fresh_for_a_time = says(&["max-age"]) || headers.contains_key(EXPIRES);
+    says(&["public", "s-maxage"]) || (is_fresh_for_a_time && !says(&["private", "no-store", "no-cache"]))
 }

@@ -490,13 +490,22 @@ async fn polling_with_a_pass_renews_nobody() {
 #[tokio::test]
 async fn no_pass_is_added_to_an_answer_that_a_shared_cache_may_keep() {
     let headcount = server_with_passes(PassCarrier::Header);
-    for (cache_control, expected) in
-        [("", "private"), ("no-store", "no-store"), ("Public, max-age=60", ""), ("max-age=5, s-maxage=9", "")]
-    {
+    for (cache_control, expires, expected) in [
+        ("", false, "private"),
+        ("no-store", true, "no-store"),
+        ("Private, max-age=60", true, "Private, max-age=60"),
+        ("Public, max-age=60", false, ""),
+        ("max-age=5, s-maxage=9", false, ""),
+        ("Max-Age=60", false, ""),
+        ("must-revalidate", true, ""),
+    ] {
         let inner = service_fn(move |_| async move {
             let mut response = Response::new(Full::<bytes::Bytes>::default());
             if !cache_control.is_empty() {
                 response.headers_mut().insert("cache-control", cache_control.parse().unwrap());
+            }
+            if expires {
+                response.headers_mut().insert("expires", "Sat, 01 Jan 2050 00:00:00 GMT".parse().unwrap());
             }
             Ok::<_, Infallible>(response)
         });

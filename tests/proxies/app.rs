@@ -4,7 +4,7 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::ws::{Message, WebSocketUpgrade};
 use axum::extract::{Path, Request, State};
-use axum::http::header::{CACHE_CONTROL, SET_COOKIE};
+use axum::http::header::{CACHE_CONTROL, EXPIRES, SET_COOKIE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, Sse};
 use axum::response::{AppendHeaders, IntoResponse, Response};
@@ -75,9 +75,13 @@ async fn status(Path(code): Path<u16>) -> (StatusCode, &'static str) {
     (StatusCode::from_u16(code).unwrap(), "the application says so")
 }
 
-/// An answer that a shared cache may keep, with a cookie of the application. Each segment of the path is a header line.
+/// An answer with a cookie of the application. Each segment of the path is a line of `Cache-Control`, or `expires`.
 async fn cached(Path(how): Path<String>) -> impl IntoResponse {
-    let lines: Vec<_> = how.split('/').map(|line| (CACHE_CONTROL, line.to_owned())).collect();
+    let line = |line| match line {
+        "expires" => (EXPIRES, "Sat, 01 Jan 2050 00:00:00 GMT".to_owned()),
+        _ => (CACHE_CONTROL, line.to_owned()),
+    };
+    let lines: Vec<_> = how.split('/').map(line).collect();
     (AppendHeaders(lines), [(SET_COOKIE, "theme=dark; Path=/")], "for everybody")
 }
 

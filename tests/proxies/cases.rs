@@ -392,8 +392,13 @@ fn no_pass_for_a_shared_cache(runtime: &Handle, kind: Kind) {
             assert_eq!(head.contains("theme=dark"), path != "/play", "the application's own cookie: {answer:?}");
             head.contains("x-headcount-pass") || head.contains("set-cookie: pass=")
         };
-        assert!(carries_pass("/play") && carries_pass("/cached/private"), "{carry}");
+        for own in ["/play", "/cached/private", "/cached/max-age=60,%20Private", "/cached/No-Store,%20No-Cache/expires"] {
+            assert!(carries_pass(own), "{carry} {own}");
+        }
         for shared in [
+            "Max-Age=60",
+            "expires",
+            "must-revalidate/expires",
             "public",
             "Public,%20max-age=60",
             "pUBLIC",
