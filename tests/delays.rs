@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use axum::routing::get;
-use headcount::config::LimitKey;
+use headcount::config::{LimitKey, PassCarrier};
 use headcount::layer::Limit;
 use headcount::limit::{Limiter, Memory, Rate, token_bucket};
 use headcount::time::{ManualClock, Timestamp};
@@ -111,6 +111,16 @@ async fn a_newcomer_is_refused_after_the_delay_and_counted_once() {
     assert!((DELAY..2 * DELAY).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     assert_eq!(one.headcount.status().decisions.rejected, before + 1);
     assert_eq!(delayed(&one), [0, 1, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pass_of_a_refused_request_is_counted_once() {
+    let [one, _] = full(|builder| builder.carry(PassCarrier::Header)).await;
+    let before = one.headcount.status().passes.forged;
+    let request = Request::get("/").header("authorization", "Bearer carol").header("x-headcount-pass", "x".repeat(32));
+    let answer = app(&one).oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!((answer.status().as_u16(), delayed(&one)[1]), (429, 1));
+    assert_eq!(one.headcount.status().passes.forged, before + 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,5 @@
-//! What operators see besides the decisions and the rounds: the history, limiters, and counters of the server's work.
+//! The figures for operators that neither the core nor the rounds keep: decision times, the history, the simulation of
+//! other values of X, limiters, closed connections and purges.
 
 #[cfg(any(feature = "tower", feature = "metrics"))]
 use super::histogram::Histogram;
@@ -13,13 +14,13 @@ use crate::what_if::WhatIf;
 /// A limiter's name, and a function that returns its figures.
 type ShownLimiter = (String, Box<dyn Fn() -> LimiterStatus + Send + Sync>);
 
-/// The figures that operators see, besides those of the core and of the rounds.
+/// The figures that neither the core nor the rounds keep.
 pub(crate) struct Telemetry {
     /// How long the layer took to decide.
     #[cfg(any(feature = "tower", feature = "metrics"))]
     pub(crate) decision_times: Histogram,
     pub(super) recorder: Mutex<HistoryRecorder>,
-    /// What other values of X would have done, as of the worker's last report.
+    /// The latest results of the simulation of other values of X.
     pub(super) what_if: Mutex<WhatIfs>,
     /// Limiters shown with the controller's own figures, in the order of registration.
     limiters: Mutex<Vec<ShownLimiter>>,
@@ -36,7 +37,8 @@ pub(crate) struct Telemetry {
 pub(super) struct WhatIfs {
     /// The result of each X.
     pub(super) told: Vec<WhatIf>,
-    /// The number of active users of the fleet whom an enforced X would have kept out, and the margin of error.
+    /// The estimated number of the fleet's users who came within the window although the X of the configuration, if
+    /// enforced, would have kept them out; and its margin of error.
     pub(super) outside: (f64, f64),
 }
 

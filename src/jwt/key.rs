@@ -33,7 +33,7 @@ pub(crate) struct Key {
     mark: Mark,
 }
 
-/// Identifies the key, and reveals nothing about it.
+/// A hash that identifies a key.
 pub(super) type Mark = [u8; 32];
 
 impl Key {
@@ -50,13 +50,17 @@ impl Key {
                     "looks like a public key or a certificate in another form; give it as PEM, or as a JWK Set".into(),
                 );
             }
-            // Binary secrets may begin or end with bytes that look like white space.
+            // A final line break does not count. Other white space may be part of a binary secret.
             let secret = bytes.strip_suffix(b"\r\n").or(bytes.strip_suffix(b"\n")).unwrap_or(bytes);
-            Self::of_secret(None, secret).map(|key| vec![key])
+            Self::of_secret(secret).map(|key| vec![key])
         }
     }
 
-    /// Reads the keys of a JWK Set (RFC 7517 §5), or one JWK. Keys for other uses and algorithms are left out.
+    /// Reads the keys of a JWK Set (RFC 7517 §5), or one JWK. Leaves out keys for other uses and
+    /// algorithms, and those that are too weak or cannot be read.
+    ///
+    /// # Errors
+    /// If no key is left: the reason of the last one.
     pub(crate) fn in_set(json: &[u8]) -> Result<Vec<Self>, String> {
         let json: Value = serde_json::from_slice(json).map_err(|error| format!("is not JSON: {error}"))?;
         let set = match json {
@@ -72,11 +76,18 @@ impl Key {
         }
         // RFC 7517 §5: keys that are not understood are to be ignored.
         let known = set.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
-        let keys: Vec<_> = known.filter_map(|jwk| Self::of_jwk(&jwk).ok().flatten()).collect();
-        if keys.is_empty() {
-            return Err("holds no key for HS256, RS256, ES256 or EdDSA".into());
+        let (mut keys, mut unusable) = (Vec::new(), None);
+        for jwk in known {
+            match Self::of_jwk(&jwk) {
+                Ok(key) => keys.extend(key),
+                Err(why) => unusable = Some(why),
+            }
         }
-        Ok(keys)
+        match (keys.is_empty(), unusable) {
+            (false, _) => Ok(keys),
+            (true, Some(why)) => Err(why),
+            (true, None) => Err("holds no key for HS256, RS256, ES256 or EdDSA".into()),
+        }
     }
 
     /// Reads the keys of a fetched set, and returns how many secrets were left out: everybody who can fetch a secret
@@ -103,7 +114,7 @@ impl Key {
         if !signs || common.key_algorithm.is_some_and(|named| named != algorithm.into()) {
             return Ok(None);
         }
-        let key = DecodingKey::from_jwk(jwk).map_err(|error| error.to_string())?;
+        let key = DecodingKey::from_jwk(jwk).map_err(|error| format!("holds a JWK that cannot be read: {error}"))?;
         Self::new(common.key_id.clone(), algorithm, key).map(Some)
     }
 
@@ -124,8 +135,8 @@ impl Key {
         Self::new(None, algorithm, key)
     }
 
-    fn of_secret(id: Option<String>, secret: &[u8]) -> Result<Self, String> {
-        Self::new(id, Algorithm::HS256, DecodingKey::from_secret(secret))
+    fn of_secret(secret: &[u8]) -> Result<Self, String> {
+        Self::new(None, Algorithm::HS256, DecodingKey::from_secret(secret))
     }
 
     fn new(id: Option<String>, algorithm: Algorithm, key: DecodingKey) -> Result<Self, String> {
@@ -152,8 +163,8 @@ impl Key {
         Ok(Self { id, algorithm, key, mark })
     }
 
-    /// Describes keys without a name if they are too many for one algorithm: more than
-    /// [`MOST_TRIED`](super::MOST_TRIED), so that some would never be tried.
+    /// Checks that no algorithm has more than [`MOST_TRIED`](super::MOST_TRIED) keys without a name, because the others
+    /// would never be tried. Returns a description of the keys if one has.
     pub(crate) fn too_many_alike(keys: &[Self]) -> Option<String> {
         let alike =
             |key: &Self| keys.iter().filter(|other| other.id.is_none() && other.algorithm == key.algorithm).count();
@@ -161,7 +172,7 @@ impl Key {
         Some(format!("{} keys for {:?} without a name", alike(most), most.algorithm))
     }
 
-    /// Returns the identity of the key. It is the same for the same key under the same name, also in the next set.
+    /// Returns the identity of the key. A key that is fetched again under the same name has the same identity.
     pub(super) fn mark(&self) -> Mark {
         self.mark
     }
@@ -185,8 +196,8 @@ impl Key {
     }
 }
 
-/// Returns whether a file that is neither PEM nor JWK is a public key in another format. If it were read as a secret,
-/// everybody could sign with it.
+/// Returns whether a file that is neither PEM nor JWK looks like a public key in another format. Everybody could sign
+/// with a public key that is read as a secret.
 fn is_public(bytes: &[u8]) -> bool {
     let begins = |what: &[u8]| bytes.trim_ascii_start().starts_with(what);
     let holds_pem = bytes.windows(11).any(|window| window == b"-----BEGIN ");

@@ -10,13 +10,14 @@ use std::borrow::Cow;
 pub(crate) struct Caller<'r> {
     /// The token as it was sent.
     pub(crate) token: Option<&'r str>,
-    /// The user named by a verified token or by the service.
+    /// The user named by a verified token or by the function given to `AdmissionLayer::user`.
     pub(crate) subject: Option<Cow<'r, str>>,
 }
 
 /// The user's name, from a verified token (`[token.jwt]`) or from
 /// [`AdmissionLayer::user`](super::AdmissionLayer::user). The layer adds it to the extensions of each admitted request
-/// that has such a name, but not to exempt requests.
+/// that has such a name, but not to exempt requests. With `Enforcement::Off` all requests are exempt; a handler that
+/// takes `Option<Extension<Subject>>` works there, too.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -41,7 +42,7 @@ pub(crate) struct Caller<'r> {
 pub struct Subject(pub String);
 
 impl<'r> Caller<'r> {
-    /// Creates a caller with the name that the service gave. A blank name counts as none.
+    /// Creates a caller with the name that the service's function returned. A blank name counts as none.
     pub(crate) fn named(subject: Option<Cow<'r, str>>) -> Self {
         Self { token: None, subject: subject.filter(|subject| !subject.trim().is_empty()) }
     }
@@ -72,7 +73,7 @@ impl Headcount {
         #[cfg(feature = "jwt")]
         if let (Some((verifier, _)), Some(token)) = (&self.settings().jwt, token) {
             let (now, tick) = (self.clock().wall(), self.clock().monotonic());
-            return verifier.at_once(token, now, tick).map(|user| self.verified(token, user));
+            return verifier.at_once(token, now, tick).map(|user| self.caller_after_verification(token, user));
         }
         Some(Ok(Caller { token, subject: None }))
     }
@@ -85,15 +86,16 @@ impl Headcount {
         #[cfg(feature = "jwt")]
         if let (Some((verifier, _)), Some(token)) = (&self.settings().jwt, self.shown_token(headers)?) {
             let (now, tick) = (self.clock().wall(), self.clock().monotonic());
-            return self.verified(token, verifier.verified_now(token, now, tick));
+            return self.caller_after_verification(token, verifier.verified_now(token, now, tick));
         }
+        // Not reached: without a signature to verify, the caller is known at once.
         Ok(Caller::default())
     }
 
     /// Returns the caller for the result of a verification. If it failed, `token.jwt.unverified` decides between an
     /// error and a caller without a token.
     #[cfg(feature = "jwt")]
-    pub(super) fn verified<'r>(
+    pub(super) fn caller_after_verification<'r>(
         &self,
         token: &'r str,
         user: Result<std::sync::Arc<str>, crate::Unverifiable>,

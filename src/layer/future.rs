@@ -117,7 +117,7 @@ impl AfterAdmission {
             seat.take();
         }
         if let Some(pass) = &self.pass {
-            self.headcount.hand_out(pass, response.headers_mut());
+            self.headcount.add_pass(pass, response.headers_mut());
         }
         let presence = || self.fingerprint.map(|fingerprint| self.headcount.present_as(fingerprint));
         response.map(|body| AdmissionBody::inner(body, presence))

@@ -67,14 +67,25 @@ impl Headcount {
             Ok(caller) => caller,
             Err(unknown) => return self.judge_now(info, Err(unknown), record, limits),
         };
-        let delay = match self.judge(info, Ok(&caller), record, limits, Look::First) {
-            Ok(judgement) => return judgement,
-            Err(delay) => delay,
-        };
-        if !self.wait_for_news(delay).await {
-            return self.judge_now(info, Ok(&caller), record, limits);
+        match self.judge(info, Ok(&caller), record, limits, Look::First) {
+            Ok(judgement) => judgement,
+            Err(delay) => self.judge_after(delay, info, &caller, record, limits).await,
         }
-        let judgement = self.judge_now(info, Ok(&caller), record, limits);
+    }
+
+    /// Decides about a request whose first look asked for this delay.
+    pub(crate) async fn judge_after(
+        &self,
+        delay: Duration,
+        info: &RequestInfo<'_>,
+        caller: &Caller<'_>,
+        record: Record,
+        limits: &RequestLimits,
+    ) -> Judgement {
+        if !self.wait_for_news(delay).await {
+            return self.judge_now(info, Ok(caller), record, limits);
+        }
+        let judgement = self.judge_now(info, Ok(caller), record, limits);
         if matches!(judgement, Judgement::Admitted(_)) {
             self.delays().recognized();
         }
@@ -97,7 +108,7 @@ impl Headcount {
     ///
     /// # Errors
     /// On the first look, if the refusal must wait: the time until the second look. In this case the request is not
-    /// counted, and only the limits of refusals are charged.
+    /// counted, but its pass is, and only the limits of refusals are charged.
     pub(crate) fn judge(
         &self,
         info: &RequestInfo<'_>,
@@ -148,7 +159,7 @@ impl Headcount {
         let class = self.class(info);
         if class == RouteClass::Exempt {
             let decision = self.admit_exempt().decision();
-            return Ok(Judgement::Admitted(Entry::of(decision, ApplicableLimits::default())));
+            return Ok(Judgement::Admitted(Entry::new(decision, ApplicableLimits::default())));
         }
         let nobody = Caller::default();
         let caller = match if self.class_needs_caller(class, info, &limits.all) { caller } else { Ok(&nobody) } {
@@ -161,7 +172,8 @@ impl Headcount {
         }
         let user = caller.user().map(|user| self.user(user.as_bytes()));
         let options = AdmitOptions {
-            pass: self.shown_pass(info, user.as_ref()),
+            // The first look has found the pass invalid, and has counted it.
+            pass: if look == Look::First { self.shown_pass(info, user.as_ref()) } else { None },
             counts: applicable.is_empty(),
             takes_seat: look == Look::First,
             ..options(class, record)
@@ -221,7 +233,7 @@ impl Headcount {
         // A guess is useful only while newcomers can be rejected. The limits of refusals are checked only then.
         let rejects_newcomers = self.is_shut() || !limits.newcomers.is_empty();
         if let Some(attempt) = attempt.as_ref().filter(|_| rejects_newcomers)
-            && let Err(limited) = attempt.look()
+            && let Err(limited) = attempt.check()
             && !options.pass.is_some_and(|pass| self.holds_pass(pass, user))
         {
             self.count(Decision::Limited);
@@ -233,7 +245,7 @@ impl Headcount {
             None => match self.delay_for(user).filter(|_| options.takes_seat) {
                 Some(delay) => {
                     // The charge does not wait, or a client could guess without limit by hanging up meanwhile.
-                    attempt.iter().for_each(Attempt::refused);
+                    attempt.iter().for_each(Attempt::note_refused);
                     return Err(NotDecided::Waits(delay));
                 }
                 None => {
@@ -248,8 +260,8 @@ impl Headcount {
         };
         let is_admitted = matches!(decided, Ok((Admission::Admitted(_), ..)));
         match &attempt {
-            Some(attempt) if is_active => attempt.admitted(),
-            Some(attempt) if !is_admitted => attempt.refused(),
+            Some(attempt) if is_active => attempt.note_admitted(),
+            Some(attempt) if !is_admitted => attempt.note_refused(),
             _ => {}
         }
         let (admission, seat, quotas) = decided.map_err(NotDecided::Limited)?;
@@ -298,7 +310,7 @@ impl Headcount {
                 entry.seat = seat;
                 // A pass keeps its user active. A request to an `observe` route must not keep its user active, so its
                 // response carries no pass.
-                entry.pass = if is_renewed { self.handout(user, info) } else { None };
+                entry.pass = if is_renewed { self.new_handout(user, info) } else { None };
                 entry.fingerprint = is_renewed.then_some(user.fingerprint());
                 entry.subject = caller.to_subject();
                 #[cfg(feature = "server")]
@@ -314,7 +326,7 @@ impl Headcount {
     /// Answers a request according to the admission.
     fn answer(&self, admission: Admission, info: &RequestInfo<'_>, applicable: ApplicableLimits) -> Judgement {
         match admission {
-            Admission::Admitted(admitted) => Judgement::Admitted(Entry::of(admitted.decision(), applicable)),
+            Admission::Admitted(admitted) => Judgement::Admitted(Entry::new(admitted.decision(), applicable)),
             Admission::Rejected { retry_after } => {
                 Judgement::Refused(Refusal::rejected(retry_after, self.mode(), info))
             }
@@ -326,7 +338,7 @@ impl Headcount {
         if applicable.is_empty() {
             self.count(decision);
         }
-        Judgement::Admitted(Entry::of(decision, applicable))
+        Judgement::Admitted(Entry::new(decision, applicable))
     }
 }
 

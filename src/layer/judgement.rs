@@ -1,4 +1,4 @@
-//! The answer to a request: admitted, or refused.
+//! The decision about a request.
 
 use super::caller::Subject;
 use super::limit::ApplicableLimits;
@@ -9,37 +9,37 @@ use super::refusal::Refusal;
 use crate::fingerprint::Fingerprint;
 use crate::headcount::{Decision, HeldSeat};
 
-/// The answer to a request.
+/// The decision about a request. At the check endpoint, the limits in [`Entry::applicable`] may still refuse an
+/// admitted request.
 pub(crate) enum Judgement {
     Admitted(Entry),
     Refused(Refusal),
 }
 
-/// An admitted request.
+/// What an admitted request takes along.
 #[derive(Debug)]
 pub(crate) struct Entry {
     #[cfg(feature = "server")]
     pub(crate) decision: Decision,
     /// The seat that is held for a newcomer.
     pub(crate) seat: Option<HeldSeat>,
-    /// The pass for an active user whom the request renews, or for a newcomer who becomes active with the seat.
+    /// The user's pass, if the request keeps or makes its user active and passes are configured.
     pub(crate) pass: Option<Handout>,
-    /// The fingerprint of that user, whether or not passes are configured.
+    /// The user's fingerprint, if the request keeps or makes its user active.
     pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) subject: Option<Subject>,
-    /// The quotas of the newcomers' limiters.
+    /// The quotas that the limits of newcomers reported, for the headers of the response.
     #[cfg(feature = "server")]
     pub(crate) quotas: Quotas,
-    /// The limits to ask next. If there are any, the decision is not counted yet.
+    /// The limits that the caller of `judge` must ask next. If there are any, the caller also counts the decision.
     #[cfg(feature = "server")]
     pub(crate) applicable: ApplicableLimits,
 }
 
 impl Entry {
-    /// Creates the entry of an admitted request without a user.
-    pub(super) fn of(decision: Decision, applicable: ApplicableLimits) -> Self {
-        // Only the check endpoint uses both: it reports the decision and asks the limits. The layer forwards the
-        // request.
+    /// Creates an entry without a seat, a pass and a user.
+    pub(super) fn new(decision: Decision, applicable: ApplicableLimits) -> Self {
+        // Only the check endpoint, which the feature `server` has, reports the decision and asks the limits.
         #[cfg(not(feature = "server"))]
         let _ = (decision, applicable);
         Self {

@@ -24,12 +24,12 @@ pub(crate) struct Handout {
 
 impl Headcount {
     /// Returns the pass for an active user, if passes are configured.
-    pub(super) fn handout(&self, user: &User<'_>, info: &RequestInfo<'_>) -> Option<Handout> {
+    pub(super) fn new_handout(&self, user: &User<'_>, info: &RequestInfo<'_>) -> Option<Handout> {
         let (_, config::Pass { secure, .. }) = self.settings().passes.as_ref()?;
         Some(Handout { pass: self.pass_of(user)?, is_secure: secure.unwrap_or_else(|| self.is_https(info)) })
     }
 
-    /// Returns whether the client used TLS, even if the last proxy does not.
+    /// Returns whether the client's connection used TLS. A proxy may have forwarded the request without it.
     fn is_https(&self, info: &RequestInfo<'_>) -> bool {
         let is_trusted = |peer| self.settings().trusted_proxies.include(peer);
         let told = || info.headers.get("x-forwarded-proto").filter(|_| info.peer.is_some_and(is_trusted));
@@ -41,8 +41,9 @@ impl Headcount {
         info.is_https || told().is_some_and(is_https)
     }
 
-    /// Returns the pass of a request; `None` without one, or if passes are not configured. Another page of the site may
-    /// have set a cookie of the same name; of several cookies, the one with the user's own pass counts.
+    /// Returns the pass that a request shows, if there is one and passes are configured. Of several cookies of that
+    /// name, returns the one that is valid for the user, or else the first: another page of the site may have set the
+    /// others.
     pub(super) fn shown_pass<'r>(&self, info: &RequestInfo<'r>, user: Option<&User<'_>>) -> Option<&'r [u8]> {
         let (_, config::Pass { carry, .. }) = self.settings().passes.as_ref()?;
         let headers = info.headers;
@@ -61,8 +62,8 @@ impl Headcount {
         }
     }
 
-    /// Adds a pass to a response, unless a shared cache may store the response.
-    pub(crate) fn hand_out(&self, handout: &Handout, headers: &mut HeaderMap) {
+    /// Adds a pass to a response, unless the response's headers allow a shared cache to store it.
+    pub(crate) fn add_pass(&self, handout: &Handout, headers: &mut HeaderMap) {
         let settings = self.settings();
         let Some((_, config::Pass { carry, .. })) = &settings.passes else { return };
         if may_be_shared(headers) {
@@ -85,8 +86,8 @@ impl Headcount {
     }
 }
 
-/// Returns whether the response allows a shared cache to store it (RFC 9111, §3). The proxies' recipes have this rule,
-/// too.
+/// Returns whether the response allows a shared cache to store it (RFC 9111, §3): it says `public` or `s-maxage`, or it
+/// has an age and is not declared private. The proxies' recipes have this rule, too.
 fn may_be_shared(headers: &HeaderMap) -> bool {
     let text = |value: &HeaderValue| value.to_str().unwrap_or_default().to_ascii_lowercase();
     let said: Vec<_> = headers.get_all(CACHE_CONTROL).iter().map(text).collect();

@@ -1,11 +1,12 @@
-//! Limits of refusals: how many tokens that belong to no active user a client may try, for example per address.
+//! Limits of refusals: how many unknown tokens a client, for example an address, may try.
 //!
-//! While newcomers are rejected, every refused token may be a guess. About one guess in ten thousand is a false
-//! positive of the filters: its sender counts as an active user from then on. So each refusal charges the key of its
-//! request, such as the address. While the limit of a key is used up, tokens that are *new* to the key are refused
-//! without a lookup or verification. A token is new to a key until this server has answered a request with this token
-//! and key; a repeated answer reveals nothing. So active and waiting users behind the same address are not affected by
-//! a client that guesses.
+//! While newcomers are rejected, every refused token may be a guess. Some guesses are false positives of the filters:
+//! by default one in a thousand when the filters hold as many users as their capacity. The sender of such a guess
+//! counts as an active user from then on. So each refusal charges the key of its request, such as the address. While
+//! the limit of a key is used up, tokens that are *new* to the key are refused without a lookup or verification. A
+//! token is new until this server has refused it, or has admitted it as that of an active user, under the same keys; a
+//! repeated answer reveals nothing. So a client that guesses does not affect the users whom this server has answered
+//! before behind the same address. Others need a valid pass until the limit has permits again.
 //!
 //! A refusal that waits for news charges its key when it begins to wait, and keeps the charge if news comes. Otherwise
 //! a client could guess without limit, by closing each connection before its answer.
@@ -19,8 +20,8 @@ use crate::recent::Recent;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most tokens that are remembered as admitted, and as refused: 16 MiB each, and up to twice that while [`Recent`]
-/// replaces its old entries.
+/// The number of tokens, admitted or refused, above which [`Recent`] drops its older half. Each of the two takes at
+/// most 36 MiB.
 const MOST_ANSWERED: u64 = 1 << 20;
 
 /// The limits of refusals, and the answered tokens. Clones share them.
@@ -49,7 +50,8 @@ pub(crate) struct Attempt<'l> {
 }
 
 /// The charge for a token before its verification, so that tokens in verification count, too. Dropping the charge gives
-/// the permits back, unless it was kept. So a request that is dropped before its verification costs nothing.
+/// the permits back, unless it was kept. So a token that proves valid costs nothing, nor does a request that is dropped
+/// before its verification.
 #[cfg(feature = "jwt")]
 pub(crate) struct Charge {
     limits: Limits,
@@ -103,14 +105,14 @@ impl Refusals {
 }
 
 impl Attempt<'_> {
-    /// Checks whether the token may be looked up. Charges nothing.
-    pub(super) fn look(&self) -> Result<(), Limited> {
+    /// Checks whether the token may be looked up. Charges nothing, unless a permit becomes free during the call.
+    pub(super) fn check(&self) -> Result<(), Limited> {
         if self.earlier.is_some() {
             return Ok(());
         }
-        let look = self.limits.ask_here(&self.applicable, Ask::ONE.peek());
-        // A peek is not counted. So the permit is asked for, and the limiter counts this refusal.
-        look.or_else(|_| self.limits.ask_here(&self.applicable, Ask::ONE)).map(drop)
+        let peek = self.limits.ask_here(&self.applicable, Ask::ONE.peek());
+        // A refused peek does not appear in the limiter's figures, so the limiter is asked once more without a peek.
+        peek.or_else(|_| self.limits.ask_here(&self.applicable, Ask::ONE)).map(drop)
     }
 
     /// Charges the token. Returns `None` if the token was answered before, which costs nothing.
@@ -132,14 +134,14 @@ impl Attempt<'_> {
     }
 
     /// Notes that the token was admitted.
-    pub(super) fn admitted(&self) {
+    pub(super) fn note_admitted(&self) {
         if self.earlier != Some(Earlier::Admitted) {
             self.answered.admitted.put(self.pair, (), self.now);
         }
     }
 
     /// Notes that the token was refused, and charges the limits once per token.
-    pub(super) fn refused(&self) {
+    pub(super) fn note_refused(&self) {
         if self.earlier.is_none() {
             // The limit may be used up meanwhile. The token counts as answered in any case.
             let _ = self.limits.ask_here(&self.applicable, Ask::ONE);

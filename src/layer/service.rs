@@ -1,4 +1,4 @@
-//! The service behind an admission layer.
+//! The service that an admission layer makes: it admits or refuses each request before the inner service gets it.
 
 use super::Rules;
 use super::body::AdmissionBody;
@@ -16,9 +16,12 @@ use http::{Method, Request, Response};
 use http_body::Body;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tower_service::Service;
 
-/// A service behind a controller.
+/// A service that admits or refuses each request before it calls the inner service.
+///
+/// A newcomer's seat is given back if the inner service answers with a status of 400 or above.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -36,13 +39,22 @@ use tower_service::Service;
 /// });
 /// let request = Request::get("/login").header("authorization", "Bearer alice").body(Body::empty())?;
 /// assert_eq!(headcount.layer().layer(login).oneshot(request).await?.status(), 401);
-/// assert!(headcount.admit("bob").is_admitted(), "alice has left no seat taken");
+/// assert!(headcount.admit("bob").is_admitted(), "the 401 gave alice's seat back");
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct AdmissionService<S> {
     inner: S,
     rules: Arc<Rules>,
+}
+
+/// What a request waits for before it can be judged.
+#[derive(Clone, Copy)]
+enum Pending {
+    /// The verification of a signature.
+    Verification,
+    /// News of the user, who would be refused: the time until the second look.
+    Refusal(Duration),
 }
 
 impl<S> AdmissionService<S> {
@@ -70,29 +82,34 @@ where
     #[allow(clippy::async_yields_async)] // The async block returns the next future to poll.
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        if let Some(judgement) = self.rules.judge_at_once(&parts) {
-            return self.rules.act(judgement, &mut self.inner, parts, body);
-        }
-        // This request uses the service that is ready. A clone takes its place, and is polled before the next request.
+        let pending = match self.rules.judge_at_once(&parts) {
+            Ok(judgement) => return self.rules.act(judgement, &mut self.inner, parts, body),
+            Err(pending) => pending,
+        };
+        // Only this instance is known to be ready, so this request uses it and leaves a clone, which the caller polls
+        // before the next request.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let rules = Arc::clone(&self.rules);
         AdmissionFuture::verifying(Box::pin(async move {
-            let judgement = rules.judge_in_turn(&parts).await;
+            let judgement = rules.judge_later(pending, &parts).await;
             rules.act(judgement, &mut inner, parts, body)
         }))
     }
 }
 
 impl Rules {
-    /// Judges the request; `None` if a signature must be verified first or the refusal has to wait.
-    fn judge_at_once(&self, parts: &Parts) -> Option<Judgement> {
+    /// Judges the request without waiting.
+    fn judge_at_once(&self, parts: &Parts) -> Result<Judgement, Pending> {
         let info = self.info(parts);
         let caller;
         let known = match &self.user {
             _ if !self.headcount.needs_caller(&info, &self.limits.all) => Ok(Caller::default()),
             Some(user) => Ok(Caller::named(user(parts))),
-            None => self.headcount.caller_at_once(&parts.headers)?.map_err(NoCaller::Invalid),
+            None => {
+                let known = self.headcount.caller_at_once(&parts.headers).ok_or(Pending::Verification)?;
+                known.map_err(NoCaller::Invalid)
+            }
         };
         let known = match known {
             Ok(known) => {
@@ -101,16 +118,21 @@ impl Rules {
             }
             Err(unknown) => Err(unknown),
         };
-        self.headcount.judge(&info, known, Record::OnSuccess, &self.limits, Look::First).ok()
+        self.headcount.judge(&info, known, Record::OnSuccess, &self.limits, Look::First).map_err(Pending::Refusal)
     }
 
-    async fn judge_in_turn(&self, parts: &Parts) -> Judgement {
+    async fn judge_later(&self, pending: Pending, parts: &Parts) -> Judgement {
         let info = self.info(parts);
         let caller = match &self.user {
             Some(user) => Ok(Caller::named(user(parts))),
             None => self.headcount.caller_in_turn(&info, &self.limits.refusals).await,
         };
-        self.headcount.judge_or_wait(&info, caller, Record::OnSuccess, &self.limits).await
+        match (pending, &caller) {
+            (Pending::Refusal(delay), Ok(caller)) => {
+                self.headcount.judge_after(delay, &info, caller, Record::OnSuccess, &self.limits).await
+            }
+            _ => self.headcount.judge_or_wait(&info, caller, Record::OnSuccess, &self.limits).await,
+        }
     }
 
     fn info<'r>(&self, parts: &'r Parts) -> RequestInfo<'r> {

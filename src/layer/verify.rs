@@ -51,8 +51,9 @@ impl Headcount {
                 Err(Late::Refused(why)) => Err(why),
                 Err(Late::Busy) => return Err(NoCaller::Limited(Limited::too_many_waiting())),
             };
-            return self.verified(token, user).map_err(NoCaller::Invalid);
+            return self.caller_after_verification(token, user).map_err(NoCaller::Invalid);
         }
+        // Not reached: without a signature to verify, the caller is known at once.
         Ok(Caller::default())
     }
 }

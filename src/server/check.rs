@@ -70,7 +70,7 @@ pub(super) async fn said<'r>(
     mark(headers, entry.decision, headcount.mode());
     entry.quotas.tell(headers);
     if let Some(pass) = &entry.pass {
-        headcount.hand_out(pass, headers);
+        headcount.add_pass(pass, headers);
     }
     if !entry.applicable.is_empty() {
         let mut decision = Undecided { headcount, decision: entry.decision };

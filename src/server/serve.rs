@@ -80,7 +80,7 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     let admin = listen("admin.listen", Purpose::Admin, config.admin.listen, MOST_ADMINS).await?;
     let signals = Signals::new().map_err(|source| ServeError::System { what: "cannot wait for signals", source })?;
     announce(&check, &admin);
-    supervisor::ready();
+    supervisor::tell_ready();
     tokio::spawn(supervisor::notify_watchdog(headcount.clone()));
 
     let (stop_check, check_stops) = watch::channel(false);
@@ -92,7 +92,7 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     let admin = tokio::spawn(admin.serve(admin_router, headcount.clone(), admin_stops));
     let signals = signals.first().await;
     tracing::info!("stopping");
-    supervisor::stopping();
+    supervisor::tell_stopping();
     let stop_everything = async {
         // The admin listener stays open to the end, because a load balancer asks there whether this server is ready.
         headcount.drain();

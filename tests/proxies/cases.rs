@@ -392,7 +392,8 @@ fn no_pass_for_a_shared_cache(runtime: &Handle, kind: Kind) {
             assert_eq!(head.contains("theme=dark"), path != "/play", "the application's own cookie: {answer:?}");
             head.contains("x-headcount-pass") || head.contains("set-cookie: pass=")
         };
-        for own in ["/play", "/cached/private", "/cached/max-age=60,%20Private", "/cached/No-Store,%20No-Cache/expires"] {
+        for own in ["/play", "/cached/private", "/cached/max-age=60,%20Private", "/cached/No-Store,%20No-Cache/expires"]
+        {
             assert!(carries_pass(own), "{carry} {own}");
         }
         for shared in [

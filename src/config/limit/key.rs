@@ -18,7 +18,7 @@ use std::str::FromStr;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LimitKey {
-    /// The token as it was sent. A user with a new token gets a new limit.
+    /// The token as it was sent. A user with a new token is counted from zero.
     Token,
     /// The user named by a verified token. Requires `[token.jwt]`, or a service that names its users.
     Subject,
@@ -26,14 +26,16 @@ pub enum LimitKey {
     ClientIp,
     /// The value of a header.
     Header(String),
-    /// The path without its query, as a lenient backend reads it. All paths that a backend could read as another path
-    /// share one key. A client can invent paths, so list the intended ones in `routes`.
+    /// The path without its query, decoded and normalized. All paths that backends may read in different ways are
+    /// counted together under one key. A client that invents paths is counted from zero for each, so list the intended
+    /// paths in `routes`.
     Path,
     /// The method of the request.
     Method,
     /// One key for all requests.
     Constant,
-    /// A list of keys: requests that agree in all of them are counted together.
+    /// A list of keys: requests that agree in all of them are counted together. The list is not empty, and holds no
+    /// other list.
     All(Vec<LimitKey>),
 }
 
