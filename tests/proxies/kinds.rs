@@ -20,7 +20,7 @@ pub enum Kind {
 /// What the proxy does while headcount does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenSilent {
-    /// Everybody is admitted after 0.1 s, as the recipe says.
+    /// Everybody is admitted after 1.5 s, as the recipe says.
     Open,
     /// Nobody is.
     Closed,
