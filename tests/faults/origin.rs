@@ -71,7 +71,7 @@ struct Log {
     tally: Tally,
     latency: Latency,
     cut_off: Range<usize>,
-    /// A server that was paused, and until when its answers are as old as its ring.
+    /// A server that was paused, and until when what it is asked may be answered from a ring as old as the pause.
     awakes: Option<(usize, Duration)>,
     inside: Inside,
 }
@@ -191,7 +191,7 @@ impl Origin {
             }
             Heard::Rejected => {
                 log.tally.rejected += 1;
-                if log.awakes.is_some_and(|(paused, until)| paused == server && received < until) {
+                if log.awakes.is_some_and(|(paused, until)| paused == server && sent < until) {
                     return;
                 }
                 if let Some(old) = old {
@@ -221,10 +221,10 @@ impl Origin {
         }
     }
 
-    /// This server was paused for longer than a window until now, so it knows nobody, and has a budget for a few of the
-    /// requests that waited for it. Its rejections are checked from the end of `moment` on.
-    pub fn awakes(&self, server: usize, moment: Duration) {
-        self.log.lock().awakes = Some((server, self.now() + moment));
+    /// This server was paused for longer than a window, so it knows nobody, and has a budget for a few of the requests
+    /// that waited for it. Its rejections of questions that were asked before `until` are not checked.
+    pub fn awakes(&self, server: usize, until: Duration) {
+        self.log.lock().awakes = Some((server, until));
     }
 
     /// From now on these servers cannot reach the others; what is under way may be lost.
