@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 /// The simulated Xs, as multiples of the configured one.
-const PARTS: [f64; 10] = [0.50, 0.75, 0.90, 1.00, 1.10, 1.25, 1.50, 2.00, 3.00, 4.00];
+const MULTIPLES: [f64; 10] = [0.50, 0.75, 0.90, 1.00, 1.10, 1.25, 1.50, 2.00, 3.00, 4.00];
 
 /// The sample is as small as possible, but X, scaled down to the sample, has at least this many seats. The standard
 /// error of a sample of that size is about 2 %.
@@ -106,7 +106,7 @@ pub(crate) struct CapacitySim {
     settings: RoomSettings,
     slots: u64,
     users: HashMap<u64, User>,
-    rooms: [SimulatedRoom; PARTS.len()],
+    rooms: [SimulatedRoom; MULTIPLES.len()],
     /// How many of the users are active in the real controller.
     really_in: u64,
     first_attempts: u64,
@@ -128,7 +128,7 @@ struct User {
     /// When the user was last active in the real controller.
     really_in: Minute,
     /// When the user was last active in each simulated room.
-    last_in: [Minute; PARTS.len()],
+    last_in: [Minute; MULTIPLES.len()],
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -147,7 +147,7 @@ impl CapacitySim {
             settings,
             slots: slots as u64,
             users: HashMap::new(),
-            rooms: [SimulatedRoom::default(); PARTS.len()],
+            rooms: [SimulatedRoom::default(); MULTIPLES.len()],
             really_in: 0,
             first_attempts: 0,
             origin: Slot(0),
@@ -183,7 +183,7 @@ impl CapacitySim {
             Entry::Vacant(_) if is_full => return,
             Entry::Vacant(place) => {
                 is_first = true;
-                place.insert(User { last_attempt: now, really_in: 0, last_in: [0; PARTS.len()] })
+                place.insert(User { last_attempt: now, really_in: 0, last_in: [0; MULTIPLES.len()] })
             }
         };
         user.last_attempt = now;
@@ -206,7 +206,7 @@ impl CapacitySim {
         }
         self.first_attempts += u64::from(is_first);
         let seats_of_x = self.settings.max_active_users as f64 / self.sample.one_in() * self.part;
-        for ((room, last_in), part) in self.rooms.iter_mut().zip(&mut user.last_in).zip(PARTS) {
+        for ((room, last_in), part) in self.rooms.iter_mut().zip(&mut user.last_in).zip(MULTIPLES) {
             if *last_in != 0 || room.has_seat(part * seats_of_x, &self.settings) {
                 room.inside += u64::from(*last_in == 0);
                 *last_in = now;
@@ -243,7 +243,7 @@ impl CapacitySim {
         let one_in = self.sample.one_in();
         let of_all = |count: u64| (count as f64 * one_in).round() as u64;
         let of_fleet = |count: u64| (count as f64 * one_in / self.part).round() as u64;
-        let told = self.rooms.iter().zip(PARTS).map(|(room, part)| WhatIf {
+        let told = self.rooms.iter().zip(MULTIPLES).map(|(room, part)| WhatIf {
             max_active_users: (part * self.settings.max_active_users as f64).round() as u64,
             active_users: of_fleet(room.inside),
             first_attempts: of_all(self.first_attempts),
@@ -375,7 +375,7 @@ mod tests {
                 let (outside, _) = rooms.outside();
                 assert!((outside - 900.0).abs() < 45.0, "sticky: {is_sticky}, {outside} of 900 are not in");
             }
-            for (nth, part) in PARTS.into_iter().enumerate() {
+            for (nth, part) in MULTIPLES.into_iter().enumerate() {
                 let told: Vec<_> = fleet.iter().map(|rooms| rooms.told()[nth]).collect();
                 let sum = |of: fn(&WhatIf) -> u64| told.iter().map(of).sum::<u64>() as f64;
                 let said = sum(|told| told.refused) / sum(|told| told.first_attempts);

@@ -70,7 +70,7 @@ pub struct Admission {
     pub refusal_delay: Option<Duration>,
     /// The number of refusals that wait at a time. Further ones are sent at once. Default inside a service: 10000.
     /// Default of `headcount serve`: 128, because a refusal that waits holds a connection of the proxy, and the printed
-    /// recipes for Envoy and HAProxy have 512. At most a quarter of the connections that `headcount serve` accepts.
+    /// recipes for Envoy and HAProxy have 1,024. At most a quarter of the connections that `headcount serve` accepts.
     #[serde(deserialize_with = "whole_if_any")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number", "such_as" = "100")))]
     pub max_delayed: Option<u64>,

@@ -50,7 +50,7 @@ pub struct Status {
     pub max_active_users: u64,
     /// Throttling ends when the estimate falls below this.
     pub resume_below: u64,
-    /// The number of free seats: X − E.
+    /// The number of free seats: X − E, or 0 if E is higher.
     pub room: u64,
     /// The number of newcomers that this server may admit before its next round.
     pub share: u64,

@@ -51,11 +51,11 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
     } else {
         Ok(Caller::default())
     };
-    said(headcount, &info, caller, limits).await
+    respond(headcount, &info, caller, limits).await
 }
 
 /// Answers a check. The application's answer is not known here, so an admitted newcomer is recorded at once.
-pub(super) async fn said<'r>(
+pub(super) async fn respond<'r>(
     headcount: &Headcount,
     info: &RequestInfo<'_>,
     caller: Result<Caller<'r>, NoCaller>,
@@ -109,23 +109,27 @@ struct Original<'r> {
 
 impl<'r> Original<'r> {
     /// Envoy appends the path to the URL and keeps the method. Other proxies send both in headers. A client can forge
-    /// these headers, so they are read only from trusted proxies.
+    /// these headers, so they are read only from trusted proxies. The header of a trusted proxy takes precedence over an
+    /// appended `/`, which may also be the end of that proxy's URL for checks.
     fn of(request: &'r Request, trusted: bool) -> Self {
         let uri = request.uri();
         let whole = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
-        let appended = whole.strip_prefix(CHECK).filter(|path| path.starts_with('/') && *path != "/");
+        let appended = whole.strip_prefix(CHECK).filter(|path| path.starts_with('/'));
         let told = |names: [&str; 2]| if trusted { only(request.headers(), names) } else { None };
         let method = told(["x-original-method", "x-forwarded-method"]).and_then(|method| method.parse().ok());
         Self {
             method: method.unwrap_or_else(|| request.method().clone()),
-            path: appended.or_else(|| told(["x-original-uri", "x-forwarded-uri"])),
+            path: appended
+                .filter(|path| *path != "/")
+                .or_else(|| told(["x-original-uri", "x-forwarded-uri"]))
+                .or(appended),
         }
     }
 }
 
 /// Returns the value of two headers that mean the same, or `None` without them. If two values differ, one of them may
 /// come from the client, because most proxies pass on the client's headers, too. Differing and unreadable values yield
-/// [`ANY_PATH`]. It is not a valid method: if the methods differ, the caller uses that of the request itself.
+/// [`ANY_PATH`]. As a method, this is invalid: [`Original::of`] then takes the method of the check.
 fn only<'h>(headers: &'h HeaderMap, names: [&str; 2]) -> Option<&'h str> {
     let mut values = names.into_iter().flat_map(|name| headers.get_all(name));
     let first = values.next()?;
@@ -147,7 +151,7 @@ mod tests {
     fn an_appended_path_is_the_original_one() {
         for (uri, path) in [
             ("/v1/check", None),
-            ("/v1/check/", None),
+            ("/v1/check/", Some("/")),
             ("/v1/check?x=1", None),
             ("/v1/check/healthz?x=1", Some("/healthz?x=1")),
         ] {
@@ -161,6 +165,8 @@ mod tests {
             || Request::get("/v1/check").header("x-original-uri", "/healthz").header("x-forwarded-method", "OPTIONS");
         assert_eq!(original(request(), true), (Method::OPTIONS, Some("/healthz".into())));
         assert_eq!(original(request(), false), (Method::GET, None));
+        let slash = |trusted| original(request().uri("/v1/check/"), trusted).1;
+        assert_eq!((slash(true), slash(false)), (Some("/healthz".into()), Some("/".into())));
         for (name, value) in [("x-original-uri", "/other"), ("x-forwarded-uri", "/other")] {
             let doubled = request().header(name, value);
             assert_eq!(original(doubled, true), (Method::OPTIONS, Some(ANY_PATH.into())), "{name}");

@@ -34,5 +34,5 @@ async fn answer(State(headcount): State<Headcount>, headers: HeaderMap) -> Respo
     if caller.as_ref().is_ok_and(|caller| caller.user().is_none()) {
         return (StatusCode::BAD_REQUEST, "a confirmation needs the user's token\n").into_response();
     }
-    check::said(&headcount, &info, caller, &none).await
+    check::respond(&headcount, &info, caller, &none).await
 }

@@ -3,7 +3,7 @@
 //! Three servers share a store in memory. The players' time runs sixty times as fast, so a window is half a minute. A
 //! crowd takes all seats within a window, then most players leave, and the next crowd arrives.
 
-use super::listener::{Listener, MOST_ADMINS, Purpose};
+use super::listener::{Listener, MAX_ADMIN_CONNECTIONS, Purpose};
 use super::serve::ServeError;
 use crate::headcount::{Admission, Headcount};
 use crate::players::{Answer, Arrivals, Habits, Players};
@@ -90,12 +90,12 @@ impl Demo {
 
     /// Opens the admin listener. If its port is taken, for example by a real headcount server, it uses another one.
     async fn listener(self) -> Result<Listener, ServeError> {
-        if let Ok(listener) = Listener::bind(Purpose::Admin, self.admin, MOST_ADMINS).await {
+        if let Ok(listener) = Listener::bind(Purpose::Admin, self.admin, MAX_ADMIN_CONNECTIONS).await {
             return Ok(listener);
         }
         let any_port = SocketAddr::new(self.admin.ip(), 0);
         let error = |source| ServeError::Listen { key: "--admin", address: self.admin, source };
-        Listener::bind(Purpose::Admin, any_port, MOST_ADMINS).await.map_err(error)
+        Listener::bind(Purpose::Admin, any_port, MAX_ADMIN_CONNECTIONS).await.map_err(error)
     }
 
     fn announce(self, page: SocketAddr) {

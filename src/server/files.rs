@@ -1,6 +1,6 @@
 //! File descriptors: each connection needs one, and the number per process is limited.
 
-use super::listener::MOST_ADMINS;
+use super::listener::MAX_ADMIN_CONNECTIONS;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The largest number of connections for checks: a proxy keeps some dozens, an application as many as it has threads.
@@ -12,7 +12,7 @@ const OTHERS: u64 = 128;
 /// Returns how many connections for checks are allowed, so that neither they nor the admin's connections use up all
 /// file descriptors. If this process's soft limit is too low, raises it as far as needed and as the hard limit allows.
 pub(super) fn most_checks() -> usize {
-    let wanted = MOST_CHECKS + MOST_ADMINS as u64 + OTHERS;
+    let wanted = MOST_CHECKS + MAX_ADMIN_CONNECTIONS as u64 + OTHERS;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let mut allowed = current.unwrap_or(u64::MAX);
     if allowed < wanted {
@@ -35,7 +35,7 @@ pub(super) fn most_checks() -> usize {
 
 /// Returns how many of `allowed` file descriptors checks may use.
 fn share(allowed: u64) -> usize {
-    allowed.saturating_sub(MOST_ADMINS as u64 + OTHERS).max(allowed / 4).clamp(1, MOST_CHECKS) as usize
+    allowed.saturating_sub(MAX_ADMIN_CONNECTIONS as u64 + OTHERS).max(allowed / 4).clamp(1, MOST_CHECKS) as usize
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ impl Stores {
     fn install(&self, config: &Config, headcount: &Headcount) -> Result<(), ConfigError> {
         #[cfg(feature = "postgres")]
         if let (Some(store), Some(settings)) = (self.postgres.clone(), &config.postgres) {
-            let (purged, headcount) = (open_postgres(settings, purge::WITHIN, 1)?, headcount.clone());
+            let (purged, headcount) = (open_postgres(settings, purge::TIME_LIMIT, 1)?, headcount.clone());
             let install = move || {
                 let store = store.clone();
                 async move { store.install().await }
@@ -116,7 +116,7 @@ impl Stores {
         }
         #[cfg(feature = "mysql")]
         if let (Some(store), Some(settings)) = (self.mysql.clone(), &config.mysql) {
-            let (purged, headcount) = (open_mysql(settings, purge::WITHIN, 1)?, headcount.clone());
+            let (purged, headcount) = (open_mysql(settings, purge::TIME_LIMIT, 1)?, headcount.clone());
             let in_mysql = config.limit.iter().filter(|limit| limit.store == LimitStore::Mysql);
             let zones: Vec<_> =
                 in_mysql.filter_map(|limit| Some((limit.zone?, limit.rate, limit.name.clone()))).collect();

@@ -3,8 +3,8 @@
 //! It speaks HTTP/1.1, which proxies use for checks. A connection carries one request at a time, so the resources of a
 //! connection are those of a request. Each connection is a task of its own: if a handler panics, only its connection
 //! ends, without an answer. The resources that clients can use are bounded: the number of connections, the length of a
-//! request's head, and the time it takes to arrive. If there are too many connections, the one whose last answer is the
-//! longest ago is closed to make room for a new one.
+//! request's head, and the time it takes to arrive. If there are too many connections, an idle one is closed to make room
+//! for a new one ([`Connection::rank`]).
 
 use super::connection::{ArrivingBody, Connection, Guarded};
 use crate::headcount::Headcount;
@@ -38,9 +38,9 @@ const DRAIN: Duration = Duration::from_millis(250);
 const MOST_HEAD_BYTES: usize = 32 << 10;
 
 /// The largest number of connections to the admin listener: pages, scrapers, probes.
-pub(super) const MOST_ADMINS: usize = 128;
+pub(super) const MAX_ADMIN_CONNECTIONS: usize = 128;
 
-/// The pause before the next attempt to accept, if the operating system had no resources for a connection.
+/// The pause before the next attempt to accept, while there is no room for a connection.
 const RETRY: Duration = Duration::from_millis(10);
 
 /// The length of the queue of connections to be accepted. If it is full, the client's system tries again after a
@@ -92,6 +92,9 @@ impl Listener {
                 accepted = self.listener.accept() => accepted,
                 () = stopped(stop.clone()) => break,
             };
+            if accepted.as_ref().is_err_and(concerns_one_connection) {
+                continue;
+            }
             if accepted.is_err() {
                 // Without a free file descriptor, no connection can be accepted until another one is closed.
                 open.evict(self.purpose);
@@ -163,9 +166,15 @@ impl Listener {
         *last_logged = Some(Instant::now());
         tracing::warn!(
             listener = ?self.purpose, address = %self.address, open,
-            "too many connections: those whose last answer is the longest ago are closed to make room"
+            "too many connections: idle ones are closed to make room"
         );
     }
+}
+
+/// Whether a connection ended before it was accepted. Others can still be accepted.
+fn concerns_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
 /// The open connections.

@@ -1,4 +1,4 @@
-//! Purges the databases of limits: deletes keys in their initial state, and attempts that no longer count.
+//! Purges the databases of limits: deletes keys that would be answered like new ones, and attempts that no longer count.
 
 use crate::headcount::{Headcount, LimitDatabase};
 use crate::limit::SqlError;
@@ -6,15 +6,15 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// The time limit of a purge's statement. The purge has its own connection, so no request waits for it.
-pub(super) const WITHIN: Duration = Duration::from_secs(10);
+pub(super) const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// The pause when nothing is left to delete, or when the database does not answer.
-const REST: Duration = Duration::from_secs(5);
+const IDLE_PAUSE: Duration = Duration::from_secs(5);
 
 /// The pause between two batches, as a multiple of the time that the last batch took.
-const RESTS: u32 = 2;
+const PAUSE_FACTOR: u32 = 2;
 
-const SHORTEST_REST: Duration = Duration::from_millis(5);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
 /// The result of one batch.
 pub(super) struct Batch {
@@ -42,7 +42,8 @@ where
         fails = batch.is_err();
         let is_full = batch.is_ok_and(|batch| batch.is_full);
         // Random, so that servers that started together do not purge at the same time.
-        let rest = REST.mul_f64(0.5 + fastrand::f64());
-        sleep(if is_full { (begun.elapsed() * RESTS).clamp(SHORTEST_REST, rest) } else { rest }).await;
+        let idle = IDLE_PAUSE.mul_f64(0.5 + fastrand::f64());
+        let busy = (begun.elapsed() * PAUSE_FACTOR).clamp(SHORTEST_PAUSE, idle);
+        sleep(if is_full { busy } else { idle }).await;
     }
 }

@@ -5,7 +5,7 @@ use super::config::{LoadError, Loaded};
 use super::confirm;
 use super::files;
 use super::limits;
-use super::listener::{Listener, MOST_ADMINS, Purpose};
+use super::listener::{Listener, MAX_ADMIN_CONNECTIONS, Purpose};
 use super::state;
 use super::supervisor;
 use super::touch;
@@ -77,7 +77,7 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     let check = listen("server.listen", Purpose::Check, config.server.listen, files::most_checks()).await?;
     // A check that waits keeps its connection, so at most a quarter of the connections may wait.
     headcount.delays().limit(files::most_checks() as u64 / 4);
-    let admin = listen("admin.listen", Purpose::Admin, config.admin.listen, MOST_ADMINS).await?;
+    let admin = listen("admin.listen", Purpose::Admin, config.admin.listen, MAX_ADMIN_CONNECTIONS).await?;
     let signals = Signals::new().map_err(|source| ServeError::System { what: "cannot wait for signals", source })?;
     announce(&check, &admin);
     supervisor::tell_ready();

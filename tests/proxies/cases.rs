@@ -4,7 +4,7 @@ use crate::app::EVENTS;
 use crate::kinds::{Kind, WhenSilent};
 use crate::stack::Stack;
 use crate::streams;
-use crate::support::{Answer, DEADLINE, Redis, raw_on, wait_for};
+use crate::support::{Answer, DEADLINE, Redis, raw, raw_on, wait_for};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ pub struct Case {
     pub play: fn(&Handle, Kind),
 }
 
-pub const CASES: [Case; 37] = [
+pub const CASES: [Case; 38] = [
     Case { name: "admitted", play: admitted },
     Case { name: "rejected", play: rejected },
     Case { name: "bodies_arrive_whole", play: bodies_arrive_whole },
@@ -28,6 +28,7 @@ pub const CASES: [Case; 37] = [
     Case { name: "many_headers", play: many_headers },
     Case { name: "many_values_of_one_header", play: many_values_of_one_header },
     Case { name: "forbidden_bytes", play: forbidden_bytes },
+    Case { name: "bytes_beyond_ascii", play: bytes_beyond_ascii },
     Case { name: "many_at_once", play: many_at_once },
     Case { name: "many_streams", play: many_streams },
     Case { name: "crowds_at_once", play: crowds_at_once },
@@ -247,6 +248,32 @@ fn forbidden_bytes(runtime: &Handle, kind: Kind) {
         assert!(stack.app.arrived().is_empty(), "{header:?}");
     }
     assert_eq!(stack.get("/play", "alice").status, 200);
+}
+
+/// A token that the application sees differently from headcount would be a second user with the seat of the first.
+fn bytes_beyond_ascii(runtime: &Handle, kind: Kind) {
+    for header in ["Authorization", "X-Api-Key"] {
+        let rules = format!("{ONE_SEAT}[token]\nfrom = ['bearer', 'header:X-Api-Key']\n");
+        let stack = Stack::start_ruled(runtime, kind, WhenSilent::Patient, &rules);
+        let scheme = if header == "Authorization" { "Bearer " } else { "" };
+        let ask = |token: &[u8], more: &[u8]| {
+            let head = format!("GET /play HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", stack.at);
+            let value = format!("{header}: {scheme}");
+            let request = [head.as_bytes(), value.as_bytes(), token, b"\r\n", more, b"\r\n"].concat();
+            raw(stack.at, &request).map_or(0, |answer| answer.status)
+        };
+        assert_eq!(ask(b"alice!!!!", b""), 200);
+        assert_eq!(stack.app.arrived().len(), 1);
+        for token in
+            [b"alice\x80\x81\x82\x83".as_slice(), b"alice\xff!!!", b"\xa0alice!!!!", "alice\u{e9}!!!".as_bytes()]
+        {
+            for more in [b"".as_slice(), b"X-Api-Key: \xa0\r\n"] {
+                let status = ask(token, more);
+                assert!([0, 400, 429].contains(&status), "{header} {token:x?}: {status}");
+                assert!(stack.app.arrived().is_empty(), "{header} {token:x?}");
+            }
+        }
+    }
 }
 
 /// No proxy has a limit of concurrent checks above which it admits.

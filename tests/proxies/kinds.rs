@@ -71,7 +71,13 @@ impl Kind {
                 let patient = [("timeout 1s;", "timeout 10s;"), ("timeout    1500ms;", "timeout    10s;")];
                 // This version speaks one protocol at an address.
                 let listen = format!("listen {at}; listen {} http2;", self.http2_at(*at));
-                let text = put_in(&recipe, &[("listen 80;", &listen)], &usual, when, &closed, &patient);
+                // As the recipe says of another header with the token.
+                let named = ["Authorization ", "Authorization     "]
+                    .map(|name| format!("proxy_set_header {name}$http_authorization;"))
+                    .map(|line| (format!("{line} proxy_set_header X-Api-Key $http_x_api_key;"), line));
+                let mut own = vec![("listen 80;", listen.as_str())];
+                own.extend(named.iter().map(|(more, line)| (line.as_str(), more.as_str())));
+                let text = put_in(&recipe, &own, &usual, when, &closed, &patient);
                 let (here, temporary) = (directory.display(), temporary(directory));
                 let main = format!(
                     "user root; daemon off; master_process off; pid {here}/nginx.pid; error_log stderr;\n\
@@ -130,6 +136,9 @@ impl Kind {
                     ("\"@headcount\"", &gate),
                     ("port_value: 7070", &port(checks)),
                     ("port_value: 8080", &port(app)),
+                    // As the recipe says of another header with the token.
+                    ("{ \":path\", \"authorization\" }", "{ \":path\", \"authorization\", \"x-api-key\" }"),
+                    ("- exact: authorization", "- exact: authorization\n                          - exact: x-api-key"),
                 ];
                 let text = put_in(&recipe, &own, &[], when, &closed, &patient);
                 let admin = format!("admin: {{ address: {{ pipe: {{ path: {} }} }} }}\n", admin(directory).display());
@@ -155,6 +164,9 @@ impl Kind {
                 let own =
                     [("bind :80", listen.as_str()), ("/etc/haproxy/headcount.lua", &script), ("abns@headcount", &gate)];
                 let mut lua = recipe_of("haproxy-lua").replace("abns@headcount", &gate);
+                let named = r#"FORWARDED = { "authorization", "#;
+                assert!(lua.contains(named), "the recipe has no {named:?}");
+                lua = lua.replace(named, &format!("{named}\"x-api-key\", "));
                 if when == WhenSilent::Patient {
                     lua = lua.replace("timeout = 6000 ", "timeout = 20000 ");
                 }
