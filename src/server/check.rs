@@ -109,8 +109,8 @@ struct Original<'r> {
 
 impl<'r> Original<'r> {
     /// Envoy appends the path to the URL and keeps the method. Other proxies send both in headers. A client can forge
-    /// these headers, so they are read only from trusted proxies. The header of a trusted proxy takes precedence over an
-    /// appended `/`, which may also be the end of that proxy's URL for checks.
+    /// these headers, so they are read only from trusted proxies. The header of a trusted proxy takes precedence over
+    /// an appended `/`, which may also be the end of that proxy's URL for checks.
     fn of(request: &'r Request, trusted: bool) -> Self {
         let uri = request.uri();
         let whole = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());

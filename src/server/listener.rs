@@ -3,8 +3,8 @@
 //! It speaks HTTP/1.1, which proxies use for checks. A connection carries one request at a time, so the resources of a
 //! connection are those of a request. Each connection is a task of its own: if a handler panics, only its connection
 //! ends, without an answer. The resources that clients can use are bounded: the number of connections, the length of a
-//! request's head, and the time it takes to arrive. If there are too many connections, an idle one is closed to make room
-//! for a new one ([`Connection::rank`]).
+//! request's head, and the time it takes to arrive. If there are too many connections, an idle one is closed to make
+//! room for a new one ([`Connection::rank`]).
 
 use super::connection::{ArrivingBody, Connection, Guarded};
 use crate::headcount::Headcount;

@@ -1,4 +1,4 @@
-//! Purges the databases of limits: deletes attempts that no longer count, and keys that would be answered like new ones.
+//! Purges the databases of limits: deletes attempts that no longer count, and keys that are answered like new ones.
 
 use crate::headcount::{Headcount, LimitDatabase};
 use crate::limit::SqlError;
