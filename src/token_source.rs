@@ -246,7 +246,7 @@ mod extract {
 
         fn token<'h>(&self, headers: &'h HeaderMap) -> Result<Option<&'h str>, InvalidToken> {
             match self {
-                Self::Bearer => only(values(headers, AUTHORIZATION).flat_map(bearers)),
+                Self::Bearer => bearer_token(headers),
                 Self::Cookie(name) => only(values(headers, COOKIE).flat_map(|value| cookies(value, name))),
                 Self::Header(name) => only(values(headers, name.as_str())),
             }
@@ -257,8 +257,23 @@ mod extract {
         headers.get_all(name).into_iter().map(|value| value.as_bytes())
     }
 
-    /// Returns the tokens that a backend could read from an `Authorization` value. Some libraries split the value at
-    /// commas, or remove a no-break space, so a `Bearer` after one of these counts, too.
+    /// Returns the token of `Authorization`, which must be a single value that begins with `Bearer`.
+    ///
+    /// Backends differ in how they read any other value that contains the word: some take the second word, whatever the
+    /// first is, some the last `Bearer`, some the first of two headers. One admitted token could let others in.
+    fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, InvalidToken> {
+        let mut lines = values(headers, AUTHORIZATION).map(<[u8]>::trim_ascii);
+        let Some(first) = lines.next() else { return Ok(None) };
+        let mut others = lines.filter(|line| *line != first).peekable();
+        if bearer(first).is_some() && others.peek().is_none() {
+            return only(bearers(first));
+        }
+        let says_bearer = |line: &[u8]| line.windows(6).any(|word| word.eq_ignore_ascii_case(b"bearer"));
+        if says_bearer(first) || others.any(says_bearer) { Err(InvalidToken::Ambiguous) } else { Ok(None) }
+    }
+
+    /// Returns the tokens that a backend could read from a `Bearer` value. Some libraries split the value at commas, or
+    /// remove a no-break space, so a `Bearer` after one of these counts, too.
     fn bearers(value: &[u8]) -> impl Iterator<Item = &[u8]> {
         let parts = value.split(|&byte| byte == b',' || !byte.is_ascii());
         bearer(value).into_iter().chain(parts.skip(1).filter_map(bearer))
@@ -285,8 +300,32 @@ mod extract {
             is_read_as(&pair[..equals], name).then(|| &pair[equals + 1..])
         };
         value.split(|&byte| byte == b';').map(<[u8]>::trim_ascii).flat_map(move |pair| {
-            let parts = pair.split(|&byte| byte == b',' || byte.is_ascii_whitespace() || !byte.is_ascii());
-            named(pair).into_iter().chain(parts.skip(1).filter_map(named))
+            let whole = named(pair);
+            let parts = pair.split(ends_cookie).skip(1).filter_map(named);
+            whole.into_iter().chain(parts).chain(cookies_within(pair, name, whole.is_some()))
+        })
+    }
+
+    /// Whether some library takes this byte for the end of a cookie.
+    fn ends_cookie(byte: &u8) -> bool {
+        *byte == b',' || byte.is_ascii_whitespace() || !byte.is_ascii()
+    }
+
+    /// Returns the values that Python's SimpleCookie and its like could read within a pair. There, any `=` may be that
+    /// of a cookie, with blanks around it. Its name begins after a blank, a quote, a backslash, a bracket or a control
+    /// character, or after a `=` that begins the pair. The first `=` is skipped if the pair was read by it.
+    fn cookies_within<'h>(pair: &'h [u8], name: &str, skip_first: bool) -> impl Iterator<Item = &'h [u8]> {
+        // A percent-encoded name takes three bytes for one. Names of unbounded length would take quadratic time.
+        let longest = 3 * name.len() + 1;
+        let begins_name = |byte: &u8| ends_cookie(byte) || b"\"\\[]".contains(byte) || byte.is_ascii_control();
+        let equals = pair.iter().enumerate().filter(|(_, byte)| **byte == b'=').map(|(at, _)| at);
+        equals.skip(usize::from(skip_first)).filter_map(move |at| {
+            let before = pair[..at].trim_ascii_end();
+            let written = before[before.len().saturating_sub(longest)..].rsplit(begins_name).next().unwrap_or_default();
+            let begins_pair = written.len() == before.len();
+            let written = written.strip_prefix(b"=").filter(|_| begins_pair).unwrap_or(written);
+            let value = || pair[at + 1..].trim_ascii_start().split(ends_cookie).next().unwrap_or_default();
+            is_read_as(written, name).then(value)
         })
     }
 
@@ -371,7 +410,7 @@ mod extract {
                 &[],
                 &[("authorization", b"Bearer")],
                 &[("authorization", b"Bearer   \t ")],
-                &[("authorization", b"Bearerx")],
+                &[("authorization", b"Basic eA==")],
                 &[("cookie", b"session=; sessions=x; =y; session")],
                 &[("x-access-token", b"   ")],
             ];
@@ -393,7 +432,8 @@ mod extract {
         }
 
         /// Each of these was read as bob's cookie by a library: Django and Starlette remove a no-break space (NBSP) and
-        /// NEL, Python's SimpleCookie and webob split at blanks, PHP decodes names, ASP.NET Core ignores their case.
+        /// NEL, Python's SimpleCookie and webob split at blanks and allow them around `=`, PHP decodes names, ASP.NET
+        /// Core ignores their case, Werkzeug 2.2 removed a leading `=`.
         #[test]
         fn a_cookie_that_another_parser_would_read_counts() {
             for disguised in [
@@ -414,6 +454,16 @@ mod extract {
                 "\"session\"=bob",
                 "$session=bob",
                 "session[]=bob",
+                "x=1 session =bob",
+                "x=1 session= bob",
+                "x=1 session\t=\tbob",
+                "x=1, session =bob",
+                "x session =bob",
+                "x=\"a\"session=bob",
+                "x=1]session=bob",
+                "[session= bob",
+                "=session=bob",
+                "x=1\\session=bob",
             ] {
                 for header in [format!("session=alice; {disguised}"), format!("{disguised}; session=alice")] {
                     assert_eq!(find(&[("cookie", header.as_bytes())]), Err(InvalidToken::Ambiguous), "{header:?}");
@@ -422,9 +472,15 @@ mod extract {
             }
             let latin = b"session=alice; \xa0session=bob";
             assert_eq!(find(&[("cookie", latin)]), Err(InvalidToken::Ambiguous), "NBSP in ISO 8859-1");
-            for other in
-                ["sessions=bob", "my-session=bob", "session2=bob", "next=/?session=bob", "x=session", "=session"]
-            {
+            for other in [
+                "sessions=bob",
+                "my-session=bob",
+                "session2=bob",
+                "next=/?session=bob&x=1",
+                "x=session",
+                "=session",
+                "x=session=y",
+            ] {
                 assert_eq!(found(&[("cookie", format!("session=alice; {other}").as_bytes())]), "alice", "{other:?}");
             }
             assert_eq!(found(&[("cookie", b"theme=dark mode; session=alice; x=a b, c=d")]), "alice");
@@ -444,17 +500,48 @@ mod extract {
             assert!(!read("session-id") && !read("sessionid") && !read("session_id_") && !read(""));
         }
 
-        /// flask-jwt-extended splits the header at commas. Python's `split` splits at no-break spaces, too.
+        /// flask-jwt-extended splits the header at commas. Python's `split` splits at no-break spaces, too. Many a
+        /// backend takes the second word, whatever the first is; Laravel takes what follows the last `Bearer`.
         #[test]
-        fn a_bearer_token_that_another_parser_would_read_counts() {
-            for disguised in ["Basic eA==, Bearer bob", ", Bearer bob", "\u{a0}Bearer bob", "Bearer x, bearer bob"] {
-                let headers = [("authorization", disguised.as_bytes()), ("cookie", b"session=alice".as_slice())];
-                assert_eq!(find(&headers), Err(InvalidToken::Ambiguous), "{disguised:?}");
+        fn a_value_that_another_parser_would_read_otherwise_is_ambiguous() {
+            for disguised in [
+                "Basic bob, Bearer alice",
+                "Basic bob , Bearer alice",
+                "Basic x, Bearer alice, X Bearer bob",
+                ", Bearer alice",
+                "\u{a0}Bearer alice",
+                "Bearer bob, bearer alice",
+                "Bearerx bob , Bearer alice",
+                "Bearerx bob",
+                "xBearer bob, Bearer alice",
+                "\"Bearer bob\" , Bearer alice",
+                "Bearer:bob , bearer alice",
+                "Basic bob \u{a0}Bearer alice",
+                "Basic bob BEARER alice",
+            ] {
+                assert_eq!(
+                    find(&[("authorization", disguised.as_bytes())]),
+                    Err(InvalidToken::Ambiguous),
+                    "{disguised:?}"
+                );
             }
+            for second in ["Basic bob", "Bearer bob", "", "bearer alice"] {
+                let lines = [("authorization", second.as_bytes()), ("authorization", b"Bearer alice".as_slice())];
+                assert_eq!(find(&lines), Err(InvalidToken::Ambiguous), "{second:?}");
+                let turned = [lines[1], lines[0]];
+                assert_eq!(find(&turned), Err(InvalidToken::Ambiguous), "{second:?}");
+            }
+            assert_eq!(found(&[("authorization", b"Bearer alice"), ("authorization", b"Bearer alice ")]), "alice");
             assert_eq!(found(&[("authorization", "Bearer\u{a0}bob".as_bytes())]), "\u{a0}bob", "the blank is kept");
             assert_eq!(find(&[("authorization", b"Bearer\xa0bob")]), Err(InvalidToken::NotText));
-            assert_eq!(found(&[("authorization", b"Basic eA==, Bearer bob")]), "bob");
             assert_eq!(found(&[("authorization", b"Bearer a,b")]), "a,b");
+        }
+
+        /// Each `=` could end a name, and each name could be long.
+        #[test]
+        fn a_hostile_cookie_takes_linear_time() {
+            let hostile = b"a=".repeat(1 << 19);
+            assert_eq!(cookies(&hostile, "session").count(), 0);
         }
 
         #[test]

@@ -66,7 +66,7 @@ impl Pattern {
 
 /// Returns the paths that a framework could serve for a path that [`read_leniently`] returned. For `/login.json`, Rails
 /// and others also serve `/login`, and so do PHP frameworks for `/index.php/login`.
-fn readings(lenient: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn readings(lenient: &str) -> impl Iterator<Item = &str> {
     const FRONT: &str = ".php";
     let below_front = lenient.find(".php/").map(|at| &lenient[at + FRONT.len()..]);
     let without_format = |path| -> Option<&str> {

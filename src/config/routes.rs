@@ -99,23 +99,27 @@ impl Routes {
     }
 
     /// Returns the class of a path, with or without a query. If a lenient backend reads the path differently, the
-    /// stricter of both classes applies. An ambiguous or unknown (`None`) path has the strictest class, `Admit`.
+    /// strictest of the classes applies. A path without its format (`/play` for `/play.json`) has a class if a rule
+    /// names it. An ambiguous or unknown (`None`) path has the strictest class, `Admit`.
     pub(crate) fn class(&self, path: Option<&str>) -> RouteClass {
         let Some(path) = path.map(paths::without_query) else { return RouteClass::Admit };
-        let literal = self.first(|patterns| patterns.cover(path));
+        let literal = self.first(|patterns| patterns.cover(path)).unwrap_or_default();
         if literal == RouteClass::Admit {
             return RouteClass::Admit;
         }
         paths::read_leniently(path).map_or(RouteClass::Admit, |lenient| {
-            literal.stricter(self.first(|patterns| patterns.covers_lenient(&lenient)))
+            let read = |reading: &str| self.first(|patterns| patterns.covers_lenient(reading));
+            let others = paths::readings(&lenient).skip(1).filter_map(read);
+            others.fold(literal.stricter(read(&lenient).unwrap_or_default()), RouteClass::stricter)
         })
     }
 
-    fn first(&self, covers: impl Fn(&PathPatterns) -> bool) -> RouteClass {
+    /// The class of the first rule that covers a path.
+    fn first(&self, covers: impl Fn(&PathPatterns) -> bool) -> Option<RouteClass> {
         if covers(&self.exempt) {
-            return RouteClass::Exempt;
+            return Some(RouteClass::Exempt);
         }
-        self.rules.iter().find(|(patterns, _)| covers(patterns)).map_or(RouteClass::Admit, |(_, class)| *class)
+        self.rules.iter().find(|(patterns, _)| covers(patterns)).map(|(_, class)| *class)
     }
 }
 
@@ -177,6 +181,9 @@ mod tests {
             ("/api/presence/%6de", RouteClass::Admit),
             ("/api/presence/ME", RouteClass::Admit),
             ("/api/presence/me/", RouteClass::Admit),
+            ("/api/presence/me.json", RouteClass::Admit),
+            ("/api/presence/all.json", RouteClass::Observe),
+            ("/static/favicon.ico", RouteClass::Exempt),
             ("/login/", RouteClass::Confirm),
             ("/HEALTHZ", RouteClass::Admit),
             ("/healthz#", RouteClass::Admit),

@@ -159,7 +159,11 @@ fn main() -> ExitCode {
             let checked = finding.checks > 0;
             report.lock().add(row.name, finding);
             match failure {
-                Some(failure) => Err(Failed::from(failure)),
+                Some(failure) => {
+                    // The harness says it after the last row, which may be an hour later.
+                    eprintln!("{}: {failure}", row.name);
+                    Err(Failed::from(failure))
+                }
                 None if !checked => Err(Failed::from("nothing was checked")),
                 None => Ok(()),
             }
