@@ -173,7 +173,7 @@ async fn metrics(State(admin): State<Admin>) -> Response {
 
 impl LocalMetrics {
     fn new(headcount: &Headcount, wrong_tokens: Arc<AtomicU64>) -> Self {
-        let ends: Vec<f64> = Histogram::upper_ends().map(|end| end.as_secs_f64()).collect();
+        let ends: Vec<f64> = Histogram::upper_bounds().map(|end| end.as_secs_f64()).collect();
         let recorder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix("_duration_seconds".into()), &ends)
             .expect("the list of buckets is not empty")

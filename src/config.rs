@@ -1,7 +1,7 @@
 //! The configuration: its sections and keys, named as in the configuration file, and the bounds of each value.
 //!
-//! `headcount serve` fills a [`Config`] from a file, the environment and flags; the library's
-//! [`Builder`](crate::Builder) fills one, too. The values are checked when a controller is built.
+//! `headcount serve` fills a [`Config`] from a file, the environment and flags. A [`Builder`](crate::Builder) contains
+//! one, and its methods change it. The values are checked when a controller is built.
 
 mod admin;
 mod admission;
@@ -39,14 +39,14 @@ pub use fleet::Fleet;
 pub(crate) use fleet::NewsEvery;
 pub use jwt::{Jwt, Unverified};
 #[cfg(all(test, feature = "server"))]
-pub(crate) use limit::RECIPES_WAIT;
+pub(crate) use limit::RECIPE_TIMEOUTS;
 pub use limit::{
     Algorithm, AppliesTo, Database, Limit, LimitKey, LimitKeyError, LimitStore, OnMissingKey, OnStoreError, Quota,
     QuotaError,
 };
 pub use pass::{Pass, PassCarrier, PassCarrierError};
 #[cfg(feature = "tower")]
-pub(crate) use paths::{PathPatterns, read_leniently, without_query};
+pub(crate) use paths::{PathPatterns, canonical_path, without_query};
 #[cfg(feature = "tower")]
 pub(crate) use proxies::TrustedProxies;
 pub use redis::Redis;
@@ -63,7 +63,7 @@ pub(crate) use words::A_TIME;
 
 /// The whole configuration.
 ///
-/// A key that is not set keeps its default. [`Builder`](crate::Builder) is made from it.
+/// A key that is not set keeps its default. A [`Builder`](crate::Builder) can be made from it.
 ///
 /// ```
 /// use headcount::{Builder, Config};
@@ -97,7 +97,7 @@ pub struct Config {
     pub pass: Option<Pass>,
     /// Rate limiters, which `headcount serve` applies to checks.
     pub limit: Vec<Limit>,
-    /// Servers that share their users. Without this section and `redis`, the server is alone.
+    /// Servers that share their users. The server is alone if neither this section nor `redis` is set.
     pub fleet: Option<Fleet>,
     /// Where the store of the fleet is.
     pub redis: Option<Redis>,

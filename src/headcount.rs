@@ -16,7 +16,6 @@
 mod admission;
 mod builder;
 mod core;
-mod delays;
 mod histogram;
 mod history;
 mod lifecycle;
@@ -27,6 +26,7 @@ mod steps;
 mod supervision;
 mod sync_status;
 mod telemetry;
+mod waiting_refusals;
 mod worker;
 
 use crate::config::{Config, MAX_REFUSAL_DELAY, Settings};
@@ -45,18 +45,16 @@ pub(crate) use self::core::{AdmitOptions, Core, Minute, Record, StoreMemory, Tak
 pub use self::core::{Decisions, HeldSeat, MAX_OVERRIDE, OverrideError, OverrideOrder, PassChecks, Presence, Touches};
 pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};
-pub use delays::DelayedRefusals;
-use delays::Delays;
 #[cfg(feature = "metrics")]
 pub(crate) use histogram::Histogram;
 #[cfg(feature = "admin")]
-pub(crate) use history::DAY;
+pub(crate) use history::MAX_HISTORY;
 pub use history::{History, Sample};
 pub(crate) use lifecycle::Lifecycle;
 pub(crate) use round_figures::RoundFigures;
 pub use status::{ActiveUsers, ModeChanges, OverrideStatus, RingStatus, Status};
 pub use supervision::Restarts;
-pub(crate) use supervision::{Part, REST_AFTER_PANIC};
+pub(crate) use supervision::{RESTART_DELAY, Task};
 #[cfg(any(test, feature = "metrics"))]
 pub(crate) use sync_status::CORRUPT_REASONS;
 pub(crate) use sync_status::{CORRUPT_NEWS, CORRUPT_OVERRIDE};
@@ -64,6 +62,8 @@ pub use sync_status::{LastError, SeenNode, SyncErrors, SyncStatus};
 #[cfg(feature = "server")]
 pub(crate) use telemetry::LimitDatabase;
 use telemetry::Telemetry;
+pub use waiting_refusals::DelayedRefusals;
+use waiting_refusals::WaitingRefusals;
 pub use worker::Worker;
 
 /// How long after its last request an admin page still counts as open.
@@ -95,7 +95,7 @@ struct Shared {
     rounds: Arc<RoundFigures>,
     telemetry: Telemetry,
     lifecycle: Lifecycle,
-    delays: Delays,
+    waiting_refusals: WaitingRefusals,
 }
 
 impl Headcount {
@@ -154,7 +154,7 @@ impl Headcount {
         };
         let admission = core.decide(&user, AdmitOptions { takes_seat, ..options }).0;
         if !takes_seat && admission.is_admitted() {
-            self.shared.delays.recognized();
+            self.shared.waiting_refusals.count_recognized();
         }
         admission
     }
@@ -173,15 +173,15 @@ impl Headcount {
     /// Waits for `delay`, or until this server drains. Returns `false`, without a wait, if too many refusals wait
     /// already.
     pub(crate) async fn wait_for_news(&self, delay: Duration) -> bool {
-        let Some(_waiting) = self.shared.delays.begin() else { return false };
+        let Some(_waiting) = self.shared.waiting_refusals.begin() else { return false };
         let _ = tokio::time::timeout(delay, self.shared.lifecycle.drains()).await;
         true
     }
 
     /// Returns the refusals that wait.
     #[cfg(feature = "tower")]
-    pub(crate) fn delays(&self) -> &Delays {
-        &self.shared.delays
+    pub(crate) fn waiting_refusals(&self) -> &WaitingRefusals {
+        &self.shared.waiting_refusals
     }
 
     /// Renews a token that was seen in the window, as a request with it would. This is for users who stay active
@@ -249,7 +249,7 @@ impl Headcount {
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
     pub fn pass(&self, token: impl AsRef<[u8]>) -> Option<Pass> {
-        self.shared.core.pass(self.user(token.as_ref()).fingerprint())
+        self.shared.core.issue_pass(self.user(token.as_ref()).fingerprint())
     }
 
     /// Hashes a token once, for all decisions about it.
@@ -267,7 +267,7 @@ impl Headcount {
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
     pub fn admit_missing(&self) -> Admission {
-        self.shared.core.missing(AdmitOptions::ADMIT)
+        self.shared.core.decide_missing(AdmitOptions::ADMIT)
     }
 
     /// Counts a request that is admitted regardless of room, such as one for an exempt path or a preflight.

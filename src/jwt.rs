@@ -84,7 +84,7 @@ type TokenHash = [u8; 32];
 #[derive(Clone)]
 struct Verified {
     user: Arc<str>,
-    key: key::Mark,
+    key: key::KeyDigest,
     /// The expiry time, in seconds since 1970.
     exp: Option<f64>,
 }
@@ -144,7 +144,7 @@ impl Verifier {
         }
         let hash = self.hash(token);
         if let Some(Verified { user, key, exp }) = self.verified.get(&hash, tick)
-            && keys.iter().any(|known| known.mark() == key)
+            && keys.iter().any(|known| known.digest() == key)
         {
             return Some(if has_expired(exp, now) { Err(Unverifiable::Expired) } else { Ok(user) });
         }
@@ -220,8 +220,8 @@ impl Verifier {
         Ok(Verified { user, key, exp: claims.get("exp").and_then(Value::as_f64) })
     }
 
-    /// Returns the mark of the key that signed the token.
-    fn verify(&self, header: &Header, message: &str, signature: &str) -> Result<key::Mark, Unverifiable> {
+    /// Returns the digest of the key that signed the token.
+    fn verify(&self, header: &Header, message: &str, signature: &str) -> Result<key::KeyDigest, Unverifiable> {
         // RFC 7515 §4.1.11: a recipient that does not understand a critical extension must refuse the token.
         if header.crit.is_some() {
             return Err(Unverifiable::NoJwt);
@@ -233,7 +233,7 @@ impl Verifier {
         let mut tried = 0;
         for key in fitting {
             if key.has_signed(message.as_bytes(), &signature) {
-                return Ok(key.mark());
+                return Ok(key.digest());
             }
             tried += 1;
         }

@@ -237,6 +237,8 @@ pub mod internals {
         pub filters: usize,
         /// Refreshes that the worker has not applied yet.
         pub refreshing: usize,
+        /// The probability that an unknown token is taken for a known one.
+        pub false_positive_ratio: f64,
     }
 
     /// Reads the state of a server.
@@ -253,6 +255,7 @@ pub mod internals {
             share: status.share,
             filters: headcount.core().minutes().len(),
             refreshing: status.queue_length,
+            false_positive_ratio: status.false_positive_ratio,
         }
     }
 

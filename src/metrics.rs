@@ -208,7 +208,7 @@ impl Metrics {
 }
 
 fn publish(to: &metrics::Histogram, from: &Histogram, published: &mut Published) {
-    let ends: Vec<f64> = Histogram::upper_ends().map(|end| end.as_secs_f64()).collect();
+    let ends: Vec<f64> = Histogram::upper_bounds().map(|end| end.as_secs_f64()).collect();
     let longest = ends.last().copied().unwrap_or_default();
     // A value just below the bucket's upper end, so that a recorder with the same buckets uses the same bucket; and one
     // above all ends for the last bucket.

@@ -198,7 +198,7 @@ impl Ring {
         }
     }
 
-    /// Completes the prepared turn; the caller then calls [`CurrentFilter::forget_the_last_minute`]. `empty` becomes
+    /// Completes the prepared turn; the caller then calls [`CurrentFilter::clear_idle`]. `empty` becomes
     /// the current minute's filter. The minutes that begin are covered if `covered` is set. Returns the old union and
     /// the oldest filter, to be emptied and reused. Without a prepared turn, returns `empty` and changes nothing.
     pub(crate) fn finish_turn(&mut self, empty: Bloom, covered: bool) -> Vec<Bloom> {

@@ -4,7 +4,7 @@ mod memory;
 #[cfg(feature = "redis")]
 mod redis;
 
-use crate::headcount::{BuildError, Builder, Headcount, Part, REST_AFTER_PANIC, Worker};
+use crate::headcount::{BuildError, Builder, Headcount, RESTART_DELAY, Task, Worker};
 use crate::round::{Exchange, Identity, LEAST_TIMEOUT, Next, Outcome, Pace, Protocol, Reply, Request, Round};
 use crate::store_error::StoreError;
 use std::any::Any;
@@ -347,14 +347,14 @@ impl<S: FilterStore> Rounds<S> {
 
     async fn rest_after(&mut self, panic: Box<dyn Any + Send>) {
         let now = self.now();
-        self.headcount.lifecycle().count_restart(Part::Rounds, &*panic, now);
+        self.headcount.lifecycle().count_restart(Task::Rounds, &*panic, now);
         drop(panic);
         // The look may have shown values that the round has not read, so this server must give up its coverage now. If
         // this panics, too, the next round does it.
         if let Some(round) = &mut self.round {
             let _ = catch_unwind(AssertUnwindSafe(|| round.give_up()));
         }
-        sleep(REST_AFTER_PANIC).await;
+        sleep(RESTART_DELAY).await;
     }
 
     async fn rounds_until(&mut self, stop: &mut watch::Receiver<bool>) {

@@ -146,6 +146,14 @@ pub enum InvalidToken {
     /// The sources, or one source, hold different tokens.
     #[error("the request carries several different tokens")]
     Ambiguous,
+    /// `Authorization` holds neither a `Bearer` token nor credentials of another registered scheme. A backend may still
+    /// take them for a token.
+    #[error("the header Authorization has no known scheme, such as `Bearer`")]
+    UnknownScheme,
+    /// The cookie is split into several, with a number behind the name. ASP.NET Core, Auth.js, Supabase and
+    /// oauth2-proxy do so with large sessions. The first part may be the same for all users.
+    #[error("the cookie with the token is split into several cookies; such tokens are not supported")]
+    Split,
     /// The token cannot be verified.
     #[error("{0}")]
     Unverifiable(Unverifiable),
@@ -247,11 +255,37 @@ mod extract {
         fn token<'h>(&self, headers: &'h HeaderMap) -> Result<Option<&'h str>, InvalidToken> {
             match self {
                 Self::Bearer => bearer_token(headers),
-                Self::Cookie(name) => only(values(headers, COOKIE).flat_map(|value| cookies(value, name))),
+                Self::Cookie(name) if values(headers, COOKIE).any(|value| has_part(value, name)) => {
+                    Err(InvalidToken::Split)
+                }
+                Self::Cookie(name) => {
+                    let token = only(values(headers, COOKIE).flat_map(|value| cookies(value, name)))?;
+                    if token.is_some_and(counts_parts) { Err(InvalidToken::Split) } else { Ok(token) }
+                }
                 Self::Header(name) => only(values(headers, name.as_str())),
             }
         }
     }
+
+    /// The registered schemes of `Authorization` (IANA, "HTTP Authentication Schemes") without `Bearer`, and those of
+    /// Windows and of Amazon.
+    const OTHER_SCHEMES: [&str; 15] = [
+        "Basic",
+        "Digest",
+        "Negotiate",
+        "NTLM",
+        "AWS4-HMAC-SHA256",
+        "Concealed",
+        "DPoP",
+        "GNAP",
+        "HOBA",
+        "Mutual",
+        "OAuth",
+        "PrivateToken",
+        "SCRAM-SHA-1",
+        "SCRAM-SHA-256",
+        "vapid",
+    ];
 
     fn values<'h, N: AsHeaderName>(headers: &'h HeaderMap, name: N) -> impl Iterator<Item = &'h [u8]> + use<'h, N> {
         headers.get_all(name).into_iter().map(|value| value.as_bytes())
@@ -264,12 +298,25 @@ mod extract {
     fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, InvalidToken> {
         let mut lines = values(headers, AUTHORIZATION).map(<[u8]>::trim_ascii);
         let Some(first) = lines.next() else { return Ok(None) };
-        let mut others = lines.filter(|line| *line != first).peekable();
-        if bearer(first).is_some() && others.peek().is_none() {
+        if bearer(first).is_some() && lines.all(|line| line == first) {
             return only(bearers(first));
         }
+        let lines = || values(headers, AUTHORIZATION).map(<[u8]>::trim_ascii);
         let says_bearer = |line: &[u8]| line.windows(6).any(|word| word.eq_ignore_ascii_case(b"bearer"));
-        if says_bearer(first) || others.any(says_bearer) { Err(InvalidToken::Ambiguous) } else { Ok(None) }
+        if lines().any(says_bearer) {
+            Err(InvalidToken::Ambiguous)
+        } else if lines().all(has_other_scheme) {
+            Ok(None)
+        } else {
+            Err(InvalidToken::UnknownScheme)
+        }
+    }
+
+    /// Returns whether a value of `Authorization` is empty, or begins with a registered scheme other than `Bearer`.
+    /// Some backends accept a token with any scheme, or without one.
+    fn has_other_scheme(value: &[u8]) -> bool {
+        let scheme = value.split(u8::is_ascii_whitespace).next().unwrap_or_default();
+        scheme.is_empty() || OTHER_SCHEMES.iter().any(|other| scheme.eq_ignore_ascii_case(other.as_bytes()))
     }
 
     /// Returns the tokens that a backend could read from a `Bearer` value. Some libraries split the value at commas, or
@@ -346,6 +393,38 @@ mod extract {
         let whole = &decoded[first..end];
         let array = whole.split(|&byte| byte == b'[').next().unwrap_or_default();
         is_name(whole) || is_name(array)
+    }
+
+    /// Returns whether a `Cookie` header has a cookie that a backend could read as a part of this one: its name is
+    /// followed by a separator and a number.
+    fn has_part(value: &[u8], name: &str) -> bool {
+        let is_part = |read: &[u8]| {
+            let Some((start, rest)) = read.split_at_checked(name.len()) else { return false };
+            let separators = rest.iter().take_while(|byte| b"._-cC".contains(byte)).count();
+            let number = &rest[separators..];
+            start.eq_ignore_ascii_case(name.as_bytes())
+                && (1..=2).contains(&separators)
+                && !number.is_empty()
+                && number.iter().all(u8::is_ascii_digit)
+        };
+        value.split(|byte| *byte == b';' || ends_cookie(byte)).any(|pair| {
+            let written = pair.split(|&byte| byte == b'=').next().unwrap_or_default().trim_ascii();
+            let longest = 3 * (name.len() + 24);
+            if written.len() <= name.len() || written.len() > longest {
+                return false;
+            }
+            if written.contains(&b'%') {
+                is_part(&percent_encoding::percent_decode(written).collect::<Vec<_>>())
+            } else {
+                is_part(written)
+            }
+        })
+    }
+
+    /// Returns whether a cookie says in how many cookies its content is, as `chunks-3` of ASP.NET Core.
+    fn counts_parts(token: &str) -> bool {
+        let number = token.strip_prefix("chunks-").or(token.strip_prefix("chunks:"));
+        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
     }
 
     /// Returns the only token among the values; the same value may occur twice.
@@ -502,6 +581,39 @@ mod extract {
 
         /// flask-jwt-extended splits the header at commas. Python's `split` splits at no-break spaces, too. Many a
         /// backend takes the second word, whatever the first is; Laravel takes what follows the last `Bearer`.
+        #[test]
+        fn a_cookie_in_parts_is_refused() {
+            for parts in [
+                "session=chunks-2; sessionC1=bob; sessionC2=x",
+                "session=chunks:1",
+                "session.0=bob; session.1=x",
+                "session=same; session.0=bob",
+                "x=1; SESSION_0=bob",
+                "x=1, session__0=bob",
+                "session-0=bob",
+                "session%2E0=bob",
+                "session.0",
+            ] {
+                assert_eq!(find(&[("cookie", parts.as_bytes())]), Err(InvalidToken::Split), "{parts:?}");
+            }
+            for whole in ["session=alice; session2=x", "session=alice; session_id=x", "session=alice; session.x0=y"] {
+                assert_eq!(found(&[("cookie", whole.as_bytes())]), "alice", "{whole:?}");
+            }
+            assert_eq!(found(&[("cookie", b"session=chunks-x")]), "chunks-x");
+        }
+
+        #[test]
+        fn credentials_of_another_scheme_are_no_token_and_those_of_none_are_refused() {
+            for other in ["Basic YTpi", "negotiate abc", "Digest username=\"a\"", "DPoP x", "", "  "] {
+                assert_eq!(find(&[("authorization", other.as_bytes())]), Ok(None), "{other:?}");
+            }
+            for unknown in ["bob", "Token bob", "eyJhbGciOiJIUzI1NiJ9.e30.x", "Basicbob x", "Basic, x"] {
+                let lines = [("authorization", unknown.as_bytes()), ("authorization", b"Basic YTpi".as_slice())];
+                assert_eq!(find(&lines[..1]), Err(InvalidToken::UnknownScheme), "{unknown:?}");
+                assert_eq!(find(&lines), Err(InvalidToken::UnknownScheme), "{unknown:?}");
+            }
+        }
+
         #[test]
         fn a_value_that_another_parser_would_read_otherwise_is_ambiguous() {
             for disguised in [

@@ -54,7 +54,7 @@ const ENOUGH: f64 = 50.0;
 /// }
 /// # clock.advance(Duration::from_secs(1));
 /// worker.tick();
-/// let told = headcount.status().what_if;
+/// let results = headcount.status().what_if;
 /// let refused: Vec<_> = told.iter().map(|told| (told.max_active_users, told.refused)).collect();
 /// assert_eq!(refused[..6], [(50, 70), (75, 45), (90, 30), (100, 20), (110, 10), (125, 0)]);
 /// assert_eq!(refused.last(), Some(&(400, 0)));
@@ -236,25 +236,25 @@ impl CapacitySim {
 
     /// Returns the result of each X: `active_users` is scaled to the fleet, the attempts to this server. It is empty
     /// while the rooms are still learning.
-    pub(crate) fn told(&self) -> Vec<WhatIf> {
+    pub(crate) fn results(&self) -> Vec<WhatIf> {
         if self.current < self.blind_until {
             return Vec::new();
         }
         let one_in = self.sample.one_in();
         let of_all = |count: u64| (count as f64 * one_in).round() as u64;
         let of_fleet = |count: u64| (count as f64 * one_in / self.part).round() as u64;
-        let told = self.rooms.iter().zip(MULTIPLES).map(|(room, part)| WhatIf {
+        let results = self.rooms.iter().zip(MULTIPLES).map(|(room, part)| WhatIf {
             max_active_users: (part * self.settings.max_active_users as f64).round() as u64,
             active_users: of_fleet(room.inside),
             first_attempts: of_all(self.first_attempts),
             refused: of_all(room.refused),
         });
-        told.collect()
+        results.collect()
     }
 
     /// Estimates how many users of the fleet came within the window and are not in the real controller. Also returns
     /// twice the standard error of the sample.
-    pub(crate) fn outside(&self) -> (f64, f64) {
+    pub(crate) fn kept_out(&self) -> (f64, f64) {
         let (one_in, sampled) = (self.sample.one_in(), (self.users.len() as u64).saturating_sub(self.really_in) as f64);
         let error = 2.0 * (sampled * one_in * (one_in - 1.0)).sqrt();
         (sampled * one_in / self.part, error / self.part)
@@ -322,13 +322,13 @@ mod tests {
         for user in users(40_000).filter(|&user| sample.holds(user)) {
             rooms.visit(user, true, Slot(100), 0.0);
         }
-        for told in rooms.told() {
-            let fits = told.max_active_users.min(told.first_attempts);
-            assert!(told.active_users.abs_diff(fits) <= 8, "{told:?}");
-            assert!(told.first_attempts.abs_diff(40_000) < 1500, "{told:?}");
-            assert_eq!(told.refused, told.first_attempts - told.active_users, "{told:?}");
+        for result in rooms.results() {
+            let fits = result.max_active_users.min(result.first_attempts);
+            assert!(result.active_users.abs_diff(fits) <= 8, "{result:?}");
+            assert!(result.first_attempts.abs_diff(40_000) < 1500, "{result:?}");
+            assert_eq!(result.refused, result.first_attempts - result.active_users, "{result:?}");
         }
-        let told: Vec<_> = rooms.told().iter().map(|it| it.max_active_users).collect();
+        let told: Vec<_> = rooms.results().iter().map(|it| it.max_active_users).collect();
         assert_eq!(told, [10_000, 15_000, 18_000, 20_000, 22_000, 25_000, 30_000, 40_000, 60_000, 80_000]);
     }
 
@@ -342,15 +342,15 @@ mod tests {
         for user in users(200) {
             rooms.visit(user, true, Slot(101), 0.0);
         }
-        let told = rooms.told()[3];
-        assert_eq!((told.active_users, told.first_attempts, told.refused), (100, 200, 100));
+        let results = rooms.results()[3];
+        assert_eq!((results.active_users, results.first_attempts, results.refused), (100, 200, 100));
         rooms.turn(Slot(131));
-        assert_eq!(rooms.told()[3].active_users, 100, "they are remembered for the whole window");
+        assert_eq!(rooms.results()[3].active_users, 100, "they are remembered for the whole window");
         // A corrected clock loses no users.
         rooms.turn(Slot(125));
-        assert_eq!(rooms.told()[3].active_users, 100);
+        assert_eq!(rooms.results()[3].active_users, 100);
         rooms.turn(Slot(132));
-        assert_eq!(rooms.told()[3].active_users, 0);
+        assert_eq!(rooms.results()[3].active_users, 0);
         assert!(rooms.users.is_empty() && rooms.really_in == 0);
     }
 
@@ -372,11 +372,11 @@ mod tests {
                 }
             }
             for rooms in &fleet {
-                let (outside, _) = rooms.outside();
+                let (outside, _) = rooms.kept_out();
                 assert!((outside - 900.0).abs() < 45.0, "sticky: {is_sticky}, {outside} of 900 are not in");
             }
             for (nth, part) in MULTIPLES.into_iter().enumerate() {
-                let told: Vec<_> = fleet.iter().map(|rooms| rooms.told()[nth]).collect();
+                let told: Vec<_> = fleet.iter().map(|rooms| rooms.results()[nth]).collect();
                 let sum = |of: fn(&WhatIf) -> u64| told.iter().map(of).sum::<u64>() as f64;
                 let said = sum(|told| told.refused) / sum(|told| told.first_attempts);
                 let really = (1.0 - part * X as f64 / 1800.0).max(0.0);
@@ -393,12 +393,12 @@ mod tests {
         for (nth, &user) in crowd[..200].iter().enumerate() {
             rooms.visit(user, nth < 100, Slot(130), 100.0);
         }
-        assert!(rooms.told().is_empty());
+        assert!(rooms.results().is_empty());
         for &user in &crowd[200..] {
             rooms.visit(user, false, Slot(131), 100.0);
         }
-        let told = rooms.told();
-        assert_eq!((told[3].first_attempts, told[3].refused, told[5].refused), (100, 100, 75));
+        let results = rooms.results();
+        assert_eq!((results[3].first_attempts, results[3].refused, results[5].refused), (100, 100, 75));
     }
 
     #[test]
@@ -410,10 +410,10 @@ mod tests {
             for (nth, user) in users(3 * x).enumerate().filter(|(_, user)| sample.holds(*user)) {
                 rooms.visit(user, nth < x as usize, Slot(100), x as f64);
             }
-            let (outside, error) = rooms.outside();
+            let (outside, error) = rooms.kept_out();
             assert!((outside - 2.0 * x as f64).abs() <= error.max(0.05 * x as f64), "{x}: {outside} ± {error}");
             rooms.turn(Slot(132));
-            assert_eq!(rooms.outside(), (0.0, 0.0));
+            assert_eq!(rooms.kept_out(), (0.0, 0.0));
         }
     }
 
@@ -426,6 +426,6 @@ mod tests {
             rooms.visit(user, false, Slot(1), 0.0);
         }
         assert_eq!(rooms.users.len(), MOST_USERS);
-        assert_eq!(rooms.told()[3].active_users, 2000);
+        assert_eq!(rooms.results()[3].active_users, 2000);
     }
 }

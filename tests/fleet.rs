@@ -558,6 +558,27 @@ async fn a_deploy_of_another_capacity_keeps_all_users_in_and_the_room_full() {
 }
 
 #[tokio::test]
+async fn a_deploy_of_another_window_with_slots_of_the_same_length_keeps_all_users_in() {
+    for slots in [20, 60] {
+        let mut fleet = Fleet::new();
+        let mut old = fleet.start();
+        fleet.pass(5, &mut [&mut old]).await;
+        fill(&fleet, &mut [&mut old], 1000).await;
+        let minutes = Duration::from_secs(60) * slots;
+        let mut new = fleet.start_as(|builder| builder.window(minutes).slots(slots));
+        fleet.pass(6, &mut [&mut old, &mut new]).await;
+        let known = (0..1000).filter(|user| new.decide(&format!("user-{user}")) == Decision::Seen);
+        assert_eq!(known.count(), 1000, "{slots} slots");
+        let mut let_in = 0;
+        for second in 0..60 {
+            let_in += (0..20).filter(|n| new.headcount.admit(format!("{second}-{n}")).is_admitted()).count();
+            fleet.pass(1, &mut [&mut old, &mut new]).await;
+        }
+        assert!(let_in <= 20, "{let_in} came into a full house with {slots} slots");
+    }
+}
+
+#[tokio::test]
 async fn a_deploy_of_another_key_that_names_the_former_keeps_all_users_in_and_the_room_full() {
     let former = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(former.path(), "the key of the whole fleet\n").unwrap();

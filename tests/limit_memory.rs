@@ -488,11 +488,11 @@ fn when_the_clock_goes_back_time_stands_still() {
 #[test]
 fn policies_of_different_kinds_share_no_state() {
     let limiter = Memory::new(token_bucket(Rate::per_second(1), 5)).unwrap();
-    let handle = limiter.under(token_bucket(Rate::per_second(1), 50)).unwrap();
+    let handle = limiter.with_policy(token_bucket(Rate::per_second(1), 50)).unwrap();
     let log = || sliding_log(5, Duration::from_secs(60));
     assert_eq!(limiter.change(log()).unwrap_err(), PolicyError::OtherKind);
-    assert_eq!(limiter.under(token_bucket(Rate::per_second(2), 5)).unwrap_err(), PolicyError::OtherKind);
-    assert_eq!(Memory::new(log()).unwrap().under(log()).unwrap_err(), PolicyError::OtherKind);
+    assert_eq!(limiter.with_policy(token_bucket(Rate::per_second(2), 5)).unwrap_err(), PolicyError::OtherKind);
+    assert_eq!(Memory::new(log()).unwrap().with_policy(log()).unwrap_err(), PolicyError::OtherKind);
     assert!(handle.ask("k", Ask::permits(50)).unwrap().is_allowed());
     assert!(!limiter.ask("k", Ask::ONE).unwrap().is_allowed());
 }
@@ -526,7 +526,7 @@ fn an_invalid_policy_is_refused_when_it_is_built() {
     let limiter = Memory::new(token_bucket(Rate::per_second(1), 5)).unwrap();
     let answer = limiter.ask("k", Ask::permits(6)).unwrap();
     assert_eq!(answer.verdict, Verdict::Refused { retry: None, because: RefusalReason::AboveCapacity });
-    assert_eq!(limiter.under(sliding_log(1, second)).unwrap_err(), PolicyError::OtherKind);
+    assert_eq!(limiter.with_policy(sliding_log(1, second)).unwrap_err(), PolicyError::OtherKind);
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl Store for InRedis<'_> {
     }
 
     fn under(&mut self, limiter: usize, policy: Policy) -> usize {
-        self.push(self.limiters[limiter].under(policy).unwrap())
+        self.push(self.limiters[limiter].with_policy(policy).unwrap())
     }
 
     fn ask(&mut self, limiter: usize, at: Duration, key: &str, ask: Ask) -> Answer {
@@ -614,21 +614,21 @@ fn what_a_list_was_granted_is_given_back_with_its_first_key() {
     runtime.block_on(async {
         let list = [(&customer, "acme", Ask::ONE), (&user, "alice", Ask::ONE)];
         assert!(Redis::ask_all(&list).await.unwrap().iter().all(Answer::is_allowed));
-        user.beside("acme").refund("alice", 1).await.unwrap();
+        user.in_lists_of("acme").refund("alice", 1).await.unwrap();
         let look = Ask::permits(0).peek();
-        assert_eq!(user.beside("acme").ask("alice", look).await.unwrap().remaining, 2);
-        let waiting = user.beside("acme").ask("alice", Ask::permits(2)).await.unwrap();
-        let later = user.beside("acme").ask("alice", Ask::ONE).await.unwrap();
+        assert_eq!(user.in_lists_of("acme").ask("alice", look).await.unwrap().remaining, 2);
+        let waiting = user.in_lists_of("acme").ask("alice", Ask::permits(2)).await.unwrap();
+        let later = user.in_lists_of("acme").ask("alice", Ask::ONE).await.unwrap();
         assert!(waiting.is_allowed() && later.wait() > Duration::from_secs(3000));
-        user.beside("acme").cancel("alice", &later.reservation).await.unwrap();
-        user.beside("acme").reset("alice").await.unwrap();
-        assert_eq!(user.beside("acme").ask("alice", look).await.unwrap().remaining, 2);
+        user.in_lists_of("acme").cancel("alice", &later.reservation).await.unwrap();
+        user.in_lists_of("acme").reset("alice").await.unwrap();
+        assert_eq!(user.in_lists_of("acme").ask("alice", look).await.unwrap().remaining, 2);
         // Lists over several connections cannot be atomic.
         let elsewhere = limiter(&connect(&server), "user", Gcra::new(Rate::per_hour(1), 2));
         let list = [(&customer, "acme", Ask::ONE), (&elsewhere, "alice", Ask::ONE)];
         assert!(Redis::ask_all(&list).await.is_err_and(|error| error.is_refused()));
         assert_eq!(Redis::ask_all::<&str>(&[]).await.unwrap(), []);
-        assert_eq!(customer.beside("acme").ask("acme", look).await.unwrap().remaining, 4);
+        assert_eq!(customer.in_lists_of("acme").ask("acme", look).await.unwrap().remaining, 4);
     });
 }
 

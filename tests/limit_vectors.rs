@@ -21,7 +21,7 @@ impl Store for InMemory {
     }
 
     fn under(&mut self, limiter: usize, policy: Policy) -> usize {
-        self.0.push(self.0[limiter].under(policy).unwrap());
+        self.0.push(self.0[limiter].with_policy(policy).unwrap());
         self.0.len() - 1
     }
 

@@ -211,7 +211,7 @@ async fn a_list_in_redis_that_stops_waiting_is_given_back_with_its_first_key() {
     let limiters = in_redis.clone().map(|redis| Limiter::new("list", redis));
     let [bucket, queue] = in_redis;
     let look = async || {
-        let left = async |redis: &Redis| redis.beside("alice").ask("alice", LOOK).await.unwrap().remaining;
+        let left = async |redis: &Redis| redis.in_lists_of("alice").ask("alice", LOOK).await.unwrap().remaining;
         [left(&bucket).await, left(&queue).await]
     };
     gives_a_list_back(limiters, look).await;

@@ -71,6 +71,19 @@ fn a_client_over_its_limit_is_told_by_which_limit_and_for_how_long() {
 }
 
 #[test]
+fn checks_that_wait_for_a_limit_leave_connections_to_others() {
+    let more = "key = \"constant\"\nrate = \"1/1s\"\nburst = 1\nmax_wait = \"1400ms\"";
+    for (most, second) in [(0, (429, "limited")), (1, (200, "seen"))] {
+        let state = tempdir().unwrap();
+        let text = format!("[admission]\nmax_delayed = {most}\n{}", limit("all", more));
+        let server = start(state.path(), 10, &text);
+        assert_eq!(ask(&server, "/play", "alice", &[]).status, 200);
+        let answer = ask(&server, "/play", "alice", &[]);
+        assert_eq!((answer.status, answer.header("x-headcount-decision")), second, "{most} may wait");
+    }
+}
+
+#[test]
 fn a_rejected_client_is_not_charged_and_a_limit_in_shadow_refuses_nobody() {
     let state = tempdir().unwrap();
     let text = limit("all", "key = \"constant\"\nrate = \"2/1h\"")

@@ -3,7 +3,7 @@
 //! | invariant | checked |
 //! |---|---|
 //! | 1 | A server that holds a token, because it admitted the token or merged a value that has it, has seen it. So has a server whose last successful round began after the token was published, for as long as the minute of the admission is in the window by the store's clock. A write never takes a token out of a value. |
-//! | 2 | A token that no minute of the server has is seen no more often than a Bloom filter's false positives allow. |
+//! | 2 | A token that no minute of the server has is seen no more often than the false positives of its filters, and of other generations' filters beside them, allow. |
 //! | 4 | A server's ring has as many filters as at its start, it remembers the store's versions of twice as many minutes at most, its queue stays within its bound, and no value is asked for that is larger than a filter can be. |
 //! | 6 | A server that does not cover its window rejects an unseen token only when its budget is used up (unless `closed`). A server claims to cover its window only if it does: it has read something, was told of something or has lived a window, knows of no news that it could not read, and has read since it slept; after a successful round it holds every token that the values of its covered minutes held when it looked. |
 //! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store's. During the play, a token that was admitted twenty calm rounds ago is rejected nowhere. |
@@ -192,7 +192,9 @@ impl Oracle {
         if self.strangers.len() <= asked.token {
             self.strangers.resize(asked.token + 1, (Slot(0), 0.0));
         }
-        let likely = asked.server.shape.false_positive_ratio(asked.server.glance().active_users + 1.0);
+        let glance = asked.server.glance();
+        let own = asked.server.shape.false_positive_ratio(glance.active_users + 1.0);
+        let likely = own.max(glance.false_positive_ratio);
         let (began, before) = &mut self.strangers[asked.token];
         // A window later, other users set the bits.
         if *began < asked.server.oldest() {
@@ -281,7 +283,11 @@ impl Oracle {
                 if before.is_some() {
                     self.checks.count(7);
                 }
-                self.calm_admissions[token] = Some(CalmAdmission { at: now, minute, recorded: server.current });
+                // A request that comes right after a pause, before the worker, is recorded in the minute of before the
+                // pause, which is over.
+                if server.sleeps_until.is_none() {
+                    self.calm_admissions[token] = Some(CalmAdmission { at: now, minute, recorded: server.current });
+                }
             }
             _ => {}
         }

@@ -274,6 +274,12 @@ impl Server {
 
     pub fn tick(&mut self, now: Duration) {
         self.worker.tick();
+        // The worker notices that the link has aged. An answer that arrives before it, right after a pause, still
+        // counts.
+        let since = self.told_success.map_or(Duration::ZERO, |last| self.clock.monotonic().saturating_sub(last));
+        if since > self.exchange.identity.alive_for {
+            self.rounds_in_a_row = 0;
+        }
         for token in std::mem::take(&mut self.refreshing) {
             self.held.entry(self.current).or_default().insert(token);
         }
@@ -353,13 +359,10 @@ impl Server {
     pub fn has_read(&mut self, ended: bool) {
         let glance = self.glance();
         let has_read = glance.last_success != self.told_success;
-        let before = std::mem::replace(&mut self.told_success, glance.last_success);
+        self.told_success = glance.last_success;
         if has_read && glance.is_up {
             self.round_has_succeeded = true;
-            // During a slow round, the link ages: the round is the first of a row.
-            let since = before.map_or(Duration::ZERO, |before| self.clock.monotonic().saturating_sub(before));
-            let has_aged = since > self.exchange.identity.alive_for;
-            self.rounds_in_a_row = if has_aged { 1 } else { self.rounds_in_a_row + 1 };
+            self.rounds_in_a_row += 1;
             if self.rounds_in_a_row >= 3 && glance.coverage == glance.filters {
                 self.has_known = true;
                 self.last_known = self.round_began;

@@ -56,7 +56,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "src/headcount/core/seat.rs",
     "src/headcount/core/turn.rs",
     "src/headcount/core/user.rs",
-    "src/headcount/delays.rs",
+    "src/headcount/waiting_refusals.rs",
     "src/headcount/histogram.rs",
     "src/headcount/history.rs",
     "src/headcount/lifecycle.rs",

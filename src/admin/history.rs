@@ -39,5 +39,5 @@ pub(super) fn lasting(minutes: f64) -> Option<Duration> {
     // At least 1 ns, so that a very short time does not become zero.
     let seconds = (60.0 * minutes).max(if minutes > 0.0 { 1e-9 } else { 0.0 });
     let lasting = Duration::try_from_secs_f64(seconds).ok();
-    lasting.filter(|lasting| !lasting.is_zero() && *lasting <= crate::headcount::DAY)
+    lasting.filter(|lasting| !lasting.is_zero() && *lasting <= crate::headcount::MAX_HISTORY)
 }

@@ -1,6 +1,7 @@
 //! The admin page: the active users, what happens to newcomers, and whether the numbers can be trusted.
 //!
-//! One document contains its style and its scripts. It loads nothing else, and its scripts talk to this server only.
+//! The page is one HTML document with its style and its scripts inside. It loads nothing else, and its scripts talk to
+//! this server only.
 //! The document holds no figures: a script requests them, with the bearer token if one is configured.
 
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY};
@@ -16,7 +17,7 @@ const SCRIPT: &str = concat!(include_str!("page/chart.js"), include_str!("page/p
 static PAGE: LazyLock<String> =
     LazyLock::new(|| include_str!("page/page.html").replace("{style}", STYLE).replace("{script}", SCRIPT));
 
-static POLICY: LazyLock<String> = LazyLock::new(|| {
+static PAGE_POLICY: LazyLock<String> = LazyLock::new(|| {
     let [style, script] = [STYLE, SCRIPT].map(|text| STANDARD.encode(Sha256::digest(text)));
     format!(
         "default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; connect-src 'self'; \
@@ -25,6 +26,6 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
 });
 
 pub(super) async fn show() -> Response {
-    let headers = [(CONTENT_SECURITY_POLICY, POLICY.as_str()), (CACHE_CONTROL, "no-store")];
+    let headers = [(CONTENT_SECURITY_POLICY, PAGE_POLICY.as_str()), (CACHE_CONTROL, "no-store")];
     (headers, Html(PAGE.as_str())).into_response()
 }

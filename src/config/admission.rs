@@ -31,21 +31,21 @@ use std::time::Duration;
 #[non_exhaustive]
 pub struct Admission {
     /// X: the largest number of active users. It has no default, because it follows from a measurement of the backend.
-    /// A configuration that limits all requests may leave it out. Then the limits apply, and every user is admitted.
+    /// It may be left out if at least one `[[limit]]` applies to all requests. Then only the limits apply.
     #[serde(deserialize_with = "whole_if_any")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "20000")))]
     pub max_active_users: Option<u64>,
     /// Throttling ends when the active users fall below this fraction of X. Above 0, at most 1. Default: 0.9.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a number above 0 and at most 1", "such_as" = "0.9")))]
     pub resume_ratio: f64,
-    /// What happens to seats that become free while throttling.
+    /// What happens to a seat that becomes free in the mode `throttling`. Default: `continuous`.
     #[serde(deserialize_with = "word")]
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "\"continuous\" or \"after-resume\"", "such_as" = "\"continuous\""))
     )]
     pub refill: Refill,
-    /// Whether users are rejected.
+    /// Whether users are rejected. Default: `enforce`.
     #[serde(deserialize_with = "word")]
     #[cfg_attr(
         feature = "server",
@@ -70,11 +70,12 @@ pub struct Admission {
     pub refusal_delay: Option<Duration>,
     /// The number of refusals that wait at a time. Further ones are sent at once. Default inside a service: 10000.
     /// Default of `headcount serve`: 128, because a refusal that waits holds a connection of the proxy, and the printed
-    /// recipes for Envoy and HAProxy have 1,024. At most a quarter of the connections that `headcount serve` accepts.
+    /// recipes for Envoy and HAProxy have 1,024. `headcount serve` lowers it to a quarter
+    /// of the connections that it accepts.
     #[serde(deserialize_with = "whole_if_any")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number", "such_as" = "100")))]
     pub max_delayed: Option<u64>,
-    /// How a request without a token is treated.
+    /// How a request without a token is treated. Default: `new-user`.
     #[serde(deserialize_with = "word")]
     #[cfg_attr(
         feature = "server",
@@ -109,7 +110,8 @@ pub enum Enforcement {
     Enforce,
     /// Every decision is made and counted, but no user is rejected.
     Shadow,
-    /// No decision is made. A configuration with limits and without `max_active_users` is in this mode.
+    /// No decision is made. A configuration without `max_active_users` is in this mode if at least one limit applies to
+    /// all requests.
     Off,
 }
 
@@ -129,7 +131,7 @@ pub enum Enforcement {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum MissingToken {
-    /// Admitted while newcomers are admitted.
+    /// Admitted while newcomers are admitted. The request takes no seat.
     #[default]
     NewUser,
     /// Always admitted.
@@ -138,7 +140,8 @@ pub enum MissingToken {
     Reject,
 }
 
-/// The time after which a rejected user may try again: whole seconds, chosen uniformly between both bounds.
+/// The time after which a rejected user may try again: a whole number of seconds, chosen uniformly. The minimum is
+/// rounded up and the maximum down, but never below the minimum.
 ///
 /// ```
 /// use headcount::{Admission, Config};
@@ -195,15 +198,16 @@ impl Default for RetryAfter {
 /// The longest `retry_after` that can be configured.
 const MAX_RETRY: Duration = Duration::from_secs(24 * 3600);
 
-/// The default of `max_delayed`.
-const MOST_DELAYED: u64 = 10_000;
+/// The default of `max_delayed` inside a service. `headcount serve` has its own.
+const MAX_DELAYED: u64 = 10_000;
 
 /// The longest wait of a refusal. The proxies of our recipes wait 1.5 s for an answer, and then admit the request.
 pub(crate) const MAX_REFUSAL_DELAY: Duration = Duration::from_secs(1);
 
 impl Admission {
-    pub(crate) fn most_delayed(&self) -> u64 {
-        self.max_delayed.unwrap_or(MOST_DELAYED)
+    /// Returns `max_delayed`, or its default inside a service.
+    pub(crate) fn max_delayed_or_default(&self) -> u64 {
+        self.max_delayed.unwrap_or(MAX_DELAYED)
     }
 
     /// Returns X. An error means that it is missing or 0; `window` checks its upper bound.

@@ -46,24 +46,25 @@ pub struct Fleet {
     pub sync_every: Option<Duration>,
     /// The time between two exchanges of news, 20 ms to `sync_every`: how soon another server knows a user whom this
     /// one has admitted. `0s` leaves news to the rounds. Default: 100 ms while newcomers are rejected or soon could be,
-    /// 250 ms otherwise. It is never less than 0.47 ms for each server of the fleet, so that these exchanges take at
-    /// most 15 % of a core of Redis.
+    /// 250 ms otherwise. Whatever is set here, the time is at least 0.47 ms for each server of the fleet, so that
+    /// these exchanges take at most 15 % of a core of Redis.
     #[serde(with = "humantime_serde")]
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = words::A_TIME, "such_as" = "\"100ms\""), with = "Option<String>")
     )]
     pub news_every: Option<Duration>,
-    /// Which newcomers are admitted while the store is away or refuses writes.
+    /// Which newcomers are admitted while the store is away or refuses writes. Default: `local`.
     #[serde(deserialize_with = "word")]
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "\"local\", \"open\" or \"closed\"", "such_as" = "\"local\""))
     )]
     pub on_outage: OnOutage,
-    /// The number of servers of the fleet, 1 to 100,000. Only a start without a store uses it: with
-    /// `on_outage = "local"`, a server whose store does not answer for 3 s admits X divided by this number.
-    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "8")))]
+    /// The number of servers of the fleet, 1 to 100,000. It is used only when a server starts and its store does not
+    /// answer for 3 s. With `on_outage = "local"`, that server then admits X divided by this number, and never less
+    /// than 1 % of X and 10. Default: 1.
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number from 1 to 100000", "such_as" = "8")))]
     pub expected_nodes: u64,
     /// The name of this server. Default: host name and process id.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a name", "such_as" = "\"eu-1\"")))]
@@ -87,7 +88,7 @@ impl Default for Fleet {
 pub(super) const MAX_NODES: u64 = 100_000;
 
 /// The shortest period of rounds, and of news.
-const MIN_SYNC: Duration = Duration::from_millis(20);
+const MIN_PERIOD: Duration = Duration::from_millis(20);
 
 /// How often a server exchanges news.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +102,7 @@ pub(crate) enum NewsEvery {
 }
 
 impl Fleet {
-    /// Checks every value except for `news_every`. Returns the period of the rounds.
+    /// Checks `namespace`, `expected_nodes` and `sync_every`. Returns the period of the rounds.
     pub(crate) fn check(&self, slot_length: Duration) -> Result<Duration, ConfigError> {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if self.namespace.is_empty() || self.namespace.len() > 64 || !self.namespace.chars().all(legal) {
@@ -112,7 +113,7 @@ impl Fleet {
         }
         let most = slot_length / 2;
         let sync_every = self.sync_every.unwrap_or(Duration::from_secs(1).min(most));
-        if !(MIN_SYNC..=most).contains(&sync_every) {
+        if !(MIN_PERIOD..=most).contains(&sync_every) {
             return Err(ConfigError::SyncEvery { found: sync_every, most });
         }
         Ok(sync_every)
@@ -123,7 +124,7 @@ impl Fleet {
         match self.news_every {
             None => Ok(NewsEvery::AsNeeded),
             Some(Duration::ZERO) => Ok(NewsEvery::Never),
-            Some(every) if (MIN_SYNC..=sync_every).contains(&every) => Ok(NewsEvery::Fixed(every)),
+            Some(every) if (MIN_PERIOD..=sync_every).contains(&every) => Ok(NewsEvery::Fixed(every)),
             Some(found) => Err(ConfigError::NewsEvery { found, most: sync_every }),
         }
     }

@@ -152,7 +152,7 @@ impl Jwt {
             let bytes = std::fs::read(file).map_err(|error| unusable(format!("cannot be read: {error}")))?;
             keys.extend(Key::in_file(&bytes).map_err(unusable)?);
         }
-        if let Some(found) = Key::too_many_alike(&keys) {
+        if let Some(found) = Key::too_many_without_a_name(&keys) {
             let expected = "at most two keys of an algorithm may lack a key ID (kid); put the keys into a JWK Set, and \
                 give each a kid";
             return Err(value("token.jwt.keys", &found, expected));

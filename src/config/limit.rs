@@ -85,7 +85,8 @@ pub struct Limit {
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::A_TIME, "such_as" = "\"10s\""), with = "String"))]
     pub warm_up: Duration,
     /// The longest time for which an answer is held back until permits are available. A proxy that does not wait that
-    /// long treats headcount as silent and admits the request. The proxies of the recipes wait 1 s.
+    /// long treats headcount as silent and admits the request. The recipes wait 1.5 s. While `admission.max_delayed`
+    /// checks wait, further ones that would have to wait are limited at once.
     #[serde(default, with = "humantime_serde")]
     #[cfg_attr(
         feature = "server",
@@ -359,7 +360,7 @@ impl Default for Limit {
 /// How long the proxy of each recipe waits for an answer before it admits the request. The recipes contain the same
 /// values; a test compares them.
 #[cfg(feature = "server")]
-pub(crate) const RECIPES_WAIT: [(&str, Duration); 4] = [
+pub(crate) const RECIPE_TIMEOUTS: [(&str, Duration); 4] = [
     ("nginx", Duration::from_millis(1500)),
     ("caddy", Duration::from_millis(1500)),
     ("envoy", Duration::from_millis(1500)),
@@ -369,7 +370,7 @@ pub(crate) const RECIPES_WAIT: [(&str, Duration); 4] = [
 /// Names the recipes whose proxies wait no longer than this, and the shortest of their waits. `None`: all wait longer.
 #[cfg(feature = "server")]
 pub(super) fn too_long_for(time: Duration) -> Option<String> {
-    let impatient: Vec<_> = RECIPES_WAIT.iter().filter(|(_, waits)| *waits <= time).collect();
+    let impatient: Vec<_> = RECIPE_TIMEOUTS.iter().filter(|(_, waits)| *waits <= time).collect();
     let shortest = impatient.iter().map(|(_, waits)| *waits).min()?;
     let names: Vec<_> = impatient.iter().map(|(name, _)| *name).collect();
     Some(format!("{} (recipes for {})", humantime::format_duration(shortest), names.join(", ")))

@@ -31,6 +31,15 @@ impl PathPatterns {
         self.0.iter().any(|pattern| pattern.covers_leniently(lenient))
     }
 
+    /// Returns the path of the first exact rule as which a backend could read this path.
+    pub(crate) fn exact_rule(&self, path: &str) -> Option<String> {
+        let lenient = read_leniently(path)?;
+        let is_exact = |pattern: &&Pattern| {
+            !pattern.is_prefix && readings(&lenient).any(|reading| pattern.covers_leniently(reading))
+        };
+        self.0.iter().find(is_exact).map(|pattern| pattern.lenient.clone())
+    }
+
     /// Returns true if a backend could read the path as one that a rule covers, or if the path is ambiguous. The path
     /// may have a query. This is for rules that restrict; [`cover`](Self::cover) is for rules that exempt.
     pub(crate) fn may_cover(&self, path_and_query: &str) -> bool {
@@ -58,26 +67,53 @@ impl Pattern {
         if self.is_prefix { path.starts_with(&self.path) } else { path == self.path }
     }
 
+    /// Returns whether a backend could serve what the rule names for this reading. A rule for `/login.php` also covers
+    /// `/login`, for which some servers run that script.
     fn covers_leniently(&self, lenient: &str) -> bool {
         let below = lenient.strip_prefix(&self.lenient);
         below.is_some_and(|below| below.is_empty() || self.is_prefix && below.starts_with('/'))
+            || !self.is_prefix && without_format(&self.lenient) == Some(lenient)
     }
 }
 
 /// Returns the paths that a framework could serve for a path that [`read_leniently`] returned. For `/login.json`, Rails
-/// and others also serve `/login`, and so do PHP frameworks for `/index.php/login`.
+/// and others also serve `/login`, and so do PHP frameworks for `/index.php/login`. Servers of scripts serve
+/// `/login.php` for `/login.php/x`, and `/login` for `/login/index.php`.
 pub(crate) fn readings(lenient: &str) -> impl Iterator<Item = &str> {
-    const FRONT: &str = ".php";
-    let below_front = lenient.find(".php/").map(|at| &lenient[at + FRONT.len()..]);
-    let without_format = |path| -> Option<&str> {
-        let name = str::rfind(path, '/')? + 1;
-        path[name..].find('.').filter(|&at| at > 0).map(|at| &path[..name + at])
-    };
-    [Some(lenient), below_front]
-        .into_iter()
-        .flatten()
-        .flat_map(move |path| [Some(path), without_format(path)])
-        .flatten()
+    let scripts = lenient.match_indices('/').skip(1).map(|(at, _)| &lenient[..at]).filter(|path| has_format(path));
+    let scripts = scripts.flat_map(|path| [Some(path), without_format(path)]);
+    let index = without_index(lenient);
+    let plain = [Some(lenient), without_format(lenient), index, index.and_then(without_format)];
+    let below = below_front(lenient);
+    plain.into_iter().chain(scripts).chain([below, below.and_then(without_format)]).flatten()
+}
+
+/// Returns a path without what backends ignore, so that all paths that a backend could serve as one are the same: the
+/// front controller, the format, and the index of a directory. Returns `None` if the path is ambiguous.
+pub(crate) fn canonical_path(path: &str) -> Option<String> {
+    let lenient = read_leniently(path)?;
+    let below = below_front(&lenient).unwrap_or(&lenient);
+    let directory = without_index(below).unwrap_or(below);
+    Some(without_format(directory).unwrap_or(directory).to_owned())
+}
+
+fn below_front(lenient: &str) -> Option<&str> {
+    lenient.find(".php/").map(|at| &lenient[at + ".php".len()..])
+}
+
+/// Returns the directory of a path that ends in the name of an index.
+fn without_index(lenient: &str) -> Option<&str> {
+    let (directory, name) = lenient.rsplit_once('/')?;
+    ["index", "default"].contains(&name.split('.').next()?).then_some(directory)
+}
+
+fn has_format(lenient: &str) -> bool {
+    without_format(lenient).is_some()
+}
+
+fn without_format(lenient: &str) -> Option<&str> {
+    let name = lenient.rfind('/')? + 1;
+    lenient[name..].find('.').filter(|&at| at > 0).map(|at| &lenient[..name + at])
 }
 
 /// Returns a request's target without its query.
@@ -88,10 +124,10 @@ pub(crate) fn without_query(path_and_query: &str) -> &str {
 
 /// Returns a path as a lenient backend reads it: unescaped, in lower case, and `/a/` as `/a`. Returns `None` if the
 /// path is ambiguous, because a backend could read it as another one. A path is ambiguous if a segment is empty,
-/// contains `..`, ends in a dot, or begins or ends with a blank. It is also ambiguous if it has parameters, a fragment,
-/// a backslash, an invalid escape, an escaped dot or separator, or a character outside of ASCII. (Backends may decode
-/// overlong UTF-8, or convert other characters to dots and slashes.)
-pub(crate) fn read_leniently(path: &str) -> Option<String> {
+/// contains `..`, ends in a dot, or begins or ends with a blank. It is also ambiguous if it does not begin with a
+/// slash, or has parameters, a fragment, a backslash, an invalid escape, an escaped dot or separator, or a character
+/// outside of ASCII. (Backends may decode overlong UTF-8, or convert other characters to dots and slashes.)
+pub(super) fn read_leniently(path: &str) -> Option<String> {
     let is_clear = |byte: &u8| byte.is_ascii_graphic() && !b"\\;#".contains(byte);
     let is_clear_when_escaped = |byte: u8| byte == b' ' || is_clear(&byte) && !b"./%?".contains(&byte);
     let mut escapes = path.split('%').skip(1);
@@ -105,7 +141,8 @@ pub(crate) fn read_leniently(path: &str) -> Option<String> {
     let mut segments = trimmed.split('/').skip(1);
     // Some file systems ignore dots and blanks at the end of a name.
     let is_ambiguous = |name: &str| name.is_empty() || name.ends_with(['.', ' ']) || name.starts_with(' ');
-    (!segments.any(|name| is_ambiguous(name) || name.contains(".."))).then(|| trimmed.to_owned())
+    let is_clear = path.starts_with('/') && !segments.any(|name| is_ambiguous(name) || name.contains(".."));
+    is_clear.then(|| trimmed.to_owned())
 }
 
 #[cfg(test)]
@@ -145,13 +182,22 @@ mod tests {
             "/index.php/login",
             "/INDEX.PHP/login.html",
             "/x/app.php/api/auth/token",
+            "/login.json/x",
+            "/login.php/x/y",
+            "/api/auth.aspx/x",
+            "/login/index.php",
+            "/login/default.aspx",
+            "/login/index",
+            "foo:/login",
+            "",
         ] {
             assert!(rules.may_cover(path), "{path}");
         }
         for path in [
             "/play.json",
             "/.login",
-            "/login.json/x",
+            "/login/x",
+            "/login/indexes.php",
             "/index.php/play",
             "/index.php",
             "/play",
@@ -164,6 +210,37 @@ mod tests {
         ] {
             assert!(!rules.may_cover(path), "{path}");
         }
+    }
+
+    #[test]
+    fn all_readings_of_a_path_have_the_same_canonical_path() {
+        for path in [
+            "/login",
+            "/Login/",
+            "/login.json",
+            "/login.tar.gz",
+            "/index.php/login",
+            "/index.php/%6cogin.html",
+            "/login/index.html",
+        ] {
+            assert_eq!(canonical_path(path).as_deref(), Some("/login"), "{path}");
+        }
+        assert_eq!(canonical_path("/v1.0/users/5").as_deref(), Some("/v1.0/users/5"));
+        assert_eq!(canonical_path("/index.html").as_deref(), Some(""));
+        assert_eq!(canonical_path("/").as_deref(), Some(""));
+        assert_eq!(canonical_path("/.login").as_deref(), Some("/.login"));
+        assert_eq!(canonical_path("//login"), None);
+    }
+
+    #[test]
+    fn a_path_that_a_backend_could_read_as_a_rule_counts_as_that_rule() {
+        let rules = patterns(&["/wp-login.php", "/api/*"]);
+        for path in ["/wp-login.php", "/WP-Login.php/1", "/wp-login.php/2/3.x", "/wp-login", "/wp-login/index.php"] {
+            assert!(rules.may_cover(path), "{path}");
+            assert_eq!(rules.exact_rule(path).as_deref(), Some("/wp-login.php"), "{path}");
+        }
+        assert_eq!(rules.exact_rule("/api/x"), None);
+        assert_eq!(rules.exact_rule("//"), None);
     }
 
     #[test]

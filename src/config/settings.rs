@@ -144,7 +144,7 @@ impl Config {
             sync_every,
             news_every,
             refusal_delay: self.admission.refusal_delay,
-            max_delayed: self.admission.most_delayed(),
+            max_delayed: self.admission.max_delayed_or_default(),
         })
     }
 

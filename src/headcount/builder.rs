@@ -2,7 +2,7 @@
 
 use super::core::{Core, CoreParts, SampledVisits, codec_of};
 use super::telemetry::Telemetry;
-use super::{Delays, Headcount, Lifecycle, RoundFigures, Shared, Worker};
+use super::{Headcount, Lifecycle, RoundFigures, Shared, WaitingRefusals, Worker};
 use crate::config::{
     self, Config, ConfigError, Enforcement, MissingToken, PassCarrier, RetryAfter, Route, RouteClass, Secret, Settings,
 };
@@ -461,7 +461,7 @@ impl Builder {
         };
         let started = clock.monotonic();
         let telemetry = Telemetry::new(&settings);
-        let delays = Delays::new(settings.max_delayed);
+        let waiting_refusals = WaitingRefusals::new(settings.max_delayed);
         let parts = CoreParts { clock, fleet_clock, ring, room, now, refreshes, visits };
         let core = Core::new(settings, parts, &mut rng);
         let shared = Arc::new(Shared {
@@ -470,7 +470,7 @@ impl Builder {
             rounds: Arc::new(RoundFigures::new()),
             telemetry,
             lifecycle: Lifecycle::new(started, link == FleetLink::Alone),
-            delays,
+            waiting_refusals,
         });
         let worker = Worker::new(Arc::clone(&shared), due, simulation, snapshot.map(|snapshot| (snapshot, codec)));
         Ok((Headcount { shared }, worker))

@@ -213,7 +213,7 @@ impl Core {
             newcomers_lately: state.room.newcomers_lately(),
             coverage: state.ring.coverage(),
             fill_ratio: state.ring.union().fill_ratio(),
-            false_positive_ratio: state.ring.union().false_positive_ratio(),
+            false_positive_ratio: state.beside.false_positive_ratio(state.ring.union()),
             // The minutes, the union, two filters for the next turn, and two copies of the current minute for
             // lock-free reads.
             memory_bytes: (state.ring.len() + 5) * self.settings.shape.bytes(),

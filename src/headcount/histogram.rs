@@ -3,10 +3,10 @@
 use crate::sharded::ShardedCounters;
 use std::time::Duration;
 
-/// A histogram of durations in buckets of doubling width, counted without a lock.
+/// A histogram of durations. The upper bound of each bucket is twice that of the one before it.
 pub(crate) struct Histogram {
-    /// Bucket b counts durations below 2^b · 64 ns that belong to no lower bucket. The last one counts all that are
-    /// longer than 68 s.
+    /// Bucket 0 counts durations below 64 ns, and bucket b those from 2^(b−1) · 64 ns to below 2^b · 64 ns. The last
+    /// bucket begins at 68.7 s and has no upper bound.
     buckets: ShardedCounters<{ Self::BUCKETS }>,
 }
 
@@ -31,7 +31,7 @@ impl Histogram {
 
     /// Returns the upper bounds of all buckets but the last, which has none.
     #[cfg(any(test, feature = "metrics"))]
-    pub(crate) fn upper_ends() -> impl Iterator<Item = Duration> {
+    pub(crate) fn upper_bounds() -> impl Iterator<Item = Duration> {
         (0..Self::BUCKETS - 1).map(|bucket| Duration::from_nanos(64 << bucket))
     }
 }
@@ -43,7 +43,7 @@ mod tests {
     #[test]
     fn a_duration_lands_below_its_buckets_upper_end() {
         let histogram = Histogram::new();
-        let ends: Vec<_> = Histogram::upper_ends().collect();
+        let ends: Vec<_> = Histogram::upper_bounds().collect();
         for (bucket, nanos) in [(0, 63), (1, 64), (1, 127), (2, 128), (26, 3_000_000_000), (31, u64::MAX)] {
             histogram.record(Duration::from_nanos(nanos));
             assert!(histogram.counts()[bucket] > 0, "{nanos} ns");

@@ -6,8 +6,8 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The length of the history.
-pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
+/// The longest history that is kept.
+pub(crate) const MAX_HISTORY: Duration = Duration::from_secs(24 * 3600);
 
 /// The length of a coarse sample, unless a slot is longer. A history that is longer than the window has coarse samples.
 const COARSE: Duration = Duration::from_secs(300);
@@ -35,7 +35,7 @@ const COARSE: Duration = Duration::from_secs(300);
 #[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct History {
-    /// The length of each sample, in seconds; the last one is still in progress.
+    /// The length of a full sample, in seconds. The last sample is still in progress.
     pub grain_seconds: f64,
     /// The samples, oldest first. There is none for times when the process did not run.
     pub samples: Vec<Sample>,
@@ -64,8 +64,8 @@ pub struct History {
 pub struct Sample {
     /// The start of the sample.
     pub from: Timestamp,
-    /// The recorded part of the sample, in seconds. It is a little less than the sample's length, and clearly less for
-    /// the first sample and the one in progress.
+    /// The time from the sample's first moment to its last, in seconds. It is clearly less than the length of a sample
+    /// for the first one and the one in progress.
     pub seconds: f64,
     /// E at the end of the sample.
     pub active_users: u64,
@@ -75,13 +75,14 @@ pub struct Sample {
     pub high: u64,
     /// X at the end of the sample.
     pub max_active_users: u64,
-    /// How many of the sample's readings found this server throttling, as a part of all, 0 to 1.
+    /// The fraction of the sample's moments at which this server was throttling, 0 to 1.
     pub throttling: f64,
-    /// Checks of this server that were admitted, newcomers included.
+    /// Requests that this server admitted, newcomers included. In the mode `shadow`, those that it would have rejected
+    /// are in `rejected` alone.
     pub admitted: u64,
-    /// Newcomers admitted by this server.
+    /// Newcomers that this server admitted, and unseen tokens that it admitted from its budget.
     pub newcomers: u64,
-    /// Checks that this server rejected, or would have rejected if it enforced rejections.
+    /// Requests that this server rejected, or would have rejected if it enforced rejections.
     pub rejected: u64,
 }
 
@@ -132,7 +133,7 @@ impl HistoryRecorder {
     /// Makes a recorder for a window of `slots` slots.
     pub(crate) fn new(slots: usize, slot_length: Duration) -> Self {
         let coarse = COARSE.max(slot_length);
-        let in_a_day = DAY.as_micros().div_ceil(coarse.as_micros().max(1));
+        let in_a_day = MAX_HISTORY.as_micros().div_ceil(coarse.as_micros().max(1));
         Self {
             window: slot_length * u32::try_from(slots).unwrap_or(u32::MAX),
             fine: Track::new(slot_length, slots),
@@ -150,8 +151,8 @@ impl HistoryRecorder {
         self.coarse.note(moment, since, lasted);
     }
 
-    /// Returns the samples of the time `lasting` before `now`: one per slot if that is not longer than the window,
-    /// otherwise the coarse ones.
+    /// Returns the samples of the last `lasting` before `now`: one per slot if `lasting` fits in the window, and coarse
+    /// ones otherwise.
     pub(crate) fn history(&self, now: Timestamp, lasting: Duration) -> History {
         let track = if lasting <= self.window { &self.fine } else { &self.coarse };
         let open = track.open.as_ref().map(|(_, sample, _)| *sample);
@@ -169,7 +170,8 @@ impl Track {
 
     fn note(&mut self, moment: Moment, counts: Counts, lasted: Duration) {
         let slot = Slot::at(moment.at, self.grain);
-        // The fleet's clock may have been set back: drop the samples of the future, and the one that begins again.
+        // The fleet's clock may have been set back. Later samples are dropped, and the sample of this slot is recorded
+        // again.
         self.open.take_if(|(open, ..)| *open > slot);
         while self.over.back().is_some_and(|sample| sample.from >= slot.start(self.grain)) {
             self.over.pop_back();
@@ -272,7 +274,7 @@ mod tests {
             recorder.note(moment(60 * minute, minute, false));
         }
         let now = moment(60 * 4999 + 30, 0, false).at;
-        let day = recorder.history(now, DAY);
+        let day = recorder.history(now, MAX_HISTORY);
         assert!((day.grain_seconds - 300.0).abs() < 1e-9);
         assert!((288..=289).contains(&day.samples.len()), "{}", day.samples.len());
         assert!(day.samples[..288].iter().all(|sample| sample.admitted == 5), "nothing is lost between samples");

@@ -1,6 +1,6 @@
 //! The life of a controller: when it started, whether it is ready, its stop, and the restarts of its tasks.
 
-use super::supervision::{Part, Restarts, Supervision, log_restart};
+use super::supervision::{Restarts, Supervision, Task, log_restart};
 use crate::threads::Mutex;
 use crate::threads::atomic::{AtomicBool, Ordering::Relaxed};
 use std::any::Any;
@@ -120,9 +120,9 @@ impl Lifecycle {
     }
 
     /// Counts and logs the restart of a task that panicked.
-    pub(crate) fn count_restart(&self, part: Part, panic: &(dyn Any + Send), now: Duration) {
-        let too_many = self.supervision.lock().count(part, now);
-        log_restart(part, panic, too_many);
+    pub(crate) fn count_restart(&self, task: Task, panic: &(dyn Any + Send), now: Duration) {
+        let too_many = self.supervision.lock().count(task, now);
+        log_restart(task, panic, too_many);
     }
 
     /// Returns whether there were so many restarts in the last minute that this server should receive no requests.

@@ -57,7 +57,7 @@ pub struct Status {
     /// The override in force.
     #[serde(rename = "override")]
     pub override_: OverrideStatus,
-    /// The checks of this server since its start, by decision.
+    /// The requests that this server has decided since its start, by decision.
     pub decisions: Decisions,
     /// The refusals that waited for news of their user.
     pub delayed_refusals: DelayedRefusals,
@@ -115,7 +115,8 @@ pub struct ActiveUsers {
     pub saturated: bool,
     /// The minimum time for which a token is remembered, in seconds.
     pub window_seconds: u64,
-    /// The time since this server last read all news of the other servers, in seconds.
+    /// The time since this server's last successful round, in seconds. Before the first one, the time since the start;
+    /// 0 for a server without a fleet.
     pub stale_seconds: f64,
 }
 
@@ -215,8 +216,8 @@ pub struct ModeChanges {
 }
 
 impl Headcount {
-    /// Returns the history of the time `lasting` before now, at most a day: one sample per minute if that is not longer
-    /// than the window, and coarser samples otherwise. The history begins with the process.
+    /// Returns the history of the last `lasting`, at most a day: one sample per minute if `lasting` fits in the window,
+    /// and coarser samples otherwise. The history begins with the process.
     ///
     /// ```
     /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(10).build()?;
@@ -258,13 +259,13 @@ impl Headcount {
             share: state.share,
             override_: OverrideStatus::of(state.override_.as_ref(), settings),
             decisions: core.decisions(),
-            delayed_refusals: self.shared.delays.status(),
+            delayed_refusals: self.shared.waiting_refusals.status(),
             touches: core.touches(),
             passes: core.pass_checks(),
-            limits: telemetry.limits(),
+            limits: telemetry.limiter_statuses(),
             restarts: lifecycle.restarts(),
             simulated_users: (settings.enforcement == Enforcement::Shadow).then(|| state.estimate.users.round() as u64),
-            what_if: telemetry.what_if.lock().told.clone(),
+            what_if: telemetry.what_if.lock().results.clone(),
             sync,
             ring: RingStatus {
                 slots: settings.slots,
@@ -300,13 +301,13 @@ impl Shared {
         let unread = age.filter(|_| !alone).map_or(0.0, |age| {
             unread(age, settings.sync_every, foreign_per_second, state.newcomers_lately, state.nodes - 1)
         });
-        let (outside, error) = self.telemetry.what_if.lock().outside;
+        let (kept_out, error) = self.telemetry.what_if.lock().kept_out;
         let stale = if alone { Duration::ZERO } else { age.unwrap_or(self.lifecycle.running(now)) };
         let estimate = state.estimate;
         ActiveUsers {
-            estimate: (estimate.users + outside).round() as u64,
-            low: (estimate.low + outside - error).max(0.0).floor() as u64,
-            high: (estimate.high + unread + outside + error).ceil() as u64,
+            estimate: (estimate.users + kept_out).round() as u64,
+            low: (estimate.low + kept_out - error).max(0.0).floor() as u64,
+            high: (estimate.high + unread + kept_out + error).ceil() as u64,
             saturated: estimate.saturated,
             window_seconds: (settings.slot_length * settings.slots as u32).as_secs(),
             stale_seconds: stale.as_secs_f64(),
@@ -358,10 +359,10 @@ impl OverrideStatus {
     }
 }
 
-/// Estimates the newcomers of other servers whom this server does not know yet: those since its last look, and those
-/// whom their own server has not published yet. The times of rounds are random: two successive rounds of one server are
-/// up to two periods apart. So a newcomer waits 0.6 periods on average until it is published, and less than 1.5 almost
-/// always.
+/// Estimates the newcomers of other servers whom this server does not know yet, as if news came by the rounds alone:
+/// those since its last look, and those whom their own server has not published yet. The times of rounds are random:
+/// two successive rounds of one server are up to two periods apart. So a newcomer waits 0.6 periods on average until it
+/// is published, and less than 1.5 almost always.
 ///
 /// Returns the larger of two estimates. The first uses the recent rate of newcomers on other servers. When a crowd
 /// arrives, that rate is a round or two old. So the second uses the newcomers whom this server itself admitted since

@@ -21,19 +21,19 @@ impl Headcount {
     }
 
     /// Counts a newcomer whom a limit refuses.
-    pub(crate) fn limit_newcomer(&self, user: &User<'_>, options: AdmitOptions<'_>) {
-        self.shared.core.limit_newcomer(user, options);
+    pub(crate) fn count_limited_newcomer(&self, user: &User<'_>, options: AdmitOptions<'_>) {
+        self.shared.core.count_limited_newcomer(user, options);
     }
 
     /// Decides about a request without a token.
     pub(crate) fn decide_missing(&self, options: AdmitOptions<'_>) -> Admission {
-        self.shared.core.missing(options)
+        self.shared.core.decide_missing(options)
     }
 
     /// Decides about a user whose token cannot be verified yet, because the keys have not been fetched. `counts` has
     /// the meaning of [`AdmitOptions::counts`].
     pub(crate) fn decide_unverifiable(&self, counts: bool) -> Admission {
-        self.shared.core.unverifiable(AdmitOptions { counts, ..AdmitOptions::ADMIT })
+        self.shared.core.decide_unverifiable(AdmitOptions { counts, ..AdmitOptions::ADMIT })
     }
 
     /// Returns whether every newcomer would be rejected now.
@@ -48,11 +48,11 @@ impl Headcount {
 
     /// Returns a signed pass for the user, or `None` while passes are not configured.
     pub(crate) fn pass_of(&self, user: &User<'_>) -> Option<Pass> {
-        self.shared.core.pass(user.fingerprint())
+        self.shared.core.issue_pass(user.fingerprint())
     }
 
     /// Returns how long a refused user should wait before the next attempt.
-    pub(crate) fn retry_after_limit(&self, user: &User<'_>) -> Duration {
-        self.shared.core.retry_after_limit(user)
+    pub(crate) fn retry_after_for_limited(&self, user: &User<'_>) -> Duration {
+        self.shared.core.retry_after_for_limited(user)
     }
 }

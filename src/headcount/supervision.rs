@@ -8,20 +8,20 @@ use std::any::Any;
 use std::time::Duration;
 
 /// The pause between a panic and the restart.
-pub(crate) const REST_AFTER_PANIC: Duration = Duration::from_millis(100);
+pub(crate) const RESTART_DELAY: Duration = Duration::from_millis(100);
 
 /// This many restarts within [`WITHIN`] make the server not ready.
 const TOO_MANY: usize = 3;
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// A background task of the controller.
+/// A task of the controller that runs in the background.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum Task {
     Worker,
     Rounds,
 }
 
-impl Part {
+impl Task {
     fn as_str(self) -> &'static str {
         match self {
             Self::Worker => "worker",
@@ -49,7 +49,7 @@ pub struct Restarts {
     pub rounds: u64,
 }
 
-/// The restarts of all parts.
+/// The restarts of all tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Supervision {
     counts: [u64; 2],
@@ -58,9 +58,9 @@ pub(crate) struct Supervision {
 }
 
 impl Supervision {
-    /// Counts the restart of a part. Returns whether there are too many now.
-    pub(crate) fn count(&mut self, part: Part, now: Duration) -> bool {
-        self.counts[part as usize] += 1;
+    /// Counts the restart of a task. Returns whether there are too many now.
+    pub(crate) fn count(&mut self, task: Task, now: Duration) -> bool {
+        self.counts[task as usize] += 1;
         self.latest.rotate_left(1);
         self.latest[TOO_MANY - 1] = Some(now);
         self.restarts_are_too_many(now)
@@ -78,12 +78,13 @@ impl Supervision {
     }
 }
 
-/// Logs the restart of a part that panicked.
-pub(crate) fn log_restart(part: Part, panic: &(dyn Any + Send), too_many: bool) {
-    tracing::error!(part = part.as_str(), panic = message(panic), "this part panicked and is restarted");
+/// Logs the restart of a task that panicked.
+pub(crate) fn log_restart(task: Task, panic: &(dyn Any + Send), too_many: bool) {
+    tracing::error!(task = task.as_str(), panic = message(panic), "this task panicked and is restarted");
     if too_many {
         tracing::error!(
-            "{TOO_MANY} restarts within {WITHIN:?}: this server is not ready until {WITHIN:?} have had fewer"
+            "{TOO_MANY} restarts within {WITHIN:?}: this server is not ready until there were fewer in the last \
+             {WITHIN:?}"
         );
     }
 }
@@ -112,7 +113,7 @@ mod tests {
         ] {
             let mut supervision = Supervision::default();
             for &at in restarts {
-                supervision.count(Part::Rounds, Duration::from_secs(at));
+                supervision.count(Task::Rounds, Duration::from_secs(at));
             }
             for &(now, too_many) in times {
                 let found = supervision.restarts_are_too_many(Duration::from_secs(now));
@@ -122,10 +123,10 @@ mod tests {
     }
 
     #[test]
-    fn each_part_is_counted_and_all_parts_together_are_too_many() {
+    fn each_task_is_counted_and_all_together_are_too_many() {
         let mut supervision = Supervision::default();
-        for part in [Part::Worker, Part::Rounds, Part::Worker] {
-            supervision.count(part, Duration::ZERO);
+        for task in [Task::Worker, Task::Rounds, Task::Worker] {
+            supervision.count(task, Duration::ZERO);
         }
         assert_eq!(supervision.restarts(), Restarts { worker: 2, rounds: 1 });
         assert!(supervision.restarts_are_too_many(Duration::ZERO));

@@ -36,10 +36,10 @@ pub(crate) struct Telemetry {
 #[derive(Debug, Clone, Default)]
 pub(super) struct WhatIfs {
     /// The result of each X.
-    pub(super) told: Vec<WhatIf>,
+    pub(super) results: Vec<WhatIf>,
     /// The estimated number of the fleet's users who came within the window although the X of the configuration, if
     /// enforced, would have kept them out; and its margin of error.
-    pub(super) outside: (f64, f64),
+    pub(super) kept_out: (f64, f64),
 }
 
 /// A database that stores limiter states.
@@ -97,7 +97,7 @@ impl Telemetry {
     }
 
     /// Returns the figures of the limiters.
-    pub(super) fn limits(&self) -> Vec<LimiterStatus> {
+    pub(super) fn limiter_statuses(&self) -> Vec<LimiterStatus> {
         self.limiters.lock().iter().map(|(_, status)| status()).collect()
     }
 }

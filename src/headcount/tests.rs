@@ -270,7 +270,7 @@ fn newcomers_whom_a_limit_refuses_wait_as_long_as_those_without_a_seat() {
     assert!(headcount.admit("alice").is_admitted());
     assert!(shut());
     let RetryAfter { min, max } = RetryAfter::default();
-    assert!((min..=max).contains(&headcount.core().retry_after_limit(&headcount.user(b"bob"))));
+    assert!((min..=max).contains(&headcount.core().retry_after_for_limited(&headcount.user(b"bob"))));
 }
 
 #[test]
@@ -530,7 +530,7 @@ fn a_refresh_is_sent_while_the_lock_is_held_so_that_a_turn_cannot_miss_it() {
     // Her request in the next minute needs a refresh.
     pass(1, &mut worker, &clock);
     let turning = Arc::clone(headcount.core());
-    let _sent = failpoints::when("refresh-sent", move || {
+    let _sent = failpoints::when("refresh", move || {
         assert!(turning.is_locked(), "a turn could empty the channel just before the refresh is in it");
     });
     assert_eq!(decision(&headcount, "alice"), Decision::Seen);

@@ -3,7 +3,7 @@
 
 use super::core::Refreshes;
 use super::telemetry::WhatIfs;
-use super::{Core, Part, REST_AFTER_PANIC, Shared};
+use super::{Core, RESTART_DELAY, Shared, Task};
 use crate::bloom::Bloom;
 use crate::failpoints;
 use crate::fingerprint::Fingerprint;
@@ -112,18 +112,18 @@ impl Worker {
         let (now, slot) = core.time.at(monotonic);
         let paused = monotonic.saturating_sub(self.last_tick) > core.time.tolerated_pause();
 
-        core.apply(&mut self.refreshes);
+        core.apply_refreshes(&mut self.refreshes);
         let (current, link) = core.begin_tick(now);
         if self.unfinished.is_some() {
             // If the previous tick was interrupted, the lock-free filter may still hold the former minute. The next
             // turn needs that half empty.
-            core.forget_the_last_minute();
+            core.clear_idle_filter();
         }
         let from = *self.unfinished.get_or_insert(current);
         if slot > current {
             let is_covered = link == FleetLink::Alone || (link != FleetLink::Joining && slot == current.plus(1));
             self.turn(core, slot, monotonic, is_covered);
-            core.refresh_presences(|| core.apply(&mut self.refreshes));
+            core.refresh_presences(|| core.apply_refreshes(&mut self.refreshes));
         }
         if paused {
             match link {
@@ -178,11 +178,11 @@ impl Worker {
         // Unwind safe: the next tick completes what a panic leaves half done.
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work(&stop))) {
             let now = self.shared.core.time.clock.monotonic();
-            self.shared.lifecycle.count_restart(Part::Worker, &*panic, now);
+            self.shared.lifecycle.count_restart(Task::Worker, &*panic, now);
             if *stop.borrow() && self.shared.lifecycle.restarts_are_too_many(now) {
                 break;
             }
-            std::thread::park_timeout(REST_AFTER_PANIC);
+            std::thread::park_timeout(RESTART_DELAY);
         }
         self.shared.lifecycle.note_worker_ended();
     }
@@ -216,7 +216,7 @@ impl Worker {
             return;
         }
         core.build_next_union();
-        core.apply(&mut self.refreshes);
+        core.apply_refreshes(&mut self.refreshes);
         for mut filter in core.finish_turn(&mut self.refreshes, empty, is_covered) {
             filter.clear();
             self.spares.push(filter);
@@ -259,7 +259,7 @@ impl Worker {
             self.last_note = Some(monotonic);
             if let Some((simulation, _)) = &self.simulation {
                 *self.shared.telemetry.what_if.lock() =
-                    WhatIfs { told: simulation.told(), outside: simulation.outside() };
+                    WhatIfs { results: simulation.results(), kept_out: simulation.kept_out() };
             }
             self.shared.note_history(now, monotonic);
         }

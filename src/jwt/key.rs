@@ -30,11 +30,11 @@ pub(crate) struct Key {
     id: Option<String>,
     algorithm: Algorithm,
     key: DecodingKey,
-    mark: Mark,
+    digest: KeyDigest,
 }
 
 /// A hash that identifies a key.
-pub(super) type Mark = [u8; 32];
+pub(super) type KeyDigest = [u8; 32];
 
 impl Key {
     /// Reads the keys of a file: a PEM public key or certificate, a JWK or a JWK Set, or the bytes of a shared secret.
@@ -159,13 +159,13 @@ impl Key {
             Algorithm::EdDSA if bytes != ED25519_BYTES => return Err("holds a key that is not Ed25519".into()),
             _ => {}
         }
-        let mark = mark(id.as_deref(), algorithm, &key);
-        Ok(Self { id, algorithm, key, mark })
+        let digest = digest(id.as_deref(), algorithm, &key);
+        Ok(Self { id, algorithm, key, digest })
     }
 
     /// Checks that no algorithm has more than [`MOST_TRIED`](super::MOST_TRIED) keys without a name, because the others
     /// would never be tried. Returns a description of the keys if one has.
-    pub(crate) fn too_many_alike(keys: &[Self]) -> Option<String> {
+    pub(crate) fn too_many_without_a_name(keys: &[Self]) -> Option<String> {
         let alike =
             |key: &Self| keys.iter().filter(|other| other.id.is_none() && other.algorithm == key.algorithm).count();
         let most = keys.iter().find(|key| key.id.is_none() && alike(key) > super::MOST_TRIED)?;
@@ -173,8 +173,8 @@ impl Key {
     }
 
     /// Returns the identity of the key. A key that is fetched again under the same name has the same identity.
-    pub(super) fn mark(&self) -> Mark {
-        self.mark
+    pub(super) fn digest(&self) -> KeyDigest {
+        self.digest
     }
 
     /// Returns whether a token with this header names this key.
@@ -214,7 +214,7 @@ fn is_der(bytes: &[u8]) -> bool {
     }
 }
 
-fn mark(id: Option<&str>, algorithm: Algorithm, key: &DecodingKey) -> Mark {
+fn digest(id: Option<&str>, algorithm: Algorithm, key: &DecodingKey) -> KeyDigest {
     use jsonwebtoken::DecodingKeyKind::{RsaModulusExponent, SecretOrDer};
     let hash = Sha256::new().chain_update(format!("{algorithm:?} {id:?} "));
     match key.kind() {

@@ -283,8 +283,8 @@ fn a_named_key_is_found_among_nameless_ones() {
     let keys = |count: usize| {
         files.iter().cycle().take(count).flat_map(|file| Key::in_file(file).unwrap()).collect::<Vec<_>>()
     };
-    assert_eq!(Key::too_many_alike(&keys(2)), None);
-    assert_eq!(Key::too_many_alike(&keys(3)).as_deref(), Some("3 keys for ES256 without a name"));
+    assert_eq!(Key::too_many_without_a_name(&keys(2)), None);
+    assert_eq!(Key::too_many_without_a_name(&keys(3)).as_deref(), Some("3 keys for ES256 without a name"));
 }
 
 #[test]

@@ -12,6 +12,8 @@ pub(crate) struct Caller<'r> {
     pub(crate) token: Option<&'r str>,
     /// The user named by a verified token or by the function given to `AdmissionLayer::user`.
     pub(crate) subject: Option<Cow<'r, str>>,
+    /// Whether the token cannot be used. The service may still accept it, so limits count these callers together.
+    pub(crate) is_invalid: bool,
 }
 
 /// The user's name, from a verified token (`[token.jwt]`) or from
@@ -44,7 +46,12 @@ pub struct Subject(pub String);
 impl<'r> Caller<'r> {
     /// Creates a caller with the name that the service's function returned. A blank name counts as none.
     pub(crate) fn named(subject: Option<Cow<'r, str>>) -> Self {
-        Self { token: None, subject: subject.filter(|subject| !subject.trim().is_empty()) }
+        Self { subject: subject.filter(|subject| !subject.trim().is_empty()), ..Self::default() }
+    }
+
+    /// Creates a caller whose token cannot be used.
+    pub(super) fn invalid() -> Self {
+        Self { is_invalid: true, ..Self::default() }
     }
 
     /// Returns what identifies the user: the name, or else the token as it was sent.
@@ -75,11 +82,11 @@ impl Headcount {
             let (now, tick) = (self.clock().wall(), self.clock().monotonic());
             return verifier.at_once(token, now, tick).map(|user| self.caller_after_verification(token, user));
         }
-        Some(Ok(Caller { token, subject: None }))
+        Some(Ok(Caller { token, ..Caller::default() }))
     }
 
     /// Returns the caller. A signature is verified on this thread.
-    pub(crate) fn caller_here<'r>(&self, headers: &'r HeaderMap) -> Result<Caller<'r>, InvalidToken> {
+    pub(crate) fn caller_blocking<'r>(&self, headers: &'r HeaderMap) -> Result<Caller<'r>, InvalidToken> {
         if let Some(known) = self.caller_at_once(headers) {
             return known;
         }
@@ -103,7 +110,10 @@ impl Headcount {
         use crate::config::Unverified;
         let unverified = self.settings().jwt.as_ref().map(|(_, unverified)| *unverified).unwrap_or_default();
         match (user, unverified) {
-            (Ok(user), _) => Ok(Caller { token: Some(token), subject: Some(user.as_ref().to_owned().into()) }),
+            (Ok(user), _) => {
+                let subject = Some(user.as_ref().to_owned().into());
+                Ok(Caller { token: Some(token), subject, ..Caller::default() })
+            }
             (Err(_), Unverified::MissingToken) => Ok(Caller::default()),
             (Err(why), Unverified::Reject) => Err(InvalidToken::Unverifiable(why)),
         }

@@ -87,7 +87,7 @@ impl Headcount {
         }
         let judgement = self.judge_now(info, Ok(caller), record, limits);
         if matches!(judgement, Judgement::Admitted(_)) {
-            self.delays().recognized();
+            self.waiting_refusals().count_recognized();
         }
         judgement
     }
@@ -215,7 +215,7 @@ impl Headcount {
         }
         // Otherwise the request passes, even with an invalid token.
         let decision = if self.is_off() { Decision::Exempt } else { Decision::Invalid };
-        self.undecided(decision, all.applicable(self, info, Some(&Caller::default())))
+        self.undecided(decision, all.applicable(self, info, Some(&Caller::invalid())))
     }
 
     /// Decides about a user. Checks the limits of refusals first, and then the ring. For a newcomer, it then asks the
@@ -237,7 +237,7 @@ impl Headcount {
             && !options.pass.is_some_and(|pass| self.holds_pass(pass, user))
         {
             self.count(Decision::Limited);
-            return Err(NotDecided::Limited(limited.wait_at_least(self.retry_after_limit(user))));
+            return Err(NotDecided::Limited(limited.wait_at_least(self.retry_after_for_limited(user))));
         }
         let newcomers = if class == RouteClass::Observe { &Limits::default() } else { &limits.newcomers };
         let decided = match self.recognize(user, options) {
@@ -284,7 +284,8 @@ impl Headcount {
             return Ok((admission, seat, Quotas::default()));
         }
         let applicable = applicable();
-        let quotas = limits.ask_here(&applicable, Ask::ONE).inspect_err(|_| self.limit_newcomer(user, options))?;
+        let quotas =
+            limits.ask_here(&applicable, Ask::ONE).inspect_err(|_| self.count_limited_newcomer(user, options))?;
         let (admission, seat) = self.seat_newcomer(user, options);
         if !matches!(admission, Admission::Admitted(Admitted::Newcomer | Admitted::Warming)) {
             limits.give_back_here(&applicable);

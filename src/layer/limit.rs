@@ -5,7 +5,7 @@ use super::limited::Limited;
 use super::quota::Quotas;
 use super::request::RequestInfo;
 use crate::config::{
-    A_PATH, ConfigError, Enforcement, LimitKey, OnMissingKey, PathPatterns, read_leniently, without_query,
+    A_PATH, ConfigError, Enforcement, LimitKey, OnMissingKey, PathPatterns, canonical_path, without_query,
 };
 use crate::headcount::Headcount;
 use crate::limit::{Answer, Ask, CombinedAnswer, Granted, Limiter, SilentStore};
@@ -195,8 +195,9 @@ impl Limit {
         &self.limiter
     }
 
-    fn ask(&self) -> Ask {
-        self.max_wait.map_or(Ask::ONE, |max_wait| Ask::ONE.max_wait(max_wait))
+    fn ask(&self, may_wait: bool) -> Ask {
+        let max_wait = if may_wait { self.max_wait } else { Some(Duration::ZERO) };
+        max_wait.map_or(Ask::ONE, |max_wait| Ask::ONE.max_wait(max_wait))
     }
 
     fn concerns(&self, path: Option<&str>) -> bool {
@@ -244,6 +245,7 @@ impl Limit {
         let hashed = |bytes: &[u8]| Part::Is(headcount.hashed(bytes));
         let of_caller = |find: fn(&Caller<'_>) -> Option<Vec<u8>>| match caller {
             None => Part::Unknown,
+            Some(caller) if caller.is_invalid => Part::Is(ANY.into()),
             Some(caller) => find(caller).map_or(Part::Missing, |found| hashed(&found)),
         };
         match part {
@@ -268,13 +270,16 @@ impl Limit {
                 // The service may read any of several values, so all such requests are counted together.
                 if values.all(|value| value == first) { hashed(first.as_bytes()) } else { Part::Is(ANY.into()) }
             }
-            LimitKey::Path => match info.path {
+            LimitKey::Path => match info.path.map(without_query) {
                 None => Part::Missing,
                 Some(path) => {
-                    read_leniently(without_query(path)).map_or(Part::Is(ANY.into()), |path| hashed(path.as_bytes()))
+                    // A path that a backend could read as one of the routes counts as that route.
+                    let route = self.routes.as_ref().and_then(|routes| routes.exact_rule(path));
+                    let path = route.or_else(|| canonical_path(path));
+                    path.map_or(Part::Is(ANY.into()), |path| hashed(path.as_bytes()))
                 }
             },
-            LimitKey::Method => hashed(info.method.as_str().as_bytes()),
+            LimitKey::Method => of_method(info.method).map_or(Part::Is(ANY.into()), |name| hashed(name.as_bytes())),
             // A list within a list cannot be configured. It would count like a constant.
             LimitKey::Constant | LimitKey::All(_) => Part::Is(Vec::new()),
         }
@@ -286,6 +291,22 @@ impl Limit {
             tracing::error!(limiter = self.limiter.name(), "this limiter is misconfigured: {why}");
         }
     }
+}
+
+/// Returns the name under which a method counts; `None` for methods that are not in RFC 9110 or RFC 5789, which many
+/// backends serve like any other. Backends serve HEAD as GET.
+fn of_method(method: &Method) -> Option<&'static str> {
+    Some(match *method {
+        Method::GET | Method::HEAD => "GET",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        Method::CONNECT => "CONNECT",
+        Method::TRACE => "TRACE",
+        _ => return None,
+    })
 }
 
 /// Returns the address, or the first 64 bits of an IPv6 address, which usually belong to one customer.
@@ -359,7 +380,13 @@ impl Limits {
         caller: Option<&Caller<'_>>,
     ) -> ApplicableLimits {
         let mut applicable = ApplicableLimits::default();
-        for (place, limit) in self.0.iter().enumerate().filter(|(_, limit)| limit.concerns(info.path)) {
+        for (place, limit) in self.0.iter().enumerate() {
+            if !limit.concerns(info.path) {
+                if info.path.is_none() {
+                    limit.log_once("it has routes, and requests come without their path: see server.trusted_proxies");
+                }
+                continue;
+            }
             match limit.key(headcount, info, caller) {
                 Found::Key(key) => applicable.keys.push((place, key)),
                 Found::Denied if limit.limiter.refuses() => {
@@ -395,16 +422,17 @@ impl Limits {
         applicable.keys.iter().for_each(|(place, key)| self.0[*place].limiter.refund_here(key, 1));
     }
 
-    /// Asks the limits in order, and waits for the request's turn. If one refuses, nothing stays charged: limits that
-    /// one step can ask are charged together or not at all, and earlier steps get their permits back.
-    pub(crate) async fn ask(&self, applicable: &ApplicableLimits) -> Result<Quotas, Limited> {
+    /// Asks the limits in order, and waits for the request's turn. If `may_wait` is false, a limit refuses a request
+    /// that would have to wait. If one refuses, nothing stays charged: limits that one step can ask are charged
+    /// together or not at all, and earlier steps get their permits back.
+    pub(crate) async fn ask(&self, applicable: &ApplicableLimits, may_wait: bool) -> Result<Quotas, Limited> {
         self.refuse_denied(applicable, Ask::ONE)?;
         let mut quotas = Quotas::default();
         let mut granted = Vec::new();
         let mut silent = SilentStore::default();
         for step in applicable.keys.chunk_by(|one, next| self.is_one_step(one, next)) {
             let asks: Vec<_> =
-                step.iter().map(|(place, key)| (&self.0[*place].limiter, key, self.0[*place].ask())).collect();
+                step.iter().map(|(place, key)| (&self.0[*place].limiter, key, self.0[*place].ask(may_wait))).collect();
             let combined = match Limiter::wait_all_unless_silent(&asks, &mut silent).await {
                 Ok(combined) => combined,
                 Err(error) => {

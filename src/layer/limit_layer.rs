@@ -187,7 +187,7 @@ where
         }
         let refusal = Refusal::limited(headcount.mode(), &info);
         let limits = Arc::clone(limits);
-        let asking: Asking = Box::pin(async move { limits.ask(&applicable).await });
+        let asking: Asking = Box::pin(async move { limits.ask(&applicable, true).await });
         // This request uses the service that is ready. A clone takes its place, and is polled before the next request.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
@@ -197,17 +197,17 @@ where
     }
 }
 
-/// Returns the caller found by an outer admission layer, or the one named by the request's token. An invalid token
-/// counts as none; only admission refuses it.
+/// Returns the caller found by an outer admission layer, or the one named by the request's token. Callers with an
+/// invalid token are counted together; only admission refuses them.
 fn caller<'r, B>(headcount: &Headcount, request: &'r Request<B>) -> Caller<'r> {
     match request.extensions().get::<Subject>() {
         Some(Subject(subject)) => {
             let settings = headcount.settings();
             let token =
                 TokenSource::find(&settings.sources, settings.on_conflict, request.headers()).unwrap_or_default();
-            Caller { token, subject: Some(subject.as_str().into()) }
+            Caller { token, subject: Some(subject.as_str().into()), ..Caller::default() }
         }
-        None => headcount.caller_here(request.headers()).unwrap_or_default(),
+        None => headcount.caller_blocking(request.headers()).unwrap_or_else(|_| Caller::invalid()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The facts of a request that decisions and limits use.
 
-use http::header::{ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, COOKIE, ORIGIN};
+use super::caller::Subject;
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONTENT_LENGTH, COOKIE, ORIGIN, TRANSFER_ENCODING};
 use http::uri::Scheme;
 use http::{Extensions, HeaderMap, Method, Uri};
 use std::net::{IpAddr, SocketAddr};
@@ -17,24 +18,38 @@ pub(crate) struct RequestInfo<'r> {
     pub(crate) is_https: bool,
     /// The extensions of the request, which hold what outer layers have found out.
     pub(crate) extensions: Option<&'r Extensions>,
+    /// Whether the service knows the user without a token that is configured here.
+    pub(crate) names_user: bool,
 }
 
 impl<'r> RequestInfo<'r> {
     /// Describes a request that arrives here.
     pub(super) fn of(method: &'r Method, uri: &'r Uri, headers: &'r HeaderMap, extensions: &'r Extensions) -> Self {
         let is_https = uri.scheme() == Some(&Scheme::HTTPS);
-        Self { method, path: Some(uri.path()), headers, peer: peer(extensions), is_https, extensions: Some(extensions) }
+        Self {
+            method,
+            path: Some(uri.path()),
+            headers,
+            peer: peer(extensions),
+            is_https,
+            extensions: Some(extensions),
+            names_user: extensions.get::<Subject>().is_some(),
+        }
     }
 
     /// Returns whether the request is a CORS preflight. Browsers send preflights without credentials (Fetch §3.2.2). A
-    /// request with credentials is not one: a backend that does not look at the method would serve it.
+    /// request with credentials, a user or a body is not one: a backend that does not look at the method would serve
+    /// it.
     pub(super) fn is_preflight(&self) -> bool {
         let has = |name| self.headers.contains_key(name);
         self.method == Method::OPTIONS
+            && !self.names_user
             && has(ORIGIN)
             && has(ACCESS_CONTROL_REQUEST_METHOD)
             && !has(AUTHORIZATION)
             && !has(COOKIE)
+            && !has(TRANSFER_ENCODING)
+            && self.headers.get_all(CONTENT_LENGTH).iter().all(|length| length == "0")
     }
 }
 

@@ -136,7 +136,11 @@ impl Rules {
     }
 
     fn info<'r>(&self, parts: &'r Parts) -> RequestInfo<'r> {
-        RequestInfo::of(&parts.method, &parts.uri, &parts.headers, &parts.extensions)
+        let info = RequestInfo::of(&parts.method, &parts.uri, &parts.headers, &parts.extensions);
+        // Only a request that may be a preflight is asked for its user here.
+        let user = self.user.as_ref().filter(|_| parts.method == Method::OPTIONS);
+        let names_user = info.names_user || user.is_some_and(|user| Caller::named(user(parts)).user().is_some());
+        RequestInfo { names_user, ..info }
     }
 
     fn act<S, B, R>(&self, judgement: Judgement, inner: &mut S, mut parts: Parts, body: B) -> AdmissionFuture<S::Future>

@@ -93,10 +93,10 @@ async fn head_gets_no_body() {
 #[tokio::test]
 async fn exempt_paths_and_preflights_pass() {
     let headcount = full();
-    for request in [Request::get("/healthz"), preflight("/play")] {
+    for request in [Request::get("/healthz"), preflight("/play"), preflight("/play").header("content-length", "0")] {
         assert_eq!(ask(&headcount, request).await.status, StatusCode::OK);
     }
-    assert_eq!(headcount.status().decisions.exempt, 2);
+    assert_eq!(headcount.status().decisions.exempt, 3);
 }
 
 fn preflight(path: &str) -> http::request::Builder {
@@ -112,9 +112,16 @@ async fn other_requests_with_options_are_like_any() {
     {
         assert_eq!(ask(&headcount, request).await.status, StatusCode::TOO_MANY_REQUESTS);
     }
-    for credential in [("authorization", "Bearer bob"), ("authorization", "Basic YTpi"), ("cookie", "theme=dark")] {
-        let request = preflight("/play").header(credential.0, credential.1);
-        assert_eq!(ask(&headcount, request).await.status, StatusCode::TOO_MANY_REQUESTS, "{credential:?}");
+    for header in [
+        ("authorization", "Bearer bob"),
+        ("authorization", "Basic YTpi"),
+        ("cookie", "theme=dark"),
+        ("content-length", "1"),
+        ("content-length", "0, 1"),
+        ("transfer-encoding", "chunked"),
+    ] {
+        let request = preflight("/play").header(header.0, header.1);
+        assert_eq!(ask(&headcount, request).await.status, StatusCode::TOO_MANY_REQUESTS, "{header:?}");
     }
     let post = preflight("/play").method("POST");
     assert_eq!(ask(&headcount, post).await.status, StatusCode::TOO_MANY_REQUESTS);
@@ -560,6 +567,35 @@ async fn a_service_can_identify_its_users() {
 }
 
 #[tokio::test]
+async fn a_preflight_has_no_user() {
+    let headcount = full();
+    let layer = headcount.layer().user(|parts| parts.extensions.get().map(|Account(name)| Cow::Borrowed(*name)));
+    let ask = async |name: Option<&'static str>| {
+        let mut request = preflight("/play").body(()).unwrap();
+        request.extensions_mut().extend(name.map(|name| account(name).into_parts().0.extensions).unwrap_or_default());
+        through(&layer, request).await
+    };
+    assert_eq!(ask(None).await.status, StatusCode::OK);
+    assert_eq!(ask(Some(" ")).await.status, StatusCode::OK);
+    assert_eq!(ask(Some("bob")).await.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(ask(Some("alice")).await.status, StatusCode::OK);
+    let decisions = headcount.status().decisions;
+    assert_eq!((decisions.exempt, decisions.seen, decisions.rejected), (2, 1, 1));
+}
+
+#[tokio::test]
+async fn users_with_unusable_tokens_count_together() {
+    let shadow = Headcount::builder().max_active_users(1).enforcement(Enforcement::Shadow).build().unwrap().0;
+    let limit = || Limit::new(in_memory("each", 1), LimitKey::Token).on_missing_key(OnMissingKey::Allow);
+    let layer = shadow.limit_layer([limit()]);
+    for (token, status) in [("alice", 200), ("bob, Bearer x", 200), ("carol, Bearer y", 429), ("alice", 429)] {
+        let request = from(token).body(()).unwrap();
+        let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
+        assert_eq!(layer.layer(inner).oneshot(request).await.unwrap().status().as_u16(), status, "{token}");
+    }
+}
+
+#[tokio::test]
 async fn a_layer_can_refuse_with_503_and_a_body_of_its_own() {
     let headcount = full();
     let bob = || from("bob").body(()).unwrap();
@@ -679,6 +715,29 @@ async fn a_layer_of_limits_applies_to_active_users() {
     for _ in 0..3 {
         assert_eq!(ask("/healthz", "bob", Some("k")).await.unwrap().status(), StatusCode::OK, "an exempt path");
     }
+}
+
+#[tokio::test]
+async fn requests_that_a_backend_could_serve_as_the_same_count_together() {
+    let key = LimitKey::All(vec![LimitKey::Path, LimitKey::Method]);
+    let limit = Limit::new(in_memory("each", 1), key).routes(["/login", "/api/*"]).unwrap();
+    let inner =
+        service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from(""))) });
+    let service = LimitLayer::new([limit]).layer(inner);
+    let ask = |method: &str, path: &str| {
+        let request = Request::builder().method(method).uri(path).body(()).unwrap();
+        let service = service.clone();
+        async move { service.oneshot(request).await.unwrap().status().as_u16() }
+    };
+    assert_eq!((ask("GET", "/login").await, ask("POST", "/login").await, ask("GET", "/api/a").await), (200, 200, 200));
+    for path in ["/login.json", "/login.anything", "/Login/", "/index.php/login", "/api/a.xml"] {
+        assert_eq!((ask("GET", path).await, ask("HEAD", path).await), (429, 429), "{path}");
+    }
+    assert_eq!(ask("LOGIN", "/login").await, 200);
+    for method in ["get", "PROPFIND", "X1", "X2"] {
+        assert_eq!(ask(method, "/login").await, 429, "{method}");
+    }
+    assert_eq!((ask("GET", "/api/b").await, ask("GET", "/play").await), (200, 200));
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ impl Headcount {
             let charge = refusals.attempt(self, info, token).map(super::refusals::Attempt::charge).transpose();
             let charge = charge
                 .map_err(|limited| {
-                    NoCaller::Limited(limited.wait_at_least(self.retry_after_limit(&self.user(token.as_bytes()))))
+                    NoCaller::Limited(limited.wait_at_least(self.retry_after_for_limited(&self.user(token.as_bytes()))))
                 })?
                 .flatten();
             let refused = move || charge.into_iter().for_each(super::refusals::Charge::keep);

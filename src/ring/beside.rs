@@ -64,6 +64,13 @@ impl Beside {
         self.unions.iter().any(|union| union.filter.contains(union.earlier_key.map_or(now, &fingerprint)))
     }
 
+    /// Returns the probability that `own`, the union of the ring, or one of these unions takes an unknown token for a
+    /// known one.
+    pub(crate) fn false_positive_ratio(&self, own: &Bloom) -> f64 {
+        let all = self.unions.iter().map(|union| &union.filter).chain([own]);
+        1.0 - all.map(|filter| 1.0 - filter.false_positive_ratio()).product::<f64>()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.unions.is_empty()
     }
@@ -124,6 +131,26 @@ mod tests {
             })
         };
         assert!(by(3, 99) && by(99, 13) && !by(99, 99) && !by(13, 3));
+    }
+
+    #[test]
+    fn the_false_positives_of_all_filters_add_up() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut filter = |capacity, users| {
+            let mut filter = Bloom::new(Shape::for_capacity(capacity, 1e-3).unwrap());
+            (0..users).for_each(|_| _ = filter.insert(Fingerprint(rng.u64(..))));
+            filter
+        };
+        // One as full as it is made for, and one with three times as many users.
+        let (own, other) = (filter(2000, 2000), filter(3000, 9000));
+        let alone = Beside::default().false_positive_ratio(&own);
+        assert!((alone - own.false_positive_ratio()).abs() < 1e-12, "{alone}");
+        let beside = Beside::new(9000.0, vec![Union { filter: other, earlier_key: None, newest: Slot(1) }]);
+        let (ratio, asked) = (beside.false_positive_ratio(&own), 100_000);
+        let unknown = (0..asked).map(|_| Fingerprint(rng.u64(..)));
+        let mistaken = unknown.filter(|&token| own.contains(token) || beside.has(token, |_| token)).count();
+        let seen = mistaken as f64 / f64::from(asked);
+        assert!(ratio > 0.02 && (0.9..1.1).contains(&(seen / ratio)), "{seen} of the strangers, not {ratio}");
     }
 
     #[test]

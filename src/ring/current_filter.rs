@@ -49,7 +49,7 @@ impl CurrentFilter {
     }
 
     /// Empties the half of the previous minute, which the next turn needs.
-    pub(crate) fn forget_the_last_minute(&self) {
+    pub(crate) fn clear_idle(&self) {
         let idle = self.half(self.idle());
         idle.iter().flat_map(|line| &line.0).for_each(|word| word.store(0, Relaxed));
     }
@@ -145,7 +145,7 @@ mod tests {
             assert!(writer.filter().has(probe));
             writer.turn();
             assert!(!writer.filter().has(probe));
-            writer.filter().forget_the_last_minute();
+            writer.filter().clear_idle();
             assert!(writer.words().iter().all(|&word| word == 0));
         }
     }

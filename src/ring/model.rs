@@ -177,7 +177,7 @@ impl Server {
             self.turning = None;
         }
         self.ring.finish_turn(Bloom::new(shape), true);
-        self.ring.current_filter().forget_the_last_minute();
+        self.ring.current_filter().clear_idle();
         self.sets.retain(|&slot, _| slot >= to.minus(SLOTS));
     }
 }

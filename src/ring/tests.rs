@@ -27,7 +27,7 @@ fn begin(ring: &mut Ring, to: Slot) {
 
 fn finish(ring: &mut Ring) {
     ring.finish_turn(Bloom::new(ring.shape()), true);
-    ring.current_filter().forget_the_last_minute();
+    ring.current_filter().clear_idle();
 }
 
 fn foreign(fingerprints: &[u64]) -> Bloom {

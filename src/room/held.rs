@@ -7,13 +7,12 @@ use std::collections::HashMap;
 #[derive(Debug, Clone)]
 pub(super) struct Held(HashMap<Fingerprint, u32>);
 
-/// The number of held seats for which memory is allocated in advance, because further allocations happen under the
-/// lock.
-const USUAL: usize = 256;
+/// Memory is reserved for this many seats, so that the map rarely grows while its owner holds a lock.
+const INITIAL_CAPACITY: usize = 256;
 
 impl Default for Held {
     fn default() -> Self {
-        Self(HashMap::with_capacity(USUAL))
+        Self(HashMap::with_capacity(INITIAL_CAPACITY))
     }
 }
 

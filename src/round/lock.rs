@@ -170,7 +170,7 @@ impl Stage {
         core.set_up(|State { ring, .. }| {
             ring.begin_turn(ring.current().plus(100), empty());
             ring.finish_turn(empty(), false);
-            ring.current_filter().forget_the_last_minute();
+            ring.current_filter().clear_idle();
             ring.renumber(current);
             for (slot, (words, dirty)) in ring.slots().zip(&server.minutes) {
                 ring.merge(slot, 0, words);
@@ -242,7 +242,7 @@ impl Stage {
                         assert!(core.begin_turn(to, at, empty()).is_ok());
                         core.build_next_union();
                         core.set_up(|state| state.ring.finish_turn(empty(), false));
-                        core.forget_the_last_minute();
+                        core.clear_idle_filter();
                     });
                 }
                 world.turns += 1;

@@ -11,6 +11,7 @@ use axum::routing::any;
 use axum::{Router, body::Body};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 const CHECK: &str = "/v1/check";
 /// Stands for a path that this server cannot read. A backend might read it as any path, so every rule that restricts
@@ -21,20 +22,23 @@ const ANY_PATH: &str = "//";
 struct Check {
     headcount: Headcount,
     limits: Arc<RequestLimits>,
+    /// Places for checks that may wait for a limit. A check that waits holds a connection of the proxy.
+    places: Arc<Semaphore>,
 }
 
 pub(super) fn router(headcount: Headcount, limits: Arc<RequestLimits>) -> Router {
+    let places = Arc::new(Semaphore::new(headcount.waiting_refusals().max_waiting() as usize));
     Router::new()
         .route(CHECK, any(answer))
         .route("/v1/check/", any(answer))
         .route("/v1/check/{*path}", any(answer))
         .fallback(not_here)
-        .with_state(Check { headcount, limits })
+        .with_state(Check { headcount, limits, places })
 }
 
 async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<SocketAddr>, request: Request) -> Response {
     failpoints::at("check");
-    let Check { headcount, limits } = &check;
+    let Check { headcount, limits, places } = &check;
     let trusted = headcount.settings().trusted_proxies.include(peer.ip());
     let original = Original::of(&request, trusted);
     let headers = request.headers();
@@ -45,21 +49,24 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
         peer: Some(peer.ip()),
         is_https: false,
         extensions: None,
+        names_user: false,
     };
     let caller = if headcount.needs_caller(&info, &limits.all) {
         headcount.caller_in_turn(&info, &limits.refusals).await
     } else {
         Ok(Caller::default())
     };
-    respond(headcount, &info, caller, limits).await
+    respond(headcount, &info, caller, limits, Some(places)).await
 }
 
-/// Answers a check. The application's answer is not known here, so an admitted newcomer is recorded at once.
+/// Answers a check. The application's answer is not known here, so an admitted newcomer is recorded at once. A check
+/// waits for its turn at a limit only if one of the `places` is free.
 pub(super) async fn respond<'r>(
     headcount: &Headcount,
     info: &RequestInfo<'_>,
     caller: Result<Caller<'r>, NoCaller>,
     limits: &RequestLimits,
+    places: Option<&Semaphore>,
 ) -> Response {
     let entry = match headcount.judge_or_wait(info, caller, Record::Now, limits).await {
         Judgement::Admitted(entry) => entry,
@@ -74,7 +81,8 @@ pub(super) async fn respond<'r>(
     }
     if !entry.applicable.is_empty() {
         let mut decision = Undecided { headcount, decision: entry.decision };
-        match limits.all.ask(&entry.applicable).await {
+        let place = places.and_then(|places| places.try_acquire().ok());
+        match limits.all.ask(&entry.applicable, place.is_some()).await {
             Ok(quotas) => quotas.tell(response.headers_mut()),
             Err(limited) => {
                 decision.decision = Decision::Limited;

@@ -27,6 +27,7 @@ async fn answer(State(headcount): State<Headcount>, headers: HeaderMap) -> Respo
         peer: None,
         is_https: false,
         extensions: None,
+        names_user: false,
     };
     // Limits were charged when the user's own request was checked.
     let none = RequestLimits::default();
@@ -34,5 +35,5 @@ async fn answer(State(headcount): State<Headcount>, headers: HeaderMap) -> Respo
     if caller.as_ref().is_ok_and(|caller| caller.user().is_none()) {
         return (StatusCode::BAD_REQUEST, "a confirmation needs the user's token\n").into_response();
     }
-    check::respond(&headcount, &info, caller, &none).await
+    check::respond(&headcount, &info, caller, &none, None).await
 }

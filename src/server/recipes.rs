@@ -38,7 +38,7 @@ impl Recipe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{MAX_REFUSAL_DELAY, RECIPES_WAIT};
+    use crate::config::{MAX_REFUSAL_DELAY, RECIPE_TIMEOUTS};
     use std::time::Duration;
 
     /// Returns the times that follow a word in a file, in the notations of the proxies: `100ms`, `0.1s`, `100`.
@@ -82,7 +82,7 @@ mod tests {
             ("envoy", Recipe::Envoy, vec![("per_try_timeout", envoy)], ("connect_timeout", cluster)),
             ("haproxy", Recipe::Haproxy, vec![("timeout server", gate)], ("timeout connect", gate)),
         ];
-        for ((name, waits), (place, recipe, words, (connects, text))) in RECIPES_WAIT.into_iter().zip(places) {
+        for ((name, waits), (place, recipe, words, (connects, text))) in RECIPE_TIMEOUTS.into_iter().zip(places) {
             assert_eq!(name, place);
             let says = format!("does not answer within {} s", waits.as_secs_f64());
             assert!(recipe.text().contains(&says), "{name} does not say: {says}");
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn each_recipe_waits_longer_than_any_refusal_takes() {
         const SLOWEST_CHECK: Duration = Duration::from_millis(300);
-        assert!(RECIPES_WAIT.iter().all(|(_, waits)| *waits >= MAX_REFUSAL_DELAY + SLOWEST_CHECK));
+        assert!(RECIPE_TIMEOUTS.iter().all(|(_, waits)| *waits >= MAX_REFUSAL_DELAY + SLOWEST_CHECK));
     }
 
     /// Returns the number that follows a word in a part of a file.

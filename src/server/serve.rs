@@ -45,8 +45,8 @@ pub enum ServeError {
     },
 }
 
-/// The default number of refusals that wait: a quarter of the connections of the recipes for Envoy and HAProxy.
-/// If waiting refusals held all of them, users who are in would queue behind them.
+/// The default number of refusals that wait, an eighth of the connections of the recipes for Envoy and HAProxy. If
+/// waiting refusals held all of them, users who are in would queue behind them.
 const MOST_DELAYED_BEHIND_A_PROXY: u64 = 128;
 
 /// Serves until a signal. Then it reports not ready, finishes the requests in progress, publishes what the store
@@ -76,7 +76,7 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     let limits = Arc::new(limits::open(&config, &headcount).map_err(|error| loaded.locate(error))?);
     let check = listen("server.listen", Purpose::Check, config.server.listen, files::most_checks()).await?;
     // A check that waits keeps its connection, so at most a quarter of the connections may wait.
-    headcount.delays().limit(files::most_checks() as u64 / 4);
+    headcount.waiting_refusals().lower_max_waiting(files::most_checks() as u64 / 4);
     let admin = listen("admin.listen", Purpose::Admin, config.admin.listen, MAX_ADMIN_CONNECTIONS).await?;
     let signals = Signals::new().map_err(|source| ServeError::System { what: "cannot wait for signals", source })?;
     announce(&check, &admin);

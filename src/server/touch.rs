@@ -173,8 +173,15 @@ fn renewed() -> Response {
 }
 
 async fn touch_one(headcount: &Headcount, headers: &HeaderMap) -> Result<(), Refused> {
-    let info =
-        RequestInfo { method: &Method::POST, path: None, headers, peer: None, is_https: false, extensions: None };
+    let info = RequestInfo {
+        method: &Method::POST,
+        path: None,
+        headers,
+        peer: None,
+        is_https: false,
+        extensions: None,
+        names_user: false,
+    };
     let caller = headcount.caller_in_turn(&info, &RequestLimits::default().refusals).await;
     let caller = caller.map_err(|unknown| match unknown {
         NoCaller::Invalid(invalid) => Refused::Token(invalid),

@@ -5,7 +5,7 @@ use super::limits;
 use super::serve::check_admin;
 use super::state;
 use crate::admin;
-use crate::config::{Config, ConfigError, Settings};
+use crate::config::{Config, ConfigError, MissingToken, Settings, Unverified};
 use crate::fingerprint::FingerprintKey;
 use crate::redis_link::RedisConnection;
 use crate::ring::codec::Codec;
@@ -121,6 +121,14 @@ fn warnings(config: &Config) -> Vec<String> {
         warnings.push(
             "admin.allow_proxied is true, and there is no admin.token_file: everybody who reaches the proxy is an \
              operator"
+                .into(),
+        );
+    }
+    let passes_unverified = config.token.jwt.as_ref().is_some_and(|jwt| jwt.unverified == Unverified::MissingToken);
+    if passes_unverified && config.admission.missing_token == MissingToken::Admit {
+        warnings.push(
+            "token.jwt.unverified is \"missing-token\" and admission.missing_token is \"admit\": a user passes a full \
+             house with a token that headcount cannot verify and the backend accepts; set one of them to \"reject\""
                 .into(),
         );
     }

@@ -26,11 +26,11 @@ pub enum LimitKey {
     ClientIp,
     /// The value of a header.
     Header(String),
-    /// The path without its query, decoded and normalized. All paths that backends may read in different ways are
-    /// counted together under one key. A client that invents paths is counted from zero for each, so list the intended
-    /// paths in `routes`.
+    /// The path without its query, decoded and normalized, and without an extension: `/login.json` counts as `/login`,
+    /// because Rails and others serve the same for both. All ambiguous paths share one key. A client that invents paths
+    /// is counted from zero for each, so list the intended paths in `routes`.
     Path,
-    /// The method of the request.
+    /// The method of the request. HEAD counts as GET, and all methods outside of RFC 9110 and RFC 5789 count together.
     Method,
     /// One key for all requests.
     Constant,

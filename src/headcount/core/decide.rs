@@ -16,13 +16,14 @@ use std::time::Duration;
 /// The options of a decision: what it records and counts, and which further checks it makes.
 #[derive(Clone, Copy)]
 pub(crate) struct AdmitOptions<'r> {
-    /// Whether a seen user is renewed, that is, recorded in the current minute.
+    /// Whether the visit of a seen user counts: it is recorded in the current minute, and sampled.
     pub(crate) renews: bool,
     /// When an admitted newcomer is recorded.
     pub(crate) record: Record,
     /// The pass that came with the request.
     pub(crate) pass: Option<&'r [u8]>,
-    /// Whether an admission is counted. If not, the caller counts the outcome. A rejection is counted in any case.
+    /// Whether this decision counts an admission, or in shadow mode a rejection. If not, the caller counts it. An
+    /// enforced rejection is always counted.
     pub(crate) counts: bool,
     /// Whether an unseen user may take a free seat. After a delayed refusal the user may not: other clients have the
     /// same right to a seat that has become free meanwhile.
@@ -55,7 +56,7 @@ impl Core {
             return self.admit_unenforced(token);
         }
         if token.iter().all(u8::is_ascii_whitespace) {
-            return self.missing(AdmitOptions::ADMIT);
+            return self.decide_missing(AdmitOptions::ADMIT);
         }
         let fingerprint = self.settings.key.fingerprint(token);
         if self.current_filter.has(Probe::new(fingerprint, self.settings.shape)) {
@@ -70,7 +71,7 @@ impl Core {
             return self.admitted(Admitted::Exempt);
         }
         if token.iter().all(u8::is_ascii_whitespace) {
-            return self.missing(AdmitOptions::ADMIT);
+            return self.decide_missing(AdmitOptions::ADMIT);
         }
         let fingerprint = self.settings.key.fingerprint(token);
         let admission = if self.current_filter.has(Probe::new(fingerprint, self.settings.shape)) {
@@ -82,13 +83,13 @@ impl Core {
         admission
     }
 
-    // Never inlined: the fast path would otherwise keep on its stack what only this path needs.
+    // Never inlined, so that the fast path has a small stack frame.
     #[inline(never)]
     fn admit_from_the_ring(&self, fingerprint: Fingerprint, token: &[u8]) -> Admission {
         if self.refresh(fingerprint) || self.adopt_from_beside(fingerprint, token) {
             self.admitted(Admitted::Seen)
         } else {
-            self.newcomer(fingerprint, AdmitOptions::ADMIT)
+            self.decide_newcomer(fingerprint, AdmitOptions::ADMIT)
         }
     }
 
@@ -108,10 +109,10 @@ impl Core {
     /// Decides about a user who needs no seat, such as an active one. Returns `None` for a newcomer.
     pub(crate) fn recognize(&self, user: &User<'_>, options: AdmitOptions<'_>) -> Option<Admission> {
         if self.settings.enforcement == Enforcement::Off {
-            return Some(self.granted(Admitted::Exempt, options));
+            return Some(self.admitted_with(Admitted::Exempt, options));
         }
         if user.is_blank() {
-            return Some(self.missing(options));
+            return Some(self.decide_missing(options));
         }
         let fingerprint = user.fingerprint();
         let is_seen =
@@ -122,7 +123,7 @@ impl Core {
                 self.write().ring.record(fingerprint);
             }
         }
-        let admission = self.granted(Admitted::Seen, options);
+        let admission = self.admitted_with(Admitted::Seen, options);
         self.note_decision(fingerprint, admission, options);
         Some(admission)
     }
@@ -136,8 +137,8 @@ impl Core {
         let fingerprint = user.fingerprint();
         let admission = match options.record {
             #[cfg(any(test, feature = "tower"))]
-            Record::Never => self.look(fingerprint, options),
-            Record::Now | Record::OnSuccess => self.newcomer(fingerprint, options),
+            Record::Never => self.decide_unrecorded(fingerprint, options),
+            Record::Now | Record::OnSuccess => self.decide_newcomer(fingerprint, options),
         };
         self.note_decision(fingerprint, admission, options);
         let is_new = matches!(admission, Admission::Admitted(Admitted::Newcomer | Admitted::Warming));
@@ -147,7 +148,7 @@ impl Core {
 
     /// Counts a newcomer whom a limit refuses.
     #[cfg(feature = "tower")]
-    pub(crate) fn limit_newcomer(&self, user: &User<'_>, options: AdmitOptions<'_>) {
+    pub(crate) fn count_limited_newcomer(&self, user: &User<'_>, options: AdmitOptions<'_>) {
         self.count(Decision::Limited);
         self.note_decision(user.fingerprint(), Admission::Rejected { retry_after: Duration::ZERO }, options);
     }
@@ -157,7 +158,8 @@ impl Core {
         self.settings.enforcement == Enforcement::Enforce && self.is_shut_for(user.fingerprint())
     }
 
-    /// Returns whether a newcomer may take a seat now. False for a newcomer with a held seat, who needs no other.
+    /// Returns whether a free seat may be taken for this newcomer. Returns false if a seat is held for this newcomer
+    /// already.
     #[cfg(feature = "tower")]
     pub(crate) fn may_take_seat(&self, user: &User<'_>) -> bool {
         self.gate.load(Relaxed) & SHUT == 0 && !self.holds_seat_of(user.fingerprint())
@@ -188,7 +190,7 @@ impl Core {
     }
 
     /// Returns a signed pass, or `None` if passes are not configured.
-    pub(crate) fn pass(&self, fingerprint: Fingerprint) -> Option<Pass> {
+    pub(crate) fn issue_pass(&self, fingerprint: Fingerprint) -> Option<Pass> {
         let (passes, _) = self.settings.passes.as_ref()?;
         let now = self.state.read().ring.current();
         Some(passes.issue(fingerprint, now))
@@ -254,7 +256,7 @@ impl Core {
     /// Sends a refresh to the worker. Returns false if the channel is full. The caller must hold the read lock.
     #[inline]
     fn send_refresh(&self, fingerprint: Fingerprint) -> bool {
-        failpoints::at("refresh-sent");
+        failpoints::at("refresh");
         self.refreshes.try_send(fingerprint).is_ok()
     }
 
@@ -265,15 +267,16 @@ impl Core {
     }
 
     /// Decides about a newcomer. An admitted newcomer is recorded, or gets a held seat.
-    fn newcomer(&self, fingerprint: Fingerprint, options: AdmitOptions<'_>) -> Admission {
-        // Decided without the write lock: a crowd must not queue for the lock when there is no room.
+    fn decide_newcomer(&self, fingerprint: Fingerprint, options: AdmitOptions<'_>) -> Admission {
+        // Decided without the write lock: a crowd must not queue for the lock when there is no room. After a delayed
+        // refusal, only a newcomer with a held seat goes on.
         if self.is_shut_for(fingerprint) || !(options.takes_seat || self.holds_seat_of(fingerprint)) {
             return self.rejected(fingerprint.0, options);
         }
         let mut state = self.write();
         if state.ring.membership(fingerprint) != Membership::Unseen {
             state.ring.record(fingerprint);
-            return self.granted(Admitted::Seen, options);
+            return self.admitted_with(Admitted::Seen, options);
         }
         let has_seat = state.room.holds_seat_of(fingerprint);
         let seat = if has_seat { Seat::Free } else { self.seat_now(&mut state) };
@@ -294,15 +297,14 @@ impl Core {
         }
         self.update_gate(&mut state);
         drop(state);
-        self.granted(admitted, options)
+        self.admitted_with(admitted, options)
     }
 
-    /// Returns the room's answer to a newcomer. After a pause of the process, a request may come before the worker's
-    /// next tick. Then this method handles the pause, because other servers have handed out this server's seats
-    /// meanwhile.
+    /// Asks the room for a seat. If the process was paused and the worker has not noticed it yet, this method first
+    /// withdraws the old share, because other servers may have given those seats away.
     fn seat_now(&self, state: &mut State) -> Seat {
         if state.room.link() != FleetLink::Alone && self.time.is_overdue() {
-            // The next requests do not do this again. The worker's next tick does the rest.
+            // Later requests skip this block. The worker's next tick handles the other effects of the pause.
             self.time.notice_pause();
             state.uncover_current();
             state.room.wake();
@@ -319,23 +321,23 @@ impl Core {
         self.gate.load(Relaxed) & HOLDING != 0 && self.state.read().room.holds_seat_of(fingerprint)
     }
 
-    /// Decides about a newcomer without recording anything.
+    /// Decides about a newcomer and counts the decision, but records no user and holds no seat.
     #[cfg(any(test, feature = "tower"))]
-    fn look(&self, fingerprint: Fingerprint, options: AdmitOptions<'_>) -> Admission {
+    fn decide_unrecorded(&self, fingerprint: Fingerprint, options: AdmitOptions<'_>) -> Admission {
         let state = self.state.read();
         let has_seat = state.room.holds_seat_of(fingerprint);
         let unseated = || if options.takes_seat { state.seat() } else { Seat::Taken };
         let seat = if has_seat { Seat::Free } else { unseated() };
         drop(state);
         match seat {
-            Seat::Free => self.granted(Admitted::Newcomer, options),
-            Seat::Warming => self.granted(Admitted::Warming, options),
+            Seat::Free => self.admitted_with(Admitted::Newcomer, options),
+            Seat::Warming => self.admitted_with(Admitted::Warming, options),
             Seat::Taken => self.rejected(fingerprint.0, options),
         }
     }
 
     /// Decides about a request without a token.
-    pub(crate) fn missing(&self, options: AdmitOptions<'_>) -> Admission {
+    pub(crate) fn decide_missing(&self, options: AdmitOptions<'_>) -> Admission {
         let shut = self.gate.load(Relaxed) & SHUT != 0;
         let rejected = match self.settings.missing_token {
             MissingToken::NewUser => shut,
@@ -343,27 +345,27 @@ impl Core {
             MissingToken::Reject => true,
         };
         if self.settings.enforcement == Enforcement::Off {
-            self.granted(Admitted::Exempt, options)
+            self.admitted_with(Admitted::Exempt, options)
         } else if rejected {
             self.rejected(0, options)
         } else {
-            self.granted(Admitted::Missing, options)
+            self.admitted_with(Admitted::Missing, options)
         }
     }
 
-    /// Decides about a request whose token cannot be verified yet, because the keys have not been fetched. Its user may
-    /// be active or a newcomer.
+    /// Decides about a request whose token cannot be verified yet, because the keys have not been fetched. The request
+    /// is admitted if the room admits unknown users.
     #[cfg(feature = "tower")]
-    pub(crate) fn unverifiable(&self, options: AdmitOptions<'_>) -> Admission {
+    pub(crate) fn decide_unverifiable(&self, options: AdmitOptions<'_>) -> Admission {
         if self.state.read().room.lets_unknown_pass() {
-            self.granted(Admitted::Warming, options)
+            self.admitted_with(Admitted::Warming, options)
         } else {
             self.rejected(0, options)
         }
     }
 
     /// Returns an admission, and counts it if the options say so.
-    fn granted(&self, admitted: Admitted, options: AdmitOptions<'_>) -> Admission {
+    fn admitted_with(&self, admitted: Admitted, options: AdmitOptions<'_>) -> Admission {
         if options.counts { self.admitted(admitted) } else { Admission::Admitted(admitted) }
     }
 
@@ -376,7 +378,7 @@ impl Core {
 
     fn rejected(&self, salt: u64, options: AdmitOptions<'_>) -> Admission {
         if self.settings.enforcement == Enforcement::Shadow {
-            return self.granted(Admitted::ShadowRejected, options);
+            return self.admitted_with(Admitted::ShadowRejected, options);
         }
         let count = self.counts.decisions.count(Decision::Rejected as usize);
         Admission::Rejected { retry_after: self.retry_after(salt, count) }
@@ -384,7 +386,7 @@ impl Core {
 
     /// Returns how long a user whom a limit refused should wait before the next attempt.
     #[cfg(feature = "tower")]
-    pub(crate) fn retry_after_limit(&self, user: &User<'_>) -> Duration {
+    pub(crate) fn retry_after_for_limited(&self, user: &User<'_>) -> Duration {
         self.retry_after(user.fingerprint().0, self.decisions().limited)
     }
 
@@ -394,7 +396,8 @@ impl Core {
         self.gate.load(Relaxed) & SHUT != 0
     }
 
-    /// Returns the time to wait after a refusal, spread so that clients refused together do not return together.
+    /// Returns the time to wait after a refusal, spread so that clients refused together do not return together. `salt`
+    /// is the user's fingerprint, or 0 without a user.
     fn retry_after(&self, salt: u64, count: u64) -> Duration {
         let RetryAfter { min, max } = self.settings.retry_after;
         // Rounded up to whole seconds, so that no wait is below the minimum.

@@ -68,8 +68,8 @@ pub enum OverrideError {
         /// The largest X allowed.
         capacity: u64,
     },
-    /// The duration is zero, or more than [`MAX_OVERRIDE`].
-    #[error("the duration (`for`) is {}; it must be above 0 and at most 24h", humantime::format_duration(*found))]
+    /// The duration is below a millisecond, or more than [`MAX_OVERRIDE`].
+    #[error("the duration (`for`) is {}; it must be at least 1ms and at most 24h", humantime::format_duration(*found))]
     Lasting {
         /// The requested duration.
         found: Duration,
@@ -90,7 +90,7 @@ pub enum OverrideError {
         /// How many characters are allowed.
         most: usize,
     },
-    /// The override in force has the highest possible version, so no other can replace it.
+    /// The known override has the highest possible version, so no other can replace it.
     #[error(
         "the override in force has the highest possible version, {found}, and cannot be superseded; it ends at {until}"
     )]
@@ -134,7 +134,7 @@ impl Core {
         })
     }
 
-    /// Ends the override if its time is over. Returns whether it was in force until then, and not withdrawn.
+    /// Ends the override if its time is over. Returns false if there was none, or if it had been withdrawn before.
     pub(crate) fn expire_override(&self, now: Timestamp) -> bool {
         self.change(|state| state.room.expire(now))
     }
@@ -158,8 +158,8 @@ impl Core {
             && override_.version.number <= latest_version(now)
     }
 
-    /// If the version of the override is too high for the other servers, gives it a new version, and an end within
-    /// [`MAX_OVERRIDE`]. The version is too high if the fleet's clock was far ahead when the override was set.
+    /// If the fleet's clock was far ahead when the override was set, the other servers refuse its version. Then this
+    /// method gives it a new version, and an end within [`MAX_OVERRIDE`].
     fn renumber_override(&self, state: &mut State, now: Timestamp) {
         let Some(override_) = state.room.override_().filter(|known| known.version.number > latest_version(now)) else {
             return;
@@ -182,7 +182,7 @@ impl OverrideOrder {
         if let Some(found) = self.max_active_users.filter(|found| !(1..=capacity).contains(found)) {
             return Err(OverrideError::MaxActiveUsers { found, capacity });
         }
-        if self.lasting.is_zero() || self.lasting > MAX_OVERRIDE {
+        if !(Duration::from_millis(1)..=MAX_OVERRIDE).contains(&self.lasting) {
             return Err(OverrideError::Lasting { found: self.lasting });
         }
         for (key, words, most) in [("reason", &self.reason, 500), ("by", &self.by, 100)] {
@@ -199,7 +199,7 @@ impl OverrideOrder {
     }
 }
 
-/// Puts an override in force on this server, unless one with the same or a later version is in force.
+/// Puts an override in force, unless this server knows one with the same or a later version.
 fn put_in_force(state: &mut State, override_: Override, now: Timestamp) -> Result<Override, OverrideError> {
     let is_newest = state.room.apply_if_newer(override_.clone(), now);
     let known = state.room.override_().unwrap_or(&override_).clone();
@@ -210,8 +210,8 @@ fn put_in_force(state: &mut State, override_: Override, now: Timestamp) -> Resul
     }
 }
 
-/// Returns the highest version number that is accepted: a day ahead. A version number is the time at which the override
-/// was set, in milliseconds, or one more than the number before it.
+/// Returns the highest version number that is accepted. A version number is the time at which the override was set, in
+/// milliseconds, or one more than the number before it. Numbers more than a day ahead are refused.
 fn latest_version(now: Timestamp) -> u64 {
     now.plus(MAX_OVERRIDE).as_millis()
 }

@@ -1,4 +1,4 @@
-//! Seats held for newcomers until it is known whether they stay.
+//! Seats that are held for newcomers until the service has answered.
 
 use super::Core;
 use crate::fingerprint::Fingerprint;

@@ -25,7 +25,7 @@ impl Refreshes {
         Self { due, taken: Vec::with_capacity(BATCH) }
     }
 
-    /// Takes the next batch out of the channel. Returns false if there is none.
+    /// Fills `taken` from the channel, up to a batch. Returns whether `taken` holds anything.
     fn take(&mut self) -> bool {
         let room = BATCH.saturating_sub(self.taken.len());
         self.taken.extend(self.due.try_iter().take(room));
@@ -39,7 +39,8 @@ impl Refreshes {
         }
     }
 
-    /// Records everything in the channel, one by one.
+    /// Records everything in the channel, one by one. Each refresh is in `taken` until it is recorded, so that a panic
+    /// loses none.
     fn record_waiting(&mut self, ring: &mut Ring) {
         for fingerprint in self.due.try_iter() {
             self.taken.push(fingerprint);
@@ -50,7 +51,8 @@ impl Refreshes {
 }
 
 impl Core {
-    /// Sets the fleet time that dates the next mode change. Returns the current minute and the link to the store.
+    /// Stores the fleet time, which the next mode change records as its time. Returns the current minute and the state
+    /// of the connection to the store.
     pub(crate) fn begin_tick(&self, now: Timestamp) -> (Slot, FleetLink) {
         self.write().now = now;
         let state = self.state.read();
@@ -58,20 +60,21 @@ impl Core {
     }
 
     /// Applies the waiting refreshes, one batch under each hold of the lock.
-    pub(crate) fn apply(&self, refreshes: &mut Refreshes) {
+    pub(crate) fn apply_refreshes(&self, refreshes: &mut Refreshes) {
         while refreshes.take() {
             refreshes.record(&mut self.write().ring);
             refreshes.taken.clear();
         }
     }
 
-    /// Empties the former minute's half of the filter that decisions read without the lock. The next turn needs it.
-    pub(crate) fn forget_the_last_minute(&self) {
-        self.current_filter.forget_the_last_minute();
+    /// The filter that decisions read without the lock has two halves. This empties the half of the former minute,
+    /// because the next turn needs an empty half.
+    pub(crate) fn clear_idle_filter(&self) {
+        self.current_filter.clear_idle();
     }
 
-    /// Begins the turn to minute `to`, with an empty filter for the next union. Returns the filter as an error if the
-    /// turn is no longer due, because the store has corrected the clock meanwhile.
+    /// Begins the turn to minute `to`. `next_union` is empty. If the store has corrected the clock so that the turn is
+    /// no longer due, nothing changes and the filter comes back as the error.
     pub(crate) fn begin_turn(&self, to: Slot, monotonic: Duration, next_union: Bloom) -> Result<(), Bloom> {
         let mut clock = self.time.fleet_clock.lock();
         let mut state = self.write();
@@ -93,8 +96,8 @@ impl Core {
         }
     }
 
-    /// Finishes the turn with an empty filter for the new minute, which is covered if `covered` is true. Returns the
-    /// filters that have left the ring.
+    /// Finishes the turn. `empty` becomes the filter of the new minute. `covered` says whether the minutes that begin
+    /// are covered. Returns filters that can be emptied and used again: the old union and the oldest minute's filter.
     pub(crate) fn finish_turn(&self, refreshes: &mut Refreshes, empty: Bloom, covered: bool) -> Vec<Bloom> {
         let left = self.change(|state| {
             // Waiting refreshes are recorded before the oldest minute leaves. Otherwise their users could be forgotten.
@@ -102,13 +105,13 @@ impl Core {
             state.ring.finish_turn(empty, covered)
         });
         failpoints::at("turned");
-        self.forget_the_last_minute();
+        self.clear_idle_filter();
         let forgotten = self.change(|state| {
             let oldest = state.ring.slots().last();
             oldest.and_then(|oldest| state.beside.forget_before(oldest))
         });
         drop(forgotten);
-        // Users who have left the ring may still be remembered by another generation.
+        // Users who have just left the ring may now be known to another generation alone.
         self.count_beside();
         left
     }

@@ -301,7 +301,7 @@ impl Memory {
     /// use std::time::Duration;
     /// let rate = Rate::per_minute(1);
     /// let everybody = Memory::new(token_bucket(rate, 5))?;
-    /// let patrons = everybody.under(token_bucket(rate, 50))?;
+    /// let patrons = everybody.with_policy(token_bucket(rate, 50))?;
     /// let now = Duration::ZERO;
     /// assert!(everybody.at(now).ask("alice", Ask::permits(5))?.is_allowed());
     /// assert!(!everybody.at(now).ask("alice", Ask::ONE)?.is_allowed());
@@ -311,7 +311,7 @@ impl Memory {
     ///
     /// # Errors
     /// [`PolicyError`]; [`PolicyError::OtherKind`] for a policy that cannot share keys with the limiter's.
-    pub fn under<P>(&self, policy: P) -> Result<Self, PolicyError>
+    pub fn with_policy<P>(&self, policy: P) -> Result<Self, PolicyError>
     where
         P: TryInto<Policy>,
         P::Error: Into<PolicyError>,

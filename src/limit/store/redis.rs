@@ -290,7 +290,7 @@ impl Redis {
     ///
     /// # Errors
     /// As [`RedisBuilder::build`]; [`PolicyError::OtherKind`] if the policies cannot share keys.
-    pub fn under<P>(&self, policy: P) -> Result<Self, PolicyError>
+    pub fn with_policy<P>(&self, policy: P) -> Result<Self, PolicyError>
     where
         P: TryInto<Policy>,
         P::Error: Into<PolicyError>,
@@ -310,8 +310,8 @@ impl Redis {
 
     /// Returns a view of the limiter's keys in lists that begin with `first_key`, to cancel, refund or reset what
     /// [`Redis::ask_all`] has granted.
-    pub fn beside<'a>(&'a self, first_key: &'a (impl AsRef<[u8]> + ?Sized)) -> RedisView<'a> {
-        self.view().beside(first_key)
+    pub fn in_lists_of<'a>(&'a self, first_key: &'a (impl AsRef<[u8]> + ?Sized)) -> RedisView<'a> {
+        self.view().in_lists_of(first_key)
     }
 
     /// Returns the connection, for other limiters and for the admission store.
@@ -435,7 +435,7 @@ impl std::fmt::Debug for Redis {
     }
 }
 
-/// A [`Redis`] at one moment, or its keys in a list; see [`Redis::at`] and [`Redis::beside`].
+/// A [`Redis`] at one moment, or its keys in a list; see [`Redis::at`] and [`Redis::in_lists_of`].
 ///
 /// ```no_run
 /// use headcount::limit::{Ask, Redis};
@@ -443,7 +443,7 @@ impl std::fmt::Debug for Redis {
 /// use std::time::Duration;
 /// let answers = Redis::ask_all(&[(&teams, "red", Ask::ONE), (&users, "alice", Ask::ONE)]).await?;
 /// // Her key of this list is stored beside the list's first key. It is another key than `alice` asked for alone.
-/// users.beside("red").cancel("alice", &answers[1].reservation).await?;
+/// users.in_lists_of("red").cancel("alice", &answers[1].reservation).await?;
 ///
 /// // A test chooses the times.
 /// let at = |secs: u64| users.at(Duration::from_secs(1_800_000_000 + secs));
@@ -464,9 +464,9 @@ impl<'a> RedisView<'a> {
         Self { now: Some(time), ..self }
     }
 
-    /// Sets the first key of the list; see [`Redis::beside`].
+    /// Sets the first key of the list; see [`Redis::in_lists_of`].
     #[must_use]
-    pub fn beside(self, first_key: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
+    pub fn in_lists_of(self, first_key: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self { first_key: Some(first_key.as_ref()), ..self }
     }
 

@@ -5,19 +5,19 @@
 use crate::threads::atomic::{AtomicU64, Ordering::Relaxed};
 use serde::Serialize;
 
-/// Counts the refusals that wait, and limits their number.
-pub(crate) struct Delays {
+/// Counts the refusals that wait, and keeps their number below a maximum.
+pub(crate) struct WaitingRefusals {
     waiting: AtomicU64,
-    most: AtomicU64,
+    max_waiting: AtomicU64,
     begun: AtomicU64,
     recognized: AtomicU64,
     at_once: AtomicU64,
 }
 
-/// A refusal that waits. Dropping this value ends the wait, for example when the client goes away.
-pub(crate) struct Delay<'d>(&'d Delays);
+/// The place of one refusal among those that wait. Dropping it frees the place.
+pub(crate) struct WaitingRefusal<'w>(&'w WaitingRefusals);
 
-/// Refusals of unseen users that waited for news of them, since the start.
+/// Counts of delayed refusals. All but `waiting` count from the start of the process.
 ///
 /// ```
 /// let (headcount, _worker) = headcount::Headcount::builder().max_active_users(1).build()?;
@@ -32,38 +32,45 @@ pub struct DelayedRefusals {
     pub waiting: u64,
     /// Refusals that have waited, or wait.
     pub begun: u64,
-    /// Of these, the requests that were admitted in the end, because news of their user came.
+    /// Of these, the requests that were admitted after the wait.
     pub recognized: u64,
     /// Refusals that did not wait, because `admission.max_delayed` others were waiting.
     pub at_once: u64,
 }
 
-impl Delays {
-    /// Creates the counters. At most `most` refusals may wait at a time.
-    pub(super) fn new(most: u64) -> Self {
+impl WaitingRefusals {
+    /// Creates the counters. At most `max_waiting` refusals may wait at a time.
+    pub(super) fn new(max_waiting: u64) -> Self {
         let zero = || AtomicU64::new(0);
-        Self { waiting: zero(), most: AtomicU64::new(most), begun: zero(), recognized: zero(), at_once: zero() }
+        let max_waiting = AtomicU64::new(max_waiting);
+        Self { waiting: zero(), max_waiting, begun: zero(), recognized: zero(), at_once: zero() }
     }
 
-    /// Lowers the number of refusals that may wait at a time to `most`. A lower number stays.
+    /// Lowers the maximum to `max_waiting`. A maximum that is already lower does not change.
     #[cfg(feature = "server")]
-    pub(crate) fn limit(&self, most: u64) {
-        self.most.fetch_min(most, Relaxed);
+    pub(crate) fn lower_max_waiting(&self, max_waiting: u64) {
+        self.max_waiting.fetch_min(max_waiting, Relaxed);
+    }
+
+    /// Returns how many refusals may wait at a time.
+    #[cfg(feature = "server")]
+    pub(crate) fn max_waiting(&self) -> u64 {
+        self.max_waiting.load(Relaxed)
     }
 
     /// Begins a wait. If too many wait already, returns `None` and counts the refusal as sent at once.
-    pub(crate) fn begin(&self) -> Option<Delay<'_>> {
-        let most = self.most.load(Relaxed);
+    pub(crate) fn begin(&self) -> Option<WaitingRefusal<'_>> {
+        let most = self.max_waiting.load(Relaxed);
         if self.waiting.fetch_update(Relaxed, Relaxed, |waiting| (waiting < most).then_some(waiting + 1)).is_err() {
             self.at_once.fetch_add(1, Relaxed);
             return None;
         }
         self.begun.fetch_add(1, Relaxed);
-        Some(Delay(self))
+        Some(WaitingRefusal(self))
     }
 
     /// Counts a request that was admitted after its wait.
-    pub(crate) fn recognized(&self) {
+    pub(crate) fn count_recognized(&self) {
         self.recognized.fetch_add(1, Relaxed);
     }
 
@@ -77,7 +84,7 @@ impl Delays {
     }
 }
 
-impl Drop for Delay<'_> {
+impl Drop for WaitingRefusal<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Relaxed);
     }
@@ -89,17 +96,17 @@ mod tests {
 
     #[test]
     fn as_many_wait_as_may_and_the_others_are_refused_at_once() {
-        let delays = Delays::new(2);
+        let delays = WaitingRefusals::new(2);
         let first = delays.begin().unwrap();
         let second = delays.begin().unwrap();
         assert!(delays.begin().is_none());
-        let counted = |delays: &Delays| {
+        let counted = |delays: &WaitingRefusals| {
             let DelayedRefusals { waiting, begun, recognized, at_once } = delays.status();
             (waiting, begun, recognized, at_once)
         };
         assert_eq!(counted(&delays), (2, 2, 0, 1));
         drop(first);
-        delays.recognized();
+        delays.count_recognized();
         assert_eq!(counted(&delays), (1, 2, 1, 1));
         assert!(delays.begin().is_some(), "there is room again");
         drop(second);
@@ -108,6 +115,6 @@ mod tests {
 
     #[test]
     fn none_waits_if_none_may() {
-        assert!(Delays::new(0).begin().is_none());
+        assert!(WaitingRefusals::new(0).begin().is_none());
     }
 }
