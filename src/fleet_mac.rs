@@ -20,7 +20,7 @@ pub(crate) enum Purpose {
     Filter = 1,
     /// An operator's override.
     Override = 2,
-    /// The writer name of a server.
+    /// The random name of one run of a server, under which it writes.
     Writer = 3,
     /// An entry of a news log.
     News = 4,
@@ -44,18 +44,18 @@ impl FleetMac {
         Self { namespace: namespace.to_owned(), ..self }
     }
 
-    pub(crate) fn of_generation(&self, generation: u64) -> Self {
+    pub(crate) fn with_generation(&self, generation: u64) -> Self {
         Self { generation, ..self.clone() }
     }
 
     /// Computes the MAC of bytes, which may come in parts.
-    pub(crate) fn prove(&self, purpose: Purpose, parts: &[&[u8]]) -> [u8; MAC_BYTES] {
+    pub(crate) fn sign(&self, purpose: Purpose, parts: &[&[u8]]) -> [u8; MAC_BYTES] {
         let mac = self.over(purpose, parts).finalize().into_bytes();
         std::array::from_fn(|byte| mac[byte])
     }
 
     /// Returns whether this is the MAC of these bytes, in constant time.
-    pub(crate) fn is_proven(&self, purpose: Purpose, parts: &[&[u8]], proof: &[u8]) -> bool {
+    pub(crate) fn verify(&self, purpose: Purpose, parts: &[&[u8]], proof: &[u8]) -> bool {
         proof.len() == MAC_BYTES && self.over(purpose, parts).verify_truncated_left(proof).is_ok()
     }
 
@@ -65,7 +65,7 @@ impl FleetMac {
         mac.update(&(self.namespace.len() as u64).to_le_bytes());
         mac.update(self.namespace.as_bytes());
         mac.update(&self.generation.to_le_bytes());
-        // The parts come last: everything before them has a known length.
+        // The parts come last. Everything before them is of fixed length, or has its length in front.
         parts.iter().for_each(|part| mac.update(part));
         mac
     }
@@ -88,21 +88,21 @@ mod tests {
     #[test]
     fn a_proof_holds_for_its_bytes_in_its_place_alone() {
         let ours = mac(1, "shop", 7);
-        let proof = ours.prove(Purpose::Filter, &[b"head", b"body"]);
-        assert!(ours.is_proven(Purpose::Filter, &[b"headbody"], &proof), "parts are one text");
-        assert!(!ours.is_proven(Purpose::Filter, &[b"headbodz"], &proof));
-        assert!(!ours.is_proven(Purpose::Override, &[b"head", b"body"], &proof));
-        for other in [mac(2, "shop", 7), mac(1, "shop2", 7), mac(1, "", 7), ours.of_generation(8)] {
-            assert!(!other.is_proven(Purpose::Filter, &[b"head", b"body"], &proof), "{other:?}");
+        let proof = ours.sign(Purpose::Filter, &[b"head", b"body"]);
+        assert!(ours.verify(Purpose::Filter, &[b"headbody"], &proof), "parts are one text");
+        assert!(!ours.verify(Purpose::Filter, &[b"headbodz"], &proof));
+        assert!(!ours.verify(Purpose::Override, &[b"head", b"body"], &proof));
+        for other in [mac(2, "shop", 7), mac(1, "shop2", 7), mac(1, "", 7), ours.with_generation(8)] {
+            assert!(!other.verify(Purpose::Filter, &[b"head", b"body"], &proof), "{other:?}");
         }
         for length in 0..MAC_BYTES {
-            assert!(!ours.is_proven(Purpose::Filter, &[b"head", b"body"], &proof[..length]), "{length} bytes of it");
+            assert!(!ours.verify(Purpose::Filter, &[b"head", b"body"], &proof[..length]), "{length} bytes of it");
         }
     }
 
     #[test]
     fn the_namespace_takes_nothing_from_what_follows() {
         let (one, other) = (mac(1, "a", 0), mac(1, "a\0", 0));
-        assert_ne!(one.prove(Purpose::Writer, &[b"\0x"]), other.prove(Purpose::Writer, &[b"x"]));
+        assert_ne!(one.sign(Purpose::Writer, &[b"\0x"]), other.sign(Purpose::Writer, &[b"x"]));
     }
 }

@@ -324,7 +324,7 @@ impl Headcount {
             Some("it is draining")
         } else if !lifecycle.is_ready() {
             Some("it does not know the active users yet")
-        } else if self.settings().waits_for_keys() {
+        } else if self.settings().waits_for_jwt_keys() {
             Some("the key set of token.jwt.jwks_url could not be fetched yet; the log says why")
         } else if lifecycle.restarts_are_too_many(self.clock().monotonic()) {
             Some("the worker or the rounds had to be restarted three times within a minute; the log says why")

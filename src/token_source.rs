@@ -287,6 +287,9 @@ mod extract {
         "vapid",
     ];
 
+    /// A cookie is split into fewer than a hundred parts. A longer number behind its name is that of another cookie.
+    const MOST_DIGITS: usize = 2;
+
     fn values<'h, N: AsHeaderName>(headers: &'h HeaderMap, name: N) -> impl Iterator<Item = &'h [u8]> + use<'h, N> {
         headers.get_all(name).into_iter().map(|value| value.as_bytes())
     }
@@ -404,7 +407,7 @@ mod extract {
             let number = &rest[separators..];
             start.eq_ignore_ascii_case(name.as_bytes())
                 && (1..=2).contains(&separators)
-                && !number.is_empty()
+                && (1..=MOST_DIGITS).contains(&number.len())
                 && number.iter().all(u8::is_ascii_digit)
         };
         value.split(|byte| *byte == b';' || ends_cookie(byte)).any(|pair| {
@@ -596,7 +599,12 @@ mod extract {
             ] {
                 assert_eq!(find(&[("cookie", parts.as_bytes())]), Err(InvalidToken::Split), "{parts:?}");
             }
-            for whole in ["session=alice; session2=x", "session=alice; session_id=x", "session=alice; session.x0=y"] {
+            for whole in [
+                "session=alice; session2=x",
+                "session=alice; session_id=x",
+                "session=alice; session.x0=y",
+                "session=alice; session_171245=x",
+            ] {
                 assert_eq!(found(&[("cookie", whole.as_bytes())]), "alice", "{whole:?}");
             }
             assert_eq!(found(&[("cookie", b"session=chunks-x")]), "chunks-x");

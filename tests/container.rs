@@ -4,7 +4,7 @@
 
 mod support;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
@@ -289,8 +289,9 @@ fn a_pod_has_limits_and_only_the_rights_that_it_needs() {
     let kinds: Vec<_> = documents.iter().map(|document| document["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["Deployment", "NetworkPolicy", "NetworkPolicy"]);
     let pod = &documents[0]["spec"]["template"];
-    let container = &pod["spec"]["containers"][1];
-    assert_eq!(container["name"], "headcount");
+    // A sidecar, which ends after the game.
+    let container = &pod["spec"]["initContainers"][0];
+    assert_eq!((&container["name"], &container["restartPolicy"]), (&json!("headcount"), &json!("Always")));
     let rights = &container["securityContext"];
     assert_eq!(rights["runAsUser"], NOBODY);
     assert_eq!(rights["capabilities"]["drop"][0], "ALL");

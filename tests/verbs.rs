@@ -97,6 +97,23 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
     assert!(text.contains("warning: server.trusted_proxies is empty"), "{text}");
     let full = said(&validate("[admission]\nmax_active_users = 50\n[window]\ncapacity = 60\n", &[]));
     assert!(full.contains("warning: ") && full.contains("above half of window.capacity (60)"), "{full}");
+    let key = state.path().join("jwt.secret");
+    std::fs::write(&key, [b'k'; 32]).unwrap();
+    let door = format!(
+        "[admission]\nmax_active_users = 5\nmissing_token = 'admit'\n[token.jwt]\nkeys = ['{}']\nunverified = \
+         'missing-token'\n",
+        key.display()
+    );
+    let door = said(&validate(&door, &[]));
+    assert!(door.contains("warning: token.jwt.unverified is \"missing-token\""), "{door}");
+    let limit = |name: &str, more: &str| format!("[[limit]]\nname = '{name}'\nkey = 'constant'\n{more}\n");
+    let first = limit("first", "store = 'mysql'\nalgorithm = 'velocity'\nrate = '9/1m'\nzone = 1");
+    let twice = format!(
+        "[token]\nsecret = 'sixteen bytes, at least'\n[mysql]\nurl = 'mysql://h/d'\n{first}{}",
+        limit("last", "rate = '1/1s'")
+    );
+    let twice = said(&validate(&twice, &[]));
+    assert!(twice.contains("warning: limit first: requests that a later limit refuses"), "{twice}");
     for (bad, key, way_out) in [
         ("[admission]\nmax_active_user = 5\n", "max_active_user", "did you mean admission.max_active_users?"),
         ("[admission]\nmax_active_users = 0\n", "max_active_users", "between 1 and"),

@@ -448,7 +448,7 @@ impl Limit {
                 store; use memory";
             return wrong("limit.store", written(self.store), expected);
         }
-        if config.only_limits() {
+        if config.has_only_limits() {
             let expected = "without admission.max_active_users everybody is admitted and nobody refused; set it, or \
                 limit all";
             return wrong("limit.applies_to", written(self.applies_to), expected);

@@ -1,4 +1,4 @@
-//! `[pass]`: signed passes, by which a server recognises a user whom it does not know yet.
+//! `[pass]`: signed passes. A pass proves to a server that another server has admitted the user.
 
 #[cfg(feature = "server")]
 use super::words;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// `[pass]`: every admission issues a signed pass.
+/// `[pass]`: each active user who is admitted gets a signed pass.
 ///
 /// ```
 /// use headcount::{Builder, Config};
@@ -33,8 +33,8 @@ pub struct Pass {
         schemars(extend("must_be" = "\"header\" or \"cookie:NAME\"", "such_as" = "\"cookie:pass\""), with = "String")
     )]
     pub carry: PassCarrier,
-    /// Whether the cookie is `Secure`, so that browsers send it over TLS only. Default: if the request came over TLS,
-    /// as the request itself (HTTP/2) or a trusted proxy (`X-Forwarded-Proto`) shows.
+    /// Whether the cookie is `Secure`, so that browsers send it over TLS only. By default it is `Secure` if the client
+    /// used TLS: the URI of an HTTP/2 request or the `X-Forwarded-Proto` of a trusted proxy says so.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TRUE_OR_FALSE, "such_as" = "true")))]
     pub secure: Option<bool>,
 }
@@ -61,10 +61,10 @@ pub enum PassCarrier {
 /// ```
 /// use headcount::config::PassCarrier;
 /// let error = "query:pass".parse::<PassCarrier>().unwrap_err();
-/// assert_eq!(error.to_string(), "\"query:pass\" carries no pass; use \"header\" or \"cookie:NAME\"");
+/// assert_eq!(error.to_string(), "\"query:pass\" is not a carrier of passes; use \"header\" or \"cookie:NAME\"");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} carries no pass; use \"header\" or \"cookie:NAME\"")]
+#[error("{found:?} is not a carrier of passes; use \"header\" or \"cookie:NAME\"")]
 pub struct PassCarrierError {
     found: String,
 }

@@ -12,6 +12,8 @@ struct Pattern {
     path: String,
     /// The path as [`read_leniently`] returns it.
     lenient: String,
+    /// The same without its format, if it has one and is exact.
+    script: Option<String>,
     is_prefix: bool,
 }
 
@@ -60,7 +62,9 @@ impl Pattern {
         let prefix = pattern.strip_suffix('*').filter(|prefix| prefix.ends_with('/'));
         let path = prefix.unwrap_or(pattern);
         let lenient = read_leniently(path).filter(|_| path.starts_with('/') && !path.contains(['*', '?']))?;
-        Some(Self { path: path.to_owned(), lenient, is_prefix: prefix.is_some() })
+        let is_prefix = prefix.is_some();
+        let script = without_format(&lenient).filter(|_| !is_prefix).map(str::to_owned);
+        Some(Self { path: path.to_owned(), lenient, script, is_prefix })
     }
 
     fn covers(&self, path: &str) -> bool {
@@ -72,7 +76,7 @@ impl Pattern {
     fn covers_leniently(&self, lenient: &str) -> bool {
         let below = lenient.strip_prefix(&self.lenient);
         below.is_some_and(|below| below.is_empty() || self.is_prefix && below.starts_with('/'))
-            || !self.is_prefix && without_format(&self.lenient) == Some(lenient)
+            || self.script.as_deref() == Some(lenient)
     }
 }
 
@@ -122,6 +126,9 @@ pub(crate) fn without_query(path_and_query: &str) -> &str {
     end.map_or(path_and_query, |end| &path_and_query[..end])
 }
 
+/// A path with more names that have a dot is ambiguous: each could be a script, and each is compared with each rule.
+const MOST_SCRIPTS: usize = 8;
+
 /// Returns a path as a lenient backend reads it: unescaped, in lower case, and `/a/` as `/a`. Returns `None` if the
 /// path is ambiguous, because a backend could read it as another one. A path is ambiguous if a segment is empty,
 /// contains `..`, ends in a dot, or begins or ends with a blank. It is also ambiguous if it does not begin with a
@@ -142,7 +149,8 @@ pub(super) fn read_leniently(path: &str) -> Option<String> {
     // Some file systems ignore dots and blanks at the end of a name.
     let is_ambiguous = |name: &str| name.is_empty() || name.ends_with(['.', ' ']) || name.starts_with(' ');
     let is_clear = path.starts_with('/') && !segments.any(|name| is_ambiguous(name) || name.contains(".."));
-    is_clear.then(|| trimmed.to_owned())
+    let may_be_scripts = trimmed.split('/').filter(|name| name.contains('.')).count();
+    (is_clear && may_be_scripts <= MOST_SCRIPTS).then(|| trimmed.to_owned())
 }
 
 #[cfg(test)]
@@ -307,6 +315,7 @@ mod tests {
             "/a\\b",
             "/a b",
             "//",
+            "/a.b/a.b/a.b/a.b/a.b/a.b/a.b/a.b/a.b",
         ] {
             assert_eq!(read_leniently(trick), None, "{trick}");
         }

@@ -54,19 +54,19 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns how long after its last look a server still counts as alive.
+    /// Returns how long a server counts as alive after its last look.
     pub(crate) fn alive_for(&self) -> Duration {
         (5 * self.sync_every).max(Duration::from_secs(3))
     }
 
     /// Returns a warning if this X is above half of the capacity. False positives rise steeply there.
-    pub(crate) fn warning_about_max(&self, max_active_users: u64) -> Option<String> {
+    pub(crate) fn capacity_warning(&self, max_active_users: u64) -> Option<String> {
         (max_active_users > self.capacity / 2).then(|| {
             let ratio = self.shape.false_positive_ratio(max_active_users as f64);
             format!(
-                "a limit of {max_active_users} active users is above half of window.capacity ({}): when it is reached, \
-                 {:.2} of 100,000 newcomers are still admitted (false positive ratio {ratio:.1e}); set \
-                 window.capacity to twice the limit",
+                "max_active_users = {max_active_users} is above half of window.capacity ({}): with so many active \
+                 users, {:.2} of 100,000 newcomers are taken for active ones (false positive ratio {ratio:.1e}); set \
+                 window.capacity to twice max_active_users",
                 self.capacity,
                 ratio * 100_000.0
             )
@@ -74,7 +74,7 @@ impl Settings {
     }
 
     /// Returns whether some keys for the verification of tokens have not been fetched yet.
-    pub(crate) fn waits_for_keys(&self) -> bool {
+    pub(crate) fn waits_for_jwt_keys(&self) -> bool {
         #[cfg(feature = "jwt")]
         if let Some((verifier, _)) = &self.jwt {
             return !verifier.has_all_keys();
@@ -119,7 +119,7 @@ impl Config {
         ];
         Ok(Settings {
             room: self.admission.check(max_active_users, fleet.on_outage, fleet.expected_nodes)?,
-            enforcement: if self.only_limits() { Enforcement::Off } else { self.admission.enforcement },
+            enforcement: if self.has_only_limits() { Enforcement::Off } else { self.admission.enforcement },
             retry_after: self.admission.retry_after,
             missing_token: self.admission.missing_token,
             #[cfg(feature = "tower")]
@@ -153,20 +153,21 @@ impl Config {
         self.fleet.is_some() || self.redis.is_some()
     }
 
-    /// Returns the namespace of the fleet, or of the single server.
+    /// Returns the namespace in the keys of Redis: `default` without `[fleet]`.
     #[cfg(feature = "redis")]
     pub(crate) fn namespace(&self) -> String {
         self.fleet.clone().unwrap_or_default().namespace
     }
 
-    /// Returns whether every user is admitted: X is not set, and there is a limit of all requests.
-    pub(crate) fn only_limits(&self) -> bool {
+    /// Returns whether headcount is only a rate limiter: X is not set, and a `[[limit]]` applies to all requests. Then
+    /// every user is admitted.
+    pub(crate) fn has_only_limits(&self) -> bool {
         let limits_all = |limit: &Limit| limit.applies_to == AppliesTo::All;
         self.admission.max_active_users.is_none() && self.limit.iter().any(limits_all)
     }
 
     /// Returns X. A configuration that has only limits gets a placeholder, which is not enforced.
     fn max_active_users(&self) -> Result<u64, ConfigError> {
-        if self.only_limits() { Ok(MIN_CAPACITY / 2) } else { self.admission.checked_max_active_users() }
+        if self.has_only_limits() { Ok(MIN_CAPACITY / 2) } else { self.admission.checked_max_active_users() }
     }
 }

@@ -29,7 +29,7 @@ use std::path::PathBuf;
 #[serde(default)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// The file. The empty string disables it.
+    /// The file. Without it, or with an empty string, there is no snapshot.
     #[cfg_attr(
         feature = "server",
         schemars(

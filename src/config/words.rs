@@ -1,4 +1,4 @@
-//! What a value must be, for error messages and the reference: the phrases that several keys use.
+//! Phrases that say which values a key accepts. Error messages and the reference use them.
 
 pub(crate) const A_TIME: &str = "a number and its unit (ms, s, m, h or d) in quotes";
 pub(crate) const A_FILE: &str = "the name of a file";

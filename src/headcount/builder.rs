@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The capacity of the refresh channel: the refreshes of about 5 ms at full load. While the channel is full, the thread
-/// that decides applies the refresh itself.
+/// The refresh channel holds this many entries. At full load, it fills in about 5 ms. While it is full, the thread that
+/// decides applies the refresh itself.
 const REFRESH_QUEUE: usize = 65_536;
 
 /// Configures a controller. See [`Config`] for the meaning, bounds and default of each value.
@@ -60,7 +60,7 @@ pub struct Builder {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// A value is missing or outside its bounds.
+    /// A value is missing or outside its bounds, or a file cannot be read or created.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A background task could not be started.
@@ -111,8 +111,8 @@ impl Builder {
         self
     }
 
-    /// Sets how long a refusal waits for news that another server has admitted its user: at most 1 s; zero refuses at
-    /// once.
+    /// Sets how long a refusal waits, because another server may have admitted this user just now. At most 1 s. With
+    /// zero, refusals are sent at once.
     pub fn refusal_delay(mut self, delay: Duration) -> Self {
         self.config.admission.refusal_delay = Some(delay);
         self
@@ -208,8 +208,8 @@ impl Builder {
     }
 }
 
-/// `[token.jwt]`: tokens are verified, and users are counted by the claim that names them. All methods need the feature
-/// `jwt`.
+/// `[token.jwt]`: headcount verifies the tokens. A claim in the token names the user, and each name counts once. All
+/// methods need the feature `jwt`.
 impl Builder {
     /// Sets the key files: PEM public keys, JWKs and JWK Sets, and secrets of at least 32 bytes.
     pub fn jwt_keys(mut self, files: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
@@ -261,7 +261,7 @@ impl Builder {
 
 /// `[pass]`
 impl Builder {
-    /// Issues a signed pass with every admission, and sets how it is transported.
+    /// Sends a signed pass to each active user whom the layer or the check endpoint admits, and sets how it travels.
     pub fn carry(mut self, carrier: PassCarrier) -> Self {
         self.pass().carry = carrier;
         self
@@ -281,7 +281,7 @@ impl Builder {
 
 /// `[fleet]`, `[redis]`, `[snapshot]`, `[server]`, `[admin]`
 impl Builder {
-    /// Sets the URL of the fleet's Redis. Without it, and without a store given to `sync_with`, this server is alone.
+    /// Sets the URL of the fleet's Redis. The server then belongs to a fleet.
     pub fn redis_url(mut self, url: impl Into<String>) -> Self {
         self.redis().url = Secret::new(url);
         self
@@ -330,8 +330,9 @@ impl Builder {
         self
     }
 
-    /// Sets the number of servers of the fleet. A server that starts without its store admits X divided by this number.
-    /// The server then belongs to a fleet.
+    /// Sets the number of servers of the fleet. If the store does not answer for 3 s after the start, and `on_outage`
+    /// is `local`, the server admits X divided by this number of newcomers, and never less than 1 % of X and 10. The
+    /// server then belongs to a fleet.
     pub fn expected_nodes(mut self, nodes: u64) -> Self {
         self.fleet().expected_nodes = nodes;
         self
@@ -373,8 +374,8 @@ impl Builder {
         self
     }
 
-    /// Sets whether requests with a proxy's headers are served while no bearer token is configured. If they are,
-    /// everybody who reaches the proxy is an operator.
+    /// Allows requests to the admin router that came through a proxy, although no bearer token is configured. Then
+    /// everybody who can reach the proxy is an operator.
     pub fn allow_proxied(mut self, allowed: bool) -> Self {
         self.config.admin.allow_proxied = allowed;
         self
@@ -487,7 +488,7 @@ fn what_ifs(settings: &Settings) -> (SampledVisits, (CapacitySim, Receiver<(Fing
 
 /// The users that a single server knows when it starts.
 enum Memory {
-    /// There is no snapshot: nobody was active, and every minute is covered.
+    /// There is no snapshot, so a single server knows that nobody was active. A server of a fleet ignores this.
     Fresh,
     /// The snapshot could not be read: it is unknown which users were active.
     Lost,
@@ -538,7 +539,8 @@ fn open_snapshot(file: PathBuf, codec: &Codec, settings: &Settings) -> Result<(O
             let aside = snapshot.set_aside().map_err(unusable)?;
             tracing::error!(
                 file = %file.display(), kept_as = %aside.display(), %error,
-                "the snapshot cannot be read: its users are forgotten, and max_active_users newcomers are admitted"
+                "the snapshot cannot be read; its users are forgotten, and up to max_active_users newcomers are \
+                 admitted"
             );
             Memory::Lost
         }
@@ -546,8 +548,8 @@ fn open_snapshot(file: PathBuf, codec: &Codec, settings: &Settings) -> Result<(O
     Ok((Some(snapshot), memory))
 }
 
-/// Returns the configured key. A server that runs alone needs none: it generates a random key, and keeps it next to the
-/// snapshot if there is one.
+/// Returns the configured key. A single server needs no configured key. It uses a random one, which is kept in a file
+/// beside the snapshot, if a snapshot is configured, and read again at the next start.
 fn fingerprint_key(config: &Config) -> Result<FingerprintKey, ConfigError> {
     if let Some(key) = config.token.fingerprint_key()? {
         return Ok(key);
@@ -565,7 +567,7 @@ fn fingerprint_key(config: &Config) -> Result<FingerprintKey, ConfigError> {
         None => random_key(),
     };
     FingerprintKey::new(&bytes)
-        .map_err(|source| ConfigError::Secret { key: "snapshot.file: its fingerprint.key", source })
+        .map_err(|source| ConfigError::Secret { key: "snapshot.file: the fingerprint.key beside it", source })
 }
 
 fn kept_key(file: &Path) -> io::Result<Vec<u8>> {

@@ -345,7 +345,7 @@ impl OverrideStatus {
                 until: Some(override_.until),
                 by: override_.by.clone(),
                 reason: override_.reason.clone(),
-                warning: override_.max_active_users.and_then(|max| settings.warning_about_max(max)),
+                warning: override_.max_active_users.and_then(|max| settings.capacity_warning(max)),
             },
             None => Self {
                 mode: OverrideMode::Auto,

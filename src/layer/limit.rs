@@ -422,9 +422,16 @@ impl Limits {
         applicable.keys.iter().for_each(|(place, key)| self.0[*place].limiter.refund_here(key, 1));
     }
 
-    /// Asks the limits in order, and waits for the request's turn. If `may_wait` is false, a limit refuses a request
-    /// that would have to wait. If one refuses, nothing stays charged: limits that one step can ask are charged
-    /// together or not at all, and earlier steps get their permits back.
+    /// Returns whether a request may have to wait for one of these limits.
+    #[cfg(feature = "server")]
+    pub(crate) fn may_wait(&self, applicable: &ApplicableLimits) -> bool {
+        let max_wait = |(place, _): &(usize, Vec<u8>)| self.0[*place].max_wait.unwrap_or_default();
+        applicable.keys.iter().map(max_wait).any(|max_wait| !max_wait.is_zero())
+    }
+
+    /// Asks the limits in order, and waits for the request's turn. If `may_wait` is false, a limit refuses a request that
+    /// would have to wait. If one refuses, nothing stays charged: limits that one step can ask are charged together or
+    /// not at all, and earlier steps get their permits back, unless they are in MySQL, which takes none back.
     pub(crate) async fn ask(&self, applicable: &ApplicableLimits, may_wait: bool) -> Result<Quotas, Limited> {
         self.refuse_denied(applicable, Ask::ONE)?;
         let mut quotas = Quotas::default();

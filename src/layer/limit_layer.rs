@@ -9,7 +9,7 @@ use super::refusal::{Refusal, RefusalStyle};
 use super::request::RequestInfo;
 use crate::config::Enforcement;
 use crate::headcount::Headcount;
-use crate::token_source::TokenSource;
+use crate::token_source::{InvalidToken, TokenSource, Unverifiable};
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
 use http_body::Body;
@@ -177,8 +177,8 @@ where
             ApplicableLimits::default()
         } else {
             let needs_caller = limits.need_caller(info.path);
-            let caller = if needs_caller { caller(headcount, &request) } else { Caller::default() };
-            limits.applicable(headcount, &info, Some(&caller))
+            let caller = if needs_caller { caller(headcount, &request) } else { Some(Caller::default()) };
+            limits.applicable(headcount, &info, caller.as_ref())
         };
         if applicable.is_empty() {
             return LimitFuture {
@@ -197,17 +197,22 @@ where
     }
 }
 
-/// Returns the caller found by an outer admission layer, or the one named by the request's token. Callers with an
+/// Returns the caller found by an outer admission layer, or the one named by the request's token; `None` while the keys
+/// that verify tokens have not been fetched. Callers with an
 /// invalid token are counted together; only admission refuses them.
-fn caller<'r, B>(headcount: &Headcount, request: &'r Request<B>) -> Caller<'r> {
+fn caller<'r, B>(headcount: &Headcount, request: &'r Request<B>) -> Option<Caller<'r>> {
     match request.extensions().get::<Subject>() {
         Some(Subject(subject)) => {
             let settings = headcount.settings();
             let token =
                 TokenSource::find(&settings.sources, settings.on_conflict, request.headers()).unwrap_or_default();
-            Caller { token, subject: Some(subject.as_str().into()), ..Caller::default() }
+            Some(Caller { token, subject: Some(subject.as_str().into()), ..Caller::default() })
         }
-        None => headcount.caller_blocking(request.headers()).unwrap_or_else(|_| Caller::invalid()),
+        None => match headcount.caller_blocking(request.headers()) {
+            Ok(caller) => Some(caller),
+            Err(InvalidToken::Unverifiable(Unverifiable::NoKeysYet)) => None,
+            Err(_) => Some(Caller::invalid()),
+        },
     }
 }
 

@@ -169,7 +169,7 @@ impl Codec {
 
     /// Returns the MACs of another generation: with the fleet's key, then with its earlier keys.
     pub(crate) fn macs_of(&self, generation: u64) -> impl Iterator<Item = FleetMac> {
-        std::iter::once(&self.mac).chain(&self.earlier).map(move |mac| mac.of_generation(generation))
+        std::iter::once(&self.mac).chain(&self.earlier).map(move |mac| mac.with_generation(generation))
     }
 
     #[cfg(test)]
@@ -221,7 +221,7 @@ impl Codec {
     pub(crate) fn prove(&self, bytes: &mut [u8]) {
         let (header, payload) = bytes.split_at_mut(HEADER_BYTES);
         let (fields, proof) = header.split_at_mut(FIELD_BYTES);
-        proof.copy_from_slice(&self.mac.prove(Purpose::Filter, &[fields, payload]));
+        proof.copy_from_slice(&self.mac.sign(Purpose::Filter, &[fields, payload]));
     }
 
     /// Decodes the filter of minute `slot` from untrusted bytes.
@@ -251,7 +251,7 @@ impl Codec {
             return Err(DecodeError::Slot { found: Slot(number(16)), expected: slot });
         }
         let (fields, proof) = header.split_at(FIELD_BYTES);
-        if !self.mac.is_proven(Purpose::Filter, &[fields, payload], proof) {
+        if !self.mac.verify(Purpose::Filter, &[fields, payload], proof) {
             return Err(DecodeError::Mac);
         }
         let filter = self.inflate(payload)?;

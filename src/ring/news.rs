@@ -52,7 +52,7 @@ pub(crate) fn encode(slot: Slot, number: u64, fingerprints: &[Fingerprint], mac:
     for fingerprint in fingerprints {
         bytes.extend_from_slice(&fingerprint.0.to_le_bytes()[8 - FINGERPRINT_BYTES..]);
     }
-    let proof = mac.prove(Purpose::News, &[&slot.0.to_le_bytes(), &bytes]);
+    let proof = mac.sign(Purpose::News, &[&slot.0.to_le_bytes(), &bytes]);
     bytes.extend_from_slice(&proof);
     bytes
 }
@@ -70,7 +70,7 @@ pub(crate) fn decode(slot: Slot, bytes: &[u8], mac: &FleetMac) -> Result<Option<
     let content = HEAD_BYTES + count * FINGERPRINT_BYTES;
     let Some(entry) = bytes.get(..content + MAC_BYTES) else { return Ok(None) };
     let (content, proof) = entry.split_at(content);
-    if !mac.is_proven(Purpose::News, &[&slot.0.to_le_bytes(), content], proof) {
+    if !mac.verify(Purpose::News, &[&slot.0.to_le_bytes(), content], proof) {
         return Err(NewsError::Mac);
     }
     let fingerprint = |bytes: &[u8; FINGERPRINT_BYTES]| {
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(decode(Slot(SLOT.0 + 1), &bytes, &mac(1)), Err(NewsError::Mac), "another minute");
         assert_eq!(decode(SLOT, &bytes, &mac(2)), Err(NewsError::Mac), "another key");
         assert_eq!(decode(SLOT, &bytes, &mac(1).in_namespace("shop")), Err(NewsError::Mac), "another namespace");
-        assert_eq!(decode(SLOT, &bytes, &mac(1).of_generation(8)), Err(NewsError::Mac), "another generation");
+        assert_eq!(decode(SLOT, &bytes, &mac(1).with_generation(8)), Err(NewsError::Mac), "another generation");
     }
 
     #[test]

@@ -22,7 +22,7 @@ impl Held {
         *self.0.entry(fingerprint).or_default() += 1;
     }
 
-    /// Records that one of the newcomer's requests has ended. The last one releases the seat.
+    /// Records that a request of the newcomer has ended. When no request is left, the seat is released.
     pub(super) fn release(&mut self, fingerprint: Fingerprint) {
         if let Some(requests) = self.0.get_mut(&fingerprint) {
             *requests -= 1;

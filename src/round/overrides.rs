@@ -24,14 +24,14 @@ pub(super) fn decode(bytes: &[u8], mac: &FleetMac) -> Option<Override> {
     let (proof, rest) = bytes.split_at_checked(2 * MAC_BYTES)?;
     let fields = rest.strip_prefix(b"\n")?;
     let proof = std::str::from_utf8(proof).ok().and_then(|proof| u128::from_str_radix(proof, 16).ok())?;
-    let is_ours = mac.is_proven(Purpose::Override, &[fields], &proof.to_be_bytes());
+    let is_ours = mac.verify(Purpose::Override, &[fields], &proof.to_be_bytes());
     is_ours.then(|| read(std::str::from_utf8(fields).ok()?))?
 }
 
 /// Encodes an override.
 pub(crate) fn encode(override_: &Override, mac: &FleetMac) -> Vec<u8> {
     let fields = write(override_);
-    let proof = u128::from_be_bytes(mac.prove(Purpose::Override, &[fields.as_bytes()]));
+    let proof = u128::from_be_bytes(mac.sign(Purpose::Override, &[fields.as_bytes()]));
     format!("{proof:032x}\n{fields}").into_bytes()
 }
 

@@ -62,7 +62,7 @@ impl Servers {
 
 /// Returns the name under which a server writes: a random name and its MAC.
 pub(super) fn proven_name(random: &str, mac: &FleetMac) -> String {
-    let proof = mac.prove(Purpose::Writer, &[random.as_bytes()]);
+    let proof = mac.sign(Purpose::Writer, &[random.as_bytes()]);
     format!("{random}{:032x}", u128::from_be_bytes(proof))
 }
 
@@ -74,7 +74,7 @@ pub(super) fn is_proven(name: &str, mac: &FleetMac) -> bool {
     // Lower case only, so that a MAC has one valid spelling.
     let is_hex = proof.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
     let Ok(proof) = u128::from_str_radix(proof, 16) else { return false };
-    is_hex && mac.is_proven(Purpose::Writer, &[random.as_bytes()], &proof.to_be_bytes())
+    is_hex && mac.verify(Purpose::Writer, &[random.as_bytes()], &proof.to_be_bytes())
 }
 
 #[cfg(test)]

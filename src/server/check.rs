@@ -59,8 +59,8 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
     respond(headcount, &info, caller, limits, Some(places)).await
 }
 
-/// Answers a check. The application's answer is not known here, so an admitted newcomer is recorded at once. A check
-/// waits for its turn at a limit only if one of the `places` is free.
+/// Answers a check. The application's answer is not known here, so a newcomer is recorded as soon as all limits have
+/// granted the request. A check waits for its turn at a limit only if one of the `places` is free.
 pub(super) async fn respond<'r>(
     headcount: &Headcount,
     info: &RequestInfo<'_>,
@@ -68,7 +68,9 @@ pub(super) async fn respond<'r>(
     limits: &RequestLimits,
     places: Option<&Semaphore>,
 ) -> Response {
-    let entry = match headcount.judge_or_wait(info, caller, Record::Now, limits).await {
+    // A newcomer whom a limit refuses takes no seat.
+    let record = if limits.all.is_empty() { Record::Now } else { Record::OnSuccess };
+    let mut entry = match headcount.judge_or_wait(info, caller, record, limits).await {
         Judgement::Admitted(entry) => entry,
         Judgement::Refused(refusal) => return refusal.into_response().map(Body::from),
     };
@@ -81,7 +83,8 @@ pub(super) async fn respond<'r>(
     }
     if !entry.applicable.is_empty() {
         let mut decision = Undecided { headcount, decision: entry.decision };
-        let place = places.and_then(|places| places.try_acquire().ok());
+        let waits = limits.all.may_wait(&entry.applicable);
+        let place = places.filter(|_| waits).and_then(|places| places.try_acquire().ok());
         match limits.all.ask(&entry.applicable, place.is_some()).await {
             Ok(quotas) => quotas.tell(response.headers_mut()),
             Err(limited) => {
@@ -89,6 +92,9 @@ pub(super) async fn respond<'r>(
                 return Refusal::limited(headcount.mode(), info).by(limited).into_response().map(Body::from);
             }
         }
+    }
+    if let Some(seat) = entry.seat.take() {
+        seat.take();
     }
     response
 }

@@ -70,7 +70,7 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
     })?;
     let admin_router =
         headcount.admin_router_on(Some(config.admin.listen.ip())).map_err(|error| loaded.locate(error))?;
-    if config.only_limits() {
+    if config.has_only_limits() {
         tracing::warn!("there is no admission.max_active_users: requests are limited, and everybody is admitted");
     }
     let limits = Arc::new(limits::open(&config, &headcount).map_err(|error| loaded.locate(error))?);

@@ -5,7 +5,7 @@ use super::limits;
 use super::serve::check_admin;
 use super::state;
 use crate::admin;
-use crate::config::{Config, ConfigError, MissingToken, Settings, Unverified};
+use crate::config::{AppliesTo, Config, ConfigError, LimitStore, MissingToken, Settings, Unverified};
 use crate::fingerprint::FingerprintKey;
 use crate::redis_link::RedisConnection;
 use crate::ring::codec::Codec;
@@ -47,7 +47,7 @@ impl Validated {
         let config = loaded.config.clone();
         let settings = check(&config).map_err(|error| loaded.locate(error))?;
         let mut warnings = warnings(&config);
-        warnings.extend(config.admission.max_active_users.and_then(|max| settings.warning_about_max(max)));
+        warnings.extend(config.admission.max_active_users.and_then(|max| settings.capacity_warning(max)));
         warnings.extend(state::choose(&mut config.clone()).err());
         Ok(Self { config, settings, warnings })
     }
@@ -133,8 +133,17 @@ fn warnings(config: &Config) -> Vec<String> {
         );
     }
     warnings.extend(config.token.warning().map(str::to_owned));
-    if config.only_limits() {
+    if config.has_only_limits() {
         warnings.push("there is no admission.max_active_users: requests are limited, and everybody is admitted".into());
+    }
+    let of_all: Vec<_> = config.limit.iter().filter(|limit| limit.applies_to == AppliesTo::All).collect();
+    let (_, but_last) = of_all.split_last().map_or((None, &[][..]), |(last, others)| (Some(last), others));
+    for limit in but_last.iter().filter(|limit| limit.store == LimitStore::Mysql) {
+        warnings.push(format!(
+            "limit {}: requests that a later limit refuses stay charged here, because MySQL takes nothing back; list \
+             it last",
+            limit.name
+        ));
     }
     for limit in &config.limit {
         let of_limit = limit.warnings(&config.server.trusted_proxies);

@@ -1,5 +1,6 @@
 //! The decision about a request. It looks the token up in the ring and in other generations, then checks the pass, and
-//! then asks the room for a seat. The layer asks its limits between these steps.
+//! then asks the room for a seat. For a newcomer, the layer asks its limits after the
+//! pass and before the room.
 
 use super::{Admission, Admitted, BESIDE, Core, Decision, HOLDING, HeldSeat, SHUT, State, User};
 use crate::bloom::Probe;
@@ -16,14 +17,13 @@ use std::time::Duration;
 /// The options of a decision: what it records and counts, and which further checks it makes.
 #[derive(Clone, Copy)]
 pub(crate) struct AdmitOptions<'r> {
-    /// Whether the visit of a seen user counts: it is recorded in the current minute, and sampled.
+    /// Whether a seen user is renewed in the current minute, and whether the visit of any user may be sampled.
     pub(crate) renews: bool,
     /// When an admitted newcomer is recorded.
     pub(crate) record: Record,
     /// The pass that came with the request.
     pub(crate) pass: Option<&'r [u8]>,
-    /// Whether this decision counts an admission, or in shadow mode a rejection. If not, the caller counts it. An
-    /// enforced rejection is always counted.
+    /// If true, the decision is counted here. If false, only an enforced rejection is, and the caller counts the rest.
     pub(crate) counts: bool,
     /// Whether an unseen user may take a free seat. After a delayed refusal the user may not: other clients have the
     /// same right to a seat that has become free meanwhile.
@@ -93,8 +93,8 @@ impl Core {
         }
     }
 
-    /// Decides with the given options; [`admit`](Self::admit) has fixed ones. Returns the newcomer's seat, if one is
-    /// held.
+    /// Decides with the given options. ([`admit`](Self::admit) always uses `ADMIT`.) With `Record::OnSuccess`, also
+    /// returns the seat that is now held for an admitted newcomer.
     pub(crate) fn decide(
         self: &Arc<Self>,
         user: &User<'_>,
@@ -153,13 +153,12 @@ impl Core {
         self.note_decision(user.fingerprint(), Admission::Rejected { retry_after: Duration::ZERO }, options);
     }
 
-    /// Returns whether an unseen user would be rejected now because no seat is free.
+    /// Returns whether the gate is shut for this user, who is unseen: no new seat is given now, and none is held.
     pub(crate) fn would_reject(&self, user: &User<'_>) -> bool {
         self.settings.enforcement == Enforcement::Enforce && self.is_shut_for(user.fingerprint())
     }
 
-    /// Returns whether a free seat may be taken for this newcomer. Returns false if a seat is held for this newcomer
-    /// already.
+    /// Returns whether this newcomer needs a new seat and the gate is open. A newcomer with a held seat needs none.
     #[cfg(feature = "tower")]
     pub(crate) fn may_take_seat(&self, user: &User<'_>) -> bool {
         self.gate.load(Relaxed) & SHUT == 0 && !self.holds_seat_of(user.fingerprint())
@@ -215,14 +214,15 @@ impl Core {
         seen
     }
 
-    /// Records a fingerprint in the current minute through the worker, if it was seen. Returns whether it was seen.
+    /// Makes sure that a seen fingerprint is in the current minute. The worker records it, or this thread if the
+    /// channel is full. Returns whether it was seen.
     pub(crate) fn refresh(&self, fingerprint: Fingerprint) -> bool {
         let state = self.state.read();
         match state.ring.membership(fingerprint) {
             Membership::Current => true,
             Membership::Older => {
-                // Sent while the read lock is held: a turn empties the channel under the write lock, so it cannot miss
-                // this refresh.
+                // Sent while the read lock is held. A turn needs the write lock, so it empties the channel after this
+                // refresh was sent.
                 if !self.send_refresh(fingerprint) {
                     drop(state);
                     self.refresh_in_place(fingerprint);
@@ -390,7 +390,7 @@ impl Core {
         self.retry_after(user.fingerprint().0, self.decisions().limited)
     }
 
-    /// Returns whether every newcomer would be rejected now.
+    /// Returns whether the gate is shut: no newcomer gets a new seat now. A newcomer with a held seat still comes in.
     #[cfg(feature = "tower")]
     pub(crate) fn is_shut(&self) -> bool {
         self.gate.load(Relaxed) & SHUT != 0

@@ -106,7 +106,7 @@ impl Core {
     /// Puts an override in force on this server.
     pub(crate) fn set_override(&self, order: OverrideOrder) -> Result<Override, OverrideError> {
         order.check(self.settings.capacity)?;
-        if let Some(warning) = order.max_active_users.and_then(|max| self.settings.warning_about_max(max)) {
+        if let Some(warning) = order.max_active_users.and_then(|max| self.settings.capacity_warning(max)) {
             tracing::warn!("the override sets a questionable X: {warning}");
         }
         let now = self.time.now();

@@ -2,7 +2,8 @@
 
 use crate::fingerprint::{Fingerprint, FingerprintKey};
 
-/// A token or a verified user's name, with its fingerprint, so that each request hashes it only once.
+/// The bytes that identify a user (a token, or a verified name) and their fingerprint, which is computed once per
+/// request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct User<'t> {
     token: &'t [u8],
