@@ -97,7 +97,8 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
     assert!(text.contains("warning: server.trusted_proxies is empty"), "{text}");
     let full = said(&validate("[admission]\nmax_active_users = 50\n[window]\ncapacity = 60\n", &[]));
     assert!(full.contains("warning: ") && full.contains("above half of window.capacity (60)"), "{full}");
-    let key = state.path().join("jwt.secret");
+    let elsewhere = tempdir().unwrap();
+    let key = elsewhere.path().join("jwt.secret");
     std::fs::write(&key, [b'k'; 32]).unwrap();
     let door = format!(
         "[admission]\nmax_active_users = 5\nmissing_token = 'admit'\n[token.jwt]\nkeys = ['{}']\nunverified = \

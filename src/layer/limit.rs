@@ -429,9 +429,10 @@ impl Limits {
         applicable.keys.iter().map(max_wait).any(|max_wait| !max_wait.is_zero())
     }
 
-    /// Asks the limits in order, and waits for the request's turn. If `may_wait` is false, a limit refuses a request that
-    /// would have to wait. If one refuses, nothing stays charged: limits that one step can ask are charged together or
-    /// not at all, and earlier steps get their permits back, unless they are in MySQL, which takes none back.
+    /// Asks the limits in order, and waits for the request's turn. If `may_wait` is false, a limit refuses a request
+    /// that would have to wait. If one refuses, nothing stays charged: limits that one step can ask are charged
+    /// together or not at all, and earlier steps get their permits back, unless they are in MySQL, which takes none
+    /// back.
     pub(crate) async fn ask(&self, applicable: &ApplicableLimits, may_wait: bool) -> Result<Quotas, Limited> {
         self.refuse_denied(applicable, Ask::ONE)?;
         let mut quotas = Quotas::default();
