@@ -282,12 +282,12 @@ pub enum LimitStore {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnStoreError {
-    /// The request is allowed.
-    #[default]
+    /// The request is allowed. Whoever can make the store slow is then not limited.
     Allow,
     /// The request is refused.
     Deny,
     /// The same limiter in this process answers.
+    #[default]
     Local,
 }
 

@@ -157,6 +157,8 @@ impl Stores {
         let limiter = limiter.on_store_error(match limit.on_store_error {
             config::OnStoreError::Allow => OnStoreError::Allow,
             config::OnStoreError::Deny => OnStoreError::Deny,
+            // A limit in memory is here already.
+            config::OnStoreError::Local if limit.store == LimitStore::Memory => OnStoreError::Allow,
             config::OnStoreError::Local => OnStoreError::Local(here()?),
         });
         let applied = Limit::new(limiter, limit.key.clone()).on_missing_key(limit.on_missing_key);
