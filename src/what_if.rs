@@ -55,7 +55,7 @@ const ENOUGH: f64 = 50.0;
 /// # clock.advance(Duration::from_secs(1));
 /// worker.tick();
 /// let results = headcount.status().what_if;
-/// let refused: Vec<_> = told.iter().map(|told| (told.max_active_users, told.refused)).collect();
+/// let refused: Vec<_> = results.iter().map(|it| (it.max_active_users, it.refused)).collect();
 /// assert_eq!(refused[..6], [(50, 70), (75, 45), (90, 30), (100, 20), (110, 10), (125, 0)]);
 /// assert_eq!(refused.last(), Some(&(400, 0)));
 /// # Ok::<(), headcount::BuildError>(())

@@ -282,7 +282,7 @@ pub enum LimitStore {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnStoreError {
-    /// The request is allowed. Whoever can make the store slow is then not limited.
+    /// The request is allowed. A client that can make the store slow is then not limited.
     Allow,
     /// The request is refused.
     Deny,

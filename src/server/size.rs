@@ -57,7 +57,12 @@ impl fmt::Display for Size {
             Bytes(*filter_bytes)
         )?;
         let redis = Bytes(self.0.redis_memory_bytes);
-        writeln!(f, "  Redis              {redis} at most: 31 values of up to {}", Bytes(*value_bytes))?;
+        let (values, value) = (self.0.values, Bytes(*value_bytes));
+        write!(f, "  Redis              {redis} at most: {values} values of up to {value}")?;
+        if self.0.news_bytes > 0 {
+            write!(f, ", and {} of news", Bytes(self.0.news_bytes))?;
+        }
+        writeln!(f)?;
         writeln!(f, "  servers            up to {most_nodes} on one Redis\n")?;
         writeln!(f, "  servers  writes that win   news, half (99 %)  Redis: commands/s    in/s   out/s")?;
         for fleet in &self.0.fleets {

@@ -26,6 +26,9 @@ const GZIP: f64 = 1.4;
 const COMMANDS: f64 = 4.0;
 const COMMANDS_WHERE_STAGED: f64 = 5.0;
 
+/// The bytes of a user in a news log: a fingerprint of 6 bytes, and a part of its entry's head.
+const NEWS_BYTES: u64 = 7;
+
 /// The filters besides those of the minutes: the union, two for the next turn, and two halves of the copy of the
 /// current minute that is read without a lock.
 const FILTERS_BESIDE_THE_MINUTES: u64 = 5;
@@ -54,7 +57,11 @@ pub(super) struct FleetCost {
     pub(super) memory_bytes: u64,
     /// The largest size of one minute's value in Redis, if X users are seen in that minute.
     pub(super) value_bytes: u64,
-    /// The largest size of all values in Redis.
+    /// The number of values in Redis.
+    pub(super) values: u64,
+    /// The size of the news logs in Redis, if X users are seen in each minute, each on one server.
+    pub(super) news_bytes: u64,
+    /// The largest size of all values and news logs in Redis.
     pub(super) redis_memory_bytes: u64,
     /// The largest number of servers for which the promises were seen to hold.
     pub(super) most_nodes: u64,
@@ -99,6 +106,8 @@ impl FleetCost {
         let (filter_bytes, minutes) = (shape.bytes() as u64, u64::from(config.window.slots) + 1);
         let value =
             (GZIP * entropy_bytes(shape.bits(), shape.fill_ratio(max_active_users as f64))).min(filter_bytes as f64);
+        let has_news = config.fleet.as_ref().is_none_or(|fleet| fleet.news_every != Some(Duration::ZERO));
+        let news_bytes = if has_news { minutes * NEWS_BYTES * max_active_users } else { 0 };
         let staged = filter_bytes >= crate::sync::STAGED_FROM_BYTES as u64;
         let commands = if staged { COMMANDS_WHERE_STAGED } else { COMMANDS };
         let work = ROUND_TRIPS + WORK_PER_MEGABYTE * filter_bytes as f64 / 1e6;
@@ -114,7 +123,9 @@ impl FleetCost {
             filter_bytes,
             memory_bytes: (minutes + FILTERS_BESIDE_THE_MINUTES) * filter_bytes,
             value_bytes: value as u64,
-            redis_memory_bytes: (minutes as f64 * value) as u64,
+            values: minutes,
+            news_bytes,
+            redis_memory_bytes: (minutes as f64 * value) as u64 + news_bytes,
             most_nodes: (MOST_LOAD * period.as_secs_f64() / work) as u64,
             fleets: fleets.iter().map(|&nodes| Fleet::of(nodes, period, work, value, commands)).collect(),
         })
@@ -185,6 +196,7 @@ mod tests {
         assert_eq!((small.capacity, small.fleets.len()), (65_536, 2));
         assert!(small.memory_bytes < large.memory_bytes && small.most_nodes > large.most_nodes);
         assert!(small.value_bytes <= small.filter_bytes);
+        assert_eq!((small.values, small.news_bytes), (31, 31 * 7 * 20_000));
         assert!(small.fleets[1].redis_commands_per_second == 40.0 && large.fleets[1].redis_commands_per_second == 50.0);
         assert_eq!(small.fleets[0].news_seconds, 0.0);
         // The largest supported number is supported, and one more is not.
