@@ -145,7 +145,7 @@ impl Headcount {
         let user = self.user(token.as_ref());
         let options = AdmitOptions::ADMIT;
         let core = &self.shared.core;
-        if let Some(admission) = core.recognize(&user, options) {
+        if let Some(admission) = core.decide_without_seat(&user, options) {
             return admission;
         }
         let takes_seat = match self.delay_for(&user) {
@@ -162,7 +162,7 @@ impl Headcount {
     /// Returns how long the refusal of an unseen user should wait, or `None` if the user would not be refused or
     /// nothing can be gained by waiting.
     pub(crate) fn delay_for(&self, user: &User<'_>) -> Option<Duration> {
-        if !self.shared.core.would_reject(user) || self.shared.core.link() != FleetLink::Up {
+        if !self.shared.core.gate_rejects(user) || self.shared.core.link() != FleetLink::Up {
             return None;
         }
         let (shortest, longest) = REFUSAL_DELAYS;
@@ -280,7 +280,7 @@ impl Headcount {
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
     pub fn admit_exempt(&self) -> Admission {
-        self.shared.core.admitted(Admitted::Exempt)
+        self.shared.core.count_admission(Admitted::Exempt)
     }
 
     /// Returns the mode in force.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 impl Headcount {
     /// Decides about a user who needs no seat, such as an active one. Returns `None` for a newcomer.
-    pub(crate) fn recognize(&self, user: &User<'_>, options: AdmitOptions<'_>) -> Option<Admission> {
-        self.shared.core.recognize(user, options)
+    pub(crate) fn decide_without_seat(&self, user: &User<'_>, options: AdmitOptions<'_>) -> Option<Admission> {
+        self.shared.core.decide_without_seat(user, options)
     }
 
     /// Returns whether a newcomer may take a seat now. False for a newcomer with a held seat, who needs no other.
@@ -16,8 +16,8 @@ impl Headcount {
     }
 
     /// Decides about a newcomer. Returns the seat, if one is held.
-    pub(crate) fn seat_newcomer(&self, user: &User<'_>, options: AdmitOptions<'_>) -> (Admission, Option<HeldSeat>) {
-        self.shared.core.seat_newcomer(user, options)
+    pub(crate) fn decide_unseen(&self, user: &User<'_>, options: AdmitOptions<'_>) -> (Admission, Option<HeldSeat>) {
+        self.shared.core.decide_unseen(user, options)
     }
 
     /// Counts a newcomer whom a limit refuses.

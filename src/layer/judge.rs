@@ -240,7 +240,7 @@ impl Headcount {
             return Err(NotDecided::Limited(limited.wait_at_least(self.retry_after_for_limited(user))));
         }
         let newcomers = if class == RouteClass::Observe { &Limits::default() } else { &limits.newcomers };
-        let decided = match self.recognize(user, options) {
+        let decided = match self.decide_without_seat(user, options) {
             Some(admission) => Ok((admission, None, Quotas::default())),
             None => match self.delay_for(user).filter(|_| options.takes_seat) {
                 Some(delay) => {
@@ -280,13 +280,13 @@ impl Headcount {
         // A newcomer for whom a seat is held was charged when the seat was reserved. If no seat is free, the limits are
         // not asked.
         if limits.is_empty() || !options.takes_seat || !self.may_take_seat(user) {
-            let (admission, seat) = self.seat_newcomer(user, options);
+            let (admission, seat) = self.decide_unseen(user, options);
             return Ok((admission, seat, Quotas::default()));
         }
         let applicable = applicable();
         let quotas =
             limits.ask_here(&applicable, Ask::ONE).inspect_err(|_| self.count_limited_newcomer(user, options))?;
-        let (admission, seat) = self.seat_newcomer(user, options);
+        let (admission, seat) = self.decide_unseen(user, options);
         if !matches!(admission, Admission::Admitted(Admitted::Newcomer | Admitted::Warming)) {
             limits.give_back_here(&applicable);
             return Ok((admission, seat, Quotas::default()));

@@ -60,7 +60,7 @@ impl Core {
         }
         let fingerprint = self.settings.key.fingerprint(token);
         if self.current_filter.has(Probe::new(fingerprint, self.settings.shape)) {
-            return self.admitted(Admitted::Seen);
+            return self.count_admission(Admitted::Seen);
         }
         self.admit_from_the_ring(fingerprint, token)
     }
@@ -68,14 +68,14 @@ impl Core {
     #[inline(never)]
     fn admit_unenforced(&self, token: &[u8]) -> Admission {
         if self.settings.enforcement == Enforcement::Off {
-            return self.admitted(Admitted::Exempt);
+            return self.count_admission(Admitted::Exempt);
         }
         if token.iter().all(u8::is_ascii_whitespace) {
             return self.decide_missing(AdmitOptions::ADMIT);
         }
         let fingerprint = self.settings.key.fingerprint(token);
         let admission = if self.current_filter.has(Probe::new(fingerprint, self.settings.shape)) {
-            self.admitted(Admitted::Seen)
+            self.count_admission(Admitted::Seen)
         } else {
             self.admit_from_the_ring(fingerprint, token)
         };
@@ -87,7 +87,7 @@ impl Core {
     #[inline(never)]
     fn admit_from_the_ring(&self, fingerprint: Fingerprint, token: &[u8]) -> Admission {
         if self.refresh(fingerprint) || self.adopt_from_beside(fingerprint, token) {
-            self.admitted(Admitted::Seen)
+            self.count_admission(Admitted::Seen)
         } else {
             self.decide_newcomer(fingerprint, AdmitOptions::ADMIT)
         }
@@ -100,16 +100,16 @@ impl Core {
         user: &User<'_>,
         options: AdmitOptions<'_>,
     ) -> (Admission, Option<HeldSeat>) {
-        match self.recognize(user, options) {
+        match self.decide_without_seat(user, options) {
             Some(admission) => (admission, None),
-            None => self.seat_newcomer(user, options),
+            None => self.decide_unseen(user, options),
         }
     }
 
     /// Decides about a user who needs no seat, such as an active one. Returns `None` for a newcomer.
-    pub(crate) fn recognize(&self, user: &User<'_>, options: AdmitOptions<'_>) -> Option<Admission> {
+    pub(crate) fn decide_without_seat(&self, user: &User<'_>, options: AdmitOptions<'_>) -> Option<Admission> {
         if self.settings.enforcement == Enforcement::Off {
-            return Some(self.admitted_with(Admitted::Exempt, options));
+            return Some(self.admission_with(Admitted::Exempt, options));
         }
         if user.is_blank() {
             return Some(self.decide_missing(options));
@@ -123,13 +123,13 @@ impl Core {
                 self.write().ring.record(fingerprint);
             }
         }
-        let admission = self.admitted_with(Admitted::Seen, options);
+        let admission = self.admission_with(Admitted::Seen, options);
         self.note_decision(fingerprint, admission, options);
         Some(admission)
     }
 
     /// Decides about a newcomer. Returns the seat, if one is held.
-    pub(crate) fn seat_newcomer(
+    pub(crate) fn decide_unseen(
         self: &Arc<Self>,
         user: &User<'_>,
         options: AdmitOptions<'_>,
@@ -154,7 +154,7 @@ impl Core {
     }
 
     /// Returns whether the gate is shut for this user, who is unseen: no new seat is given now, and none is held.
-    pub(crate) fn would_reject(&self, user: &User<'_>) -> bool {
+    pub(crate) fn gate_rejects(&self, user: &User<'_>) -> bool {
         self.settings.enforcement == Enforcement::Enforce && self.is_shut_for(user.fingerprint())
     }
 
@@ -276,7 +276,7 @@ impl Core {
         let mut state = self.write();
         if state.ring.membership(fingerprint) != Membership::Unseen {
             state.ring.record(fingerprint);
-            return self.admitted_with(Admitted::Seen, options);
+            return self.admission_with(Admitted::Seen, options);
         }
         let has_seat = state.room.holds_seat_of(fingerprint);
         let seat = if has_seat { Seat::Free } else { self.seat_now(&mut state) };
@@ -297,7 +297,7 @@ impl Core {
         }
         self.update_gate(&mut state);
         drop(state);
-        self.admitted_with(admitted, options)
+        self.admission_with(admitted, options)
     }
 
     /// Asks the room for a seat. If the process was paused and the worker has not noticed it yet, this method first
@@ -330,8 +330,8 @@ impl Core {
         let seat = if has_seat { Seat::Free } else { unseated() };
         drop(state);
         match seat {
-            Seat::Free => self.admitted_with(Admitted::Newcomer, options),
-            Seat::Warming => self.admitted_with(Admitted::Warming, options),
+            Seat::Free => self.admission_with(Admitted::Newcomer, options),
+            Seat::Warming => self.admission_with(Admitted::Warming, options),
             Seat::Taken => self.rejected(fingerprint.0, options),
         }
     }
@@ -345,11 +345,11 @@ impl Core {
             MissingToken::Reject => true,
         };
         if self.settings.enforcement == Enforcement::Off {
-            self.admitted_with(Admitted::Exempt, options)
+            self.admission_with(Admitted::Exempt, options)
         } else if rejected {
             self.rejected(0, options)
         } else {
-            self.admitted_with(Admitted::Missing, options)
+            self.admission_with(Admitted::Missing, options)
         }
     }
 
@@ -358,27 +358,27 @@ impl Core {
     #[cfg(feature = "tower")]
     pub(crate) fn decide_unverifiable(&self, options: AdmitOptions<'_>) -> Admission {
         if self.state.read().room.lets_unknown_pass() {
-            self.admitted_with(Admitted::Warming, options)
+            self.admission_with(Admitted::Warming, options)
         } else {
             self.rejected(0, options)
         }
     }
 
     /// Returns an admission, and counts it if the options say so.
-    fn admitted_with(&self, admitted: Admitted, options: AdmitOptions<'_>) -> Admission {
-        if options.counts { self.admitted(admitted) } else { Admission::Admitted(admitted) }
+    fn admission_with(&self, admitted: Admitted, options: AdmitOptions<'_>) -> Admission {
+        if options.counts { self.count_admission(admitted) } else { Admission::Admitted(admitted) }
     }
 
     /// Counts an admission, and returns it.
     #[inline]
-    pub(crate) fn admitted(&self, admitted: Admitted) -> Admission {
+    pub(crate) fn count_admission(&self, admitted: Admitted) -> Admission {
         self.counts.decisions.count(admitted.decision() as usize);
         Admission::Admitted(admitted)
     }
 
     fn rejected(&self, salt: u64, options: AdmitOptions<'_>) -> Admission {
         if self.settings.enforcement == Enforcement::Shadow {
-            return self.admitted_with(Admitted::ShadowRejected, options);
+            return self.admission_with(Admitted::ShadowRejected, options);
         }
         let count = self.counts.decisions.count(Decision::Rejected as usize);
         Admission::Rejected { retry_after: self.retry_after(salt, count) }
