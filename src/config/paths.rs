@@ -1,6 +1,7 @@
 //! Path rules: an exact path, or a prefix that ends in `/*`.
 
 use percent_encoding::percent_decode_str;
+use std::borrow::Cow;
 
 /// A list of path rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,7 +38,7 @@ impl PathPatterns {
     pub(crate) fn exact_rule(&self, path: &str) -> Option<String> {
         let lenient = read_leniently(path)?;
         let is_exact = |pattern: &&Pattern| {
-            !pattern.is_prefix && readings(&lenient).any(|reading| pattern.covers_leniently(reading))
+            !pattern.is_prefix && readings(&lenient).iter().any(|reading| pattern.covers_leniently(reading))
         };
         self.0.iter().find(is_exact).map(|pattern| pattern.lenient.clone())
     }
@@ -46,7 +47,7 @@ impl PathPatterns {
     /// may have a query. This is for rules that restrict; [`cover`](Self::cover) is for rules that exempt.
     pub(crate) fn may_cover(&self, path_and_query: &str) -> bool {
         let path = without_query(path_and_query);
-        let is_covered = |lenient: String| readings(&lenient).any(|reading| self.covers_lenient(reading));
+        let is_covered = |lenient: String| readings(&lenient).iter().any(|reading| self.covers_lenient(reading));
         self.cover(path) || read_leniently(path).is_none_or(is_covered)
     }
 }
@@ -80,39 +81,46 @@ impl Pattern {
     }
 }
 
-/// Returns the paths that a framework could serve for a path that [`read_leniently`] returned. For `/login.json`, Rails
-/// and others also serve `/login`, and so do PHP frameworks for `/index.php/login`. Servers of scripts serve
-/// `/login.php` for `/login.php/x`, and `/login` for `/login/index.php`.
-pub(crate) fn readings(lenient: &str) -> impl Iterator<Item = &str> {
-    let scripts = lenient.match_indices('/').skip(1).map(|(at, _)| &lenient[..at]).filter(|path| has_format(path));
-    let scripts = scripts.flat_map(|path| [Some(path), without_format(path)]);
-    let index = without_index(lenient);
-    let plain = [Some(lenient), without_format(lenient), index, index.and_then(without_format)];
-    let below = below_front(lenient);
-    plain.into_iter().chain(scripts).chain([below, below.and_then(without_format)]).flatten()
+/// Returns the paths that a framework could serve for a path that [`read_leniently`] returned, itself first. For
+/// `/login.json`, Rails and others also serve `/login`. Servers of scripts serve `/login` for `/login/index.php`, and
+/// `/login.php` for `/login.php/x`. PHP frameworks serve `/shop/login`, or `/login`, for `/shop/index.php/login`.
+pub(crate) fn readings(lenient: &str) -> Vec<Cow<'_, str>> {
+    let mut readings = Vec::new();
+    add_readings(&mut readings, Cow::Borrowed(lenient));
+    for (end, _) in lenient.match_indices('/').skip(1) {
+        let (script, below) = lenient.split_at(end);
+        let directory = script.rfind('/').map_or("", |at| &script[..at]);
+        if without_format(script).is_some() {
+            add_readings(&mut readings, Cow::Borrowed(script));
+            add_readings(&mut readings, Cow::Borrowed(below));
+            add_readings(&mut readings, Cow::Owned(format!("{directory}{below}")));
+        }
+    }
+    readings
+}
+
+/// Adds a path, the same without its format, and without the name of an index.
+fn add_readings<'p>(readings: &mut Vec<Cow<'p, str>>, path: Cow<'p, str>) {
+    let others = [without_format(&path), without_index(&path), without_index(&path).and_then(without_format)];
+    let others: Vec<_> = others.into_iter().flatten().map(|other| Cow::Owned(other.to_owned())).collect();
+    readings.push(path);
+    readings.extend(others);
 }
 
 /// Returns a path without what backends ignore, so that all paths that a backend could serve as one are the same: the
 /// front controller, the format, and the index of a directory. Returns `None` if the path is ambiguous.
 pub(crate) fn canonical_path(path: &str) -> Option<String> {
     let lenient = read_leniently(path)?;
-    let below = below_front(&lenient).unwrap_or(&lenient);
-    let directory = without_index(below).unwrap_or(below);
+    let front = lenient.find(".php/").map(|at| (lenient[..at].rfind('/').unwrap_or(0), at + ".php".len()));
+    let below = front.map_or(lenient.clone(), |(begins, ends)| [&lenient[..begins], &lenient[ends..]].concat());
+    let directory = without_index(&below).unwrap_or(&below);
     Some(without_format(directory).unwrap_or(directory).to_owned())
-}
-
-fn below_front(lenient: &str) -> Option<&str> {
-    lenient.find(".php/").map(|at| &lenient[at + ".php".len()..])
 }
 
 /// Returns the directory of a path that ends in the name of an index.
 fn without_index(lenient: &str) -> Option<&str> {
     let (directory, name) = lenient.rsplit_once('/')?;
     ["index", "default"].contains(&name.split('.').next()?).then_some(directory)
-}
-
-fn has_format(lenient: &str) -> bool {
-    without_format(lenient).is_some()
 }
 
 fn without_format(lenient: &str) -> Option<&str> {
@@ -196,6 +204,9 @@ mod tests {
             "/login/index.php",
             "/login/default.aspx",
             "/login/index",
+            "/login/index.php/x",
+            "/shop/index.php/api/auth/token",
+            "/api/index.php/auth/token",
             "foo:/login",
             "",
         ] {
@@ -230,11 +241,13 @@ mod tests {
             "/index.php/login",
             "/index.php/%6cogin.html",
             "/login/index.html",
+            "/login.php/",
         ] {
             assert_eq!(canonical_path(path).as_deref(), Some("/login"), "{path}");
         }
         assert_eq!(canonical_path("/v1.0/users/5").as_deref(), Some("/v1.0/users/5"));
         assert_eq!(canonical_path("/index.html").as_deref(), Some(""));
+        assert_eq!(canonical_path("/shop/index.php/login.json").as_deref(), Some("/shop/login"));
         assert_eq!(canonical_path("/").as_deref(), Some(""));
         assert_eq!(canonical_path("/.login").as_deref(), Some("/.login"));
         assert_eq!(canonical_path("//login"), None);

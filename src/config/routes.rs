@@ -109,7 +109,8 @@ impl Routes {
         }
         paths::read_leniently(path).map_or(RouteClass::Admit, |lenient| {
             let read = |reading: &str| self.first(|patterns| patterns.covers_lenient(reading));
-            let others = paths::readings(&lenient).skip(1).filter_map(read);
+            let readings = paths::readings(&lenient);
+            let others = readings.iter().skip(1).filter_map(|reading| read(reading));
             others.fold(literal.stricter(read(&lenient).unwrap_or_default()), RouteClass::stricter)
         })
     }

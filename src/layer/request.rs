@@ -1,7 +1,9 @@
 //! The facts of a request that decisions and limits use.
 
 use super::caller::Subject;
-use http::header::{ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONTENT_LENGTH, COOKIE, ORIGIN, TRANSFER_ENCODING};
+use http::header::{
+    ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONTENT_LENGTH, COOKIE, ORIGIN, TRANSFER_ENCODING, UPGRADE,
+};
 use http::uri::Scheme;
 use http::{Extensions, HeaderMap, Method, Uri};
 use std::net::{IpAddr, SocketAddr};
@@ -38,7 +40,7 @@ impl<'r> RequestInfo<'r> {
     }
 
     /// Returns whether the request is a CORS preflight. Browsers send preflights without credentials (Fetch §3.2.2). A
-    /// request with credentials, a user or a body is not one: a backend that does not look at the method would serve
+    /// request with credentials, a user, a body or an upgrade is not one: a backend that does not look at the method would serve
     /// it.
     pub(super) fn is_preflight(&self) -> bool {
         let has = |name| self.headers.contains_key(name);
@@ -49,6 +51,7 @@ impl<'r> RequestInfo<'r> {
             && !has(AUTHORIZATION)
             && !has(COOKIE)
             && !has(TRANSFER_ENCODING)
+            && !has(UPGRADE)
             && self.headers.get_all(CONTENT_LENGTH).iter().all(|length| length == "0")
     }
 }

@@ -119,6 +119,7 @@ async fn other_requests_with_options_are_like_any() {
         ("content-length", "1"),
         ("content-length", "0, 1"),
         ("transfer-encoding", "chunked"),
+        ("upgrade", "websocket"),
     ] {
         let request = preflight("/play").header(header.0, header.1);
         assert_eq!(ask(&headcount, request).await.status, StatusCode::TOO_MANY_REQUESTS, "{header:?}");
