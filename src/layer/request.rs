@@ -40,8 +40,8 @@ impl<'r> RequestInfo<'r> {
     }
 
     /// Returns whether the request is a CORS preflight. Browsers send preflights without credentials (Fetch §3.2.2). A
-    /// request with credentials, a user, a body or an upgrade is not one: a backend that does not look at the method would serve
-    /// it.
+    /// request with credentials, a user, a body or an upgrade is not one: a backend that does not look at the method
+    /// would serve it.
     pub(super) fn is_preflight(&self) -> bool {
         let has = |name| self.headers.contains_key(name);
         self.method == Method::OPTIONS
