@@ -73,7 +73,7 @@ fn a_client_over_its_limit_is_told_by_which_limit_and_for_how_long() {
 #[test]
 fn newcomers_whom_a_limit_refuses_take_no_seat() {
     let state = tempdir().unwrap();
-    let more = "key = \"client_ip\"\nalgorithm = \"fixed_window\"\nrate = \"3/1h\"";
+    let more = "key = \"client_ip\"\nalgorithm = \"sliding_log\"\nrate = \"3/1h\"";
     let server = start(state.path(), 10, &limit("address", more));
     let answers: Vec<_> = (0..20).map(|n| ask(&server, "/play", &format!("made-up-{n}"), &[]).status).collect();
     assert_eq!(answers.iter().filter(|&&status| status == 200).count(), 3, "{answers:?}");
@@ -88,10 +88,10 @@ fn newcomers_whom_a_limit_refuses_take_no_seat() {
 
 #[test]
 fn checks_that_wait_for_a_limit_leave_connections_to_others() {
-    let more = "key = \"constant\"\nrate = \"1/1s\"\nburst = 1\nmax_wait = \"1400ms\"";
-    for (most, second) in [(0, (429, "limited")), (1, (200, "seen"))] {
+    for (most, time, second) in [(0, "1m", (429, "limited")), (1, "1s", (200, "seen"))] {
         let state = tempdir().unwrap();
-        let text = format!("[admission]\nmax_delayed = {most}\n{}", limit("all", more));
+        let more = format!("key = \"constant\"\nrate = \"1/{time}\"\nburst = 1\nmax_wait = \"{time}\"");
+        let text = format!("[admission]\nmax_delayed = {most}\n{}", limit("all", &more));
         let server = start(state.path(), 10, &text);
         assert_eq!(ask(&server, "/play", "alice", &[]).status, 200);
         let answer = ask(&server, "/play", "alice", &[]);

@@ -198,8 +198,8 @@ where
 }
 
 /// Returns the caller found by an outer admission layer, or the one named by the request's token; `None` while the keys
-/// that verify tokens have not been fetched. Callers with an
-/// invalid token are counted together; only admission refuses them.
+/// that verify tokens have not been fetched. Callers with an invalid token are counted together; only admission refuses
+/// them.
 fn caller<'r, B>(headcount: &Headcount, request: &'r Request<B>) -> Option<Caller<'r>> {
     match request.extensions().get::<Subject>() {
         Some(Subject(subject)) => {

@@ -136,9 +136,8 @@ fn warnings(config: &Config) -> Vec<String> {
     if config.has_only_limits() {
         warnings.push("there is no admission.max_active_users: requests are limited, and everybody is admitted".into());
     }
-    let of_all: Vec<_> = config.limit.iter().filter(|limit| limit.applies_to == AppliesTo::All).collect();
-    let (_, but_last) = of_all.split_last().map_or((None, &[][..]), |(last, others)| (Some(last), others));
-    for limit in but_last.iter().filter(|limit| limit.store == LimitStore::Mysql) {
+    let of_all = config.limit.iter().filter(|limit| limit.applies_to == AppliesTo::All);
+    for limit in of_all.rev().skip(1).filter(|limit| limit.store == LimitStore::Mysql) {
         warnings.push(format!(
             "limit {}: requests that a later limit refuses stay charged here, because MySQL takes nothing back; list \
              it last",

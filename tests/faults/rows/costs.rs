@@ -247,7 +247,7 @@ fn costs_the_same(rig: &Rig, fleet: &impl Fleet, loads: [f64; 2]) -> (Finding, S
     found.check(at_heavy >= (0.9 * loads[1] / loads[0]).min(5.0) * at_light, || {
         format!("{servers} servers: {at_heavy:.0} requests a second are no heavy load beside {at_light:.0}")
     });
-    let most = 6.0 + fleet.sync_every().div_duration_f64(BEAT);
+    let most = 6.0 + fleet.sync_every().div_duration_f64(BEAT).floor();
     found.check(light <= most && heavy <= most, || {
         format!("{servers} servers: {light:.2} and {heavy:.2} commands; at most {most:.1} are due")
     });
