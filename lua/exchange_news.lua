@@ -1,9 +1,10 @@
 -- Appends a server's news to the news logs of some minutes, and returns what the server has not read of these logs.
 --
 -- KEYS[1], … logs, one per minute: strings of 16 bytes of identity, then entries that this script does not read
--- ARGV[1] ms to keep a log · ARGV[2] the most bytes of a log to return · ARGV[3] the size from which a log is full
--- then four for each log: the identity of the log that the server has read, or an identity for a new one · the position
--- up to which it has read that log · the 8 bytes before that position · an entry to append, '' for none
+-- ARGV[1] the most bytes of a log to return · ARGV[2] the size from which a log is full
+-- then five for each log: the identity of the log that the server has read, or an identity for a new one · the position
+-- up to which it has read that log · the 8 bytes before that position · an entry to append, '' for none · ms to keep the
+-- log if it is new
 --
 -- Returns for each log { identity, '' if there is no log; the position of the bytes; the bytes; the position at which
 -- the entry was appended, 0 if it was not }. The bytes are those that the server has not read, without its entry.
@@ -14,7 +15,7 @@
 local id_bytes = 16
 local answers = {}
 for i = 1, #KEYS do
-  local log, at = KEYS[i], 4 * i
+  local log, at = KEYS[i], 5 * i - 2
   local id, read_to, last_read, entry = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
   local length = redis.pcall('STRLEN', log)
   if type(length) == 'table' or (length > 0 and length < id_bytes) then
@@ -30,16 +31,16 @@ for i = 1, #KEYS do
       from = read_to
     end
     if from < length then
-      bytes = redis.call('GETRANGE', log, from, math.min(length, from + ARGV[2]) - 1)
+      bytes = redis.call('GETRANGE', log, from, math.min(length, from + ARGV[1]) - 1)
     end
   end
   local appended = 0
-  if entry ~= '' and length < tonumber(ARGV[3]) then
+  if entry ~= '' and length < tonumber(ARGV[2]) then
     local answer = redis.pcall('APPEND', log, length == 0 and id .. entry or entry)
     if type(answer) ~= 'table' then
       if length == 0 then
         found, length = id, id_bytes
-        redis.call('PEXPIRE', log, ARGV[1])
+        redis.call('PEXPIRE', log, ARGV[at + 4])
       end
       appended = length
     end

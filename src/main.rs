@@ -375,8 +375,10 @@ impl Serve {
 }
 
 fn load(file: Option<&std::path::Path>, flags: Flags) -> Result<Loaded, ServeError> {
+    // A value that is not UTF-8 is no value of any key, and must not count as one that is not set.
+    let lossy = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
     let environment =
-        std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
+        std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().map(|name| (name, lossy(value))));
     Ok(server::load(file, environment, flags, Validated::check)?)
 }
 

@@ -48,6 +48,8 @@ pub use messages::{
     MOST_NEWS_BYTES, MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, Outgoing, OutgoingOverride, Publish,
     Published, Reply, Request, Stored, Version,
 };
+#[cfg(feature = "server")]
+pub(crate) use news::KEPT_LOGS;
 use news::News;
 use others::Others;
 pub(crate) use overrides::encode as stored_override;

@@ -103,7 +103,7 @@ impl<S: FilterStore> Node<S> {
 }
 
 fn unread(slot: Slot) -> LogRequest {
-    LogRequest { slot, id: [9; 16], read_to: 16, last_read: [0; 8], entry: Vec::new() }
+    LogRequest { slot, id: [9; 16], read_to: 16, last_read: [0; 8], entry: Vec::new(), keep_for: 180 * SECOND }
 }
 
 /// Two servers that have joined a fleet, and have begun to keep what they record.
@@ -186,6 +186,13 @@ async fn news_in_redis() {
     // The logs of Redis live by its own clock.
     let clock = Arc::new(ManualClock::starting_at(SystemClock::new().wall()));
     a_beat_brings_news(|| RedisStore::open(&redis.url(), "news").unwrap(), clock).await;
+    // A log is read for two minutes, so it does not stay for the window.
+    let logs: Vec<String> = redis.ask(&["KEYS", "*:news:*"]);
+    assert!(!logs.is_empty());
+    for log in logs {
+        let left: i64 = redis.ask(&["PTTL", &log]);
+        assert!((120_000..=180_000).contains(&left), "{log}: {left} ms");
+    }
 }
 
 /// Both stores answer the same histories alike.
@@ -208,6 +215,7 @@ async fn redis_and_memory_have_the_same_logs() {
                 read_to: if rng.u8(..) < 20 { rng.u64(..100_000) } else { *rng.choice(&lengths).unwrap() },
                 last_read: [rng.u8(..3); 8],
                 entry: vec![rng.u8(..3); length],
+                keep_for: 180 * SECOND,
             }
         };
         let logs: Vec<_> = [Slot(30_000_000), Slot(30_000_001)].map(&mut log).into();

@@ -19,6 +19,17 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
+fn a_value_that_is_not_utf_8_is_not_one_that_is_not_set() {
+    use std::os::unix::ffi::OsStrExt;
+    let state = tempdir().unwrap();
+    let mut validate = program(state.path());
+    validate.arg("validate").env("HEADCOUNT__ADMISSION__MAX_ACTIVE_USERS", "5");
+    validate.env("HEADCOUNT__TOKEN__SECRET_FILE", std::ffi::OsStr::from_bytes(b"/run/key-\xff"));
+    let output = validate.output().unwrap();
+    assert!(output.status.code() == Some(2) && said(&output).contains("/run/key-\u{fffd}"), "{}", said(&output));
+}
+
+#[test]
 fn the_demo_fills_within_half_a_minute_shows_a_page_and_ends_cleanly() {
     let state = tempdir().unwrap();
     let mut demo = program(state.path());

@@ -105,7 +105,8 @@ pub enum Unverified {
     /// The request is refused with 400.
     #[default]
     Reject,
-    /// The request counts as one without a token; see `admission.missing_token`. The application can answer 401.
+    /// The request counts as one without a token; see `admission.missing_token`. The application can answer 401. If
+    /// the application accepts a token that headcount refuses, its user takes no seat.
     MissingToken,
 }
 

@@ -48,7 +48,10 @@ impl PathPatterns {
     pub(crate) fn may_cover(&self, path_and_query: &str) -> bool {
         let path = without_query(path_and_query);
         let is_covered = |lenient: String| readings(&lenient).iter().any(|reading| self.covers_lenient(reading));
-        self.cover(path) || read_leniently(path).is_none_or(is_covered)
+        let in_query = path_in_query(path_and_query);
+        self.cover(path)
+            || read_leniently(path).is_none_or(is_covered)
+            || in_query.is_some_and(|in_query| self.may_cover(in_query))
     }
 }
 
@@ -73,11 +76,13 @@ impl Pattern {
     }
 
     /// Returns whether a backend could serve what the rule names for this reading. A rule for `/login.php` also covers
-    /// `/login`, for which some servers run that script.
+    /// `/login` and `/login/x`, for which some servers run that script.
     fn covers_leniently(&self, lenient: &str) -> bool {
-        let below = lenient.strip_prefix(&self.lenient);
-        below.is_some_and(|below| below.is_empty() || self.is_prefix && below.starts_with('/'))
-            || self.script.as_deref() == Some(lenient)
+        let is_below = |path: &str, takes_more: bool| {
+            let below = lenient.strip_prefix(path);
+            below.is_some_and(|below| below.is_empty() || takes_more && below.starts_with('/'))
+        };
+        is_below(&self.lenient, self.is_prefix) || self.script.as_deref().is_some_and(|script| is_below(script, true))
     }
 }
 
@@ -111,7 +116,10 @@ fn add_readings<'p>(readings: &mut Vec<Cow<'p, str>>, path: Cow<'p, str>) {
 /// front controller, the format, and the index of a directory. Returns `None` if the path is ambiguous.
 pub(crate) fn canonical_path(path: &str) -> Option<String> {
     let lenient = read_leniently(path)?;
-    let front = lenient.find(".php/").map(|at| (lenient[..at].rfind('/').unwrap_or(0), at + ".php".len()));
+    let front = lenient.find(".php").and_then(|at| {
+        let ends = at + lenient[at..].find('/')?;
+        Some((lenient[..at].rfind('/').unwrap_or(0), ends))
+    });
     let below = front.map_or(lenient.clone(), |(begins, ends)| [&lenient[..begins], &lenient[ends..]].concat());
     let directory = without_index(&below).unwrap_or(&below);
     Some(without_format(directory).unwrap_or(directory).to_owned())
@@ -134,14 +142,21 @@ pub(crate) fn without_query(path_and_query: &str) -> &str {
     end.map_or(path_and_query, |end| &path_and_query[..end])
 }
 
+/// Returns the path that a query begins with, if any: CodeIgniter serves `/login` for `/index.php?/login`.
+pub(super) fn path_in_query(path_and_query: &str) -> Option<&str> {
+    let (_, query) = path_and_query.split_once('?').filter(|(_, query)| query.starts_with('/'))?;
+    query.split(['?', '&']).next()
+}
+
 /// A path with more names that have a dot is ambiguous: each could be a script, and each is compared with each rule.
 const MOST_SCRIPTS: usize = 8;
 
 /// Returns a path as a lenient backend reads it: unescaped, in lower case, and `/a/` as `/a`. Returns `None` if the
 /// path is ambiguous, because a backend could read it as another one. A path is ambiguous if a segment is empty,
-/// contains `..`, ends in a dot, or begins or ends with a blank. It is also ambiguous if it does not begin with a
-/// slash, or has parameters, a fragment, a backslash, an invalid escape, an escaped dot or separator, or a character
-/// outside of ASCII. (Backends may decode overlong UTF-8, or convert other characters to dots and slashes.)
+/// contains `..` or `::`, ends in a dot, begins or ends with a blank, or is in parentheses, as the sessions of ASP.NET
+/// are. It is also ambiguous if it does not begin with a slash, or has parameters, a fragment, a backslash, an invalid
+/// escape, an escaped dot or separator, or a character outside of ASCII. (Backends may decode overlong UTF-8, or
+/// convert other characters to dots and slashes.)
 pub(super) fn read_leniently(path: &str) -> Option<String> {
     let is_clear = |byte: &u8| byte.is_ascii_graphic() && !b"\\;#".contains(byte);
     let is_clear_when_escaped = |byte: u8| byte == b' ' || is_clear(&byte) && !b"./%?".contains(&byte);
@@ -155,8 +170,15 @@ pub(super) fn read_leniently(path: &str) -> Option<String> {
     let trimmed = plain.strip_suffix('/').unwrap_or(&plain);
     let mut segments = trimmed.split('/').skip(1);
     // Some file systems ignore dots and blanks at the end of a name.
-    let is_ambiguous = |name: &str| name.is_empty() || name.ends_with(['.', ' ']) || name.starts_with(' ');
-    let is_clear = path.starts_with('/') && !segments.any(|name| is_ambiguous(name) || name.contains(".."));
+    let is_ambiguous = |name: &str| {
+        name.is_empty()
+            || name.ends_with(['.', ' '])
+            || name.starts_with(' ')
+            || name.starts_with('(') && name.ends_with(')')
+            || name.contains("..")
+            || name.contains("::")
+    };
+    let is_clear = path.starts_with('/') && !segments.any(is_ambiguous);
     let may_be_scripts = trimmed.split('/').filter(|name| name.contains('.')).count();
     (is_clear && may_be_scripts <= MOST_SCRIPTS).then(|| trimmed.to_owned())
 }
@@ -208,6 +230,12 @@ mod tests {
             "/shop/index.php/api/auth/token",
             "/api/index.php/auth/token",
             "foo:/login",
+            "/?/login",
+            "/index.php?/api/auth/token&x=1",
+            "/play?/../login",
+            "/(S(x))/login",
+            "/login::$DATA",
+            "/index.php5/login",
             "",
         ] {
             assert!(rules.may_cover(path), "{path}");
@@ -224,6 +252,8 @@ mod tests {
             "/loginx",
             "/play?x=/login",
             "/play?x=%2f..#",
+            "/play?/play",
+            "/play(1)/a:b",
             "/api/authority",
             "/%70lay",
         ] {
@@ -242,6 +272,7 @@ mod tests {
             "/index.php/%6cogin.html",
             "/login/index.html",
             "/login.php/",
+            "/index.php5/login",
         ] {
             assert_eq!(canonical_path(path).as_deref(), Some("/login"), "{path}");
         }
@@ -256,7 +287,14 @@ mod tests {
     #[test]
     fn a_path_that_a_backend_could_read_as_a_rule_counts_as_that_rule() {
         let rules = patterns(&["/wp-login.php", "/api/*"]);
-        for path in ["/wp-login.php", "/WP-Login.php/1", "/wp-login.php/2/3.x", "/wp-login", "/wp-login/index.php"] {
+        for path in [
+            "/wp-login.php",
+            "/WP-Login.php/1",
+            "/wp-login.php/2/3.x",
+            "/wp-login",
+            "/wp-login/index.php",
+            "/wp-login/1",
+        ] {
             assert!(rules.may_cover(path), "{path}");
             assert_eq!(rules.exact_rule(path).as_deref(), Some("/wp-login.php"), "{path}");
         }

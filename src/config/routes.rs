@@ -102,7 +102,13 @@ impl Routes {
     /// strictest of the classes applies. A path without its format (`/play` for `/play.json`) has a class if a rule
     /// names it. An ambiguous or unknown (`None`) path has the strictest class, `Admit`.
     pub(crate) fn class(&self, path: Option<&str>) -> RouteClass {
-        let Some(path) = path.map(paths::without_query) else { return RouteClass::Admit };
+        let Some(path_and_query) = path else { return RouteClass::Admit };
+        let in_query = paths::path_in_query(path_and_query).map(|in_query| self.class_of_path(in_query));
+        let class = self.class_of_path(paths::without_query(path_and_query));
+        in_query.map_or(class, |in_query| class.stricter(in_query))
+    }
+
+    fn class_of_path(&self, path: &str) -> RouteClass {
         let literal = self.first(|patterns| patterns.cover(path)).unwrap_or_default();
         if literal == RouteClass::Admit {
             return RouteClass::Admit;
@@ -188,6 +194,8 @@ mod tests {
             ("/login/", RouteClass::Confirm),
             ("/HEALTHZ", RouteClass::Admit),
             ("/healthz#", RouteClass::Admit),
+            ("/healthz?/play", RouteClass::Admit),
+            ("/healthz?/static/a.js", RouteClass::Exempt),
             ("/healthz#/../play", RouteClass::Admit),
             ("/static/%c0%ae%c0%ae/play", RouteClass::Admit),
             ("/static/\u{ff0e}\u{ff0e}/play", RouteClass::Admit),

@@ -176,7 +176,14 @@ pub const LOG_ID_BYTES: usize = 16;
 ///         other => panic!("{other:?}"),
 ///     }
 /// };
-/// let unread = LogRequest { slot: Slot(30_000_000), id: [7; 16], read_to: 16, last_read: [0; 8], entry: vec![] };
+/// let unread = LogRequest {
+///     slot: Slot(30_000_000),
+///     id: [7; 16],
+///     read_to: 16,
+///     last_read: [0; 8],
+///     entry: vec![],
+///     keep_for: 180 * SECOND,
+/// };
 /// let created = exchange("a", LogRequest { entry: b"news of a".to_vec(), ..unread.clone() }).await;
 /// assert_eq!((created.appended_at, created.bytes), (Some(16), vec![]), "an own entry is not sent back");
 ///
@@ -202,6 +209,8 @@ pub struct LogRequest {
     pub last_read: [u8; 8],
     /// An entry to append; empty for none.
     pub entry: Vec<u8>,
+    /// How long the store keeps the log, if this request creates it.
+    pub keep_for: Duration,
 }
 
 /// What a server writes to the store in a round.

@@ -21,6 +21,9 @@ use std::time::Duration;
 /// The number of minutes whose logs are written and read: the current one and the one before.
 const MINUTES: usize = 2;
 
+/// How long the store keeps a log, in minutes: those in which it is read, and one more in case the clock goes back.
+pub(crate) const KEPT_LOGS: u64 = 3;
+
 /// The time between two beats while newcomers are rejected or soon could be.
 const WHILE_FULL: Duration = Duration::from_millis(100);
 /// The time between two beats otherwise.
@@ -129,6 +132,7 @@ impl Round {
         let slots: Vec<_> = self.core.slots().into_iter().take(MINUTES).collect();
         self.news.logs.retain(|slot, _| slots.contains(slot));
         let mut logs = Vec::with_capacity(slots.len());
+        let keep_for = self.core.settings.slot_length * KEPT_LOGS as u32;
         for slot in slots {
             if !self.news.logs.contains_key(&slot) {
                 let log = self.news.new_log();
@@ -144,7 +148,7 @@ impl Round {
             if !fingerprints.is_empty() {
                 entry = encode(slot, self.news.rng.u64(..), &fingerprints, self.codec.mac());
             }
-            logs.push(LogRequest { slot, id, read_to, last_read, entry: entry.clone() });
+            logs.push(LogRequest { slot, id, read_to, last_read, entry: entry.clone(), keep_for });
             self.news.in_flight.push(Sent { slot, fingerprints, entry });
         }
         Request::ExchangeNews(logs)

@@ -3,7 +3,8 @@
 //! A heartbeat is a name and a time, and anybody who can write to the store can add thousands. Each would reduce the
 //! shares of the servers. So a server's name ends with a MAC, which only a holder of the fleet's key can make. A name
 //! with a valid MAC is *proven*, and only proven names are counted. Reading all names in every round would cost a fleet
-//! of 250 servers 4 MB a second, so names are requested only if there are more heartbeats than proven names.
+//! of 250 servers 4 MB a second, so names are requested only if there are more heartbeats than proven names. Looks that
+//! show no further proven name make this ever rarer.
 
 use super::Node;
 use crate::fleet_mac::{FleetMac, MAC_BYTES, Purpose};
@@ -15,22 +16,34 @@ use std::collections::HashSet;
 /// The largest number of names requested for proving: more than any fleet has servers.
 const MOST_PROVEN: usize = 4096;
 
+/// The most looks without names between two looks with names, while there are heartbeats that cannot be proven.
+const MOST_SKIPPED: u32 = 15;
+
 /// The number of servers whose heartbeats were proven.
 #[derive(Debug, Clone)]
 pub(super) struct Servers {
     proven: u64,
     /// Whether there may be more heartbeats than proven names: before the first look, or if the last look showed more.
     has_more: bool,
+    /// How many of the next looks request no names, although there may be more to prove.
+    skip: u32,
+    /// The value of `skip` after the latest look that proved no further name.
+    skipped: u32,
 }
 
 impl Servers {
     pub(super) fn new() -> Self {
-        Self { proven: 0, has_more: true }
+        Self { proven: 0, has_more: true, skip: 0, skipped: 0 }
     }
 
     /// Returns the number of names that the next look requests, if an admin page shows `watched` of them.
     pub(super) fn names(&self, watched: usize) -> usize {
-        if self.has_more { watched.max(MOST_PROVEN) } else { watched }
+        if self.proves() { watched.max(MOST_PROVEN) } else { watched }
+    }
+
+    /// Returns whether the next look requests names in order to prove them.
+    fn proves(&self) -> bool {
+        self.has_more && self.skip == 0
     }
 
     /// Takes in a look: the number of heartbeats, and the latest names, as many as were requested and have the right
@@ -53,7 +66,16 @@ impl Servers {
         }
         let proven = alive(named);
         // If only a part of the names was shown, names proven before may be missing from it.
-        self.proven = if is_whole { proven } else { self.proven.max(proven) };
+        let before = self.proven;
+        self.proven = if is_whole { proven } else { before.max(proven) };
+        if heartbeats <= self.proven || self.proven > before {
+            (self.skip, self.skipped) = (0, 0);
+        } else if self.proves() {
+            self.skipped = (2 * self.skipped + 1).min(MOST_SKIPPED);
+            self.skip = self.skipped;
+        } else {
+            self.skip = self.skip.saturating_sub(1);
+        }
         self.has_more = heartbeats > self.proven;
         // This server counts, even if its own heartbeat was not recorded.
         heartbeats.min(self.proven).max(1)
@@ -143,5 +165,29 @@ mod tests {
         assert_eq!(named.len(), 2);
         let dead = node(proven_name("a", &mac(7)), 90);
         assert_eq!(read(&mut servers, 2, vec![ours(1), ours(2), dead]), 2, "who is dead was there, too");
+    }
+
+    #[test]
+    fn looks_that_prove_no_further_name_make_proving_rarer() {
+        let mut servers = Servers::new();
+        let forged = |number: u64| node(format!("{number:048x}"), 100);
+        let shown = |servers: u64, asks: bool| match asks {
+            true => (0..servers).map(ours).chain((0..4000).map(forged)).collect(),
+            false => Vec::new(),
+        };
+        let mut looks_with_names = Vec::new();
+        for look in 0..100 {
+            // A fourth server starts with the fiftieth look.
+            let present = if look < 50 { 3 } else { 4 };
+            let asks = servers.names(0) > 0;
+            looks_with_names.extend(asks.then_some(look));
+            let counted = read(&mut servers, present + 4000, shown(present, asks));
+            assert!(counted == 3 || look >= 50 && counted == 4, "{counted} in look {look}");
+        }
+        // It is counted within sixteen looks, and proving begins anew.
+        assert_eq!(looks_with_names, [0, 1, 3, 7, 15, 31, 47, 63, 64, 66, 70, 78, 94]);
+        assert_eq!(read(&mut servers, 4, vec![]), 4, "the forged ones are gone");
+        read(&mut servers, 5, vec![]);
+        assert_eq!(servers.names(0), MOST_PROVEN, "a look after them begins anew");
     }
 }

@@ -107,7 +107,7 @@ impl FleetCost {
         let value =
             (GZIP * entropy_bytes(shape.bits(), shape.fill_ratio(max_active_users as f64))).min(filter_bytes as f64);
         let has_news = config.fleet.as_ref().is_none_or(|fleet| fleet.news_every != Some(Duration::ZERO));
-        let news_bytes = if has_news { minutes * NEWS_BYTES * max_active_users } else { 0 };
+        let news_bytes = if has_news { crate::round::KEPT_LOGS * NEWS_BYTES * max_active_users } else { 0 };
         let staged = filter_bytes >= crate::sync::STAGED_FROM_BYTES as u64;
         let commands = if staged { COMMANDS_WHERE_STAGED } else { COMMANDS };
         let work = ROUND_TRIPS + WORK_PER_MEGABYTE * filter_bytes as f64 / 1e6;
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!((small.capacity, small.fleets.len()), (65_536, 2));
         assert!(small.memory_bytes < large.memory_bytes && small.most_nodes > large.most_nodes);
         assert!(small.value_bytes <= small.filter_bytes);
-        assert_eq!((small.values, small.news_bytes), (31, 31 * 7 * 20_000));
+        assert_eq!((small.values, small.news_bytes), (31, 3 * 7 * 20_000));
         assert!(small.fleets[1].redis_commands_per_second == 40.0 && large.fleets[1].redis_commands_per_second == 50.0);
         assert_eq!(small.fleets[0].news_seconds, 0.0);
         // The largest supported number is supported, and one more is not.

@@ -125,12 +125,12 @@ fn warnings(config: &Config) -> Vec<String> {
         );
     }
     let passes_unverified = config.token.jwt.as_ref().is_some_and(|jwt| jwt.unverified == Unverified::MissingToken);
-    if passes_unverified && config.admission.missing_token == MissingToken::Admit {
-        warnings.push(
-            "token.jwt.unverified is \"missing-token\" and admission.missing_token is \"admit\": a user passes a full \
-             house with a token that headcount cannot verify and the backend accepts; set one of them to \"reject\""
-                .into(),
-        );
+    if passes_unverified && config.admission.missing_token != MissingToken::Reject {
+        let house = if config.admission.missing_token == MissingToken::Admit { "a full" } else { "an open" };
+        warnings.push(format!(
+            "token.jwt.unverified is \"missing-token\": with a token that headcount cannot verify and the backend \
+             accepts, a user passes {house} house without a seat; set it, or admission.missing_token, to \"reject\""
+        ));
     }
     warnings.extend(config.token.warning().map(str::to_owned));
     if config.has_only_limits() {

@@ -125,10 +125,9 @@ impl MemoryStore {
             }
             Request::Publish(publish) => Reply::Published(namespace.publish(identity, publish, now)),
             Request::ExchangeNews(logs) => {
-                let until = now.plus(identity.keep_for);
                 let own = namespace.own(identity);
-                own.keys_until = own.keys_until.max(until);
-                Reply::News(logs.into_iter().map(|log| own.exchange_news(log, until)).collect())
+                own.keys_until = own.keys_until.max(now.plus(identity.keep_for));
+                Reply::News(logs.into_iter().map(|log| own.exchange_news(log, now)).collect())
             }
             Request::Leave => {
                 let own = namespace.own(identity);
@@ -251,8 +250,8 @@ impl Generation {
     }
 
     /// Reads and extends a minute's news log, as `exchange_news.lua` does.
-    fn exchange_news(&mut self, request: LogRequest, until: Timestamp) -> LogPart {
-        let LogRequest { slot, id, read_to, last_read, entry } = request;
+    fn exchange_news(&mut self, request: LogRequest, now: Timestamp) -> LogPart {
+        let LogRequest { slot, id, read_to, last_read, entry, keep_for } = request;
         let mut part = LogPart { from: LOG_ID_BYTES as u64, ..LogPart::default() };
         if let Some(Log { bytes, .. }) = self.logs.get(&slot) {
             let read = usize::try_from(read_to).ok().and_then(|read_to| bytes.get(..read_to));
@@ -265,7 +264,7 @@ impl Generation {
             part.bytes = bytes[from..].iter().take(MOST_NEWS_BYTES).copied().collect();
         }
         if !entry.is_empty() {
-            let log = self.logs.entry(slot).or_insert_with(|| Log { bytes: id.to_vec(), until });
+            let log = self.logs.entry(slot).or_insert_with(|| Log { bytes: id.to_vec(), until: now.plus(keep_for) });
             if log.bytes.len() < MOST_LOG_BYTES {
                 part.id = log.bytes.first_chunk().copied();
                 part.appended_at = Some(log.bytes.len() as u64);
