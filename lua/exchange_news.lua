@@ -2,9 +2,9 @@
 --
 -- KEYS[1], … logs, one per minute: strings of 16 bytes of identity, then entries that this script does not read
 -- ARGV[1] the most bytes of a log to return · ARGV[2] the size from which a log is full
--- then five for each log: the identity of the log that the server has read, or an identity for a new one · the position
--- up to which it has read that log · the 8 bytes before that position · an entry to append, '' for none · ms to keep the
--- log if it is new
+-- then five for each log: the identity of the log that the server has read, or an identity for a new one · the
+-- position up to which it has read that log · the 8 bytes before that position · an entry to append, '' for none · ms
+-- to keep the log if it is new
 --
 -- Returns for each log { identity, '' if there is no log; the position of the bytes; the bytes; the position at which
 -- the entry was appended, 0 if it was not }. The bytes are those that the server has not read, without its entry.
