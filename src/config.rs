@@ -32,9 +32,9 @@ pub use crate::secret::Secret;
 pub use admin::Admin;
 pub(crate) use admission::MAX_REFUSAL_DELAY;
 pub use admission::{Admission, Enforcement, MissingToken, RetryAfter};
-#[cfg(feature = "tower")]
-pub(crate) use error::A_PATH;
 pub use error::ConfigError;
+#[cfg(feature = "tower")]
+pub(crate) use error::MUST_BE_PATH;
 pub use fleet::Fleet;
 pub(crate) use fleet::NewsEvery;
 pub use jwt::{Jwt, Unverified};
@@ -59,7 +59,7 @@ pub use snapshot::Snapshot;
 pub use token::Token;
 pub use window::Window;
 #[cfg(feature = "server")]
-pub(crate) use words::A_TIME;
+pub(crate) use words::DURATION;
 
 /// The whole configuration.
 ///

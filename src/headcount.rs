@@ -238,7 +238,7 @@ impl Headcount {
     /// ```
     /// use headcount::{Headcount, config::PassCarrier};
     /// let server = || {
-    ///     Headcount::builder().max_active_users(1).secret("the key of the fleet").carry(PassCarrier::Header)
+    ///     Headcount::builder().max_active_users(1).secret("the key of the fleet").pass_carrier(PassCarrier::Header)
     /// };
     /// let ((one, _), (other, _)) = (server().build()?, server().build()?);
     /// assert!(one.admit("alice").is_admitted());
@@ -379,7 +379,7 @@ impl Headcount {
     /// Withdraws the override. Returns whether one was in force.
     ///
     /// # Errors
-    /// Returns [`OverrideError::Superseded`] if the override in force has the highest possible version.
+    /// Returns [`OverrideError::HighestVersion`] if the override in force has the highest possible version.
     pub fn clear_override(&self) -> Result<bool, OverrideError> {
         let cleared = self.shared.core.clear_override()?;
         if cleared {

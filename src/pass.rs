@@ -29,7 +29,7 @@ const CHARACTERS: usize = (HEAD_BYTES + MAC_BYTES) / 3 * 4;
 ///
 /// ```
 /// use headcount::{Headcount, config::PassCarrier};
-/// let (headcount, _worker) = Headcount::builder().max_active_users(10).carry(PassCarrier::Header).build()?;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).pass_carrier(PassCarrier::Header).build()?;
 /// let pass = headcount.pass("alice").unwrap();
 /// let header = format!("X-Headcount-Pass: {}", pass.as_str());
 /// assert_eq!(pass.as_str().len(), 32);

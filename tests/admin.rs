@@ -366,7 +366,7 @@ async fn a_service_that_mounts_the_admin_is_changed_with_a_token_and_stops_while
     let directory = tempdir().unwrap();
     let file = directory.path().join("admin.token");
     std::fs::write(&file, "0123456789abcdef").unwrap();
-    let headcount = Headcount::builder().max_active_users(10).token_file(&file).start().unwrap();
+    let headcount = Headcount::builder().max_active_users(10).admin_token_file(&file).start().unwrap();
     let admin = headcount.admin_router().unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -115,7 +115,7 @@ async fn a_newcomer_is_refused_after_the_delay_and_counted_once() {
 
 #[tokio::test(start_paused = true)]
 async fn the_pass_of_a_refused_request_is_counted_once() {
-    let [one, _] = full(|builder| builder.carry(PassCarrier::Header)).await;
+    let [one, _] = full(|builder| builder.pass_carrier(PassCarrier::Header)).await;
     let before = one.headcount.status().passes.forged;
     let request = Request::get("/").header("authorization", "Bearer carol").header("x-headcount-pass", "x".repeat(32));
     let answer = app(&one).oneshot(request.body(Body::empty()).unwrap()).await.unwrap();

@@ -512,7 +512,7 @@ fn an_override_is_set_or_refused_and_the_status_stays_readable() {
     let directory = tempfile::tempdir().unwrap();
     let token = directory.path().join("admin.token");
     std::fs::write(&token, "a token of sixteen bytes or more").unwrap();
-    let headcount = Headcount::builder().max_active_users(10).capacity(100).token_file(token).build().unwrap().0;
+    let headcount = Headcount::builder().max_active_users(10).capacity(100).admin_token_file(token).build().unwrap().0;
     let router = headcount.admin_router().unwrap().layer(MockConnectInfo(SocketAddr::from(([127, 0, 0, 1], 1))));
     let ask = |method: &str, path: &str, body: Vec<u8>| {
         let request = http::Request::builder().method(method).uri(path).header("host", "localhost");

@@ -94,7 +94,7 @@ pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: By
 /// Returns the answer for a refused override: 409 if it cannot replace the one in force, otherwise 422.
 fn refused(error: &OverrideError) -> Response {
     let status = match error {
-        OverrideError::Superseded { .. } => StatusCode::CONFLICT,
+        OverrideError::HighestVersion { .. } => StatusCode::CONFLICT,
         _ => StatusCode::UNPROCESSABLE_ENTITY,
     };
     problem(status, error.to_string())

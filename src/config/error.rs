@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The rules for a path in the configuration.
-pub(crate) const A_PATH: &str =
+pub(crate) const MUST_BE_PATH: &str =
     "a path begins with /, is exact or a prefix that ends in /*, and is plain ASCII without //, .., ; or #";
 
 /// An error in a configuration: the key, the value that was found, and what is allowed.
@@ -39,9 +39,9 @@ pub enum ConfigError {
         humantime::format_duration(*min), humantime::format_duration(*max)
     )]
     RetryAfter { min: Duration, max: Duration },
-    #[error("admission.exempt_paths holds {found:?}; {A_PATH}")]
+    #[error("admission.exempt_paths holds {found:?}; {MUST_BE_PATH}")]
     ExemptPath { found: String },
-    #[error("route.path is {found:?}; {A_PATH}")]
+    #[error("route.path is {found:?}; {MUST_BE_PATH}")]
     RoutePath { found: String },
     #[error("window.slots is {found}; it must be between 1 and {MAX_SLOTS}")]
     Slots { found: u32 },

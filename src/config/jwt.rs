@@ -89,7 +89,7 @@ pub struct Jwt {
 /// # std::fs::write(&key, "a secret of thirty-two bytes, say")?;
 /// for (unverified, status) in [(Unverified::Reject, 400), (Unverified::MissingToken, 200)] {
 ///     let (headcount, _worker) =
-///         Headcount::builder().max_active_users(9).jwt_keys([&key]).unverified(unverified).build()?;
+///         Headcount::builder().max_active_users(9).jwt_keys([&key]).unverified_jwt(unverified).build()?;
 ///     let app = Router::new().route("/", get(|| async { "in" })).layer(headcount.layer());
 ///     let request = Request::get("/").header("authorization", "Bearer forged").body(Body::empty())?;
 ///     assert_eq!(app.oneshot(request).await?.status(), status);

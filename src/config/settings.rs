@@ -3,7 +3,7 @@
 #[cfg(feature = "jwt")]
 use super::Unverified;
 use super::window::MIN_CAPACITY;
-use super::{AppliesTo, Config, ConfigError, Enforcement, Limit, MissingToken, NewsEvery, Pass, RetryAfter};
+use super::{AppliesTo, Config, ConfigError, Enforcement, Limit, MissingToken, NewsEvery, RetryAfter};
 #[cfg(feature = "tower")]
 use super::{Routes, TrustedProxies};
 use crate::bloom::Shape;
@@ -41,8 +41,9 @@ pub(crate) struct Settings {
     pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) key: FingerprintKey,
     pub(crate) earlier_keys: Vec<FingerprintKey>,
-    /// The issuer of passes, and the setting that says how a pass is sent.
-    pub(crate) passes: Option<(Passes, Pass)>,
+    pub(crate) pass_issuer: Option<Passes>,
+    #[cfg(feature = "tower")]
+    pub(crate) pass: Option<super::Pass>,
     /// A hash of everything that servers must share to merge their filters: format, shape, window and key.
     pub(crate) generation: u64,
     /// The name of this server.
@@ -93,10 +94,8 @@ impl Config {
         let news_every = fleet.check_news(sync_every)?;
         let slots = self.window.slots as usize;
         let earlier_keys = self.token.earlier_keys()?;
-        let passes = self.pass.as_ref().map(|pass| {
-            let passes = Passes::new(&key, &earlier_keys, &fleet.namespace, slot_length, slots);
-            (passes, pass.clone())
-        });
+        let has_passes = self.pass.is_some();
+        let pass_issuer = has_passes.then(|| Passes::new(&key, &earlier_keys, &fleet.namespace, slot_length, slots));
         Limit::check_all(self)?;
         #[cfg(feature = "jwt")]
         let jwt = match &self.token.jwt {
@@ -139,7 +138,9 @@ impl Config {
             generation: xxhash_rust::xxh3::xxh3_64(generation.map(u64::to_le_bytes).as_flattened()),
             key,
             earlier_keys,
-            passes,
+            pass_issuer,
+            #[cfg(feature = "tower")]
+            pass: self.pass.clone(),
             node: fleet.node_name(),
             sync_every,
             news_every,
@@ -149,7 +150,7 @@ impl Config {
     }
 
     /// Returns whether this server shares its users with others.
-    pub(crate) fn is_fleet(&self) -> bool {
+    pub(crate) fn joins_fleet(&self) -> bool {
         self.fleet.is_some() || self.redis.is_some()
     }
 

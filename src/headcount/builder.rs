@@ -225,31 +225,31 @@ impl Builder {
     }
 
     /// Sets the claim that names the user.
-    pub fn claim(mut self, claim: impl Into<String>) -> Self {
+    pub fn jwt_claim(mut self, claim: impl Into<String>) -> Self {
         self.jwt().claim = claim.into();
         self
     }
 
     /// Sets the issuer (`iss`) whose tokens are accepted.
-    pub fn issuer(mut self, issuer: impl Into<String>) -> Self {
+    pub fn jwt_issuer(mut self, issuer: impl Into<String>) -> Self {
         self.jwt().issuer = Some(issuer.into());
         self
     }
 
     /// Sets the accepted audiences: a token must name one of them in `aud`.
-    pub fn audience(mut self, audience: impl IntoIterator<Item = impl Into<String>>) -> Self {
+    pub fn jwt_audience(mut self, audience: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.jwt().audience = audience.into_iter().map(Into::into).collect();
         self
     }
 
     /// Sets how a request with an unverifiable token is treated.
-    pub fn unverified(mut self, unverified: config::Unverified) -> Self {
+    pub fn unverified_jwt(mut self, unverified: config::Unverified) -> Self {
         self.jwt().unverified = unverified;
         self
     }
 
     /// Sets whether a token must have an expiry (`exp`); by default it must.
-    pub fn require_exp(mut self, required: bool) -> Self {
+    pub fn jwt_require_exp(mut self, required: bool) -> Self {
         self.jwt().require_exp = required;
         self
     }
@@ -262,14 +262,14 @@ impl Builder {
 /// `[pass]`
 impl Builder {
     /// Sends a signed pass to each active user whom the layer or the check endpoint admits, and sets how it travels.
-    pub fn carry(mut self, carrier: PassCarrier) -> Self {
+    pub fn pass_carrier(mut self, carrier: PassCarrier) -> Self {
         self.pass().carry = carrier;
         self
     }
 
     /// Sets whether the cookie that carries a pass is `Secure`. By default it is `Secure` only if the request came over
     /// TLS.
-    pub fn secure(mut self, secure: bool) -> Self {
+    pub fn secure_pass_cookie(mut self, secure: bool) -> Self {
         self.pass().secure = Some(secure);
         self
     }
@@ -289,19 +289,19 @@ impl Builder {
 
     /// For `rediss://`: sets a PEM file with the certificate of the authority that signed the Redis server's
     /// certificate. It is trusted in addition to the system's authorities.
-    pub fn ca_file(mut self, file: impl Into<PathBuf>) -> Self {
+    pub fn redis_ca_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.redis().ca_file = Some(file.into());
         self
     }
 
-    /// For `rediss://`: sets the PEM file of the client certificate. Needs [`Builder::key_file`] too.
-    pub fn cert_file(mut self, file: impl Into<PathBuf>) -> Self {
+    /// For `rediss://`: sets the PEM file of the client certificate. Needs [`Builder::redis_key_file`] too.
+    pub fn redis_cert_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.redis().cert_file = Some(file.into());
         self
     }
 
     /// Sets the PEM file of the client certificate's private key.
-    pub fn key_file(mut self, file: impl Into<PathBuf>) -> Self {
+    pub fn redis_key_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.redis().key_file = Some(file.into());
         self
     }
@@ -357,13 +357,13 @@ impl Builder {
     }
 
     /// Sets the file that holds the bearer token of `admin_router`.
-    pub fn token_file(mut self, file: impl Into<PathBuf>) -> Self {
+    pub fn admin_token_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.config.admin.token_file = Some(file.into());
         self
     }
 
     /// Sets further host names under which `admin_router` answers.
-    pub fn hosts(mut self, hosts: impl IntoIterator<Item = impl Into<String>>) -> Self {
+    pub fn admin_hosts(mut self, hosts: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.config.admin.hosts = hosts.into_iter().map(Into::into).collect();
         self
     }
@@ -376,7 +376,7 @@ impl Builder {
 
     /// Allows requests to the admin router that came through a proxy, although no bearer token is configured. Then
     /// everybody who can reach the proxy is an operator.
-    pub fn allow_proxied(mut self, allowed: bool) -> Self {
+    pub fn admin_allow_proxied(mut self, allowed: bool) -> Self {
         self.config.admin.allow_proxied = allowed;
         self
     }
@@ -441,7 +441,7 @@ impl Builder {
         }
         let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
         let codec = codec_of(&settings);
-        let link = if config.is_fleet() { FleetLink::Joining } else { FleetLink::Alone };
+        let link = if config.joins_fleet() { FleetLink::Joining } else { FleetLink::Alone };
         let (snapshot, loaded) = match snapshot_file(&config) {
             Some(file) => open_snapshot(file, &codec, &settings)?,
             None => (None, Memory::Fresh),
@@ -526,7 +526,7 @@ fn remembering(mut ring: Ring, link: FleetLink, memory: Memory) -> Ring {
 
 fn snapshot_file(config: &Config) -> Option<PathBuf> {
     let file = config.snapshot.file.clone().filter(|file| !file.as_os_str().is_empty());
-    file.filter(|_| !config.is_fleet())
+    file.filter(|_| !config.joins_fleet())
 }
 
 fn open_snapshot(file: PathBuf, codec: &Codec, settings: &Settings) -> Result<(Option<Snapshot>, Memory), ConfigError> {
@@ -554,7 +554,7 @@ fn fingerprint_key(config: &Config) -> Result<FingerprintKey, ConfigError> {
     if let Some(key) = config.token.fingerprint_key()? {
         return Ok(key);
     }
-    if config.is_fleet() {
+    if config.joins_fleet() {
         return Err(ConfigError::SecretMissing);
     }
     let file = snapshot_file(config).map(|snapshot| snapshot.with_file_name("fingerprint.key"));

@@ -123,10 +123,17 @@ struct Track {
     grain: Duration,
     most: usize,
     /// The completed samples, the oldest first, at most `most` of them.
-    over: VecDeque<Sample>,
-    /// The sample in progress: its place in time, its figures, and the number of its moments and of those in
-    /// throttling.
-    open: Option<(Slot, Sample, [u32; 2])>,
+    completed: VecDeque<Sample>,
+    in_progress: Option<InProgress>,
+}
+
+/// The sample of the current slot.
+#[derive(Debug)]
+struct InProgress {
+    slot: Slot,
+    sample: Sample,
+    moments: u32,
+    moments_throttling: u32,
 }
 
 impl HistoryRecorder {
@@ -155,8 +162,8 @@ impl HistoryRecorder {
     /// ones otherwise.
     pub(crate) fn history(&self, now: Timestamp, lasting: Duration) -> History {
         let track = if lasting <= self.window { &self.fine } else { &self.coarse };
-        let open = track.open.as_ref().map(|(_, sample, _)| *sample);
-        let samples = track.over.iter().copied().chain(open);
+        let in_progress = track.in_progress.as_ref().map(|current| current.sample);
+        let samples = track.completed.iter().copied().chain(in_progress);
         // Keeps the samples that ended within this time, and the one in progress.
         let recent = |sample: &Sample| now.since(sample.from.plus(track.grain)) < lasting;
         History { grain_seconds: track.grain.as_secs_f64(), samples: samples.filter(recent).collect() }
@@ -165,30 +172,31 @@ impl HistoryRecorder {
 
 impl Track {
     fn new(grain: Duration, most: usize) -> Self {
-        Self { grain, most, over: VecDeque::new(), open: None }
+        Self { grain, most, completed: VecDeque::new(), in_progress: None }
     }
 
     fn note(&mut self, moment: Moment, counts: Counts, lasted: Duration) {
         let slot = Slot::at(moment.at, self.grain);
         // The fleet's clock may have been set back. Later samples are dropped, and the sample of this slot is recorded
         // again.
-        self.open.take_if(|(open, ..)| *open > slot);
-        while self.over.back().is_some_and(|sample| sample.from >= slot.start(self.grain)) {
-            self.over.pop_back();
+        self.in_progress.take_if(|current| current.slot > slot);
+        while self.completed.back().is_some_and(|sample| sample.from >= slot.start(self.grain)) {
+            self.completed.pop_back();
         }
-        if let Some((_, sample, _)) = self.open.take_if(|(open, ..)| *open < slot) {
-            if self.over.len() >= self.most {
-                self.over.pop_front();
+        if let Some(ended) = self.in_progress.take_if(|current| current.slot < slot) {
+            if self.completed.len() >= self.most {
+                self.completed.pop_front();
             }
-            self.over.push_back(sample);
+            self.completed.push_back(ended.sample);
         }
-        let (_, sample, [moments, throttling]) = self.open.get_or_insert_with(|| {
-            let from = slot.start(self.grain);
-            (slot, Sample { from, ..Sample::EMPTY }, [0, 0])
+        let current = self.in_progress.get_or_insert_with(|| {
+            let sample = Sample { from: slot.start(self.grain), ..Sample::EMPTY };
+            InProgress { slot, sample, moments: 0, moments_throttling: 0 }
         });
-        *moments = moments.saturating_add(1);
-        *throttling = throttling.saturating_add(u32::from(moment.is_throttling));
-        *sample = Sample {
+        current.moments = current.moments.saturating_add(1);
+        current.moments_throttling = current.moments_throttling.saturating_add(u32::from(moment.is_throttling));
+        let sample = current.sample;
+        current.sample = Sample {
             from: sample.from,
             // Leaves out the time before the sample began.
             seconds: sample.seconds + lasted.min(moment.at.since(sample.from)).as_secs_f64(),
@@ -196,7 +204,7 @@ impl Track {
             low: moment.low,
             high: moment.high,
             max_active_users: moment.max_active_users,
-            throttling: f64::from(*throttling) / f64::from(*moments),
+            throttling: f64::from(current.moments_throttling) / f64::from(current.moments),
             admitted: sample.admitted + counts.admitted,
             newcomers: sample.newcomers + counts.newcomers,
             rejected: sample.rejected + counts.rejected,
@@ -279,7 +287,7 @@ mod tests {
         assert!((288..=289).contains(&day.samples.len()), "{}", day.samples.len());
         assert!(day.samples[..288].iter().all(|sample| sample.admitted == 5), "nothing is lost between samples");
         assert_eq!(recorder.history(now, 30 * MINUTE).samples.len(), 31);
-        assert!(recorder.fine.over.len() <= 30 && recorder.coarse.over.len() <= 288);
+        assert!(recorder.fine.completed.len() <= 30 && recorder.coarse.completed.len() <= 288);
     }
 
     #[test]

@@ -362,7 +362,7 @@ fn an_override_that_cannot_take_effect_is_an_error() {
     let version = OverrideVersion { number: u64::MAX, ..set.version };
     let latest = Override { version, ..set };
     assert!(headcount.core().set_up(|state| state.room.apply_if_newer(latest.clone(), headcount.core().time.now())));
-    let superseded = OverrideError::Superseded { found: u64::MAX, until: latest.until };
+    let superseded = OverrideError::HighestVersion { found: u64::MAX, until: latest.until };
     assert_eq!(headcount.set_override(order(OverrideMode::Open)), Err(superseded.clone()));
     assert_eq!(headcount.clear_override(), Err(superseded));
     assert_eq!(headcount.status().override_.mode, OverrideMode::Throttling);

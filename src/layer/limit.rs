@@ -5,7 +5,7 @@ use super::limited::Limited;
 use super::quota::Quotas;
 use super::request::RequestInfo;
 use crate::config::{
-    A_PATH, ConfigError, Enforcement, LimitKey, OnMissingKey, PathPatterns, canonical_path, without_query,
+    ConfigError, Enforcement, LimitKey, MUST_BE_PATH, OnMissingKey, PathPatterns, canonical_path, without_query,
 };
 use crate::headcount::Headcount;
 use crate::limit::{Answer, Ask, CombinedAnswer, Granted, Limiter, SilentStore};
@@ -168,7 +168,7 @@ impl Limit {
         let patterns = PathPatterns::parse(&routes).map_err(|found| ConfigError::Value {
             key: "limit.routes",
             found,
-            expected: A_PATH,
+            expected: MUST_BE_PATH,
         })?;
         self.routes = Some(patterns);
         Ok(self)

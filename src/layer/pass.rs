@@ -25,7 +25,7 @@ pub(crate) struct Handout {
 impl Headcount {
     /// Returns the pass for an active user, if passes are configured.
     pub(super) fn new_handout(&self, user: &User<'_>, info: &RequestInfo<'_>) -> Option<Handout> {
-        let (_, config::Pass { secure, .. }) = self.settings().passes.as_ref()?;
+        let secure = self.settings().pass.as_ref()?.secure;
         Some(Handout { pass: self.pass_of(user)?, is_secure: secure.unwrap_or_else(|| self.is_https(info)) })
     }
 
@@ -45,7 +45,7 @@ impl Headcount {
     /// name, returns the one that is valid for the user, or else the first: another page of the site may have set the
     /// others.
     pub(super) fn shown_pass<'r>(&self, info: &RequestInfo<'r>, user: Option<&User<'_>>) -> Option<&'r [u8]> {
-        let (_, config::Pass { carry, .. }) = self.settings().passes.as_ref()?;
+        let config::Pass { carry, .. } = self.settings().pass.as_ref()?;
         let headers = info.headers;
         match carry {
             PassCarrier::Header => headers.get(PASS).map(HeaderValue::as_bytes),
@@ -65,7 +65,7 @@ impl Headcount {
     /// Adds a pass to a response, unless the response's headers allow a shared cache to store it.
     pub(crate) fn add_pass(&self, handout: &Handout, headers: &mut HeaderMap) {
         let settings = self.settings();
-        let Some((_, config::Pass { carry, .. })) = &settings.passes else { return };
+        let Some(config::Pass { carry, .. }) = &settings.pass else { return };
         if may_be_shared(headers) {
             return;
         }

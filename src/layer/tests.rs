@@ -361,7 +361,7 @@ impl http_body::Body for Events {
 
 /// A server with one seat, which dora has, in a fleet that issues passes.
 fn server_with_passes(carrier: PassCarrier) -> Headcount {
-    let builder = Headcount::builder().max_active_users(1).secret("the key of the fleet").carry(carrier);
+    let builder = Headcount::builder().max_active_users(1).secret("the key of the fleet").pass_carrier(carrier);
     let headcount = builder.build().unwrap().0;
     assert!(headcount.admit("dora").is_admitted());
     headcount
@@ -369,7 +369,8 @@ fn server_with_passes(carrier: PassCarrier) -> Headcount {
 
 /// A pass for alice that another server has issued.
 async fn given_elsewhere(carrier: &PassCarrier) -> String {
-    let elsewhere = Headcount::builder().max_active_users(1).secret("the key of the fleet").carry(carrier.clone());
+    let elsewhere =
+        Headcount::builder().max_active_users(1).secret("the key of the fleet").pass_carrier(carrier.clone());
     let answer = ask(&elsewhere.build().unwrap().0, from("alice")).await;
     match carrier {
         PassCarrier::Header => answer.header("x-headcount-pass").to_owned(),
@@ -422,9 +423,9 @@ async fn of_several_cookies_with_passes_the_users_own_counts() {
 #[tokio::test]
 async fn a_cookie_is_for_tls_alone_where_the_request_came_over_tls() {
     let on = |secure: Option<bool>| {
-        let builder = Headcount::builder().max_active_users(9).carry(PassCarrier::Cookie("pass".into()));
+        let builder = Headcount::builder().max_active_users(9).pass_carrier(PassCarrier::Cookie("pass".into()));
         let builder = builder.trusted_proxies(["10.0.0.0/8"]);
-        secure.map_or(builder.clone(), |secure| builder.secure(secure)).build().unwrap().0
+        secure.map_or(builder.clone(), |secure| builder.secure_pass_cookie(secure)).build().unwrap().0
     };
     let is_secure = async |headcount: &Headcount, uri: &str, peer: [u8; 4], protocol: &str| {
         let mut request = from("alice").uri(uri).header("x-forwarded-proto", protocol).body(()).unwrap();
@@ -458,7 +459,7 @@ async fn a_pass_is_issued_to_active_users_alone() {
         assert!(!has_pass(&ask(&headcount, request).await));
     }
     // A newcomer whom the service refuses is not active.
-    let headcount = Headcount::builder().max_active_users(1).carry(PassCarrier::Header).build().unwrap().0;
+    let headcount = Headcount::builder().max_active_users(1).pass_carrier(PassCarrier::Header).build().unwrap().0;
     let inner = service_fn(|_| async {
         let response: Response<Full<bytes::Bytes>> = Response::builder().status(401).body(Full::default()).unwrap();
         Ok::<_, Infallible>(response)
@@ -483,7 +484,7 @@ async fn polling_with_a_pass_renews_nobody() {
     let headcount = Headcount::builder()
         .max_active_users(1)
         .secret("the key of the fleet")
-        .carry(PassCarrier::Header)
+        .pass_carrier(PassCarrier::Header)
         .route("/presence", RouteClass::Observe)
         .build()
         .unwrap()

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// A message for the operator if no directory can be used. Without a snapshot, a restart forgets the active users.
 pub(super) fn choose(config: &mut Config) -> Result<(), String> {
-    if config.is_fleet() || config.snapshot.file.is_some() {
+    if config.joins_fleet() || config.snapshot.file.is_some() {
         return Ok(());
     }
     const WAY_OUT: &str = "so a restart forgets the active users: set snapshot.file, or set STATE_DIRECTORY to a \

@@ -89,7 +89,7 @@ fn check(config: &Config) -> Result<Settings, ConfigError> {
     admin::check_access(&config.admin, config.admin.listen.ip())?;
     let key = match config.token.fingerprint_key()? {
         Some(key) => key,
-        None if config.is_fleet() => return Err(ConfigError::SecretMissing),
+        None if config.joins_fleet() => return Err(ConfigError::SecretMissing),
         // A placeholder: a server generates the real key at its first start, and keeps it beside the snapshot.
         None => FingerprintKey::new(&[0; 16]).expect("sixteen bytes are a key"),
     };

@@ -86,7 +86,7 @@ pub struct Touches {
 ///
 /// ```
 /// use headcount::{Headcount, config::PassCarrier};
-/// let (headcount, _worker) = Headcount::builder().max_active_users(10).carry(PassCarrier::Header).build()?;
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).pass_carrier(PassCarrier::Header).build()?;
 /// let pass = headcount.pass("alice").unwrap();
 /// let _ = headcount.admit_with_pass("mallory", pass.as_str());
 /// let _ = headcount.admit_with_pass("alice", pass.as_str());

@@ -183,16 +183,16 @@ impl Core {
 
     /// Checks a pass, and counts nothing. Returns `None` if passes are not configured.
     pub(crate) fn check_pass(&self, pass: &[u8], user: &User<'_>) -> Option<PassCheck> {
-        let (passes, _) = self.settings.passes.as_ref()?;
+        let issuer = self.settings.pass_issuer.as_ref()?;
         let now = self.state.read().ring.current();
-        Some(passes.check(pass, user.fingerprint(), user.token(), now))
+        Some(issuer.check(pass, user.fingerprint(), user.token(), now))
     }
 
     /// Returns a signed pass, or `None` if passes are not configured.
     pub(crate) fn issue_pass(&self, fingerprint: Fingerprint) -> Option<Pass> {
-        let (passes, _) = self.settings.passes.as_ref()?;
+        let issuer = self.settings.pass_issuer.as_ref()?;
         let now = self.state.read().ring.current();
-        Some(passes.issue(fingerprint, now))
+        Some(issuer.issue(fingerprint, now))
     }
 
     /// Renews a seen token; see [`Headcount::touch`](crate::Headcount::touch).

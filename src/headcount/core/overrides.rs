@@ -70,19 +70,19 @@ pub enum OverrideError {
     },
     /// The duration is below a millisecond, or more than [`MAX_OVERRIDE`].
     #[error("the duration (`for`) is {}; it must be at least 1ms and at most 24h", humantime::format_duration(*found))]
-    Lasting {
+    Duration {
         /// The requested duration.
         found: Duration,
     },
     /// The reason or the name has characters that control a terminal or the direction of text.
     #[error("{key} has characters that control a terminal or the direction of text; leave them out")]
-    Characters {
+    ControlCharacters {
         /// `reason` or `by`.
         key: &'static str,
     },
     /// The reason or the name is too long.
     #[error("{key} has {found} characters; at most {most} are allowed")]
-    Words {
+    TooLong {
         /// `reason` or `by`.
         key: &'static str,
         /// How many characters it has.
@@ -94,7 +94,7 @@ pub enum OverrideError {
     #[error(
         "the override in force has the highest possible version, {found}, and cannot be superseded; it ends at {until}"
     )]
-    Superseded {
+    HighestVersion {
         /// The version of the override in force.
         found: u64,
         /// When that override ends.
@@ -183,16 +183,16 @@ impl OverrideOrder {
             return Err(OverrideError::MaxActiveUsers { found, capacity });
         }
         if !(Duration::from_millis(1)..=MAX_OVERRIDE).contains(&self.lasting) {
-            return Err(OverrideError::Lasting { found: self.lasting });
+            return Err(OverrideError::Duration { found: self.lasting });
         }
         for (key, words, most) in [("reason", &self.reason, 500), ("by", &self.by, 100)] {
             let words = words.as_deref().unwrap_or_default();
             let found = words.chars().count();
             if found > most {
-                return Err(OverrideError::Words { key, found, most });
+                return Err(OverrideError::TooLong { key, found, most });
             }
             if words.chars().any(misleads) {
-                return Err(OverrideError::Characters { key });
+                return Err(OverrideError::ControlCharacters { key });
             }
         }
         Ok(())
@@ -206,7 +206,7 @@ fn put_in_force(state: &mut State, override_: Override, now: Timestamp) -> Resul
     if is_newest {
         Ok(known)
     } else {
-        Err(OverrideError::Superseded { found: known.version.number, until: known.until })
+        Err(OverrideError::HighestVersion { found: known.version.number, until: known.until })
     }
 }
 
