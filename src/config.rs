@@ -59,7 +59,7 @@ pub use snapshot::Snapshot;
 pub use token::Token;
 pub use window::Window;
 #[cfg(feature = "server")]
-pub(crate) use words::DURATION;
+pub(crate) use words::TIME;
 
 /// The whole configuration.
 ///

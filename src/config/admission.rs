@@ -65,7 +65,7 @@ pub struct Admission {
     #[serde(with = "humantime_serde")]
     #[cfg_attr(
         feature = "server",
-        schemars(extend("must_be" = words::DURATION, "such_as" = "\"250ms\""), with = "Option<String>")
+        schemars(extend("must_be" = words::TIME, "such_as" = "\"250ms\""), with = "Option<String>")
     )]
     pub refusal_delay: Option<Duration>,
     /// The number of refusals that wait at a time. Further ones are sent at once. Default inside a service: 10000.
@@ -165,11 +165,11 @@ pub enum MissingToken {
 pub struct RetryAfter {
     /// The shortest time, at least 1 s. Default: 15 s.
     #[serde(with = "humantime_serde")]
-    #[cfg_attr(feature = "server", schemars(extend("must_be" = words::DURATION, "such_as" = "\"15s\""), with = "String"))]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TIME, "such_as" = "\"15s\""), with = "String"))]
     pub min: Duration,
     /// The longest time, at most 24 h. Default: 45 s.
     #[serde(with = "humantime_serde")]
-    #[cfg_attr(feature = "server", schemars(extend("must_be" = words::DURATION, "such_as" = "\"45s\""), with = "String"))]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TIME, "such_as" = "\"45s\""), with = "String"))]
     pub max: Duration,
 }
 

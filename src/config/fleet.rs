@@ -41,7 +41,7 @@ pub struct Fleet {
     #[serde(with = "humantime_serde")]
     #[cfg_attr(
         feature = "server",
-        schemars(extend("must_be" = words::DURATION, "such_as" = "\"1s\""), with = "Option<String>")
+        schemars(extend("must_be" = words::TIME, "such_as" = "\"1s\""), with = "Option<String>")
     )]
     pub sync_every: Option<Duration>,
     /// The time between two exchanges of news, 20 ms to `sync_every`: how soon another server knows a user whom this
@@ -51,7 +51,7 @@ pub struct Fleet {
     #[serde(with = "humantime_serde")]
     #[cfg_attr(
         feature = "server",
-        schemars(extend("must_be" = words::DURATION, "such_as" = "\"100ms\""), with = "Option<String>")
+        schemars(extend("must_be" = words::TIME, "such_as" = "\"100ms\""), with = "Option<String>")
     )]
     pub news_every: Option<Duration>,
     /// Which newcomers are admitted while the store is away or refuses writes. Default: `local`.

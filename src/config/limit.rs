@@ -82,7 +82,7 @@ pub struct Limit {
     pub burst: Option<u64>,
     /// With `warm_up`: the time in which a cold key reaches its full rate.
     #[serde(default = "ten_seconds", with = "humantime_serde")]
-    #[cfg_attr(feature = "server", schemars(extend("must_be" = words::DURATION, "such_as" = "\"10s\""), with = "String"))]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TIME, "such_as" = "\"10s\""), with = "String"))]
     pub warm_up: Duration,
     /// The longest time for which an answer is held back until permits are available. A proxy that does not wait that
     /// long treats headcount as silent and admits the request. The recipes wait 1.5 s. While `admission.max_delayed`
@@ -90,7 +90,7 @@ pub struct Limit {
     #[serde(default, with = "humantime_serde")]
     #[cfg_attr(
         feature = "server",
-        schemars(extend("must_be" = words::DURATION, "such_as" = "\"50ms\""), with = "String")
+        schemars(extend("must_be" = words::TIME, "such_as" = "\"50ms\""), with = "String")
     )]
     pub max_wait: Duration,
     /// The requests to which the limit applies.
@@ -117,7 +117,7 @@ pub struct Limit {
     #[serde(default = "fifty_millis", with = "humantime_serde")]
     #[cfg_attr(
         feature = "server",
-        schemars(extend("must_be" = words::DURATION, "such_as" = "\"50ms\""), with = "String")
+        schemars(extend("must_be" = words::TIME, "such_as" = "\"50ms\""), with = "String")
     )]
     pub within: Duration,
     /// With `mysql`: the number of the limit's zone. It is unique.

@@ -32,7 +32,7 @@ use std::time::Duration;
 pub struct Window {
     /// The time for which a token is remembered at least. At most 7 days. Default: 30 minutes.
     #[serde(with = "humantime_serde")]
-    #[cfg_attr(feature = "server", schemars(extend("must_be" = words::DURATION, "such_as" = "\"30m\""), with = "String"))]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TIME, "such_as" = "\"30m\""), with = "String"))]
     pub length: Duration,
     /// The number of slots of the window, 1 to 120, each at least 100 ms long. Default: 30.
     #[serde(deserialize_with = "whole")]

@@ -155,7 +155,7 @@ impl Reader {
         }
         let is_of_another_type = ["invalid type", "invalid value"].iter().any(|sign| words.starts_with(sign));
         match key {
-            Some(key) if key.must_be == crate::config::DURATION => {
+            Some(key) if key.must_be == crate::config::TIME => {
                 let number = found.trim_matches('"');
                 let unit = if number.parse::<f64>().is_ok() { ", which has no unit" } else { "" };
                 format!("{path} is {found}{unit}; it must be {}", key.must_be)
