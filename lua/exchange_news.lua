@@ -4,7 +4,7 @@
 -- ARGV[1] the most bytes of a log to return · ARGV[2] the size from which a log is full
 -- then five for each log: the identity of the log that the server has read, or an identity for a new one · the
 -- position up to which it has read that log · the 8 bytes before that position · an entry to append, '' for none · ms
--- to keep the log if it is new
+-- to keep the log at most
 --
 -- Returns for each log { identity, '' if there is no log; the position of the bytes; the bytes; the position at which
 -- the entry was appended, 0 if it was not }. The bytes are those that the server has not read, without its entry.
@@ -40,8 +40,10 @@ for i = 1, #KEYS do
     if type(answer) ~= 'table' then
       if length == 0 then
         found, length = id, id_bytes
-        redis.call('PEXPIRE', log, ARGV[at + 4])
       end
+      -- A log that no server has created may be without an expiry, or live for years.
+      local left = redis.pcall('PTTL', log)
+      if type(left) ~= 'number' or left < 0 or left > tonumber(ARGV[at + 4]) then redis.call('PEXPIRE', log, ARGV[at + 4]) end
       appended = length
     end
   end

@@ -16,7 +16,8 @@
 -- ARGV[8] 1 if this server has rejected newcomers since its last look · ARGV[9] the longest override, in bytes
 --
 -- Returns { seconds, microseconds, since, the heartbeat before this look, gap_from, gap_to, gap_by, override, nodes,
---           nodes that reject newcomers, error of a failed write, ts and size of each slot in the order of KEYS,
+--           nodes that reject newcomers, error of a failed write, ms of this server's last look, ms of its last look
+--           with ARGV[8] = 1 if this one is, too, ts and size of each slot in the order of KEYS,
 --           { other generation, 1 if one of its servers looked lately, … }, { member of nodes, ms, … } };
 -- '' stands for nothing, '!' for a value that no server has written. versions.lua is put before this script.
 --
@@ -60,13 +61,18 @@ if last_heartbeat and now - last_heartbeat > tonumber(ARGV[2]) then
   write('HSET', KEYS[1], 'gap_from', string.format('%.0f', last_heartbeat), 'gap_to', now_ms, 'gap_by', ARGV[1])
 end
 write('HSET', KEYS[1], 'beat', now_ms)
+local looked = read('ZSCORE', KEYS[2], ARGV[1] .. ' ' .. ARGV[5])
 write('ZADD', KEYS[2], now_ms, ARGV[1] .. ' ' .. ARGV[5])
 write('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - ARGV[3]))
 write('ZREMRANGEBYSCORE', KEYS[2], '(' .. now_ms, '+inf')
 write('ZADD', KEYS[4], now_ms, ARGV[4])
 write('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now - ARGV[3]))
 write('ZREMRANGEBYSCORE', KEYS[4], '(' .. now_ms, '+inf')
-if ARGV[8] == '1' then write('ZADD', KEYS[5], now_ms, ARGV[1]) end
+local wanted = ''
+if ARGV[8] == '1' then
+  wanted = read('ZSCORE', KEYS[5], ARGV[1])
+  write('ZADD', KEYS[5], now_ms, ARGV[1])
+end
 write('ZREMRANGEBYSCORE', KEYS[5], '-inf', string.format('%.0f', now - ARGV[2]))
 write('ZREMRANGEBYSCORE', KEYS[5], '(' .. now_ms, '+inf')
 for key = 1, 5 do write('PEXPIRE', KEYS[key], ARGV[3]) end
@@ -83,6 +89,8 @@ end
 
 local gap = { field('gap_from'), field('gap_to'), field('gap_by') }
 local answer = { clock[1], clock[2], since, last, gap[1], gap[2], gap[3], override, nodes, wanting, refusal }
+answer[#answer + 1] = looked
+answer[#answer + 1] = wanted
 for key = 6, #KEYS do
   local ts, value_size = version_of(KEYS[key], ARGV[7])
   answer[#answer + 1] = ts

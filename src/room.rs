@@ -205,6 +205,8 @@ pub(crate) struct FleetView {
     /// Whether servers with an earlier key are alive: they hand out the room, and cannot read which users this server
     /// admits.
     pub(crate) has_predecessors: bool,
+    /// Whether the store has lost this server's heartbeat since its last look, so that others may be missing in `nodes`.
+    pub(crate) loses_heartbeats: bool,
     /// A random number, uniform in 0..1. It decides how the fractions of the share and of the budget are rounded.
     pub(crate) random: f64,
 }
@@ -312,7 +314,7 @@ impl Room {
     pub(crate) fn renew(&mut self, renewal: Renewal) {
         let fleet = renewal.fleet;
         self.link = FleetLink::Up;
-        let nodes = self.counted.read(fleet.nodes, fleet.nodes_counted_at, renewal.alive_for);
+        let nodes = self.counted.read(fleet.nodes, fleet.nodes_counted_at, renewal.alive_for, fleet.loses_heartbeats);
         self.newcomers_before_read = std::mem::take(&mut self.newcomers_since_read);
         // The newcomers since the last round are published in this one. If older ones are still unpublished, this
         // server's writes fail or are lost, and it may be hidden from the other servers, as they are from it.

@@ -26,6 +26,7 @@ mod messages;
 mod news;
 mod others;
 mod overrides;
+mod own_records;
 mod pace;
 pub(crate) mod protocol;
 mod servers;
@@ -45,8 +46,8 @@ use demand::Demand;
 use losses::Losses;
 pub use messages::{
     Entry, EpochStart, Gap, Identity, LOG_ID_BYTES, LogPart, LogRequest, Looked, LookedBeside, MOST_LOG_BYTES,
-    MOST_NEWS_BYTES, MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, Outgoing, OutgoingOverride, Publish,
-    Published, Reply, Request, Stored, Version,
+    MOST_NEWS_BYTES, MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, Outgoing, OutgoingOverride, OwnRecords,
+    Publish, Published, Reply, Request, Stored, Version,
 };
 #[cfg(feature = "server")]
 pub(crate) use news::KEPT_LOGS;
@@ -193,6 +194,9 @@ pub struct Round {
     known: BTreeMap<Slot, Known>,
     coverage: Coverage,
     losses: Losses,
+    own_records: OwnRecords,
+    /// Whether this round's look found this server's heartbeat lost.
+    lost_heartbeat: bool,
     phase: Phase,
     /// Whether a round has begun and not ended.
     under_way: bool,
@@ -318,6 +322,8 @@ impl Round {
             known: BTreeMap::new(),
             coverage: Coverage::default(),
             losses: Losses::default(),
+            own_records: OwnRecords::default(),
+            lost_heartbeat: false,
             phase: Phase::Idle,
             under_way: false,
             shown: BTreeSet::new(),
@@ -443,7 +449,13 @@ impl Round {
         let is_alive = |at: Timestamp| looked.time.since(at) < alive_for;
         looked.nodes = self.servers.read(looked.nodes, &mut looked.named, self.codec.mac(), is_alive);
         looked.named.truncate(MOST_NAMES);
-        self.demand.wanting = looked.wanting.min(looked.nodes);
+        let lost = self.own_records.replace(&looked, self.demand.is_recent(), alive_for);
+        self.lost_heartbeat = lost.heartbeat;
+        if lost.heartbeat || lost.wanting {
+            self.losses.note();
+        }
+        // The reports of the other servers may be lost, too. Then this server is not the only one that wants seats.
+        self.demand.wanting = if lost.wanting { u64::MAX } else { looked.wanting.min(looked.nodes) };
         self.others.begin(&looked.other_generations, slots);
         self.record_figures(&looked, now);
         self.outgoing = Publish { override_: self.read_override(&looked), ..Publish::default() };
@@ -743,6 +755,7 @@ impl Round {
             nodes_wanting_seats: self.demand.wanting.saturating_add(wanting_beside),
             has_foreign_users: self.others.has_unknown(),
             has_predecessors: self.others.has_predecessors(),
+            loses_heartbeats: self.lost_heartbeat,
             random,
         });
         if recovered {

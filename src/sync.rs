@@ -77,6 +77,7 @@ const HEAVY_BYTES: usize = 128 << 10;
 ///                     named: Vec::new(),
 ///                     other_generations: Vec::new(),
 ///                     write_refused: None,
+///                     before: None,
 ///                 })
 ///             }
 ///             Request::Fetch { slots } => {

@@ -150,6 +150,10 @@ pub enum InvalidToken {
     /// take them for a token.
     #[error("the header Authorization has no known scheme, such as `Bearer`")]
     UnknownScheme,
+    /// The cookies have more than 500 `=`. Each could be that of another cookie to some backend, and a client
+    /// could keep this server busy with them.
+    #[error("the header Cookie has more than 500 `=`")]
+    TooManyCookies,
     /// The cookie is split into several, with a number behind the name. ASP.NET Core, Auth.js, Supabase and
     /// oauth2-proxy do so with large sessions. The first part may be the same for all users.
     #[error("the cookie with the token is split into several cookies; such tokens are not supported")]
@@ -220,13 +224,14 @@ pub enum Unverifiable {
 }
 
 #[cfg(feature = "tower")]
-pub(crate) use extract::cookies;
+pub(crate) use extract::{cookie_headers, cookies};
 
 #[cfg(feature = "tower")]
 mod extract {
     use super::{InvalidToken, MAX_TOKEN_BYTES, OnConflict, TokenSource};
     use http::HeaderMap;
     use http::header::{AUTHORIZATION, AsHeaderName, COOKIE};
+    use std::borrow::Cow;
 
     impl TokenSource {
         /// Returns the token of a request, or `None` if no source holds one. Blank tokens are ignored.
@@ -255,12 +260,10 @@ mod extract {
         fn token<'h>(&self, headers: &'h HeaderMap) -> Result<Option<&'h str>, InvalidToken> {
             match self {
                 Self::Bearer => bearer_token(headers),
-                Self::Cookie(name) if values(headers, COOKIE).any(|value| has_part(value, name)) => {
-                    Err(InvalidToken::Split)
-                }
                 Self::Cookie(name) => {
-                    let token = only(values(headers, COOKIE).flat_map(|value| cookies(value, name)))?;
-                    if token.is_some_and(counts_parts) { Err(InvalidToken::Split) } else { Ok(token) }
+                    let is_split = cookie_headers(headers)?.any(|value| has_part(value, name));
+                    let token = only(cookie_headers(headers)?.flat_map(|value| cookies(value, name)))?;
+                    if is_split || token.is_some_and(counts_parts) { Err(InvalidToken::Split) } else { Ok(token) }
                 }
                 Self::Header(name) => only(values(headers, name.as_str())),
             }
@@ -289,6 +292,18 @@ mod extract {
 
     /// A cookie is split into fewer than a hundred parts. A longer number behind its name is that of another cookie.
     const MOST_DIGITS: usize = 2;
+
+    /// The most `=` in the headers `Cookie` of a request.
+    const MOST_EQUALS: usize = 500;
+
+    /// Returns the values of all headers `Cookie`.
+    ///
+    /// # Errors
+    /// [`InvalidToken::TooManyCookies`].
+    pub(crate) fn cookie_headers(headers: &HeaderMap) -> Result<impl Iterator<Item = &[u8]>, InvalidToken> {
+        let equals = values(headers, COOKIE).flatten().filter(|byte| **byte == b'=').count();
+        if equals > MOST_EQUALS { Err(InvalidToken::TooManyCookies) } else { Ok(values(headers, COOKIE)) }
+    }
 
     fn values<'h, N: AsHeaderName>(headers: &'h HeaderMap, name: N) -> impl Iterator<Item = &'h [u8]> + use<'h, N> {
         headers.get_all(name).into_iter().map(|value| value.as_bytes())
@@ -386,10 +401,14 @@ mod extract {
         let letter = |byte: u8| if b".[ +".contains(&byte) { b'_' } else { byte.to_ascii_lowercase() };
         let is_name = |read: &[u8]| read.iter().copied().map(letter).eq(name.bytes().map(letter));
         let written = written.trim_ascii();
+        if written.len() < name.len() {
+            return false;
+        }
         if is_name(written) || written.iter().all(|&byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte)) {
             return is_name(written);
         }
-        let decoded: Vec<_> = percent_encoding::percent_decode(written).take_while(|&byte| byte != 0).collect();
+        let decoded = Cow::from(percent_encoding::percent_decode(written));
+        let decoded = decoded.split(|&byte| byte == 0).next().unwrap_or_default();
         let is_edge = |byte: &u8| !byte.is_ascii_graphic() || b"+\"'$".contains(byte);
         let Some(first) = decoded.iter().position(|byte| !is_edge(byte)) else { return false };
         let end = decoded.iter().rposition(|byte| !is_edge(byte)).map_or(first, |last| last + 1);
@@ -417,7 +436,7 @@ mod extract {
                 return false;
             }
             if written.contains(&b'%') {
-                is_part(&percent_encoding::percent_decode(written).collect::<Vec<_>>())
+                is_part(&Cow::from(percent_encoding::percent_decode(written)))
             } else {
                 is_part(written)
             }
@@ -662,6 +681,15 @@ mod extract {
         fn a_hostile_cookie_takes_linear_time() {
             let hostile = b"a=".repeat(1 << 19);
             assert_eq!(cookies(&hostile, "session").count(), 0);
+        }
+
+        #[test]
+        fn more_cookies_than_people_have_are_refused() {
+            let cookies = |equals: usize| [b"session=alice; ".as_slice(), &b"=".repeat(equals - 1)].concat();
+            assert_eq!(found(&[("cookie", &cookies(500))]), "alice");
+            assert_eq!(find(&[("cookie", &cookies(501))]), Err(InvalidToken::TooManyCookies));
+            let lines = [("cookie", b"a=b".as_slice()), ("cookie", &cookies(500))];
+            assert_eq!(find(&lines), Err(InvalidToken::TooManyCookies), "in all lines together");
         }
 
         #[test]

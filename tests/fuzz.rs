@@ -11,8 +11,8 @@ use headcount::bloom::{Bloom, Shape};
 use headcount::fingerprint::FingerprintKey;
 use headcount::internals::{Values, keyed_hash, signed_override};
 use headcount::round::{
-    Entry, Gap, Identity, LogPart, Looked, LookedBeside, Node, OtherGeneration, Publish, Published, Reply, Request,
-    Stored, Version,
+    Entry, Gap, Identity, LogPart, Looked, LookedBeside, Node, OtherGeneration, OwnRecords, Publish, Published, Reply,
+    Request, Stored, Version,
 };
 use headcount::time::{ManualClock, Slot, Timestamp};
 use headcount::{Builder, FilterStore, Headcount, OnConflict, StoreError, TokenSource};
@@ -578,6 +578,10 @@ impl Mad {
             }],
             other_generations,
             write_refused: (script.u8() % 8 == 7).then(|| StoreError::full("OOM")),
+            before: may(script).map(|at| OwnRecords {
+                looked: Some(Timestamp::from_micros(at)),
+                wanted: may(script).map(Timestamp::from_micros),
+            }),
         }
     }
 }

@@ -243,7 +243,7 @@ fn a_live_validation_finds_what_is_wrong_with_redis() {
     assert!(code == Some(0) && text.contains("ok       may run scripts"), "{text}");
     for command in ["hget", "hmget", "hset", "hstrlen", "pexpire", "type", "del", "time", "zadd", "zcount", "zrem"]
         .into_iter()
-        .chain(["zrange", "zrevrange", "zrevrangebyscore", "zremrangebyscore", "evalsha"])
+        .chain(["zscore", "pttl", "zrange", "zrevrange", "zrevrangebyscore", "zremrangebyscore", "evalsha"])
         .chain(["set", "rename", "mget", "get", "getrange", "strlen", "append"])
     {
         let _: () = redis.ask(&["ACL", "SETUSER", "headcount", &format!("-{command}")]);

@@ -90,6 +90,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "src/round/news.rs",
     "src/round/others.rs",
     "src/round/overrides.rs",
+    "src/round/own_records.rs",
     "src/round/pace.rs",
     "src/round/protocol.rs",
     "src/round/servers.rs",

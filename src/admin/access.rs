@@ -178,10 +178,7 @@ impl Access {
         if !peer.is_some_and(|peer| peer.0.ip().to_canonical().is_loopback()) {
             return Err(Denied::Peer);
         }
-        let tells_of_proxy = |name: &HeaderName| {
-            name == FORWARDED || name == VIA || name == "x-real-ip" || name.as_str().starts_with("x-forwarded")
-        };
-        if !self.allow_proxied && request.headers().keys().any(tells_of_proxy) {
+        if !self.allow_proxied && request.headers().keys().any(is_of_proxy) {
             return Err(Denied::Proxy);
         }
         if request.method().is_safe() {
@@ -253,6 +250,22 @@ fn without_port(host: &str) -> &str {
     }
 }
 
+/// Headers with which proxies name the client, apart from `Forwarded`, `Via` and `X-Forwarded-…`.
+const OF_PROXIES: [&str; 6] = [
+    "cf-connecting-ip",
+    "true-client-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-envoy-external-address",
+    "x-real-ip",
+];
+
+/// Returns whether a request with this header has come through a proxy.
+fn is_of_proxy(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name == FORWARDED || name == VIA || name.starts_with("x-forwarded") || OF_PROXIES.contains(&name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,6 +289,14 @@ mod tests {
         {
             assert!(!access.knows(host), "{host}");
         }
+    }
+
+    #[test]
+    fn requests_through_a_proxy_are_known_by_their_headers() {
+        for name in ["forwarded", "via", "x-forwarded-for", "x-forwarded-proto", "x-real-ip", "cf-connecting-ip"] {
+            assert!(is_of_proxy(&HeaderName::from_static(name)), "{name}");
+        }
+        assert!(!is_of_proxy(&HeaderName::from_static("accept")));
     }
 
     #[test]

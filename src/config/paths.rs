@@ -34,8 +34,13 @@ impl PathPatterns {
         self.0.iter().any(|pattern| pattern.covers_leniently(lenient))
     }
 
-    /// Returns the path of the first exact rule as which a backend could read this path.
-    pub(crate) fn exact_rule(&self, path: &str) -> Option<String> {
+    /// Returns the path of the first exact rule as which a backend could read this path, or that in its query.
+    pub(crate) fn exact_rule(&self, path_and_query: &str) -> Option<String> {
+        let in_query = || path_in_query(path_and_query).and_then(|in_query| self.exact_rule(in_query));
+        self.exact_rule_of_path(without_query(path_and_query)).or_else(in_query)
+    }
+
+    fn exact_rule_of_path(&self, path: &str) -> Option<String> {
         let lenient = read_leniently(path)?;
         let is_exact = |pattern: &&Pattern| {
             !pattern.is_prefix && readings(&lenient).iter().any(|reading| pattern.covers_leniently(reading))
@@ -88,14 +93,16 @@ impl Pattern {
 
 /// Returns the paths that a framework could serve for a path that [`read_leniently`] returned, itself first. For
 /// `/login.json`, Rails and others also serve `/login`. Servers of scripts serve `/login` for `/login/index.php`, and
-/// `/login.php` for `/login.php/x`. PHP frameworks serve `/shop/login`, or `/login`, for `/shop/index.php/login`.
+/// `/login.php` for `/login.php/x`, and `/api/login` for `/api.php/login`. PHP frameworks serve `/shop/login`, or
+/// `/login`, for `/shop/index.php/login`.
 pub(crate) fn readings(lenient: &str) -> Vec<Cow<'_, str>> {
     let mut readings = Vec::new();
     add_readings(&mut readings, Cow::Borrowed(lenient));
     for (end, _) in lenient.match_indices('/').skip(1) {
         let (script, below) = lenient.split_at(end);
         let directory = script.rfind('/').map_or("", |at| &script[..at]);
-        if without_format(script).is_some() {
+        if let Some(stem) = without_format(script) {
+            add_readings(&mut readings, Cow::Owned([stem, below].concat()));
             add_readings(&mut readings, Cow::Borrowed(script));
             add_readings(&mut readings, Cow::Borrowed(below));
             add_readings(&mut readings, Cow::Owned(format!("{directory}{below}")));
@@ -113,9 +120,13 @@ fn add_readings<'p>(readings: &mut Vec<Cow<'p, str>>, path: Cow<'p, str>) {
 }
 
 /// Returns a path without what backends ignore, so that all paths that a backend could serve as one are the same: the
-/// front controller, the format, and the index of a directory. Returns `None` if the path is ambiguous.
-pub(crate) fn canonical_path(path: &str) -> Option<String> {
-    let lenient = read_leniently(path)?;
+/// front controller, the format, and the index of a directory. Returns `None` if the path is ambiguous, or if a path is
+/// in the query.
+pub(crate) fn canonical_path(path_and_query: &str) -> Option<String> {
+    if path_in_query(path_and_query).is_some() {
+        return None;
+    }
+    let lenient = read_leniently(without_query(path_and_query))?;
     let front = lenient.find(".php").and_then(|at| {
         let ends = at + lenient[at..].find('/')?;
         Some((lenient[..at].rfind('/').unwrap_or(0), ends))
@@ -148,18 +159,28 @@ pub(super) fn path_in_query(path_and_query: &str) -> Option<&str> {
     query.split(['?', '&']).next()
 }
 
+/// A longer path is ambiguous, and so is one of more segments. Each reading of a path is compared with each rule.
+const MOST_BYTES: usize = 2048;
+const MOST_SEGMENTS: usize = 64;
+
 /// A path with more names that have a dot is ambiguous: each could be a script, and each is compared with each rule.
 const MOST_SCRIPTS: usize = 8;
 
 /// Returns a path as a lenient backend reads it: unescaped, in lower case, and `/a/` as `/a`. Returns `None` if the
-/// path is ambiguous, because a backend could read it as another one. A path is ambiguous if a segment is empty,
-/// contains `..` or `::`, ends in a dot, begins or ends with a blank, or is in parentheses, as the sessions of ASP.NET
-/// are. It is also ambiguous if it does not begin with a slash, or has parameters, a fragment, a backslash, an invalid
-/// escape, an escaped dot or separator, or a character outside of ASCII. (Backends may decode overlong UTF-8, or
-/// convert other characters to dots and slashes.)
+/// path is ambiguous, because a backend could read it as another one. A path is ambiguous
+///
+/// - if it does not begin with a slash, has parameters, a fragment, a backslash, an invalid escape, an escaped dot or
+///   separator, or a character outside of ASCII (backends may decode overlong UTF-8, or convert other characters to
+///   dots and slashes),
+/// - if a segment is empty, contains `..`, `::` or `:$`, ends in a dot, begins or ends with a blank, or is in
+///   parentheses, as the sessions of ASP.NET are,
+/// - or if it is longer than any that people use.
 pub(super) fn read_leniently(path: &str) -> Option<String> {
     let is_clear = |byte: &u8| byte.is_ascii_graphic() && !b"\\;#".contains(byte);
     let is_clear_when_escaped = |byte: u8| byte == b' ' || is_clear(&byte) && !b"./%?".contains(&byte);
+    if path.len() > MOST_BYTES || path.bytes().filter(|&byte| byte == b'/').count() > MOST_SEGMENTS {
+        return None;
+    }
     let mut escapes = path.split('%').skip(1);
     let escape = |text: &str| u8::from_str_radix(text.get(..2).filter(|digits| !digits.contains('+'))?, 16).ok();
     if !path.bytes().all(|byte| is_clear(&byte)) || !escapes.all(|text| escape(text).is_some_and(is_clear_when_escaped))
@@ -177,6 +198,7 @@ pub(super) fn read_leniently(path: &str) -> Option<String> {
             || name.starts_with('(') && name.ends_with(')')
             || name.contains("..")
             || name.contains("::")
+            || name.contains(":$")
     };
     let is_clear = path.starts_with('/') && !segments.any(is_ambiguous);
     let may_be_scripts = trimmed.split('/').filter(|name| name.contains('.')).count();
@@ -236,6 +258,8 @@ mod tests {
             "/(S(x))/login",
             "/login::$DATA",
             "/index.php5/login",
+            "/api.php/auth/token",
+            "/login:$i30:$INDEX_ALLOCATION",
             "",
         ] {
             assert!(rules.may_cover(path), "{path}");
@@ -282,6 +306,8 @@ mod tests {
         assert_eq!(canonical_path("/").as_deref(), Some(""));
         assert_eq!(canonical_path("/.login").as_deref(), Some("/.login"));
         assert_eq!(canonical_path("//login"), None);
+        assert_eq!(canonical_path("/z1?/login"), None);
+        assert_eq!(canonical_path("/login?a=/b").as_deref(), Some("/login"));
     }
 
     #[test]
@@ -294,6 +320,7 @@ mod tests {
             "/wp-login",
             "/wp-login/index.php",
             "/wp-login/1",
+            "/z1?/wp-login.php",
         ] {
             assert!(rules.may_cover(path), "{path}");
             assert_eq!(rules.exact_rule(path).as_deref(), Some("/wp-login.php"), "{path}");
@@ -364,6 +391,9 @@ mod tests {
             "/static/%zz",
             "/static/%+1",
             "/a\\b",
+            &"/a".repeat(65),
+            &"/a".repeat(7000),
+            &format!("/{}", "a".repeat(2048)),
             "/a b",
             "//",
             "/a.b/a.b/a.b/a.b/a.b/a.b/a.b/a.b/a.b",

@@ -4,9 +4,7 @@ use super::caller::Caller;
 use super::limited::Limited;
 use super::quota::Quotas;
 use super::request::RequestInfo;
-use crate::config::{
-    ConfigError, Enforcement, LimitKey, MUST_BE_PATH, OnMissingKey, PathPatterns, canonical_path, without_query,
-};
+use crate::config::{ConfigError, Enforcement, LimitKey, MUST_BE_PATH, OnMissingKey, PathPatterns, canonical_path};
 use crate::headcount::Headcount;
 use crate::limit::{Answer, Ask, CombinedAnswer, Granted, Limiter, SilentStore};
 use http::{HeaderMap, Method};
@@ -270,7 +268,7 @@ impl Limit {
                 // The service may read any of several values, so all such requests are counted together.
                 if values.all(|value| value == first) { hashed(first.as_bytes()) } else { Part::Is(ANY.into()) }
             }
-            LimitKey::Path => match info.path.map(without_query) {
+            LimitKey::Path => match info.path {
                 None => Part::Missing,
                 Some(path) => {
                     // A path that a backend could read as one of the routes counts as that route.

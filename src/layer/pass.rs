@@ -4,8 +4,8 @@ use super::request::RequestInfo;
 use crate::config::{self, PassCarrier};
 use crate::headcount::{Headcount, User};
 use crate::pass::Pass;
-use crate::token_source::cookies;
-use http::header::{CACHE_CONTROL, COOKIE, EXPIRES, SET_COOKIE};
+use crate::token_source::{cookie_headers, cookies};
+use http::header::{CACHE_CONTROL, EXPIRES, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The header of passes, in requests and responses.
@@ -50,8 +50,8 @@ impl Headcount {
         match carry {
             PassCarrier::Header => headers.get(PASS).map(HeaderValue::as_bytes),
             PassCarrier::Cookie(name) => {
-                let values = headers.get_all(COOKIE).into_iter();
-                let mut shown = values.flat_map(|value| cookies(value.as_bytes(), name)).take(MOST_COOKIES);
+                let values = cookie_headers(headers).ok()?;
+                let mut shown = values.flat_map(|value| cookies(value, name)).take(MOST_COOKIES);
                 let first = shown.next()?;
                 let own = |pass: &&[u8]| user.is_some_and(|user| self.holds_pass(pass, user));
                 match shown.next() {

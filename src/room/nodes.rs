@@ -7,13 +7,13 @@ use std::time::Duration;
 ///
 /// A store loses heartbeats when it is flushed, stalls, or fails over to a server whose clock is behind. Then the first
 /// server that returns counts one node, and the next one two. Each would hand out the room as if the others were gone.
-/// So the highest count of the last three times `alive_for` is used. Only time during which the store was reachable
-/// counts.
+/// So the highest count of the last three times `alive_for` is used. Only time during which the store was reachable and
+/// kept this server's heartbeat counts. So while somebody deletes the heartbeats all the time, the count does not fall.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Nodes {
     /// The counts, in falling order, each with the value of `known_for` when it was read.
     counts: VecDeque<(Duration, u64)>,
-    /// The time during which the store was reachable.
+    /// The time during which the store was reachable and kept this server's heartbeat.
     known_for: Duration,
     last_read: Option<Duration>,
 }
@@ -22,10 +22,11 @@ pub(super) struct Nodes {
 const HOLDS_FOR: u32 = 3;
 
 impl Nodes {
-    /// Records a count that was read at monotonic time `now`. Returns the highest recent count.
-    pub(super) fn read(&mut self, count: u64, now: Duration, alive_for: Duration) -> u64 {
+    /// Records a count that was read at monotonic time `now`. `lost` is whether the store has lost this server's
+    /// heartbeat since the last count. Returns the highest recent count.
+    pub(super) fn read(&mut self, count: u64, now: Duration, alive_for: Duration, lost: bool) -> u64 {
         let gap = self.last_read.replace(now).map_or(Duration::ZERO, |last| now.saturating_sub(last));
-        self.known_for += gap.min(alive_for);
+        self.known_for += if lost { Duration::ZERO } else { gap.min(alive_for) };
         while self.counts.back().is_some_and(|&(_, lower)| lower <= count) {
             self.counts.pop_back();
         }
@@ -45,7 +46,7 @@ mod tests {
 
     /// Records counts, each read at its second, with an `alive_for` of 3 s. Returns the results.
     fn read(nodes: &mut Nodes, counts: impl IntoIterator<Item = (u32, u64)>) -> Vec<u64> {
-        counts.into_iter().map(|(second, count)| nodes.read(count, second * SECOND, 3 * SECOND)).collect()
+        counts.into_iter().map(|(second, count)| nodes.read(count, second * SECOND, 3 * SECOND, false)).collect()
     }
 
     #[test]
@@ -60,5 +61,15 @@ mod tests {
     fn an_outage_makes_no_count_older_than_one_heartbeat_lives() {
         let mut nodes = Nodes::default();
         assert_eq!(read(&mut nodes, [(0, 50), (1, 50), (3600, 1), (3601, 2)]), [50; 4]);
+    }
+
+    #[test]
+    fn a_count_does_not_fall_while_heartbeats_are_lost() {
+        let mut nodes = Nodes::default();
+        assert_eq!(read(&mut nodes, [(0, 9)]), [9]);
+        for second in 1..100 {
+            assert_eq!(nodes.read(1, second * SECOND, 3 * SECOND, true), 9);
+        }
+        assert_eq!(read(&mut nodes, [(102, 1), (105, 1), (108, 1), (109, 1)]), [9, 9, 9, 1]);
     }
 }

@@ -44,6 +44,7 @@ fn fleet_of(nodes: u64) -> FleetView {
         nodes_wanting_seats: 0,
         has_foreign_users: false,
         has_predecessors: false,
+        loses_heartbeats: false,
         random: 0.0,
     }
 }

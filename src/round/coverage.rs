@@ -274,6 +274,7 @@ mod tests {
                 nodes_wanting_seats: 0,
                 has_foreign_users: false,
                 has_predecessors: false,
+                loses_heartbeats: false,
                 random: 0.5,
             },
         }
@@ -293,6 +294,7 @@ mod tests {
             named: Vec::new(),
             other_generations: Vec::new(),
             write_refused: None,
+            before: None,
         }
     }
 

@@ -90,6 +90,7 @@ impl Store {
             named: Vec::new(),
             other_generations: Vec::new(),
             write_refused: None,
+            before: None,
         }
     }
 

@@ -54,7 +54,7 @@ pub struct Version(pub String);
 /// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0, wants: false });
 /// for server in [&theirs, &ours] {
 ///     let Reply::Looked(looked) = store.exchange(server, look.clone(), SECOND).await? else {
-///         unreachable!("a look is answered by what is there");
+///         unreachable!("the reply to a look is `Looked`");
 ///     };
 ///     assert_eq!(looked.nodes, 1, "each counts its own generation");
 ///     assert_eq!(looked.other_generations.len(), usize::from(*server == ours), "the second sees the first");
@@ -273,7 +273,7 @@ pub struct Publish {
 /// tell(None, b"throttling").await?;
 /// let look = Request::Look { slots: vec![], names: 0, wants: false };
 /// let Reply::Looked(looked) = store.exchange(&server("b"), look, SECOND).await? else {
-///     unreachable!("a look is answered by what is there");
+///     unreachable!("the reply to a look is `Looked`");
 /// };
 /// assert_eq!(looked.override_.as_deref(), Some(&b"open"[..]), "a writer must have read the stored override");
 /// # Ok(()) }
@@ -430,7 +430,7 @@ pub enum Reply {
 /// let slots = vec![Slot(30_000_000), Slot(29_999_999)];
 /// let look = Request::Look { slots, names: 0, wants: false };
 /// let Reply::Looked(looked) = store.exchange(&server("b"), look, SECOND).await? else {
-///     unreachable!("a look is answered by what is there");
+///     unreachable!("the reply to a look is `Looked`");
 /// };
 /// assert_eq!(looked.time, now, "by which the fleet sets its clocks");
 /// let bytes = looked.minutes.iter().map(|entry| entry.as_ref().map(|entry| entry.bytes));
@@ -464,6 +464,43 @@ pub struct Looked {
     pub other_generations: Vec<OtherGeneration>,
     /// The reason why the store refuses writes, if it does.
     pub write_refused: Option<StoreError>,
+    /// What the store had recorded of this server before this look; `None` if the store cannot say. It tells the server
+    /// whether the store loses such records.
+    pub before: Option<OwnRecords>,
+}
+
+/// What a store had recorded of a server before a look.
+///
+/// ```
+/// use headcount::round::{OwnRecords, Reply, Request};
+/// # use headcount::round::Identity;
+/// # use headcount::time::{ManualClock, Timestamp};
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::time::Duration;
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let now = Timestamp::from_millis(1_800_000_000_000);
+/// let store = MemoryStore::with_clock(ManualClock::starting_at(now));
+/// let look = Request::Look { slots: vec![], names: 0, wants: true };
+/// for recorded in [None, Some(now)] {
+///     let reply = store.exchange(&server("k3v9"), look.clone(), SECOND).await?;
+///     let Reply::Looked(looked) = reply else { unreachable!("the reply to a look is `Looked`") };
+///     assert_eq!(looked.before, Some(OwnRecords { looked: recorded, wanted: recorded }));
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OwnRecords {
+    /// The time of the server's last look.
+    pub looked: Option<Timestamp>,
+    /// The time of the last look that reported that the server rejects newcomers; `None` if this look does not report
+    /// it.
+    pub wanted: Option<Timestamp>,
 }
 
 /// Stands for a stored override that is too long to be read, and so was not written by a server.
@@ -489,7 +526,7 @@ pub const MOST_OVERRIDE_BYTES: usize = 4096;
 /// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0, wants: false });
 /// store.exchange(&theirs, look.clone(), SECOND).await?;
 /// let Reply::Looked(looked) = store.exchange(&ours, look, SECOND).await? else {
-///     unreachable!("a look is answered by what is there");
+///     unreachable!("the reply to a look is `Looked`");
 /// };
 /// assert_eq!((looked.other_generations[0].generation, looked.other_generations[0].is_alive), (2, true));
 /// # Ok(()) }
@@ -523,7 +560,7 @@ pub struct OtherGeneration {
 ///
 /// let look = Request::LookBeside { generation: 2, slots };
 /// let Reply::LookedBeside(LookedBeside { minutes, writers, .. }) = store.exchange(&ours, look, SECOND).await? else {
-///     unreachable!("a look is answered by what is there");
+///     unreachable!("the reply to a look is `Looked`");
 /// };
 /// assert_eq!(minutes[0].as_ref().map(|entry| entry.bytes), Some(2));
 /// assert!(minutes[1].is_none() && writers.is_empty(), "it has published without a look");
@@ -560,7 +597,7 @@ pub struct LookedBeside {
 /// let store = MemoryStore::with_clock(ManualClock::starting_at(now));
 /// let look = Request::Look { slots: vec![], names: 200, wants: false }; // An admin page is open.
 /// let Reply::Looked(looked) = store.exchange(&server("k3v9"), look, SECOND).await? else {
-///     unreachable!("a look is answered by what is there");
+///     unreachable!("the reply to a look is `Looked`");
 /// };
 /// assert_eq!((looked.named[0].name.as_str(), looked.named[0].looked), ("eu-1", now));
 /// # Ok(()) }

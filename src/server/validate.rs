@@ -342,7 +342,8 @@ static WRITE: std::sync::LazyLock<redis::Script> = std::sync::LazyLock::new(|| {
          KEYS[1]) redis.call('MGET', KEYS[1]) redis.call('GET', KEYS[1]) redis.call('GETRANGE', KEYS[1], 0, 1) \
          redis.call('STRLEN', KEYS[1]) redis.call('APPEND', KEYS[1], 'a') redis.call('DEL', KEYS[1]) \
          redis.call('ZADD', KEYS[1], 1, 'a') redis.call('PEXPIRE', KEYS[1], 1000) \
-         redis.call('ZCOUNT', KEYS[1], 0, 1) redis.call('ZRANGE', KEYS[1], 0, 1) \
+         redis.call('ZCOUNT', KEYS[1], 0, 1) redis.call('ZSCORE', KEYS[1], 'a') redis.call('PTTL', KEYS[1]) \
+         redis.call('ZRANGE', KEYS[1], 0, 1) \
          redis.call('ZREVRANGE', KEYS[1], 0, 1) redis.call('ZREVRANGEBYSCORE', KEYS[1], 1, 0) redis.call('ZREM', \
          KEYS[1], 'b') redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, 1) redis.call('DEL', KEYS[1]) \
          return redis.call('TIME')",

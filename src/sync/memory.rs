@@ -3,7 +3,8 @@
 use super::FilterStore;
 use crate::round::{
     Entry, Gap, Identity, LOG_ID_BYTES, LogPart, LogRequest, Looked, LookedBeside, MOST_LOG_BYTES, MOST_NEWS_BYTES,
-    MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, Publish, Published, Reply, Request, Stored, Version,
+    MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, OwnRecords, Publish, Published, Reply, Request, Stored,
+    Version,
 };
 use crate::store_error::StoreError;
 use crate::threads::Mutex;
@@ -93,6 +94,16 @@ impl MemoryStore {
         *self.namespace.lock() = other.namespace.lock().clone();
     }
 
+    /// Deletes what servers have recorded of themselves, that they reject newcomers, and the news logs.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn forget_servers(&self) {
+        for generation in self.namespace.lock().generations.values_mut() {
+            generation.nodes.clear();
+            generation.wanting.clear();
+            generation.logs.clear();
+        }
+    }
+
     /// Answers a look as a store that refuses writes does: no heartbeat is recorded.
     #[cfg(any(test, feature = "testing"))]
     pub fn look_without_writes(&self, identity: &Identity, slots: &[Slot], refusal: StoreError) -> Looked {
@@ -108,13 +119,7 @@ impl MemoryStore {
         let mut namespace = self.namespace.lock();
         namespace.expire(now);
         match request {
-            Request::Look { slots, names, wants } => {
-                let own = namespace.own(identity);
-                if wants {
-                    own.wanting.insert(identity.instance_id.clone(), now);
-                }
-                Reply::Looked(namespace.look(identity, &slots, names, now))
-            }
+            Request::Look { slots, names, wants } => Reply::Looked(namespace.look(identity, &slots, names, wants, now)),
             Request::Fetch { slots } => Reply::Fetched(namespace.own(identity).fetch(&slots)),
             Request::LookBeside { generation, slots } => {
                 Reply::LookedBeside(namespace.look_beside(identity, generation, &slots, now))
@@ -152,7 +157,7 @@ impl Namespace {
         self.generations.entry(identity.generation).or_default()
     }
 
-    fn look(&mut self, identity: &Identity, slots: &[Slot], names: usize, now: Timestamp) -> Looked {
+    fn look(&mut self, identity: &Identity, slots: &[Slot], names: usize, wants: bool, now: Timestamp) -> Looked {
         let is_alive = |at: Timestamp| now.since(at) < identity.alive_for;
         let own = self.own(identity);
         own.keys_until = now.plus(identity.keep_for);
@@ -160,13 +165,13 @@ impl Namespace {
         if let Some(from) = last_heartbeat.filter(|&last| !is_alive(last)) {
             own.gap = Some(Gap { from, to: now, closed_by: identity.instance_id.clone() });
         }
-        own.nodes.insert(
-            identity.instance_id.clone(),
-            Node { instance_id: identity.instance_id.clone(), name: identity.node.clone(), looked: now },
-        );
+        let node = Node { instance_id: identity.instance_id.clone(), name: identity.node.clone(), looked: now };
+        let looked = own.nodes.insert(identity.instance_id.clone(), node).map(|node| node.looked);
         own.nodes.retain(|_, node| now.since(node.looked) < identity.keep_for);
+        let wanted = wants.then(|| own.wanting.insert(identity.instance_id.clone(), now)).flatten();
+        let before = Some(OwnRecords { looked, wanted });
         own.wanting.retain(|_, wanted| is_alive(*wanted));
-        Looked { last_heartbeat, ..self.describe(identity, slots, names, now) }
+        Looked { last_heartbeat, before, ..self.describe(identity, slots, names, now) }
     }
 
     /// Returns what a look shows, without recording the look.
@@ -194,6 +199,7 @@ impl Namespace {
             named,
             other_generations,
             write_refused: None,
+            before: None,
         }
     }
 

@@ -14,8 +14,8 @@ use crate::redis_link::{RedisConnection, is_read_only, refused_write};
 use crate::ring::codec::most_bytes_beside;
 use crate::round::{
     Entry, EpochStart, Gap, Identity, LogPart, LogRequest, Looked, LookedBeside, MOST_LOG_BYTES, MOST_NEWS_BYTES,
-    MOST_OVERRIDE_BYTES, Node, OtherGeneration, Outgoing, OutgoingOverride, Publish, Published, Reply, Request, Stored,
-    Version,
+    MOST_OVERRIDE_BYTES, Node, OtherGeneration, Outgoing, OutgoingOverride, OwnRecords, Publish, Published, Reply,
+    Request, Stored, Version,
 };
 use crate::store_error::StoreError;
 use crate::time::{Slot, Timestamp};
@@ -515,6 +515,10 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
     let wanting = number(fields.next()?).unwrap_or_default();
     let write_refused =
         Some(fields.next()?).filter(|refusal| !refusal.is_empty()).map(|refusal| refused_write(&refusal));
+    let [looked, wanted] = [fields.next()?, fields.next()?];
+    let could_be_read = looked != "!" && wanted != "!";
+    let [looked, wanted] = [looked, wanted].map(|text| number(text).map(Timestamp::from_millis));
+    let before = could_be_read.then_some(OwnRecords { looked, wanted });
     let minutes = fields.entries(slots)?;
     let time = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
     Ok(Looked {
@@ -529,6 +533,7 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
         named,
         other_generations,
         write_refused,
+        before,
     })
 }
 

@@ -1,0 +1,92 @@
+//! What a server's looks have recorded of the server itself: its heartbeat, and that it rejects newcomers. If such a
+//! record is gone at the next look, the store has lost it, or somebody deletes it. Then those of the other servers may be
+//! gone, too, and the look shows too few servers.
+
+use super::{Looked, OwnRecords};
+use crate::time::Timestamp;
+use std::time::Duration;
+
+/// Which records the store has lost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct LostRecords {
+    pub(super) heartbeat: bool,
+    pub(super) wanting: bool,
+}
+
+impl OwnRecords {
+    /// Takes in a look: these are the records that the store should have at the next one. Returns which of the former
+    /// ones are lost. A store keeps them for `alive_for` at least. `wants` is whether the look reported that this server
+    /// rejects newcomers.
+    pub(super) fn replace(&mut self, looked: &Looked, wants: bool, alive_for: Duration) -> LostRecords {
+        let is_lost = |expected: Option<Timestamp>, found: Option<Timestamp>| {
+            let expected = expected.filter(|&at| looked.time.since(at) < alive_for);
+            expected.is_some_and(|at| found.is_none_or(|found| found < at))
+        };
+        let lost = looked.before.map_or(LostRecords::default(), |before| LostRecords {
+            heartbeat: is_lost(self.looked, before.looked),
+            wanting: wants && is_lost(self.wanted, before.wanted),
+        });
+        // Redis keeps times in milliseconds.
+        let now = Timestamp::from_millis(looked.time.as_millis());
+        self.looked = Some(now).filter(|_| looked.write_refused.is_none());
+        if wants {
+            self.wanted = self.looked;
+        }
+        lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store_error::StoreError;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A look at this second. Before it, the store had the records of these seconds.
+    fn look(second: u32, looked: Option<u32>, wanted: Option<u32>) -> Looked {
+        let at = |second: u32| Timestamp::from_millis(0).plus(second * SECOND);
+        Looked {
+            time: at(second),
+            minutes: Vec::new(),
+            since: None,
+            last_heartbeat: None,
+            gap: None,
+            override_: None,
+            nodes: 1,
+            wanting: 0,
+            named: Vec::new(),
+            other_generations: Vec::new(),
+            write_refused: None,
+            before: Some(OwnRecords { looked: looked.map(at), wanted: wanted.map(at) }),
+        }
+    }
+
+    /// Reads looks of an `alive_for` of 5 s, all of which report that newcomers are rejected. Returns what the last has
+    /// found lost: the heartbeat, and that newcomers are rejected.
+    fn lost(looks: &[Looked]) -> (bool, bool) {
+        let mut records = OwnRecords::default();
+        let lost = looks.iter().map(|looked| records.replace(looked, true, 5 * SECOND)).last().unwrap();
+        (lost.heartbeat, lost.wanting)
+    }
+
+    #[test]
+    fn a_record_is_lost_if_it_is_gone_or_older_before_it_could_expire() {
+        let first = look(1, None, None);
+        assert_eq!(lost(std::slice::from_ref(&first)), (false, false));
+        for (second, found, expected) in [
+            (2, [Some(1), Some(1)], (false, false)),
+            (2, [None, Some(1)], (true, false)),
+            (2, [Some(1), Some(0)], (false, true)),
+            (2, [Some(0), None], (true, true)),
+            (6, [None, None], (false, false)),
+        ] {
+            let [looked, wanted] = found;
+            assert_eq!(lost(&[first.clone(), look(second, looked, wanted)]), expected, "{second} {found:?}");
+        }
+        let refused = Looked { write_refused: Some(StoreError::full("OOM")), ..look(2, Some(1), Some(1)) };
+        assert_eq!(lost(&[first.clone(), refused, look(3, None, None)]), (false, false), "nothing was recorded");
+        let silent = Looked { before: None, ..look(2, None, None) };
+        assert_eq!(lost(&[first, silent]), (false, false));
+    }
+}
