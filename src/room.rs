@@ -205,7 +205,7 @@ pub(crate) struct FleetView {
     /// Whether servers with an earlier key are alive: they hand out the room, and cannot read which users this server
     /// admits.
     pub(crate) has_predecessors: bool,
-    /// Whether the store has lost this server's heartbeat since its last look, so that others may be missing in `nodes`.
+    /// Whether the store has lost this server's heartbeat since its last look. Then others may be missing in `nodes`.
     pub(crate) loses_heartbeats: bool,
     /// A random number, uniform in 0..1. It decides how the fractions of the share and of the budget are rounded.
     pub(crate) random: f64,
