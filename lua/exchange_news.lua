@@ -43,7 +43,9 @@ for i = 1, #KEYS do
       end
       -- A log that no server has created may be without an expiry, or live for years.
       local left = redis.pcall('PTTL', log)
-      if type(left) ~= 'number' or left < 0 or left > tonumber(ARGV[at + 4]) then redis.call('PEXPIRE', log, ARGV[at + 4]) end
+      if type(left) ~= 'number' or left < 0 or left > tonumber(ARGV[at + 4]) then
+        redis.call('PEXPIRE', log, ARGV[at + 4])
+      end
       appended = length
     end
   end

@@ -5,7 +5,7 @@
 -- none
 -- ARGV[3] ms to keep it · ARGV[4] the longest body that is read, in bytes
 --
--- Returns 1 if it was stored, 0 if another server was first.
+-- Returns 1 if it was stored or deleted, 0 if the stored body is no longer the one that was read.
 --
 -- Atomic, because an override that another server stores between the comparison and the write would be lost. The script
 -- does not check a body. Each server that reads one checks its content and its author.

@@ -25,17 +25,18 @@ pub use memory::MemoryStore;
 /// How long a stopping server tries to publish what the store lacks.
 const LAST_ROUND: Duration = Duration::from_secs(2);
 
-/// How long rounds wait for the worker: for its last refreshes at the end, for its turn at a minute's beginning.
+/// How long rounds wait for the worker: at the stop, for its last refreshes; at the end of a minute, until it has begun
+/// the next one.
 const WORKER: Duration = Duration::from_millis(200);
 
-/// Filters above this size are encoded and decoded on a thread for blocking work. Smaller ones take some 1.3 ms a
-/// round; moving the work to another thread takes 0.3 ms.
+/// Filters above this size are encoded and decoded on a thread for blocking work, which adds 0.3 ms. Those of this size
+/// take some 1.3 ms a round, so they stay.
 const HEAVY_BYTES: usize = 128 << 10;
 
 /// A place where the servers of a fleet exchange their filters.
 ///
-/// A request carries a server's news and says what the server knows. The reply has what the server lacks. There is no
-/// `get` and no `set`, so a store may keep filters or a log of changes.
+/// A round looks (which versions are there), fetches (values that the server lacks) and publishes (a value, if the
+/// stored version is still the one that was read). How a store keeps the values is its own affair.
 ///
 /// The example is the least that a round needs. [`MemoryStore`] does more: it separates generations, drops values that
 /// are older than [`Identity::keep_for`], and reports the nodes, the namespace's first minute, the last gap and the
@@ -190,14 +191,14 @@ impl Headcount {
         Rounds::new(self.clone(), store, Protocol::HEADCOUNT)
     }
 
-    /// Works like [`Headcount::sync_with`], with another protocol.
+    /// Works like [`Headcount::sync_with`], with another protocol: one of those that headcount is compared with.
     #[cfg(any(test, feature = "testing"))]
     pub fn sync_by<S: FilterStore>(&self, store: S, protocol: Protocol) -> Rounds<S> {
         Rounds::new(self.clone(), store, protocol)
     }
 
-    /// Stops the controller: reports not ready, publishes what the store lacks (for 2 s at most), and ends the worker
-    /// and the rounds that [`Builder::start`] has spawned.
+    /// Stops the controller: reports not ready, publishes what the store lacks (for 2 s at most), and ends its worker
+    /// and its rounds, also those that [`Builder::start`] has not spawned.
     pub async fn stop(&self) {
         self.drain();
         self.lifecycle().stop();
@@ -210,9 +211,9 @@ impl Headcount {
 }
 
 impl Builder {
-    /// Makes the controller and starts what it needs: a thread for its [`Worker`] and, with `[redis]`, a task for its
-    /// rounds on the current runtime. [`Headcount::stop`] ends both. Without rounds, dropping the last handle ends the
-    /// worker, too.
+    /// Makes the controller and starts what it needs: a thread for its [`Worker`] and, on the current runtime, tasks
+    /// for its rounds (with `[redis]`) and for fetching keys (with `jwks_url`). [`Headcount::stop`] ends them. Without
+    /// rounds, dropping the last handle ends the worker, too.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -228,7 +229,7 @@ impl Builder {
     }
 }
 
-/// Completes `time` after the stop.
+/// Waits for the stop, and then for `time` more.
 async fn stopped_for(stop: &mut watch::Receiver<bool>, time: Duration) {
     let _ = stop.wait_for(|stop| *stop).await;
     sleep(time).await;
@@ -322,10 +323,10 @@ impl<S: FilterStore> Rounds<S> {
         })
     }
 
-    /// Runs rounds until the controller is stopped, each at a new random offset in its period. A last round publishes
-    /// what is left, and the server leaves the fleet. An override is sent at once, in an additional round. Further
-    /// overrides wait for a period, or until the next regular round if that is earlier. They never delay a regular
-    /// round. After a panic, which is logged and counted, the rounds continue.
+    /// Runs rounds until the controller is stopped, each at a new random offset in its period, and beats between them.
+    /// A last round publishes what is left, and the server leaves the fleet. An override is sent at once, in an
+    /// additional round. Further overrides wait for a period, or until the next regular round if that is earlier. They
+    /// never delay a regular round. After a panic, which is logged and counted, the rounds continue.
     pub fn run(self) -> impl Future<Output = ()> + Send {
         // Subscribed before the future is first polled, so that a stop right after the start waits for it.
         let stop = self.headcount.lifecycle().subscribe();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The rules for a path in the configuration.
 pub(crate) const MUST_BE_PATH: &str =
-    "a path begins with /, is exact or a prefix that ends in /*, and is plain ASCII without //, .., ; or #";
+    "a path begins with /, and is exact or ends in /*; it is plain ASCII and contains none of `//` `..` `;` `#`";
 
 /// An error in a configuration: the key, the value that was found, and what is allowed.
 ///
@@ -23,7 +23,7 @@ pub(crate) const MUST_BE_PATH: &str =
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are what was found; the messages say the rest.
+#[allow(missing_docs)] // The fields are the values in the messages.
 pub enum ConfigError {
     #[error(
         "admission.max_active_users is missing: how many users at once may be active. Start at 75 % of what you \
@@ -79,14 +79,14 @@ pub enum ConfigError {
     )]
     SyncEvery { found: Duration, most: Duration },
     #[error(
-        "fleet.news_every is {}; it must be between 20ms and fleet.sync_every, {}, or 0s for no news between the \
+        "fleet.news_every is {}; it must be between 20ms and {} (fleet.sync_every), or 0s for no news between the \
          rounds",
         humantime::format_duration(*found), humantime::format_duration(*most)
     )]
     NewsEvery { found: Duration, most: Duration },
     #[error(
-        "admission.refusal_delay is {}; it must be at most 1s, because a proxy that waits longer than its time \
-         limit admits the request. Such as 250ms; 0s refuses at once",
+        "admission.refusal_delay is {}; it must be at most 1s, such as 250ms; 0s refuses at once. (A proxy whose \
+         time limit runs out admits the request.)",
         humantime::format_duration(*found)
     )]
     RefusalDelay { found: Duration },

@@ -28,8 +28,9 @@ impl TrustedProxies {
         self.0.iter().any(|net| net.contains(&peer))
     }
 
-    /// Returns the client's address. The list is `X-Forwarded-For`, followed by the peer's address; the client is the
-    /// last address that is not a trusted proxy's. Addresses before it may be forged.
+    /// Returns the client's address. Of the addresses in `X-Forwarded-For`, followed by the peer's, it is the last one
+    /// that is not a trusted proxy's; those before it may be forged. If all are trusted proxies', it is the first. An
+    /// entry that is no address ends the search at the address after it.
     pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer.to_canonical();
         // Each proxy appends the address of its own client, so the last address is the nearest.

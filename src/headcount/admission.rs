@@ -69,7 +69,7 @@ pub enum Admitted {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // The variants are those of `Admitted`, and the rejections.
+#[allow(missing_docs)] // The variants are those of `Admitted`, and the refusals.
 pub enum Decision {
     Seen,
     Newcomer,
@@ -121,7 +121,7 @@ impl Admission {
         matches!(self, Self::Admitted(_))
     }
 
-    /// Returns the decision to count.
+    /// Returns the [`Decision`] under which this answer is counted.
     pub fn decision(&self) -> Decision {
         match self {
             Self::Admitted(admitted) => admitted.decision(),
@@ -131,7 +131,7 @@ impl Admission {
 }
 
 impl Admitted {
-    /// Returns the decision to count.
+    /// Returns the [`Decision`] under which this answer is counted.
     #[inline]
     pub fn decision(self) -> Decision {
         match self {

@@ -12,14 +12,14 @@ pub(crate) struct Caller<'r> {
     pub(crate) token: Option<&'r str>,
     /// The user named by a verified token or by the function given to `AdmissionLayer::user`.
     pub(crate) subject: Option<Cow<'r, str>>,
-    /// Whether the token cannot be used. The service may still accept it, so limits count these callers together.
+    /// Whether the token cannot be used. Nothing else tells such callers apart, so limits count them together.
     pub(crate) is_invalid: bool,
 }
 
 /// The user's name, from a verified token (`[token.jwt]`) or from
 /// [`AdmissionLayer::user`](super::AdmissionLayer::user). The layer adds it to the extensions of each admitted request
-/// that has such a name, but not to exempt requests. With `Enforcement::Off` all requests are exempt; a handler that
-/// takes `Option<Extension<Subject>>` works there, too.
+/// that has such a name, but not to exempt requests. With `Enforcement::Off` no request gets it; a handler that takes
+/// `Option<Extension<Subject>>` works there, too.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

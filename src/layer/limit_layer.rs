@@ -25,7 +25,8 @@ use tower_service::Service;
 ///
 /// It finds tokens, users and clients as configured, and passes requests that the controller exempts. It does not
 /// decide about seats. Put it *inside* the [`AdmissionLayer`](super::AdmissionLayer), so that only admitted requests
-/// are charged, and a refused newcomer takes no seat. It uses the user that an outer admission layer has found.
+/// are charged, and a newcomer whom a limiter refuses takes no seat. It uses the user that an outer admission layer has
+/// found.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -51,8 +52,10 @@ use tower_service::Service;
 /// ```
 ///
 /// # Cost
-/// For a request without an applicable limit, a check of path and headers. For others a boxed future, the limiters, and
-/// headers: a few microseconds with limiters in memory, and one round trip more for each step in another store.
+/// For a request without an applicable limit, a check of path and headers. For others, a boxed future, the limiters,
+/// and the response headers: a few microseconds if the limiters are in memory, and one round trip for each step (see
+/// [`Headcount::limit_layer`]) that asks another store. Without an admission layer outside of it, it also verifies
+/// tokens, on the thread of the request.
 #[derive(Clone)]
 pub struct LimitLayer {
     headcount: Headcount,
@@ -95,7 +98,7 @@ impl LimitLayer {
     /// # Ok(()) }
     /// ```
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
-        // This controller admits no users, so its filters have the smallest size.
+        // This controller makes no admission decisions and records no users, so its filters have the smallest size.
         let builder = Headcount::builder().max_active_users(1).enforcement(Enforcement::Off);
         let builder = builder.slots(1).capacity(1).exempt_paths([] as [&str; 0]);
         let (headcount, _) = builder.build().expect("the values are within their bounds");
@@ -222,8 +225,8 @@ pin_project! {
     /// The future of a [`LimitService`]: asks the limiters, and resolves to the inner service's response or to a
     /// refusal.
     ///
-    /// Nothing is charged before the future is polled. If it is dropped while the request waits for its turn, the
-    /// permits are given back.
+    /// Nothing is charged before the future is polled. A limiter may delay a request. If the future is dropped during
+    /// that delay, the permits are given back.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -135,7 +135,7 @@ policies! {
     ///
     /// | policy | state of a key | good for |
     /// |---|---|---|
-    /// | [`Gcra`] | one time | token bucket, leaky bucket, nginx, Guava, … ; the default |
+    /// | [`Gcra`] | one timestamp | token bucket, leaky bucket, nginx, Guava, … ; the default |
     /// | [`PeriodicRefill`] | a tick and its permits | fixed windows, a bucket that a timer refills |
     /// | [`SlidingCounter`] | two counts | a sliding window that is approximate |
     /// | [`SlidingLog`] | the last attempts | an exact sliding window, minimum gaps |
@@ -256,7 +256,8 @@ impl Policy {
         dispatch!(self, state, |policy, state| policy.ask(state, now, question))
     }
 
-    /// Records the refusal of a list, if the policy records refusals. The caller has undone the charges of the list.
+    /// Records that this question was refused because another one of its list was, if the policy records refusals. The
+    /// caller has undone what the list was charged.
     pub(crate) fn record_refusal(&self, state: &mut State, now: u64, question: Question) {
         if let (Self::SlidingLog(log), State::SlidingLog(state), Mode::Take) = (self, state, question.mode) {
             log.record_refusal(state, now, question.cost);
@@ -289,7 +290,8 @@ impl Policy {
     #[inline]
     pub(crate) fn question(&self, ask: Ask) -> Question {
         let max_wait = ask.max_wait.map_or_else(|| self.max_wait(), nanos);
-        // `NEVER` is the wait for a permit that never comes. No longest wait covers it, not even an endless one.
+        // `NEVER` is the wait for a permit that never comes. No `max_wait` is long enough for it, not even
+        // `Duration::MAX`.
         Question { cost: ask.cost, max_wait: max_wait.min(NEVER - 1), mode: ask.mode }
     }
 }
@@ -368,9 +370,13 @@ impl From<std::convert::Infallible> for PolicyError {
 pub(crate) struct Finding {
     pub(crate) ruling: Ruling,
     pub(crate) limit: u64,
+    /// The permits that are left, whole and never below 0.
     pub(crate) remaining: u64,
+    /// The same with fractions, and below 0 if later permits are reserved.
     pub(crate) available: f64,
+    /// The time until one permit more is available.
     pub(crate) next_in: u64,
+    /// The time until all permits are available.
     pub(crate) reset_after: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The stores that hold the states of the keys.
+//! The stores of the limiters. Each keeps one state for each key of a limiter: a user, an address, a path.
 
 mod memory;
 #[cfg(feature = "mysql")]

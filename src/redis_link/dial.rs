@@ -130,7 +130,7 @@ impl Target {
         stream: Guarded,
         trouble: Arc<OnceLock<StoreError>>,
     ) -> Result<(Connection, Option<&RedisConnectionInfo>), RedisError> {
-        // The callers have their own time limits. After a timeout of the library, the connection would stay in use.
+        // The callers have their own time limits, and drop the connection after them. The library would keep it in use.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         // The library reports every failure of AUTH as a wrong password, so `log_in` sends it instead. With RESP3, the
         // library logs in with HELLO.
@@ -227,7 +227,9 @@ impl Guarded {
         self.since_asked += bytes.len();
         let most = self.most_bytes.load(Relaxed);
         if self.since_asked > most {
-            return Err(StoreError::corrupt(format_args!("it has more than {most} bytes; the rest was not read")));
+            return Err(StoreError::corrupt(format_args!(
+                "the answer has more than {most} bytes; the rest was not read"
+            )));
         }
         if std::mem::replace(&mut self.heard, true) || !self.is_plain {
             return Ok(());

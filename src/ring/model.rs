@@ -33,7 +33,7 @@ struct Fleet {
     stored: HashMap<Slot, Vec<u8>>,
     stored_sets: Sets,
     rng: Rng,
-    /// The number of the newest token. It grows, and only the newest 400 tokens are drawn, so older users leave.
+    /// The number of the newest token. It grows, and most draws are from the newest 400 tokens, so older users leave.
     youngest: u64,
     unknown: u64,
     false_positives: u64,
@@ -79,7 +79,8 @@ impl Fleet {
         self.compare(place, token);
     }
 
-    /// Draws a token. Three of four are from the newest 400, which may have been recorded.
+    /// Draws a token. Three of four are among the newest 400, so they may be known already. The fourth is random, so it
+    /// is almost certainly unknown.
     fn token(&mut self) -> u64 {
         if self.rng.u8(..) < 10 {
             self.youngest += 1;
@@ -138,7 +139,11 @@ impl Fleet {
             assert_eq!(sight, Membership::Current, "{token:x} was recorded in this minute");
         }
         let present = server.ring.current_filter().has(Probe::new(Fingerprint(token), self.shape));
-        assert_eq!(present, sight == Membership::Current, "with and without the lock");
+        assert_eq!(
+            present,
+            sight == Membership::Current,
+            "the current filter, read without the lock, agrees with `membership`"
+        );
         if seen {
             assert_ne!(sight, Membership::Unseen, "{token:x} was recorded in the window");
         } else {

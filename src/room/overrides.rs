@@ -34,7 +34,8 @@ pub enum OverrideMode {
     Auto,
 }
 
-/// The version of an override. The override with the highest version in the fleet is in force.
+/// The version of an override. Of all overrides of the fleet, the one with the highest version counts, even if it has
+/// been withdrawn or has ended.
 ///
 /// ```
 /// use headcount::OverrideVersion;

@@ -4,7 +4,7 @@ use crate::store_error::StoreError;
 use crate::time::{Slot, Timestamp};
 use std::time::Duration;
 
-/// The version of a stored filter: opaque, unique per write, and compared for equality only.
+/// The version of a stored filter: opaque, unique per write. Only its equality with another version has a meaning.
 ///
 /// A clock as version would lose updates within its resolution. A counter would repeat after the store was emptied.
 ///
@@ -71,8 +71,8 @@ pub struct Identity {
     pub generation: u64,
     /// The size of an uncompressed filter. It limits the size of an upload.
     pub filter_bytes: usize,
-    /// How long a server counts as alive after its last look, and as one that rejects newcomers after its last look
-    /// with `wants`.
+    /// How long after its last look a server counts as alive. Also how long after its last look with `wants` it counts
+    /// as one that rejects newcomers.
     pub alive_for: Duration,
     /// The TTL of written values: window + 2 slots, at least 60 s.
     pub keep_for: Duration,
@@ -148,7 +148,8 @@ pub const MOST_NEWS_BYTES: usize = 256 << 10;
 /// The size in bytes at which a news log gets no more entries. Only the rounds then bring the news of the minute.
 pub const MOST_LOG_BYTES: usize = 64 << 20;
 
-/// The number of random bytes at the beginning of a news log. They distinguish it from other logs of the same minute.
+/// The number of random bytes at the beginning of a news log. If the store loses a log, the next one of the same minute
+/// begins with others.
 pub const LOG_ID_BYTES: usize = 16;
 
 /// A minute's news log: what this server has read of it, and what it appends.
@@ -199,8 +200,8 @@ pub const LOG_ID_BYTES: usize = 16;
 pub struct LogRequest {
     /// The minute.
     pub slot: Slot,
-    /// The identity of the log that this server has read. If it has read none, the identity of the log that this
-    /// request creates if there is none.
+    /// The identity of the log that this server has read. If it has read none: a random identity, which the store uses
+    /// if it has to create the log.
     pub id: [u8; LOG_ID_BYTES],
     /// The position up to which this server has read the log, in bytes from its beginning.
     pub read_to: u64,
@@ -231,7 +232,7 @@ pub struct LogRequest {
 /// let first = EpochStart { slot: Slot(30_000_000), claimed: true };
 /// let news = Request::Publish(Publish { since: Some(first), ..Publish::default() });
 /// let Reply::Published(published) = MemoryStore::new().exchange(&server("k3v9"), news, SECOND).await? else {
-///     unreachable!("news is answered by what has become of it");
+///     unreachable!("the reply to a publish is `Published`");
 /// };
 /// assert!(published.written.is_empty(), "one answer for each minute");
 /// assert_eq!(published.since, Some(first.slot));
@@ -243,7 +244,8 @@ pub struct Publish {
     pub minutes: Vec<Outgoing>,
     /// The first minute of the namespace, if it is to be recorded.
     pub since: Option<EpochStart>,
-    /// The other generations whose users this server knows. Their keys in the store do not prevent a claim of `since`.
+    /// The other generations whose users this server knows. A claim in `since` is granted even if these have entries in
+    /// the store; see [`EpochStart::claimed`].
     pub known_beside: Vec<u64>,
     /// The operator's override, if it is to be stored or removed.
     pub override_: Option<OutgoingOverride>,
@@ -282,7 +284,7 @@ pub struct Publish {
 pub struct OutgoingOverride {
     /// The bytes that were read; `None` if there were none.
     pub after: Option<Vec<u8>>,
-    /// The new bytes; `None` removes the stored bytes, because no server of the fleet wrote them.
+    /// The new bytes. `None` removes the stored bytes, for the case that no server of the fleet wrote them.
     pub value: Option<Vec<u8>>,
 }
 
@@ -448,7 +450,7 @@ pub struct Looked {
     pub since: Option<Slot>,
     /// The time of the last look of any server before this look.
     pub last_heartbeat: Option<Timestamp>,
-    /// The last period in which no server was alive.
+    /// The last period in which no server looked.
     pub gap: Option<Gap>,
     /// The bytes of the operator's override, if there is one. They are untrusted: anybody may have written them. Bytes
     /// that are too long are replaced by [`NO_OVERRIDE`].
@@ -458,7 +460,8 @@ pub struct Looked {
     pub nodes: u64,
     /// The number of servers that rejected newcomers recently, this one included if it did.
     pub wanting: u64,
-    /// The servers that looked last, by name: as many as were requested, including those that have not looked recently.
+    /// The servers by name, the latest look first, as many as were requested; also servers that no longer count as
+    /// alive.
     pub named: Vec<Node>,
     /// The other generations that have keys left. Their users may be active.
     pub other_generations: Vec<OtherGeneration>,
@@ -563,7 +566,7 @@ pub struct OtherGeneration {
 ///     unreachable!("the reply to a look is `Looked`");
 /// };
 /// assert_eq!(minutes[0].as_ref().map(|entry| entry.bytes), Some(2));
-/// assert!(minutes[1].is_none() && writers.is_empty(), "it has published without a look");
+/// assert!(minutes[1].is_none() && writers.is_empty(), "the other server never looked, so it is not listed");
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -612,7 +615,7 @@ pub struct Node {
     pub looked: Timestamp,
 }
 
-/// A period in which no server was alive, so that nobody was admitted.
+/// A period in which no server exchanged data with the store, so that no admission became known.
 ///
 /// ```
 /// use headcount::round::{Reply, Request};
@@ -747,8 +750,9 @@ pub struct LogPart {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
-    /// Whether each minute was written, in the order of the request. If not, another server wrote the minute first.
+    /// Whether each minute was written, in the order of the request. If not, the stored version was not the expected
+    /// one: another server wrote first, or the store lost the value.
     pub written: Vec<bool>,
-    /// The first minute of the namespace after this request, if it is recorded.
+    /// The first minute of the namespace, as it is recorded after this request; `None` if it is not.
     pub since: Option<Slot>,
 }

@@ -1,6 +1,6 @@
 //! What a server's looks have recorded of the server itself: its heartbeat, and that it rejects newcomers. If such a
-//! record is gone at the next look, the store has lost it, or somebody deletes it. Then those of the other servers may be
-//! gone, too, and the look shows too few servers.
+//! record is gone at the next look, the store has lost it, or somebody deletes it. Then those of the other servers may
+//! be gone, too, and the look shows too few servers.
 
 use super::{Looked, OwnRecords};
 use crate::time::Timestamp;
@@ -15,8 +15,8 @@ pub(super) struct LostRecords {
 
 impl OwnRecords {
     /// Takes in a look: these are the records that the store should have at the next one. Returns which of the former
-    /// ones are lost. A store keeps them for `alive_for` at least. `wants` is whether the look reported that this server
-    /// rejects newcomers.
+    /// ones are lost. A store keeps them for `alive_for` at least. `wants` is whether the look reported that this
+    /// server rejects newcomers.
     pub(super) fn replace(&mut self, looked: &Looked, wants: bool, alive_for: Duration) -> LostRecords {
         let is_lost = |expected: Option<Timestamp>, found: Option<Timestamp>| {
             let expected = expected.filter(|&at| looked.time.since(at) < alive_for);

@@ -64,7 +64,7 @@ impl fmt::Display for Size {
         }
         writeln!(f)?;
         writeln!(f, "  servers            up to {most_nodes} on one Redis\n")?;
-        writeln!(f, "  servers  writes that win   news, half (99 %)  Redis: commands/s    in/s   out/s")?;
+        writeln!(f, "  servers  writes that win  news, median (p99)  Redis: commands/s    in/s   out/s")?;
         for fleet in &self.0.fleets {
             let Fleet { nodes, writes_that_win, news_seconds_p50, news_seconds_p99, redis_commands_per_second, .. } =
                 fleet;
@@ -81,8 +81,8 @@ impl fmt::Display for Size {
         }
         writeln!(
             f,
-            "\nBytes are at most, with all of X seen every minute and news in every round. Servers that share no \
-             Redis share\nnothing; one server alone needs none."
+            "\nThe byte figures are upper bounds: all X users are seen every minute, and every round has news. Servers \
+             on different\nRedis servers share no users; a single server needs no Redis."
         )
     }
 }

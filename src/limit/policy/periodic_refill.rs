@@ -3,6 +3,7 @@
 //! ```text
 //! 3 permits a tick, capacity 3                 ask 2   ask 2: waits for the next tick, and takes one of its permits
 //! tick    0│3──────────────1│3────────────────2│3──▼───▼──3│2
+//!         number of the tick │ permits that are left then
 //! ```
 //!
 //! No timer runs. The ticks that have passed are counted at each request, which has the same effect as a perfect timer.
@@ -50,7 +51,8 @@ pub(crate) struct State {
     as_of: u64,
     /// The permits at `as_of`; below zero if permits of later ticks are reserved.
     permits: i64,
-    /// The permits used in this tick above a limit that was lowered since. They count again if the limit is raised.
+    /// If the limit was lowered during this tick: the permits that had been used beyond the new limit. If the limit is
+    /// raised again within the tick, they count as used.
     // The enum of all states stores its tag in the niche of this `Option`, so that enum is no larger.
     over: Option<u32>,
 }
@@ -137,8 +139,8 @@ impl PeriodicRefill {
         if turn == NEVER { NEVER } else { turn - state.as_of }
     }
 
-    /// Returns the time after which the wait for more permits than the capacity no longer gets shorter. That is the
-    /// time until the tick after the one that fills the bucket, because the permits of that tick are lost.
+    /// A request for more permits than the capacity waits the less the later it comes, as long as ticks add permits.
+    /// Returns the time until the first tick that finds the bucket full, so that its permits are lost.
     fn best_until(&self, state: &State) -> u64 {
         let full_at = state.as_of.saturating_add(self.wait(state, self.capacity));
         (full_at / self.tick_nanos()).saturating_add(1).saturating_mul(self.tick_nanos()) - state.as_of
@@ -196,7 +198,8 @@ impl Arithmetic for PeriodicRefill {
 
     fn cancel(&self, state: &mut State, now: u64, reservation: &Reservation) {
         let at = self.at(state, now);
-        // If later requests wait for later ticks, these permits would go to new requests, ahead of the waiting ones.
+        // Refunds only if no later request waits for a later tick. Otherwise new requests would get these permits,
+        // ahead of the waiting ones.
         let all_served_at = at.as_of.saturating_add(self.wait(&at, 0));
         if reservation.act_at >= now && all_served_at <= reservation.act_at {
             self.refund(state, now, reservation.cost);
@@ -223,7 +226,8 @@ impl Arithmetic for PeriodicRefill {
             () if self.preserves_remaining && used > 0 => {
                 at.permits.min(i64::try_from(self.capacity).unwrap_or(i64::MAX))
             }
-            // Each tick fills the bucket. So permits used above the limit are no debt, but reserved permits are.
+            // Here each tick fills the bucket, so permits used above the new limit need not be paid back. Reserved ones
+            // must.
             () if self.per_tick >= self.capacity => left.max(at.permits.min(0)),
             () => left,
         };
