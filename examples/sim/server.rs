@@ -193,9 +193,13 @@ impl Server {
 
     /// A pause has begun that it notices, or that it may notice.
     pub fn pauses(&mut self, surely: bool) {
-        self.may_have_paused = !surely;
+        let may_have_paused_before = std::mem::replace(&mut self.may_have_paused, !surely);
         if self.has_known || surely {
             self.forget();
+        }
+        if surely && may_have_paused_before {
+            // If it did not notice the pause before, it knew users until now, and its budget begins anew.
+            (self.let_in, self.let_in_blindly) = (0, 0);
         }
     }
 
