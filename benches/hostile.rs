@@ -1,8 +1,8 @@
 //! What the most expensive request heads cost the layer, where a short head is the rival. A proxy admits when the check
 //! is late, so no head may take long.
 //!
-//! The fleet is full. Tokens are in a cookie, users have passes in another, and eight limits have two routes each. A
-//! head has up to 16 kB, as much as the recipes pass on.
+//! The fleet is full. Tokens are in a cookie, users have passes in another, and eight limits by path have 27 routes
+//! each. A head has up to 16 kB, as much as the recipes pass on.
 
 mod support;
 
@@ -49,6 +49,7 @@ fn heads() -> Vec<(&'static str, String, &'static str, String)> {
     let fill = |unit: &str| unit.repeat(MOST / unit.len());
     let cookie = |name, value| (name, "/".to_owned(), "cookie", value);
     let path = |name, path| (name, path, "x-nothing", String::new());
+    let below = format!("/all/{}", "long-name.x/".repeat(4)) + &"a".repeat(1900);
     let encoded: String = COOKIE.bytes().map(|byte| format!("%{byte:02x}")).collect();
     vec![
         cookie(SHORT, "a=b".to_owned()),
@@ -60,7 +61,9 @@ fn heads() -> Vec<(&'static str, String, &'static str, String)> {
         cookie("many parts that are encoded", fill("%61 ")),
         path("a long path", fill("/a")),
         path("a path of many segments", "/a".repeat(64)),
-        path("a path of many scripts", format!("/{}", "long-name.x/".repeat(8)) + &"a".repeat(1900)),
+        path("a path of many scripts", format!("/{}", "long-name.x/".repeat(4)) + &"a".repeat(1900)),
+        path("many scripts below a limited path", below.clone()),
+        path("the same, and in the query", format!("{below}?{below}")),
         ("a long Authorization", "/".to_owned(), "authorization", fill("Basic Bearer ")),
         ("a long X-Forwarded-For", "/".to_owned(), "x-forwarded-for", fill("1.1.1.1,")),
         ("a long pass", "/".to_owned(), "cookie", format!("pass={}", "a".repeat(MOST))),
@@ -82,7 +85,8 @@ fn router() -> Router {
     let limit = |nth: usize| {
         let store = Memory::new(token_bucket(Rate::INFINITE, 1_000_000)).expect("a good policy");
         let limit = Limit::new(Limiter::new(format!("limit {nth}"), store), LimitKey::Path);
-        limit.routes([format!("/login{nth}"), format!("/api/{nth}/*")]).expect("paths")
+        let exact = (0..25).map(|rule| format!("/login{nth}/{rule}"));
+        limit.routes(exact.chain([format!("/api/{nth}/*"), "/all/*".to_owned()])).expect("paths")
     };
     let limits = headcount.limit_layer((0..8).map(limit));
     let page = || Router::new().route("/{*path}", get(|| async { "hello" })).route("/", get(|| async { "hello" }));

@@ -46,7 +46,7 @@ pub use limit::{
 };
 pub use pass::{Pass, PassCarrier, PassCarrierError};
 #[cfg(feature = "tower")]
-pub(crate) use paths::{PathPatterns, canonical_path};
+pub(crate) use paths::{PathPatterns, Readings, canonical_path};
 #[cfg(feature = "tower")]
 pub(crate) use proxies::TrustedProxies;
 pub use redis::Redis;

@@ -250,20 +250,15 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Headers with which proxies name the client, apart from `Forwarded`, `Via` and `X-Forwarded-…`.
-const OF_PROXIES: [&str; 6] = [
-    "cf-connecting-ip",
-    "true-client-ip",
-    "x-client-ip",
-    "x-cluster-client-ip",
-    "x-envoy-external-address",
-    "x-real-ip",
-];
-
-/// Returns whether a request with this header has come through a proxy.
+/// Returns whether a request with this header has come through a proxy. Proxies and content delivery networks name the
+/// client, the connection or themselves in such headers.
 fn is_of_proxy(name: &HeaderName) -> bool {
     let name = name.as_str();
-    name == FORWARDED || name == VIA || name.starts_with("x-forwarded") || OF_PROXIES.contains(&name)
+    let names_client = ["client-ip", "clientip", "user-ip", "viewer-address", "real-ip", "external-address"];
+    name == FORWARDED
+        || name == VIA
+        || ["x-forwarded", "cdn-", "cf-", "x-amz", "x-arr-"].iter().any(|of| name.starts_with(of))
+        || names_client.iter().any(|end| name.ends_with(end))
 }
 
 #[cfg(test)]
@@ -293,7 +288,7 @@ mod tests {
 
     #[test]
     fn requests_through_a_proxy_are_known_by_their_headers() {
-        for name in ["forwarded", "via", "x-forwarded-for", "x-forwarded-proto", "x-real-ip", "cf-connecting-ip"] {
+        for name in ["forwarded", "via", "x-forwarded-for", "x-real-ip", "cf-ray", "fly-client-ip"] {
             assert!(is_of_proxy(&HeaderName::from_static(name)), "{name}");
         }
         assert!(!is_of_proxy(&HeaderName::from_static("accept")));

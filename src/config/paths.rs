@@ -34,29 +34,34 @@ impl PathPatterns {
         self.0.iter().any(|pattern| pattern.covers_leniently(lenient))
     }
 
-    /// Returns the path of the first exact rule as which a backend could read this path, or that in its query.
-    pub(crate) fn exact_rule(&self, path_and_query: &str) -> Option<String> {
-        let in_query = || path_in_query(path_and_query).and_then(|in_query| self.exact_rule(in_query));
-        self.exact_rule_of_path(without_query(path_and_query)).or_else(in_query)
+    /// Returns the path of an exact rule as which a backend could read a path. If there are several, it is the one of the
+    /// earliest reading.
+    pub(crate) fn exact_rule(&self, path: &Readings) -> Option<String> {
+        let is_exact = |reading: &String| self.0.iter().find(|it| !it.is_prefix && it.covers_leniently(reading));
+        path.0.as_ref()?.iter().find_map(is_exact).map(|pattern| pattern.lenient.clone())
     }
 
-    fn exact_rule_of_path(&self, path: &str) -> Option<String> {
-        let lenient = read_leniently(path)?;
-        let is_exact = |pattern: &&Pattern| {
-            !pattern.is_prefix && readings(&lenient).iter().any(|reading| pattern.covers_leniently(reading))
+    /// Returns true if a backend could read the path as one that a rule covers, or if the path is ambiguous. This is for
+    /// rules that restrict; [`cover`](Self::cover) is for rules that exempt.
+    pub(crate) fn may_cover(&self, path: &Readings) -> bool {
+        path.0.as_ref().is_none_or(|readings| readings.iter().any(|reading| self.covers_lenient(reading)))
+    }
+}
+
+/// The paths as which a backend could read a path, and the path in its query; `None` if one of the two is ambiguous.
+#[derive(Debug)]
+pub(crate) struct Readings(Option<Vec<String>>);
+
+impl Readings {
+    /// Reads a path with or without a query.
+    pub(crate) fn of(path_and_query: &str) -> Self {
+        let paths = [Some(without_query(path_and_query)), path_in_query(path_and_query)];
+        let read = |path: &str| {
+            let lenient = read_leniently(path)?;
+            Some(readings(&lenient).into_iter().map(Cow::into_owned).collect::<Vec<_>>())
         };
-        self.0.iter().find(is_exact).map(|pattern| pattern.lenient.clone())
-    }
-
-    /// Returns true if a backend could read the path as one that a rule covers, or if the path is ambiguous. The path
-    /// may have a query. This is for rules that restrict; [`cover`](Self::cover) is for rules that exempt.
-    pub(crate) fn may_cover(&self, path_and_query: &str) -> bool {
-        let path = without_query(path_and_query);
-        let is_covered = |lenient: String| readings(&lenient).iter().any(|reading| self.covers_lenient(reading));
-        let in_query = path_in_query(path_and_query);
-        self.cover(path)
-            || read_leniently(path).is_none_or(is_covered)
-            || in_query.is_some_and(|in_query| self.may_cover(in_query))
+        let read: Option<Vec<_>> = paths.into_iter().flatten().map(read).collect();
+        Self(read.map(|readings| readings.concat()))
     }
 }
 
@@ -164,7 +169,7 @@ const MOST_BYTES: usize = 2048;
 const MOST_SEGMENTS: usize = 64;
 
 /// A path with more names that have a dot is ambiguous: each could be a script, and each is compared with each rule.
-const MOST_SCRIPTS: usize = 8;
+const MOST_SCRIPTS: usize = 4;
 
 /// Returns a path as a lenient backend reads it: unescaped, in lower case, and `/a/` as `/a`. Returns `None` if the
 /// path is ambiguous, because a backend could read it as another one. A path is ambiguous
@@ -262,7 +267,7 @@ mod tests {
             "/login:$i30:$INDEX_ALLOCATION",
             "",
         ] {
-            assert!(rules.may_cover(path), "{path}");
+            assert!(rules.may_cover(&Readings::of(path)), "{path}");
         }
         for path in [
             "/play.json",
@@ -281,7 +286,7 @@ mod tests {
             "/api/authority",
             "/%70lay",
         ] {
-            assert!(!rules.may_cover(path), "{path}");
+            assert!(!rules.may_cover(&Readings::of(path)), "{path}");
         }
     }
 
@@ -312,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_path_that_a_backend_could_read_as_a_rule_counts_as_that_rule() {
-        let rules = patterns(&["/wp-login.php", "/api/*"]);
+        let rules = patterns(&["/news", "/wp-login.php", "/api/*"]);
         for path in [
             "/wp-login.php",
             "/WP-Login.php/1",
@@ -321,12 +326,13 @@ mod tests {
             "/wp-login/index.php",
             "/wp-login/1",
             "/z1?/wp-login.php",
+            "/wp-login.php/news",
         ] {
-            assert!(rules.may_cover(path), "{path}");
-            assert_eq!(rules.exact_rule(path).as_deref(), Some("/wp-login.php"), "{path}");
+            assert!(rules.may_cover(&Readings::of(path)), "{path}");
+            assert_eq!(rules.exact_rule(&Readings::of(path)).as_deref(), Some("/wp-login.php"), "{path}");
         }
-        assert_eq!(rules.exact_rule("/api/x"), None);
-        assert_eq!(rules.exact_rule("//"), None);
+        assert_eq!(rules.exact_rule(&Readings::of("/api/x")), None);
+        assert_eq!(rules.exact_rule(&Readings::of("//")), None);
     }
 
     #[test]

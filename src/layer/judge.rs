@@ -141,7 +141,7 @@ impl Headcount {
     }
 
     fn class_needs_caller(&self, class: RouteClass, info: &RequestInfo<'_>, all: &Limits) -> bool {
-        class != RouteClass::Exempt && (!self.is_off() || all.need_caller(info.path))
+        class != RouteClass::Exempt && (!self.is_off() || all.need_caller(info))
     }
 
     fn is_off(&self) -> bool {
@@ -208,7 +208,7 @@ impl Headcount {
         // Enforced admission refuses the request. Without enforcement, a token that was not verified is still refused
         // if a limit per user applies to the path, because the limit cannot count an unknown caller.
         let refuses = self.settings().enforcement == Enforcement::Enforce
-            || decision == Decision::Limited && all.need_caller(info.path);
+            || decision == Decision::Limited && all.need_caller(info);
         if refuses {
             self.count(decision);
             return Judgement::Refused(refusal);

@@ -198,8 +198,9 @@ impl Limit {
         max_wait.map_or(Ask::ONE, |max_wait| Ask::ONE.max_wait(max_wait))
     }
 
-    fn concerns(&self, path: Option<&str>) -> bool {
-        self.routes.as_ref().is_none_or(|routes| path.is_some_and(|path| routes.may_cover(path)))
+    fn concerns(&self, info: &RequestInfo<'_>) -> bool {
+        let covers = |routes: &PathPatterns| info.readings().is_some_and(|path| routes.may_cover(path));
+        self.routes.as_ref().is_none_or(covers)
     }
 
     /// Returns whether the key depends on the caller.
@@ -272,7 +273,8 @@ impl Limit {
                 None => Part::Missing,
                 Some(path) => {
                     // A path that a backend could read as one of the routes counts as that route.
-                    let route = self.routes.as_ref().and_then(|routes| routes.exact_rule(path));
+                    let route =
+                        self.routes.as_ref().zip(info.readings()).and_then(|(routes, path)| routes.exact_rule(path));
                     let path = route.or_else(|| canonical_path(path));
                     path.map_or(Part::Is(ANY.into()), |path| hashed(path.as_bytes()))
                 }
@@ -361,9 +363,9 @@ impl Limits {
         self.add(Limit { limiter, ..limit }, headcount);
     }
 
-    /// Returns whether any limit of this path has a key that depends on the caller.
-    pub(super) fn need_caller(&self, path: Option<&str>) -> bool {
-        self.0.iter().any(|limit| limit.needs_caller() && limit.concerns(path))
+    /// Returns whether any limit of this request has a key that depends on the caller.
+    pub(super) fn need_caller(&self, info: &RequestInfo<'_>) -> bool {
+        self.0.iter().any(|limit| limit.needs_caller() && limit.concerns(info))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -379,7 +381,7 @@ impl Limits {
     ) -> ApplicableLimits {
         let mut applicable = ApplicableLimits::default();
         for (place, limit) in self.0.iter().enumerate() {
-            if !limit.concerns(info.path) {
+            if !limit.concerns(info) {
                 if info.path.is_none() {
                     limit.log_once("it has routes, and requests come without their path: see server.trusted_proxies");
                 }

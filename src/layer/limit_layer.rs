@@ -179,7 +179,7 @@ where
         let applicable = if headcount.exempts(&info) {
             ApplicableLimits::default()
         } else {
-            let needs_caller = limits.need_caller(info.path);
+            let needs_caller = limits.need_caller(&info);
             let caller = if needs_caller { caller(headcount, &request) } else { Some(Caller::default()) };
             limits.applicable(headcount, &info, caller.as_ref())
         };

@@ -1,18 +1,22 @@
 //! The facts of a request that decisions and limits use.
 
 use super::caller::Subject;
+use crate::config::Readings;
 use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONTENT_LENGTH, COOKIE, ORIGIN, TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::Scheme;
 use http::{Extensions, HeaderMap, Method, Uri};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::OnceLock;
 
 /// The request that a decision is about: one that arrives here, or one that a proxy describes.
 pub(crate) struct RequestInfo<'r> {
     pub(crate) method: &'r Method,
     /// With or without a query; `None` if it is not known.
     pub(crate) path: Option<&'r str>,
+    /// The path as backends could read it, once it was needed.
+    pub(crate) readings: OnceLock<Readings>,
     pub(crate) headers: &'r HeaderMap,
     /// The address of the other end of the connection, if it is known.
     pub(crate) peer: Option<IpAddr>,
@@ -31,12 +35,18 @@ impl<'r> RequestInfo<'r> {
         Self {
             method,
             path: Some(uri.path()),
+            readings: OnceLock::new(),
             headers,
             peer: peer(extensions),
             is_https,
             extensions: Some(extensions),
             names_user: extensions.get::<Subject>().is_some(),
         }
+    }
+
+    /// Returns the path as backends could read it; `None` if it is not known.
+    pub(super) fn readings(&self) -> Option<&Readings> {
+        self.path.map(|path| self.readings.get_or_init(|| Readings::of(path)))
     }
 
     /// Returns whether the request is a CORS preflight. Browsers send preflights without credentials (Fetch §3.2.2). A

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use axum::{Router, body::Body};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 
 const CHECK: &str = "/v1/check";
@@ -45,6 +45,7 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
     let info = RequestInfo {
         method: &original.method,
         path: original.path,
+        readings: OnceLock::new(),
         headers,
         peer: Some(peer.ip()),
         is_https: false,

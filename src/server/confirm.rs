@@ -13,6 +13,7 @@ use axum::http::header::ALLOW;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use std::sync::OnceLock;
 
 pub(super) fn router(headcount: Headcount) -> Router {
     let no_post = || async { (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "POST")], "a confirmation is a POST\n") };
@@ -23,6 +24,7 @@ async fn answer(State(headcount): State<Headcount>, headers: HeaderMap) -> Respo
     let info = RequestInfo {
         method: &Method::POST,
         path: None,
+        readings: OnceLock::new(),
         headers: &headers,
         peer: None,
         is_https: false,

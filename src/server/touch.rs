@@ -31,8 +31,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::de::IgnoredAny;
 use serde_json::json;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{sleep, timeout};
@@ -176,6 +176,7 @@ async fn touch_one(headcount: &Headcount, headers: &HeaderMap) -> Result<(), Ref
     let info = RequestInfo {
         method: &Method::POST,
         path: None,
+        readings: OnceLock::new(),
         headers,
         peer: None,
         is_https: false,
