@@ -780,8 +780,8 @@ impl<'a> World<'a> {
             }
             None => self.oracle.decided(&asked, &self.fleet, &self.store),
         }
-        // Right after a pause, before its worker runs, a server knows users whose minutes have left the window meanwhile.
-        // It records them in the minute of before, and they are back.
+        // Right after a pause, before its worker runs, a server knows users whose minutes have left the window
+        // meanwhile. It records them in the minute of before, and they are back.
         if decision == Decision::Seen && server.sleeps_until.is_some() {
             self.untold.push((1, self.now + self.plan.quiet));
         }

@@ -34,15 +34,15 @@ impl PathPatterns {
         self.0.iter().any(|pattern| pattern.covers_leniently(lenient))
     }
 
-    /// Returns the path of an exact rule as which a backend could read a path. If there are several, it is the one of the
-    /// earliest reading.
+    /// Returns the path of an exact rule as which a backend could read a path. If there are several, it is the one of
+    /// the earliest reading.
     pub(crate) fn exact_rule(&self, path: &Readings) -> Option<String> {
         let is_exact = |reading: &String| self.0.iter().find(|it| !it.is_prefix && it.covers_leniently(reading));
         path.0.as_ref()?.iter().find_map(is_exact).map(|pattern| pattern.lenient.clone())
     }
 
-    /// Returns true if a backend could read the path as one that a rule covers, or if the path is ambiguous. This is for
-    /// rules that restrict; [`cover`](Self::cover) is for rules that exempt.
+    /// Returns true if a backend could read the path as one that a rule covers, or if the path is ambiguous. This is
+    /// for rules that restrict; [`cover`](Self::cover) is for rules that exempt.
     pub(crate) fn may_cover(&self, path: &Readings) -> bool {
         path.0.as_ref().is_none_or(|readings| readings.iter().any(|reading| self.covers_lenient(reading)))
     }
