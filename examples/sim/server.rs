@@ -198,8 +198,9 @@ impl Server {
             self.forget();
         }
         if surely && may_have_paused_before {
-            // If it did not notice the pause before, it knew users until now, and its budget begins anew.
-            (self.let_in, self.let_in_blindly) = (0, 0);
+            // If it did not notice the pause before, it knew users until now, and its budget begins anew. If it did, the
+            // budget goes on, so it may be used up.
+            self.let_in_blindly = 0;
         }
     }
 
