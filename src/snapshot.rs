@@ -89,8 +89,8 @@ impl Snapshot {
         if bytes.len() > most_bytes || bytes.len() < HEADER_BYTES + 8 {
             return Err(LoadError::Length);
         }
-        // The generation comes before the checksum, so that a deliberately changed key is not reported as a damaged
-        // file.
+        // The generation is checked before the checksum. After a deliberate change of the key neither matches, and the
+        // error should not say that the file is damaged.
         let mut fields = Fields(&bytes[4..]);
         if fields.u64()? != self.generation {
             return Err(LoadError::Generation);
@@ -145,7 +145,7 @@ impl Snapshot {
         self.changed = true;
     }
 
-    /// Writes the values of these minutes and drops all others. Does nothing if nothing changed.
+    /// Drops the values of all minutes but these, and writes them if anything was recorded since the last time.
     pub(crate) fn save(&mut self, now: Timestamp, slots: &[Slot]) -> io::Result<()> {
         self.values.retain(|slot, _| slots.contains(slot));
         if !self.changed {
@@ -201,8 +201,8 @@ fn sync_directory(file: &Path) -> io::Result<()> {
 }
 
 /// Tries to take the lock, and returns whether this process has it. The system releases it when this process ends for
-/// any reason. Builds without the feature `server` take no lock: the one service that uses the library knows its own
-/// files.
+/// any reason. Builds without the feature `server` take no lock: a service that uses the library must give each
+/// controller a file of its own.
 fn is_locked_by_us(lock: &File) -> bool {
     #[cfg(feature = "server")]
     return fs4::FileExt::try_lock(lock).is_ok();

@@ -20,7 +20,7 @@ pub struct Report {
     pub most_active_users: u64,
     /// The largest number of active users ÷ X.
     pub overshoot: f64,
-    /// The largest difference between the estimate and the real number once the fleet is full, ÷ X.
+    /// The largest difference between the estimate and the real number once 90 % of X are active, ÷ X.
     pub estimate_error: f64,
     pub admitted: u64,
     pub rejected: u64,
@@ -29,13 +29,17 @@ pub struct Report {
     pub players_arrived: u64,
     pub players_entered: u64,
     pub players_finished: u64,
+    /// Players who left because newcomers were rejected.
     pub players_gave_up: u64,
+    /// Players who left in mid-session because they were wrongly rejected.
     pub players_locked_out: u64,
     /// Players in mid-session who had been active for more than 20 rounds, and whom a server rejected.
     pub wrongly_rejected_older: u64,
+    /// How often they were.
     pub wrongly_rejected_older_rejections: u64,
     /// The same for players who had been admitted less than 20 rounds before.
     pub wrongly_rejected_younger: u64,
+    /// How often they were.
     pub wrongly_rejected_younger_rejections: u64,
     pub requests_per_second: f64,
     pub latency_ms: Latency,
@@ -62,8 +66,9 @@ pub struct Latency {
 pub struct RedisCost {
     pub commands_per_second: f64,
     pub bytes_per_second: f64,
-    /// The load in the fifth of the slots with the fewest requests, and in the fifth with the most.
+    /// The load in the 20 % of the slots that had the fewest requests.
     pub calm: Load,
+    /// The same in the 20 % that had the most.
     pub busy: Load,
 }
 
@@ -72,7 +77,8 @@ pub struct Load {
     pub requests_per_second: f64,
     pub commands_per_second: f64,
     pub bytes_per_second: f64,
-    /// Client commands per server and round (for v0, which has none, in the time of a round).
+    /// Commands that the servers sent to Redis, per server and round. The design v0 has no rounds; its commands are
+    /// counted per length of a round.
     pub commands_per_round: f64,
 }
 
@@ -128,7 +134,7 @@ impl Latency {
 
 impl RedisCost {
     fn of(samples: &[Sample], options: &Options) -> Self {
-        let mut slots = steps(samples, options.scale().slot());
+        let mut slots = by_slot(samples, options.scale().slot());
         slots.retain(|(before, _)| before.seconds >= WARM_UP_SECONDS);
         let rate = |(before, after): &(Sample, Sample)| {
             (after.requests() - before.requests()) as f64 / (after.seconds - before.seconds)
@@ -165,9 +171,9 @@ impl Load {
     }
 }
 
-/// The run slot by slot: what was at its beginning and at its end. (Within a slot, the cost changes: at its start
-/// everybody is refreshed.)
-pub fn steps(samples: &[Sample], slot: Duration) -> Vec<(Sample, Sample)> {
+/// For each slot of the run, the sample at the slot's beginning and the one at its end. (Within a slot, the cost
+/// changes: at its start everybody is refreshed.)
+pub fn by_slot(samples: &[Sample], slot: Duration) -> Vec<(Sample, Sample)> {
     let every = slot.div_duration_f64(SAMPLE_EVERY).round().max(1.0) as usize;
     let ends: Vec<_> = samples.iter().step_by(every).collect();
     ends.windows(2).map(|pair| (*pair[0], *pair[1])).collect()
@@ -207,7 +213,7 @@ pub fn table(reports: &[Report]) -> String {
     row("latency from when it was due, ms: median", &|report| format!("{:.2}", report.latency_ms.p50));
     row("  99 %", &|report| format!("{:.2}", report.latency_ms.p99));
     row("  99.9 %", &|report| format!("{:.2}", report.latency_ms.p999));
-    row("  (requests sent late by the test: 99.9 %)", &|report| format!("{:.2}", report.lateness_ms.p999));
+    row("  (how late the test sent them: 99.9 %)", &|report| format!("{:.2}", report.lateness_ms.p999));
     table
 }
 

@@ -198,8 +198,8 @@ impl Server {
             self.forget();
         }
         if surely && may_have_paused_before {
-            // If it did not notice the pause before, it knew users until now, and its budget begins anew. If it did, the
-            // budget goes on, so it may be used up.
+            // If it did not notice the pause before, it knew users until now, and its budget begins anew. If it did,
+            // the budget goes on, so it may be used up.
             self.let_in_blindly = 0;
         }
     }

@@ -1,7 +1,7 @@
 -- Numbers, instants, and the answers that every policy gives.
 --
--- Numbers in Lua are doubles, exact up to 2^53. An instant is therefore two numbers, seconds and nanoseconds, and all
--- arithmetic uses distances from now, which are exact up to 104 days.
+-- Numbers in Lua are doubles, exact up to 2^53. An instant is therefore two numbers, seconds and nanoseconds, and the
+-- policies compute with distances between instants, which are exact up to 104 days.
 local floor, ceil, fmod, max, min = math.floor, math.ceil, math.fmod, math.max, math.min
 local format, match = string.format, string.match
 local NEVER = math.huge
@@ -26,7 +26,7 @@ local function moved(s, n, by)
   return s, rest
 end
 
--- An instant as one number. A late instant is rounded, so the result serves only as a bound.
+-- An instant as one number. It is rounded to some hundred nanoseconds, so the result serves only as a bound.
 local function whole(s, n)
   return s * SECOND + n
 end
@@ -60,7 +60,7 @@ local function muldiv_up(a, b, c)
   return result
 end
 
--- a/b, both whole and not below zero, rounded down and up.
+-- `div` is a/b rounded down, `div_up` is a/b rounded up. Both numbers are whole and not negative.
 local function div(a, b)
   return (a - fmod(a, b)) / b
 end
@@ -94,13 +94,15 @@ local function words(text)
   return all
 end
 
--- A word of a policy or a state as a number; nil if it is no number that can have been written.
+-- A word of a policy or a state as a number; nil if it is none, or outside of the range that is ever written.
 local function number(word)
   local found = word and tonumber(word)
   -- The bounds exclude infinite numbers and NaN.
   return found and found >= -LAST and found <= LAST and found or nil
 end
 
+-- Grants `cost` permits. They may be used after `wait`, which is at the instant act_s, act_n. `mark` identifies them in
+-- a log, so that they can be given back.
 local function grant(wait, cost, act_s, act_n, mark)
   return { granted = true, time = wait, cost = cost, act_s = act_s, act_n = act_n, mark = mark }
 end
@@ -109,6 +111,7 @@ local function refuse(retry, because)
   return { granted = false, time = retry, because = because }
 end
 
+-- The permits are used up, and the wait for others is longer than the request allows.
 local function too_long(wait, max_wait)
   return refuse(wait - max_wait, 'used')
 end

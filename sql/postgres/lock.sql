@@ -3,9 +3,9 @@
 -- $1   the bucket
 -- $2   its span, as in `ask`
 -- $3   its interval, as in `ask`
--- $4   the time, nanoseconds since the Unix epoch; null for the server's clock. Only tests give one.
+-- $4   the time, nanoseconds since the Unix epoch; null for the database's clock. Only tests give one.
 --
--- Returns its state, converted to the policy of $2 and $3, and the time; no row if it was never asked for.
+-- Returns the bucket's state (converted to the policy of $2 and $3) and the time; no row if the bucket is new.
 -- Atomic: requests for the bucket wait until the transaction ends.
 with locked as (
   select tat, as_of, span_ns, interval_ns,

@@ -27,11 +27,13 @@ pub(crate) struct Settings {
     #[cfg(feature = "tower")]
     pub(crate) routes: Routes,
     pub(crate) slot_length: Duration,
+    /// The number of full minutes in the window, without the current one.
     pub(crate) slots: usize,
     pub(crate) capacity: u64,
     pub(crate) shape: Shape,
     #[cfg(feature = "tower")]
     pub(crate) sources: Vec<TokenSource>,
+    /// What to do if the sources hold different tokens.
     #[cfg(feature = "tower")]
     pub(crate) on_conflict: OnConflict,
     /// The verifier of tokens, and the treatment of a token that it cannot verify.
@@ -42,6 +44,7 @@ pub(crate) struct Settings {
     pub(crate) key: FingerprintKey,
     pub(crate) earlier_keys: Vec<FingerprintKey>,
     pub(crate) pass_issuer: Option<Passes>,
+    /// How passes are sent.
     #[cfg(feature = "tower")]
     pub(crate) pass: Option<super::Pass>,
     /// A hash of everything that servers must share to merge their filters: format, shape, window and key.
@@ -51,6 +54,7 @@ pub(crate) struct Settings {
     pub(crate) sync_every: Duration,
     pub(crate) news_every: NewsEvery,
     pub(crate) refusal_delay: Option<Duration>,
+    /// The most refusals that wait at the same time.
     pub(crate) max_delayed: u64,
 }
 

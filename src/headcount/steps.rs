@@ -5,7 +5,8 @@ use crate::pass::{Pass, PassCheck};
 use std::time::Duration;
 
 impl Headcount {
-    /// Decides about a user who needs no seat, such as an active one. Returns `None` for a newcomer.
+    /// Decides about a user who needs no seat, because headcount is off, the user is active or shows a valid pass.
+    /// Returns `None` for a newcomer, also for one with a held seat.
     pub(crate) fn decide_without_seat(&self, user: &User<'_>, options: AdmitOptions<'_>) -> Option<Admission> {
         self.shared.core.decide_without_seat(user, options)
     }
@@ -15,7 +16,8 @@ impl Headcount {
         self.shared.core.may_take_seat(user)
     }
 
-    /// Decides about a newcomer. Returns the seat, if one is held.
+    /// Decides about a newcomer. If the newcomer is admitted and is to be recorded later, also returns the seat, which
+    /// is held until then.
     pub(crate) fn decide_unseen(&self, user: &User<'_>, options: AdmitOptions<'_>) -> (Admission, Option<HeldSeat>) {
         self.shared.core.decide_unseen(user, options)
     }
@@ -51,7 +53,7 @@ impl Headcount {
         self.shared.core.issue_pass(user.fingerprint())
     }
 
-    /// Returns how long a refused user should wait before the next attempt.
+    /// Returns how long a newcomer whom a limit refuses should wait before the next attempt.
     pub(crate) fn retry_after_for_limited(&self, user: &User<'_>) -> Duration {
         self.shared.core.retry_after_for_limited(user)
     }

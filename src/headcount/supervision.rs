@@ -1,4 +1,5 @@
-//! Counts and logs the restarts of the worker and the rounds after a panic, and tells when there are too many.
+//! Counts and logs how often the two background tasks, the worker and the one that runs the rounds, were restarted
+//! after a panic, and tells when that is too often.
 //!
 //! A panic can interrupt the work at any point. The [core](super::core) repairs the ring before it releases the lock,
 //! the next tick repeats an interrupted tick, and the next round repeats an interrupted round.

@@ -52,7 +52,8 @@ impl KeySetUrl {
         words.replace(&self.0.to_string(), &self.to_string())
     }
 
-    /// Fetches the set. Returns its keys, and the number of secrets that were left out. Blocks the thread.
+    /// Fetches the set. Returns its public keys, and the number of shared secrets (`oct`) in it, which are not used.
+    /// Blocks the thread.
     fn fetch(&self) -> Result<(Vec<Key>, usize), String> {
         let roots = rustls_native_certs::load_native_certs().certs;
         let roots: Vec<_> = roots.iter().map(|root| Certificate::from_der(root).to_owned()).collect();

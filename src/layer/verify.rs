@@ -1,5 +1,5 @@
-//! Identifies the caller of a request with a signed token. Only a few signatures are verified at a time, and no new one
-//! for a client that has used up its limit of refusals.
+//! Identifies the caller of a request with a signed token. Only a few signatures are verified at a time. A client that
+//! has been refused too often gets no further signature verified.
 
 use super::caller::Caller;
 #[cfg(feature = "jwt")]

@@ -27,7 +27,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// The request is invalid for this store: for example, its zone is unknown, it asks for several permits where the
+    /// The request is invalid for this store: for example, it names a zone (the table of one limit) that the database
+    /// does not have, it asks for several permits where the
     /// store grants one at a time, or the database has another version of the schema. The source is the store's own
     /// error, such as `SqlError`.
     #[error("limiter {limiter:?}: {source}")]
@@ -45,8 +46,8 @@ pub enum AskError {
         /// What the store cannot do.
         what: &'static str,
     },
-    /// The limiters of a list have no store in common that could charge all of them in one step: memory, or one Redis
-    /// connection.
+    /// The limiters of a list cannot be charged in one step. Only limiters that are all in memory, or all on one Redis
+    /// connection, can be.
     #[error(
         "limiters {} cannot be asked as one step: put all of them in memory, or all on one Redis connection",
         limiters.join(", ")

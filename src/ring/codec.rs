@@ -6,8 +6,9 @@
 //!      4      4  number of 64-byte lines in the filter; all numbers are little endian
 //!      8      8  generation: hash of format, shape, slot length, slots and key
 //!     16      8  slot
-//!     24      8  flags: bit 0 = the writer covered this minute; bits 1 to 63 are not read. Reserved: bit 1, if the
-//!                value covers the minute only with the minute's news log; bits 8 to 63, for that log's number
+//!     24      8  flags: bit 0 = the writer covered this minute; bits 1 to 63 are not read. Reserved for later: bit
+//!                1 = the value covers the minute only together with the minute's news log; bits 8 to 63 = that
+//!                log's number
 //!     32     16  MAC (message authentication code) of bytes 0..32 and the payload, with the fleet's key
 //!     48      …  payload: the filter's words, gzipped
 //! ```
@@ -34,8 +35,8 @@ const GZIP_FLAGS: usize = 3;
 /// If more than this share of the bits is set, gzip saves nothing. The words are then stored uncompressed.
 const DENSE: f64 = 0.4;
 
-/// The largest size of a value of another generation, unless twice the size of this generation's filters is more. It is
-/// enough for filters of about four million users at the default false positive ratio.
+/// The largest size of a filter of another generation, unless twice the size of this generation's filters is more. It
+/// is enough for filters of about four million users at the default false positive ratio.
 const MOST_BYTES_BESIDE: usize = 8 << 20;
 
 /// A filter with a larger share of set bits carries no information, and would admit everybody. It is refused.
@@ -167,7 +168,8 @@ impl Codec {
         &self.mac
     }
 
-    /// Returns the MACs of another generation: with the fleet's key, then with its earlier keys.
+    /// Returns the MAC functions that check values of another generation: the one with the fleet's key first, then one
+    /// for each of the fleet's earlier keys.
     pub(crate) fn macs_of(&self, generation: u64) -> impl Iterator<Item = FleetMac> {
         std::iter::once(&self.mac).chain(&self.earlier).map(move |mac| mac.with_generation(generation))
     }
@@ -186,7 +188,7 @@ impl Codec {
         HEADER_BYTES + self.shape.bytes() + self.shape.bytes() / 1000 + 64
     }
 
-    /// Returns the most bytes that a value of another generation may have.
+    /// Returns the most bytes that a filter of another generation may have, uncompressed.
     pub(crate) fn most_bytes_beside(&self) -> usize {
         most_bytes_beside(self.shape.bytes())
     }
@@ -262,8 +264,8 @@ impl Codec {
     }
 
     /// Decodes the filter of minute `slot` of another generation, which may have another shape. Also returns the index
-    /// of the earlier key that it was written with, or `None` for the current key. The number of lines decides only in
-    /// which line a token's bits lie, so this server can look up tokens in the filter.
+    /// of the earlier key that it was written with, or `None` for the current key. A filter of another size can be
+    /// searched, too: the size decides in which line a token's bits lie, and not where in the line.
     ///
     /// # Cost
     /// Allocates one filter of the other generation, and only if the MAC is valid.
@@ -309,7 +311,8 @@ impl Codec {
     }
 }
 
-/// Returns the most bytes that a value of another generation may have, for a server with filters of this size.
+/// Returns the most bytes that a filter of another generation may have, uncompressed, for a server with filters of this
+/// size.
 pub(crate) fn most_bytes_beside(filter_bytes: usize) -> usize {
     MOST_BYTES_BESIDE.max(2 * filter_bytes)
 }
@@ -456,7 +459,11 @@ mod tests {
             codec.prove(&mut bytes);
             codec.decode(SLOT, &bytes).unwrap()
         };
-        assert_eq!(with_flags(!1), Decoded { filter: filter.clone(), covered: false }, "covered together with a log");
+        assert_eq!(
+            with_flags(!1),
+            Decoded { filter: filter.clone(), covered: false },
+            "covered only with the log is not covered"
+        );
         assert_eq!(with_flags(u64::MAX), Decoded { filter: filter.clone(), covered: true });
     }
 

@@ -1,13 +1,13 @@
 //! Rounds in which the store turned out to have lost what it held.
 //!
 //! A store that restarts empty, or fails over to an older copy, has lost its data once: the next rounds publish it
-//! again. A store that loses data again and again keeps servers from learning of each other's users, although every
-//! round succeeds: it evicts values, or somebody deletes them or puts older ones back.
+//! again. A store may also lose data again and again: it evicts values, or somebody deletes them or puts older ones
+//! back. Then every round succeeds, and yet servers do not learn of each other's users.
 
 /// How many of the latest rounds are looked at.
 const LATEST: u32 = 10;
 
-/// The number of them from which on the store counts as one that loses values.
+/// If so many of the latest rounds have found a loss, the store loses values again and again.
 const MANY: u32 = 3;
 
 /// The latest rounds: the lowest bit is the present one, and is set if it has found a loss.

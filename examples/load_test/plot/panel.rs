@@ -2,7 +2,7 @@
 
 use super::{Area, BLUE, Drawn, FAINT, GREEN, INK, MARGIN, ORANGE, PURPLE, RED};
 use crate::options::Options;
-use crate::report::{Report, steps};
+use crate::report::{Report, by_slot};
 use crate::run::Sample;
 use crate::scale::Scale;
 use plotters::prelude::*;
@@ -97,7 +97,7 @@ fn rate(report: &Report, scale: Scale, color: RGBColor, width: u32, count: fn(&S
         let counted = count(&after).saturating_sub(count(&before)) as f64;
         (after.seconds, counted / (after.seconds - before.seconds))
     };
-    Line { points: steps(&report.samples, scale.slot()).into_iter().map(of_step).collect(), color, width }
+    Line { points: by_slot(&report.samples, scale.slot()).into_iter().map(of_step).collect(), color, width }
 }
 
 /// When most of the servers were throttling, in minutes of the window's time.

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 /// The effect of a reading of the store's clock.
 pub(crate) struct ClockStep {
+    /// What the fleet's clock made of the reading.
     pub(crate) observed: Observed,
-    /// The fleet time, as it was known before the reading.
+    /// The fleet time when the answer arrived, by the clock as it was before the reading.
     pub(crate) before: Timestamp,
-    /// The fleet time at the same instant, corrected by the reading.
+    /// The fleet time at that moment, by the corrected clock.
     pub(crate) time: Timestamp,
     /// The current minute according to the fleet's clock.
     pub(crate) slot: Slot,
@@ -95,8 +96,8 @@ impl Core {
         })
     }
 
-    /// Returns whether newcomers are rejected now, or will be within `time` if they keep coming at the recent rate. The
-    /// other servers admit `foreign_per_second` of them.
+    /// Returns whether this server is throttling now, or will be within `time` if they keep coming at the recent rate.
+    /// The other servers admit `foreign_per_second` of them.
     pub(crate) fn may_reject_within(&self, time: Duration, foreign_per_second: f64) -> bool {
         if self.mode() == Mode::Throttling {
             return true;

@@ -134,7 +134,8 @@ impl Core {
         })
     }
 
-    /// Ends the override if its time is over. Returns false if there was none, or if it had been withdrawn before.
+    /// Ends the override if its time is over. Returns whether it ended one: false if there is none, if its time is not
+    /// over, or if it was withdrawn before.
     pub(crate) fn expire_override(&self, now: Timestamp) -> bool {
         self.change(|state| state.room.expire(now))
     }
@@ -158,8 +159,9 @@ impl Core {
             && override_.version.number <= latest_version(now)
     }
 
-    /// If the fleet's clock was far ahead when the override was set, the other servers refuse its version. Then this
-    /// method gives it a new version, and an end within [`MAX_OVERRIDE`].
+    /// If the fleet's clock was far ahead when the override was set, and has been set back since, its version lies in
+    /// the future, and the other servers refuse it. Then this method gives it a new version, and an end within
+    /// [`MAX_OVERRIDE`].
     fn renumber_override(&self, state: &mut State, now: Timestamp) {
         let Some(override_) = state.room.override_().filter(|known| known.version.number > latest_version(now)) else {
             return;

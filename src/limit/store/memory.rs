@@ -2,7 +2,7 @@
 //!
 //! A key is stored as 127 bits of a keyed hash. So the length of a key does not matter, and a client cannot choose the
 //! shard of a key. A key that would be answered like a new one may be removed. Each insertion checks a few keys for
-//! this, so the table holds the keys in use.
+//! this, so the table holds few keys that are not in use.
 //!
 //! In a full shard, a new key replaces one that was not asked for in a while, even if that key is limited (the clock
 //! algorithm, also called second chance). A hand goes round the keys. It skips a key that was asked for since its last
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// The number of entries that an insertion checks for removal.
+/// The number of entries that an insertion checks for removal while the shard is not full.
 const SAMPLE: usize = 4;
 
 /// The most entries that the hand of a full shard skips. The next one is removed, even if it was just asked for.
@@ -48,7 +48,7 @@ const MAX_KEYS: usize = 10_000_000;
 #[derive(Clone)]
 pub struct Memory {
     shared: Arc<Shared>,
-    /// Replaces the shards' policy in the handles that [`Memory::under`] makes.
+    /// Replaces the shards' policy in the handles that [`Memory::with_policy`] makes.
     own: Option<Arc<Policy>>,
 }
 
@@ -113,7 +113,8 @@ impl Hasher for AlreadyHashed {
     }
 }
 
-/// The error of a list with more keys of one store than the store may hold. Such a list cannot be charged as a whole.
+/// The error of a list with more keys of one shard of a store than the shard may hold. Such a list cannot be charged as
+/// a whole. A shard holds `max_keys` divided by the number of shards, at least one.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, TooManyKeys, ask_all, sliding_log};
@@ -152,14 +153,15 @@ pub struct MemoryBuilder {
 impl MemoryBuilder {
     /// Sets the most keys that the store holds, at least one. The default is 10 million.
     ///
-    /// In a full store, a new key replaces one that was not asked for in a while, even if that key is limited. So every
-    /// key is limited, and a flood of keys locks nobody out. A key stays if it is asked for again before a third of
-    /// `max_keys` new keys have come.
+    /// In a full store, a new key replaces one that was not asked for in a while, even if that key has no permits left.
+    /// So the limit applies to every key, also to new ones, and a flood of keys locks nobody out. A key stays if it is
+    /// asked for again before a third of `max_keys` new keys have come, or earlier if nearly all other keys are in
+    /// constant use: then before one 65th.
     ///
     /// An attacker can make the store forget a key that nobody asks for meanwhile. If that is the attacker's own
-    /// exhausted key, its permits are available again. This costs at least a third of `max_keys` requests per limit,
-    /// each with another key. A key that is free to invent, such as a header or an unverified token, does not limit an
-    /// attacker who invents keys. Add a limit by address, or by a constant key.
+    /// exhausted key, its permits are available again. This costs that many requests per limit, each with another key.
+    /// A key that is free to invent, such as a header or an unverified token, does not limit an attacker who invents
+    /// keys. Add a limit by address, or by a constant key.
     ///
     /// Each shard holds an equal part of `max_keys`, so a shard may be full while the store has a few percent left.
     ///
@@ -186,7 +188,7 @@ impl MemoryBuilder {
         self
     }
 
-    /// Builds the limiter. Its windows and ticks begin now.
+    /// Builds the limiter. The windows of a sliding counter and the ticks of a fixed window are counted from now.
     ///
     /// # Errors
     /// [`PolicyError`].
@@ -292,9 +294,10 @@ impl Memory {
         self.now().change(policy)
     }
 
-    /// Returns a handle that asks for the same keys with another burst. Uses are nginx locations that share a zone, and
-    /// tiers of users. Both policies must be a [`Gcra`](crate::limit::policy::Gcra) of the same rate above zero,
-    /// because one reads what the other charges. A later `change` does not affect the policy of the handle.
+    /// Returns a handle that asks for the same keys with another burst, for nginx locations that share a zone, and for
+    /// tiers of users. Both policies must be a [`Gcra`](crate::limit::policy::Gcra), such as a token bucket, with the
+    /// same rate above zero, because each reads what the other has charged. A later `change` does not affect the policy
+    /// of the handle.
     ///
     /// ```
     /// use headcount::limit::{Ask, Memory, Rate, token_bucket};
@@ -600,13 +603,14 @@ impl Shard {
 
     fn insert(&mut self, key: Key, state: State, at: &At<'_>) {
         let most = at.limiter.shared.keys_per_shard;
-        // In a full shard, a bit of the hash decides whether one key is checked or none. With a constant number, the
-        // hand would remove all keys in one round and skip all in the next.
+        // In a full shard, a bit of the new key's hash decides whether one key is checked before the removal, or none.
+        // If it were always as many, checks and removals would keep step with the laps of the hand: it would remove
+        // every key in one lap, and none in the next.
         let looks = if self.keys.len() < most { SAMPLE } else { (key.rest & 1) as usize };
         for _ in 0..looks.min(self.keys.len()) {
             self.visit(at.now, |_| false);
         }
-        // Removes more than one key only after a refused list has restored the keys that it had replaced.
+        // Usually one removal is enough. A loop, so that a shard that is too full for any reason shrinks.
         while self.keys.len() >= most {
             let passed_over =
                 (0..PASSED_OVER).take_while(|_| !self.visit(at.now, |key| key.shard & WAS_ASKED_FOR == 0)).count();
@@ -620,8 +624,8 @@ impl Shard {
     /// Moves the hand over one key. Removes the key if `is_to_go` is true or if it would be answered like a new one.
     /// Returns whether it was removed.
     fn visit(&mut self, now: u64, is_to_go: impl Fn(&Key) -> bool) -> bool {
-        // A removal may leave the hand beyond the last key. The key that was last, the newest, has then moved to the
-        // place of the removed key, which the hand has passed.
+        // A removal moves the last key, usually the newest, into the gap, and the hand steps over it. If nothing is
+        // left behind the gap, the hand begins again.
         self.cursor = if self.cursor < self.keys.len() { self.cursor } else { 0 };
         let Some((key, state)) = self.keys.get_index_mut2(self.cursor) else { return false };
         let goes = is_to_go(key) || self.policy.is_fresh(&self.fresh, state, now);

@@ -20,8 +20,9 @@ pub(super) struct Key {
     pub(super) default: Option<String>,
 }
 
-/// All keys, in the order of the structs, and the documentation of their sections.
+/// All keys, in the order of the structs.
 pub(super) static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| read().0);
+/// The name of each section, and its documentation.
 pub(super) static SECTIONS: LazyLock<Vec<(String, String)>> = LazyLock::new(|| read().1);
 
 /// Reads the keys from the schema of [`Config`], which holds the doc comments and defaults of its fields.
@@ -56,7 +57,7 @@ fn walk(section: &str, schema: &Value, keys: &mut Vec<Key>, sections: &mut Vec<(
     }
 }
 
-/// Returns the keys of a section, from its schema, from that of the items of a list, or from that of an optional value.
+/// Returns the fields of a section. If it is a list or optional, the schema of its items or of its value has them.
 fn properties(schema: &Value) -> Option<&Map<String, Value>> {
     let parts = [Some(schema), schema.get("items"), schema.pointer("/anyOf/0")];
     parts.into_iter().flatten().find_map(|part| part["properties"].as_object())
@@ -73,7 +74,7 @@ fn words(schema: &Value) -> Vec<(String, String)> {
     documented.chain(plain.filter_map(|word| Some((word.as_str()?.to_owned(), String::new())))).collect()
 }
 
-/// Writes a default as TOML. Only sections are written differently in JSON.
+/// Writes a default as TOML. All values but sections look the same in TOML as in JSON.
 fn as_toml(default: &Value) -> String {
     match default {
         Value::Object(fields) => {

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use toml::Value;
 
-/// Reads values until all are valid. It records each error, and replaces the refused value by a valid one.
+/// Reads values until all are valid, or none is left that could be replaced. It records each error, and replaces the
+/// refused value by a valid one.
 pub(super) struct Reader {
     pub(super) sources: Sources,
     values: Value,
@@ -77,7 +78,8 @@ impl Reader {
         }
     }
 
-    /// Reads the values until all have the right types and `check` refuses none.
+    /// Reads the values until all have the right types and `check` refuses none. If none is left to be replaced, the
+    /// result may be one that `check` refuses.
     pub(super) fn read_checked(&mut self, check: impl Fn(&Config) -> Result<(), ConfigError>) -> Config {
         loop {
             let config = self.read();
@@ -163,7 +165,7 @@ impl Reader {
             Some(key) if is_of_another_type || keys::holds_secret(path) => {
                 format!("{path} is {found}; it must be {}", key.must_be)
             }
-            // A parser of this program wrote this message, and it quotes the value.
+            // This message comes from a parser of ours, and quotes the value already.
             Some(_) => format!("{path}: {words}"),
             None if keys::REPEATED.contains(&path) => {
                 format!("{path} is {found}; write a section [[{path}]] for each entry")
