@@ -61,10 +61,12 @@ if last_heartbeat and now - last_heartbeat > tonumber(ARGV[2]) then
   write('HSET', KEYS[1], 'gap_from', string.format('%.0f', last_heartbeat), 'gap_to', now_ms, 'gap_by', ARGV[1])
 end
 write('HSET', KEYS[1], 'beat', now_ms)
+-- Before this server's own record is read: somebody who writes times to come must not hide that it was lost.
+write('ZREMRANGEBYSCORE', KEYS[2], '(' .. now_ms, '+inf')
+write('ZREMRANGEBYSCORE', KEYS[5], '(' .. now_ms, '+inf')
 local looked = read('ZSCORE', KEYS[2], ARGV[1] .. ' ' .. ARGV[5])
 write('ZADD', KEYS[2], now_ms, ARGV[1] .. ' ' .. ARGV[5])
 write('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - ARGV[3]))
-write('ZREMRANGEBYSCORE', KEYS[2], '(' .. now_ms, '+inf')
 write('ZADD', KEYS[4], now_ms, ARGV[4])
 write('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now - ARGV[3]))
 write('ZREMRANGEBYSCORE', KEYS[4], '(' .. now_ms, '+inf')
@@ -74,7 +76,6 @@ if ARGV[8] == '1' then
   write('ZADD', KEYS[5], now_ms, ARGV[1])
 end
 write('ZREMRANGEBYSCORE', KEYS[5], '-inf', string.format('%.0f', now - ARGV[2]))
-write('ZREMRANGEBYSCORE', KEYS[5], '(' .. now_ms, '+inf')
 for key = 1, 5 do write('PEXPIRE', KEYS[key], ARGV[3]) end
 
 local nodes = read('ZCOUNT', KEYS[2], dead, '+inf')

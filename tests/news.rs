@@ -442,6 +442,8 @@ enum Attack {
     OlderCopy,
     /// Deletes the heartbeats, what says that servers reject newcomers, and the news logs.
     ForgetServers,
+    /// Gives the heartbeats, and what says that servers reject newcomers, times to come; deletes the news logs.
+    PostdateServers,
 }
 
 /// Returns how many users eight servers admit within thirty rounds while a crowd asks.
@@ -457,6 +459,7 @@ async fn admitted_while(attack: Attack) -> u64 {
         Attack::Nothing => {}
         Attack::OlderCopy => store.become_as(&older),
         Attack::ForgetServers => store.forget_servers(),
+        Attack::PostdateServers => store.postdate_servers(),
     };
     // Long enough for every earlier count of servers to be out of date.
     for _ in 0..40 {
@@ -489,7 +492,7 @@ async fn admitted_while(attack: Attack) -> u64 {
 async fn a_store_that_loses_what_each_server_writes_does_not_fill_the_house_more_than_once() {
     let calm = admitted_while(Attack::Nothing).await;
     assert!((X * 98 / 100..=X * 102 / 100).contains(&calm), "{calm}");
-    for attack in [Attack::OlderCopy, Attack::ForgetServers] {
+    for attack in [Attack::OlderCopy, Attack::ForgetServers, Attack::PostdateServers] {
         let attacked = admitted_while(attack).await;
         assert!(attacked <= X * 105 / 100, "{attack:?}: {attacked}");
     }

@@ -82,7 +82,8 @@ pub struct Admission {
         schemars(extend("must_be" = "\"new-user\", \"admit\" or \"reject\"", "such_as" = "\"new-user\""))
     )]
     pub missing_token: MissingToken,
-    /// Paths that are always admitted. Each is exact, or a prefix that ends in `/*`. Default: `/healthz`.
+    /// Paths that are always admitted. Each is exact, or a prefix that ends in `/*`. A prefix covers no scripts (`.php`
+    /// and the like). Default: `/healthz`.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a list of paths", "such_as" = "[\"/healthz\", \"/static/*\"]"))

@@ -29,6 +29,11 @@ impl PathPatterns {
         self.0.iter().any(|pattern| pattern.covers(path))
     }
 
+    /// Returns whether an exact rule is this path.
+    pub(crate) fn name(&self, path: &str) -> bool {
+        self.0.iter().any(|pattern| !pattern.is_prefix && pattern.covers(path))
+    }
+
     /// Returns whether a rule covers a path that [`read_leniently`] returned.
     pub(crate) fn covers_lenient(&self, lenient: &str) -> bool {
         self.0.iter().any(|pattern| pattern.covers_leniently(lenient))
@@ -122,6 +127,15 @@ fn add_readings<'p>(readings: &mut Vec<Cow<'p, str>>, path: Cow<'p, str>) {
     let others: Vec<_> = others.into_iter().flatten().map(|other| Cow::Owned(other.to_owned())).collect();
     readings.push(path);
     readings.extend(others);
+}
+
+/// The formats of scripts, beside `php` and `php` with a number.
+const SCRIPTS: [&str; 11] = ["phtml", "phar", "asp", "aspx", "ashx", "cgi", "fcgi", "jsp", "jspx", "cfm", "pl"];
+
+/// Returns whether a part of a path that [`read_leniently`] returned is the name of a script.
+pub(super) fn has_script(lenient: &str) -> bool {
+    let mut formats = lenient.split('/').filter_map(|name| Some(name.rsplit_once('.')?.1));
+    formats.any(|format| format.starts_with("php") || SCRIPTS.contains(&format))
 }
 
 /// Returns a path without what backends ignore, so that all paths that a backend could serve as one are the same: the

@@ -100,7 +100,8 @@ impl Routes {
 
     /// Returns the class of a path, with or without a query. If a lenient backend reads the path differently, the
     /// strictest of the classes applies. A path without its format (`/play` for `/play.json`) has a class if a rule
-    /// names it. An ambiguous or unknown (`None`) path has the strictest class, `Admit`.
+    /// names it. An ambiguous or unknown (`None`) path has the strictest class, `Admit`, and so has a script, unless an
+    /// exact rule names it: for `/static/index.php/play`, PHP frameworks serve `/play`.
     pub(crate) fn class(&self, path: Option<&str>) -> RouteClass {
         let Some(path_and_query) = path else { return RouteClass::Admit };
         let in_query = paths::path_in_query(path_and_query).map(|in_query| self.class_of_path(in_query));
@@ -113,12 +114,16 @@ impl Routes {
         if literal == RouteClass::Admit {
             return RouteClass::Admit;
         }
-        paths::read_leniently(path).map_or(RouteClass::Admit, |lenient| {
-            let read = |reading: &str| self.first(|patterns| patterns.covers_lenient(reading));
-            let readings = paths::readings(&lenient);
-            let others = readings.iter().skip(1).filter_map(|reading| read(reading));
-            others.fold(literal.stricter(read(&lenient).unwrap_or_default()), RouteClass::stricter)
-        })
+        let is_named = self.exempt.name(path) || self.rules.iter().any(|(patterns, _)| patterns.name(path));
+        paths::read_leniently(path).filter(|lenient| is_named || !paths::has_script(lenient)).map_or(
+            RouteClass::Admit,
+            |lenient| {
+                let read = |reading: &str| self.first(|patterns| patterns.covers_lenient(reading));
+                let readings = paths::readings(&lenient);
+                let others = readings.iter().skip(1).filter_map(|reading| read(reading));
+                others.fold(literal.stricter(read(&lenient).unwrap_or_default()), RouteClass::stricter)
+            },
+        )
     }
 
     /// The class of the first rule that covers a path.
@@ -180,7 +185,7 @@ mod tests {
             route("/login", RouteClass::Confirm),
             route("/login/*", RouteClass::Observe),
         ];
-        let routes = Routes::parse(&["/healthz".into(), "/static/*".into()], &rules).unwrap();
+        let routes = Routes::parse(&["/healthz".into(), "/static/*".into(), "/status.php".into()], &rules).unwrap();
         for (path, class) in [
             ("/static/a%20b.js", RouteClass::Exempt),
             ("/api/presence/all", RouteClass::Observe),
@@ -191,6 +196,13 @@ mod tests {
             ("/api/presence/me.json", RouteClass::Admit),
             ("/api/presence/all.json", RouteClass::Observe),
             ("/static/favicon.ico", RouteClass::Exempt),
+            ("/static/app.plist", RouteClass::Exempt),
+            ("/static/v1.2/app.js", RouteClass::Exempt),
+            ("/static/index.php/play", RouteClass::Admit),
+            ("/static/a/x.PHP5/play.css", RouteClass::Admit),
+            ("/static/index.php", RouteClass::Admit),
+            ("/status.php", RouteClass::Exempt),
+            ("/status.php/play", RouteClass::Admit),
             ("/login/", RouteClass::Confirm),
             ("/HEALTHZ", RouteClass::Admit),
             ("/healthz#", RouteClass::Admit),

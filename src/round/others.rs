@@ -10,7 +10,8 @@
 //! Anybody who can write to the store can forge generations. A generation is *proven* if the name of one of its servers
 //! or one of its values has a valid MAC. This server reads two generations at a time, and replaces unproven ones by
 //! those that wait, so forged generations cannot hide a real one. It fetches one value of an unproven generation per
-//! round. After a value without a valid MAC it fetches none for a growing number of rounds.
+//! round. After a value without a valid MAC it fetches none for a growing number of rounds, neither of that generation
+//! nor, after some more, of any other without proof: somebody could give the same bytes new names all the time.
 
 use super::{Entry, LookedBeside, OtherGeneration, Stored, servers};
 use crate::bloom::Bloom;
@@ -25,6 +26,10 @@ const MOST_GENERATIONS: usize = 2;
 /// The exponential backoff while no value can be read: after [`PATIENCE`] fetches, the next one comes 2 rounds later,
 /// then 4, and so on, up to 2 to the power of this.
 const LONGEST_PAUSE: u32 = 6;
+
+/// The same for the values of all generations without proof together. The names of its servers prove a generation
+/// meanwhile.
+const LONGEST_PAUSE_OF_ALL: u32 = 4;
 
 /// How many fetches in a row may bring nothing before the backoff begins. A value may be damaged for a moment, and
 /// until the next fetch its users are unknown here.
@@ -41,6 +46,8 @@ pub(super) struct Others {
     left: Vec<u64>,
     /// What is recorded of the unproven generations that the look shows.
     doubts: BTreeMap<u64, Doubt>,
+    /// Begins when fetches of values of generations without proof have proven none.
+    all_doubted: Backoff,
     /// Whether the look showed more generations than are read.
     has_more: bool,
     /// Whether a union may have changed since [`Others::news`] last returned them.
@@ -116,6 +123,7 @@ impl Others {
             generations: BTreeMap::new(),
             left: Vec::new(),
             doubts: BTreeMap::new(),
+            all_doubted: Backoff::default(),
             has_more: false,
             has_changed: true,
         }
@@ -133,7 +141,8 @@ impl Others {
         self.generations.retain(|generation, other| is_shown(generation) || !other.minutes.is_empty());
         self.doubts.retain(|generation, _| is_shown(generation));
         let unreadable = self.generations.values_mut().flat_map(|other| other.unreadable.values_mut());
-        self.doubts.values_mut().map(|doubt| &mut doubt.backoff).chain(unreadable).for_each(Backoff::begin_round);
+        let doubted = self.doubts.values_mut().map(|doubt| &mut doubt.backoff);
+        doubted.chain(unreadable).chain([&mut self.all_doubted]).for_each(Backoff::begin_round);
         self.make_room(shown);
         let mut shown: Vec<_> = shown.iter().collect();
         shown.sort_by_key(|other| (self.was_passed_over(other.generation), !other.is_alive));
@@ -223,7 +232,8 @@ impl Others {
         other.nodes = looked.writers.iter().filter(is_proven).collect::<HashSet<_>>().len() as u64;
         other.wanting = looked.wanting.min(other.nodes);
         other.is_proven |= other.nodes > 0;
-        let is_asked = other.is_proven || self.doubts.get(&generation).is_none_or(|doubt| doubt.backoff.is_over());
+        let is_doubted = self.doubts.get(&generation).is_some_and(|doubt| !doubt.backoff.is_over());
+        let is_asked = other.is_proven || !is_doubted && self.all_doubted.is_over();
         other.has_unread = false;
         let mut unread = Vec::new();
         for (&slot, entry) in slots.iter().zip(looked.minutes) {
@@ -258,6 +268,7 @@ impl Others {
     /// Takes in fetched values of a generation. `asked` holds the requested minutes with the sizes that were shown.
     pub(super) fn read(&mut self, generation: u64, asked: &[(Slot, usize)], stored: Vec<Stored>, codec: &Codec) {
         let Some(other) = self.generations.get_mut(&generation) else { return };
+        let was_proven = other.is_proven;
         for Stored { slot, version, value } in stored {
             let Some(&(_, bytes)) = asked.iter().find(|(asked, _)| *asked == slot) else { continue };
             // The size is the one that the looks show, because an invalid value arrives without its bytes.
@@ -268,7 +279,7 @@ impl Others {
             if decoded.is_ok() {
                 other.unreadable.remove(&slot);
             } else {
-                other.unreadable.entry(slot).or_default().fail();
+                other.unreadable.entry(slot).or_default().fail(LONGEST_PAUSE);
             }
             let decoded = decoded.ok().map(|(decoded, earlier_key)| {
                 other.earlier_key = earlier_key;
@@ -278,17 +289,22 @@ impl Others {
         }
         if other.is_proven {
             self.doubts.remove(&generation);
+            if !was_proven {
+                self.all_doubted = Backoff::default();
+            }
             return;
         }
         other.tries += 1;
         if other.tries == 1 {
-            self.doubts.entry(generation).or_default().backoff.fail();
+            self.doubts.entry(generation).or_default().backoff.fail(LONGEST_PAUSE);
+            self.all_doubted.fail(LONGEST_PAUSE_OF_ALL);
         }
     }
 
     /// Returns whether this round may fetch another value of a generation that no value has proven yet.
     pub(super) fn may_try_another(&self, generation: u64) -> bool {
-        self.generations.get(&generation).is_some_and(|other| other.tries < TRIES)
+        let tries = if self.all_doubted.has_begun() { 1 } else { TRIES };
+        self.generations.get(&generation).is_some_and(|other| other.tries < tries)
     }
 
     /// Returns the generations whose users are all known here: every value was read, and its writer covered the minute.
@@ -332,9 +348,9 @@ impl Others {
 }
 
 impl Backoff {
-    fn fail(&mut self) {
+    fn fail(&mut self, longest: u32) {
         self.fruitless_fetches = self.fruitless_fetches.saturating_add(1);
-        let doublings = self.fruitless_fetches.saturating_sub(PATIENCE - 1).min(LONGEST_PAUSE);
+        let doublings = self.fruitless_fetches.saturating_sub(PATIENCE - 1).min(longest);
         self.pause = if doublings > 0 { 1 << doublings } else { 0 };
     }
 
@@ -344,6 +360,10 @@ impl Backoff {
 
     fn is_over(&self) -> bool {
         self.pause == 0
+    }
+
+    fn has_begun(&self) -> bool {
+        self.fruitless_fetches >= PATIENCE
     }
 }
 
@@ -685,6 +705,28 @@ mod tests {
             others.begin(&alive(&shown_ids), &SLOTS);
             assert!(others.generations[&OTHER].is_shown, "it has proven itself, and stays");
         }
+    }
+
+    #[test]
+    fn generations_that_get_new_names_all_the_time_are_asked_for_ever_more_rarely() {
+        let (mut others, mut fetched) = (Others::new(), 0);
+        for round in 0..160 {
+            others.begin(&alive(&[1000 + round, 5000 + round]), &SLOTS);
+            while let Some(generation) = others.next() {
+                let entry = Entry { version: Version("x-1".into()), bytes: 500 };
+                let looked = LookedBeside { minutes: vec![Some(entry.clone()); 3], writers: vec![], wanting: 0 };
+                let unread = others.look(generation, &SLOTS, looked, 1000, &ours());
+                for &(slot, bytes) in &unread {
+                    let stored = Stored { slot, version: entry.version.clone(), value: vec![7; bytes] };
+                    fetched += 1;
+                    others.read(generation, &[(slot, bytes)], vec![stored], &ours());
+                    if !others.may_try_another(generation) {
+                        break;
+                    }
+                }
+            }
+        }
+        assert!((12..=30).contains(&fetched), "{fetched} values in 160 rounds");
     }
 
     #[test]

@@ -20,7 +20,7 @@ impl OwnRecords {
     pub(super) fn replace(&mut self, looked: &Looked, wants: bool, alive_for: Duration) -> LostRecords {
         let is_lost = |expected: Option<Timestamp>, found: Option<Timestamp>| {
             let expected = expected.filter(|&at| looked.time.since(at) < alive_for);
-            expected.is_some_and(|at| found.is_none_or(|found| found < at))
+            expected.is_some_and(|at| found.is_none_or(|found| found < at || found > looked.time))
         };
         let lost = looked.before.map_or(LostRecords::default(), |before| LostRecords {
             heartbeat: is_lost(self.looked, before.looked),
@@ -79,6 +79,7 @@ mod tests {
             (2, [None, Some(1)], (true, false)),
             (2, [Some(1), Some(0)], (false, true)),
             (2, [Some(0), None], (true, true)),
+            (2, [Some(3), Some(9)], (true, true)),
             (6, [None, None], (false, false)),
         ] {
             let [looked, wanted] = found;

@@ -68,13 +68,16 @@ impl Servers {
         // If only a part of the names was shown, names proven before may be missing from it.
         let before = self.proven;
         self.proven = if is_whole { proven } else { before.max(proven) };
-        if heartbeats <= self.proven || self.proven > before {
+        if self.proven > before {
             (self.skip, self.skipped) = (0, 0);
         } else if self.proves() {
             self.skipped = (2 * self.skipped + 1).min(MOST_SKIPPED);
             self.skip = self.skipped;
+        } else if self.skip > 0 {
+            self.skip -= 1;
         } else {
-            self.skip = self.skip.saturating_sub(1);
+            // Forged heartbeats may vanish and come back.
+            self.skipped /= 2;
         }
         self.has_more = heartbeats > self.proven;
         // This server counts, even if its own heartbeat was not recorded.
@@ -187,6 +190,18 @@ mod tests {
         // It is counted within sixteen looks, and proving begins anew.
         assert_eq!(looks_with_names, [0, 1, 3, 7, 15, 31, 47, 63, 64, 66, 70, 78, 94]);
         assert_eq!(read(&mut servers, 4, vec![]), 4, "the forged ones are gone");
+        // While forged ones come and go, it stays rare. Afterwards it is not.
+        let mut asked = 0;
+        for look in 0..100 {
+            let asks = servers.names(0) > 0;
+            asked += u32::from(asks);
+            let there = if look % 2 == 0 { 4000 } else { 0 };
+            read(&mut servers, 4 + there, if there > 0 { shown(4, asks) } else { (0..4).map(ours).collect() });
+        }
+        assert!(asked <= 8, "{asked} of 100 looks");
+        for _ in 0..20 {
+            read(&mut servers, 4, vec![]);
+        }
         read(&mut servers, 5, vec![]);
         assert_eq!(servers.names(0), MOST_PROVEN, "a look after them begins anew");
     }

@@ -104,6 +104,17 @@ impl MemoryStore {
         }
     }
 
+    /// Gives what servers have recorded of themselves times to come.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn postdate_servers(&self) {
+        let later = self.clock.wall().plus(Duration::from_secs(100));
+        for generation in self.namespace.lock().generations.values_mut() {
+            generation.nodes.values_mut().for_each(|node| node.looked = later);
+            generation.wanting.values_mut().for_each(|wanted| *wanted = later);
+            generation.logs.clear();
+        }
+    }
+
     /// Answers a look as a store that refuses writes does: no heartbeat is recorded.
     #[cfg(any(test, feature = "testing"))]
     pub fn look_without_writes(&self, identity: &Identity, slots: &[Slot], refusal: StoreError) -> Looked {
@@ -165,6 +176,9 @@ impl Namespace {
         if let Some(from) = last_heartbeat.filter(|&last| !is_alive(last)) {
             own.gap = Some(Gap { from, to: now, closed_by: identity.instance_id.clone() });
         }
+        // As in Redis: times to come were not written by a server, or the clock has gone back.
+        own.nodes.retain(|_, node| node.looked <= now);
+        own.wanting.retain(|_, wanted| *wanted <= now);
         let node = Node { instance_id: identity.instance_id.clone(), name: identity.node.clone(), looked: now };
         let looked = own.nodes.insert(identity.instance_id.clone(), node).map(|node| node.looked);
         own.nodes.retain(|_, node| now.since(node.looked) < identity.keep_for);

@@ -12,6 +12,10 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 const SHARDS: usize = 16;
 
+/// The longest time for which a refusal is believed. Somebody who writes to Redis can make up one that lasts for years;
+/// when the entry there is repaired, this server asks again.
+const BELIEVED_FOR: Duration = Duration::from_secs(10);
+
 /// The number of entries that an insertion checks, to remove those that have expired.
 const SAMPLE: usize = 4;
 
@@ -53,10 +57,11 @@ pub(super) struct Place {
 }
 
 impl Refusal {
-    /// Returns how much longer `asked` is refused. `None` if the refusal has expired, or does not cover `asked`: fewer
-    /// permits, more than the limit, or a longer wait.
+    /// Returns how much longer `asked` is refused. `None` if the refusal has expired or is too old to be believed, or
+    /// does not cover `asked`: fewer permits, more than the limit, or a longer wait.
     fn holds_for(&self, asked: Asked, now: Duration) -> Option<Duration> {
-        if asked.cost < self.asked.cost || asked.cost > self.answer.limit || asked.max_wait > self.asked.max_wait {
+        let is_other = asked.cost < self.asked.cost || asked.cost > self.answer.limit;
+        if is_other || asked.max_wait > self.asked.max_wait || now.saturating_sub(self.since) >= BELIEVED_FOR {
             return None;
         }
         let until = self.since.saturating_add(self.answer.retry()?);
@@ -193,6 +198,15 @@ mod tests {
         assert_eq!((answer.next_in, answer.reset_after), (secs(0), secs(6)));
         assert!(denied.look(b"k", ASKED, secs(14)).is_err());
         assert!(denied.look(b"other", ASKED, secs(13)).is_err());
+    }
+
+    #[test]
+    fn a_refusal_for_years_is_believed_for_ten_seconds() {
+        let denied = denied(100);
+        let place = denied.look(b"made up", ASKED, secs(100)).unwrap_err();
+        denied.note(place, ASKED, &refusal(secs(10_000_000)), secs(100));
+        assert!(denied.look(b"made up", ASKED, secs(109)).is_ok());
+        assert!(denied.look(b"made up", ASKED, secs(110)).is_err());
     }
 
     #[test]
