@@ -118,7 +118,21 @@ pub(crate) fn readings(lenient: &str) -> Vec<Cow<'_, str>> {
             add_readings(&mut readings, Cow::Owned(format!("{directory}{below}")));
         }
     }
+    page_of_data(lenient).into_iter().for_each(|page| add_readings(&mut readings, Cow::Borrowed(page)));
     readings
+}
+
+/// Returns the page whose data a framework serves for a path that [`read_leniently`] returned: `/play` for
+/// `/play/__data.json` (SvelteKit), `/play/_payload.json` (Nuxt), `/play/q-data.json` (Qwik) and
+/// `/_next/data/BUILD/play.json` (Next.js).
+pub(super) fn page_of_data(lenient: &str) -> Option<&str> {
+    let (page, name) = lenient.rsplit_once('/')?;
+    if ["__data.json", "_payload.json", "q-data.json"].contains(&name) {
+        return Some(page);
+    }
+    let (_, data) = lenient.split_once("/_next/data/")?;
+    let page = data.find('/').map(|at| &data[at..])?;
+    Some(page.strip_suffix(".json").unwrap_or(page))
 }
 
 /// Adds a path, the same without its format, and without the name of an index.
@@ -132,9 +146,10 @@ fn add_readings<'p>(readings: &mut Vec<Cow<'p, str>>, path: Cow<'p, str>) {
 /// The formats of scripts, beside `php` and `php` with a number.
 const SCRIPTS: [&str; 11] = ["phtml", "phar", "asp", "aspx", "ashx", "cgi", "fcgi", "jsp", "jspx", "cfm", "pl"];
 
-/// Returns whether a part of a path that [`read_leniently`] returned is the name of a script.
+/// Returns whether a part of a path that [`read_leniently`] returned is the name of a script, whatever follows the
+/// format.
 pub(super) fn has_script(lenient: &str) -> bool {
-    let mut formats = lenient.split('/').filter_map(|name| Some(name.rsplit_once('.')?.1));
+    let mut formats = lenient.split('/').flat_map(|name| name.split('.').skip(1));
     formats.any(|format| format.starts_with("php") || SCRIPTS.contains(&format))
 }
 
@@ -151,7 +166,8 @@ pub(crate) fn canonical_path(path_and_query: &str) -> Option<String> {
         Some((lenient[..at].rfind('/').unwrap_or(0), ends))
     });
     let below = front.map_or(lenient.clone(), |(begins, ends)| [&lenient[..begins], &lenient[ends..]].concat());
-    let directory = without_index(&below).unwrap_or(&below);
+    let below = page_of_data(&below).unwrap_or(&below);
+    let directory = without_index(below).unwrap_or(below);
     Some(without_format(directory).unwrap_or(directory).to_owned())
 }
 
@@ -193,6 +209,7 @@ const MOST_SCRIPTS: usize = 4;
 ///   dots and slashes),
 /// - if a segment is empty, contains `..`, `::` or `:$`, ends in a dot, begins or ends with a blank, or is in
 ///   parentheses, as the sessions of ASP.NET are,
+/// - if a segment goes on after `.php`, where PHP frameworks cut it: `/index.phplogin`, `/x/index.php.css/login`,
 /// - or if it is longer than any that people use.
 pub(super) fn read_leniently(path: &str) -> Option<String> {
     let is_clear = |byte: &u8| byte.is_ascii_graphic() && !b"\\;#".contains(byte);
@@ -218,10 +235,17 @@ pub(super) fn read_leniently(path: &str) -> Option<String> {
             || name.contains("..")
             || name.contains("::")
             || name.contains(":$")
+            || goes_on_after_php(name)
     };
     let is_clear = path.starts_with('/') && !segments.any(is_ambiguous);
     let may_be_scripts = trimmed.split('/').filter(|name| name.contains('.')).count();
     (is_clear && may_be_scripts <= MOST_SCRIPTS).then(|| trimmed.to_owned())
+}
+
+/// Returns whether a name has something other than a digit after `.php`.
+fn goes_on_after_php(name: &str) -> bool {
+    let mut after = name.match_indices(".php").map(|(at, php)| &name.as_bytes()[at + php.len()..]);
+    after.any(|rest| !matches!(rest, [] | [b'0'..=b'9']))
 }
 
 #[cfg(test)]
@@ -278,6 +302,11 @@ mod tests {
             "/login::$DATA",
             "/index.php5/login",
             "/api.php/auth/token",
+            "/index.phplogin",
+            "/index.php.a/aaaa/login",
+            "/login/__data.json",
+            "/_next/data/b1/login.json",
+            "/shop/_next/data/b1/api/auth/token.json",
             "/login:$i30:$INDEX_ALLOCATION",
             "",
         ] {
@@ -316,6 +345,8 @@ mod tests {
             "/login/index.html",
             "/login.php/",
             "/index.php5/login",
+            "/login/__data.json",
+            "/_next/data/b1/login.json",
         ] {
             assert_eq!(canonical_path(path).as_deref(), Some("/login"), "{path}");
         }

@@ -101,7 +101,8 @@ impl Routes {
     /// Returns the class of a path, with or without a query. If a lenient backend reads the path differently, the
     /// strictest of the classes applies. A path without its format (`/play` for `/play.json`) has a class if a rule
     /// names it. An ambiguous or unknown (`None`) path has the strictest class, `Admit`, and so has a script, unless an
-    /// exact rule names it: for `/static/index.php/play`, PHP frameworks serve `/play`.
+    /// exact rule names it: for `/static/index.php/play`, PHP frameworks serve `/play`. The data of a page, as
+    /// SvelteKit and Next.js serve it, has no milder class than the page.
     pub(crate) fn class(&self, path: Option<&str>) -> RouteClass {
         let Some(path_and_query) = path else { return RouteClass::Admit };
         let in_query = paths::path_in_query(path_and_query).map(|in_query| self.class_of_path(in_query));
@@ -110,20 +111,19 @@ impl Routes {
     }
 
     fn class_of_path(&self, path: &str) -> RouteClass {
+        let Some(lenient) = paths::read_leniently(path) else { return RouteClass::Admit };
+        if paths::has_script(&lenient) {
+            return self.first(|patterns| patterns.name(path)).unwrap_or_default();
+        }
         let literal = self.first(|patterns| patterns.cover(path)).unwrap_or_default();
         if literal == RouteClass::Admit {
             return RouteClass::Admit;
         }
-        let is_named = self.exempt.name(path) || self.rules.iter().any(|(patterns, _)| patterns.name(path));
-        paths::read_leniently(path).filter(|lenient| is_named || !paths::has_script(lenient)).map_or(
-            RouteClass::Admit,
-            |lenient| {
-                let read = |reading: &str| self.first(|patterns| patterns.covers_lenient(reading));
-                let readings = paths::readings(&lenient);
-                let others = readings.iter().skip(1).filter_map(|reading| read(reading));
-                others.fold(literal.stricter(read(&lenient).unwrap_or_default()), RouteClass::stricter)
-            },
-        )
+        let read = |reading: &str| self.first(|patterns| patterns.covers_lenient(reading));
+        let of_page = paths::page_of_data(&lenient).map(|page| read(page).unwrap_or_default());
+        let readings = paths::readings(&lenient);
+        let others = readings.iter().skip(1).filter_map(|reading| read(reading)).chain(of_page);
+        others.fold(literal.stricter(read(&lenient).unwrap_or_default()), RouteClass::stricter)
     }
 
     /// The class of the first rule that covers a path.
@@ -184,6 +184,7 @@ mod tests {
             route("/api/presence/*", RouteClass::Observe),
             route("/login", RouteClass::Confirm),
             route("/login/*", RouteClass::Observe),
+            route("/static/admin.php", RouteClass::Admit),
         ];
         let routes = Routes::parse(&["/healthz".into(), "/static/*".into(), "/status.php".into()], &rules).unwrap();
         for (path, class) in [
@@ -203,6 +204,13 @@ mod tests {
             ("/static/index.php", RouteClass::Admit),
             ("/status.php", RouteClass::Exempt),
             ("/status.php/play", RouteClass::Admit),
+            ("/static/admin.php", RouteClass::Admit),
+            ("/static/index.php.css/play", RouteClass::Admit),
+            ("/static/play/index.php.css", RouteClass::Admit),
+            ("/static/__data.json", RouteClass::Exempt),
+            ("/login/__data.json", RouteClass::Confirm),
+            ("/static/_next/data/b1/play.json", RouteClass::Admit),
+            ("/_next/data/b1/healthz.json", RouteClass::Admit),
             ("/login/", RouteClass::Confirm),
             ("/HEALTHZ", RouteClass::Admit),
             ("/healthz#", RouteClass::Admit),

@@ -518,6 +518,8 @@ fn headcounts_headers_cannot_be_set_by_a_client(runtime: &Handle, kind: Kind) {
         ("X'Headcount*Limit", "forged"),
         ("X+Headcount^Limit", "forged"),
         ("X|Headcount`Limit", "forged"),
+        ("X-Original-URL", "/forged"),
+        ("X-Rewrite-Url", "/forged"),
         ("X-Forwarded-For", "203.0.113.9"),
         ("Connection", "close, X-Headcount-Decision"),
     ];
@@ -529,6 +531,8 @@ fn headcounts_headers_cannot_be_set_by_a_client(runtime: &Handle, kind: Kind) {
         });
         let told: Vec<_> = told.collect();
         assert!(told.iter().all(|(_, value)| *value != "forged"), "{told:?}");
+        let forged_path = arrived[0].headers.iter().find(|(_, value)| *value == "/forged");
+        assert!(forged_path.is_none(), "{forged_path:?}");
         // What a client claims may precede the address of the connection, as usual, and is not the last one.
         assert!(!arrived[0].header("x-forwarded-for").ends_with("203.0.113.9"), "{:?}", arrived[0].headers);
         assert_eq!(arrived[0].header("x-headcount-decision"), decision);
