@@ -291,8 +291,8 @@ fn converse(mut stream: TcpStream, says: &Says, written: &AtomicUsize) {
 #[tokio::test]
 async fn every_answer_of_redis_has_an_error_class_and_is_counted_there() {
     let look = |refusal: &str| {
-        let mut fields = vec!["1800000000", "0", "", "", "", "", "", "", "1", "0", refusal];
-        fields.resize(11 + 2 * 31, "");
+        let mut fields = vec!["1800000000", "0", "", "", "", "", "", "", "1", "0", refusal, "", ""];
+        fields.resize(13 + 2 * 31, "");
         let bulk = |field: &&str| format!("${}\r\n{field}\r\n", field.len());
         format!("*{}\r\n{}", fields.len(), fields.iter().map(bulk).collect::<String>()).into_bytes()
     };
@@ -343,7 +343,7 @@ async fn every_answer_of_redis_has_an_error_class_and_is_counted_there() {
         (Says::ThisAndEnds(b""), Unreachable, "before it sent anything"),
         (Says::ThisAndEnds(&[0x15, 3, 1, 0, 2, 2, 70]), Refused, "write rediss://"),
         (Says::ThisAndEnds(b"HTTP/1.1 400 Bad Request\r\n\r\n"), Refused, "this port speaks HTTP, not Redis"),
-        (Says::Slowly(b"*73\r\n$10\r\n1800000000\r\n"), Timeout, ""),
+        (Says::Slowly(b"*75\r\n$10\r\n1800000000\r\n"), Timeout, ""),
         (Says::ThisAndZeros(b"$536870912\r\n"), Corrupt, "more than"),
         (Says::ThisAndZeros(b"+"), Corrupt, "more than"),
     ] {

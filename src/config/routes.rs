@@ -111,13 +111,13 @@ impl Routes {
     }
 
     fn class_of_path(&self, path: &str) -> RouteClass {
-        let Some(lenient) = paths::read_leniently(path) else { return RouteClass::Admit };
-        if paths::has_script(&lenient) {
-            return self.first(|patterns| patterns.name(path)).unwrap_or_default();
-        }
         let literal = self.first(|patterns| patterns.cover(path)).unwrap_or_default();
         if literal == RouteClass::Admit {
             return RouteClass::Admit;
+        }
+        let Some(lenient) = paths::read_leniently(path) else { return RouteClass::Admit };
+        if paths::has_script(&lenient) {
+            return self.first(|patterns| patterns.name(path)).unwrap_or_default();
         }
         let read = |reading: &str| self.first(|patterns| patterns.covers_lenient(reading));
         let of_page = paths::page_of_data(&lenient).map(|page| read(page).unwrap_or_default());
