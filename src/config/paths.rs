@@ -143,7 +143,7 @@ fn add_readings<'p>(readings: &mut Vec<Cow<'p, str>>, path: Cow<'p, str>) {
     readings.extend(others);
 }
 
-/// The formats of scripts, beside `php` and `php` with a number.
+/// The formats of scripts, beside those that begin with `php`.
 const SCRIPTS: [&str; 11] = ["phtml", "phar", "asp", "aspx", "ashx", "cgi", "fcgi", "jsp", "jspx", "cfm", "pl"];
 
 /// Returns whether a part of a path that [`read_leniently`] returned is the name of a script, whatever follows the
