@@ -17,7 +17,8 @@
 --
 -- Returns { seconds, microseconds, since, the heartbeat before this look, gap_from, gap_to, gap_by, override, nodes,
 --           nodes that reject newcomers, error of a failed write, ms of this server's last look, ms of its last look
---           with ARGV[8] = 1 if this one is, too, ts and size of each slot in the order of KEYS,
+--           with ARGV[8] = 1 if this one is, too, ms of the last look of any server of this generation, 1 if there may
+--           be more generations than are returned, ts and size of each slot in the order of KEYS,
 --           { other generation, 1 if one of its servers looked lately, … }, { member of nodes, ms, … } };
 -- '' stands for nothing, '!' for a value that no server has written. versions.lua is put before this script.
 --
@@ -61,15 +62,16 @@ if last_heartbeat and now - last_heartbeat > tonumber(ARGV[2]) then
   write('HSET', KEYS[1], 'gap_from', string.format('%.0f', last_heartbeat), 'gap_to', now_ms, 'gap_by', ARGV[1])
 end
 write('HSET', KEYS[1], 'beat', now_ms)
--- Before this server's own record is read: somebody who writes times to come must not hide that it was lost.
-write('ZREMRANGEBYSCORE', KEYS[2], '(' .. now_ms, '+inf')
-write('ZREMRANGEBYSCORE', KEYS[5], '(' .. now_ms, '+inf')
+-- Before this server's own records are read: somebody who writes times to come must not hide that they were lost.
+for _, key in ipairs({ KEYS[2], KEYS[4], KEYS[5] }) do
+  write('ZREMRANGEBYSCORE', key, '(' .. now_ms, '+inf')
+end
 local looked = read('ZSCORE', KEYS[2], ARGV[1] .. ' ' .. ARGV[5])
 write('ZADD', KEYS[2], now_ms, ARGV[1] .. ' ' .. ARGV[5])
 write('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - ARGV[3]))
+local listed = read('ZSCORE', KEYS[4], ARGV[4])
 write('ZADD', KEYS[4], now_ms, ARGV[4])
 write('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now - ARGV[3]))
-write('ZREMRANGEBYSCORE', KEYS[4], '(' .. now_ms, '+inf')
 local wanted = ''
 if ARGV[8] == '1' then
   wanted = read('ZSCORE', KEYS[5], ARGV[1])
@@ -80,7 +82,9 @@ for key = 1, 5 do write('PEXPIRE', KEYS[key], ARGV[3]) end
 
 local nodes = read('ZCOUNT', KEYS[2], dead, '+inf')
 local wanting = read('ZCOUNT', KEYS[5], '-inf', '+inf')
+-- 64 generations: far more than a fleet has.
 local beside, generations = {}, read('ZREVRANGE', KEYS[4], 0, 63, 'WITHSCORES')
+local may_be_more = (generations == '!' or #generations == 2 * 64) and 1 or 0
 for at = 1, generations == '!' and 0 or #generations, 2 do
   if generations[at] ~= ARGV[4] and #generations[at] == 16 then
     beside[#beside + 1] = generations[at]
@@ -92,6 +96,8 @@ local gap = { field('gap_from'), field('gap_to'), field('gap_by') }
 local answer = { clock[1], clock[2], since, last, gap[1], gap[2], gap[3], override, nodes, wanting, refusal }
 answer[#answer + 1] = looked
 answer[#answer + 1] = wanted
+answer[#answer + 1] = listed
+answer[#answer + 1] = may_be_more
 for key = 6, #KEYS do
   local ts, value_size = version_of(KEYS[key], ARGV[7])
   answer[#answer + 1] = ts

@@ -202,6 +202,9 @@ pub(crate) struct FleetView {
     pub(crate) nodes_wanting_seats: u64,
     /// Whether there may be active users of another generation whom this server does not know.
     pub(crate) has_foreign_users: bool,
+    /// Whether there may be other generations that the store does not show, because it loses their records or lists
+    /// too many.
+    pub(crate) hides_generations: bool,
     /// Whether servers with an earlier key are alive: they hand out the room, and cannot read which users this server
     /// admits.
     pub(crate) has_predecessors: bool,
@@ -320,11 +323,14 @@ impl Room {
         // server's writes fail or are lost, and it may be hidden from the other servers, as they are from it.
         let overdue = renewal.unpublished.saturating_sub(self.newcomers_before_read);
         self.nodes = if overdue > 0 { nodes.max(self.nodes) } else { nodes };
-        self.budget.succeed(renewal.covered, fleet.has_foreign_users, fleet.random);
+        let is_covered = renewal.covered && !fleet.hides_generations;
+        let foreign_users = fleet.has_foreign_users && !fleet.hides_generations;
+        self.budget.succeed(is_covered, foreign_users, fleet.random);
         if !self.budget.has_settled() {
             return;
         }
-        if fleet.has_predecessors {
+        // A server that starts while generations are hidden does not know how many users they have.
+        if fleet.has_predecessors || fleet.hides_generations && !self.budget.knows_everybody() {
             self.share = self.held.seats();
             return;
         }

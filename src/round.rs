@@ -197,6 +197,8 @@ pub struct Round {
     own_records: OwnRecords,
     /// Whether this round's look found this server's heartbeat lost.
     lost_heartbeat: bool,
+    /// Whether there may be other generations that this round's look does not show.
+    hides_generations: bool,
     phase: Phase,
     /// Whether a round has begun and not ended.
     under_way: bool,
@@ -324,6 +326,7 @@ impl Round {
             losses: Losses::default(),
             own_records: OwnRecords::default(),
             lost_heartbeat: false,
+            hides_generations: false,
             phase: Phase::Idle,
             under_way: false,
             shown: BTreeSet::new(),
@@ -451,7 +454,8 @@ impl Round {
         looked.named.truncate(MOST_NAMES);
         let lost = self.own_records.replace(&looked, self.demand.is_recent(), alive_for);
         self.lost_heartbeat = lost.heartbeat;
-        if lost.heartbeat || lost.wanting {
+        self.hides_generations = lost.generation || looked.has_more_generations;
+        if lost.is_any() {
             self.losses.note();
         }
         // The reports of the other servers may be lost, too. Then this server is not the only one that wants seats.
@@ -461,7 +465,7 @@ impl Round {
         self.outgoing = Publish { override_: self.read_override(&looked), ..Publish::default() };
         let current = self.core.current();
         self.known.retain(|&slot, _| slot <= current && current.since(slot) <= self.core.settings.slots as u64);
-        self.outgoing.since = self.coverage.read_look(&self.core, &looked, now);
+        self.outgoing.since = self.coverage.read_look(&self.core, &looked, self.hides_generations, now);
 
         let mut unread = Vec::new();
         for (&slot, entry) in slots.iter().zip(&looked.minutes) {
@@ -604,9 +608,9 @@ impl Round {
             let left = std::mem::take(&mut self.unread);
             return self.fetch(left, now);
         };
-        let slots = self.core.slots();
+        let (slots, names) = (self.core.slots(), self.others.names(generation));
         self.phase = Phase::LookingBeside { generation, slots: slots.clone() };
-        Next::Ask(Request::LookBeside { generation, slots })
+        Next::Ask(Request::LookBeside { generation, slots, names })
     }
 
     fn fetch_beside(&mut self, generation: u64, mut left: Vec<(Slot, usize)>, now: Duration) -> Next {
@@ -754,6 +758,7 @@ impl Round {
             wants_seats: self.demand.lasts(),
             nodes_wanting_seats: self.demand.wanting.saturating_add(wanting_beside),
             has_foreign_users: self.others.has_unknown(),
+            hides_generations: self.hides_generations,
             has_predecessors: self.others.has_predecessors(),
             loses_heartbeats: self.lost_heartbeat,
             random,

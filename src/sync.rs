@@ -77,6 +77,7 @@ const HEAVY_BYTES: usize = 128 << 10;
 ///                     wanting: 0,
 ///                     named: Vec::new(),
 ///                     other_generations: Vec::new(),
+///                     has_more_generations: false,
 ///                     write_refused: None,
 ///                     before: None,
 ///                 })

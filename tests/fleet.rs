@@ -22,6 +22,10 @@ struct Weather {
     loses_replies: Arc<AtomicBool>,
     hides_values: Arc<AtomicBool>,
     hides_others: Arc<AtomicBool>,
+    /// Somebody deletes the list of generations all the time.
+    loses_generations: Arc<AtomicBool>,
+    /// Somebody adds so many made-up generations that no other one is shown.
+    makes_up_generations: Arc<AtomicBool>,
     refuses_writes: Arc<AtomicBool>,
 }
 
@@ -42,7 +46,16 @@ impl FilterStore for Weather {
             return Ok(Reply::Looked(self.store.look_without_writes(identity, slots, refusal)));
         }
         let publishes = matches!(request, Request::Publish(_));
-        let reply = self.store.exchange(identity, request, within).await;
+        let mut reply = self.store.exchange(identity, request, within).await;
+        if let Ok(Reply::Looked(looked)) = &mut reply {
+            let is_lost = self.loses_generations.load(SeqCst);
+            looked.has_more_generations = self.makes_up_generations.load(SeqCst);
+            if is_lost || looked.has_more_generations {
+                looked.other_generations.clear();
+            }
+            looked.before =
+                looked.before.map(|before| round::OwnRecords { listed: before.listed.filter(|_| !is_lost), ..before });
+        }
         if publishes && self.loses_replies.load(SeqCst) {
             return Err(StoreError::timeout("the reply was lost"));
         }
@@ -112,6 +125,8 @@ impl Fleet {
             loses_replies: off(),
             hides_values: off(),
             hides_others: off(),
+            loses_generations: off(),
+            makes_up_generations: off(),
             refuses_writes: off(),
         };
         Server { rounds: headcount.sync_with(weather.clone()), headcount, worker, weather }
@@ -633,6 +648,46 @@ async fn during_a_deploy_newcomers_of_each_generation_are_seen_by_the_other() {
     fleet.pass(32 * 60, &mut [&mut old, &mut new]).await;
     let estimates = [&old, &new].map(|server| server.headcount.status().active_users.estimate);
     assert_eq!(estimates, [0, 0]);
+}
+
+/// Returns how many newcomers are admitted beside `users` within a minute, by an old server and two with another
+/// capacity. Generations are hidden from both sides since `hidden_from` seconds after the start of the new servers.
+async fn admitted_while_hidden(hide: impl Fn(&Server), users: usize, hidden_from: u32) -> usize {
+    let mut fleet = Fleet::new();
+    let mut old = fleet.start();
+    fleet.pass(5, &mut [&mut old]).await;
+    fill(&fleet, &mut [&mut old], users).await;
+    let larger = |builder: Builder| builder.capacity(50_000);
+    let (mut one, mut other) = (fleet.start_as(larger), fleet.start_as(larger));
+    fleet.pass(hidden_from, &mut [&mut old, &mut one, &mut other]).await;
+    [&old, &one, &other].into_iter().for_each(&hide);
+    let mut admitted = 0;
+    for second in 0..60 {
+        fleet.pass(1, &mut [&mut old, &mut one, &mut other]).await;
+        for (place, server) in [&old, &one, &other].into_iter().enumerate() {
+            let newcomers = (0..20).map(|newcomer| format!("{second}-{newcomer} at {place}"));
+            admitted += newcomers.filter(|token| server.headcount.admit(token).is_admitted()).count();
+        }
+    }
+    admitted
+}
+
+#[tokio::test]
+async fn generations_that_the_store_hides_are_asked_for_once_they_are_known() {
+    let loses = |server: &Server| server.weather.loses_generations.store(true, SeqCst);
+    let makes_up = |server: &Server| server.weather.makes_up_generations.store(true, SeqCst);
+    for admitted in [admitted_while_hidden(loses, 500, 6).await, admitted_while_hidden(makes_up, 500, 6).await] {
+        assert!((490..=520).contains(&admitted), "{admitted} came in beside 500");
+    }
+}
+
+#[tokio::test]
+async fn servers_that_start_while_generations_are_hidden_admit_ten_each() {
+    let loses = |server: &Server| server.weather.loses_generations.store(true, SeqCst);
+    let makes_up = |server: &Server| server.weather.makes_up_generations.store(true, SeqCst);
+    for admitted in [admitted_while_hidden(loses, 1000, 0).await, admitted_while_hidden(makes_up, 1000, 0).await] {
+        assert!(admitted <= 40, "{admitted} came into a full house");
+    }
 }
 
 #[tokio::test]

@@ -577,10 +577,12 @@ impl Mad {
                 looked: Timestamp::from_micros(script.u64()),
             }],
             other_generations,
+            has_more_generations: script.u8() % 8 == 7,
             write_refused: (script.u8() % 8 == 7).then(|| StoreError::full("OOM")),
             before: may(script).map(|at| OwnRecords {
                 looked: Some(Timestamp::from_micros(at)),
                 wanted: may(script).map(Timestamp::from_micros),
+                listed: may(script).map(Timestamp::from_micros),
             }),
         }
     }

@@ -596,6 +596,33 @@ async fn a_write_after_an_outdated_version_changes_nothing() {
     }
 }
 
+#[tokio::test]
+async fn a_list_of_generations_that_somebody_changes_is_noticed() {
+    let redis = Redis::start();
+    let writer = Writer::new(&redis.url(), "one", SMALL);
+    let look = || async {
+        match writer.ask(Request::Look { slots: vec![MINUTE], names: 0, wants: false }).await.unwrap() {
+            Reply::Looked(looked) => (looked.before.unwrap().listed.is_some(), looked.has_more_generations),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(look().await, (false, false));
+    assert_eq!(look().await, (true, false));
+    let [key] = redis.ask::<Vec<String>>(&["KEYS", "*:generations"]).try_into().unwrap();
+    let [own] = redis.ask::<Vec<String>>(&["ZRANGE", &key, "0", "-1"]).try_into().unwrap();
+    let _: i64 = redis.ask(&["DEL", &key]);
+    assert_eq!(look().await, (false, false), "it was deleted");
+    let now: f64 = redis.ask(&["ZSCORE", &key, &own]);
+    let _: i64 = redis.ask(&["ZADD", &key, &(now + 9000.0).to_string(), &own]);
+    assert_eq!(look().await, (false, false), "it was given a time to come");
+    // Names of another form are counted, too.
+    for name in 0..63 {
+        assert_eq!(look().await, (true, false));
+        let _: i64 = redis.ask(&["ZADD", &key, &now.to_string(), &format!("made up {name}")]);
+    }
+    assert_eq!(look().await, (true, true));
+}
+
 /// Servers write generations as sixteen lower-case digits. With upper-case ones, our own would look like another one.
 #[tokio::test]
 async fn a_generation_in_upper_case_is_ignored() {

@@ -43,6 +43,7 @@ fn fleet_of(nodes: u64) -> FleetView {
         wants_seats: false,
         nodes_wanting_seats: 0,
         has_foreign_users: false,
+        hides_generations: false,
         has_predecessors: false,
         loses_heartbeats: false,
         random: 0.0,

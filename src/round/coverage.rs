@@ -78,9 +78,16 @@ impl Coverage {
         self.untouched = (last < now).then(|| last.plus(1)..=now);
     }
 
-    /// Handles the reply to a look. Call it before the values that the reply announces are merged. Returns the `since`
-    /// to write to the store, if any.
-    pub(super) fn read_look(&mut self, core: &Core, looked: &Looked, now: Duration) -> Option<EpochStart> {
+    /// Handles the reply to a look. Call it before the values that the reply announces are merged. `hides_generations`
+    /// is whether there may be other generations that the look does not show. Returns the `since` to write to the
+    /// store, if any.
+    pub(super) fn read_look(
+        &mut self,
+        core: &Core,
+        looked: &Looked,
+        hides_generations: bool,
+        now: Duration,
+    ) -> Option<EpochStart> {
         let current = core.current();
         self.deserted = looked.gap.as_ref().and_then(|gap| deserted(core, gap));
         self.doubt_what_passed_without_the_store(core, current);
@@ -92,6 +99,11 @@ impl Coverage {
                 known.filter(|&known| known < stored).map(|slot| EpochStart { slot, claimed: false })
             }
             (None, Some(slot)) => Some(EpochStart { slot, claimed: false }),
+            // A hidden generation may have users in the minutes before.
+            (None, None) if hides_generations => {
+                self.absent = None;
+                None
+            }
             (None, None) => {
                 let absent = self.absent.get_or_insert(Absent { rounds: 0, from: now, first_in: current });
                 absent.rounds += 1;
@@ -273,6 +285,7 @@ mod tests {
                 wants_seats: false,
                 nodes_wanting_seats: 0,
                 has_foreign_users: false,
+                hides_generations: false,
                 has_predecessors: false,
                 loses_heartbeats: false,
                 random: 0.5,
@@ -293,6 +306,7 @@ mod tests {
             wanting: 0,
             named: Vec::new(),
             other_generations: Vec::new(),
+            has_more_generations: false,
             write_refused: None,
             before: None,
         }
@@ -377,7 +391,7 @@ mod tests {
         let (headcount, _worker, _, current) = server();
         let mut coverage = Coverage::default();
         let looked = look(&headcount, current, None);
-        let claims = [0, 1, 3].map(|second| coverage.read_look(headcount.core(), &looked, second * SECOND));
+        let claims = [0, 1, 3].map(|second| coverage.read_look(headcount.core(), &looked, false, second * SECOND));
         assert_eq!(claims, [None, None, Some(EpochStart { slot: current, claimed: true })]);
     }
 
@@ -433,7 +447,7 @@ mod tests {
             (Some(since.minus(1)), None),
             (Some(since), Some(since.minus(1))),
         ] {
-            let answer = coverage.read_look(headcount.core(), &look(&headcount, current, stored), SECOND);
+            let answer = coverage.read_look(headcount.core(), &look(&headcount, current, stored), false, SECOND);
             assert_eq!(answer, told.map(|slot| EpochStart { slot, claimed: false }), "the store says {stored:?}");
         }
     }

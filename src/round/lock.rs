@@ -89,6 +89,7 @@ impl Store {
             wanting: 0,
             named: Vec::new(),
             other_generations: Vec::new(),
+            has_more_generations: false,
             write_refused: None,
             before: None,
         }

@@ -125,6 +125,8 @@ pub enum Request {
         generation: u64,
         /// The minutes of the ring.
         slots: Vec<Slot>,
+        /// The largest number of servers to list.
+        names: usize,
     },
     /// Asks for another generation's values of these minutes.
     FetchBeside {
@@ -392,6 +394,7 @@ pub struct EpochStart {
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[allow(clippy::large_enum_variant)] // Only one exists at a time.
 pub enum Reply {
     /// The reply to [`Request::Look`].
     Looked(Looked),
@@ -465,6 +468,8 @@ pub struct Looked {
     pub named: Vec<Node>,
     /// The other generations that have keys left. Their users may be active.
     pub other_generations: Vec<OtherGeneration>,
+    /// Whether there may be more of them: the store lists more generations than a fleet can have.
+    pub has_more_generations: bool,
     /// The reason why the store refuses writes, if it does.
     pub write_refused: Option<StoreError>,
     /// What the store had recorded of this server before this look; `None` if the store cannot say. It tells the server
@@ -493,7 +498,7 @@ pub struct Looked {
 /// for recorded in [None, Some(now)] {
 ///     let reply = store.exchange(&server("k3v9"), look.clone(), SECOND).await?;
 ///     let Reply::Looked(looked) = reply else { unreachable!("the reply to a look is `Looked`") };
-///     assert_eq!(looked.before, Some(OwnRecords { looked: recorded, wanted: recorded }));
+///     assert_eq!(looked.before, Some(OwnRecords { looked: recorded, wanted: recorded, listed: recorded }));
 /// }
 /// # Ok(()) }
 /// ```
@@ -504,6 +509,8 @@ pub struct OwnRecords {
     /// The time of the last look that reported that the server rejects newcomers; `None` if this look does not report
     /// it.
     pub wanted: Option<Timestamp>,
+    /// The time of the last look of any server of this generation, as the list of generations has it.
+    pub listed: Option<Timestamp>,
 }
 
 /// Stands for a stored override that is too long to be read, and so was not written by a server.
@@ -561,7 +568,7 @@ pub struct OtherGeneration {
 /// let minutes = vec![Outgoing { slot: slots[0], after: None, version: Version("x7aa-1".into()), value: vec![1, 2] }];
 /// store.exchange(&theirs, Request::Publish(Publish { minutes, ..Publish::default() }), SECOND).await?;
 ///
-/// let look = Request::LookBeside { generation: 2, slots };
+/// let look = Request::LookBeside { generation: 2, slots, names: 64 };
 /// let Reply::LookedBeside(LookedBeside { minutes, writers, .. }) = store.exchange(&ours, look, SECOND).await? else {
 ///     unreachable!("the reply to a look is `Looked`");
 /// };
@@ -574,8 +581,8 @@ pub struct LookedBeside {
     /// The version and size of the value of each requested minute, in the order of the request; `None` if there is no
     /// value.
     pub minutes: Vec<Option<Entry>>,
-    /// The [`Identity::instance_id`] of each server of the generation that looked recently, 4,096 at most. They are
-    /// untrusted: anybody may have added some.
+    /// The [`Identity::instance_id`] of each server of the generation that looked recently, the latest first, as
+    /// many as were requested. They are untrusted: anybody may have added some.
     pub writers: Vec<String>,
     /// The number of servers of the generation that rejected newcomers recently.
     pub wanting: u64,

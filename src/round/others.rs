@@ -9,16 +9,18 @@
 //!
 //! Anybody who can write to the store can forge generations. A generation is *proven* if the name of one of its servers
 //! or one of its values has a valid MAC. This server reads two generations at a time, and replaces unproven ones by
-//! those that wait, so forged generations cannot hide a real one. It fetches one value of an unproven generation per
-//! round. After a value without a valid MAC it fetches none for a growing number of rounds, neither of that generation
-//! nor, after some more, of any other without proof: somebody could give the same bytes new names all the time.
+//! those that wait, so forged generations cannot hide a real one. It keeps asking for a proven one that the store no
+//! longer shows. It fetches one value of an unproven generation per round. After a value without a valid MAC it fetches
+//! none for a growing number of rounds, neither of that generation nor, after some more, of any other without proof:
+//! somebody could give the same bytes new names all the time.
 
-use super::{Entry, LookedBeside, OtherGeneration, Stored, servers};
+use super::servers::ServersBeside;
+use super::{Entry, LookedBeside, OtherGeneration, Stored};
 use crate::bloom::Bloom;
 use crate::ring::beside::Union;
 use crate::ring::codec::{Codec, Decoded};
 use crate::time::Slot;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The number of other generations read at a time: two deploys within a window.
 const MOST_GENERATIONS: usize = 2;
@@ -44,6 +46,8 @@ pub(super) struct Others {
     generations: BTreeMap<u64, Other>,
     /// The generations that this round has not looked at yet.
     left: Vec<u64>,
+    /// The generations that the last look showed.
+    shown_before: BTreeSet<u64>,
     /// What is recorded of the unproven generations that the look shows.
     doubts: BTreeMap<u64, Doubt>,
     /// Begins when fetches of values of generations without proof have proven none.
@@ -77,14 +81,16 @@ struct Backoff {
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone))]
 struct Other {
-    /// Whether the last look showed it. Its minutes are kept for a window in any case.
-    is_shown: bool,
+    /// Whether this round asks for it: the look showed it, or it is proven. Its minutes are kept for a window in any
+    /// case.
+    is_asked: bool,
     /// Whether it belongs to the fleet: one of its names or values had a valid MAC.
     is_proven: bool,
     /// Whether the last look showed values that were not fetched.
     has_unread: bool,
     /// The number of values that this round fetched while the generation had no proof.
     tries: u32,
+    servers: ServersBeside,
     nodes: u64,
     wanting: u64,
     /// The index of the earlier key that its values were written with; `None` for the current key.
@@ -122,6 +128,7 @@ impl Others {
         Self {
             generations: BTreeMap::new(),
             left: Vec::new(),
+            shown_before: BTreeSet::new(),
             doubts: BTreeMap::new(),
             all_doubted: Backoff::default(),
             has_more: false,
@@ -131,31 +138,38 @@ impl Others {
 
     /// Takes in the generations that a look has shown. `slots` are the minutes of the window, the latest first.
     ///
-    /// A generation's minutes are kept until they leave the window, even if the store has lost them.
+    /// A generation's minutes are kept until they leave the window, even if the store has lost them. A proven
+    /// generation is asked for as long as it has minutes or servers, also if the look does not show it: somebody may
+    /// hide it.
     pub(super) fn begin(&mut self, shown: &[OtherGeneration], slots: &[Slot]) {
-        for other in self.generations.values_mut() {
-            (other.is_shown, other.nodes, other.wanting, other.tries) = (false, 0, 0, 0);
-        }
         slots.last().inspect(|&&oldest| self.forget_before(oldest));
         let is_shown = |generation: &u64| shown.iter().any(|other| other.generation == *generation);
-        self.generations.retain(|generation, other| is_shown(generation) || !other.minutes.is_empty());
+        self.generations.retain(|generation, other| {
+            is_shown(generation) || !other.minutes.is_empty() || other.is_proven && other.nodes > 0
+        });
+        for other in self.generations.values_mut() {
+            (other.is_asked, other.nodes, other.wanting, other.tries) = (other.is_proven, 0, 0, 0);
+        }
         self.doubts.retain(|generation, _| is_shown(generation));
         let unreadable = self.generations.values_mut().flat_map(|other| other.unreadable.values_mut());
         let doubted = self.doubts.values_mut().map(|doubt| &mut doubt.backoff);
         doubted.chain(unreadable).chain([&mut self.all_doubted]).for_each(Backoff::begin_round);
         self.make_room(shown);
         let mut shown: Vec<_> = shown.iter().collect();
-        shown.sort_by_key(|other| (self.was_passed_over(other.generation), !other.is_alive));
+        // Names that are new in each look must not keep others waiting.
+        let is_new = |other: &OtherGeneration| !self.shown_before.contains(&other.generation);
+        shown.sort_by_key(|other| (self.was_passed_over(other.generation), !other.is_alive, is_new(other)));
+        self.shown_before = shown.iter().map(|other| other.generation).collect();
         self.has_more = false;
         for other in shown {
             let is_read = self.generations.contains_key(&other.generation);
             if is_read || self.generations.len() < MOST_GENERATIONS {
-                self.generations.entry(other.generation).or_default().is_shown = true;
+                self.generations.entry(other.generation).or_default().is_asked = true;
             } else {
                 self.has_more = true;
             }
         }
-        self.left = self.shown().map(|(&generation, _)| generation).collect();
+        self.left = self.asked().map(|(&generation, _)| generation).collect();
     }
 
     /// Drops the unproven generations if others wait to be read. Once each has had its turn, the turns begin again.
@@ -187,8 +201,8 @@ impl Others {
         }
     }
 
-    fn shown(&self) -> impl Iterator<Item = (&u64, &Other)> {
-        self.generations.iter().filter(|(_, other)| other.is_shown)
+    fn asked(&self) -> impl Iterator<Item = (&u64, &Other)> {
+        self.generations.iter().filter(|(_, other)| other.is_asked)
     }
 
     /// Renumbers all minutes after the store's clock jumped back by `back` minutes.
@@ -216,6 +230,11 @@ impl Others {
         self.left.pop()
     }
 
+    /// Returns the number of servers that a look at this generation lists.
+    pub(super) fn names(&self, generation: u64) -> usize {
+        self.generations.get(&generation).map_or(0, |other| other.servers.names())
+    }
+
     /// Takes in a look at a generation's minutes `slots`. Returns the minutes whose values are to be fetched, with
     /// their sizes. Values of more than `most_bytes` are never fetched.
     pub(super) fn look(
@@ -228,8 +247,7 @@ impl Others {
     ) -> Vec<(Slot, usize)> {
         let Some(other) = self.generations.get_mut(&generation) else { return Vec::new() };
         let macs: Vec<_> = codec.macs_of(generation).collect();
-        let is_proven = |writer: &&String| macs.iter().any(|mac| servers::is_proven(writer, mac));
-        other.nodes = looked.writers.iter().filter(is_proven).collect::<HashSet<_>>().len() as u64;
+        other.nodes = other.servers.read(&looked.writers, &macs);
         other.wanting = looked.wanting.min(other.nodes);
         other.is_proven |= other.nodes > 0;
         let is_doubted = self.doubts.get(&generation).is_some_and(|doubt| !doubt.backoff.is_over());
@@ -313,12 +331,12 @@ impl Others {
             let mut minutes = other.minutes.values();
             !other.has_unread && !other.minutes.is_empty() && minutes.all(|minute| minute.last == Last::Covered)
         };
-        self.shown().filter(|(_, other)| is_known(other)).map(|(&generation, _)| generation).collect()
+        self.asked().filter(|(_, other)| is_known(other)).map(|(&generation, _)| generation).collect()
     }
 
     /// Returns whether there may be active users of other generations whom this server does not know.
     pub(super) fn has_unknown(&self) -> bool {
-        self.has_more || self.known().len() < self.shown().count()
+        self.has_more || self.known().len() < self.asked().count()
     }
 
     /// Returns the number of servers of other generations that share the room, and how many of them reject newcomers.
@@ -406,6 +424,7 @@ mod tests {
     use crate::bloom::Shape;
     use crate::fingerprint::{Fingerprint, FingerprintKey};
     use crate::round::Version;
+    use crate::round::servers::proven_name;
 
     const OTHER: u64 = 7;
     const SLOTS: [Slot; 3] = [Slot(102), Slot(101), Slot(100)];
@@ -436,7 +455,7 @@ mod tests {
     /// Returns the names of three servers of the other generation, and one without a MAC.
     fn writers(key_byte: u8) -> Vec<String> {
         let mac = crate::fleet_mac::FleetMac::new(&key(key_byte), OTHER);
-        ["a", "b", "c"].map(|name| servers::proven_name(name, &mac)).into_iter().chain(["x7aa".into()]).collect()
+        ["a", "b", "c"].map(|name| proven_name(name, &mac)).into_iter().chain(["x7aa".into()]).collect()
     }
 
     fn shown(values: &[Stored], slots: &[Slot]) -> LookedBeside {
@@ -552,6 +571,9 @@ mod tests {
         assert_eq!(read(&mut others, &[], &SLOTS), 0);
         assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![], true, (3, 2)));
         assert!(!others.is_empty());
+        let empty = LookedBeside { minutes: vec![None; 3], writers: Vec::new(), wanting: 0 };
+        others.begin(&[], &SLOTS);
+        others.look(OTHER, &SLOTS, empty, 1000, &ours());
         others.begin(&[], &SLOTS);
         assert_eq!((others.has_unknown(), others.nodes(), others.is_empty()), (false, (0, 0), true));
     }
@@ -639,17 +661,41 @@ mod tests {
     }
 
     #[test]
-    fn a_generation_that_the_store_has_lost_is_kept_for_its_window_and_shares_nothing() {
+    fn a_proven_generation_is_asked_for_while_it_has_servers_or_minutes_whether_it_is_shown_or_not() {
+        let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
+        let mut values = vec![value(&theirs, SLOTS[0], "a-1", &[11], true)];
+        read(&mut others, &values, &SLOTS);
+        let hidden = |others: &mut Others, looked: Option<&[Stored]>, slots: &[Slot]| {
+            others.begin(&[], slots);
+            let asked = others.next();
+            if let (Some(generation), Some(values)) = (asked, looked) {
+                let unread = others.look(generation, slots, shown(values, slots), usize::MAX, &ours());
+                others.read(generation, &unread, values.to_vec(), &ours());
+            }
+            (asked, others.nodes(), others.has_unknown())
+        };
+        values.push(value(&theirs, SLOTS[1], "a-2", &[22], true));
+        assert_eq!(hidden(&mut others, Some(&values), &SLOTS), (Some(OTHER), (3, 2), false), "it is hidden");
+        assert!(remembers(&mut others, 11) && remembers(&mut others, 22));
+        let later = [Slot(203), Slot(202)];
+        assert_eq!(hidden(&mut others, Some(&[]), &later), (Some(OTHER), (3, 2), true), "servers without users");
+        assert!(!remembers(&mut others, 11));
+        assert_eq!(hidden(&mut others, None, &later), (Some(OTHER), (0, 0), true), "they may have left");
+        assert_eq!(hidden(&mut others, None, &later), (None, (0, 0), false));
+        assert!(others.is_empty());
+    }
+
+    #[test]
+    fn the_users_of_a_generation_that_the_store_has_lost_are_kept_for_a_window() {
         let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
         read(&mut others, &[value(&theirs, SLOTS[0], "a-1", &[11], true)], &SLOTS);
-        others.begin(&[], &SLOTS);
-        assert_eq!(
-            (others.next(), others.nodes(), others.known(), others.has_unknown()),
-            (None, (0, 0), vec![], false)
-        );
-        assert!(remembers(&mut others, 11));
-        others.begin(&[], &[Slot(103), SLOTS[0]]);
-        assert!(remembers(&mut others, 11));
+        for slots in [&SLOTS[..], &[Slot(103), SLOTS[0]]] {
+            others.begin(&[], slots);
+            let lost = LookedBeside { minutes: vec![None; slots.len()], writers: Vec::new(), wanting: 0 };
+            others.look(OTHER, slots, lost, usize::MAX, &ours());
+            assert_eq!((others.nodes(), others.known(), others.has_unknown()), ((0, 0), vec![OTHER], false));
+            assert!(remembers(&mut others, 11));
+        }
         others.begin(&[], &[Slot(104), Slot(103)]);
         assert!(!remembers(&mut others, 11) && others.is_empty());
     }
@@ -703,7 +749,23 @@ mod tests {
         }
         for _ in 0..10 {
             others.begin(&alive(&shown_ids), &SLOTS);
-            assert!(others.generations[&OTHER].is_shown, "it has proven itself, and stays");
+            assert!(others.generations[&OTHER].is_asked, "it has proven itself, and stays");
+        }
+    }
+
+    #[test]
+    fn names_that_are_new_in_each_look_keep_no_generation_waiting() {
+        let (mut others, mut rounds) = (Others::new(), 0);
+        while others.generations.get(&OTHER).is_none_or(|other| !other.is_proven) {
+            rounds += 1;
+            assert!(rounds <= 3);
+            let forged = (0..20).map(|name| 1000 * rounds + name);
+            others.begin(&alive(&forged.chain([OTHER]).collect::<Vec<_>>()), &SLOTS);
+            while let Some(generation) = others.next() {
+                let writers = if generation == OTHER { writers(1) } else { Vec::new() };
+                let looked = LookedBeside { minutes: vec![None; 3], writers, wanting: 0 };
+                others.look(generation, &SLOTS, looked, 1000, &ours());
+            }
         }
     }
 

@@ -4,7 +4,8 @@
 //! shares of the servers. So a server's name ends with a MAC, which only a holder of the fleet's key can make. A name
 //! with a valid MAC is *proven*, and only proven names are counted. Reading all names in every round would cost a fleet
 //! of 250 servers 4 MB a second, so names are requested only if there are more heartbeats than proven names. Looks that
-//! show no further proven name make this ever rarer.
+//! show no further proven name make this ever rarer. The servers of another generation are counted by proven names,
+//! too.
 
 use super::Node;
 use crate::fleet_mac::{FleetMac, MAC_BYTES, Purpose};
@@ -85,6 +86,44 @@ impl Servers {
     }
 }
 
+/// The number of servers of another generation whose heartbeats were proven.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ServersBeside {
+    proven: u64,
+    /// Whether the latest look had more names than it usually requests.
+    has_more: bool,
+    /// How many of the next looks request few names, although there are more.
+    skip: u32,
+}
+
+/// The number of names that a look at another generation requests, unless there are more and most of them are proven.
+const FEW_NAMES: usize = 64;
+
+impl ServersBeside {
+    /// Returns the number of names that the next look requests.
+    pub(super) fn names(&self) -> usize {
+        if self.has_more && self.skip == 0 { MOST_PROVEN } else { FEW_NAMES }
+    }
+
+    /// Takes in the names that a look has shown, the latest first. `macs` are those of the keys that the generation may
+    /// have. Returns the number of servers.
+    pub(super) fn read(&mut self, names: &[String], macs: &[FleetMac]) -> u64 {
+        let requested = self.names();
+        let is_proven = |name: &&String| macs.iter().any(|mac| is_proven(name, mac));
+        let proven = names.iter().filter(is_proven).collect::<HashSet<_>>().len() as u64;
+        let is_whole = names.len() < requested;
+        // If only a part of the names was shown, names proven before may be missing from it.
+        self.proven = if is_whole { proven } else { self.proven.max(proven) };
+        self.has_more = !is_whole || names.len() > FEW_NAMES;
+        self.skip = match self.skip.checked_sub(1) {
+            Some(left) => left,
+            None if 2 * proven < names.len() as u64 => MOST_SKIPPED,
+            None => 0,
+        };
+        self.proven
+    }
+}
+
 /// Returns the name under which a server writes: a random name and its MAC.
 pub(super) fn proven_name(random: &str, mac: &FleetMac) -> String {
     let proof = mac.sign(Purpose::Writer, &[random.as_bytes()]);
@@ -117,6 +156,30 @@ mod tests {
 
     fn ours(number: u64) -> Node {
         node(proven_name(&format!("{number:016x}"), &mac(7)), 100)
+    }
+
+    /// Reads looks at another generation of this many servers and forged names. Returns how many names each requested,
+    /// and the number of servers.
+    fn read_beside(looks: usize, servers: u64, forged: usize) -> Vec<(usize, u64)> {
+        let forged = (0..forged).map(|name| format!("forged-{name}"));
+        let names: Vec<_> = forged.chain((0..servers).map(|number| ours(number).instance_id)).collect();
+        let mut beside = ServersBeside::default();
+        let look = |_| {
+            let requested = beside.names();
+            (requested, beside.read(&names[..names.len().min(requested)], &[mac(7)]))
+        };
+        (0..looks).map(look).collect()
+    }
+
+    #[test]
+    fn names_of_another_generation_are_requested_if_they_prove_something() {
+        assert_eq!(read_beside(3, 5, 0), [(64, 5); 3]);
+        assert_eq!(read_beside(3, 200, 0), [(64, 64), (4096, 200), (4096, 200)]);
+        assert_eq!(read_beside(2, 5, 20), [(64, 5); 2]);
+        let flooded = read_beside(40, 5, 1000);
+        let many: Vec<_> = (0..40).filter(|&look| flooded[look].0 == 4096).collect();
+        assert_eq!(many, [16, 32], "forged names cost little");
+        assert!(flooded[16..].iter().all(|&(_, servers)| servers == 5), "{flooded:?}");
     }
 
     /// Reads a look with this many heartbeats and these names. Returns the number of servers.

@@ -315,7 +315,8 @@ async fn read_beside(store: &RedisStore, settings: &Settings, generation: u64) -
         .with_earlier_keys(&settings.earlier_keys)
         .in_namespace(store.namespace());
     let ask = async |request| store.exchange(&identity, request, PATIENCE).await.map_err(|error| error.to_string());
-    let Reply::LookedBeside(looked) = ask(Request::LookBeside { generation, slots: slots.clone() }).await? else {
+    let Reply::LookedBeside(looked) = ask(Request::LookBeside { generation, slots: slots.clone(), names: 0 }).await?
+    else {
         return Err("the answer does not match the request".into());
     };
     let mut found = slots.into_iter().zip(looked.minutes).filter_map(|(slot, entry)| Some((slot, entry?.bytes)));

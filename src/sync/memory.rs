@@ -132,8 +132,8 @@ impl MemoryStore {
         match request {
             Request::Look { slots, names, wants } => Reply::Looked(namespace.look(identity, &slots, names, wants, now)),
             Request::Fetch { slots } => Reply::Fetched(namespace.own(identity).fetch(&slots)),
-            Request::LookBeside { generation, slots } => {
-                Reply::LookedBeside(namespace.look_beside(identity, generation, &slots, now))
+            Request::LookBeside { generation, slots, names } => {
+                Reply::LookedBeside(namespace.look_beside(identity, generation, &slots, names, now))
             }
             Request::FetchBeside { generation, slots } => {
                 let other = namespace.generations.get(&generation);
@@ -183,7 +183,7 @@ impl Namespace {
         let looked = own.nodes.insert(identity.instance_id.clone(), node).map(|node| node.looked);
         own.nodes.retain(|_, node| now.since(node.looked) < identity.keep_for);
         let wanted = wants.then(|| own.wanting.insert(identity.instance_id.clone(), now)).flatten();
-        let before = Some(OwnRecords { looked, wanted });
+        let before = Some(OwnRecords { looked, wanted, listed: last_heartbeat });
         own.wanting.retain(|_, wanted| is_alive(*wanted));
         Looked { last_heartbeat, before, ..self.describe(identity, slots, names, now) }
     }
@@ -212,17 +212,25 @@ impl Namespace {
             wanting: own.wanting.values().filter(|&&wanted| is_alive(wanted)).count() as u64,
             named,
             other_generations,
+            has_more_generations: false,
             write_refused: None,
             before: None,
         }
     }
 
-    fn look_beside(&self, identity: &Identity, generation: u64, slots: &[Slot], now: Timestamp) -> LookedBeside {
+    fn look_beside(
+        &self,
+        identity: &Identity,
+        generation: u64,
+        slots: &[Slot],
+        names: usize,
+        now: Timestamp,
+    ) -> LookedBeside {
         let is_alive = |at: Timestamp| now.since(at) < identity.alive_for;
         match self.generations.get(&generation) {
             Some(other) => LookedBeside {
                 minutes: other.entries(slots),
-                writers: other.writers_alive(is_alive),
+                writers: other.writers_alive(is_alive).into_iter().take(names).collect(),
                 wanting: other.wanting.values().filter(|&&wanted| is_alive(wanted)).count() as u64,
             },
             None => LookedBeside { minutes: vec![None; slots.len()], writers: Vec::new(), wanting: 0 },
@@ -265,8 +273,11 @@ impl Generation {
         self.override_.clone().map(|bytes| if bytes.len() > MOST_OVERRIDE_BYTES { NO_OVERRIDE.to_vec() } else { bytes })
     }
 
+    /// Returns the servers that looked recently, the latest first.
     fn writers_alive(&self, is_alive: impl Fn(Timestamp) -> bool) -> Vec<String> {
-        self.nodes.values().filter(|node| is_alive(node.looked)).map(|node| node.instance_id.clone()).collect()
+        let mut alive: Vec<_> = self.nodes.values().filter(|node| is_alive(node.looked)).collect();
+        alive.sort_by_key(|node| std::cmp::Reverse(node.looked));
+        alive.into_iter().map(|node| node.instance_id.clone()).collect()
     }
 
     /// Reads and extends a minute's news log, as `exchange_news.lua` does.
@@ -356,7 +367,10 @@ mod tests {
         }
 
         fn looks_beside(&self) -> LookedBeside {
-            match self.store.answer(&server("b", 2), Request::LookBeside { generation: 1, slots: vec![Slot(7)] }) {
+            match self
+                .store
+                .answer(&server("b", 2), Request::LookBeside { generation: 1, slots: vec![Slot(7)], names: 64 })
+            {
                 Reply::LookedBeside(looked) => looked,
                 other => panic!("{other:?}"),
             }

@@ -228,13 +228,14 @@ impl RedisStore {
         identity: &Identity,
         generation: u64,
         slots: &[Slot],
+        names: usize,
     ) -> Result<Vec<Value>, RedisError> {
         let mut look = LOOK_BESIDE.prepare_invoke();
         look.key(self.key_of(generation, "nodes")).key(self.key_of(generation, "wanting"));
         for slot in slots {
             look.key(self.key_of(generation, &format!("slot:{slot}")));
         }
-        look.arg(millis(identity.alive_for));
+        look.arg(millis(identity.alive_for)).arg(names);
         look.invoke_async(&mut connection).await
     }
 
@@ -450,8 +451,8 @@ impl FilterStore for RedisStore {
                 let fetched = link.run(within, |connection| self.fetch(connection, identity, &slots)).await;
                 fetched.map(Reply::Fetched)
             }
-            Request::LookBeside { generation, slots } => {
-                let look = |connection| self.look_beside(connection, identity, generation, &slots);
+            Request::LookBeside { generation, slots, names } => {
+                let look = |connection| self.look_beside(connection, identity, generation, &slots, names);
                 let answer = link.run(within, look).await?;
                 read_look_beside(answer, slots.len()).map(Reply::LookedBeside)
             }
@@ -515,10 +516,11 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
     let wanting = number(fields.next()?).unwrap_or_default();
     let write_refused =
         Some(fields.next()?).filter(|refusal| !refusal.is_empty()).map(|refusal| refused_write(&refusal));
-    let [looked, wanted] = [fields.next()?, fields.next()?];
-    let could_be_read = looked != "!" && wanted != "!";
-    let [looked, wanted] = [looked, wanted].map(|text| number(text).map(Timestamp::from_millis));
-    let before = could_be_read.then_some(OwnRecords { looked, wanted });
+    let records = [fields.next()?, fields.next()?, fields.next()?];
+    let could_be_read = records.iter().all(|record| record != "!");
+    let [looked, wanted, listed] = records.map(|text| number(text).map(Timestamp::from_millis));
+    let before = could_be_read.then_some(OwnRecords { looked, wanted, listed });
+    let has_more_generations = fields.next()? != "0";
     let minutes = fields.entries(slots)?;
     let time = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
     Ok(Looked {
@@ -532,6 +534,7 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
         wanting,
         named,
         other_generations,
+        has_more_generations,
         write_refused,
         before,
     })
