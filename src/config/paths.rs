@@ -144,13 +144,20 @@ fn add_readings<'p>(readings: &mut Vec<Cow<'p, str>>, path: Cow<'p, str>) {
 }
 
 /// The formats of scripts, beside those that begin with `php`.
-const SCRIPTS: [&str; 11] = ["phtml", "phar", "asp", "aspx", "ashx", "cgi", "fcgi", "jsp", "jspx", "cfm", "pl"];
+#[rustfmt::skip]
+const SCRIPTS: [&str; 25] = [
+    "phtml", "phar", "asp", "aspx", "ashx", "asmx", "axd", "svc", "cgi", "fcgi", "jsp", "jspx", "jspf", "do", "action",
+    "cfm", "cfc", "cfml", "shtml", "stm", "pl", "py", "rb", "lua", "dll",
+];
 
 /// Returns whether a part of a path that [`read_leniently`] returned is the name of a script, whatever follows the
 /// format.
 pub(super) fn has_script(lenient: &str) -> bool {
-    let mut formats = lenient.split('/').flat_map(|name| name.split('.').skip(1));
-    formats.any(|format| format.starts_with("php") || SCRIPTS.contains(&format))
+    lenient.split('/').any(is_script)
+}
+
+fn is_script(name: &str) -> bool {
+    name.split('.').skip(1).any(|format| format.starts_with("php") || SCRIPTS.contains(&format))
 }
 
 /// Returns a path without what backends ignore, so that all paths that a backend could serve as one are the same: the
@@ -210,6 +217,7 @@ const MOST_SCRIPTS: usize = 4;
 /// - if a segment is empty, contains `..`, `::` or `:$`, ends in a dot, begins or ends with a blank, or is in
 ///   parentheses, as the sessions of ASP.NET are,
 /// - if a segment goes on after `.php`, where PHP frameworks cut it: `/index.phplogin`, `/x/index.php.css/login`,
+/// - if it has two scripts, each of which could be the one that runs: `/index.php/api.php/login`,
 /// - or if it is longer than any that people use.
 pub(super) fn read_leniently(path: &str) -> Option<String> {
     let is_clear = |byte: &u8| byte.is_ascii_graphic() && !b"\\;#".contains(byte);
@@ -239,7 +247,8 @@ pub(super) fn read_leniently(path: &str) -> Option<String> {
     };
     let is_clear = path.starts_with('/') && !segments.any(is_ambiguous);
     let may_be_scripts = trimmed.split('/').filter(|name| name.contains('.')).count();
-    (is_clear && may_be_scripts <= MOST_SCRIPTS).then(|| trimmed.to_owned())
+    let scripts = trimmed.split('/').filter(|name| is_script(name)).count();
+    (is_clear && may_be_scripts <= MOST_SCRIPTS && scripts <= 1).then(|| trimmed.to_owned())
 }
 
 /// Returns whether a name has something other than a digit after `.php`.
@@ -302,6 +311,8 @@ mod tests {
             "/login::$DATA",
             "/index.php5/login",
             "/api.php/auth/token",
+            "/index.php/api.php/auth/token",
+            "/x.cfc/y/z.shtml",
             "/index.phplogin",
             "/index.php.a/aaaa/login",
             "/login/__data.json",
