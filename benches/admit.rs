@@ -6,7 +6,7 @@
 //! - one parking_lot `RwLock` around two filters like the union and the current minute's
 //! - `DashMap::get`, governor's keyed `check_key`, moka's `get` with a time to idle
 //! - one `HEXISTS` in Redis per request, one at a time and 256 in a pipeline (200k users; over TCP on this machine, as
-//!   the servers of a fleet would, and over a Unix socket, as none could)
+//!   the servers of a fleet do, and over a Unix socket, which they could not use)
 //!
 //! And the distribution of single decisions while a worker applies refreshes, minutes turn, and the filters of another
 //! server are merged. It needs `redis-server` on the PATH.
@@ -145,7 +145,8 @@ fn compare_filters(one: &Medians, two: &Medians, users: &str, table: &mut Table)
         let what = format!("decision / our filter alone, {users}, {threads} thread(s)");
         table.tell(what, detail(ours, rival), ours / rival);
     }
-    // Threads share nothing that is written in an immutable filter: what they lose, they lose to the machine.
+    // Threads that read an immutable filter do not write to common memory: if two are slower, the machine is the
+    // reason.
     let machine = two.of("fastbloom") / one.of("fastbloom");
     let detail_of_both = format!("{}; fastbloom {machine:.2}", detail(ours[1], ours[0]));
     table.at_most(format!("* decision, 2 threads / 1, {users}"), detail_of_both, ours[1] / ours[0], 1.3);
@@ -210,8 +211,9 @@ fn redis(tokens: &Tokens, criterion: &mut Criterion, table: &mut Table) {
 
 // --- single decisions beside a writer ---
 
-/// Decisions as fast as one thread makes them. Slots of two seconds: a turn, which makes every user a refresh, happens
-/// thirty times as often as by default. The time of each decision includes the time of reading the clock.
+/// Measures single decisions, as fast as one thread makes them. Slots take two seconds, so minutes turn thirty times as
+/// often as by default. After each turn, the first request of every user is a refresh. The time of a decision includes
+/// the time of reading the clock.
 fn beside_a_writer(tokens: &Tokens, table: &mut Table) {
     let users = short(tokens.len());
     let store = MemoryStore::new();

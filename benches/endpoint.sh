@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What a check costs over HTTP: `headcount serve` beside a bare axum handler, and nginx with its recipe beside nginx alone.
-# In turns, so that a busy machine is busy for both; medians. Needs wrk and nginx; everything listens on loopback.
+# The four take turns, so that other load slows all of them; the results are medians. Needs wrk and nginx; all listen on
+# loopback.
 #
 #   benches/endpoint.sh [ROUNDS] [SECONDS]     7 rounds of 3 s for each of the four: a minute and a half
 set -euo pipefail

@@ -1,10 +1,11 @@
 //! How long checks of valid users take while forged RS256 tokens arrive from one address.
 //!
-//! `headcount serve` runs as a process of its own. 60,000 forged tokens arrive at 7,300 a second over 96 connections,
-//! or as fast as they are answered: first without a limit, then with `applies_to = "refused"`. Meanwhile a valid user's
-//! token is checked that was verified before, and then 400 that were not.
+//! `headcount serve` runs as a process of its own. 60,000 forged tokens arrive over 96 connections, at 7,300 a second
+//! or, if that is less, as fast as they are answered: first without a limit, then with `applies_to = "refused"`.
+//! Meanwhile valid tokens are checked: first one token that was verified before, 200 times, and then 400 tokens that
+//! were not.
 //!
-//! `HEADCOUNT_PROGRAM=FILE` measures another build, without the limit, which it may not know.
+//! `HEADCOUNT_PROGRAM=FILE` measures another build, and only without the limit, because that build may not know it.
 
 #![allow(clippy::disallowed_methods)] // A bench times itself.
 
@@ -30,7 +31,8 @@ use tests_support::flood::{Answers, flood};
 
 const FORGED: usize = 60_000;
 const PER_SECOND: u64 = 7_300;
-/// Each sends over four connections: more tokens are under way than may wait for their verification.
+/// The number of attackers. Each sends over four connections, so more tokens are under way than may wait for their
+/// verification.
 const ATTACKERS: usize = 24;
 
 const LIMIT: &str = "[[limit]]\nname = \"forgers\"\nkey = \"client_ip\"\nrate = \"600/1m\"\napplies_to = \"refused\"\n";

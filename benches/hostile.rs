@@ -1,5 +1,5 @@
-//! What the most expensive request heads cost the layer, where a short head is the rival. A proxy admits when the check
-//! is late, so no head may take long.
+//! What the most expensive request heads cost the layer, compared with a short head. A proxy admits a request whose
+//! check is late, so no head may take long.
 //!
 //! The fleet is full. Tokens are in a cookie, users have passes in another, and eight limits by path have 27 routes
 //! each. A head has up to 16 kB, as much as the recipes pass on.

@@ -6,9 +6,9 @@
 //! - inside `headcount.layer()`
 //! - the same with a verified token, by algorithm; a forged one costs as much
 //! - the same with a limit of the user inside
-//! - the same in shadow, for a user in the sample of what other Xs would do; seven of eight are not, with X =
-//!   20,000
-//! - the decision by itself, and the same in shadow
+//! - the same with `enforcement = "shadow"`, for a user in the sample from which headcount estimates what another X
+//!   would do; with X = 20,000, one user in eight is in the sample
+//! - the decision by itself, and the decision by itself with `enforcement = "shadow"`
 
 mod support;
 
@@ -38,7 +38,8 @@ const SHADOW: &str = "in the layer, in shadow and sampled";
 const DECISION: &str = "a decision";
 const DECISION_IN_SHADOW: &str = "a decision, in shadow and sampled";
 
-/// Names the entrant that answers, and the number of requests; nothing else runs. For valgrind.
+/// The environment variable with which the bench starts itself under valgrind: the number of the only entrant that
+/// runs, and the number of its requests.
 const COUNT: &str = "HEADCOUNT_COUNT";
 
 const SECRET: &[u8] = b"thirty-two bytes or more, said RFC 7518";
@@ -131,7 +132,8 @@ fn entrants(directory: &std::path::Path) -> Vec<Entrant> {
     ]
 }
 
-/// Their keys are random, and valgrind would count their generation.
+/// Entrants whose tokens are signed with key pairs. Their instructions are not counted, because valgrind would also
+/// count the generation of the random keys.
 fn signed_with_key_pairs(directory: &std::path::Path) -> Vec<Entrant> {
     use jsonwebtoken::Algorithm::{ES256, EdDSA, RS256};
     use rsa::{pkcs1::EncodeRsaPrivateKey, pkcs8::EncodePublicKey};
@@ -180,7 +182,8 @@ fn ask(runtime: &Runtime, Entrant { asked, token, .. }: &Entrant, requests: u64)
     })
 }
 
-/// For one request: the difference of a long run and a short one.
+/// The instructions of one request: the difference between a long run and a short one, divided by the difference of
+/// their requests.
 fn instructions(nth: usize) -> f64 {
     let count = |requests: u64| -> f64 {
         let output = Command::new("valgrind")

@@ -1,10 +1,10 @@
 //! The memory store's token bucket against the limiters one would use instead: one key, 10k keys, 1M keys in random
 //! order, and one key from two threads; the memory of a key; and how often two counters give another answer than a log.
 //!
-//! The work is the same for every entrant. Every request is granted, so that each answer changes the state: a bucket of
-//! 10⁹ permits that regains one a second, and with many keys of 10⁶ that regains one an hour. At these rates no key is
-//! as new again within a run, so no entrant may forget one: each holds all its keys, before and after. Keys are
-//! borrowed; nothing is allocated.
+//! The work is the same for every entrant. Every request is granted, so that each answer changes the state. One key has
+//! a bucket of 10⁹ permits that regains one a second. Many keys have buckets of 10⁶ permits that regain one an hour. At
+//! these rates no key regains all its permits within a run, so no entrant may forget a key: each holds all its keys,
+//! before and after. Keys are borrowed; nothing is allocated.
 //!
 //! | entrant | clock | hash of the key |
 //! |---|---|---|
@@ -44,8 +44,9 @@ fn main() {
     table.print();
 }
 
-/// With many keys: the permits of each, and the time in which one comes back.
+/// With many keys: the permits of each key.
 const PERMITS_EACH: u32 = 1_000_000;
+/// With many keys: the time in which a key regains one permit.
 const AN_HOUR: Duration = Duration::from_secs(3600);
 
 fn ours() -> Memory {
@@ -120,7 +121,7 @@ fn many_keys(keys: &'static Tokens, criterion: &mut Criterion, table: &mut Table
     let folded = RateLimiter::dashmap_with_hasher(quota(), foldhash::fast::RandomState::default());
     let gcra_keyed = gcra::RateLimiter::new(2 * keys.len());
     let gcra_rate = RateLimit::new(PERMITS_EACH, PERMITS_EACH * AN_HOUR);
-    // They do not return in the order of their arrival.
+    // The keys are asked about later in another order than the one in which they are added.
     for &key in &keys.shuffled() {
         assert!(limiter.ask(key, Ask::ONE).is_ok());
         assert!(keyed.check_key(&key).is_ok() && monotonic.check_key(&key).is_ok() && folded.check_key(&key).is_ok());
@@ -244,8 +245,8 @@ impl Wrong {
         }
     }
 
-    /// The comparison that Cloudflare has published: every request counts, whether refused or not. The users above the
-    /// limit by the estimate are compared with those above it by an exact count.
+    /// The comparison that Cloudflare has published: every request counts, whether refused or not. At each request, the
+    /// estimate and an exact count are compared: does each of them say that the user is above the limit?
     fn count_all(&mut self, times: &[f64]) {
         let estimate = Memory::new(sliding_counter(1_000_000, WINDOW)).expect("a valid policy");
         let (mut oldest, limit) = (0, LIMIT as f64);

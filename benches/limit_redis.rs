@@ -83,7 +83,7 @@ fn decisions(server: &RedisServer, runtime: &Runtime, at_once: u64, criterion: &
     }
 }
 
-/// Runs calls for one key after another, this many at once.
+/// Runs `iterations` calls, each for the next key, with up to `at_once` under way. Returns how long that took.
 fn many<F>(runtime: &Runtime, at_once: u64, iterations: u64, call: impl Fn(u64) -> F) -> Duration
 where
     F: Future<Output = ()> + Send + 'static,

@@ -1,9 +1,8 @@
 //! The limiters in PostgreSQL and MariaDB, with 20 clients on one hot key and on 10k keys.
 //!
 //! Granting and refusing are measured apart: to grant a permit a row is locked and written, to repeat a refusal a row
-//! is read. In the same run and through the same kind of pool, two other statements are measured: `SELECT 1`, which is
-//! the most that a client can get, and an `UPDATE` of one row by its key, which is the cost of a counter without a
-//! limit.
+//! is read. In the same run and through the same kind of pool, two other statements are measured: `SELECT 1`, the
+//! fastest that there is, and an `UPDATE` of one row by its key, which is the cost of a counter without a limit.
 //!
 //! - PostgreSQL: the exact form and the published function (as_published)
 //! - MariaDB: the moving window, which keeps a row for each permit that it has granted
@@ -33,9 +32,11 @@ const CLIENTS: usize = 20;
 const KEYS: [usize; 2] = [1, 10_000];
 const HOW_LONG: Duration = Duration::from_secs(5);
 
-/// The limit that every client reaches.
+/// The permits per second of the limit that every client reaches.
 const PER_SECOND: u64 = 10;
+/// The window of this limit.
 const WINDOW: Duration = Duration::from_secs(5);
+/// The permits of this limit in a window.
 const AT_ONCE: u64 = PER_SECOND * WINDOW.as_secs();
 
 /// A limit that no client reaches within a run.
@@ -74,7 +75,8 @@ async fn postgres(table: &mut Table) -> Result<(), SqlError> {
             let rate = Rate::per_second(per_second);
             let exact = store.yugabyte(rate, window)?.named(&format!("exact {keys} {window:?}"))?;
             decide(table, "exact", keys, expected, exact.clone(), permits).await;
-            // It grants one permit at a time, so that the limiter that refuses ten thousand keys sometimes grants.
+            // The published function takes one permit at a time, so its limit must be one a second. Then one hot key is
+            // nearly always refused. Ten thousand keys would often be granted, so this case is left out.
             let (expected, published) = match (expected, keys) {
                 (Expected::Refused, 1) => (Expected::NearlyRefused, store.yugabyte(rate, Duration::from_secs(1))?),
                 (Expected::Refused, _) => continue,
@@ -102,7 +104,8 @@ async fn mariadb(table: &mut Table) -> Result<(), SqlError> {
     mariadb_itself(table, &url).await;
     let store = Mysql::builder(url).max_connections(CLIENTS).within(Duration::from_secs(10)).open()?;
     store.install().await?;
-    // The window is closed and its times are whole seconds: this many in each window and a second.
+    // The window includes both its ends, and its times are whole seconds. So `AT_ONCE` permits are due in each period
+    // of the window and one second more.
     let due = |secs: f64| AT_ONCE as f64 * ((secs / (WINDOW.as_secs_f64() + 1.0)).floor() + 1.0);
     let mut zone = 0;
     for keys in KEYS {
@@ -156,7 +159,7 @@ async fn decisions<F: Future<Output = Result<Answer, SqlError>> + Send + 'static
 ) {
     let asked = ask.clone();
     if let Expected::Refused = expected {
-        // The one permit that each key has.
+        // Takes the one permit that each key has.
         clients(keys, Asking::EachKeyOnce, move |key| {
             let answer = asked(key);
             async move { answer.await.is_ok().then_some(true) }
@@ -245,7 +248,7 @@ async fn clients<F: Future<Output = Option<bool>> + Send + 'static>(
 
 // --- the statements to compare with ---
 
-/// Each statement runs against a table with a counter for each key; whether it writes.
+/// The names of the statements. The update changes a row of a table with a counter for each key.
 const SELECT: &str = "SELECT 1";
 const UPDATE: &str = "UPDATE of a row";
 

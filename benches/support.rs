@@ -83,8 +83,8 @@ pub fn is_measuring() -> bool {
     has("--bench") && !has("--test") && !has("--list")
 }
 
-/// The time in which the machine fetches a line of `bytes` of memory that is read line after line in random order,
-/// where each address is known only after the line before was read: the median of some laps, in nanoseconds.
+/// The time to read one cache line of a memory area of `bytes`, in nanoseconds: the median of some laps. A lap reads
+/// all lines in random order, and each line holds the place of the next, so that reads cannot overlap.
 ///
 /// A shared cache keeps what is read often. Beside other programs, a few megabytes that are read once in 10 ms stay in
 /// no cache.
@@ -216,7 +216,7 @@ pub fn short(users: usize) -> String {
     if users >= 1_000_000 { format!("{}M", users / 1_000_000) } else { format!("{}k", users / 1000) }
 }
 
-/// A measured figure, and its target.
+/// A table of measured figures and their targets.
 #[derive(Default)]
 pub struct Table {
     rows: Vec<[String; 5]>,

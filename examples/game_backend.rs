@@ -54,7 +54,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .route("/healthz", get(|| async { "healthy\n" }))
         .merge(login)
         .merge(game)
-        // It listens on loopback and only shows, because it has no bearer token.
+        // Without a bearer token, the admin page answers only on loopback, and changes nothing.
         .nest_service("/admin", headcount.admin_router()?);
     let listener = tokio::net::TcpListener::bind(address).await?;
     println!("http://{}", listener.local_addr()?);

@@ -19,13 +19,14 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[derive(Parser)]
 struct Arguments {
-    /// Where wrong passwords are counted: by this server, or for all of them.
+    /// Where wrong passwords are counted: in memory for this server alone, or in Redis or MySQL for all servers
+    /// together.
     #[arg(long, value_enum, default_value = "memory")]
     store: Store,
     /// The store's address; each store has a default.
     #[arg(long)]
     url: Option<String>,
-    /// Whose login it is.
+    /// The user who logs in.
     #[arg(long, default_value = "alice")]
     user: String,
 }
@@ -57,7 +58,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             Limiter::new("login", mysql.velocity(1))
         }
     };
-    // A store that is down must not help a client that guesses passwords: then each server counts for itself.
+    // A store that is down must not help a client that guesses passwords: while it is down, each server counts for
+    // itself.
     let limiter =
         limiter.on_store_error(OnStoreError::Local(Memory::new(sliding_log(WRONG_PASSWORDS.into(), MINUTE))?));
 

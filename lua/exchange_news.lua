@@ -1,7 +1,7 @@
 -- Appends a server's news to the news logs of some minutes, and returns what the server has not read of these logs.
 --
 -- KEYS[1], … logs, one per minute: strings of 16 bytes of identity, then entries that this script does not read
--- ARGV[1] the most bytes of a log to return · ARGV[2] the size from which a log is full
+-- ARGV[1] the most bytes of a log to return · ARGV[2] the size, in bytes, from which on nothing is appended to a log
 -- then five for each log: the identity of the log that the server has read, or an identity for a new one · the
 -- position up to which it has read that log · the 8 bytes before that position · an entry to append, '' for none · ms
 -- to keep the log at most
@@ -9,9 +9,10 @@
 -- Returns for each log { identity, '' if there is no log; the position of the bytes; the bytes; the position at which
 -- the entry was appended, 0 if it was not }. The bytes are those that the server has not read, without its entry.
 --
--- Atomic, so that nothing is appended between the bytes and the entry. If the 8 bytes before the server's position
--- differ, the log is another one, for example from an older copy of Redis. Then it is read from its beginning. A failed
--- append is not an error: if Redis is a replica or has no memory left, a server can still read.
+-- Atomic, so that nothing is appended between the bytes and the entry. If the identity of the log, or the 8 bytes
+-- before the server's position, differ from those in ARGV, the log is another one, for example from an older copy of
+-- Redis. Then it is read from its beginning. A failed append is not an error: if Redis is a replica or has no memory
+-- left, a server can still read.
 local id_bytes = 16
 local answers = {}
 for i = 1, #KEYS do

@@ -14,15 +14,16 @@
 -- never comes is 'never'. Numbers are text, because Redis truncates the numbers of a script to integers. For the other
 -- verbs it returns an empty list.
 --
--- A key holds 'policy|state', where `policy` is the one under which the state was written. If a question comes with
--- another policy, the state is converted first. Any other value, and the state of another kind of policy, count as no
--- state.
+-- A key holds 'policy|state', where `policy` is the one under which the state was written. A sliding log is a list
+-- instead; see lua/limit/sliding_log.lua. If a question comes with another policy, the state is converted first. Any
+-- other value, and the state of another kind of policy, count as no state.
 --
 -- Atomic, because permits that another server takes between the question and the charge would be granted twice. The
--- script reads and computes everything before it writes, and a server without memory refuses its first write, so a list
--- is never charged in part.
+-- script reads and computes everything before it writes, and if Redis has no memory left, it refuses the first write.
+-- So a list is never charged in part.
 --
 -- The script is joined from this file, lua/limit/numbers.lua, one file per policy, and lua/limit/step.lua. A policy is
 -- a table of functions, made when it is needed:
 --   parse: reads the policy · fresh: the state of a key that was never asked for · read, write: the stored text
 --   ask, cancel, refund, carry, is_fresh: as in the policies of the library · due: ns until fresh, nil if never
+--   A sliding log has load, front and store instead of read and write, has no carry, and has record_refusal.

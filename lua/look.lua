@@ -15,15 +15,16 @@
 -- ARGV[7] 'string' if slots are strings, as large values are; 'hash' otherwise
 -- ARGV[8] 1 if this server has rejected newcomers since its last look · ARGV[9] the longest override, in bytes
 --
--- Returns { seconds, microseconds, since, the heartbeat before this look, gap_from, gap_to, gap_by, override, nodes,
---           nodes that reject newcomers, error of a failed write, ms of this server's last look, ms of its last look
---           with ARGV[8] = 1 if this one is, too, ms of the last look of any server of this generation, 1 if there may
---           be more generations than are returned, ts and size of each slot in the order of KEYS,
---           { other generation, 1 if one of its servers looked lately, … }, { member of nodes, ms, … } };
+-- Returns { seconds, microseconds, since, the heartbeat before this look, gap_from, gap_to, gap_by, override, number of
+--           nodes that are not dead, number of nodes that reject newcomers, error of a failed write, ms of this
+--           server's previous look, ms of its previous look with ARGV[8] = 1 ('' if ARGV[8] is not 1 now), ms of the
+--           previous look of any server of this generation, 1 if there may be more generations than are returned, ts
+--           and size of each slot in the order of KEYS, { other generation, 1 if one of its servers has looked in the
+--           last ARGV[2] ms, … }, { member of nodes, ms, … } };
 -- '' stands for nothing, '!' for a value that no server has written. versions.lua is put before this script.
 --
 -- Atomic, so that the clock, the versions and the nodes belong to one moment. A failed write is reported and does not
--- fail the look: without memory, or on a replica, a server can still read.
+-- fail the look: if Redis is a replica or has no memory left, a server can still read.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local refusal = ''
@@ -62,7 +63,8 @@ if last_heartbeat and now - last_heartbeat > tonumber(ARGV[2]) then
   write('HSET', KEYS[1], 'gap_from', string.format('%.0f', last_heartbeat), 'gap_to', now_ms, 'gap_by', ARGV[1])
 end
 write('HSET', KEYS[1], 'beat', now_ms)
--- Before this server's own records are read: somebody who writes times to come must not hide that they were lost.
+-- Records with a time in the future are removed before this server's own records are read: a forged record must not
+-- hide that the server's own was lost.
 for _, key in ipairs({ KEYS[2], KEYS[4], KEYS[5] }) do
   write('ZREMRANGEBYSCORE', key, '(' .. now_ms, '+inf')
 end
@@ -85,6 +87,10 @@ local wanting = read('ZCOUNT', KEYS[5], '-inf', '+inf')
 -- 64 generations: far more than a fleet has.
 local beside, generations = {}, read('ZREVRANGE', KEYS[4], 0, 63, 'WITHSCORES')
 local may_be_more = (generations == '!' or #generations == 2 * 64) and 1 or 0
+if may_be_more == 1 then
+  -- Made-up names must not stay for as long as those of a generation whose servers have stopped.
+  write('ZREMRANGEBYSCORE', KEYS[4], '-inf', dead)
+end
 for at = 1, generations == '!' and 0 or #generations, 2 do
   if generations[at] ~= ARGV[4] and #generations[at] == 16 then
     beside[#beside + 1] = generations[at]

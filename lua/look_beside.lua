@@ -5,8 +5,8 @@
 -- KEYS[3…] slots, one per minute, hashes or strings: another generation's filters may be larger or smaller
 -- ARGV[1] ms after which a node is dead · ARGV[2] the number of writer ids to list
 --
--- Returns { nodes that reject newcomers, ts and size of each slot in the order of KEYS, { writer id, … } }; ''
--- stands for nothing, '!' for a value that no server has written. versions.lua is put before this script.
+-- Returns { number of nodes that reject newcomers, ts and size of each slot in the order of KEYS, { writer id, … } };
+-- '' stands for nothing, '!' for a value that no server has written. versions.lua is put before this script.
 --
 -- Atomic, so that the versions and the nodes belong to one moment.
 local clock = redis.call('TIME')

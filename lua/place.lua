@@ -5,7 +5,8 @@
 -- ARGV[1] ms to keep them · ARGV[2] the ts that was read from the first slot, '' for none · ARGV[3] its new ts · and so
 -- on, two for each slot
 --
--- Returns for each slot 1 if its value was replaced, or could be; 0 if another server was first.
+-- Returns for each slot 1 if its value was replaced or, without staged values, has not changed; 0 if another server was
+-- first, or if the staged value is missing or another one.
 --
 -- Atomic, because news that another server writes between the comparison and the write would be lost. A staged value is
 -- not an argument but a key, which is renamed: a script with an argument of 4 MB blocks Redis, and every limiter on it,

@@ -1,7 +1,7 @@
 //! The admin page and the admin API.
 //!
 //! ```text
-//! GET    /                  the page, which requests everything else
+//! GET    /                  the admin page, which requests everything else
 //! GET    /livez             200 while the process answers
 //! GET    /readyz            200 if this server should receive requests; otherwise 503 and the reason
 //! GET    /metrics           Prometheus text
@@ -18,13 +18,13 @@
 //!
 //! `livez` and `readyz` answer everybody, and so does `metrics` if `open_metrics` is set. Everything else requires a
 //! known `Host` and, if the request has one, a known `Origin`, so that other web pages cannot use the API through an
-//! operator's browser. If a bearer token is configured, it is required, too. Otherwise these rules apply:
+//! operator's browser. If a bearer token is configured, it is required, too. If none is configured, these rules apply:
 //!
 //! - Only requests from this machine are answered.
 //! - Requests with the headers of a proxy are refused, unless `allow_proxied` is set.
 //! - A change needs the header `X-Headcount-Change`. A router that is mounted into a service refuses every change.
 //!
-//! The page contains no figures. It is served without the token, and asks the operator for it.
+//! The admin page contains no figures. It is served without the token, and asks the operator for the token.
 
 mod access;
 mod events;
@@ -76,8 +76,9 @@ impl Headcount {
     /// Returns the admin page and API as a router, to be mounted into a service with `nest_service`, outside the
     /// admission layer. (`nest` would answer at `/admin` but not at `/admin/`.)
     ///
-    /// With a bearer token (`token_file`), a client that sends it may do everything. Without one, only this machine may
-    /// read, and nobody may change anything; then the listener must provide `ConnectInfo<SocketAddr>`.
+    /// If a bearer token is configured (`token_file`), a client that sends it may do everything. Without a token, only
+    /// clients on this machine may read, and nobody may change anything. The service's listener must then provide
+    /// `ConnectInfo<SocketAddr>`, because the router needs the client's address.
     ///
     /// # Errors
     /// [`ConfigError`] if the token's file cannot be read, or if the token in it is too short.

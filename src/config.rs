@@ -63,7 +63,7 @@ pub(crate) use words::TIME;
 
 /// The whole configuration.
 ///
-/// A key that is not set keeps its default. A [`Builder`](crate::Builder) can be made from it.
+/// A key that is not set keeps its default. A [`Builder`](crate::Builder) can be made from a `Config`.
 ///
 /// ```
 /// use headcount::{Builder, Config};

@@ -103,7 +103,7 @@ impl FingerprintKey {
         &self.pass_key
     }
 
-    /// Returns the key of the codes (MACs) that prove that a server of the fleet wrote a value in the store.
+    /// Returns the key of the MACs in the store. A MAC proves that a server of the fleet wrote the value.
     pub(crate) fn store_key(&self) -> &[u8; 32] {
         &self.store_key
     }

@@ -70,7 +70,8 @@ pub use worker::Worker;
 #[cfg(feature = "admin")]
 const WATCHED_FOR: Duration = Duration::from_secs(10);
 
-/// The bounds of a refusal's wait, if no time is configured. Between them, the wait is two and a half beats.
+/// The shortest and the longest wait of a refusal if `admission.refusal_delay` is not set. The wait is two and a half
+/// times the time between two beats, but stays within these bounds.
 const REFUSAL_DELAYS: (Duration, Duration) = (Duration::from_millis(250), MAX_REFUSAL_DELAY);
 
 /// The admission controller. Clones are handles to the same controller.
@@ -170,8 +171,8 @@ impl Headcount {
         self.settings().refusal_delay.or_else(from_beats).filter(|delay| !delay.is_zero())
     }
 
-    /// Waits for `delay`, or until this server drains. Returns `false`, without a wait, if too many refusals wait
-    /// already.
+    /// Waits for `delay`, or until this server drains, and returns `true`. If too many refusals wait already, returns
+    /// `false` at once.
     pub(crate) async fn wait_for_news(&self, delay: Duration) -> bool {
         let Some(_waiting) = self.shared.waiting_refusals.begin() else { return false };
         let _ = tokio::time::timeout(delay, self.shared.lifecycle.drains()).await;
@@ -299,10 +300,11 @@ impl Headcount {
 
     /// Returns whether a load balancer should send requests to this server.
     ///
-    /// A server is ready once it covers its window, or has waited long enough for a store that does not answer. If
-    /// `token.jwt.jwks_url` is set, it must also have fetched the keys. Readiness does not probe the store. A ready
-    /// server becomes unready when it joins a fleet, [drains](Self::drain) or stops. It is also unready while the last
-    /// minute has seen three panics of the worker or the rounds.
+    /// A server is ready once it covers its window. It waits for that at most 10 s from its start, and at most 3 s if
+    /// its store has never answered. If `token.jwt.jwks_url` is set, the server must also have fetched the keys.
+    /// Readiness does not probe the store. A ready server becomes unready when it joins a fleet, [drains](Self::drain)
+    /// or stops. It is also unready while the worker and the rounds have together panicked three times in the last
+    /// minute.
     ///
     /// ```
     /// use headcount::{Headcount, MemoryStore};

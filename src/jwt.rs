@@ -4,7 +4,7 @@
 //! keys that this server has: no request waits for a key server, and a token with an unknown key is answered without
 //! asking one.
 //!
-//! A signature with a public key takes up to some hundred microseconds to verify, and anybody can send one. So a few
+//! A signature with a public key takes up to a few hundred microseconds to verify, and anybody can send one. So a few
 //! are verified at a time, on threads that answer no requests, and a few more wait ([`turns`]). The result is
 //! remembered for a while, so that a repeated token costs only a hash.
 
@@ -34,7 +34,7 @@ pub(crate) use turns::Late;
 const LEEWAY_SECONDS: f64 = 60.0;
 
 /// The largest number of keys that are tried for one token: for example, an old one and a new one. Each attempt costs
-/// up to some 100 µs, and anybody can cause it.
+/// up to a few hundred microseconds, and anybody can cause it.
 pub(crate) const MOST_TRIED: usize = 2;
 
 /// How long a verified token is remembered after its last use.
@@ -42,9 +42,9 @@ const VERIFIED_FOR: Duration = Duration::from_secs(300);
 /// The largest number of verified tokens that are remembered: some 35 MB.
 const MOST_VERIFIED: usize = 1 << 17;
 
-/// How long a token with an invalid signature is remembered.
+/// How long a refused token is remembered.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
-/// The largest number of invalid tokens that are remembered: 1 MB.
+/// The largest number of refused tokens that are remembered: 1 MB.
 const MOST_REFUSED: usize = 1 << 14;
 
 /// The expected claims of a token.

@@ -6,20 +6,21 @@
 //! another attempt makes sense.
 //!
 //! # When a limit changes
-//! What a key has used counts against the new limit at once, in every store, and in every policy except six. An
-//! example: under 100 a minute, `alice` has used 30. At 10 a minute she has nothing left, at 50 she has 20, and at 100
-//! again she has 70. What was granted stays granted, and reserved turns keep their times. A key that has used nothing
-//! has the whole new limit.
+//! What a key has used counts against the new limit at once, in every store, and with every constructor except the six
+//! below. An example: under 100 a minute, `alice` has used 30. At 10 a minute she has nothing left, at 50 she has 20,
+//! and at 100 again she has 70. What was granted stays granted, and reserved turns keep their times. A key that has
+//! used nothing has the whole new limit.
 //!
 //! A key that has used more than the new limit waits until it has used less. In a window and in a log, uses expire with
-//! time, as always. A token bucket gives permits back at the new rate: at 10 a minute, the 30 are below 10 after two
-//! minutes. [`Limiter::reset`] forgets a key that should not wait.
+//! time, as always. A token bucket gives permits back at the new rate: at 10 a minute, 10 of the 30 are still used
+//! after two minutes, and six seconds later one permit is available. [`Limiter::reset`] forgets a key that should not
+//! wait.
 //!
-//! The six policies behave as their originals do. They also enforce a lowered limit at once, but leave a key another
-//! number of permits. [`x_time_rate`] and [`resilience4j_atomic`] keep the permits that are *left*, at most the new
-//! limit; under a higher limit, the additional permits come with time. [`guava_bursty`], [`next_free_ticket`] and
-//! [`uber`] make a request wait for the permits of the one before, and keep the time that is saved or owed.
-//! [`guava_warming_up`] keeps the fraction of its stored permits.
+//! Six constructors behave as their originals do. They, too, enforce a lowered limit at once, but the permits that a
+//! key has left differ from the rule above. [`x_time_rate`] and [`resilience4j_atomic`] keep the permits that are
+//! *left*, at most the new limit; under a higher limit, the additional permits come with time. Under [`guava_bursty`],
+//! [`next_free_ticket`] and [`uber`], a request waits for the permits of the previous request; a change keeps the time
+//! that a key has saved or owes. [`guava_warming_up`] keeps the fraction of its stored permits.
 //!
 //! A store in memory changes all keys when [`Memory::change`] is called. In Redis, in PostgreSQL and in a store of your
 //! own, a key is converted when it is next asked for. While servers disagree, a key gets at most the highest of their

@@ -16,7 +16,8 @@ use tracing_subscriber::EnvFilter;
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
-    /// The format of the log on standard error; RUST_LOG sets its level (info)
+    /// The format of the log on standard error. RUST_LOG sets its level; the default is info, and error for demo and
+    /// validate
     #[arg(
         long,
         value_name = "FORMAT",
@@ -85,7 +86,7 @@ Each recipe says at its top what else has to be done, and what happens while hea
 Example, in a Dockerfile:
   HEALTHCHECK CMD [\"headcount\", \"healthcheck\"]")]
     Healthcheck(Healthcheck),
-    /// Admit all newcomers, none, or set another X, on the whole fleet and for a limited time.
+    /// Admit all newcomers or none, or set another X, on the whole fleet and for a limited time.
     #[command(after_help = "Examples:
   headcount override throttling --for 10m --reason 'the database is slow' --by ann
   headcount override auto --max-active-users 15000 --for 2h
@@ -108,7 +109,7 @@ struct Play {
     /// X: how many users at once may be active
     #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     max_active_users: u64,
-    /// The address of the page; another port is used if this one is taken
+    /// The address of the admin page. If its port is taken, the demo uses another one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7071", value_parser = loopback)]
     admin: SocketAddr,
     /// Ends by itself after this time, such as 2m [default: at Ctrl-C]
@@ -234,7 +235,8 @@ struct Healthcheck {
     /// The server's admin listener [default: HEADCOUNT__ADMIN__LISTEN, or else 127.0.0.1:7071]
     #[arg(long, value_name = "URL")]
     admin: Option<String>,
-    /// Also check whether the server is ready: not while it starts, stops, or lacks keys
+    /// Succeed only if the server is ready. It is not ready while it starts, stops, or lacks the keys that verify
+    /// tokens
     #[arg(long)]
     ready: bool,
 }
@@ -375,7 +377,7 @@ impl Serve {
 }
 
 fn load(file: Option<&std::path::Path>, flags: Flags) -> Result<Loaded, ServeError> {
-    // A value that is not UTF-8 is no value of any key, and must not count as one that is not set.
+    // If a value is not UTF-8, its invalid bytes are replaced. Without the value, the key would count as not set.
     let lossy = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
     let environment =
         std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().map(|name| (name, lossy(value))));

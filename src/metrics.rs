@@ -69,7 +69,7 @@ impl Metrics {
              the configuration), read_only, full (reads are answered, writes refused), corrupt (an invalid answer)."
         );
         describe_counter!("headcount_sync_connections_total", "Connections made to the store.");
-        describe_gauge!("headcount_ring_fill_ratio", "Share of the union's bits that are set.");
+        describe_gauge!("headcount_ring_fill_ratio", "Part of the union's bits that are set.");
         describe_gauge!(
             "headcount_ring_false_positive_ratio",
             "Probability that a newcomer is taken for an active user."

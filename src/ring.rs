@@ -49,8 +49,8 @@ struct Minute {
     filter: Bloom,
     covered: bool,
     dirty: bool,
-    /// How many bits the values that the store is known to have held have together, at least. This server's filter has
-    /// all of them.
+    /// A lower bound of the number of different bits in all values of this minute that the store is known to have held.
+    /// This server's filter has all of these bits.
     published_ones: u64,
     /// The newcomers that this server has recorded in the minute.
     newcomers: u64,
@@ -354,7 +354,8 @@ impl Ring {
     pub(crate) fn set_published(&mut self, slot: Slot, ones: u64, held: u64) -> bool {
         let Some(age) = self.age(slot) else { return false };
         let minute = &mut self.minutes[age];
-        // Every bit of an earlier value is in this server's filter, so a value that kept them all has as many of them.
+        // This server's filter has every bit of the earlier values. So if the value has kept them all, `held` counts
+        // them all.
         let lost = held < minute.published_ones;
         if lost {
             minute.newcomers_unpublished = minute.newcomers;

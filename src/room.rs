@@ -25,7 +25,8 @@ const ALPHA: f64 = 0.25;
 /// and read them.
 const ROUNDS_UNDER_WAY: f64 = 1.5;
 
-/// While any room is left, the servers that reject newcomers are handed at least this many seats per round together.
+/// The servers that reject newcomers get at least this many seats per round together, or the whole room if it is
+/// smaller.
 const LEAST_HANDED_OUT: f64 = 1.0;
 
 /// The mode of admission.
@@ -45,7 +46,7 @@ const LEAST_HANDED_OUT: f64 = 1.0;
 pub enum Mode {
     /// There is room.
     Open,
-    /// No room is left, or not yet enough has come back.
+    /// No room is left, or too few seats have become free again for the mode to be open.
     Throttling,
 }
 
@@ -87,10 +88,10 @@ impl Mode {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Refill {
-    /// They go to newcomers while there is room.
+    /// The seats go to newcomers while there is room.
     #[default]
     Continuous,
-    /// They stay free until the mode is open again.
+    /// The seats stay free until the mode is open again.
     AfterResume,
 }
 
@@ -110,7 +111,8 @@ pub enum Refill {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OnOutage {
-    /// The last share, then as many as fit if every other node admits as many as this one.
+    /// First the rest of the last share. Then as many newcomers as the room allows if every other server admits as many
+    /// as this one.
     #[default]
     Local,
     /// All newcomers.
@@ -130,7 +132,8 @@ pub(crate) struct RoomSettings {
     pub(crate) expected_nodes: u64,
 }
 
-/// The state of this server's connection to the fleet.
+/// The state of this server's connection to the fleet. A round that read the store but could not use everything that it
+/// read (see [`Room::misread`]) does not change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FleetLink {
     /// No store: this server has the room for itself.
@@ -232,8 +235,11 @@ pub(crate) struct Room {
     /// The counts that `nodes` is computed from.
     counted: Nodes,
     budget: Budget,
+    /// Whether this server has not known everybody yet, and the store may hide other generations. Then any unseen user
+    /// may be one of theirs.
+    misses_generations: bool,
     newcomers_since_read: u64,
-    /// The newcomers between the last two reads.
+    /// The newcomers admitted here between the last two successful rounds.
     newcomers_before_read: u64,
     override_: Option<Override>,
 }
@@ -252,6 +258,7 @@ impl Room {
             nodes: 1,
             counted: Nodes::default(),
             budget: Budget::default(),
+            misses_generations: false,
             newcomers_since_read: 0,
             newcomers_before_read: 0,
             override_: None,
@@ -261,6 +268,7 @@ impl Room {
     /// Returns whether an unseen token would be admitted now. `covered` says whether this server covers its window, so
     /// that an unseen token is a newcomer's.
     pub(crate) fn seat(&self, active_users: f64, covered: bool) -> Seat {
+        let covered = covered && !self.misses_generations;
         let free = match self.forced() {
             Some(Mode::Open) => true,
             Some(Mode::Throttling) => false,
@@ -311,16 +319,16 @@ impl Room {
     /// Computes this server's share of the room. Shares are handed out at a successful round and at no other time.
     ///
     /// The first share comes with the third successful round in a row, when the number of nodes has settled and the
-    /// newcomers of the other servers are known. Newcomers that this server admitted and has not published count
-    /// against the share. While there are such newcomers, the number of nodes does not fall, and the share is an equal
-    /// part of the room, however few servers seem to reject newcomers.
+    /// newcomers of the other servers are known. Newcomers admitted here are *overdue* if an earlier round should have
+    /// published them and did not. They count against the share. While there are any, the number of nodes does not
+    /// fall, and the share is an equal part of the room, however few servers seem to reject newcomers.
     pub(crate) fn renew(&mut self, renewal: Renewal) {
         let fleet = renewal.fleet;
         self.link = FleetLink::Up;
         let nodes = self.counted.read(fleet.nodes, fleet.nodes_counted_at, renewal.alive_for, fleet.loses_heartbeats);
         self.newcomers_before_read = std::mem::take(&mut self.newcomers_since_read);
         // The newcomers since the last round are published in this one. If older ones are still unpublished, this
-        // server's writes fail or are lost, and it may be hidden from the other servers, as they are from it.
+        // server's writes fail or are lost. Then this server and the other servers may not see each other.
         let overdue = renewal.unpublished.saturating_sub(self.newcomers_before_read);
         self.nodes = if overdue > 0 { nodes.max(self.nodes) } else { nodes };
         let is_covered = renewal.covered && !fleet.hides_generations;
@@ -329,8 +337,8 @@ impl Room {
         if !self.budget.has_settled() {
             return;
         }
-        // A server that starts while generations are hidden does not know how many users they have.
-        if fleet.has_predecessors || fleet.hides_generations && !self.budget.knows_everybody() {
+        self.misses_generations = fleet.hides_generations && !self.budget.knows_everybody();
+        if fleet.has_predecessors || self.misses_generations {
             self.share = self.held.seats();
             return;
         }
@@ -456,7 +464,7 @@ impl Room {
         self.nodes
     }
 
-    /// Returns how many newcomers were admitted here since the look before the last one.
+    /// Returns how many newcomers were admitted here since the successful round before the last one.
     pub(crate) fn newcomers_lately(&self) -> u64 {
         self.newcomers_before_read + self.newcomers_since_read
     }

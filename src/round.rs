@@ -58,11 +58,13 @@ pub use pace::Pace;
 pub(crate) use protocol::{Protocol, Versions};
 use servers::Servers;
 
-/// The most bytes of values that one request fetches, if it fetches more than one. Bounds the memory of a catch-up.
+/// The most bytes of values that one request fetches together. A larger value is fetched alone. Bounds the memory of a
+/// catch-up.
 const FETCH_AT_MOST_BYTES: usize = 8 << 20;
 
-/// The most minutes published in a round: two, or eight if more than two are to be published.
+/// The most minutes published in a round.
 const PUBLISH: usize = 2;
+/// The most minutes published in a round if more than [`PUBLISH`] are to be published.
 const PUBLISH_WHILE_MANY: usize = 8;
 
 /// The timeout of a catch-up.
@@ -78,11 +80,12 @@ const MOST_NAMES: usize = 200;
 /// that has come back is reached within three seconds.
 const FIRST_ANSWER: Duration = Duration::from_millis(2500);
 
-/// The largest correction of the clock that counts as its error and not as a step. If such a correction begins a
-/// minute, the minute counts as begun by the passing of time.
+/// The largest forward correction of fleet time that counts as a clock error. A larger one counts as a step. If a
+/// correction up to this size begins a minute, the minute counts as begun by the passing of time.
 const CLOCK_ERROR: Duration = Duration::from_millis(100);
 
-/// The shortest timeout of a request: that of a beat, and that of other requests if 80 % of the period is less.
+/// The timeout of a beat, and the shortest timeout of any other request. A request of a round usually has 80 % of the
+/// period, if that is longer.
 pub(crate) const LEAST_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The next step of a round.
@@ -223,7 +226,7 @@ pub struct Round {
     outgoing: Publish,
     news: News,
     conflict: bool,
-    /// The last logged error because of which the store counts as away.
+    /// The last logged error that made the store count as away.
     last_logged: Option<StoreError>,
     /// The last logged error of a round that read the store and could not write to it.
     last_write_error: Option<StoreError>,
@@ -455,10 +458,11 @@ impl Round {
         let lost = self.own_records.replace(&looked, self.demand.is_recent(), alive_for);
         self.lost_heartbeat = lost.heartbeat;
         self.hides_generations = lost.generation || looked.has_more_generations;
-        if lost.is_any() {
+        if lost.is_any() || looked.has_more_generations {
             self.losses.note();
         }
-        // The reports of the other servers may be lost, too. Then this server is not the only one that wants seats.
+        // If the store has lost this server's report, it may have lost those of the other servers, too. Then every
+        // server counts as wanting.
         self.demand.wanting = if lost.wanting { u64::MAX } else { looked.wanting.min(looked.nodes) };
         self.others.begin(&looked.other_generations, slots);
         self.record_figures(&looked, now);
@@ -623,8 +627,9 @@ impl Round {
         Next::Ask(Request::FetchBeside { generation, slots })
     }
 
-    /// Continues after values of another generation were read; `left` are not read yet. Anybody who can write to the
-    /// store can store any number of bytes there, so this server's own minutes wait for them for one period at most.
+    /// Continues after values of another generation were read; `left` lists those that are not read yet. Anybody who
+    /// can write to the store can store any number of such values, so reading them delays this server's own minutes by
+    /// one period at most.
     fn go_on_beside(&mut self, generation: u64, left: Vec<(Slot, usize)>, now: Duration) -> Next {
         if !self.others.is_proven(generation) && !self.others.may_try_another(generation) {
             self.others.leave_unread(generation, &left);
@@ -723,8 +728,8 @@ impl Round {
             return self.publish(now);
         }
         if self.unasked.is_some() || self.others_failed.is_some() {
-            // The requested values are read, but not those that others published in a minute that the look did not ask
-            // for, or those of another generation.
+            // The requested values are read. Not read are values of a minute that the look did not ask for, or of
+            // another generation.
             let current = self.core.current();
             self.coverage.leave_unread(&self.core, std::iter::once(current));
             self.core.misread();
@@ -750,6 +755,10 @@ impl Round {
     }
 
     fn renew_share(&mut self) {
+        if self.others.has_unseen() {
+            self.hides_generations = true;
+            self.losses.note();
+        }
         let random = self.rng.f64();
         let (nodes, (nodes_beside, wanting_beside)) = (self.figures.lock().nodes, self.others.nodes());
         let recovered = self.core.renew_share(FleetView {

@@ -1,6 +1,7 @@
 //! A lock and counters for many concurrent threads. Threads that read or count do not share a cache line.
 //!
-//! Each thread gets its own shard, as long as there are no more threads than shards (two per core).
+//! Each thread gets its own shard, as long as there are no more threads than shards (at least two per core, at most
+//! 64).
 
 use crate::threads::{RawRwLock, this_thread};
 use crossbeam_utils::CachePadded;
@@ -13,7 +14,7 @@ const MOST_SHARDS: usize = 64;
 /// A reader-writer lock for state that is read constantly: a reader takes only its thread's shard, a writer takes all
 /// shards. With one shared reader count, two reading threads are slower than one (`cargo bench --features full --bench
 /// admit`).
-#[cfg_attr(not(feature = "shuttle"), allow(unreachable_pub))] // Seen from outside by the scheduled test alone.
+#[cfg_attr(not(feature = "shuttle"), allow(unreachable_pub))] // Public only for the test under `shuttle`.
 pub type ShardedLock<T> = lock_api::RwLock<RawShardedLock, T>;
 
 #[cfg_attr(not(feature = "shuttle"), allow(unreachable_pub))]
@@ -123,8 +124,8 @@ impl<const N: usize> ShardedCounters<N> {
     }
 }
 
-/// Returns how many shards are in use: two per core, so that with slightly more threads than cores each thread still
-/// has its own.
+/// Returns how many shards are in use: two per core, rounded up to a power of two, and at most [`MOST_SHARDS`]. With
+/// slightly more threads than cores, each thread still has its own shard.
 fn shards() -> usize {
     if cfg!(feature = "shuttle") {
         // As many as a scenario has threads, so that no two threads share a shard by chance.

@@ -145,7 +145,8 @@ impl Snapshot {
         self.changed = true;
     }
 
-    /// Drops the values of all minutes but these, and writes them if anything was recorded since the last time.
+    /// Keeps only the values of these minutes. Writes them to the file if a value was put or forgotten since the last
+    /// write.
     pub(crate) fn save(&mut self, now: Timestamp, slots: &[Slot]) -> io::Result<()> {
         self.values.retain(|slot, _| slots.contains(slot));
         if !self.changed {

@@ -50,9 +50,9 @@ pub struct StoreError {
 #[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorClass {
-    /// No answer in time. It is retried automatically; the request may have been carried out.
+    /// No answer in time. headcount tries again automatically; the store may have carried out the first request.
     Timeout,
-    /// No connection, or the store cannot serve requests now. It is retried automatically.
+    /// No connection, or the store cannot serve requests now. headcount tries again automatically.
     Unreachable,
     /// The store refuses because of a password, a permission or a certificate. The configuration must be changed.
     Refused,

@@ -29,8 +29,8 @@ const LAST_ROUND: Duration = Duration::from_secs(2);
 /// the next one.
 const WORKER: Duration = Duration::from_millis(200);
 
-/// Filters above this size are encoded and decoded on a thread for blocking work, which adds 0.3 ms. Those of this size
-/// take some 1.3 ms a round, so they stay.
+/// Filters above this size are encoded and decoded on a thread for blocking work, which adds 0.3 ms. Filters of exactly
+/// this size take some 1.3 ms a round, so they are processed on the runtime's own threads.
 const HEAVY_BYTES: usize = 128 << 10;
 
 /// A place where the servers of a fleet exchange their filters.
@@ -177,7 +177,7 @@ pub struct Rounds<S> {
     store: S,
     identity: Identity,
     pace: Pace,
-    /// `None` while another thread processes an answer.
+    /// `None` while another thread processes an answer, and after the round was lost with that thread.
     round: Option<Round>,
     protocol: Protocol,
     /// The monotonic time of the last beat.

@@ -111,7 +111,8 @@ impl schemars::JsonSchema for Timestamp {
 pub struct Slot(pub u64);
 
 impl Slot {
-    /// Returns the slot that contains `at`, for slots of `length`, which is rounded up to at least one microsecond.
+    /// Returns the slot that contains `at`, for slots of `length`. A `length` is cut to whole microseconds. A shorter
+    /// one than a microsecond counts as one microsecond.
     pub fn at(at: Timestamp, length: Duration) -> Self {
         Self(at.0 / micros(length).max(1))
     }

@@ -147,11 +147,11 @@ pub enum InvalidToken {
     #[error("the request carries several different tokens")]
     Ambiguous,
     /// `Authorization` holds neither a `Bearer` token nor credentials of another registered scheme. A backend may still
-    /// take them for a token.
+    /// take the value for a token.
     #[error("the header Authorization has no known scheme, such as `Bearer`")]
     UnknownScheme,
-    /// The cookies have more than 500 `=`. Each could be that of another cookie to some backend, and a client
-    /// could keep this server busy with them.
+    /// The cookies have more than 500 `=`. To some backend, each `=` could be that of a cookie, so this server would
+    /// have to look at each, and a client could keep it busy with them.
     #[error("the header Cookie has more than 500 `=`")]
     TooManyCookies,
     /// The cookie is split into several, with a number behind the name. ASP.NET Core, Auth.js, Supabase and
@@ -237,8 +237,8 @@ mod extract {
         /// Returns the token of a request, or `None` if no source holds one. Blank tokens are ignored.
         ///
         /// # Errors
-        /// Returns [`InvalidToken`] if the token is too long or is not UTF-8, if one source holds different tokens, or,
-        /// with [`OnConflict::Refuse`], if several sources do.
+        /// [`InvalidToken`] says why the token cannot be used. Different tokens in several sources are an error only
+        /// with [`OnConflict::Refuse`], different tokens in one source always.
         pub fn find<'h>(
             sources: &[Self],
             on_conflict: OnConflict,
@@ -290,7 +290,8 @@ mod extract {
         "vapid",
     ];
 
-    /// A cookie is split into fewer than a hundred parts. A longer number behind its name is that of another cookie.
+    /// The largest number of digits in the number of a cookie's part. A cookie is split into fewer than a hundred
+    /// parts, so a longer number belongs to the name of another cookie.
     const MOST_DIGITS: usize = 2;
 
     /// The most `=` in the headers `Cookie` of a request.
@@ -311,8 +312,9 @@ mod extract {
 
     /// Returns the token of `Authorization`, which must be a single value that begins with `Bearer`.
     ///
-    /// Backends differ in how they read any other value that contains the word: some take the second word, whatever the
-    /// first is, some the last `Bearer`, some the first of two headers. One admitted token could let others in.
+    /// Backends differ in how they read any other value that contains the word. Some take the second word, whatever the
+    /// first is; some take what follows the last `Bearer`; some take the first of two headers. So the backend could act
+    /// on another token than the one that this server admits.
     fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, InvalidToken> {
         let mut lines = values(headers, AUTHORIZATION).map(<[u8]>::trim_ascii);
         let Some(first) = lines.next() else { return Ok(None) };
@@ -330,8 +332,8 @@ mod extract {
         }
     }
 
-    /// Returns whether a value of `Authorization` is empty, or begins with a registered scheme other than `Bearer`.
-    /// Some backends accept a token with any scheme, or without one.
+    /// Returns whether a value of `Authorization` is empty, or begins with a registered scheme other than `Bearer`. Any
+    /// other value could be a token: some backends accept a token with any scheme, or without one.
     fn has_other_scheme(value: &[u8]) -> bool {
         let scheme = value.split(u8::is_ascii_whitespace).next().unwrap_or_default();
         scheme.is_empty() || OTHER_SCHEMES.iter().any(|other| scheme.eq_ignore_ascii_case(other.as_bytes()))
@@ -376,9 +378,10 @@ mod extract {
         *byte == b',' || byte.is_ascii_whitespace() || !byte.is_ascii()
     }
 
-    /// Returns the values that Python's SimpleCookie and its like could read within a pair. There, any `=` may be that
-    /// of a cookie, with blanks around it. Its name begins after a blank, a quote, a backslash, a bracket or a control
-    /// character, or after a `=` that begins the pair. The first `=` is skipped if the pair was read by it.
+    /// Returns the values that parsers such as Python's SimpleCookie could read within a pair. To them, each `=` may
+    /// stand between the name and the value of a cookie, with blanks around it. The name begins after a comma, white
+    /// space, a quote, a backslash, a bracket, a control character or a byte outside ASCII, or after a `=` that begins
+    /// the pair. `skip_first` skips the first `=`, by which the caller has already read the pair.
     fn cookies_within<'h>(pair: &'h [u8], name: &str, skip_first: bool) -> impl Iterator<Item = &'h [u8]> {
         // A percent-encoded name takes three bytes for one. Names of unbounded length would take quadratic time.
         let longest = 3 * name.len() + 1;
@@ -443,7 +446,8 @@ mod extract {
         })
     }
 
-    /// Returns whether a cookie says in how many cookies its content is, as `chunks-3` of ASP.NET Core.
+    /// Returns whether the value of a cookie says into how many cookies it is split, such as `chunks-3` of ASP.NET
+    /// Core.
     fn counts_parts(token: &str) -> bool {
         let number = token.strip_prefix("chunks-").or(token.strip_prefix("chunks:"));
         number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
@@ -601,8 +605,6 @@ mod extract {
             assert!(!read("session-id") && !read("sessionid") && !read("session_id_") && !read(""));
         }
 
-        /// flask-jwt-extended splits the header at commas. Python's `split` splits at no-break spaces, too. Many a
-        /// backend takes the second word, whatever the first is; Laravel takes what follows the last `Bearer`.
         #[test]
         fn a_cookie_in_parts_is_refused() {
             for parts in [
@@ -641,6 +643,8 @@ mod extract {
             }
         }
 
+        /// flask-jwt-extended splits the header at commas. Python's `split` splits at no-break spaces, too. Many a
+        /// backend takes the second word, whatever the first is; Laravel takes what follows the last `Bearer`.
         #[test]
         fn a_value_that_another_parser_would_read_otherwise_is_ambiguous() {
             for disguised in [

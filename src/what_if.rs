@@ -22,8 +22,8 @@ use std::collections::hash_map::Entry;
 /// The simulated Xs, as multiples of the configured one.
 const MULTIPLES: [f64; 10] = [0.50, 0.75, 0.90, 1.00, 1.10, 1.25, 1.50, 2.00, 3.00, 4.00];
 
-/// The sample is as small as possible, but X, scaled down to the sample, has at least this many seats. The standard
-/// error of a sample of that size is about 2 %.
+/// The smallest number of seats that X has after it is scaled down to the sample; a smaller X is not scaled down. The
+/// sample is as small as this allows. The standard error of a sample of that size is about 2 %.
 const SEATS: u64 = 2048;
 
 /// The largest number of users of the sample that are remembered. They take about 8 MiB, in shadow mode only.
@@ -68,7 +68,7 @@ pub struct WhatIf {
     pub max_active_users: u64,
     /// How many users would be active now.
     pub active_users: u64,
-    /// Since the start: users who came after an absence of at least a window.
+    /// How often, since the simulation began, a user came for the first time or after an absence of at least a window.
     pub first_attempts: u64,
     /// How many of the first attempts would have been refused.
     pub refused: u64,
@@ -234,8 +234,8 @@ impl CapacitySim {
         });
     }
 
-    /// Returns the result of each X: `active_users` is scaled to the fleet, the attempts to this server. It is empty
-    /// while the rooms are still learning.
+    /// Returns the result of each X: `active_users` is scaled to the fleet, the attempts to this server. The list is
+    /// empty while the rooms are still learning.
     pub(crate) fn results(&self) -> Vec<WhatIf> {
         if self.current < self.blind_until {
             return Vec::new();

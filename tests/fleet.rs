@@ -691,6 +691,28 @@ async fn servers_that_start_while_generations_are_hidden_admit_ten_each() {
 }
 
 #[tokio::test]
+async fn a_server_that_restarts_while_there_are_too_many_generations_admits_ten() {
+    let mut fleet = Fleet::new();
+    let (mut one, mut other) = (fleet.start(), fleet.start());
+    fleet.pass(6, &mut [&mut one, &mut other]).await;
+    drop(other);
+    let mut other = fleet.start();
+    other.weather.makes_up_generations.store(true, SeqCst);
+    let mut admitted = 0;
+    for second in 0..30 {
+        fleet.pass(1, &mut [&mut one, &mut other]).await;
+        let newcomers = (0..20).filter(|newcomer| other.headcount.admit(format!("{second}-{newcomer}")).is_admitted());
+        admitted += newcomers.count();
+    }
+    assert_eq!(admitted, 10);
+    assert!(other.headcount.status().sync.loses_values, "the operator is told");
+    other.weather.makes_up_generations.store(false, SeqCst);
+    fleet.pass(10, &mut [&mut one, &mut other]).await;
+    assert!(other.headcount.admit("later").is_admitted());
+    assert!(other.headcount.status().sync.ok);
+}
+
+#[tokio::test]
 async fn a_whole_fleet_that_is_stopped_and_started_with_another_capacity_knows_its_users() {
     let mut fleet = Fleet::new();
     let mut old = fleet.start();

@@ -1,5 +1,5 @@
-// Package headcount asks headcount about a user. Whoever is turned away gets the same answer; if headcount does not answer,
-// all come in. Not run by our tests.
+// Package headcount asks headcount about a request. If headcount refuses it, its answer is passed on to the client. If
+// headcount does not answer, the request is admitted. Not run by our tests.
 package headcount
 
 import (
@@ -15,12 +15,13 @@ var client = http.Client{
 	Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 90 * time.Second},
 }
 
-// Refused answers in the application's place, and says so, if the request's user has to wait.
+// Refused asks headcount about a request. If headcount refuses the request, Refused sends the refusal to the client and
+// returns true.
 func Refused(w http.ResponseWriter, r *http.Request) bool {
 	ask, _ := http.NewRequest("GET", "http://127.0.0.1:7070/v1/check", nil)
 	ask.Header.Set("Authorization", r.Header.Get("Authorization"))
 	ask.Header.Set("Accept", r.Header.Get("Accept"))
-	// These count if headcount's server.trusted_proxies lists this program's address.
+	// headcount uses the next three headers only if its server.trusted_proxies lists this program's address.
 	ask.Header.Set("X-Original-Method", r.Method)
 	ask.Header.Set("X-Original-URI", r.URL.RequestURI())
 	if address, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {

@@ -1,9 +1,10 @@
-// Asks headcount about a request. Who is turned away gets the same answer; if headcount does not answer, all come in.
-// What is told of method, path and address counts if headcount's server.trusted_proxies lists this program's address.
+// Asks headcount about a request. If headcount refuses it, the application answers the client as headcount did. If
+// headcount does not answer, the request is admitted. headcount uses the method, path and address of the request only
+// if its server.trusted_proxies lists this program's address.
 const url = process.env.HEADCOUNT_URL ?? 'http://127.0.0.1:7070/v1/check'
 const longestToken = 4096
 
-/** Resolves to undefined to let the user in, or to { status, headers, body } to answer instead. */
+/** Resolves to undefined if the request is admitted, or to { status, headers, body }, the answer for the client. */
 export async function check(token, { method = 'GET', path = '/', address, accept, timeout = 50 } = {}) {
   if (Buffer.byteLength(token) > longestToken) return { status: 431, headers: {}, body: 'The token is too long.\n' }
   const told = { authorization: `Bearer ${token}`, 'x-original-method': method, 'x-original-uri': path }
@@ -12,7 +13,7 @@ export async function check(token, { method = 'GET', path = '/', address, accept
   if (Object.values(told).some((value) => /[\0-\x1f\x7f]/.test(value))) {
     return { status: 400, headers: {}, body: 'The request cannot be used.\n' }
   }
-  // Headers are bytes: these are the text's in UTF-8.
+  // A header's value is sent as one byte per character, so its UTF-8 bytes are written as characters.
   const headers = Object.entries(told).map(([name, value]) => [name, Buffer.from(value).toString('latin1')])
   try {
     // The runtime keeps its connections.

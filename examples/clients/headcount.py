@@ -1,6 +1,7 @@
-"""Asks headcount about a request. A rejected client gets the same answer; if headcount does not answer, everybody is admitted.
+"""Asks headcount about a request. If headcount refuses it, the application answers the client as headcount did.
 
-What is told of method, path and address counts if headcount's server.trusted_proxies lists this program's address.
+If headcount does not answer, the request is admitted. headcount uses the method, path and address of the request only
+if its server.trusted_proxies lists this program's address.
 """
 import http.client
 import socket
@@ -12,14 +13,14 @@ _kept = threading.local()
 
 
 def check(token, method="GET", path="/", address=None, accept=None, host="127.0.0.1", port=7070, timeout=0.05):
-    """Returns None to let the user in, or (status, headers, body) to answer instead."""
+    """Returns None if the request is admitted, or (status, headers, body), the answer for the client."""
     token = token.encode()
     if len(token) > LONGEST_TOKEN:
         return 431, {}, b"The token is too long.\n"
     headers = {"Authorization": b"Bearer " + token, "X-Original-Method": method, "X-Original-URI": path.encode()}
     headers |= {"X-Forwarded-For": address} if address else {}
     headers |= {"Accept": accept} if accept else {}
-    # The kept connection may have been closed meanwhile; a new one has not.
+    # The kept connection may have been closed in the meantime. Then the check is sent again on a new connection.
     for connection in (_take_kept(host, port, timeout), http.client.HTTPConnection(host, port, timeout=timeout)):
         if connection is None:
             continue

@@ -57,9 +57,11 @@ pub enum FleetError {
 /// The figures that the servers report.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Figures {
-    /// Estimated active users: mean, least and most over the servers.
+    /// The mean of the servers' estimates of the active users.
     pub estimate: f64,
+    /// The lowest estimate of a server.
     pub low: u64,
+    /// The highest estimate of a server.
     pub high: u64,
     /// The part of the servers that is throttling.
     pub throttling: f64,
@@ -72,7 +74,7 @@ impl Fleet {
         let memory = MemoryStore::new();
         let stopwatch = Arc::new(Stopwatch::default());
         let mut rng = fastrand::Rng::with_seed(options.seed);
-        // Processes that start one after another: fixed phases differ, and stay.
+        // As if the processes started one after another: where phases are fixed, each server keeps a phase of its own.
         let mut phases: Vec<_> = (0..options.servers).map(|_| options.scale().round().mul_f64(rng.f64())).collect();
         phases.sort();
         let namespace = format!("load-test-{}-{}", std::process::id(), strategy.name());

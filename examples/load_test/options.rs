@@ -27,7 +27,7 @@ use std::time::Duration;
         load_test --store memory               without Redis"
 )]
 pub struct Options {
-    /// How the servers share the active users. The others are the designs of the talk that headcount is based on.
+    /// How the servers share the active users: headcount, or a design of the talk that headcount is based on.
     #[arg(long, value_enum, default_value_t = Choice::Headcount)]
     pub strategy: Choice,
 
@@ -52,8 +52,8 @@ pub struct Options {
     #[arg(long)]
     pub quick: bool,
 
-    /// N·w/T: the number of servers, times the time between a server's read and its write, divided by the period. It is
-    /// set by a delay before the write. 1.0 corresponds to 100 servers with 10 ms.
+    /// N·w/T: the number of servers, times the time between a server's read and its write, divided by the period. To
+    /// reach this value, the test delays each write. 1.0 corresponds to 100 servers with 10 ms and a round a second.
     #[arg(long, default_value_t = 1.0, value_parser = contention, value_name = "RATIO")]
     pub contention: f64,
 
@@ -78,8 +78,8 @@ pub struct Options {
     #[arg(long, value_name = "URL")]
     pub redis: Option<String>,
 
-    /// Exit with 1 unless headcount wrongly rejects nobody (who was active for more than 20 rounds), exceeds X by at
-    /// most 2 %, and keeps the load on Redis constant.
+    /// Exit with 1 unless the fleet was full, and headcount rejected no player who had been active for more than 20
+    /// rounds, exceeded X by at most 2 %, and kept the load on Redis constant.
     #[arg(long)]
     pub check: bool,
 
@@ -96,7 +96,8 @@ pub enum Choice {
     V0,
     /// The talk's second design: filters, merged under an optimistic lock, with retries on conflict.
     V1,
-    /// The talk's third design: skips on conflict; a fixed phase, only the newest minute, on or off without shares.
+    /// The talk's third design: as the second, but a server skips its write on conflict. Both have a fixed phase,
+    /// exchange only the newest minute, and admit all newcomers or none.
     #[value(name = "v1.1")]
     V1_1,
     /// All designs, one after another with the same traffic.

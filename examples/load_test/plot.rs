@@ -138,8 +138,8 @@ fn head(root: &Area<'_>, options: &Options) -> Drawn {
     text(root, &what, (24, 56), 19, FAINT, HPos::Left)
 }
 
-/// What a design does wrong, and how many players it rejects in mid-session. Green is used for a design that breaks no
-/// promise and rejects no more of them than any other.
+/// What a design does wrong, and how many players it rejects in mid-session. The text is green if the design breaks no
+/// promise and no other design rejects fewer of these players.
 fn column_head(root: &Area<'_>, report: &Report, all: &[Report], left: i32) -> Drawn {
     let wronged = report.wrongly_rejected();
     let is_best = all.iter().all(|other| other.wrongly_rejected() >= wronged);
@@ -166,7 +166,7 @@ fn row_head(root: &Area<'_>, row: &Row, top: i32) -> Drawn {
     Ok(())
 }
 
-/// About the width at which a browser will show it.
+/// The approximate width of the words in a browser, in pixels.
 fn width_of(words: &str, size: i32) -> i32 {
     let of_one = |c: char| match c {
         'i' | 'l' | 'j' | 't' | 'f' | 'r' | 'I' | ' ' | ',' | '.' | '(' | ')' | ':' | '\'' => 34,

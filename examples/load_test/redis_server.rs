@@ -7,10 +7,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Commands that only clients send. `INFO commandstats` counts calls inside scripts too, and the scripts use others:
-/// HGET, HSET, ZADD and so on. (Beyond X of some 65,000, where filters exceed 256 KiB, a server also asks with HGET
-/// before an upload whether it can still win: one more per round that is not counted here. Beyond X of some 131,000 it
-/// asks with EVALSHA, reads with MGET, and stages values with SET, of which the last two are not counted here.)
+/// The commands that are counted: only clients send them. `INFO commandstats` also counts calls inside scripts, and the
+/// scripts use other commands, such as HGET, HSET and ZADD.
+///
+/// With large filters, servers send more commands, most of which are not counted. For X above some 65,000, filters
+/// exceed 256 KiB, and a server sends one HGET per round before an upload, to see whether it can still win. For X above
+/// some 131,000 it uses EVALSHA instead, reads with MGET, and stages values with SET; only EVALSHA is counted.
 const CLIENT_COMMANDS: [&str; 5] = ["evalsha", "eval", "script|load", "hmget", "zrem"];
 
 /// A Redis and, if it is ours, its process.
@@ -40,7 +42,7 @@ pub struct Traffic {
 }
 
 impl RedisServer {
-    /// The one at this URL, or one that is started.
+    /// Uses the Redis at this URL, or starts one if there is no URL.
     pub async fn open(url: Option<&str>) -> Result<Self, RedisServerError> {
         let server = match url {
             Some(url) => Self { url: url.to_owned(), child: None },
@@ -88,7 +90,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// Reads the work of Redis. The bytes of these requests are subtracted.
+/// Reads how much Redis has done. The bytes of the meter's own requests are subtracted.
 pub struct Meter {
     connection: MultiplexedConnection,
     own_bytes: u64,

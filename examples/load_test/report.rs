@@ -35,11 +35,11 @@ pub struct Report {
     pub players_locked_out: u64,
     /// Players in mid-session who had been active for more than 20 rounds, and whom a server rejected.
     pub wrongly_rejected_older: u64,
-    /// How often they were.
+    /// The number of these rejections.
     pub wrongly_rejected_older_rejections: u64,
     /// The same for players who had been admitted less than 20 rounds before.
     pub wrongly_rejected_younger: u64,
-    /// How often they were.
+    /// The number of these rejections.
     pub wrongly_rejected_younger_rejections: u64,
     pub requests_per_second: f64,
     pub latency_ms: Latency,
@@ -171,8 +171,8 @@ impl Load {
     }
 }
 
-/// For each slot of the run, the sample at the slot's beginning and the one at its end. (Within a slot, the cost
-/// changes: at its start everybody is refreshed.)
+/// For each slot of the run, the sample at its beginning and the one at its end. Parts of slots could not be compared,
+/// because all users are refreshed at the beginning of a slot.
 pub fn by_slot(samples: &[Sample], slot: Duration) -> Vec<(Sample, Sample)> {
     let every = slot.div_duration_f64(SAMPLE_EVERY).round().max(1.0) as usize;
     let ends: Vec<_> = samples.iter().step_by(every).collect();

@@ -257,7 +257,8 @@ async fn sample(mut meter: Option<Meter>, events: Sender<Event>) {
     }
 }
 
-/// Arrivals that rise until the fleet is full, in about the first seventh of the run, and then stay high until the end.
+/// Arrivals that rise in the first 15 % of the run, so that the fleet fills up, fall to `--crowd` newcomers per minute
+/// until 25 % of the run, and then stay there.
 fn arrivals(options: &Options) -> Arrivals {
     let duration = options.scale().fleet(options.duration());
     let (crowd, minutes) = (options.crowd(), duration.as_secs_f64() / 60.0);

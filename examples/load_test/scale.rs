@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-/// The fleet's own window, in 30 slots of a minute, with a round a second.
+/// The window in the fleet's time.
 const WINDOW: Duration = Duration::from_secs(30 * 60);
+/// The number of slots of the window. In the fleet's time, each takes a minute.
 pub const SLOTS: u32 = 30;
 
-/// Below this a round would be shorter than 20 ms.
+/// The shortest real time of a window. A round takes 20 ms then.
 pub const WINDOW_AT_LEAST: Duration = Duration::from_secs(36);
 
 #[derive(Debug, Clone, Copy)]

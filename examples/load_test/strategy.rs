@@ -50,7 +50,8 @@ impl Strategy {
         Some(Protocol { write_delay, ..protocol })
     }
 
-    /// How its servers share the room. In the talk's designs, all servers see the same room, and switch on and off.
+    /// How its servers share the room. In the talk's designs, each server sees the whole room, and admits all newcomers
+    /// or none.
     pub fn configure(self, builder: Builder) -> Builder {
         match self {
             Self::Headcount | Self::V0 => builder,

@@ -5,19 +5,19 @@ use headcount::players::PlayerId;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Promises are kept to this accuracy of the clocks.
+/// How much earlier than promised a player may be forgotten, because clocks differ.
 const CLOCK_ERROR: Duration = Duration::from_millis(100);
 
-/// A player that was in for longer than this must be known everywhere.
+/// The number of rounds after its admission within which all servers must know a player.
 const NEWS_TIME_ROUNDS: u32 = 20;
 
 pub struct Truth {
     slot: Duration,
     round: Duration,
-    /// The fleet's clock, since the epoch, when the run began.
+    /// The time from the Unix epoch to the start of the run.
     epoch: Duration,
     players: Vec<Option<Known>>,
-    /// Players by the slot in which they were last admitted.
+    /// The number of players by the slot in which they were last admitted.
     by_slot: BTreeMap<u64, u64>,
     pub wronged: Wronged,
 }
@@ -26,7 +26,7 @@ pub struct Truth {
 struct Known {
     /// The slot of its last admission.
     slot: u64,
-    /// When its last admitted request was sent: the promise counts from no earlier.
+    /// When its last admitted request was sent. The promised window begins at this time.
     last_sent: Duration,
     /// When its first admission, since it was last out, was answered.
     first_answered: Duration,
@@ -37,11 +37,13 @@ struct Known {
 /// Players in mid-session that were rejected within the window that they were promised.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wronged {
-    /// Rejected later than 20 rounds after their admission: distinct players, and rejections.
+    /// Distinct players who were rejected later than 20 rounds after their admission.
     pub older_players: u64,
+    /// The number of these rejections.
     pub older_rejections: u64,
-    /// Rejected earlier than that, when the news of their admission may still have been under way.
+    /// Distinct players who were rejected earlier, when the news of their admission may still have been on its way.
     pub younger_players: u64,
+    /// The number of these rejections.
     pub younger_rejections: u64,
 }
 

@@ -3,17 +3,17 @@
 use crate::report::Report;
 use crate::strategy::Strategy;
 
-/// Most active users ÷ X.
+/// The most active users that are promised, ÷ X.
 const OVERSHOOT: f64 = 1.02;
 
-/// Client commands per server and round.
+/// The most client commands per server and round that are promised.
 const COMMANDS_PER_ROUND: f64 = 6.0;
 
-/// A crowd that fills less of X than this tests nothing.
+/// The part of X that a crowd must fill, or the run has tested nothing.
 const FULL: f64 = 0.95;
 
-/// The largest part of a growth of requests that may show in the commands of a round: some, because a round without
-/// news sends fewer, and in calm slots there are such rounds.
+/// How much the commands per round may grow from calm slots to busy slots, as a part of the growth of requests. They
+/// grow a little because calm slots have rounds without news, which send fewer commands.
 const GROWTH: f64 = 0.25;
 
 /// One promise and whether it was kept.
@@ -31,7 +31,7 @@ pub fn verdicts(report: &Report) -> Vec<Verdict> {
     verdicts
 }
 
-/// Whether headcount kept all of them: the result of `--check`.
+/// Whether headcount was tested and kept all promises: the result of `--check`.
 pub fn passes(reports: &[Report]) -> bool {
     let mut ours = reports.iter().filter(|report| report.strategy == Strategy::Headcount);
     ours.all(|report| was_tested(report) && verdicts(report).iter().all(|verdict| verdict.kept))

@@ -1,5 +1,5 @@
--- Asks headcount about a request. Sends a refusal to the client. Otherwise sets txn.headcount_status (200, or nothing
--- if headcount does not answer), _decision, _mode, _pass and _cookie.
+-- Asks headcount about a request. If headcount refuses it, sends the refusal to the client. If headcount answers 200,
+-- sets txn.headcount_status, _decision, _mode, _pass and _cookie. If headcount does not answer, sets none of them.
 --
 -- If headcount does not answer in time, the gate answers with a status of 500 or more. An answer that is not from the
 -- gate, or a 503 after the whole wait in the queue, means that HAProxy has no connection for another check. That
@@ -8,7 +8,8 @@
 local GATE = "abns@headcount"
 local FORWARDED = { "authorization", "x-headcount-pass", "accept", "origin", "access-control-request-method" }
 
--- A request with more values of one of these headers is refused: HAProxy 2.6 crashes when it sends many.
+-- A request with more values of these headers, all counted together, is refused: HAProxy 2.6 crashes when it sends
+-- many.
 local MOST_VALUES = 16
 
 -- The longest wait of a check in the queue of the gate ("timeout queue"), in seconds.

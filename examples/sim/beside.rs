@@ -10,13 +10,14 @@ use std::path::Path;
 use std::time::Duration;
 use std::{fs, io};
 
-/// One way from a server to the store on the machine where the others were measured. Between a look and a write lie a
-/// look's answer, a fetch there and back, and the write's way.
+/// The time of one way between a server and the store on the machine where the real fleets were measured.
 const DELAY: Duration = MILLI.checked_div(20).unwrap();
+/// The number of ways in w, from a look to the write: the look's answer, a fetch there and back, and the write.
 const WAYS_IN_W: u32 = 4;
 
+/// How long newcomers arrive.
 const LASTING: Duration = Duration::from_secs(75);
-/// Time for what is under way at the end.
+/// How long the run goes on afterwards, so that news on its way arrives.
 const TAIL: Duration = Duration::from_secs(12);
 
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +28,8 @@ pub enum BesideError {
     Parse(#[from] serde_json::Error),
 }
 
-/// A fleet of real servers in figures; seconds, bytes and commands as their names say, all servers together.
+/// The figures of a fleet of real servers. The name of each field holds its unit; rates are those of all servers
+/// together.
 #[derive(Debug, Deserialize)]
 struct Measured {
     fleet: String,
@@ -38,7 +40,8 @@ struct Measured {
     max_active_users: u64,
     capacity: u64,
     newcomers_per_second: f64,
-    /// The median: the mean is raised by servers that wait for a core together, and while they wait they write nothing.
+    /// The median of w. The mean would be too high: servers that wait for a processor raise it, and do not write while
+    /// they wait.
     w_p50_seconds: f64,
     conflicts_per_round: f64,
     value_bytes_sent_per_second: f64,

@@ -24,7 +24,8 @@ pub const REFUSED_WRITES: f64 = 1.02;
 pub const FLUSH: f64 = 1.02;
 /// Redis is replaced by an older copy of itself.
 pub const FAILOVER: f64 = 1.02;
-/// Redis's clock steps forward, and whole minutes leave at once; news under way is not counted in those that stay.
+/// Redis's clock steps forward, and whole minutes leave the window at once. News on its way is missing from the minutes
+/// that stay.
 pub const CLOCK_STEP: f64 = 1.05;
 /// A value is damaged.
 pub const CORRUPTION: f64 = 1.02;
@@ -33,8 +34,8 @@ pub const JOINING: f64 = 1.02;
 /// One server after another is replaced by one with another X or capacity.
 pub const DEPLOY: f64 = 1.02;
 
-/// The promise for a server that cannot exchange news holds for this part of the window: five minutes of thirty. Later,
-/// servers forget users that only another one has seen.
+/// The bounds for servers that cannot exchange news hold for the window divided by this number: for five minutes of
+/// thirty. Later, servers forget users whom only another server has seen.
 const LONGEST_WITHOUT_NEWS: u32 = 6;
 
 /// For how long after a fault its bound holds.

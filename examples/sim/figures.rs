@@ -7,7 +7,7 @@ use headcount::time::Slot;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Invariant 1 counts players that were in for longer than this.
+/// A rejected player counts as an older one if it was admitted more than this many rounds before.
 const NEWS_TIME_ROUNDS: u32 = 20;
 
 #[derive(Debug, Default)]
@@ -16,22 +16,24 @@ pub struct Figures {
     servers: usize,
     x: f64,
     sync_every: Duration,
-    /// From when on the number of users counts.
+    /// When the crowd arrives.
     crowd_from: Duration,
     players: Vec<Player>,
     by_minute: BTreeMap<Slot, i64>,
     inside: i64,
     minute: Slot,
-    /// Milliseconds from a newcomer's admission until one other server knew, as counts; the last is "longer".
+    /// Entry `n` counts how often a server learned of a newcomer `n` milliseconds after the admission. The last entry
+    /// also counts all longer times.
     news: Vec<u32>,
-    /// The same until all servers knew.
+    /// The same, for the last of the servers to learn of each newcomer.
     everywhere: Vec<u32>,
     pub attempts: u64,
     pub written: u64,
     /// The bytes of values on their way to and from the store, also of those that lost the race.
     pub values_bytes: u64,
-    /// The numbers of values written and read.
+    /// The bytes of the values that were written.
     pub bytes_sent: u64,
+    /// The bytes of the values that were read.
     pub bytes_received: u64,
     pub work: Duration,
     pub works: u64,
@@ -40,8 +42,9 @@ pub struct Figures {
     pub wronged_younger: u64,
     most_inside: i64,
     full_at: Option<Duration>,
-    /// Users inside, in user-seconds, and from when on, after the fleet was full.
+    /// The time that users have spent inside since the fleet was first full, in user-seconds.
     occupied: f64,
+    /// The time of the last decision.
     last: Duration,
 }
 
@@ -159,7 +162,7 @@ impl Figures {
         (mean(&self.news), quantile(&self.news, 0.99))
     }
 
-    /// … and the median.
+    /// The median of the same times, in seconds.
     pub fn news_median(&self) -> f64 {
         quantile(&self.news, 0.5)
     }

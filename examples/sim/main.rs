@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use world::World;
 
-/// Plays fleets on a virtual clock, and checks the promises (DESIGN §8) as it happens.
+/// Plays fleets on a virtual clock, and checks the promises (DESIGN §8) at each step.
 ///
 /// A seed determines everything: the fleet, its players, the network, and the faults. The same seed gives the same run.
 #[derive(Debug, Parser)]
@@ -68,12 +68,12 @@ struct Options {
 
     /// Keeps the results in a file, and continues after the seeds that it names.
     ///
-    /// The file is replaced every two seconds. It fits this build of the simulator and these --from, --seeds and
-    /// --shard. FILE.lock beside it keeps other runs off.
+    /// The file is replaced every two seconds. Only the same build of the simulator can continue it, with the same
+    /// --from, --seeds, --shard and --sabotage. While a run uses the file, FILE.lock beside it stops other runs.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "measure", "beside"])]
     state: Option<PathBuf>,
 
-    /// Plays one of K equal parts of the range, the first of them as 1/K.
+    /// Plays part I of K equal parts of the range. Parts are numbered from 1/K to K/K.
     #[arg(long, value_name = "I/K", default_value_t = Shard::WHOLE, conflicts_with_all = ["seed", "measure", "beside"])]
     shard: Shard,
 
@@ -86,7 +86,8 @@ struct Options {
     )]
     merge: Vec<PathBuf>,
 
-    /// Measures the designs instead, and how room is handed out best: tables, target/sim.csv and a plot.
+    /// Measures the designs, and the ways to share the room, instead of checking promises. Writes target/sim.md,
+    /// target/sim.csv and a plot.
     #[arg(long)]
     measure: bool,
 
@@ -98,7 +99,7 @@ struct Options {
     #[arg(long, default_value = "target/sim.svg", value_name = "FILE")]
     plot: PathBuf,
 
-    /// How many of the last steps are shown of a run that broke a promise.
+    /// The number of steps that are shown of a run that broke a promise: its last ones.
     #[arg(long, default_value_t = 60, value_name = "N")]
     steps: usize,
 

@@ -22,7 +22,7 @@ const EXPLANATION: &str = "\
 Predicted are the chance of a write, 1/(1 + N·w), and the mean time of news, 1.17 s + (N + 1)·w, for N servers that \
 each \
 write once a second, with w between read and write. headcount is faster than that where N·w is large: a server without \
-news writes nothing, and who loses a race has read what the winner wrote. It is slower at 500 newcomers a second: \
+news writes nothing, and a server that loses has read the winner's value. It is slower at 500 newcomers a second: \
 seats are taken in the wake of the round that \
 hands them out, and their news waits for nearly a whole period, not for 0.58 of one. v1 and v1.1 run at fixed phases \
 and exchange the newest minute \
@@ -35,11 +35,13 @@ const WORK_MILLIS: [u32; 3] = [2, 10, 40];
 const RATES: [f64; 2] = [50.0, 500.0];
 const X: u64 = 2000;
 
-/// The servers know each other by then, and the crowd arrives.
+/// When the crowd arrives. By then the servers know each other.
 const CROWD_FROM: Duration = Duration::from_secs(8);
-/// The most newcomers per second for which the bound is promised, and for how long they arrive here.
+/// The most newcomers per second for which the bound is promised.
 const FLOOD: f64 = 50_000.0;
+/// The length of a run with this flood, in which the crowd arrives at `CROWD_FROM`.
 const FLOOD_LASTS: Duration = Duration::from_secs(28);
+/// The length of all other runs.
 const LASTING: Duration = Duration::from_secs(68);
 
 const DESIGNS: [Design; 3] = [
@@ -79,7 +81,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// w, in seconds: measured between a look at the store and the write that follows it.
+    /// The measured w, in seconds: the mean time from a look at the store to the write that follows it.
     fn w(&self) -> f64 {
         self.figures.mean_work().as_secs_f64()
     }
@@ -90,7 +92,8 @@ impl Row {
         1.0 / (1.0 + self.servers as f64 * self.w())
     }
 
-    /// Two rounds at random offsets, a second apart on average, take 0.583 s each on average; a lost race costs a
+    /// The predicted mean time of news, in seconds. News waits 0.583 s on average for the next round of its server,
+    /// which writes it, and as long for the next round of the server that reads it. Each lost race costs another
     /// second.
     fn predicted_news(&self) -> f64 {
         1.17 + (self.servers as f64 + 1.0) * self.w()
@@ -222,7 +225,7 @@ fn plan(design: Design, servers: usize, work: Duration, rate: f64, roaming: Roam
     Plan { seed: 1, fleet, weather, crowd, faults: Vec::new(), play: LASTING, quiet: Duration::ZERO, sabotage: None }
 }
 
-/// As many as are promised, for as long as it takes to fill the room.
+/// A run with the most newcomers per second for which the bound is promised, long enough to fill the room.
 fn flood(servers: usize) -> Plan {
     let mut plan = plan(Design::HEADCOUNT, servers, 5 * MILLI, FLOOD, Roaming::Random);
     plan.fleet.max_active_users = 10 * X;
@@ -291,7 +294,7 @@ fn shares_table(rows: &[Row]) -> String {
             100.0 * row.figures.utilisation(),
         );
     }
-    let _ = writeln!(table, "\nThe crowd alone needs {:.1} s to bring 99 % of X to the door.", 0.99 * X as f64 / 500.0);
+    let _ = writeln!(table, "\nThe crowd needs {:.1} s until 99 % of X have arrived.", 0.99 * X as f64 / 500.0);
     table
 }
 

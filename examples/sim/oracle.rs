@@ -2,18 +2,19 @@
 //!
 //! | invariant | checked |
 //! |---|---|
-//! | 1 | A server that holds a token, because it admitted the token or merged a value that has it, has seen it. So has a server whose last successful round began after the token was published, for as long as the minute of the admission is in the window by the store's clock. A write never takes a token out of a value. |
+//! | 1 | A server that holds a token, because it admitted the token or merged a value that has the token, answers *seen*. A server whose last successful round began after the token was published does not reject the token, for as long as the minute in which it was published is in the window by the store's clock. A write never takes a token out of a value. |
 //! | 2 | A token that no minute of the server has is seen no more often than the false positives of its filters, and of other generations' filters beside them, allow. |
 //! | 4 | A server's ring has as many filters as at its start, it remembers the store's versions of twice as many minutes at most, its queue stays within its bound, and no value is asked for that is larger than a filter can be. |
-//! | 6 | A server that does not cover its window rejects an unseen token only when its budget is used up (unless `closed`). A server claims to cover its window only if it does: it has read something, was told of something or has lived a window, knows of no news that it could not read, and has read since it slept; after a successful round it holds every token that the values of its covered minutes held when it looked. |
-//! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store's. During the play, a token that was admitted twenty calm rounds ago is rejected nowhere. |
+//! | 6 | A server that does not cover its window rejects an unseen token only when its budget is used up (unless `closed`). A server claims to cover its window only if all of this is true: it has read something; the store has told it about the time before its start, or it has lived for a window; it knows of no news that it could not read; and it has read something since it last slept. After a successful round it holds every token that the values of its covered minutes held when the round began. |
+//! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store has all their bits. During the play, a token that was admitted more than twenty calm rounds ago is rejected nowhere. |
 //! | 9 | The same seed gives the same run: every step of two runs is compared. |
-//! | 10 | Whenever a newcomer is admitted, at most as many users are in as `bounds` allows for the present and recent faults, apart from the error of the estimate and a seat that each server rounds up. In addition there are the users that servers without knowledge admitted by their budget, for twenty rounds, and those that could not be counted: users that a server admitted and had not yet published when it was paused, a share at most, and users that an older copy brought back. |
+//! | 10 | Whenever a newcomer is admitted, at most as many users are in as `bounds` allows for the present and recent faults, apart from the error of the estimate, and two seats for each server, which rounds its share up. In addition there may be the users that servers without knowledge admitted from their budgets in the last twenty rounds, and the users that could not be counted. These are users that a server had admitted and not yet published when it was paused (at most a share), and users that an older copy of the store brought back. |
 //!
-//! *Published* means: the store holds a value that has it. If the store forgets it, it must be published again; also if
-//! the value is damaged or replaced. A round reads the minutes that have begun by the server's clock, which follows the
-//! store's, except for 100 ms and what slow answers hide. After the store's clock went back, older servers may be ahead
-//! of younger ones, which read what the others publish when the minute has begun for them, too.
+//! A token is *published* while the store holds a value that has it. If the store loses this value, or the value is
+//! damaged or replaced, the token must be published again. A round reads the minutes that have begun by the server's
+//! clock. That clock differs from the store's by up to 100 ms plus the delay of slow answers. After the store's clock
+//! went back, servers that started before may be ahead of servers that started later. The later servers read a minute
+//! that the others publish only once it has begun for them, too.
 
 use crate::plan::Fleet;
 use crate::server::Server;
@@ -69,16 +70,19 @@ fn place(invariant: u8) -> usize {
 pub struct Oracle {
     pub checks: Checks,
     pub violation: Option<Violation>,
-    /// The error that clocks may have: 100 ms, and what slow answers hide of the store's time.
+    /// The largest difference that a server's clock may have from the store's: 100 ms, and the longest delay of a
+    /// message so far.
     pub clock_error: Duration,
-    /// The probability, at most, that a stranger is a false positive, in the window that began with a minute.
+    /// For each token that a server did not hold: the minute from which on it is watched, for a window, and the highest
+    /// probability since then that a server's filters take it for known.
     strangers: Vec<(Slot, f64)>,
-    /// The strangers that were. Counted by token: servers that hold the same filter make the same mistakes.
+    /// The strangers that were taken for known. Each token counts once, because servers that hold the same filter make
+    /// the same mistakes.
     mistaken: BTreeSet<usize>,
     expected_mistakes: f64,
     /// The most users that were in at an admission, as a part of X.
     pub most_inside: f64,
-    /// The last admission of each token during the present calm: it must be known everywhere soon.
+    /// The last admission of each token during the present calm. Soon afterwards, all servers must know the token.
     calm_admissions: Vec<Option<CalmAdmission>>,
 }
 
@@ -94,12 +98,13 @@ struct CalmAdmission {
 /// The users who were in at an admission.
 pub struct Inside {
     pub inside: usize,
-    /// X, and the part of it that may be inside.
+    /// The highest X so far.
     pub x: u64,
+    /// The part of X that may be inside, as `bounds` says.
     pub part: f64,
-    /// Users that servers without any knowledge have admitted lately, in addition.
+    /// Users that servers without any knowledge have admitted lately. As many more may be inside.
     pub strangers: usize,
-    /// Users that could not be counted when the room was shared out, in addition.
+    /// Users that could not be counted when the room was shared out. As many more may be inside.
     pub untold: usize,
 }
 
@@ -109,12 +114,13 @@ pub struct Asked<'a> {
     pub place: usize,
     pub token: usize,
     pub decision: Decision,
-    /// Whether a minute of the server had it.
+    /// Whether a minute of the server's ring had the token before the decision, or was about to have it.
     pub held: bool,
     pub now: Duration,
     /// Since when there is no fault; `None` during a fault.
     pub calm_since: Option<Duration>,
-    /// The number that the server may at least admit although it is blind, if any.
+    /// How many newcomers a blind server must at least be able to admit; `None` if it is not blind, or if nothing is
+    /// promised.
     pub budget_left: Option<f64>,
 }
 
@@ -161,7 +167,8 @@ impl Oracle {
             return;
         }
         let Some(began) = server.last_success else { return };
-        // An override asks for it: then a server that knows too little rejects every token that it does not know.
+        // With `on_outage = "closed"`, a server that does not cover its window rejects every token that it does not
+        // know.
         if fleet.on_outage == OnOutage::Closed && server.glance().coverage <= fleet.slots as usize {
             return;
         }
@@ -196,7 +203,7 @@ impl Oracle {
         let own = asked.server.shape.false_positive_ratio(glance.active_users + 1.0);
         let likely = own.max(glance.false_positive_ratio);
         let (began, before) = &mut self.strangers[asked.token];
-        // A window later, other users set the bits.
+        // After a window, the bits are those of other users, so the probability is counted anew.
         if *began < asked.server.oldest() {
             (*began, *before) = (asked.server.current, 0.0);
         }
@@ -244,7 +251,8 @@ impl Oracle {
         }
     }
 
-    /// Checks a round that succeeded: the server knows the users whom the values held that its look has shown.
+    /// Checks a successful round: the server knows every user whom the values of its covered minutes held when the
+    /// round began.
     pub fn covered_is_known(&mut self, place: usize, server: &Server, store: &Store) {
         for slot in covered(&server.headcount).into_iter().filter(|&slot| slot <= server.has_seen) {
             self.checks.count(6);
@@ -283,8 +291,8 @@ impl Oracle {
                 if before.is_some() {
                     self.checks.count(7);
                 }
-                // A request that comes right after a pause, before the worker, is recorded in the minute of before the
-                // pause, which is over.
+                // A request that is decided right after a pause, before the worker runs, is recorded in the minute that
+                // was current before the pause. This minute is over.
                 if server.sleeps_until.is_none() {
                     self.calm_admissions[token] = Some(CalmAdmission { at: now, minute, recorded: server.current });
                 }
@@ -293,7 +301,7 @@ impl Oracle {
         }
     }
 
-    /// The worker is about to run.
+    /// Checks, before the worker runs, that the server's filters, queue and known versions have not grown.
     pub fn memory_is_constant(&mut self, place: usize, server: &Server, fleet: &Fleet, queue: usize) {
         self.checks.count(4);
         let (glance, minutes) = (server.glance(), fleet.slots as usize + 1);
@@ -313,8 +321,8 @@ impl Oracle {
     /// Checks an admission by a server that knows no users yet: it stays within its budget.
     pub fn budget_is_kept(&mut self, place: usize, server: &Server, fleet: &Fleet, now: Duration) {
         let most = server.strangers_budget(fleet, now);
-        // Beside another generation whose users it does not know yet, it has the remaining room from its third round
-        // on.
+        // A server that runs beside another generation, whose users it does not know yet, may fill the remaining room
+        // from its third round on.
         let is_beside = server.rounds_in_a_row >= 3;
         if !server.has_known && !server.may_have_paused && !is_beside && server.let_in_blindly > most {
             let what = format!(
@@ -332,12 +340,13 @@ impl Oracle {
         let x = x as f64;
         self.most_inside = self.most_inside.max(inside as f64 / x);
         let estimate = shape.estimate((shape.bits() as f64 * shape.fill_ratio(x)) as u64);
-        // 1.96 standard deviations become 4; each server may round its share up, in two rounds before the news arrives.
+        // `estimate.high` allows for 1.96 standard deviations of the estimate; this check allows for 4. Each server may
+        // round its share up in each of the two rounds that pass before the news arrives.
         let error = 4.0 / 1.96 * (estimate.high - estimate.users);
         let most = part * x + error + 2.0 * fleet.servers as f64 + 2.0 + (strangers + untold) as f64;
         if inside as f64 > most {
             let what =
-                format!("server {place} lets a newcomer in; {inside} are, of {x}, where at most {most:.0} may be");
+                format!("server {place} admits a newcomer: {inside} are in, X is {x}, at most {most:.0} may be in");
             self.broken(10, what);
         }
     }
@@ -357,7 +366,7 @@ fn blind_because(server: &Server) -> Option<String> {
     server.slept_until().map(|woke| format!("it slept until {woke:.3?} and has read nothing since"))
 }
 
-/// All active users, by what servers and values hold.
+/// The number of distinct tokens in those of the minutes that lie in the window.
 pub fn inside<'a>(minutes: impl Iterator<Item = (Slot, &'a Tokens)>, window: RangeInclusive<Slot>) -> usize {
     let mut all = Tokens::default();
     minutes.filter(|(slot, _)| window.contains(slot)).for_each(|(_, tokens)| all.unite(tokens));

@@ -19,9 +19,9 @@ pub struct Plan {
     pub weather: Weather,
     pub crowd: Crowd,
     pub faults: Vec<Fault>,
-    /// How long players come and go. Then all faults have ended, and the fleet is left alone until its servers should
-    /// agree.
+    /// How long players come and go. All faults have ended by then.
     pub play: Duration,
+    /// How long the fleet is left alone after the play. By its end, all servers must agree.
     pub quiet: Duration,
     pub sabotage: Option<Sabotage>,
 }
@@ -40,7 +40,7 @@ pub enum Sabotage {
     AlwaysCovered,
     /// Every server hands out all the room that it sees.
     NoShares,
-    /// Values arrive, and their news is dropped.
+    /// The answer to a fetch contains no values.
     LostNews,
 }
 
@@ -76,12 +76,13 @@ impl Design {
 /// How machines and the network behave without a fault.
 #[derive(Debug, Clone)]
 pub struct Weather {
-    /// The time of one way, at least and on average.
+    /// The shortest time of one way between a server and the store.
     pub delay: Duration,
+    /// The average time of one way.
     pub mean_delay: Duration,
-    /// Between a server's read and its write.
+    /// The time that a server works between its read and its write.
     pub work: Duration,
-    /// Between two ticks of a worker.
+    /// The average time between two ticks of a worker.
     pub rest: Duration,
     /// The largest error of a server's clock rate, in parts per million.
     pub drift: u32,
@@ -118,22 +119,22 @@ pub enum Kind {
     Join,
     /// These servers cannot reach the store.
     Partition { servers: u128 },
-    /// No server can reach the store; whether connections are refused, or time out.
+    /// No server can reach the store: requests time out (`silently`), or connections are refused.
     StoreAway { silently: bool },
     /// The store refuses writes.
     ReadOnly,
-    /// Everything takes this many times as long.
+    /// Each way between a server and the store takes this many times as long.
     Slow { factor: u32 },
     /// This many of a hundred replies are lost on their way; their request has taken effect, or a part of it, or
     /// nothing.
     LostReplies { percent: u8 },
     /// The store loses all its data.
     Flush,
-    /// The store becomes a copy of itself from the time when the fault began; with the clock of that time or without.
+    /// The store becomes a copy of itself from the time when the fault began. Its clock goes on.
     OlderCopy,
     /// The store's clock steps.
     StoreClock { forward: bool, by: Duration },
-    /// The value of the minute this many before the current one is damaged.
+    /// The value of the minute that is `age` minutes before the current one is damaged.
     Corrupt { age: u64, how: Damage },
     /// One server after another is restarted with another X or another filter size.
     Rolling { max_active_users: u64, capacity: u64 },
@@ -149,7 +150,7 @@ pub enum Damage {
     /// The value becomes the one of the minute before.
     Replayed,
     Empty,
-    /// The version stays as it was.
+    /// A bit flips, and the version stays as it was.
     Unseen,
 }
 
@@ -171,7 +172,8 @@ impl Kind {
         "rolling",
     ];
 
-    /// Whether the store lost data, or servers come and go.
+    /// Whether the fleet needs long to agree after the fault, because the store refused writes, its data or its clock
+    /// changed, or servers came or went.
     fn is_grave(&self) -> bool {
         !matches!(
             self,
@@ -227,7 +229,8 @@ impl Plan {
         let count = if rng.u8(..8) == 0 { 0 } else { rng.usize(1..=6) };
         let mut faults: Vec<_> = (0..count).map(|_| draw_fault(&fleet, play, &mut rng)).collect();
         faults.sort_by_key(|fault| fault.at);
-        // Invariant 7: twenty rounds; three seconds and forty rounds after a flush, a failover or a long outage.
+        // Invariant 7 promises that servers agree after twenty rounds, or three seconds and forty rounds after a grave
+        // or long fault.
         let is_grave = |fault: &Fault| fault.kind.is_grave() || fault.lasting > fleet.slot;
         let long = 3 * SECOND + fleet.sync_every * 40;
         let quiet = if faults.iter().any(is_grave) { long } else { fleet.sync_every * 20 };
@@ -287,13 +290,14 @@ fn draw_weather(fleet: &Fleet, rng: &mut Rng) -> Weather {
     }
 }
 
-/// The arrivals for which the bound is promised, and how many of them a world can simulate.
+/// The most newcomers per second for which the bound is promised.
 const MOST_PER_SECOND: f64 = 50_000.0;
+/// The most newcomers of a flood that a world can simulate.
 const MOST_IN_A_FLOOD: f64 = 2_000.0;
 
 fn draw_crowd(fleet: &Fleet, play: Duration, rng: &mut Rng) -> Crowd {
     let window = fleet.slot * fleet.slots;
-    // From half of what fits in the long run to ten times as much.
+    // From half of what fits in the long run to 8.5 times what fits.
     let per_minute = fleet.max_active_users as f64 * 60.0 / window.as_secs_f64() * (0.5 + rng.f64().powi(2) * 8.0);
     let per_minute = per_minute.min(400.0 * 60.0 / play.as_secs_f64());
     // Where everybody is admitted, a flood would only fill the filters.
@@ -315,7 +319,7 @@ fn draw_crowd(fleet: &Fleet, play: Duration, rng: &mut Rng) -> Crowd {
         think,
         session: window.mul_f64(0.2 + 1.5 * rng.f64()),
         silence_probability: 0.15 * rng.f64(),
-        // Up to the very end of the promise.
+        // At most a window, the longest silence after which a player is promised to be known.
         silence: fleet.slot..=window,
         return_probability: 0.5 * rng.f64(),
         absence: fleet.slot..=window * 2,

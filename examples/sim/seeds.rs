@@ -21,7 +21,8 @@ const MOST_FAILURES: usize = 20;
 /// Seeds that one thread plays before it hands in their results.
 const CHUNK: u64 = 16;
 
-/// A run that is killed loses no more than this, and the chunks in hand.
+/// The time between two saves of the state. A run that is killed loses the results since the last one, and its
+/// unfinished chunks.
 const SAVED_EVERY: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -35,9 +36,9 @@ pub struct Tally {
     pub decisions: u64,
     pub rounds: u64,
     pub conflicts: u64,
-    /// In simulated time, all worlds together.
+    /// The simulated time of all worlds together.
     pub lived: Duration,
-    /// In real time, all runs together.
+    /// The real time of all runs together.
     pub took: Duration,
 }
 

@@ -1,4 +1,5 @@
-//! One process of a world: the shipped controller, worker and round, and beside them exactly what the server was told.
+//! One server of a world: the shipped controller, worker and round, and beside them the exact sets of the tokens that
+//! the server must know.
 
 use crate::clocks::ServerClock;
 use crate::plan::{Crowd, Fleet, Weather};
@@ -16,7 +17,7 @@ use std::time::Duration;
 const SECRET: &str = "the key of the whole fleet";
 
 pub struct Server {
-    /// The number of this start, among all starts.
+    /// The number of this start of a process, counted over all places of the world.
     pub life: u64,
     pub clock: ServerClock,
     key: FingerprintKey,
@@ -32,63 +33,72 @@ pub struct Server {
     refreshing: Vec<usize>,
     /// The number of refreshes that fit into its worker's queue.
     queue: usize,
-    /// The request it waits for.
+    /// The number of the request whose answer it waits for; 0 if it waits for none.
     pub asked: u64,
-    /// What it requests now, and the minutes of which it knows that they have news that it could not read.
+    /// The minutes that its fetch under way asks for.
     pub fetching: Vec<Slot>,
+    /// The minutes of failed fetches: they have news that it could not read.
     unread: Vec<Slot>,
-    /// Whether it was told since when the namespace is used, or has read values whose writers may have covered these
-    /// minutes.
+    /// Whether the store has told it about the time before its start: when the namespace was first used, that no server
+    /// was alive for a while, or values, whose writers may have covered these minutes.
     pub has_been_told: bool,
     pub round_began: Duration,
     pub in_round: bool,
-    /// Whether a beat is under way, and whether a round waits for its end.
+    /// Whether a beat is under way.
     pub in_beat: bool,
+    /// Whether a round is due and waits for the end of the beat.
     pub round_waits: bool,
     /// When its last successful round began.
     pub last_success: Option<Duration>,
-    /// When its last look was sent: a round that finds that it asked for the wrong minutes looks again.
+    /// When its last look was sent. This can be later than the beginning of the round: a round that has asked for the
+    /// wrong minutes looks again.
     pub look_sent: Duration,
     /// When its last look reached the store.
     pub looked_at: Duration,
-    /// The minute of the first look.
+    /// The minute that was current when it first read everything.
     first_success: Option<Slot>,
-    /// The latest minute that a successful round has asked for, or should have asked for by the store's clock.
+    /// The value of `looked_up_to` in the last round that read everything.
     pub has_seen: Slot,
+    /// The newest minute that its last look asked for, or should have asked for by the store's clock.
     pub looked_up_to: Slot,
     pub paused_from: Duration,
     pub paused_until: Duration,
-    /// It stops when nothing is left to hand over, and at this time at the latest.
+    /// The time from which on it begins no further round; `None` if it was not told to leave. A leaving server stops
+    /// earlier if it has nothing left to hand over.
     pub leaving: Option<Duration>,
-    /// When a pause ends that is too long to be overlooked.
+    /// The end of a pause that is so long that its worker must notice it; `None` once the worker has run afterwards.
     pub sleeps_until: Option<Duration>,
-    /// The worker has run after such a pause, and turned to this minute; kept until a round has succeeded whose look
-    /// came after it.
+    /// The end of the last pause in `sleeps_until`, and the minute to which the worker turned when it first ran
+    /// afterwards. Both are kept until a round succeeds whose look was sent after the pause.
     slept: Option<(Duration, Slot)>,
-    /// Whether it has heard from the store's clock.
+    /// Whether it has received the answer of a look, and with it the time of the store's clock.
     pub has_looked: bool,
-    /// Whether it reads another generation's values at present, and the tokens in those that it has read.
+    /// Whether its last request reads values of another generation.
     pub reads_beside: bool,
+    /// The tokens of the values of other generations that it has read, by minute.
     beside: BTreeMap<Slot, Tokens>,
-    /// The time of its last success that it has reported, by its own clock.
+    /// The last success that its status reported when it was last read, by its own clock.
     told_success: Option<Duration>,
     /// Whether the round under way has read everything.
     round_has_succeeded: bool,
     /// The number of successful rounds in a row.
     pub rounds_in_a_row: u32,
-    /// Whether it has known all users since its start, or since a pause that it may have noticed.
+    /// Whether it has known all users at some time since its start, or since the last pause that it may have noticed.
     pub has_known: bool,
-    /// Whether it is unknown if it has noticed its last pause, and so if it knows any user.
+    /// Whether its last long pause was of a length that it may or may not have noticed. If so, the oracle cannot tell
+    /// whether it still relies on the users that it knew.
     pub may_have_paused: bool,
-    /// Newcomers that it has admitted while it knew no users, and those of them for whom it had no share.
+    /// The number of newcomers that it has admitted while `has_known` was false.
     pub let_in: u64,
+    /// The part of `let_in` for which it had no share, so that it used its budget.
     pub let_in_blindly: u64,
-    /// When it admitted newcomers, since shortly before it last knew all users.
+    /// The times at which it admitted newcomers, from shortly before `last_known` on.
     lately: VecDeque<Duration>,
+    /// When the last round began after which it knew all users.
     last_known: Duration,
     /// Its X.
     pub max_active_users: u64,
-    /// Since when it has been without a store, if it never had one.
+    /// The true time at which the process started.
     pub started: Duration,
 }
 
@@ -165,11 +175,11 @@ impl Server {
         }
     }
 
-    /// The number that it may admit while it knows no users.
+    /// The number of newcomers that it may admit while it knows no users.
     pub fn strangers_budget(&self, fleet: &Fleet, now: Duration) -> u64 {
         let x = self.max_active_users;
         let least = (x / 100).max(10);
-        // The bootstrap ends after 3 s; its worker may notice it a little later.
+        // A server that gets no answer waits for the store for 3 s. Its worker may notice the end of this time later.
         let without_store = self.first_success.is_none() && now >= self.started + Duration::from_secs(3);
         if without_store { least.max(x / fleet.servers as u64) } else { least }
     }
@@ -181,8 +191,8 @@ impl Server {
         self.lately.push_back(now);
     }
 
-    /// The most newcomers of this server that the others may not know, as far as it can tell: rounds that it wrongly
-    /// takes for read are counted as read here, for a while.
+    /// An upper bound of the number of its newcomers that, as far as it can tell, the others may not know. It includes
+    /// the newcomers of twelve rounds before it last knew all users.
     pub fn unheard_of(&mut self, fleet: &Fleet) -> u64 {
         let from = self.last_known.saturating_sub(12 * fleet.sync_every);
         while self.lately.front().is_some_and(|&at| at < from) {
@@ -191,7 +201,7 @@ impl Server {
         self.lately.len() as u64
     }
 
-    /// A pause has begun that it notices, or that it may notice.
+    /// Begins a pause that it will notice (`surely`), or that it may notice.
     pub fn pauses(&mut self, surely: bool) {
         let may_have_paused_before = std::mem::replace(&mut self.may_have_paused, !surely);
         if self.has_known || surely {
@@ -243,7 +253,8 @@ impl Server {
         self.beside.values().any(|tokens| tokens.has(token))
     }
 
-    /// Values of another generation were read. It forgets them with its first round after they have left the window.
+    /// Records values of another generation that were read, and drops those that left the window more than two minutes
+    /// before.
     pub fn learn_beside(&mut self, brings: Vec<(Slot, Tokens)>) {
         self.beside = self.beside.split_off(&self.oldest().minus(2));
         for (slot, tokens) in brings {
@@ -279,8 +290,8 @@ impl Server {
 
     pub fn tick(&mut self, now: Duration) {
         self.worker.tick();
-        // The worker notices that the link has aged. An answer that arrives before it, right after a pause, still
-        // counts.
+        // The worker notices when the last success is older than `alive_for`. An answer that arrives right after a
+        // pause, before the worker runs, still counts.
         let since = self.told_success.map_or(Duration::ZERO, |last| self.clock.monotonic().saturating_sub(last));
         if since > self.exchange.identity.alive_for {
             self.rounds_in_a_row = 0;
@@ -304,7 +315,7 @@ impl Server {
         self.first_success.is_some_and(|first| first < self.oldest())
     }
 
-    /// A request was answered, or not: what was asked for is read, or is known to be unread.
+    /// Ends a request. If it was not answered, the minutes of its fetch are known to be unread.
     pub fn fetched(&mut self, is_answered: bool) {
         let fetching = std::mem::take(&mut self.fetching);
         if !is_answered {
@@ -312,18 +323,19 @@ impl Server {
         }
     }
 
-    /// A minute of its ring has news that it could not read.
+    /// A minute of its ring that has news that it could not read, if there is one.
     pub fn unread(&self) -> Option<Slot> {
         self.unread.iter().copied().find(|&slot| slot >= self.oldest())
     }
 
-    /// Since when it is awake, if it slept in a minute of its ring and has read nothing since.
+    /// When it woke from a long pause, if that was in a minute of its ring and no later look led to a successful round.
     pub fn slept_until(&self) -> Option<Duration> {
         self.slept.filter(|&(_, minute)| minute >= self.oldest()).map(|(woke, _)| woke)
     }
 
-    /// An answer was processed. The store's clock may give the minutes other numbers: after the first look, and after a
-    /// jump back, when the current minute takes in the one before it, and the others become a minute younger.
+    /// Renumbers the minutes if an answer has changed the number of the current one (`looked`: the answer of a look).
+    /// After the first look, each minute keeps its age. After a jump back of the store's clock, the minute before the
+    /// current one is merged into it, and each older minute becomes one minute younger.
     pub fn follow_numbers(&mut self, looked: bool) {
         let (before, now) = (self.current, self.glance().current);
         let is_jump = self.has_looked;
@@ -348,7 +360,8 @@ impl Server {
         }
     }
 
-    /// Values were merged.
+    /// Records the tokens of the values that the server has merged. `news` gets the tokens of each value, and those
+    /// that the minute had before.
     pub fn learn(&mut self, brings: Vec<(Slot, Tokens)>, mut news: impl FnMut(&Tokens, &Tokens)) {
         for (slot, tokens) in brings {
             if slot <= self.current && slot >= self.oldest() {
@@ -359,8 +372,8 @@ impl Server {
         }
     }
 
-    /// An answer was processed, or the round is over: whether the server says that it has read everything. Its claim is
-    /// compared with what it then knows.
+    /// Notes, after each answer and at the end of a round (`ended`), whether the server newly reports that it has read
+    /// everything. The oracle compares this report with what the server knows.
     pub fn has_read(&mut self, ended: bool) {
         let glance = self.glance();
         let has_read = glance.last_success != self.told_success;

@@ -101,7 +101,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "src/time/fleet.rs",
 ];
 
-/// A number that changes when a line of the sources changes that is no comment.
+/// A number that changes when the sources change, except for lines that are comments.
 pub fn fingerprint() -> String {
     let mut code = String::from(env!("CARGO_PKG_VERSION"));
     for (path, source) in SOURCES {

@@ -16,28 +16,31 @@ pub struct Store {
     memory: MemoryStore,
     pub clock: StoreClock,
     values: BTreeMap<(u64, Slot), Value>,
-    /// A server of each generation, to look with.
+    /// The identity of one server of each generation, with which the simulator itself reads values.
     identities: BTreeMap<u64, Identity>,
-    /// How far ahead the clock has been at most, and is now.
+    /// How far the clock has been ahead of the true time at most.
     furthest_micros: i64,
+    /// How far the clock is ahead of the true time now; negative if it is behind.
     stepped_micros: i64,
     damages: u64,
-    /// Versions whose bytes were damaged: a server that read those ignores the value, even after it was repaired.
+    /// Versions whose bytes were damaged. A server that has read the damaged bytes ignores this version, even if an
+    /// older copy of the store brings its good bytes back.
     damaged: BTreeSet<(u64, Slot, Version)>,
-    /// The decoder of each generation, and the number of tokens above which a filter may be so full that it is refused.
+    /// For each generation, the decoder of its values, and the number of tokens from which on a filter may be so full
+    /// that servers refuse it.
     readers: BTreeMap<u64, (Values, usize)>,
-    /// Whose fingerprints these are.
+    /// The token of each fingerprint.
     pub tokens: HashMap<Fingerprint, usize>,
 }
 
-/// The tokens of a value, and since when.
+/// The tokens of a value, and since when the value has had each of them.
 #[derive(Debug, Clone, Default)]
 struct Value {
     tokens: Tokens,
     since: Vec<Duration>,
 }
 
-/// Tokens that a minute's value had, and the next one has not.
+/// A minute, and a token that a value of this minute had and the value that replaced it lacks.
 type Lost = (Slot, usize);
 
 /// The state of the store at some time.
@@ -76,18 +79,19 @@ impl Store {
         }
     }
 
-    /// The latest time that a server may have: it does not run backwards, and a server that has not heard of a step
-    /// goes on.
+    /// The latest fleet time that a server may have. After the store's clock stepped back, fleet time does not run
+    /// backwards, and it runs on at a server that has not heard of the step.
     pub fn latest(&self) -> Timestamp {
         self.clock.wall().plus(self.behind())
     }
 
-    /// How far the clock is behind its highest value: until it has reached it, servers that know it pause.
+    /// How far the clock is behind the highest time that it has shown, or would show without a step back. Until the
+    /// clock has caught up, fleet time stands still at the servers that know that time.
     pub fn behind(&self) -> Duration {
         Duration::from_micros(u64::try_from(self.furthest_micros - self.stepped_micros).unwrap_or_default())
     }
 
-    /// The minute that has begun by every correct clock.
+    /// The newest minute that has begun by every clock that is wrong by at most `error`.
     pub fn minute_known_to_all(&self, length: Duration, error: Duration) -> Slot {
         let told = self.clock.wall().as_micros().saturating_sub(error.as_micros() as u64);
         Slot::at(Timestamp::from_micros(told), length)
@@ -95,8 +99,8 @@ impl Store {
 
     /// Answers a request; `tokens` are the tokens of the values that are published.
     ///
-    /// Beside the answer: the tokens of the values in it, and those of a value that was overwritten by one that lacks
-    /// them.
+    /// Returns the answer, the tokens of the values in it, and, if a value was replaced by one that lacks some of its
+    /// tokens, the first of these.
     pub fn answer(
         &mut self,
         identity: &Identity,
@@ -162,7 +166,8 @@ impl Store {
         self.memory.look_without_writes(identity, slots, StoreError::read_only("READONLY"))
     }
 
-    /// The tokens that this generation's value of a minute had before some time, and the server lacks.
+    /// A token that the server lacks although its generation's value of a minute has had it since before `before`, and
+    /// since when the value has had it.
     pub fn lacked(&self, server: &Server, slot: Slot, before: Duration) -> Option<(usize, Duration)> {
         let value = self.values.get(&(server.generation(), slot))?;
         let held = server.minute(slot);
@@ -172,13 +177,13 @@ impl Store {
 
     /// A server begins to use the store.
     pub fn is_used_by(&mut self, server: &Server) {
-        // 1 − exp(−n·8/bits) is a half.
+        // With this many tokens, half of the bits are set: 1 − exp(−n·8/bits) = 1/2.
         let many = server.shape.bits() as f64 / 8.0 * 2.0_f64.ln();
         self.readers.entry(server.generation()).or_insert_with(|| (server.values(), many as usize));
     }
 
-    /// Whether a value is accepted: one whose filter is too full is refused. Only those that may be so full are
-    /// checked.
+    /// Whether servers accept a value. They refuse one whose filter is too full. To save time, only values of many
+    /// tokens are decoded to find out.
     fn is_readable(&self, identity: &Identity, slot: Slot, tokens: &Tokens) -> bool {
         let (values, many) = &self.readers[&identity.generation];
         tokens.len() < *many
@@ -248,7 +253,7 @@ impl Store {
         });
     }
 
-    /// Damages the value of the minute this many before the current one, in every generation.
+    /// Damages the value of the minute that is `age` minutes before the current one, in every generation.
     pub fn damage(&mut self, age: u64, slot_length: Duration, how: Damage, rng: &mut fastrand::Rng) {
         let slot = Slot::at(self.clock.wall(), slot_length).minus(age);
         for identity in self.identities.clone().values() {

@@ -31,7 +31,7 @@ pub struct Outcomes {
     pub ended: Duration,
     pub checks: Checks,
     pub mistakes: (usize, f64),
-    /// Of every step.
+    /// A number that depends on every step: two runs are the same if their digests are the same.
     pub digest: u64,
     pub steps: u64,
     pub decisions: u64,
@@ -54,14 +54,16 @@ pub struct World<'a> {
     machines: Rng,
     lives: u64,
     asked: u64,
-    /// The active faults, and since when there is none.
+    /// The numbers of the active faults, as in the plan.
     active: Vec<usize>,
+    /// The time until which the faults that have ended have an effect.
     trouble_until: Duration,
     /// The highest X so far.
     highest_x: u64,
-    /// When servers that know no users admitted somebody, while it counts.
+    /// The times, in the last twenty rounds, at which servers that knew no users admitted newcomers from their budgets.
     strangers: VecDeque<Duration>,
-    /// Users that could not be counted when the room was shared out, and until when they may be in beside the bound.
+    /// Numbers of users that could not be counted when the room was shared out. Until the time beside each number, as
+    /// many more users may be in than the bound says.
     untold: Vec<(usize, Duration)>,
     /// Faults that have ended, and until when their bounds hold.
     aftermath: Vec<(usize, Duration)>,
@@ -106,7 +108,7 @@ enum Event {
         place: usize,
         life: u64,
         asked: u64,
-        /// Whether it says since when the namespace is used.
+        /// Whether the answer says when the namespace was first used, or that no server was alive for a while.
         tells_since: bool,
         answer: Box<Answered>,
     },
@@ -125,7 +127,8 @@ enum Event {
 /// The store's answer, and the tokens of the values in it.
 type Answered = Result<(Reply, Vec<(Slot, Tokens)>), StoreError>;
 
-/// A request on its way. Values are published in parts: a script for each.
+/// A request on its way to the store. A publication consists of parts, which arrive one after another: one script for
+/// each value, and one for what else is published.
 #[derive(Debug)]
 struct Letter {
     place: usize,
@@ -137,8 +140,9 @@ struct Letter {
     written: Vec<bool>,
     since: Option<Slot>,
     tells: bool,
-    /// How long the reply travels; `None` if it gets lost, after this many parts.
+    /// How long the reply travels; `None` if it gets lost.
     reply_after: Option<Duration>,
+    /// The number of parts that have yet to arrive. If the reply gets lost, this may be fewer than the request has.
     parts_left: usize,
 }
 
@@ -175,7 +179,7 @@ impl<'a> World<'a> {
         let truth = Truth::default();
         let store = Store::new(StoreClock::new(&truth));
         let crowd = plan.crowd.clone();
-        // The players know the places of servers that are added later from the start.
+        // From the start, the players know the places of servers that are added later.
         let joins = plan.faults.iter().filter(|fault| fault.kind == Kind::Join).count();
         let places = plan.fleet.servers + joins;
         Self {
@@ -216,7 +220,7 @@ impl<'a> World<'a> {
         self.outcomes()
     }
 
-    /// The same, and prints every step.
+    /// Plays the plan like [`play`](Self::play), and also returns a line for each step.
     pub fn tell(mut self) -> (Outcomes, Vec<String>) {
         self.log = Some(Vec::new());
         self.run();
@@ -224,7 +228,8 @@ impl<'a> World<'a> {
         (self.outcomes(), log)
     }
 
-    /// The same with figures, and without checks; also how often servers began to throttle.
+    /// Plays the plan to its end, also if it breaks promises. Returns figures, too, and how often servers changed
+    /// between open and throttling.
     pub fn measure(mut self, crowd_from: Duration) -> (Outcomes, Figures, u64) {
         self.figures = Some(Figures::new(&self.fleet, crowd_from));
         self.run();
@@ -295,7 +300,7 @@ impl<'a> World<'a> {
         self.agenda.push(Reverse(Entry { at, number: self.entries, event }));
     }
 
-    /// Every step changes this number: two runs of a seed are equal if their numbers are.
+    /// Adds a step to the digest.
     fn mark(&mut self, what: u64, place: usize, detail: u64) {
         for part in [self.now.as_nanos() as u64, what, place as u64, detail] {
             self.digest = (self.digest ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -303,7 +308,7 @@ impl<'a> World<'a> {
     }
 
     fn happen(&mut self, event: Event) {
-        // A paused process does nothing; what arrives meanwhile is processed in any order.
+        // A paused process does nothing. What arrives meanwhile is processed after the pause, in any order.
         let life = match &event {
             Event::Begin { place, life }
             | Event::Beat { place, life }
@@ -361,7 +366,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The worker polls often; here it runs when something is due, and now and then.
+    /// Runs a server's worker. A real worker runs some two hundred times a second; this one runs when a minute has
+    /// turned, and at random times in between.
     fn tick(&mut self, place: usize) {
         let rest = self.plan.weather.rest;
         let Some(server) = &mut self.servers[place] else { return };
@@ -381,7 +387,7 @@ impl<'a> World<'a> {
         self.schedule(next, Event::Tick { place, life });
     }
 
-    /// By the store's clock; a server's own differs little.
+    /// The time until the next minute begins by the store's clock. The servers' clocks differ little from it.
     fn until_the_next_minute(&self) -> Duration {
         let now = self.store.clock.wall();
         Slot::at(now, self.fleet.slot).plus(1).start(self.fleet.slot).since(now) + MILLI
@@ -405,7 +411,8 @@ impl<'a> World<'a> {
         self.ask(place, request);
     }
 
-    /// Servers exchange news between the rounds, while the store answers.
+    /// Begins a beat, unless a round or another beat is under way or the store does not answer. Schedules the next
+    /// beat.
     fn beat(&mut self, place: usize) {
         let Some(server) = &mut self.servers[place] else { return };
         let life = server.life;
@@ -516,7 +523,7 @@ impl<'a> World<'a> {
         }
         server.leaving = Some(now + HAND_OVER);
         note!(self, "server {place} is told to leave");
-        // A paused process is killed when its time is over.
+        // A paused process cannot hand over its users: it is killed.
         let Some(server) = &mut self.servers[place] else { return };
         if server.paused_until > now {
             self.servers[place] = None;
@@ -534,7 +541,7 @@ impl<'a> World<'a> {
             self.lasting().map(|kind| if let Kind::Slow { factor } = kind { *factor } else { 1 }).product::<u32>();
         let delay = weather.delay + Duration::from_secs_f64(mean * -(1.0 - self.network.f64()).ln());
         let delay = delay * slow.min(1000);
-        // A server cannot know how much of the store's time a slow answer hides.
+        // A server cannot know when, between its request and a slow answer, the store read its clock.
         self.oracle.clock_error = self.oracle.clock_error.max(100 * MILLI + delay);
         delay
     }
@@ -646,7 +653,7 @@ impl<'a> World<'a> {
                 let (part, tokens) = first_part(news, &mut letter.tokens);
                 let bytes: usize = part.minutes.iter().map(|minute| minute.value.len()).sum();
                 let (reply, _, lost) = self.store.answer(&letter.identity, Request::Publish(part), &tokens, self.now);
-                // A write may be under way for longer than a value lives: outside the window nothing can be lost.
+                // A write may arrive so late that its minute has left the window. Then nothing can be lost.
                 let oldest = Slot::at(self.store.latest(), self.fleet.slot).minus(u64::from(self.fleet.slots));
                 if let Some((_, token)) = lost.filter(|(slot, _)| *slot >= oldest) {
                     self.oracle.broken(1, format!("server {place} writes over player {token}, who was published"));
@@ -708,10 +715,10 @@ impl<'a> World<'a> {
                     request => self.store.answer(&letter.identity, request.clone(), &[], self.now).0,
                 };
                 if let Reply::Looked(looked) = &reply {
-                    // Or no server was alive for so long that no user can be in.
                     if let Some(server) = &mut self.servers[place] {
                         server.looked_at = self.now;
                     }
+                    // A gap says that no server was alive for a while, so that nobody can have been admitted then.
                     letter.tells = looked.since.is_some() || looked.gap.is_some();
                 }
                 if let (Reply::Looked(looked), Some(Sabotage::AlwaysCovered)) = (&mut reply, self.plan.sabotage) {
@@ -765,7 +772,7 @@ impl<'a> World<'a> {
         let token = player.index();
         let (held, shape) = (server.holds(token), server.shape);
         let budget_left = budget_left(server, &self.fleet, self.lives);
-        // A share of before a pause is taken back before it is given out.
+        // After a pause, a share from before it is withdrawn before a seat can be taken from it.
         let by_share = server.glance().share > 0 && server.sleeps_until.is_none();
         if !self.fleet.news_every.is_zero() {
             self.store.tokens.entry(server.fingerprint(&player.to_string())).or_insert(token);
@@ -780,8 +787,8 @@ impl<'a> World<'a> {
             }
             None => self.oracle.decided(&asked, &self.fleet, &self.store),
         }
-        // Right after a pause, before its worker runs, a server knows users whose minutes have left the window
-        // meanwhile. It records them in the minute of before, and they are back.
+        // Right after a pause, before its worker runs, a server still knows users whose minutes have left the window
+        // during the pause. It records them in the minute that was current before the pause, so they are in again.
         if decision == Decision::Seen && server.sleeps_until.is_some() {
             self.untold.push((1, self.now + self.plan.quiet));
         }
@@ -808,9 +815,9 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Invariant 10: somebody was admitted.
+    /// Checks invariant 10 after a newcomer was admitted.
     fn check_room(&mut self, place: usize, shape: Shape, by_share: bool) {
-        // Everybody is admitted while the store is away, and nothing is promised.
+        // With `on_outage = "open"`, everybody is admitted while the store is away, and nothing is promised.
         if self.fleet.on_outage == OnOutage::Open {
             return;
         }
@@ -818,12 +825,13 @@ impl<'a> World<'a> {
         if !by_share {
             self.oracle.budget_is_kept(place, server, &self.fleet, self.now);
         }
-        // They are known everywhere soon, and then no server gets a share before their seats are free again.
+        // After twenty rounds, all servers know these users. From then on no server gets a share until their seats are
+        // free again.
         while self.strangers.front().is_some_and(|&at| self.now - at > 20 * self.fleet.sync_every) {
             self.strangers.pop_front();
         }
         if !by_share && !server.has_known && server.let_in_blindly <= server.strangers_budget(&self.fleet, self.now) {
-            // Independent of how full the fleet is.
+            // A budget may be used however full the fleet is.
             return self.strangers.push_back(self.now);
         }
         self.untold.retain(|&(_, until)| until > self.now);
@@ -838,7 +846,8 @@ impl<'a> World<'a> {
         self.oracle.room_is_kept(place, shape, crowd, &self.fleet);
     }
 
-    /// A server is paused: no other knows whom it has admitted by its share before it wakes.
+    /// Counts the users whom only one server knows, when it is paused. Until it wakes, the other servers do not know
+    /// whom it has admitted from its share.
     fn fall_asleep(&mut self, place: usize, until: Duration) {
         let Some(server) = &self.servers[place] else { return };
         let mut known = Tokens::default();
@@ -850,8 +859,8 @@ impl<'a> World<'a> {
         self.untold.push((its.without(&known).count().min(share), until + self.plan.quiet));
     }
 
-    /// An older copy brings users back: those that no server knew were not counted when the last shares were handed
-    /// out.
+    /// Replaces the store with an older copy, and counts the users whom the copy brings back. Those that no server knew
+    /// were not counted when the last shares were handed out.
     fn come_back(&mut self, backup: &Backup) {
         let mut known = Tokens::default();
         let servers = self.servers.iter().flatten();
@@ -868,15 +877,16 @@ impl<'a> World<'a> {
         let lately = self.aftermath.iter().map(|&(number, _)| number);
         let mut faults: Vec<_> =
             self.active.iter().copied().chain(lately).map(|number| &self.plan.faults[number]).collect();
-        // A server that pauses with news that it could not publish keeps it.
+        // A server that was paused during another fault still has the news that it could not publish, so the bound of
+        // that fault holds, too.
         let sleeping: Vec<_> =
             faults.iter().filter(|fault| matches!(fault.kind, Kind::Pause { .. })).copied().collect();
         let was_on = |at: Duration| {
             self.plan.faults.iter().filter(move |fault| (fault.at..fault.at + fault.lasting).contains(&at))
         };
         faults.extend(sleeping.iter().flat_map(|pause| was_on(pause.at)));
-        // What the store has lost, other servers may not know if the server that knew it is paused for so long that it
-        // does not count any more.
+        // Users whom the store has lost may be known to one server alone. If this server is paused for longer than
+        // `counts_for`, the others no longer count it, and nothing is promised.
         let counts_for = (5 * self.fleet.sync_every).max(3000 * MILLI);
         let mut forgets = faults.iter().filter(|fault| matches!(fault.kind, Kind::Flush | Kind::OlderCopy));
         let sleeps = faults.iter().any(|fault| matches!(fault.kind, Kind::Pause { .. }) && fault.lasting > counts_for);
@@ -889,7 +899,8 @@ impl<'a> World<'a> {
             .try_fold(bounds::CALM, |most, part| Some(most.max(part?)))
     }
 
-    /// Invariant 7, during the play: in a calm that lasts, what one server has held for long, all hold.
+    /// Checks invariant 7 during the play: after a long calm, no server rejects a token that another one has held for
+    /// long.
     fn news_has_spread(&mut self, place: usize, token: usize) {
         let Some(asked) = &self.servers[place] else { return };
         self.oracle.checks.count(7);
@@ -920,7 +931,7 @@ impl<'a> World<'a> {
 
     // --- faults ---
 
-    /// Since when there is no fault.
+    /// Since when there is no fault and no effect of one; `None` while there is.
     fn calm_since(&self) -> Option<Duration> {
         (self.active.is_empty() && self.trouble_until <= self.now).then_some(self.trouble_until)
     }
@@ -943,7 +954,8 @@ impl<'a> World<'a> {
                         server.paused_from = self.now;
                     }
                     server.paused_until = server.paused_until.max(ends);
-                    // The worker notices that it has not run for so long, and it may just have run, or have been late.
+                    // The worker notices a pause if it has not run for `longest`. It may have run just before the pause
+                    // or some time before, so a pause of about this length may or may not be noticed.
                     let (lasts, rest) = (server.paused_until - server.paused_from, 2 * self.plan.weather.rest);
                     if lasts + rest > longest {
                         server.pauses(lasts > longest + rest);
@@ -1008,7 +1020,8 @@ impl<'a> World<'a> {
             Kind::StoreClock { forward, by } => {
                 let micros = by.as_micros() as i64;
                 self.store.step_clock(if forward { micros } else { -micros });
-                // Servers pause until a clock that went back has caught up, and younger ones do not.
+                // Fleet time stands still on the servers that know the time before the step, until the clock has caught
+                // up. Servers that start meanwhile follow the clock.
                 self.trouble_until = self.now + self.store.behind();
             }
             Kind::Corrupt { age, how } => self.store.damage(age, self.fleet.slot, how, &mut self.machines),
@@ -1021,7 +1034,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The place is taken again as soon as the server that is leaving it has stopped.
+    /// Schedules a new server for the place: now, or if a server is leaving it, when that server must have stopped.
     fn restart(&mut self, place: usize) {
         let leaving = self.servers[place].as_ref().and_then(|server| server.leaving);
         let at = leaving.map_or(self.now, |leaving| leaving.max(self.now) + 6 * self.fleet.sync_every);
@@ -1030,10 +1043,11 @@ impl<'a> World<'a> {
 
     // --- the end ---
 
-    /// Invariant 7: what a server holds is in the store, bit for bit: a token may be known by bits that others have
-    /// set, and then there is no news of it.
+    /// Checks invariant 7: the store has every bit that a server has. Tokens cannot be compared: if other tokens have
+    /// set all bits of a token, a server knows it already and publishes no news of it.
     fn compare_with_the_store(&mut self) {
-        // A value that was damaged under its old version is found by the next server that reads it, and by no other.
+        // If a value is damaged and keeps its version, only a server that has not read this version yet notices the
+        // damage.
         let unseen = |kind: &Kind| matches!(kind, Kind::Corrupt { how: Damage::Unseen, .. });
         if self.plan.faults.iter().any(|fault| unseen(&fault.kind)) {
             return;
@@ -1047,7 +1061,7 @@ impl<'a> World<'a> {
                     Some((stored, _)) => {
                         filter.words().iter().zip(stored.words()).any(|(ours, stored)| ours & !stored != 0)
                     }
-                    // It may have expired this moment, and is being written back.
+                    // The value may have expired a moment ago, and the round under way writes it again.
                     None => filter.ones() > 0 && !server.in_round,
                 };
                 if lacks {
@@ -1059,7 +1073,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Invariant 7: all rings of a generation are the same, and the store's.
+    /// Checks invariant 7: all rings of a generation are the same, and the store has all their bits.
     fn compare_rings(&mut self) {
         if self.calm_since().is_none_or(|since| self.now - since < self.plan.quiet) {
             return;
@@ -1074,7 +1088,8 @@ impl<'a> World<'a> {
             let Some((first, other)) = alike else { continue };
             self.oracle.checks.count(7);
             let (ours, theirs) = (minutes(&server.headcount), minutes(&other.headcount));
-            // A minute that has just begun here may be older elsewhere: a paused server is ahead, and writes into it.
+            // A minute that has just begun on one server may have begun earlier on another, which is ahead of it and
+            // has written into the minute.
             let has_just_begun = |slot| [server, *other].iter().any(|it| it.current == slot && slot > it.has_seen);
             for (slot, filter) in ours.iter().filter(|(slot, _)| !has_just_begun(*slot)) {
                 let differs = theirs
@@ -1100,8 +1115,8 @@ fn sabotaged(plan: &Plan) -> Fleet {
     fleet
 }
 
-/// The number that a blind server may at least admit, if any: what its budget must allow, whatever it knows of the
-/// fleet.
+/// How many more newcomers a blind server's budget must at least allow, whatever the server knows of the fleet; `None`
+/// if the server is not blind, or if nothing is promised.
 fn budget_left(server: &mut Server, fleet: &Fleet, lives: u64) -> Option<f64> {
     let glance = server.glance();
     // It has not noticed yet that it slept, or it is unknown whether it has.

@@ -45,7 +45,7 @@ local function at(p, st, s, n)
   return s, n, tat
 end
 
--- The distance from which a request counts.
+-- The distance to which a request adds its cost.
 local function base(tat)
   return max(tat, 0)
 end

@@ -82,7 +82,7 @@ local function offset(s, n, length)
   return of_seconds + of_nanos
 end
 
--- The number of such spans that begin after the earlier instant, and not after the later one.
+-- The number of spans of `length`, as in `offset`, that begin after the earlier instant and not after the later one.
 local function begun(s, n, earlier_s, earlier_n, length)
   local distance = since(s, n, earlier_s, earlier_n)
   return floor((distance + offset(earlier_s, earlier_n, length) - offset(s, n, length)) / length + 0.5)
@@ -101,8 +101,8 @@ local function number(word)
   return found and found >= -LAST and found <= LAST and found or nil
 end
 
--- Grants `cost` permits. They may be used after `wait`, which is at the instant act_s, act_n. `mark` identifies them in
--- a log, so that they can be given back.
+-- Grants `cost` permits. They may be used after `wait`, which is at the instant act_s, act_n. `mark` is what a policy
+-- needs in addition to cancel them; nil if it needs nothing.
 local function grant(wait, cost, act_s, act_n, mark)
   return { granted = true, time = wait, cost = cost, act_s = act_s, act_n = act_n, mark = mark }
 end
@@ -111,7 +111,7 @@ local function refuse(retry, because)
   return { granted = false, time = retry, because = because }
 end
 
--- The permits are used up, and the wait for others is longer than the request allows.
+-- Refuses, because the permits are used up and the wait for more is longer than the request allows.
 local function too_long(wait, max_wait)
   return refuse(wait - max_wait, 'used')
 end

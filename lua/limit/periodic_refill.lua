@@ -3,7 +3,8 @@
 --
 -- Policy: periodic_refill TICK PER-TICK CAPACITY INITIAL 0|1 0|1
 --   1 if a request may ask for more than the capacity · 1 if a key keeps what it has left after a change of the limit
--- State: the instant, the permits at that instant, and the permits used above a limit that was lowered since
+-- State: the instant, the permits at that instant, and the permits that had been used above the new limit when the
+-- limit was lowered in the tick of that instant
 local P = {}
 
 function P.parse(text)
@@ -27,7 +28,8 @@ function P.write(st)
   return format('%d %d %.0f %d', st.as, st.an, st.permits, st.over)
 end
 
--- The instant that counts, the permits then, and the permits used in this tick above a limit that was lowered since.
+-- The instant that counts, the permits at that instant, and the permits that had been used above the new limit when the
+-- limit was lowered in the tick of that instant.
 local function at(p, st, s, n)
   if since(st.as, st.an, s, n) > 0 then s, n = st.as, st.an end
   local ticks = begun(s, n, st.as, st.an, p.tick)
@@ -101,7 +103,8 @@ end
 function P.cancel(p, st, now_s, now_n, r)
   if since(r.act_s, r.act_n, now_s, now_n) < 0 then return end
   local s, n, permits = at(p, st, now_s, now_n)
-  -- If later requests wait for later ticks, these permits could only be given to others before them.
+  -- Refunds only if no later request waits for a later tick. Otherwise new requests would get these permits, ahead of
+  -- the waiting ones.
   if wait(p, s, n, permits, 0) <= since(r.act_s, r.act_n, s, n) then P.refund(p, st, now_s, now_n, r.cost) end
 end
 

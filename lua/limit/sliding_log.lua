@@ -16,7 +16,8 @@ function P.parse(text)
   return p.counts_for and p.gap and p.limit and p.grain and p
 end
 
--- The runs are the stored ones from `first` to `last`, without the first `cut` attempts, and then those of `more`.
+-- The state of a key without a log. The runs of a state are the stored ones from `first` to `last`, without the first
+-- `cut` attempts, and then those of `more`. `cache` holds the stored runs that were already read.
 function P.fresh()
   return { as = 0, an = 0, held = 0, first = 1, last = 0, cut = 0, more = {}, cache = {} }
 end
@@ -118,8 +119,8 @@ local function attempt(st, nth, s, n)
   return since(run(st, i).s, run(st, i).n, s, n)
 end
 
--- Removes the newest runs, back to the first for which `visit` returns nil. For the others, `visit` returns how many
--- attempts are left. Returns what is left of the removed runs, the oldest first.
+-- Removes runs, beginning with the newest, until `visit` returns nil for a run. For each removed run, `visit` returns
+-- how many of its attempts are to be kept. Returns these attempts as runs, the oldest first.
 local function cut_off(st, visit)
   local later, i = {}, st.last + #st.more
   while i >= st.first do
@@ -172,7 +173,7 @@ local function wait(p, st, s, n, wanted, pending)
   return time
 end
 
--- The instant that counts for the log: not before its last one, and rounded down to the grain.
+-- The instant that counts for the log: not before the instant of its state, and rounded down to the grain.
 local function own_now(p, st, s, n)
   if since(st.as, st.an, s, n) > 0 then s, n = st.as, st.an end
   if p.grain > 1 then return moved(s, n, -offset(s, n, p.grain)) end
@@ -265,7 +266,8 @@ function P.cancel(p, st, now_s, now_n, r)
   take_away(st, r.cost, r.act_s, r.act_n)
 end
 
--- It is not known which attempts the permits belong to, so the oldest are removed: they would leave first anyway.
+-- Removes the oldest attempts, because nothing shows which attempts the permits belong to. The oldest would leave first
+-- anyway.
 function P.refund(p, st, now_s, now_n, permits)
   expire(p, st, own_now(p, st, now_s, now_n))
   drop(st, min(permits, st.held))

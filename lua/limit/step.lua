@@ -39,7 +39,8 @@ if is_test then
   now_s, now_n = match(ARGV[2], '^(%d+) (%d+)$')
   now_s, now_n = tonumber(now_s), tonumber(now_n)
 else
-  -- Servers before Redis 5 must be told to replicate the effects instead of the script, because it reads a clock.
+  -- Redis before version 5 replicates a script itself, unless the script asks for its effects to be replicated. A
+  -- script that reads a clock must ask.
   if redis.replicate_commands then redis.replicate_commands() end
   local clock = redis.call('TIME')
   now_s, now_n = tonumber(clock[1]), tonumber(clock[2]) * 1000

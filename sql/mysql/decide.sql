@@ -6,14 +6,21 @@
 -- p_take        whether the attempt is made; otherwise it is only a look, which locks and writes nothing
 -- p_at          the time, seconds since the Unix epoch; NULL for the server's clock. Only tests give one.
 --
--- Returns in its OUT parameters: whether it is blocked; the number of the transaction (NULL: nothing was recorded); the
--- zone's rate and window; the time of the attempt; the number of permits that count after it; the times of the attempts
--- that must leave the window before there is room for this one and, after it, for one more permit (NULL: there is
--- room); and the time of the last one that counts (NULL: none). The first result set of the call is the lock row, as
--- published.
+-- Returns in its OUT parameters:
+-- v_blocked      whether the attempt is blocked
+-- v_transaction  the number of the transaction; NULL if nothing was recorded
+-- v_rate         the permits of the zone in a window; and v_window: the length of the window in seconds
+-- v_now          the time of the attempt
+-- v_held         the permits that count after the attempt
+-- v_room_after   the time of the attempt that must leave the window before there is room for this attempt; NULL if
+--                there is room, or never will be
+-- v_next_after   the time of the attempt that must leave the window before there is room for one more permit after this
+--                attempt; NULL if there is room
+-- v_last         the time of the last attempt that counts; NULL if none counts
+-- The first result set of the call is the lock row, as published.
 --
 -- Atomic: it locks the row, counts, and inserts, in one transaction. The count reads what was committed when it begins,
--- which is after the row was locked. The START commits an outer transaction of the caller.
+-- which is after the row was locked. START TRANSACTION commits a transaction that the caller has open.
 --
 -- Differences from the published procedure: an unknown zone is an error (1644, message 'unknown zone'), while the
 -- original compared with NULL and blocked nobody. If the clock goes back, time stands still until the clock has caught
@@ -41,7 +48,7 @@ BEGIN
   END;
 
   IF p_bucket_key IS NULL OR p_take IS NULL THEN
-    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'a bucket key is needed, and whether to take';
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'p_bucket_key and p_take must not be NULL';
   END IF;
   SELECT rate, window_s INTO v_rate, v_window FROM headcount_zones WHERE id = p_zone_id;
   IF v_rate IS NULL THEN
@@ -56,7 +63,8 @@ BEGIN
       IF v_lock IS NOT NULL THEN
         LEAVE won;
       END IF;
-      -- Inserted on its own: a lock on the gap where a row is not would be everybody's, and a deadlock.
+      -- The row is inserted in a transaction of its own. Several callers can hold a lock on the gap where the row is
+      -- missing, and with these locks their inserts would deadlock.
       ROLLBACK;
       SET v_tries = v_tries + 1;
       IF v_tries > 20 THEN
@@ -102,7 +110,7 @@ BEGIN
       SELECT created_at, SUM(permits) OVER (ORDER BY created_at, id) AS gone FROM headcount_transactions
         WHERE zone_id = p_zone_id AND bucket_key = p_bucket_key AND blocked = 0 AND created_at >= v_since
     ) AS leaving WHERE gone >= v_too_many;
-    -- None of those before it: this attempt itself.
+    -- If the earlier attempts are not enough, this attempt itself must leave.
     SET v_next_after = IFNULL(v_next_after, v_now);
   END IF;
 

@@ -1,10 +1,12 @@
 -- The transactions: every attempt, allowed or blocked.
 --
--- id           its number; later ones of a key have higher ones
--- zone_id      the zone; and bucket_key: the bucket in it. A key of 255 bytes ends in the SHA-256 of a longer one
--- blocked      1 if it was refused: then it is history only, and does not count
--- created_at   when it was, in UTC and whole seconds, whatever the server's time zone is: a DATETIME is stored as it is
---              written, and knows neither summer time nor the year 2038
+-- id           the number of the attempt; later attempts of a key have higher numbers
+-- zone_id      the zone
+-- bucket_key   the bucket in the zone. A key of 255 bytes or more is stored as its beginning and its SHA-256, 255 bytes
+--              together
+-- blocked      1 if the attempt was refused: then it is history only, and does not count
+-- created_at   the time of the attempt, in UTC and whole seconds, whatever the server's time zone is: a DATETIME is
+--              stored as it is written, without a time zone, and does not end in the year 2038
 -- permits      the number of permits
 --
 -- The index `counted` finds the number of allowed attempts in the window without reading the table. The index `oldest`

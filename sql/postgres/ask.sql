@@ -10,14 +10,14 @@
 -- take          whether granted permits are charged
 -- at_ns         the time, nanoseconds since the Unix epoch; null for the server's clock. Only tests give one.
 --
--- Returns one row: the time of the decision, the state that it found (zeros: never asked for), converted to this
--- policy, and whether the permits are granted. The caller computes its answer from these four, with the same
--- arithmetic.
+-- Returns one row: now_ns, the time of the decision; was_tat and was_as_of, the state before the decision, converted to
+-- this policy (zeros if the bucket was never asked for); and granted, whether the permits are granted. The caller
+-- computes its answer from these four, with the same arithmetic.
 -- Atomic: permits are granted only after the row was locked and then the clock was read once, so no decision uses an
--- outdated state or time. A refusal takes no lock and writes nothing, because it stays right whatever others take, and
--- so frequent requests for a refused key do not queue. A state of another policy is converted at once, even by a
--- refusal; otherwise it would stay under the old policy until a request is granted. Read committed is sufficient; in a
--- serializable session, the call may have to be repeated (40001).
+-- outdated state or time. A refusal takes no lock and writes nothing, because it stays right whatever other requests
+-- take. So frequent requests for a refused key do not wait for each other. A state of another policy is converted at
+-- once, even by a refusal; otherwise it would stay under the old policy until a request is granted. Read committed is
+-- sufficient; in a serializable session, the call may have to be repeated (40001).
 create or replace function headcount.ask(
   bucket_id bytea, span_ns bigint, interval_ns bigint, permits bigint, max_wait_ns bigint, take boolean,
   at_ns bigint default null,
@@ -54,7 +54,7 @@ begin
       end if;
     end if;
     now_ns := coalesce(at_ns, (extract(epoch from clock_timestamp()) * 1000000)::bigint * 1000);
-    -- A row of version 1 does not say; it is told under this policy from now on.
+    -- A row of version 1 contains no policy. From now on it belongs to this one.
     is_told_anew := was_span is distinct from span_ns or was_interval is distinct from interval_ns;
     if is_told_anew then
       select t.tat, t.as_of into was_tat, was_as_of

@@ -3,8 +3,8 @@
 -- $1   the number of rows to read
 -- $2   the largest number of rows to delete
 --
--- Returns one row: whether it was this statement's turn, how many rows it read, and how many it deleted. If it read
--- fewer than $1, the table has ended, and the next statement starts at the beginning.
+-- Returns one row: whether the statement could lock `purge_place`, how many rows it read, and how many it deleted. If
+-- it had the lock and read fewer than $1 rows, the table has ended, and the next statement starts at the beginning.
 -- Atomic: one statement. It locks the row of `purge_place`, which says where the last purge ended; if the row is
 -- locked, it does nothing. It skips rows that requests have locked. A request that waits for a row which is then
 -- deleted inserts a new one. No statement waits while it holds a lock, so there is no deadlock. The table is read in

@@ -3,8 +3,8 @@
 -- rate_id          the bucket
 -- refill_per_sec   tokens per second
 -- window_seconds   the time in which the capacity is refilled
--- half_even        how a half is rounded: false as PostgreSQL 14 and later do, away from zero; true as older ones and
---                  YugabyteDB 2 do, to the even neighbour, because their extract() gives double precision
+-- half_even        how a half is rounded. False: away from zero, as in PostgreSQL 14 and later. True: to the even
+--                  neighbor, as in older releases and YugabyteDB 2, whose extract() gives double precision
 -- at_us            the time, microseconds since the Unix epoch; null for the server's clock. Only tests give one.
 --
 -- Returns the remaining tokens: the request is granted if and only if they are not negative.

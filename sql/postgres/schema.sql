@@ -1,6 +1,6 @@
 -- The tables of the PostgreSQL store, in a schema of their own. Version 3.
 --
--- Takes nothing; times are nanoseconds since the Unix epoch by default. Returns nothing.
+-- Takes nothing. Returns nothing. Times are nanoseconds since the Unix epoch, except those of the type timestamptz.
 -- Atomic: install() runs it inside one transaction that holds an advisory lock, so that installations run one after
 -- another. Each statement may be run again.
 create schema if not exists headcount;
@@ -20,7 +20,7 @@ create table if not exists headcount.buckets (
   span_ns bigint,
   interval_ns bigint
 ) with (fillfactor = 70);
--- Version 1 did not store the policy: its rows take the policy of the first request.
+-- Version 1 did not store the policy: each of its rows takes the policy of the first request for it after the upgrade.
 alter table headcount.buckets add column if not exists span_ns bigint, add column if not exists interval_ns bigint;
 
 -- One row: the last bucket that the purge has read.

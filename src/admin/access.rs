@@ -22,9 +22,10 @@ const CHANGE: HeaderName = HeaderName::from_static("x-headcount-change");
 
 /// The delay of the answer to a wrong token.
 const WRONG_TOKEN_TIME: Duration = Duration::from_millis(200);
-/// The number of answers that are delayed at a time.
+/// The largest number of answers that are delayed at a time. Further answers wait for their turn.
 const MOST_DELAYED: usize = 4;
-/// The number of connections that wait for this delay or are in it: a quarter of the listener's connections.
+/// The largest number of answers that are delayed or wait for their turn. It is a quarter of the connections of the
+/// admin listener, because each answer holds a connection.
 const MOST_WAITING: usize = 32;
 
 /// The rules of the admin listener.
@@ -35,8 +36,9 @@ pub(super) struct Access {
     listen: Option<IpAddr>,
     open_metrics: bool,
     allow_proxied: bool,
-    /// The permits to wait after a wrong token, and those for the delay itself.
+    /// The [`MOST_WAITING`] permits of answers to wrong tokens that are delayed or wait for their turn.
     waiting: Semaphore,
+    /// The [`MOST_DELAYED`] permits of answers to wrong tokens that are delayed now.
     slow: Semaphore,
     wrong_tokens: Arc<AtomicU64>,
 }
@@ -142,7 +144,7 @@ impl Access {
         }
     }
 
-    /// Checks everything except for the token: the page contains nothing that the token protects.
+    /// Checks everything except the token. The admin page needs no token, because the document contains no figures.
     fn check_page(&self, request: &Request) -> Result<(), Denied> {
         self.check_names(request)?;
         if self.token.is_some() { Ok(()) } else { self.check_peer(request) }
@@ -192,8 +194,10 @@ impl Access {
         }
     }
 
-    /// Returns whether a `Host` is one of this listener's names or addresses. Names must be listed: an attacker can
-    /// make a name resolve to this listener (DNS rebinding), but not an address.
+    /// Returns whether a `Host` is one of this listener's names or addresses. Names other than `localhost` must be
+    /// listed, because an attacker can make any name resolve to this listener (DNS rebinding). An attacker cannot do
+    /// this with an address. If a token is configured, every address is accepted; without one, only loopback addresses
+    /// and the listener's own.
     fn knows(&self, host: &str) -> bool {
         let name = without_port(host).to_ascii_lowercase();
         if name == "localhost" || self.hosts.iter().any(|known| *known == name || known.as_str() == host) {
@@ -203,8 +207,9 @@ impl Access {
         address.is_ok_and(|address| address.is_loopback() || self.listen == Some(address) || self.token.is_some())
     }
 
-    /// Returns whether a request comes from our own page: its origin is the host of the request, or a listed name. The
-    /// port of the host must match, because another port of this machine may belong to another program.
+    /// Returns whether a request comes from the admin page of this listener: the page's origin is the request's `Host`,
+    /// or a listed name. An origin that equals the `Host` must have the same port, because another port of this machine
+    /// may belong to another program.
     fn knows_origin(&self, origin: &HeaderValue, host: &str) -> bool {
         let uri = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
         let Some(page) = uri.as_ref().and_then(Uri::authority).map(|authority| authority.as_str()) else {
@@ -228,7 +233,7 @@ pub(super) async fn guard(State(access): State<Arc<Access>>, request: Request, n
     }
 }
 
-/// Works like [`guard`], but does not check the token: a browser cannot send it when it opens the page.
+/// Works like [`guard`], but does not check the token, because a browser cannot send a token when it opens a page.
 pub(super) async fn guard_page(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     match access.check_page(&request) {
         Ok(()) => next.run(request).await,
@@ -236,7 +241,7 @@ pub(super) async fn guard_page(State(access): State<Arc<Access>>, request: Reque
     }
 }
 
-/// Works like [`guard`], unless metrics are open to everybody.
+/// Works like [`guard`], but passes every request on if `open_metrics` is set.
 pub(super) async fn guard_metrics(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     if access.open_metrics { next.run(request).await } else { guard(State(access), request, next).await }
 }

@@ -13,8 +13,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A stream ends after this time, and its reader reconnects. Otherwise a service that has mounted this router could
-/// wait for the stream when it stops.
+/// The longest duration of a stream. After this time, the stream ends and its reader reconnects. Without this limit, a
+/// service that has mounted the router could wait for an open stream when the service stops.
 const AT_MOST: Duration = Duration::from_secs(20);
 
 /// The largest number of streams at a time. Further clients can poll the status instead.

@@ -18,9 +18,9 @@ pub(super) fn description(capacity: u64) -> Value {
         "info": {
             "title": "headcount admin API",
             "version": "1",
-            "description": "What operators read and set. Without `[admin] token_file` it answers this machine alone; \
-                with it, it answers requests with the file's token (`Authorization: Bearer`). It refuses requests \
-                with an unknown `Host` or from another `Origin`.",
+            "description": "What operators read and set. Without `[admin] token_file`, the listener answers only \
+                requests from this machine. With it, the listener answers requests that carry the file's token \
+                (`Authorization: Bearer`). It refuses requests with an unknown `Host` or from another `Origin`.",
             "license": { "name": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "http://127.0.0.1:7071" }],
@@ -31,8 +31,8 @@ pub(super) fn description(capacity: u64) -> Value {
             "responses": {
                 "400": problem("The query or the body cannot be read."),
                 "401": problem("The bearer token is missing or wrong."),
-                "403": problem("The `Host` is unknown, the `Origin` is another one, the request comes from another \
-                    machine, or the change needs a token."),
+                "403": problem("The `Host` or the `Origin` is unknown, no token is configured and the request comes \
+                    from another machine or through a proxy, or the change needs a token or a header."),
                 "409": problem("The override in force has the highest possible version and cannot be replaced."),
                 "413": { "description": "The body is larger than 16 KiB." },
                 "422": problem("A value is outside its bounds."),
@@ -70,7 +70,7 @@ fn paths() -> Value {
     put["requestBody"] = order;
     let history = "The history: one sample per minute for a window or less, coarser samples otherwise.";
     json!({
-        "/": { "get": get("The page.", "text/html", text(), &["403"]) },
+        "/": { "get": get("The admin page.", "text/html", text(), &["403"]) },
         "/livez": { "get": open(get("The process answers.", "text/plain", text(), &[])) },
         "/readyz": { "get": open(readiness()) },
         "/metrics": { "get": get("All figures, in Prometheus's text format.", "text/plain", text(), &GUARDED) },
@@ -106,7 +106,7 @@ fn json_of(summary: &str, schema: Value, refusals: &[&str]) -> Value {
 
 fn readiness() -> Value {
     let mut get = get("This server should receive requests.", "text/plain", text(), &[]);
-    get["responses"]["503"] = answer("It should not, and the reason.", "text/plain", text());
+    get["responses"]["503"] = answer("It should not receive requests; the body says why.", "text/plain", text());
     get
 }
 
@@ -168,7 +168,7 @@ fn schemas() -> Value {
     schemas
 }
 
-/// Removes the examples from descriptions, and declares that objects have no other fields.
+/// Removes the examples from descriptions, and declares that objects have only the described fields.
 fn tidy(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {

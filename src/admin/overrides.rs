@@ -41,7 +41,7 @@ pub(super) struct Order {
     #[serde(default)]
     #[schemars(length(max = 500), regex(pattern = NO_CONTROLS))]
     reason: Option<String>,
-    /// The operator's name; the address by default.
+    /// The operator's name; by default, the address that the request comes from.
     #[serde(default)]
     #[schemars(length(max = 100), regex(pattern = NO_CONTROLS))]
     by: Option<String>,
@@ -91,7 +91,8 @@ pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: By
     }
 }
 
-/// Returns the answer for a refused override: 409 if it cannot replace the one in force, otherwise 422.
+/// Returns the answer for a refused override: 409 if the override in force cannot be replaced, and 422 for every other
+/// reason.
 fn refused(error: &OverrideError) -> Response {
     let status = match error {
         OverrideError::HighestVersion { .. } => StatusCode::CONFLICT,

@@ -1,8 +1,8 @@
 //! The admin page: the active users, what happens to newcomers, and whether the numbers can be trusted.
 //!
-//! The page is one HTML document with its style and its scripts inside. It loads nothing else, and its scripts talk to
-//! this server only.
-//! The document holds no figures: a script requests them, with the bearer token if one is configured.
+//! The page is one HTML document with its style and its scripts inside. It loads nothing else, and its scripts send
+//! requests to this server only. The document holds no figures: a script requests them, with the bearer token if one is
+//! configured.
 
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY};
 use axum::response::{Html, IntoResponse, Response};

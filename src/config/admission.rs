@@ -68,10 +68,10 @@ pub struct Admission {
         schemars(extend("must_be" = words::TIME, "such_as" = "\"250ms\""), with = "Option<String>")
     )]
     pub refusal_delay: Option<Duration>,
-    /// The number of refusals that wait at a time. Further ones are sent at once. Default inside a service: 10000.
-    /// Default of `headcount serve`: 128, because a refusal that waits holds a connection of the proxy, and the printed
-    /// recipes for Envoy and HAProxy have 1,024. `headcount serve` lowers it to a quarter
-    /// of the connections that it accepts.
+    /// The largest number of refusals that wait at a time. Further refusals are sent at once. Default inside a service:
+    /// 10,000. Default of `headcount serve`: 128, because a refusal that waits holds a connection of the proxy, and the
+    /// recipes for Envoy and HAProxy allow 1,024 connections. In `headcount serve`, at most a quarter of the accepted
+    /// connections may wait, whatever is set here.
     #[serde(deserialize_with = "whole_if_any")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number", "such_as" = "100")))]
     pub max_delayed: Option<u64>,
@@ -91,8 +91,8 @@ pub struct Admission {
     pub exempt_paths: Vec<String>,
 }
 
-/// Whether newcomers are rejected when there is no room. It does not affect limits that apply to all requests; each of
-/// them has its own `shadow`.
+/// Whether newcomers are rejected when there is no room. This setting does not affect limits that apply to all
+/// requests: each limit has its own `shadow`.
 ///
 /// ```
 /// use headcount::{Admission, Admitted, Enforcement, Headcount};
@@ -111,8 +111,8 @@ pub enum Enforcement {
     Enforce,
     /// Every decision is made and counted, but no user is rejected.
     Shadow,
-    /// No decision is made. A configuration without `max_active_users` is in this mode if at least one limit applies to
-    /// all requests.
+    /// No decision is made. A configuration without `max_active_users` is treated as `off` if at least one limit
+    /// applies to all requests.
     Off,
 }
 

@@ -26,8 +26,8 @@ pub(crate) const MUST_BE_PATH: &str =
 #[allow(missing_docs)] // The fields are the values in the messages.
 pub enum ConfigError {
     #[error(
-        "admission.max_active_users is missing: how many users at once may be active. Start at 75 % of what you \
-         measured the backend to carry"
+        "admission.max_active_users is missing: the most users that may be active at once. Start at 75 % of the users \
+         that the backend carried when you measured it"
     )]
     MaxActiveUsersMissing,
     #[error("admission.max_active_users is {found}; it must be between 1 and {}", Shape::MAX_CAPACITY)]
@@ -54,7 +54,7 @@ pub enum ConfigError {
     Shape(#[from] ShapeError),
     #[error(
         "window.capacity is {found}, and admission.max_active_users {max_active_users}; capacity must be at least \
-         that, better twice as much, or left out"
+         max_active_users and better twice as much, or left out"
     )]
     CapacityBelowMax { found: u64, max_active_users: u64 },
     #[error("token.from is empty; name at least one of \"bearer\", \"cookie:NAME\", \"header:NAME\"")]

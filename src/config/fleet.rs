@@ -44,10 +44,10 @@ pub struct Fleet {
         schemars(extend("must_be" = words::TIME, "such_as" = "\"1s\""), with = "Option<String>")
     )]
     pub sync_every: Option<Duration>,
-    /// The time between two exchanges of news, 20 ms to `sync_every`: how soon another server knows a user whom this
-    /// one has admitted. `0s` leaves news to the rounds. Default: 100 ms while newcomers are rejected or soon could be,
-    /// 250 ms otherwise. Whatever is set here, the time is at least 0.47 ms for each server of the fleet, so that
-    /// these exchanges take at most 15 % of a core of Redis.
+    /// The time between two exchanges of news, 20 ms to `sync_every`. The shorter it is, the sooner other servers know
+    /// a user whom this server has admitted. With `0s`, only the rounds bring news. Default: 100 ms while newcomers are
+    /// rejected or soon could be, and 250 ms at other times. The time is never shorter than 0.47 ms times the number of
+    /// servers, so that the exchanges of all servers take at most 15 % of one core of Redis.
     #[serde(with = "humantime_serde")]
     #[cfg_attr(
         feature = "server",
@@ -62,8 +62,8 @@ pub struct Fleet {
     )]
     pub on_outage: OnOutage,
     /// The number of servers of the fleet, 1 to 100,000. It is used only when a server starts and its store does not
-    /// answer for 3 s. With `on_outage = "local"`, that server then admits X divided by this number, and never less
-    /// than 1 % of X and 10. Default: 1.
+    /// answer for 3 s. With `on_outage = "local"`, that server then admits as many newcomers as the largest of three
+    /// numbers: X divided by `expected_nodes`, 1 % of X, and 10. Default: 1.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number from 1 to 100000", "such_as" = "8")))]
     pub expected_nodes: u64,
     /// The name of this server. Default: host name and process id.
@@ -97,7 +97,7 @@ pub(crate) enum NewsEvery {
     Never,
     /// More often while newcomers are rejected or soon could be.
     AsNeeded,
-    /// Each time after this period.
+    /// Once in each period of this length.
     Fixed(Duration),
 }
 

@@ -35,10 +35,10 @@ pub struct Jwt {
         schemars(extend("must_be" = "a list of names of files", "such_as" = "[\"/etc/headcount/jwt.pem\"]"))
     )]
     pub keys: Vec<PathBuf>,
-    /// The URL of a JWK Set. It is fetched at the start and every five minutes. Secrets in it (`oct`) are ignored.
-    /// Until the first fetch succeeds, the server is not ready. During this time it admits requests whose token names
-    /// an unknown key, and does not count them. It rejects them if `fleet.on_outage` is `closed` or an override sets
-    /// `throttling`.
+    /// The URL of a JWK Set. The set is fetched at the start and every five minutes. Secrets in the set (`oct`) are
+    /// ignored. Until the first fetch succeeds, the server is not ready. During this time it admits requests whose
+    /// token fits no known key, and their users do not become active. It rejects these requests if an override sets
+    /// `throttling`, or if `fleet.on_outage` is `closed` and no override sets `open`.
     #[cfg_attr(
         feature = "server",
         schemars(

@@ -43,8 +43,8 @@ pub struct Limit {
         schemars(extend("must_be" = "a name that no other limit has", "such_as" = "\"login\""))
     )]
     pub name: String,
-    /// Which requests are counted together: those with the same key. A list of keys counts requests together that agree
-    /// in all of them.
+    /// Which requests are counted together: those with the same key. With a list of keys, requests are counted together
+    /// if they agree in all keys of the list.
     #[cfg_attr(
         feature = "server",
         schemars(
@@ -255,7 +255,7 @@ pub enum LimitStore {
     Memory,
     /// The Redis of `[redis]`.
     Redis,
-    /// The database of `[postgres]`. Token buckets only.
+    /// The database of `[postgres]`. `token_bucket` and `leaky_bucket` only.
     Postgres,
     /// The database of `[mysql]`. `velocity` only.
     Mysql,
@@ -286,7 +286,7 @@ pub enum OnStoreError {
     Allow,
     /// The request is refused.
     Deny,
-    /// The same limiter in this process answers.
+    /// A limiter in this process answers. It has the same algorithm and rate, and keys of its own.
     #[default]
     Local,
 }
@@ -367,7 +367,8 @@ pub(crate) const RECIPE_TIMEOUTS: [(&str, Duration); 4] = [
     ("haproxy", Duration::from_millis(1500)),
 ];
 
-/// Names the recipes whose proxies wait no longer than this, and the shortest of their waits. `None`: all wait longer.
+/// Returns a text with the recipes whose proxies wait no longer than `time`, and with the shortest wait of these
+/// proxies. Returns `None` if the proxies of all recipes wait longer than `time`.
 #[cfg(feature = "server")]
 pub(super) fn too_long_for(time: Duration) -> Option<String> {
     let impatient: Vec<_> = RECIPE_TIMEOUTS.iter().filter(|(_, waits)| *waits <= time).collect();
@@ -403,7 +404,7 @@ impl Limit {
         {
             warnings.push(format!(
                 "on_store_error is deny, but within is as long as proxies wait for an answer, or longer: while the \
-                 store hangs, they admit after {waits}; lower it below that, or have them wait longer"
+                 store hangs, proxies admit requests after {waits}; set within to less, or let proxies wait longer"
             ));
         }
         warnings

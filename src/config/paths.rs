@@ -13,7 +13,7 @@ struct Pattern {
     path: String,
     /// The path as [`read_leniently`] returns it.
     lenient: String,
-    /// The same without its format, if it has one and is exact.
+    /// `lenient` without its format. `None` if it has no format, or if the rule is a prefix.
     script: Option<String>,
     is_prefix: bool,
 }
@@ -39,8 +39,8 @@ impl PathPatterns {
         self.0.iter().any(|pattern| pattern.covers_leniently(lenient))
     }
 
-    /// Returns the path of an exact rule as which a backend could read a path. If there are several, it is the one of
-    /// the earliest reading.
+    /// Returns the path of the exact rule that covers a reading of `path`. If exact rules cover several readings, the
+    /// first of these readings decides. Returns `None` if no exact rule covers a reading, or if the path is ambiguous.
     pub(crate) fn exact_rule(&self, path: &Readings) -> Option<String> {
         let is_exact = |reading: &String| self.0.iter().find(|it| !it.is_prefix && it.covers_leniently(reading));
         path.0.as_ref()?.iter().find_map(is_exact).map(|pattern| pattern.lenient.clone())
@@ -53,7 +53,8 @@ impl PathPatterns {
     }
 }
 
-/// The paths as which a backend could read a path, and the path in its query; `None` if one of the two is ambiguous.
+/// The readings of a request's path and of the path in its query. A reading is a path that a backend could take the
+/// requested path for. `None` if the path, or the path in the query, is ambiguous.
 #[derive(Debug)]
 pub(crate) struct Readings(Option<Vec<String>>);
 
@@ -135,7 +136,8 @@ pub(super) fn page_of_data(lenient: &str) -> Option<&str> {
     Some(page.strip_suffix(".json").unwrap_or(page))
 }
 
-/// Adds a path, the same without its format, and without the name of an index.
+/// Adds up to four readings: a path, the path without its format, the path without the name of an index, and the path
+/// without both.
 fn add_readings<'p>(readings: &mut Vec<Cow<'p, str>>, path: Cow<'p, str>) {
     let others = [without_format(&path), without_index(&path), without_index(&path).and_then(without_format)];
     let others: Vec<_> = others.into_iter().flatten().map(|other| Cow::Owned(other.to_owned())).collect();
@@ -143,7 +145,7 @@ fn add_readings<'p>(readings: &mut Vec<Cow<'p, str>>, path: Cow<'p, str>) {
     readings.extend(others);
 }
 
-/// The formats of scripts, beside those that begin with `php`.
+/// The formats of scripts, except those that begin with `php`.
 #[rustfmt::skip]
 const SCRIPTS: [&str; 25] = [
     "phtml", "phar", "asp", "aspx", "ashx", "asmx", "axd", "svc", "cgi", "fcgi", "jsp", "jspx", "jspf", "do", "action",
@@ -160,9 +162,9 @@ fn is_script(name: &str) -> bool {
     name.split('.').skip(1).any(|format| format.starts_with("php") || SCRIPTS.contains(&format))
 }
 
-/// Returns a path without what backends ignore, so that all paths that a backend could serve as one are the same: the
-/// front controller, the format, and the index of a directory. Returns `None` if the path is ambiguous, or if a path is
-/// in the query.
+/// Returns a path without the parts that backends may ignore: the front controller, the format, and the index of a
+/// directory. The path of a page's data becomes the path of the page. So all paths for which a backend could serve the
+/// same page have the same canonical path. Returns `None` if the path is ambiguous, or if the query begins with a path.
 pub(crate) fn canonical_path(path_and_query: &str) -> Option<String> {
     if path_in_query(path_and_query).is_some() {
         return None;
@@ -201,11 +203,14 @@ pub(super) fn path_in_query(path_and_query: &str) -> Option<&str> {
     query.split(['?', '&']).next()
 }
 
-/// A longer path is ambiguous, and so is one of more segments. Each reading of a path is compared with each rule.
+/// The most bytes of a path. A longer path counts as ambiguous, because each reading of a path is compared with each
+/// rule.
 const MOST_BYTES: usize = 2048;
+/// The most slashes of a path. A path with more slashes counts as ambiguous, for the same reason as a longer one.
 const MOST_SEGMENTS: usize = 64;
 
-/// A path with more names that have a dot is ambiguous: each could be a script, and each is compared with each rule.
+/// The most names with a dot in a path. A path with more of them counts as ambiguous: each such name could be a script
+/// and adds readings, and each reading is compared with each rule.
 const MOST_SCRIPTS: usize = 4;
 
 /// Returns a path as a lenient backend reads it: unescaped, in lower case, and `/a/` as `/a`. Returns `None` if the
@@ -218,7 +223,7 @@ const MOST_SCRIPTS: usize = 4;
 ///   parentheses, as the sessions of ASP.NET are,
 /// - if a segment goes on after `.php`, where PHP frameworks cut it: `/index.phplogin`, `/x/index.php.css/login`,
 /// - if it has two scripts, each of which could be the one that runs: `/index.php/api.php/login`,
-/// - or if it is longer than any that people use.
+/// - or if it exceeds [`MOST_BYTES`], [`MOST_SEGMENTS`] or [`MOST_SCRIPTS`].
 pub(super) fn read_leniently(path: &str) -> Option<String> {
     let is_clear = |byte: &u8| byte.is_ascii_graphic() && !b"\\;#".contains(byte);
     let is_clear_when_escaped = |byte: u8| byte == b' ' || is_clear(&byte) && !b"./%?".contains(&byte);
@@ -251,7 +256,7 @@ pub(super) fn read_leniently(path: &str) -> Option<String> {
     (is_clear && may_be_scripts <= MOST_SCRIPTS && scripts <= 1).then(|| trimmed.to_owned())
 }
 
-/// Returns whether a name has something other than a digit after `.php`.
+/// Returns whether a name goes on after `.php` with anything but a single digit.
 fn goes_on_after_php(name: &str) -> bool {
     let mut after = name.match_indices(".php").map(|(at, php)| &name.as_bytes()[at + php.len()..]);
     after.any(|rest| !matches!(rest, [] | [b'0'..=b'9']))

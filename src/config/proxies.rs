@@ -28,9 +28,11 @@ impl TrustedProxies {
         self.0.iter().any(|net| net.contains(&peer))
     }
 
-    /// Returns the client's address. Of the addresses in `X-Forwarded-For`, followed by the peer's, it is the last one
-    /// that is not a trusted proxy's; those before it may be forged. If all are trusted proxies', it is the first. An
-    /// entry that is no address ends the search at the address after it.
+    /// Returns the client's address. The candidates are the addresses in `X-Forwarded-For`, followed by the peer's
+    /// address. They are searched from the last to the first, and the first address found that does not belong to a
+    /// trusted proxy is the client's. The addresses before it may be forged. If all candidates belong to trusted
+    /// proxies, the client's address is the first one. If the search meets an entry that is not an address, the
+    /// client's address is the one after that entry.
     pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer.to_canonical();
         // Each proxy appends the address of its own client, so the last address is the nearest.

@@ -31,20 +31,20 @@ pub struct Redis {
         )
     )]
     pub url: Secret,
-    /// With `rediss://`: a PEM file with the certificate of the authority that signed the server's certificate. It is
-    /// trusted in addition to the system's authorities.
+    /// With `rediss://`: a PEM file with the certificate of the authority that signed the Redis server's certificate.
+    /// This authority is trusted in addition to the system's authorities.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = words::A_FILE, "such_as" = "\"/etc/headcount/ca.pem\""))
     )]
     pub ca_file: Option<PathBuf>,
-    /// With `rediss://`: a PEM file with this client's certificate, for a server that requires one.
+    /// With `rediss://`: a PEM file with the client certificate that headcount presents, if Redis requires one.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = words::A_FILE, "such_as" = "\"/etc/headcount/client.pem\""))
     )]
     pub cert_file: Option<PathBuf>,
-    /// A PEM file with the private key of the client's certificate.
+    /// A PEM file with the private key of the certificate in `cert_file`.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = words::A_FILE, "such_as" = "\"/etc/headcount/client.key\""))

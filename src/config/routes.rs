@@ -98,11 +98,13 @@ impl Routes {
         })
     }
 
-    /// Returns the class of a path, with or without a query. If a lenient backend reads the path differently, the
-    /// strictest of the classes applies. A path without its format (`/play` for `/play.json`) has a class if a rule
-    /// names it. An ambiguous or unknown (`None`) path has the strictest class, `Admit`, and so has a script, unless an
-    /// exact rule names it: for `/static/index.php/play`, PHP frameworks serve `/play`. The data of a page, as
-    /// SvelteKit and Next.js serve it, has no milder class than the page.
+    /// Returns the class of a path, with or without a query. If backends could read the path in several ways, the
+    /// strictest class of the readings applies. A reading such as `/play` for `/play.json` counts only if a rule covers
+    /// it. The data of a page, as SvelteKit and Next.js serve it, has no milder class than the page.
+    ///
+    /// An unknown path (`None`) and an ambiguous path have the strictest class, `Admit`. A path that names a script has
+    /// this class, too, because PHP frameworks serve `/play` for `/static/index.php/play`. The exception is a path that
+    /// an exact rule names.
     pub(crate) fn class(&self, path: Option<&str>) -> RouteClass {
         let Some(path_and_query) = path else { return RouteClass::Admit };
         let in_query = paths::path_in_query(path_and_query).map(|in_query| self.class_of_path(in_query));

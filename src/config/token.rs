@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 #[serde(default)]
 #[non_exhaustive]
 pub struct Token {
-    /// The places in which a token is searched. Default: `bearer`. List only those by which the
+    /// The places of a request in which headcount looks for a token. Default: `bearer`. List only those by which the
     /// backend authenticates its users.
     #[cfg_attr(
         feature = "server",

@@ -38,8 +38,8 @@ pub struct Window {
     #[serde(deserialize_with = "whole")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number from 1 to 120", "such_as" = "30")))]
     pub slots: u32,
-    /// The number of distinct users in a window for which the filters are sized, at most [`Shape::MAX_CAPACITY`].
-    /// Default: the next power of two from 2·X on, at least 16,384.
+    /// The number of distinct users in a window for which the filters are sized, at most 67,108,864. Default: the
+    /// smallest power of two that is at least 2·X and at least 16,384, but never more than that maximum.
     #[serde(deserialize_with = "whole_if_any")]
     #[cfg_attr(
         feature = "server",

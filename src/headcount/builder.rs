@@ -330,9 +330,9 @@ impl Builder {
         self
     }
 
-    /// Sets the number of servers of the fleet. If the store does not answer for 3 s after the start, and `on_outage`
-    /// is `local`, the server admits X divided by this number of newcomers, and never less than 1 % of X and 10. The
-    /// server then belongs to a fleet.
+    /// Sets the number of servers of the fleet. It is used if the store does not answer for 3 s after the start and
+    /// `on_outage` is `local`. Then the server admits as many newcomers as the largest of three numbers: X divided by
+    /// the number of servers, 1 % of X, and 10. With this setting, the server belongs to a fleet.
     pub fn expected_nodes(mut self, nodes: u64) -> Self {
         self.fleet().expected_nodes = nodes;
         self
@@ -488,7 +488,8 @@ fn what_ifs(settings: &Settings) -> (SampledVisits, (CapacitySim, Receiver<(Fing
 
 /// The users that a single server knows when it starts.
 enum Memory {
-    /// There is no snapshot, so a single server knows that nobody was active. A server of a fleet ignores this.
+    /// There is no snapshot. A single server then knows that nobody was active. A server of a fleet learns from the
+    /// store who was active.
     Fresh,
     /// The snapshot could not be read: it is unknown which users were active.
     Lost,
@@ -548,8 +549,9 @@ fn open_snapshot(file: PathBuf, codec: &Codec, settings: &Settings) -> Result<(O
     Ok((Some(snapshot), memory))
 }
 
-/// Returns the configured key. A single server needs no configured key. It uses a random one, which is kept in a file
-/// beside the snapshot, if a snapshot is configured, and read again at the next start.
+/// Returns the configured key. A single server needs no configured key: without one, it uses a random key. If a
+/// snapshot is configured, the random key is kept in a file in the snapshot's directory and read again at the next
+/// start.
 fn fingerprint_key(config: &Config) -> Result<FingerprintKey, ConfigError> {
     if let Some(key) = config.token.fingerprint_key()? {
         return Ok(key);

@@ -70,7 +70,7 @@ pub(crate) struct Core {
     refreshes: Sender<Fingerprint>,
     /// Refreshes that were applied in place because the channel was full.
     refreshes_in_place: AtomicU64,
-    /// The channel that reports the visits of sampled users to the worker. It exists in shadow mode only.
+    /// The channel that reports the visits of sampled users to the worker; `None` unless `enforcement` is `shadow`.
     visits: Option<SampledVisits>,
     counts: Counts,
     presences: Mutex<Presences>,
@@ -96,13 +96,13 @@ struct Writing<'s> {
     panicking: bool,
 }
 
-/// A bit of [`Core::gate`], like the following ones: a newcomer without a held seat would be rejected now.
+/// The bit of [`Core::gate`] that says that a newcomer without a held seat would be rejected now.
 const SHUT: u8 = 1;
-/// The mode in force is [`Mode::Throttling`].
+/// The bit of [`Core::gate`] that says that the mode in force is [`Mode::Throttling`].
 const THROTTLING: u8 = 2;
-/// Some seats are held.
+/// The bit of [`Core::gate`] that says that some seats are held.
 const HOLDING: u8 = 4;
-/// Servers of other generations have published active users.
+/// The bit of [`Core::gate`] that says that servers of other generations have published active users.
 const BESIDE: u8 = 8;
 
 /// The contents of a core, besides its settings.

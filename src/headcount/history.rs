@@ -64,21 +64,22 @@ pub struct History {
 pub struct Sample {
     /// The start of the sample.
     pub from: Timestamp,
-    /// The time from the sample's first moment to its last, in seconds. It is clearly less than the length of a sample
-    /// for the first one and the one in progress.
+    /// The time that the sample covers, in seconds. It is clearly less than `grain_seconds` for the first sample of the
+    /// process and for the sample in progress.
     pub seconds: f64,
     /// E at the end of the sample.
     pub active_users: u64,
-    /// The lower end of its 95 % interval.
+    /// The lower end of the 95 % interval of E.
     pub low: u64,
-    /// The upper end of its 95 % interval.
+    /// The upper end of the 95 % interval of E.
     pub high: u64,
     /// X at the end of the sample.
     pub max_active_users: u64,
-    /// The fraction of the sample's moments at which this server was throttling, 0 to 1.
+    /// The fraction of the sample's time in which this server was throttling, 0 to 1. The mode is checked once a
+    /// second, or more often with short slots.
     pub throttling: f64,
-    /// Requests that this server admitted, newcomers included. In the mode `shadow`, those that it would have rejected
-    /// are in `rejected` alone.
+    /// Requests that this server admitted, newcomers included. With `enforcement = "shadow"`, requests that would have
+    /// been rejected are counted in `rejected` only.
     pub admitted: u64,
     /// Newcomers that this server admitted, and unseen tokens that it admitted from its budget.
     pub newcomers: u64,
@@ -120,9 +121,11 @@ pub(crate) struct HistoryRecorder {
 /// The samples of one length.
 #[derive(Debug)]
 struct Track {
+    /// The length of a sample.
     grain: Duration,
+    /// The largest number of completed samples that are kept.
     most: usize,
-    /// The completed samples, the oldest first, at most `most` of them.
+    /// The completed samples, the oldest first.
     completed: VecDeque<Sample>,
     in_progress: Option<InProgress>,
 }

@@ -42,7 +42,7 @@ pub(crate) struct SyncFigures {
     pub(crate) write_refused: Option<StoreError>,
     /// How often the store turned out to have lost what it held of a minute.
     pub(crate) values_lost: u64,
-    /// Whether it has lost values in several of the latest rounds.
+    /// Whether the store has lost values in several of the latest rounds.
     pub(crate) loses_values: bool,
     /// Indexed by [`ErrorClass`].
     pub(crate) errors: [u64; ErrorClass::ALL.len()],
@@ -71,7 +71,8 @@ pub(crate) struct RoundFigures {
     pub(crate) times: Histogram,
     /// Until when an admin page counts as open, in monotonic microseconds.
     watched_until: AtomicU64,
-    /// The time from the last beat to the next one, in microseconds; 0 before the first beat, or if no other follows.
+    /// The time from the last beat to the next one, in microseconds. It is 0 before the first beat, and if no further
+    /// beat follows.
     beat_every: AtomicU64,
 }
 

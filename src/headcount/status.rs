@@ -48,7 +48,7 @@ pub struct Status {
     pub active_users: ActiveUsers,
     /// X: the override's value, or else the configured one.
     pub max_active_users: u64,
-    /// Throttling ends when the estimate falls below this.
+    /// Throttling ends when the estimate falls below this number of users.
     pub resume_below: u64,
     /// The number of free seats: X − E, or 0 if E is higher.
     pub room: u64,
@@ -73,8 +73,8 @@ pub struct Status {
     /// everybody is admitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulated_users: Option<u64>,
-    /// With `enforcement = "shadow"`: the rejections there would have been with 50 to 400 % of X, estimated from a
-    /// sample of users.
+    /// With `enforcement = "shadow"`: how many first attempts of users would have been rejected with 50 to 400 % of the
+    /// configured X, estimated from a sample of users.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub what_if: Vec<WhatIf>,
     /// The exchange with the fleet's store.
@@ -108,8 +108,8 @@ pub struct ActiveUsers {
     pub estimate: u64,
     /// The lower end of the 95 % interval.
     pub low: u64,
-    /// The upper end of the 95 % interval: it covers the sampling error and the newcomers of other servers that were
-    /// not read yet.
+    /// The upper end of the 95 % interval. It allows for the sampling error, and for newcomers of other servers whom
+    /// this server has not read yet.
     pub high: u64,
     /// Whether every bit is set: there are at least `estimate` users, and the true number is unknown.
     pub saturated: bool,
@@ -154,7 +154,7 @@ pub struct OverrideStatus {
     pub by: Option<String>,
     /// Why the override was set.
     pub reason: Option<String>,
-    /// A warning if X is above half of the filters' capacity, because then false positives become frequent.
+    /// A warning if the override sets an X above half of the filters' capacity, where false positives become frequent.
     pub warning: Option<String>,
 }
 
@@ -359,10 +359,10 @@ impl OverrideStatus {
     }
 }
 
-/// Estimates the newcomers of other servers whom this server does not know yet, as if news came by the rounds alone:
-/// those since its last look, and those whom their own server has not published yet. The times of rounds are random:
-/// two successive rounds of one server are up to two periods apart. So a newcomer waits 0.6 periods on average until it
-/// is published, and less than 1.5 almost always.
+/// Estimates the number of newcomers of other servers whom this server does not know yet, as if news came by the rounds
+/// alone. These are the newcomers since this server's last look, and those whom their own server had not published
+/// before that look. The times of rounds are random: two successive rounds of one server are up to two periods apart.
+/// So a newcomer is published 0.6 periods after the admission on average, and almost always within 1.5 periods.
 ///
 /// Returns the larger of two estimates. The first uses the recent rate of newcomers on other servers. When a crowd
 /// arrives, that rate is a round or two old. So the second uses the newcomers whom this server itself admitted since

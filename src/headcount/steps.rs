@@ -38,7 +38,7 @@ impl Headcount {
         self.shared.core.decide_unverifiable(AdmitOptions { counts, ..AdmitOptions::ADMIT })
     }
 
-    /// Returns whether every newcomer would be rejected now.
+    /// Returns whether every newcomer without a held seat would be rejected now.
     pub(crate) fn is_shut(&self) -> bool {
         self.shared.core.is_shut()
     }

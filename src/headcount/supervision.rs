@@ -1,5 +1,5 @@
-//! Counts and logs how often the two background tasks, the worker and the one that runs the rounds, were restarted
-//! after a panic, and tells when that is too often.
+//! Counts and logs the restarts of the two background tasks after a panic, and decides when there are too many. The
+//! tasks are the worker and the task that runs the rounds.
 //!
 //! A panic can interrupt the work at any point. The [core](super::core) repairs the ring before it releases the lock,
 //! the next tick repeats an interrupted tick, and the next round repeats an interrupted round.
@@ -53,8 +53,9 @@ pub struct Restarts {
 /// The restarts of all tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Supervision {
+    /// The number of restarts of each task, indexed by [`Task`].
     counts: [u64; 2],
-    /// The times of the latest restarts, the oldest first.
+    /// The monotonic times of the latest restarts of any task, the oldest first.
     latest: [Option<Duration>; TOO_MANY],
 }
 

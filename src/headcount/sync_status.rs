@@ -61,7 +61,7 @@ pub struct SyncStatus {
     pub failures: u64,
     /// Stored values that were refused as invalid.
     pub corrupt: u64,
-    /// Refused filters by [`DecodeError::REASONS`](crate::DecodeError::REASONS), then overrides and news logs.
+    /// Refused values by [`CORRUPT_REASONS`].
     #[serde(skip)]
     pub(crate) corrupt_by_reason: [u64; CORRUPT_REASONS.len()],
     /// Rounds by [`Outcome::ALL`](crate::round::Outcome::ALL).
@@ -71,7 +71,7 @@ pub struct SyncStatus {
     pub beats: u64,
     /// Beats in which the store did not answer, or answered with an error. Their news was sent again.
     pub beats_failed: u64,
-    /// Users that this server learned of by beats, each counted once a minute.
+    /// Users that this server learned of by beats, each counted at most once a minute.
     pub news_received: u64,
     /// The bytes of filters that were sent.
     pub bytes_sent: u64,
@@ -79,22 +79,24 @@ pub struct SyncStatus {
     pub bytes_received: u64,
     /// Servers that looked recently, this one included.
     pub nodes: u64,
-    /// Some of these servers by name, while an admin page or event stream is open.
+    /// The servers of the fleet by name, at most 200, while an admin page or event stream is open. Silent servers are
+    /// listed, too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub seen_nodes: Vec<SeenNode>,
-    /// Whether servers with another capacity, window or key use the namespace. Servers with another window share no
-    /// users with this one. Servers with another key do so only if one side lists the other's key as an earlier one.
+    /// Whether servers with another capacity, window or key use the namespace. Servers with another slot length share
+    /// no users with this one. Servers with another key share users with this one only if one side lists the other's
+    /// key as an earlier one.
     pub foreign_generation: bool,
     /// The number of seconds by which this machine's wall clock is ahead of the fleet's time, which follows the store's
     /// clock.
     pub clock_offset_seconds: f64,
-    /// The reason why the store refuses writes although it answers reads.
+    /// The reason why the store refuses writes although it answers reads; null if it does not refuse them.
     pub write_refused: Option<String>,
     /// How often the store turned out to lack what it had held of a minute: it was emptied or restored, it evicts
     /// values, or somebody deletes them or puts older ones back.
     pub values_lost: u64,
-    /// Whether this happened in at least three of the last ten rounds. Then servers may not learn of each other's
-    /// users, and the estimate may be too low.
+    /// Whether the store lost values in at least three of the last ten rounds. Then servers may not learn of each
+    /// other's users, and the estimate may be too low.
     pub loses_values: bool,
     /// The store's failures since the start.
     pub errors: SyncErrors,
@@ -174,8 +176,9 @@ pub struct SeenNode {
     pub node: String,
     /// The time since it last read the fleet's news, in seconds.
     pub read_seconds_ago: f64,
-    /// Whether it counts as a node: it has read news within five rounds, or 3 s if that is more. A server that left the
-    /// fleet in order is no longer listed; one that did not is listed for a window.
+    /// Whether the server counts as a node: it has read news within the last five periods of the rounds, or within 3 s
+    /// if that is longer. A server that left the fleet in order is no longer listed. A server that stopped without
+    /// leaving the fleet is listed for a window.
     pub alive: bool,
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Telemetry {
     pub(super) what_if: Mutex<WhatIfs>,
     /// Limiters shown with the controller's own figures, in the order of registration.
     limiters: Mutex<Vec<ShownLimiter>>,
-    /// Connections closed by each listener (checks, admin), by reason (too many connections, timeout).
+    /// Connections that each listener (0: checks, 1: admin) closed, by reason (0: too many connections, 1: timeout).
     #[cfg(feature = "server")]
     closed_connections: [[AtomicU64; 2]; 2],
     /// Purges of each database of limits: rows deleted, and purges that failed.
@@ -37,8 +37,8 @@ pub(crate) struct Telemetry {
 pub(super) struct WhatIfs {
     /// The result of each X.
     pub(super) results: Vec<WhatIf>,
-    /// The estimated number of the fleet's users who came within the window although the X of the configuration, if
-    /// enforced, would have kept them out; and its margin of error.
+    /// The estimated number of users of the whole fleet who sent a request within the window, but whom the configured X
+    /// would have kept out if it were enforced. The second number is the margin of error.
     pub(super) kept_out: (f64, f64),
 }
 

@@ -1,11 +1,11 @@
-//! Delayed refusals. Another server may have admitted the user a moment ago, and the news of it is still on its way. So
-//! a refusal waits until the news must have come, and then the user is looked up again. Without this, a client that
-//! sends requests to several servers at once would be refused by all but one of them.
+//! Delayed refusals. Another server may have admitted the user a moment ago, and the news of the user may still be on
+//! its way. So a refusal waits until that news must have come, and then the user is looked up again. Without this
+//! delay, a client that sends requests to several servers at once would be refused by all but one of them.
 
 use crate::threads::atomic::{AtomicU64, Ordering::Relaxed};
 use serde::Serialize;
 
-/// Counts the refusals that wait, and keeps their number below a maximum.
+/// Counts the refusals that wait, and keeps their number from exceeding a maximum.
 pub(crate) struct WaitingRefusals {
     waiting: AtomicU64,
     max_waiting: AtomicU64,
@@ -32,7 +32,7 @@ pub struct DelayedRefusals {
     pub waiting: u64,
     /// Refusals that have waited, or wait.
     pub begun: u64,
-    /// Of these, the requests that were admitted after the wait.
+    /// Requests whose refusal waited, and that were admitted after the wait.
     pub recognized: u64,
     /// Refusals that did not wait, because `admission.max_delayed` others were waiting.
     pub at_once: u64,

@@ -28,10 +28,11 @@ const NOTE_EVERY: Duration = Duration::from_secs(1);
 /// The interval of snapshots.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(2);
 
-/// The time after which a server that has reached its store counts as ready, even if its coverage is incomplete.
+/// The time from the start after which a server counts as ready although its coverage is incomplete, if it has reached
+/// its store.
 const BOOTSTRAP_AT_MOST: Duration = Duration::from_secs(10);
 
-/// The time after which a server that has not reached its store counts as ready.
+/// The time from the start after which a server counts as ready although it has never reached its store.
 const NO_STORE_FOR: Duration = Duration::from_secs(3);
 
 /// Does the controller's background work. [`Worker::tick`] is called by the thread that
@@ -98,9 +99,9 @@ impl Worker {
         }
     }
 
-    /// Does what is due: applies refreshes, turns the minute, ends an override, writes the snapshot. Cheap when nothing
-    /// is due; meant to be called every few milliseconds. If a panic interrupted the previous tick, this one completes
-    /// its work.
+    /// Does what is due: applies refreshes, turns the minute, ends an override, writes the snapshot. Call it every few
+    /// milliseconds; it is cheap when nothing is due. If a panic interrupted the previous tick, this tick completes the
+    /// work of that one.
     pub fn tick(&mut self) {
         // A panic during a snapshot leaves this flag set.
         self.shared.lifecycle.set_saving(false);

@@ -60,7 +60,8 @@ impl Key {
     /// algorithms, and those that are too weak or cannot be read.
     ///
     /// # Errors
-    /// If no key is left: the reason of the last one.
+    /// If the text is neither a JWK nor a JWK Set, if the set has more than [`MOST_KEYS`] keys, or if no usable key is
+    /// left. In the last case, the error says what is wrong with the last unusable key.
     pub(crate) fn in_set(json: &[u8]) -> Result<Vec<Self>, String> {
         let json: Value = serde_json::from_slice(json).map_err(|error| format!("is not JSON: {error}"))?;
         let set = match json {
@@ -163,8 +164,8 @@ impl Key {
         Ok(Self { id, algorithm, key, digest })
     }
 
-    /// Checks that no algorithm has more than [`MOST_TRIED`](super::MOST_TRIED) keys without a name, because the others
-    /// would never be tried. Returns a description of the keys if one has.
+    /// Returns a description of the keys without a name if an algorithm has more than [`MOST_TRIED`](super::MOST_TRIED)
+    /// of them: the others would never be tried. Returns `None` if no algorithm has that many.
     pub(crate) fn too_many_without_a_name(keys: &[Self]) -> Option<String> {
         let alike =
             |key: &Self| keys.iter().filter(|other| other.id.is_none() && other.algorithm == key.algorithm).count();

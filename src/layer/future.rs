@@ -57,7 +57,7 @@ struct AfterAdmission {
     headcount: Headcount,
     seat: Option<HeldSeat>,
     pass: Option<Handout>,
-    /// The fingerprint of the user, if the request keeps the user active.
+    /// The fingerprint of the user, if the request keeps or makes its user active.
     fingerprint: Option<Fingerprint>,
 }
 

@@ -244,7 +244,8 @@ impl Headcount {
             Some(admission) => Ok((admission, None, Quotas::default())),
             None => match self.delay_for(user).filter(|_| options.takes_seat) {
                 Some(delay) => {
-                    // The charge does not wait, or a client could guess without limit by hanging up meanwhile.
+                    // The charge is made before the wait. Otherwise a client could guess without limit, by closing the
+                    // connection during it.
                     attempt.iter().for_each(Attempt::note_refused);
                     return Err(NotDecided::Waits(delay));
                 }
@@ -269,7 +270,7 @@ impl Headcount {
     }
 
     /// Decides about a newcomer. Takes the permits first and the seat second, so that the room is not locked while the
-    /// limits are asked. Returns the permits if there is no seat.
+    /// limits are asked. Gives the permits back if there is no seat.
     fn decide_newcomer(
         &self,
         user: &User<'_>,

@@ -35,7 +35,7 @@ pub struct Limit {
     limiter: Limiter,
     key: Key,
     on_missing_key: OnMissingKey,
-    /// `None` is all paths.
+    /// The paths to which the limit applies; `None` means all paths.
     routes: Option<PathPatterns>,
     max_wait: Option<Duration>,
     period: Option<Duration>,
@@ -147,9 +147,9 @@ impl Limit {
         self
     }
 
-    /// Applies the limit to these paths only. Each is exact, or a prefix that ends in `/*`. A request path that a
-    /// backend could read as one of them also counts: for `/login`, these are `/x/../login`, `//login`, `/%6cogin` and
-    /// others.
+    /// Applies the limit to these paths only. Each is exact, or a prefix that ends in `/*`. A request whose path a
+    /// backend could read as one of them also counts. For `/login`, such request paths are `/x/../login`, `//login`,
+    /// `/%6cogin` and others.
     ///
     /// # Errors
     /// [`ConfigError`] for an invalid path.
@@ -293,8 +293,8 @@ impl Limit {
     }
 }
 
-/// Returns the name under which a method counts; `None` for methods that are not in RFC 9110 or RFC 5789, which many
-/// backends serve like any other. Backends serve HEAD as GET.
+/// Returns the name under which a method counts. HEAD counts as GET, because backends serve it as GET. Returns `None`
+/// for methods outside RFC 9110 and RFC 5789, because many backends serve them like some other method.
 fn of_method(method: &Method) -> Option<&'static str> {
     Some(match *method {
         Method::GET | Method::HEAD => "GET",
@@ -430,9 +430,9 @@ impl Limits {
     }
 
     /// Asks the limits in order, and waits for the request's turn. If `may_wait` is false, a limit refuses a request
-    /// that would have to wait. If one refuses, nothing stays charged: limits that one step can ask are charged
-    /// together or not at all, and earlier steps get their permits back, unless they are in MySQL, which takes none
-    /// back.
+    /// that would have to wait. If one limit refuses, no limit stays charged: limits that one step can ask are charged
+    /// together or not at all, and the limits of earlier steps get their permits back. Limits in MySQL are an
+    /// exception: MySQL takes no permits back.
     pub(crate) async fn ask(&self, applicable: &ApplicableLimits, may_wait: bool) -> Result<Quotas, Limited> {
         self.refuse_denied(applicable, Ask::ONE)?;
         let mut quotas = Quotas::default();
@@ -457,9 +457,9 @@ impl Limits {
         Ok(quotas)
     }
 
-    /// Returns whether one step can ask both limits. In memory, it can. On one Redis connection, it can if both have
-    /// the same key: another key would be stored under another name than when it is asked for alone. In a database, it
-    /// cannot.
+    /// Returns whether one step can ask both limits. In memory, it can. On one Redis connection, it can if the request
+    /// has the same key in both: in a step of two keys, the second one would be stored under another name than if it
+    /// were asked for alone. In a database, it cannot.
     fn is_one_step(&self, (one, one_key): &(usize, Vec<u8>), (next, next_key): &(usize, Vec<u8>)) -> bool {
         let (one, next) = (&self.0[*one].limiter, &self.0[*next].limiter);
         one.is_here() && next.is_here() || one.shares_store_with(next) && one_key == next_key

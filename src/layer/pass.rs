@@ -29,7 +29,8 @@ impl Headcount {
         Some(Handout { pass: self.pass_of(user)?, is_secure: secure.unwrap_or_else(|| self.is_https(info)) })
     }
 
-    /// Returns whether the client's connection used TLS. A proxy may have forwarded the request without it.
+    /// Returns whether the client's connection used TLS. Behind a proxy, the client may have used TLS although the
+    /// proxy's connection to this server does not.
     fn is_https(&self, info: &RequestInfo<'_>) -> bool {
         let is_trusted = |peer| self.settings().trusted_proxies.include(peer);
         let told = || info.headers.get("x-forwarded-proto").filter(|_| info.peer.is_some_and(is_trusted));
@@ -41,9 +42,9 @@ impl Headcount {
         info.is_https || told().is_some_and(is_https)
     }
 
-    /// Returns the pass that a request shows, if there is one and passes are configured. Of several cookies of that
-    /// name, returns the one that is valid for the user, or else the first: another page of the site may have set the
-    /// others.
+    /// Returns the pass that a request shows, if there is one and passes are configured. If several cookies have the
+    /// configured name, returns the one that is valid for the user, or else the first: another part of the site may
+    /// have set the others.
     pub(super) fn shown_pass<'r>(&self, info: &RequestInfo<'r>, user: Option<&User<'_>>) -> Option<&'r [u8]> {
         let config::Pass { carry, .. } = self.settings().pass.as_ref()?;
         let headers = info.headers;
@@ -86,8 +87,9 @@ impl Headcount {
     }
 }
 
-/// Returns whether the response allows a shared cache to store it (RFC 9111, §3): it says `public` or `s-maxage`, or it
-/// has an age and is not declared private. The proxies' recipes have this rule, too.
+/// Returns whether the response allows a shared cache to store it (RFC 9111, §3): its `Cache-Control` says `public` or
+/// `s-maxage`, or it has `max-age` or `Expires` and its `Cache-Control` says neither `private`, `no-store` nor
+/// `no-cache`. The proxies' recipes have this rule, too.
 fn may_be_shared(headers: &HeaderMap) -> bool {
     let text = |value: &HeaderValue| value.to_str().unwrap_or_default().to_ascii_lowercase();
     let said: Vec<_> = headers.get_all(CACHE_CONTROL).iter().map(text).collect();

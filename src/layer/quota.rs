@@ -11,9 +11,9 @@ const STATE: HeaderName = HeaderName::from_static("ratelimit");
 /// The lists of both headers, with an item for each limiter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Quotas {
-    /// `"login";q=5;w=60`
+    /// The value of `RateLimit-Policy`, such as `"login";q=5;w=60`.
     policy: String,
-    /// `"login";r=4;t=12`
+    /// The value of `RateLimit`, such as `"login";r=4;t=12`.
     state: String,
 }
 

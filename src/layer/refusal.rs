@@ -149,7 +149,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the name of the limiter that refused.
+    /// Returns the name of the limiter that refused; `None` if the reason is no limiter.
     pub fn limit(&self) -> Option<&str> {
         match &self.reason {
             Reason::Limited(limited) => Some(&limited.by),
@@ -209,7 +209,8 @@ impl Refusal {
         format!("{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{status},\"detail\":\"{detail}\"{more}}}\n")
     }
 
-    /// Returns the reason for a person. A limit without a time to retry has nothing to count by, or can never allow.
+    /// Returns the reason in words, for a person. Without a time to retry, either the request has no value for the
+    /// limit's key, or it costs more than the limit can ever allow.
     fn limited_because(&self, limited: &Limited) -> String {
         match self.retry_after() {
             Some(time) => format!("The limit is used up. Try again in {} seconds.", time.as_secs()),
@@ -263,7 +264,8 @@ impl Form {
     }
 }
 
-/// Returns whether the client prefers `text/html` to JSON (RFC 9110 §12.5.1; wildcards leave the default).
+/// Returns whether the client prefers `text/html` to JSON (RFC 9110 §12.5.1). Wildcards do not count, so JSON stays the
+/// default.
 fn prefers_html(headers: &HeaderMap) -> bool {
     let mut html = 0.0;
     let mut json = 0.0;

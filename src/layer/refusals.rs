@@ -1,13 +1,14 @@
-//! Limits of refusals: how many unknown tokens a client, for example an address, may try.
+//! Limits of refusals: how many unknown tokens a client may try. A limit's key, for example the address, tells clients
+//! apart.
 //!
 //! While newcomers are rejected, every refused token may be a guess. Some guesses are false positives of the filters:
 //! by default one in a thousand when the filters hold as many users as their capacity. The sender of such a guess
 //! counts as an active user from then on. So each refusal charges the key of its request, such as the address. While
 //! the limit of a key is used up, tokens that are *new* to the key are refused without a lookup or verification. A
-//! token is new until this server has refused it, or has admitted it as that of an active user, under the same keys; a
-//! repeated answer reveals nothing. So a client that guesses does not affect the users whom this server has answered
-//! before behind the same address. Others need a valid pass until the limit has permits again.
-//!
+//! token is new until this server has refused it under the same keys, or has admitted it under them as that of an
+//! active user. A repeated answer reveals nothing. So a client that guesses does not affect users behind the same
+//! address if this server has answered their tokens before. Other users behind that address need a valid pass until the
+//! limit has permits again.
 //! A refusal that waits for news charges its key when it begins to wait, and keeps the charge if news comes. Otherwise
 //! a client could guess without limit, by closing each connection before its answer.
 
@@ -20,8 +21,8 @@ use crate::recent::Recent;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The number of tokens, admitted or refused, above which [`Recent`] drops its older half. Each of the two takes at
-/// most 36 MiB.
+/// The largest number of admitted tokens, and of refused ones, that [`Recent`] remembers for at least a window. If more
+/// come, it drops the oldest ones earlier. Each of the two maps takes at most 36 MiB.
 const MOST_ANSWERED: u64 = 1 << 20;
 
 /// The limits of refusals, and the answered tokens. Clones share them.

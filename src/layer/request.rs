@@ -24,7 +24,8 @@ pub(crate) struct RequestInfo<'r> {
     pub(crate) is_https: bool,
     /// The extensions of the request, which hold what outer layers have found out.
     pub(crate) extensions: Option<&'r Extensions>,
-    /// Whether the service knows the user without a token that is configured here.
+    /// Whether the service names the user of the request, by an outer layer or by the function of
+    /// `AdmissionLayer::user`. That function is called here only for `OPTIONS` requests.
     pub(crate) names_user: bool,
 }
 

@@ -53,7 +53,7 @@ pub struct AdmissionService<S> {
 enum Pending {
     /// The verification of a signature.
     Verification,
-    /// News of the user, who would be refused: the time until the second look.
+    /// News of a user who would be refused. The value is the time until the second look.
     Refusal(Duration),
 }
 
@@ -137,7 +137,7 @@ impl Rules {
 
     fn info<'r>(&self, parts: &'r Parts) -> RequestInfo<'r> {
         let info = RequestInfo::of(&parts.method, &parts.uri, &parts.headers, &parts.extensions);
-        // Only a request that may be a preflight is asked for its user here.
+        // Here, the user matters only for a request that may be a preflight.
         let user = self.user.as_ref().filter(|_| parts.method == Method::OPTIONS);
         let names_user = info.names_user || user.is_some_and(|user| Caller::named(user(parts)).user().is_some());
         RequestInfo { names_user, ..info }

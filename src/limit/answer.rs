@@ -3,8 +3,8 @@
 use super::ask::{Ask, Mode};
 use std::time::Duration;
 
-/// A limiter's answer. After a peek, every field has the value that it would have after a take, except that nothing is
-/// reserved.
+/// A limiter's answer. After a peek, every field has the value that it would have after a take, with two exceptions:
+/// nothing is reserved, and `transaction` is `None`.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, Verdict, token_bucket};
@@ -36,7 +36,8 @@ pub struct Answer {
     pub reset_after: Duration,
     /// The part that answered.
     pub answered_by: AnsweredBy,
-    /// The number of the row that a store with a history wrote for this request; `None` in other stores.
+    /// The number of the row that a store with a history wrote for this request; `None` if it wrote none, and in other
+    /// stores.
     pub transaction: Option<u64>,
     /// The reservation, for `cancel`.
     pub reservation: Reservation,
@@ -125,7 +126,7 @@ pub enum AnsweredBy {
     Shadow,
 }
 
-/// A charge that can be given back. Cancel a reservation only once: canceled twice, it gives its permits back twice,
+/// A charge that can be given back. Cancel a reservation only once: a second cancellation gives the permits back again,
 /// though never above the limit.
 ///
 /// ```

@@ -28,7 +28,7 @@ pub struct Store(Kind);
 
 #[derive(Clone)]
 enum Kind {
-    /// Separate from the others, because it answers without a boxed future.
+    /// A store in memory. It has a variant of its own, because it answers without a boxed future.
     Memory(Memory),
     Other(Arc<dyn Erased>),
 }

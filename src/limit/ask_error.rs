@@ -27,10 +27,9 @@ use std::sync::Arc;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// The request is invalid for this store: for example, it names a zone (the table of one limit) that the database
-    /// does not have, it asks for several permits where the
-    /// store grants one at a time, or the database has another version of the schema. The source is the store's own
-    /// error, such as `SqlError`.
+    /// The request is invalid for this store. For example, it names a zone (a limit that MySQL stores) that does not
+    /// exist, it asks for several permits where the store grants one at a time, or it may wait where the store cannot
+    /// reserve permits. The source is the store's own error, such as `SqlError`.
     #[error("limiter {limiter:?}: {source}")]
     Invalid {
         /// The limiter's name.
@@ -46,8 +45,8 @@ pub enum AskError {
         /// What the store cannot do.
         what: &'static str,
     },
-    /// The limiters of a list cannot be charged in one step. Only limiters that are all in memory, or all on one Redis
-    /// connection, can be.
+    /// The limiters of a list cannot be charged in one step. They can be if all of them are in memory, or all on one
+    /// Redis connection.
     #[error(
         "limiters {} cannot be asked as one step: put all of them in memory, or all on one Redis connection",
         limiters.join(", ")

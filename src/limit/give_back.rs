@@ -186,8 +186,8 @@ impl Charged {
     }
 }
 
-/// Permits that are given back when this is dropped. The last goes first, because permits on which a later reservation
-/// depends stay charged.
+/// Permits that are given back when this is dropped. The last ones are given back first, because permits on which a
+/// later reservation depends stay charged.
 pub(super) struct GiveBackOnDrop(pub(super) Vec<Charged>);
 
 impl GiveBackOnDrop {

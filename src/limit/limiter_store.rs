@@ -68,7 +68,7 @@ pub trait LimiterStore: Send + Sync + 'static {
     /// first key of the list comes back as [`StoreKey::list`] when permits of the list are given back.
     ///
     /// # Errors
-    /// [`LimiterStoreError::Unsupported`] unless the store implements it.
+    /// [`LimiterStoreError`]. The default implementation always returns [`LimiterStoreError::Unsupported`].
     fn ask_all(asks: &[(&Self, &[u8], Ask)]) -> impl Future<Output = Result<Vec<Answer>, LimiterStoreError>> + Send
     where
         Self: Sized,

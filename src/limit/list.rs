@@ -36,7 +36,7 @@ use tokio::time::Instant;
 pub struct CombinedAnswer {
     /// The verdict on the list: the longest wait, or a refusal with the longest retry.
     pub verdict: Verdict,
-    /// The position in the list of the first limiter that refused.
+    /// The position in the list of the first limiter that refused; `None` if all granted.
     pub refused_by: Option<usize>,
     /// The answer of each limiter.
     pub answers: Vec<Answer>,
@@ -47,12 +47,14 @@ impl Limiter {
     /// Asks several limiters as one step: either all grant, or nothing is charged. Limiters in shadow mode are asked
     /// one by one after the others, and are charged only if the others grant.
     ///
-    /// On Redis the keys of a list are stored beside the list's first key, and are counted apart from the same keys in
-    /// other lists or asked for alone; see `Redis::ask_all`. Begin a list with the key that the others belong to, and
-    /// give permits back with [`cancel_all`](Self::cancel_all).
+    /// On Redis, the keys of a list are stored beside the list's first key. A key that differs from the first key is
+    /// counted apart from the same key asked for alone, or in a list with another first key; see `Redis::ask_all`.
+    /// Begin a list with the key that the others belong to, and give permits back with
+    /// [`cancel_all`](Self::cancel_all).
     ///
     /// # Errors
-    /// [`AskError::NoCommonStore`] unless all are in memory, or all on one Redis connection.
+    /// [`AskError::NoCommonStore`] for two or more limiters that are not in shadow mode, unless all of these are in
+    /// memory, or all on one Redis connection.
     pub async fn ask_all<K: AsRef<[u8]>>(asks: &[(&Self, K, Ask)]) -> Result<CombinedAnswer, AskError> {
         Self::ask_all_unless_silent(asks, &mut SilentStore::default()).await
     }
@@ -260,7 +262,7 @@ impl Granted {
 }
 
 /// A connection that has not answered a request. The request's other limiters on this connection do not wait for it
-/// again. A database may be late with only one key, so its stores never count as sharing a connection.
+/// again. A SQL database may be late with one key only, so SQL stores never count as sharing a connection.
 #[derive(Default)]
 pub(crate) struct SilentStore(Option<(Store, StoreError)>);
 

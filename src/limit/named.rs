@@ -129,10 +129,10 @@ pub const fn governor(rate: Rate, burst: u64) -> Gcra {
 
 /// Go's `golang.org/x/time/rate`: [`token_bucket`], except that time is counted again after the clock has gone back.
 ///
-/// `AllowN` is [`Ask::permits`](super::Ask::permits), `ReserveN` and `WaitN` are the same with `max_wait`, `Tokens` is
-/// a peek at zero permits, `CancelAt` is `cancel`, `SetLimit` and `SetBurst` are `change`, which keeps the tokens that
-/// are left, at most the new burst. If the burst is raised, a full bucket stays full; a bucket of the original fills up
-/// at the rate.
+/// `AllowN` is [`Ask::permits`](super::Ask::permits). `ReserveN` and `WaitN` are the same with `max_wait`. `Tokens` is
+/// a peek at zero permits. `CancelAt` is `cancel`. `SetLimit` and `SetBurst` are `change`: it keeps the tokens that are
+/// left, at most the new burst. If the burst is raised, a full bucket is still full here, while one of the original
+/// fills up at the rate.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, x_time_rate};
@@ -204,7 +204,7 @@ pub const fn nginx(rate: Rate) -> Nginx {
 pub struct Nginx {
     rate: Rate,
     burst: u64,
-    /// `None` is `nodelay`.
+    /// How many early requests are not delayed; `None` if none is delayed (`nodelay`).
     delay: Option<u64>,
 }
 
@@ -299,8 +299,8 @@ pub const fn guava_warming_up(rate: Rate, warm_up: Duration) -> WarmUp {
 /// store's origin.
 ///
 /// The original rounds the time of a slot *down* to whole nanoseconds. This limiter rounds it up, so it never exceeds
-/// the rate; at most 10⁹ per second are possible, while the original has no bound. At 3 per second, a slot of the
-/// original takes 333,333,333 ns, and one of this limiter takes 1 ns more.
+/// the rate. At 3 per second, a slot of the original takes 333,333,333 ns, and one of this limiter takes 1 ns more. The
+/// highest finite rate of this limiter is 10⁹ per second; the original has no bound.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, Rate, uber};
@@ -343,9 +343,9 @@ pub const fn producer_consumer(capacity: u64, per_tick: u64, tick: Duration) -> 
 /// next period.
 ///
 /// The original's timeout is [`PeriodicRefill::max_wait`] (5 s by default in the original). Unlike the original, this
-/// limiter has no timer, and refuses at once if a wait would be useless. A changed limit
-/// ([`Memory::change`](super::Memory::change)) applies at once and not from the next period, and lowering it does not
-/// stop the refills. The scheduler's `refresh` is [`Memory::reset`](super::Memory::reset).
+/// limiter has no timer, and refuses a request at once if it would have to wait for longer than the timeout. A changed
+/// limit ([`Memory::change`](super::Memory::change)) applies at once and not from the next period, and lowering it does
+/// not stop the refills. The scheduler's `refresh` is [`Memory::reset`](super::Memory::reset).
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, resilience4j_semaphore};

@@ -44,7 +44,7 @@ pub enum OnStoreError {
 }
 
 impl OnStoreError {
-    /// Answers a list whose store does not answer. If one refuses, no local limiter is charged.
+    /// Answers a list whose store does not answer. If one limiter of the list refuses, no local limiter is charged.
     pub(super) fn answer_all(asks: &[(&Self, &[u8], Ask)]) -> Vec<Answer> {
         let denies = asks.iter().any(|(on_store_error, ..)| matches!(on_store_error, Self::Deny));
         let local: Vec<_> = asks

@@ -256,8 +256,8 @@ impl Policy {
         dispatch!(self, state, |policy, state| policy.ask(state, now, question))
     }
 
-    /// Records that this question was refused because another one of its list was, if the policy records refusals. The
-    /// caller has undone what the list was charged.
+    /// Records that this question was refused, if the policy records refusals. This is for a question of a list: the
+    /// caller has already undone what asking the list has changed, the records of its refusals included.
     pub(crate) fn record_refusal(&self, state: &mut State, now: u64, question: Question) {
         if let (Self::SlidingLog(log), State::SlidingLog(state), Mode::Take) = (self, state, question.mode) {
             log.record_refusal(state, now, question.cost);

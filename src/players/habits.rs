@@ -6,7 +6,7 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The habits of players. All durations are those of real play; who plays faster divides them.
+/// The habits of players. All durations are those of real play. A caller that plays faster divides them.
 ///
 /// ```
 /// use headcount::players::{Answer, Arrivals, Habits, Players};

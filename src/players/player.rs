@@ -66,7 +66,8 @@ impl Player {
         if due >= ends {
             census.finished += 1;
             self.ends = None;
-            // A number is drawn only if players may return: it would change the schedules of crowds without returns.
+            // A number is drawn only if players may return, because a draw would change the schedules of crowds without
+            // returns.
             let returns = habits.return_probability > 0.0 && self.rng.f64() < habits.return_probability;
             return returns.then(|| {
                 census.returned += 1;

@@ -25,7 +25,8 @@ pub(super) fn is_final(error: &RedisError) -> bool {
     error.is_unrecoverable_error()
         || error.is_io_error()
         || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
-        // If a script fails because of this, older servers report a script error; only its text says READONLY.
+        // If a script fails because the node is a replica, older servers report a script error. Only its text says
+        // READONLY.
         || error.detail().is_some_and(is_read_only)
 }
 

@@ -130,10 +130,11 @@ impl Target {
         stream: Guarded,
         trouble: Arc<OnceLock<StoreError>>,
     ) -> Result<(Connection, Option<&RedisConnectionInfo>), RedisError> {
-        // The callers have their own time limits, and drop the connection after them. The library would keep it in use.
+        // The callers have their own time limits, and drop the connection after two timeouts in a row. The library
+        // would keep it in use after its own timeouts.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        // The library reports every failure of AUTH as a wrong password, so `log_in` sends it instead. With RESP3, the
-        // library logs in with HELLO.
+        // The library reports every failure of AUTH as a wrong password, so `log_in` sends AUTH instead. With RESP3,
+        // the library logs in with HELLO.
         let ours = self.login.protocol() == ProtocolVersion::RESP2;
         let login = if ours { RedisConnectionInfo::default() } else { self.login.clone() };
         // Sending the library's name would take two more commands, which a restricted user may not be allowed to run.

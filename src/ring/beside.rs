@@ -16,14 +16,14 @@ pub(crate) struct Beside {
 #[derive(Debug)]
 pub(crate) struct Union {
     pub(crate) filter: Bloom,
-    /// The index of the earlier fleet key of its fingerprints; `None` for the current key.
+    /// The index of the earlier fleet key with which its fingerprints were computed; `None` for the current key.
     pub(crate) earlier_key: Option<usize>,
     /// The latest minute in the union.
     pub(crate) newest: Slot,
 }
 
 impl Beside {
-    /// Creates it from unions and the number of users that [`estimate`] returned for them.
+    /// Makes a value from unions and the number of users that [`estimate`] returned for them.
     pub(crate) fn new(users: f64, unions: Vec<Union>) -> Self {
         Self { unions: unions.into(), users }
     }
@@ -64,8 +64,8 @@ impl Beside {
         self.unions.iter().any(|union| union.filter.contains(union.earlier_key.map_or(now, &fingerprint)))
     }
 
-    /// Returns the probability that `own`, the union of the ring, or one of these unions takes an unknown token for a
-    /// known one.
+    /// Returns the probability that an unknown token is taken for a known one, by one of these unions or by `own` (the
+    /// union of the ring).
     pub(crate) fn false_positive_ratio(&self, own: &Bloom) -> f64 {
         let all = self.unions.iter().map(|union| &union.filter).chain([own]);
         1.0 - all.map(|filter| 1.0 - filter.false_positive_ratio()).product::<f64>()

@@ -32,14 +32,15 @@ const COVERED: u64 = 1;
 /// The position of the flags in the gzip header (RFC 1952, section 2.3.1).
 const GZIP_FLAGS: usize = 3;
 
-/// If more than this share of the bits is set, gzip saves nothing. The words are then stored uncompressed.
+/// The fraction of set bits above which gzip saves nothing. The words of a fuller filter are stored uncompressed.
 const DENSE: f64 = 0.4;
 
 /// The largest size of a filter of another generation, unless twice the size of this generation's filters is more. It
 /// is enough for filters of about four million users at the default false positive ratio.
 const MOST_BYTES_BESIDE: usize = 8 << 20;
 
-/// A filter with a larger share of set bits carries no information, and would admit everybody. It is refused.
+/// The largest fraction of set bits in a plausible filter. A fuller filter carries no information, and would admit
+/// everybody. It is refused.
 const IMPLAUSIBLE_FILL: f64 = 0.98;
 
 /// The number of words that are converted at a time.
@@ -183,9 +184,9 @@ impl Codec {
         self.generation
     }
 
-    /// Returns an upper bound of a value's size. gzip adds a frame, and at most 5 bytes per 16 KiB.
+    /// Returns an upper bound of a value's size.
     pub(crate) fn most_bytes(&self) -> usize {
-        HEADER_BYTES + self.shape.bytes() + self.shape.bytes() / 1000 + 64
+        most_bytes(self.shape.bytes())
     }
 
     /// Returns the most bytes that a filter of another generation may have, uncompressed.
@@ -309,6 +310,12 @@ impl Codec {
             _ => Err(DecodeError::Payload),
         }
     }
+}
+
+/// Returns an upper bound of the size of a value whose filter has this size. gzip adds a frame, and at most 5 bytes per
+/// 16 KiB.
+pub(crate) fn most_bytes(filter_bytes: usize) -> usize {
+    HEADER_BYTES + filter_bytes + filter_bytes / 1000 + 64
 }
 
 /// Returns the most bytes that a filter of another generation may have, uncompressed, for a server with filters of this

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! *origin* and *flags* are zero; they are reserved. *number* is random, so the MACs of two entries differ. A reader
-//! remembers the last bytes that it has read, to notice if a log was replaced. Of a fingerprint, the upper six bytes
-//! are written; the others are zero. The MAC covers the minute and everything before the MAC.
+//! remembers the last bytes that it has read, to notice if a log was replaced. Only the upper six bytes of a
+//! fingerprint are written; the other two are zero. The MAC covers the minute and everything before the MAC.
 
 use crate::fingerprint::Fingerprint;
 use crate::fleet_mac::{FleetMac, MAC_BYTES, Purpose};

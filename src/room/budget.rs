@@ -22,8 +22,10 @@
 /// The number of rounds that must succeed in a row before this server knows everybody and hands out shares again.
 const ROUNDS_TO_KNOW: u32 = 3;
 
-/// A server that has not known everybody yet may admit the larger of two numbers: 10, and X divided by 100.
+/// A server that has not known everybody yet may admit at least this many newcomers.
 const LEAST_WHILE_UNINFORMED: u64 = 10;
+/// A server that has not known everybody yet may admit X divided by this, if that is more than
+/// [`LEAST_WHILE_UNINFORMED`].
 const ONE_PART_OF_X_WHILE_UNINFORMED: u64 = 100;
 
 /// The counts that decide whether a blind server may admit one more newcomer.

@@ -7,8 +7,9 @@ use std::time::Duration;
 ///
 /// A store loses heartbeats when it is flushed, stalls, or fails over to a server whose clock is behind. Then the first
 /// server that returns counts one node, and the next one two. Each would hand out the room as if the others were gone.
-/// So the highest count of the last three times `alive_for` is used. Only time during which the store was reachable and
-/// kept this server's heartbeat counts. So while somebody deletes the heartbeats all the time, the count does not fall.
+/// So the highest count within three times `alive_for` is used. This period includes only time during which the store
+/// was reachable and kept this server's heartbeat. So while somebody deletes the heartbeats all the time, the count
+/// does not fall.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Nodes {
     /// The counts, in falling order, each with the value of `known_for` when it was read.
@@ -18,7 +19,7 @@ pub(super) struct Nodes {
     last_read: Option<Duration>,
 }
 
-/// A higher count is used for this many times `alive_for`.
+/// For how many times `alive_for` a count is used if all later counts are lower.
 const HOLDS_FOR: u32 = 3;
 
 impl Nodes {

@@ -9,7 +9,7 @@
 //!
 //! - There were no active users: the minute lies before the namespace was first used (`since`), or no server was alive.
 //!
-//! - Enough rounds (`DOUBT_ROUNDS`) have succeeded since the minute was in doubt or seen only in part.
+//! - Enough rounds (`DOUBT_ROUNDS`) have succeeded since the minute came into doubt or turned out to be seen in part.
 //!
 //! A minute loses its coverage if the store has a newer value that this server could not read, if the minute ended
 //! while the store was unreachable or the process was paused, if a lower `since` appears, or if the store's clock jumps
@@ -22,8 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A store counts as having no `since` only after this many looks without it, over at least this time.
+/// A store counts as having no `since` only after this many looks without it.
 const ABSENT_ROUNDS: u32 = 3;
+/// A store counts as having no `since` only after looks without it over at least this time.
 const ABSENT_FOR: Duration = Duration::from_secs(3);
 
 /// The number of successful rounds after which a doubtful minute is covered: by then the other servers have published
@@ -49,8 +50,9 @@ pub(super) struct Coverage {
     /// Minutes for which other servers may still publish values: those in doubt, and those that this server saw only in
     /// part. Each with the number of successful rounds so far.
     settling: BTreeMap<Slot, u32>,
-    /// The minute that was current at the first successful round, and at the last one.
+    /// The minute that was current at the first successful round.
     first_success: Option<Slot>,
+    /// The minute that was current at the last successful round, or at the last look since then.
     last_success: Option<Slot>,
     foreign_newcomers: f64,
 }
@@ -222,7 +224,8 @@ impl Coverage {
     }
 
     fn is_empty_by_since(&self, slot: Slot) -> bool {
-        // A server that found no `since` up to that minute has missed nothing of the minute.
+        // Whether this server looked in the minute `since` or before it, and found no `since`. Then it has missed
+        // nothing of that minute.
         let was_there = |since: Slot| self.absent.is_some_and(|absent| absent.first_in <= since);
         self.since.is_some_and(|since| slot < since || (slot == since && was_there(since)))
     }

@@ -8,7 +8,7 @@ pub(super) struct Demand {
     rejected: u64,
     /// Whether any were rejected between the last two looks.
     lately: bool,
-    /// Whether any were rejected in the interval before that, also between two looks.
+    /// The value of `lately` as of the look before the last one.
     before: bool,
     /// The number of servers that rejected newcomers recently, as of the last look.
     pub(super) wanting: u64,
@@ -28,8 +28,9 @@ impl Demand {
         self.lately
     }
 
-    /// Returns whether newcomers were rejected before each of the last two looks. By the second look, the other servers
-    /// that a crowd has reached have reported it, too. So the first servers do not divide the room among them alone.
+    /// Returns whether newcomers were rejected before each of the last two looks. By the second look, all servers that
+    /// a crowd has reached have reported that they reject newcomers. So the first servers do not divide the room among
+    /// themselves alone.
     pub(super) fn lasts(&self) -> bool {
         self.lately && self.before
     }

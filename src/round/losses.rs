@@ -10,7 +10,8 @@ const LATEST: u32 = 10;
 /// If so many of the latest rounds have found a loss, the store loses values again and again.
 const MANY: u32 = 3;
 
-/// The latest rounds: the lowest bit is the present one, and is set if it has found a loss.
+/// One bit for each of the latest rounds, set if the round has found a loss. The lowest bit stands for the present
+/// round.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Losses(u16);
 

@@ -69,7 +69,7 @@ pub struct Identity {
     pub node: String,
     /// A hash of format, shape, slot length, number of slots and key. Servers share filters only within one generation.
     pub generation: u64,
-    /// The size of an uncompressed filter. It limits the size of an upload.
+    /// The size of an uncompressed filter. A value is hardly larger, so a store can choose by it how to store values.
     pub filter_bytes: usize,
     /// How long after its last look a server counts as alive. Also how long after its last look with `wants` it counts
     /// as one that rejects newcomers.
@@ -150,8 +150,8 @@ pub const MOST_NEWS_BYTES: usize = 256 << 10;
 /// The size in bytes at which a news log gets no more entries. Only the rounds then bring the news of the minute.
 pub const MOST_LOG_BYTES: usize = 64 << 20;
 
-/// The number of random bytes at the beginning of a news log. If the store loses a log, the next one of the same minute
-/// begins with others.
+/// The number of random bytes at the beginning of a news log. If the store loses a log, the next log of the same minute
+/// begins with other bytes.
 pub const LOG_ID_BYTES: usize = 16;
 
 /// A minute's news log: what this server has read of it, and what it appends.
@@ -468,7 +468,8 @@ pub struct Looked {
     pub named: Vec<Node>,
     /// The other generations that have keys left. Their users may be active.
     pub other_generations: Vec<OtherGeneration>,
-    /// Whether there may be more of them: the store lists more generations than a fleet can have.
+    /// Whether there may be other generations that the look does not show, because the store lists more generations
+    /// than a fleet can have.
     pub has_more_generations: bool,
     /// The reason why the store refuses writes, if it does.
     pub write_refused: Option<StoreError>,
@@ -506,8 +507,8 @@ pub struct Looked {
 pub struct OwnRecords {
     /// The time of the server's last look.
     pub looked: Option<Timestamp>,
-    /// The time of the last look that reported that the server rejects newcomers; `None` if this look does not report
-    /// it.
+    /// The time of the last look in which the server reported that it rejects newcomers; `None` if there was none, or
+    /// if the present look does not report it.
     pub wanted: Option<Timestamp>,
     /// The time of the last look of any server of this generation, as the list of generations has it.
     pub listed: Option<Timestamp>,
@@ -570,7 +571,7 @@ pub struct OtherGeneration {
 ///
 /// let look = Request::LookBeside { generation: 2, slots, names: 64 };
 /// let Reply::LookedBeside(LookedBeside { minutes, writers, .. }) = store.exchange(&ours, look, SECOND).await? else {
-///     unreachable!("the reply to a look is `Looked`");
+///     unreachable!("the reply to a look beside is `LookedBeside`");
 /// };
 /// assert_eq!(minutes[0].as_ref().map(|entry| entry.bytes), Some(2));
 /// assert!(minutes[1].is_none() && writers.is_empty(), "the other server never looked, so it is not listed");
@@ -760,6 +761,7 @@ pub struct Published {
     /// Whether each minute was written, in the order of the request. If not, the stored version was not the expected
     /// one: another server wrote first, or the store lost the value.
     pub written: Vec<bool>,
-    /// The first minute of the namespace, as it is recorded after this request; `None` if it is not.
+    /// The first minute of the namespace, as it is recorded after this request; `None` if none is recorded. A store may
+    /// also return `None` if the request has no `since`.
     pub since: Option<Slot>,
 }

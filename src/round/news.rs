@@ -26,18 +26,18 @@ pub(crate) const KEPT_LOGS: u64 = 3;
 
 /// The time between two beats while newcomers are rejected or soon could be.
 const WHILE_FULL: Duration = Duration::from_millis(100);
-/// The time between two beats otherwise.
+/// The time between two beats while no newcomer is rejected, now or soon.
 const WHILE_OPEN: Duration = Duration::from_millis(250);
 
-/// "Soon": within this time, at the present rate of newcomers.
+/// What "soon" means for [`WHILE_FULL`]: within this time, if newcomers keep coming at the present rate.
 const SOON: Duration = Duration::from_secs(10);
 
 /// The least time between two beats of a server, divided by the number of servers of the fleet. A beat takes Redis some
 /// 70 µs, so all beats together take at most 15 % of a core.
 const FOR_EACH_NODE: Duration = Duration::from_micros(467);
 
-/// A log that begins anew more often than this within its minute is refused. Otherwise anybody who can write to the
-/// store could make each beat read a whole log.
+/// How many times a log may have to be read again from its beginning. After that, it is refused. Without a limit,
+/// anybody who can write to the store could make each beat read a whole log.
 const MOST_RESTARTS: u32 = 4;
 
 /// What this server has read of the logs, and what it is sending.
@@ -187,7 +187,7 @@ impl Round {
         }
         log.advance(part.from, &part.bytes[..read]);
         match part.appended_at {
-            // Everything before this server's own entry is read, and so is the entry.
+            // Everything before this server's own entry is read, and the entry itself need not be read.
             Some(at) if at == log.read_to => log.advance(at, &sent.entry),
             Some(_) => {}
             None => self.core.return_unsent(sent.slot, &sent.fingerprints),
@@ -213,7 +213,8 @@ impl Round {
         }
     }
 
-    /// Whether the news arrived is unknown, so it is sent again. Reading an entry twice changes nothing.
+    /// Ends a beat that brought no valid answer. The news may have arrived or not, so it is sent again. Reading an
+    /// entry twice changes nothing.
     fn fail_beat(&mut self, error: &StoreError, now: Duration) {
         self.return_news();
         let mut figures = self.figures.lock();

@@ -10,27 +10,31 @@
 //! Anybody who can write to the store can forge generations. A generation is *proven* if the name of one of its servers
 //! or one of its values has a valid MAC. This server reads two generations at a time, and replaces unproven ones by
 //! those that wait, so forged generations cannot hide a real one. It keeps asking for a proven one that the store no
-//! longer shows. It fetches one value of an unproven generation per round. After a value without a valid MAC it fetches
-//! none for a growing number of rounds, neither of that generation nor, after some more, of any other without proof:
-//! somebody could give the same bytes new names all the time.
+//! longer shows. It fetches the values of an unproven generation one at a time, at most three per round. If the fetches
+//! of three rounds in a row bring no valid MAC, it fetches no values of that generation for a growing number of rounds.
+//! The unproven generations together have a second such pause, because somebody could give the same bytes new names all
+//! the time.
 
 use super::servers::ServersBeside;
 use super::{Entry, LookedBeside, OtherGeneration, Stored};
 use crate::bloom::Bloom;
 use crate::ring::beside::Union;
-use crate::ring::codec::{Codec, Decoded};
+use crate::ring::codec::{self, Codec, Decoded};
 use crate::time::Slot;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-/// The number of other generations read at a time: two deploys within a window.
-const MOST_GENERATIONS: usize = 2;
+/// The most settled generations: two deploys within a window.
+const MOST_SETTLED: usize = 2;
 
-/// The exponential backoff while no value can be read: after [`PATIENCE`] fetches, the next one comes 2 rounds later,
-/// then 4, and so on, up to 2 to the power of this.
+/// The most other generations that one round looks at besides the settled ones.
+const MOST_CANDIDATES: usize = 8;
+
+/// The longest pause of a backoff, as a power of two: 6 stands for 64 rounds. While no value can be read, the first
+/// pause begins after [`PATIENCE`] fetches and takes 2 rounds, the next one 4, and so on.
 const LONGEST_PAUSE: u32 = 6;
 
-/// The same for the values of all generations without proof together. The names of its servers prove a generation
-/// meanwhile.
+/// The longest pause, as a power of two, of the backoff that all generations without proof share. During a pause, the
+/// names of its servers can still prove a generation.
 const LONGEST_PAUSE_OF_ALL: u32 = 4;
 
 /// How many fetches in a row may bring nothing before the backoff begins. A value may be damaged for a moment, and
@@ -46,25 +50,30 @@ pub(super) struct Others {
     generations: BTreeMap<u64, Other>,
     /// The generations that this round has not looked at yet.
     left: Vec<u64>,
-    /// The generations that the last look showed.
-    shown_before: BTreeSet<u64>,
-    /// What is recorded of the unproven generations that the look shows.
-    doubts: BTreeMap<u64, Doubt>,
-    /// Begins when fetches of values of generations without proof have proven none.
+    /// What is recorded of the generations that the last look showed.
+    shown: BTreeMap<u64, Shown>,
+    /// The number of rounds.
+    rounds: u64,
+    /// The backoff of all generations without proof together. It begins when fetches of their values have proven none
+    /// of them.
     all_doubted: Backoff,
-    /// Whether the look showed more generations than are read.
+    /// Whether the look showed more generations than this round looks at.
     has_more: bool,
     /// Whether a union may have changed since [`Others::news`] last returned them.
     has_changed: bool,
 }
 
-/// A generation that may be forged.
+/// A generation that each look since some round has shown. It may be forged.
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone))]
-struct Doubt {
-    /// Whether another generation has taken its place.
+struct Shown {
+    /// The round of the first of these looks.
+    since: u64,
+    /// Whether this server has looked at it since then.
+    was_looked_at: bool,
+    /// Whether another candidate has taken its place since then.
     was_replaced: bool,
-    /// Begins when no fetched value had a valid MAC.
+    /// The backoff of the generation's fetches. It begins when no fetched value had a valid MAC.
     backoff: Backoff,
 }
 
@@ -72,7 +81,7 @@ struct Doubt {
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone))]
 struct Backoff {
-    /// The number of these fetches, one after the other.
+    /// The number of fetches in a row that brought nothing.
     fruitless_fetches: u32,
     /// The number of rounds until the next fetch.
     pause: u32,
@@ -93,11 +102,13 @@ struct Other {
     servers: ServersBeside,
     nodes: u64,
     wanting: u64,
+    /// The size of its filters, once a value could be read. No value of the generation is larger.
+    filter_bytes: Option<usize>,
     /// The index of the earlier key that its values were written with; `None` for the current key.
     earlier_key: Option<usize>,
     minutes: BTreeMap<Slot, Minute>,
-    /// The minutes whose last value could not be read. Otherwise somebody who changes it all the time would make every
-    /// round of every server fetch it.
+    /// The minutes that have had values that could not be read, each with the backoff of its fetches. Without a
+    /// backoff, somebody who changes such a value all the time would make every server fetch it in every round.
     unreadable: BTreeMap<Slot, Backoff>,
 }
 
@@ -128,8 +139,8 @@ impl Others {
         Self {
             generations: BTreeMap::new(),
             left: Vec::new(),
-            shown_before: BTreeSet::new(),
-            doubts: BTreeMap::new(),
+            shown: BTreeMap::new(),
+            rounds: 0,
             all_doubted: Backoff::default(),
             has_more: false,
             has_changed: true,
@@ -150,20 +161,26 @@ impl Others {
         for other in self.generations.values_mut() {
             (other.is_asked, other.nodes, other.wanting, other.tries) = (other.is_proven, 0, 0, 0);
         }
-        self.doubts.retain(|generation, _| is_shown(generation));
+        self.rounds += 1;
+        self.shown.retain(|generation, _| is_shown(generation));
+        for other in shown {
+            self.shown.entry(other.generation).or_insert(Shown { since: self.rounds, ..Shown::default() });
+        }
         let unreadable = self.generations.values_mut().flat_map(|other| other.unreadable.values_mut());
-        let doubted = self.doubts.values_mut().map(|doubt| &mut doubt.backoff);
+        let doubted = self.shown.values_mut().map(|shown| &mut shown.backoff);
         doubted.chain(unreadable).chain([&mut self.all_doubted]).for_each(Backoff::begin_round);
-        self.make_room(shown);
+        self.make_room();
+        // The generation that has been shown for longest comes first. So made-up names that are ever new keep no other
+        // generation waiting.
         let mut shown: Vec<_> = shown.iter().collect();
-        // Names that are new in each look must not keep others waiting.
-        let is_new = |other: &OtherGeneration| !self.shown_before.contains(&other.generation);
-        shown.sort_by_key(|other| (self.was_passed_over(other.generation), !other.is_alive, is_new(other)));
-        self.shown_before = shown.iter().map(|other| other.generation).collect();
+        shown.sort_by_key(|other| {
+            let Shown { was_replaced, since, .. } = self.shown[&other.generation];
+            (was_replaced, since, !other.is_alive)
+        });
         self.has_more = false;
         for other in shown {
             let is_read = self.generations.contains_key(&other.generation);
-            if is_read || self.generations.len() < MOST_GENERATIONS {
+            if is_read || self.candidates() < MOST_CANDIDATES {
                 self.generations.entry(other.generation).or_default().is_asked = true;
             } else {
                 self.has_more = true;
@@ -172,24 +189,34 @@ impl Others {
         self.left = self.asked().map(|(&generation, _)| generation).collect();
     }
 
-    /// Drops the unproven generations if others wait to be read. Once each has had its turn, the turns begin again.
-    fn make_room(&mut self, shown: &[OtherGeneration]) {
-        let waits = |other: &&OtherGeneration| !self.generations.contains_key(&other.generation);
-        let mut waiting = shown.iter().filter(waits).map(|other| other.generation).peekable();
-        if waiting.peek().is_none() {
+    /// Drops the candidates if others wait and there is no room for these. Once each has had its turn, the turns begin
+    /// again.
+    fn make_room(&mut self) {
+        let is_read = |generation: &u64| self.generations.contains_key(generation);
+        let waiting = || self.shown.iter().filter(|(generation, _)| !is_read(generation)).map(|(_, shown)| shown);
+        if self.candidates() + waiting().count() <= MOST_CANDIDATES {
             return;
         }
-        if waiting.all(|generation| self.was_passed_over(generation)) {
-            self.doubts.values_mut().for_each(|doubt| doubt.was_replaced = false);
+        let turns_begin_again = waiting().all(|shown| shown.was_replaced);
+        for (generation, shown) in &mut self.shown {
+            let is_candidate = self.generations.get(generation).is_some_and(|other| !other.is_settled());
+            shown.was_replaced = is_candidate || shown.was_replaced && !turns_begin_again;
         }
-        for (&generation, _) in self.generations.iter().filter(|(_, other)| !other.is_proven) {
-            self.doubts.entry(generation).or_default().was_replaced = true;
-        }
-        self.generations.retain(|_, other| other.is_proven);
+        self.generations.retain(|_, other| other.is_settled());
     }
 
-    fn was_passed_over(&self, generation: u64) -> bool {
-        self.doubts.get(&generation).is_some_and(|doubt| doubt.was_replaced)
+    /// Returns the number of generations that are read and not settled.
+    fn candidates(&self) -> usize {
+        self.generations.len() - self.settled()
+    }
+
+    fn settled(&self) -> usize {
+        self.generations.values().filter(|other| other.is_settled()).count()
+    }
+
+    /// Returns whether the store shows generations that this server has never looked at. Each may be one of the fleet.
+    pub(super) fn has_unseen(&self) -> bool {
+        self.shown.values().any(|shown| !shown.was_looked_at)
     }
 
     /// Drops the minutes before `oldest`, the first one of the window.
@@ -245,13 +272,19 @@ impl Others {
         most_bytes: usize,
         codec: &Codec,
     ) -> Vec<(Slot, usize)> {
+        let is_full = self.settled() >= MOST_SETTLED;
         let Some(other) = self.generations.get_mut(&generation) else { return Vec::new() };
+        let has_room = !is_full || other.is_settled();
         let macs: Vec<_> = codec.macs_of(generation).collect();
         other.nodes = other.servers.read(&looked.writers, &macs);
         other.wanting = looked.wanting.min(other.nodes);
         other.is_proven |= other.nodes > 0;
-        let is_doubted = self.doubts.get(&generation).is_some_and(|doubt| !doubt.backoff.is_over());
-        let is_asked = other.is_proven || !is_doubted && self.all_doubted.is_over();
+        let is_doubted = self.shown.get_mut(&generation).is_some_and(|shown| {
+            shown.was_looked_at = true;
+            !shown.backoff.is_over()
+        });
+        let is_asked = has_room && (other.is_proven || !is_doubted && self.all_doubted.is_over());
+        let most_bytes = other.filter_bytes.map_or(most_bytes, |bytes| most_bytes.min(codec::most_bytes(bytes)));
         other.has_unread = false;
         let mut unread = Vec::new();
         for (&slot, entry) in slots.iter().zip(looked.minutes) {
@@ -294,8 +327,8 @@ impl Others {
             let decoded = codec.decode_beside(generation, slot, &value);
             self.has_changed |= decoded.is_ok();
             other.is_proven |= decoded.is_ok();
-            if decoded.is_ok() {
-                other.unreadable.remove(&slot);
+            if let Ok((Decoded { filter, .. }, _)) = &decoded {
+                other.filter_bytes = Some(filter.shape().bytes());
             } else {
                 other.unreadable.entry(slot).or_default().fail(LONGEST_PAUSE);
             }
@@ -306,7 +339,9 @@ impl Others {
             other.note(slot, entry, decoded);
         }
         if other.is_proven {
-            self.doubts.remove(&generation);
+            if let Some(shown) = self.shown.get_mut(&generation) {
+                shown.backoff = Backoff::default();
+            }
             if !was_proven {
                 self.all_doubted = Backoff::default();
             }
@@ -314,7 +349,9 @@ impl Others {
         }
         other.tries += 1;
         if other.tries == 1 {
-            self.doubts.entry(generation).or_default().backoff.fail(LONGEST_PAUSE);
+            if let Some(shown) = self.shown.get_mut(&generation) {
+                shown.backoff.fail(LONGEST_PAUSE);
+            }
             self.all_doubted.fail(LONGEST_PAUSE_OF_ALL);
         }
     }
@@ -386,6 +423,11 @@ impl Backoff {
 }
 
 impl Other {
+    /// Returns whether users of the generation are known. Such a generation keeps its place until they have left.
+    fn is_settled(&self) -> bool {
+        self.minutes.values().any(|minute| minute.filter.is_some())
+    }
+
     /// Notes a value of a minute; `decoded` is `None` if it could not be read.
     fn note(&mut self, slot: Slot, entry: Entry, decoded: Option<Decoded>) {
         let last = match &decoded {
@@ -516,7 +558,7 @@ mod tests {
     #[test]
     fn the_value_that_replaces_a_damaged_one_is_read_in_the_next_round() {
         let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
-        for round in 0..10 {
+        for round in 0..2 {
             let mut damaged = value(&theirs, SLOTS[0], &format!("noise-{round}"), &[11], true);
             damaged.value[50] ^= 1;
             assert_eq!(read(&mut others, &[damaged], &SLOTS), 1);
@@ -713,19 +755,70 @@ mod tests {
     }
 
     #[test]
-    fn two_generations_are_read_and_a_third_is_unknown() {
+    fn a_generation_that_brings_junk_and_a_true_value_in_turn_costs_little() {
+        let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
+        let (mut fetched, mut bytes) = (0, 0);
+        for round in 0..100 {
+            let mut stored = value(&theirs, SLOTS[0], &format!("a-{round}"), &[11], true);
+            let large = round % 4 == 3;
+            if round % 2 == 1 {
+                stored.value = vec![7; if large { 8 << 20 } else { 100 }];
+            }
+            let read = read(&mut others, &[stored.clone()], &SLOTS);
+            fetched += read;
+            bytes += read * stored.value.len();
+        }
+        assert!(fetched < 30 && bytes < 100_000, "{fetched} values of {bytes} bytes");
+        assert!(remembers(&mut others, 11));
+    }
+
+    #[test]
+    fn two_settled_generations_are_read_and_a_third_is_unknown() {
         let mut others = Others::new();
-        others.begin(&alive(&[5, 6, 7]), &SLOTS);
-        assert!([others.next(), others.next(), others.next()].iter().flatten().count() == 2);
-        assert!(others.has_more && others.has_unknown());
-        let read = |others: &Others| others.generations.keys().copied().collect::<Vec<_>>();
-        others.generations.values_mut().for_each(|other| other.is_proven = true);
-        others.begin(&alive(&[7, 6, 5]), &SLOTS);
-        assert_eq!(read(&others), [5, 6], "those that have proven something are kept");
+        let theirs =
+            [5, 6, 7].map(|generation| value(&codec(9000, generation, 1), SLOTS[0], "a-1", &[generation], true));
+        for round in 0..20 {
+            others.begin(&alive(&[5, 6, 7]), &SLOTS);
+            let mut looks = 0;
+            while let Some(generation) = others.next() {
+                let values = [theirs[generation as usize - 5].clone()];
+                let mac = crate::fleet_mac::FleetMac::new(&key(1), generation);
+                let looked = LookedBeside { writers: vec![proven_name("a", &mac)], ..shown(&values, &SLOTS) };
+                let unread = others.look(generation, &SLOTS, looked, usize::MAX, &ours());
+                others.read(generation, &unread, values[..unread.len()].to_vec(), &ours());
+                looks += 1;
+            }
+            assert_eq!((looks, others.settled()), (3, 2), "{round}");
+            assert!(others.has_unknown() && !others.has_unseen());
+            let known = [5, 6, 7].map(|user| remembers(&mut others, user));
+            assert_eq!(known.iter().filter(|&&known| known).count(), 2);
+        }
+    }
+
+    #[test]
+    fn each_candidate_has_its_turn_and_those_with_servers_come_first() {
         let mut others = Others::new();
-        let shown = [(5, false), (6, true), (7, true)];
-        others.begin(&shown.map(|(generation, is_alive)| OtherGeneration { generation, is_alive }), &SLOTS);
-        assert_eq!(read(&others), [6, 7], "the living first");
+        let turn = |others: &mut Others, shown: &[OtherGeneration]| {
+            others.begin(shown, &SLOTS);
+            let mut asked = Vec::new();
+            while let Some(generation) = others.next() {
+                let looked = LookedBeside { minutes: vec![None; 3], writers: Vec::new(), wanting: 0 };
+                others.look(generation, &SLOTS, looked, 1000, &ours());
+                asked.push(generation);
+            }
+            asked.sort_unstable();
+            asked
+        };
+        let shown: Vec<_> =
+            (0..20).map(|generation| OtherGeneration { generation, is_alive: generation >= 4 }).collect();
+        assert_eq!(turn(&mut others, &shown), Vec::from_iter(4..12));
+        assert!(others.has_unseen() && others.has_more);
+        assert_eq!(turn(&mut others, &shown), Vec::from_iter(12..20));
+        assert!(others.has_unseen());
+        assert_eq!(turn(&mut others, &shown)[..4], [0, 1, 2, 3]);
+        assert!(!others.has_unseen() && others.has_more && others.has_unknown());
+        assert_eq!(turn(&mut others, &shown[..8]), Vec::from_iter(0..8));
+        assert!(!others.has_more);
     }
 
     #[test]
@@ -754,19 +847,40 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_new_in_each_look_keep_no_generation_waiting() {
-        let (mut others, mut rounds) = (Others::new(), 0);
-        while others.generations.get(&OTHER).is_none_or(|other| !other.is_proven) {
-            rounds += 1;
-            assert!(rounds <= 3);
-            let forged = (0..20).map(|name| 1000 * rounds + name);
-            others.begin(&alive(&forged.chain([OTHER]).collect::<Vec<_>>()), &SLOTS);
-            while let Some(generation) = others.next() {
-                let writers = if generation == OTHER { writers(1) } else { Vec::new() };
-                let looked = LookedBeside { minutes: vec![None; 3], writers, wanting: 0 };
-                others.look(generation, &SLOTS, looked, 1000, &ours());
+    fn made_up_names_keep_no_generation_waiting_however_long_each_stays() {
+        for stays in [1, 2, 4, 10, 1000] {
+            let (mut others, mut round) = (Others::new(), 0);
+            while others.generations.get(&OTHER).is_none_or(|other| !other.is_proven) {
+                round += 1;
+                assert!(round <= 9, "{stays}");
+                // The store shows the made-up names first. A part of them is replaced in each round.
+                let made_up = (0..60).map(|name| 1000 + 60 * ((round + name % stays) / stays) + name);
+                others.begin(&alive(&made_up.chain([OTHER]).collect::<Vec<_>>()), &SLOTS);
+                while let Some(generation) = others.next() {
+                    let writers = if generation == OTHER { writers(1) } else { Vec::new() };
+                    let looked = LookedBeside { minutes: vec![None; 3], writers, wanting: 0 };
+                    others.look(generation, &SLOTS, looked, 1000, &ours());
+                }
             }
         }
+    }
+
+    #[test]
+    fn names_of_servers_that_have_stopped_keep_no_generation_waiting() {
+        let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
+        let values = [value(&theirs, SLOTS[0], "a-1", &[11], true)];
+        let stopped = [100, 101, 102];
+        for _ in 0..2 {
+            others.begin(&alive(&[&stopped[..], &[OTHER]].concat()), &SLOTS);
+            while let Some(generation) = others.next() {
+                let name = proven_name("a", &crate::fleet_mac::FleetMac::new(&key(1), generation));
+                let values = if generation == OTHER { &values[..] } else { &[] };
+                let looked = LookedBeside { writers: vec![name], ..shown(values, &SLOTS) };
+                let unread = others.look(generation, &SLOTS, looked, usize::MAX, &ours());
+                others.read(generation, &unread, values.to_vec(), &ours());
+            }
+        }
+        assert!(remembers(&mut others, 11));
     }
 
     #[test]

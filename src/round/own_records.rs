@@ -1,6 +1,6 @@
 //! What a server's looks have recorded of the server itself: its heartbeat, that it rejects newcomers, and its
-//! generation. If such a record is gone at the next look, the store has lost it, or somebody deletes it. Then those of
-//! others may be gone, too, and the look shows too few servers or generations.
+//! generation. If such a record is gone at the next look, the store has lost it, or somebody has deleted it. Then the
+//! records of other servers may be gone, too, and the look shows too few servers or generations.
 
 use super::{Looked, OwnRecords};
 use crate::time::Timestamp;
@@ -21,8 +21,8 @@ impl LostRecords {
 }
 
 impl OwnRecords {
-    /// Takes in a look: these are the records that the store should have at the next one. Returns which of the former
-    /// ones are lost. A store keeps them for `alive_for` at least. `wants` is whether the look reported that this
+    /// Takes in a look, and notes which records the store should have at the next one. Returns which records of earlier
+    /// looks are lost. A store keeps a record for `alive_for` at least. `wants` is whether the look reported that this
     /// server rejects newcomers.
     pub(super) fn replace(&mut self, looked: &Looked, wants: bool, alive_for: Duration) -> LostRecords {
         let is_lost = |expected: Option<Timestamp>, found: Option<Timestamp>| {

@@ -71,9 +71,9 @@ impl Pace {
         self.urgent_from = now + self.period;
     }
 
-    /// Returns the pause of a stopping server after attempt number `attempt`, counted from 0. Its mean is a tenth of a
-    /// period first, between 5 and 50 ms, and up to four times as long later. The pause varies at random by half of its
-    /// mean, so that the servers of a stopping fleet spread out.
+    /// Returns the pause of a stopping server after attempt number `attempt`, counted from 0. Its mean is a tenth of
+    /// the period first, between 5 and 50 ms, and up to four times as long later. The pause differs at random from its
+    /// mean, by up to a half of it, so that the servers of a stopping fleet spread out.
     pub fn pause(&mut self, attempt: u32) -> Duration {
         let [least, most] = FIRST_PAUSE;
         let mean = (self.period / 10).clamp(least, most) * (1 << attempt.min(PAUSE_DOUBLES));

@@ -3,9 +3,9 @@
 //! A heartbeat is a name and a time, and anybody who can write to the store can add thousands. Each would reduce the
 //! shares of the servers. So a server's name ends with a MAC, which only a holder of the fleet's key can make. A name
 //! with a valid MAC is *proven*, and only proven names are counted. Reading all names in every round would cost a fleet
-//! of 250 servers 4 MB a second, so names are requested only if there are more heartbeats than proven names. Looks that
-//! show no further proven name make this ever rarer. The servers of another generation are counted by proven names,
-//! too.
+//! of 250 servers 4 MB a second, so names are requested only if there are more heartbeats than proven names. While such
+//! requests prove no further name, they become ever rarer. The servers of another generation are counted by proven
+//! names, too.
 
 use super::Node;
 use crate::fleet_mac::{FleetMac, MAC_BYTES, Purpose};
@@ -90,9 +90,9 @@ impl Servers {
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServersBeside {
     proven: u64,
-    /// Whether the latest look had more names than it usually requests.
+    /// Whether the generation may have more names than the [`FEW_NAMES`] that a look usually requests.
     has_more: bool,
-    /// How many of the next looks request few names, although there are more.
+    /// How many of the next looks request few names, although there may be more.
     skip: u32,
 }
 

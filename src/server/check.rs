@@ -61,7 +61,8 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
 }
 
 /// Answers a check. The application's answer is not known here, so a newcomer is recorded as soon as all limits have
-/// granted the request. A check waits for its turn at a limit only if one of the `places` is free.
+/// granted the request. A check waits for its turn at a limit only if one of the `places` is free; with `None`, it
+/// never waits.
 pub(super) async fn respond<'r>(
     headcount: &Headcount,
     info: &RequestInfo<'_>,
@@ -142,9 +143,10 @@ impl<'r> Original<'r> {
     }
 }
 
-/// Returns the value of two headers that mean the same, or `None` without them. If two values differ, one of them may
-/// come from the client, because most proxies pass on the client's headers, too. Differing and unreadable values yield
-/// [`ANY_PATH`]. As a method, this is invalid: [`Original::of`] then takes the method of the check.
+/// Returns the value that two headers with the same meaning have, or `None` if the request has neither. If two values
+/// differ, one of them may come from the client, because most proxies pass on the client's headers, too. Differing and
+/// unreadable values yield [`ANY_PATH`]. It is not the name of a method, so [`Original::of`] then takes the method of
+/// the check.
 fn only<'h>(headers: &'h HeaderMap, names: [&str; 2]) -> Option<&'h str> {
     let mut values = names.into_iter().flat_map(|name| headers.get_all(name));
     let first = values.next()?;

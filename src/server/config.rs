@@ -45,7 +45,7 @@ pub struct Loaded {
 pub type Flags = Vec<(&'static str, String)>;
 
 /// Reads the configuration and finds all errors: unknown keys, values of the wrong type, and values that `check`
-/// refuses. When `check` refuses a value, it is called again with a valid value in its place.
+/// refuses. After each refusal, `check` is called again with a valid value in place of the refused one.
 ///
 /// # Errors
 /// [`LoadError`] names for each error the file, variable or flag, the key, the value found, and what is allowed.

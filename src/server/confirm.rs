@@ -2,7 +2,8 @@
 //!
 //! The token is found as in a check, and the decision is the same as for any request: an active user is renewed, and an
 //! admitted newcomer is active before the answer is sent. If other users have taken the seats since the check, the
-//! answer is 429, and the application treats the user as rejected. Without a usable token the answer is 400.
+//! answer is 429, and the application treats the user as rejected. Without a token, or with one that counts as missing,
+//! the answer is 400. A token that cannot be used is answered as in a check.
 
 use super::check;
 use crate::headcount::Headcount;

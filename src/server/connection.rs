@@ -22,9 +22,11 @@ const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// A connection counts as in use for this time after it was accepted or answered: the next request may be on the way.
 const IN_USE: Duration = Duration::from_millis(250);
 
-/// The bounds for discarding the rest of a request that was answered before it was read completely. If nothing were
-/// discarded, the operating system would reset the connection, and the client might not see the answer.
+/// The largest number of bytes that are discarded of a request that was answered before it was read completely. If
+/// nothing were discarded, the operating system would reset the connection, and the client might not see the answer.
 const MOST_DISCARDED: usize = 4 << 20;
+
+/// The time limit for discarding the rest of a request.
 const DISCARD_TIME: Duration = Duration::from_secs(2);
 
 /// The state of a connection, as its listener sees it.
@@ -40,7 +42,7 @@ struct State {
     /// When the last answer was sent, or when the connection was accepted if there was none.
     since: Instant,
     has_been_answered: bool,
-    /// Whether a part of the answered request has not been read.
+    /// Whether a part of the last request has not been read.
     is_unread: bool,
     ending: Option<Ending>,
 }
@@ -80,12 +82,14 @@ impl Connection {
         Self { state: Mutex::new(state), evicted: Notify::new() }
     }
 
-    /// Returns the rank by which connections are closed when there are too many; the lowest goes first. This is the
-    /// order: connections without any answer yet, the oldest first; then the others, the one with the oldest answer
-    /// first; then, in the same order, those that are new or wait for an answer, and count as [in use](IN_USE).
+    /// Returns the rank by which connections are closed when there are too many. The connection with the lowest rank is
+    /// closed first. Connections without any answer yet come first, the oldest before the others; then answered ones,
+    /// the one with the oldest answer before the others. Last, in the same order, come connections that are new or wait
+    /// for an answer, and were accepted or answered less than [`IN_USE`] ago.
     ///
-    /// Returns `None` if the connection stays: because it is ending anyway, or, on the check listener, because it waits
-    /// for an answer or its next request may be on the way. A proxy admits a request whose check gets no answer.
+    /// Returns `None` if the connection must stay. It must stay if it is ending anyway. On the check listener, where
+    /// `proxies_ask` is true, it must also stay if it is new, waits for an answer, or may soon get its next request: a
+    /// proxy admits a request whose check gets no answer.
     pub(super) fn rank(&self, now: Instant, proxies_ask: bool) -> Option<(bool, bool, Instant)> {
         let state = self.state.lock();
         let is_asking = matches!(state.phase, Phase::New | Phase::Answering);
@@ -123,9 +127,9 @@ impl Connection {
         self.asked(true);
     }
 
-    /// Records that a request is answered. Returns whether the connection must end. It must if a part of the request
-    /// was not read, such as a body that was announced and not sent: the next request would be read as that body, and
-    /// an attacker could hide a third request in the second one.
+    /// Records that a request is answered. Returns whether the connection must end. It must end if a part of the
+    /// request was not read, for example an announced body that was not sent. Otherwise the server would read the next
+    /// request as that body, and an attacker could hide one request inside another (request smuggling).
     pub(super) fn answered(&self) -> bool {
         let mut state = self.state.lock();
         state.phase = if state.is_unread { Phase::Unread } else { Phase::Idle };

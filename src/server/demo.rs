@@ -1,7 +1,8 @@
 //! `headcount demo`: a small fleet and its players, in one process and without other programs.
 //!
-//! Three servers share a store in memory. The players' time runs sixty times as fast, so a window is half a minute. A
-//! crowd takes all seats within a window, then most players leave, and the next crowd arrives.
+//! Three servers share a store in memory. The players' time runs sixty times as fast as real time, so their window of
+//! half an hour takes half a minute. A crowd takes all seats within a window, then most players leave, and the next
+//! crowd arrives.
 
 use super::listener::{Listener, MAX_ADMIN_CONNECTIONS, Purpose};
 use super::serve::ServeError;
@@ -23,7 +24,8 @@ const SERVERS: usize = 3;
 const SLOTS: u32 = 30;
 const SYNC_EVERY: Duration = Duration::from_millis(200);
 
-/// The time between crowds: long enough for a crowd to be forgotten, half a minute after its last request.
+/// The time from one crowd to the next. It is long enough for the servers to forget a crowd, which takes half a minute
+/// after its last request.
 const CROWD_EVERY: Duration = Duration::from_secs(50);
 
 /// The options of the demo.
@@ -31,7 +33,7 @@ const CROWD_EVERY: Duration = Duration::from_secs(50);
 pub struct Demo {
     /// X: the most users that may be active at once.
     pub max_active_users: u64,
-    /// The address of the page; another port is used if this one is taken.
+    /// The address of the admin page. If its port is taken, the demo uses another one.
     pub admin: SocketAddr,
     /// The time after which the demo ends by itself; `None` to play until Ctrl-C.
     pub lasting: Option<Duration>,

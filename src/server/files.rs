@@ -3,7 +3,8 @@
 use super::listener::MAX_ADMIN_CONNECTIONS;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The largest number of connections for checks: a proxy keeps some dozens, an application as many as it has threads.
+/// The largest number of connections for checks. A proxy keeps some dozens open, and an application as many as it has
+/// threads.
 const MOST_CHECKS: u64 = 4096;
 
 /// The files that a server has open besides its listeners' connections: stores, snapshot, log.

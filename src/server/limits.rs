@@ -157,7 +157,7 @@ impl Stores {
         let limiter = limiter.on_store_error(match limit.on_store_error {
             config::OnStoreError::Allow => OnStoreError::Allow,
             config::OnStoreError::Deny => OnStoreError::Deny,
-            // A limit in memory is here already.
+            // A limit in memory needs no local substitute.
             config::OnStoreError::Local if limit.store == LimitStore::Memory => OnStoreError::Allow,
             config::OnStoreError::Local => OnStoreError::Local(here()?),
         });

@@ -34,7 +34,8 @@ use tower_service::Service;
 /// The time limit for requests in progress when the server stops.
 const DRAIN: Duration = Duration::from_millis(250);
 
-/// The longest head of a request: a token of 4 KiB in each of several headers, and the headers that proxies add.
+/// The longest head of a request, in bytes. It has room for a token of 4 KiB in each of several headers, and for the
+/// headers that proxies add.
 const MOST_HEAD_BYTES: usize = 32 << 10;
 
 /// The largest number of connections to the admin listener: pages, scrapers, probes.
@@ -123,7 +124,8 @@ impl Listener {
                 request.extensions_mut().insert(ConnectInfo(peer));
                 let (connection, arriving) = (Arc::clone(&connection), Arc::clone(&connection));
                 let request = request.map(|body| Body::new(ArrivingBody { body, connection: arriving }));
-                // hyper checks the length between reads, and accepts up to twice as much if it arrives at once.
+                // hyper checks the length of the head only between reads, so it accepts up to twice the limit if the
+                // head arrives at once.
                 let is_too_long = head_bytes(&request) > MOST_HEAD_BYTES;
                 let answer = (!is_too_long).then(|| router.clone().call(request));
                 async move {

@@ -100,7 +100,7 @@ impl Operator {
     /// Checks whether the server runs or, with `ready`, whether it should receive requests. Needs no token.
     ///
     /// # Errors
-    /// [`OperatorError`] if it does not.
+    /// [`OperatorError`] if the server does not run or, with `ready`, should not receive requests.
     pub fn health(&self, ready: bool) -> Result<String, OperatorError> {
         let url = format!("{}/{}", self.url, if ready { "readyz" } else { "livez" });
         let unreachable = |error: ureq::Error| OperatorError::Unreachable { url: url.clone(), why: error.to_string() };

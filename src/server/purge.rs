@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 /// The time limit of a purge's statement. The purge has its own connection, so no request waits for it.
 pub(super) const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// The pause when nothing is left to delete, or when the database does not answer.
+/// The average pause when nothing is left to delete, or when the database does not answer.
 const IDLE_PAUSE: Duration = Duration::from_secs(5);
 
 /// The pause between two batches, as a multiple of the time that the last batch took.

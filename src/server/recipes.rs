@@ -56,8 +56,8 @@ mod tests {
         written.map(read).collect()
     }
 
-    /// The name of a recipe, the recipe, its settings that are times to wait for an answer, and the one that is a time
-    /// to wait for a connection; each with the text to find it in.
+    /// The name of a recipe; the recipe; its settings for the time to wait for an answer; its setting for the time to
+    /// wait for a connection. Each setting comes with the text that contains it.
     type Place = (&'static str, Recipe, Vec<(&'static str, &'static str)>, (&'static str, &'static str));
 
     #[test]
@@ -93,7 +93,7 @@ mod tests {
         }
     }
 
-    /// A refusal that came later would admit the request.
+    /// If a refusal comes after the proxy's time limit, the proxy admits the request.
     #[test]
     fn each_recipe_waits_longer_than_any_refusal_takes() {
         const SLOWEST_CHECK: Duration = Duration::from_millis(300);

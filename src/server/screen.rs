@@ -44,7 +44,7 @@ impl Screen<'_> {
         ];
         lines.extend(self.alarms().into_iter().map(|alarm| ("ALARM", alarm)));
         lines.push(("known", self.coverage()));
-        lines.push(("false positives", format!("{:.1e} of the unknown", self.number("/ring/false_positive_ratio"))));
+        lines.push(("false positives", format!("{:.1e} of unknown tokens", self.number("/ring/false_positive_ratio"))));
         lines.push(("override", self.override_()));
         lines.extend(self.text_if_any("/override/warning").map(|warning| ("warning", warning)));
         let named = lines.into_iter().map(|(name, text)| (name.to_owned(), text));
@@ -67,7 +67,7 @@ impl Screen<'_> {
     fn decisions(&self) -> String {
         let [seen, newcomers, rejected, shadow] =
             ["seen", "newcomer", "rejected", "shadow_rejected"].map(|name| self.whole(&format!("/decisions/{name}")));
-        format!("{seen} seen, {newcomers} newcomers, {rejected} rejected, {shadow} would have been")
+        format!("{seen} seen, {newcomers} newcomers, {rejected} rejected, {shadow} would have been rejected (shadow)")
     }
 
     fn store(&self) -> String {
@@ -76,7 +76,7 @@ impl Screen<'_> {
             return "none: one server alone".into();
         }
         if !self.is("/sync/ok") && !self.is("/sync/loses_values") {
-            return format!("{store} is AWAY for {age:.0} s: {}", self.text("/sync/last_error/text"));
+            return format!("{store} has been AWAY for {age:.0} s: {}", self.text("/sync/last_error/text"));
         }
         let [servers, rounds, conflicts, failed] =
             ["nodes", "rounds", "conflicts", "failures"].map(|name| self.whole(&format!("/sync/{name}")));

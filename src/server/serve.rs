@@ -45,8 +45,9 @@ pub enum ServeError {
     },
 }
 
-/// The default number of refusals that wait, an eighth of the connections of the recipes for Envoy and HAProxy. If
-/// waiting refusals held all of them, users who are in would queue behind them.
+/// The default for the largest number of refusals that wait at a time. It is an eighth of the connections to headcount
+/// that the recipes for Envoy and HAProxy allow. If waiting refusals held all these connections, checks of users who
+/// are in would queue behind them.
 const MOST_DELAYED_BEHIND_A_PROXY: u64 = 128;
 
 /// Serves until a signal. Then it reports not ready, finishes the requests in progress, publishes what the store

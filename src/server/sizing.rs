@@ -21,16 +21,18 @@ const ROUND_TRIPS: f64 = 0.002;
 /// The largest size of a stored value, relative to its entropy.
 const GZIP: f64 = 1.4;
 
-/// The largest number of commands of a usual round: look, fetch, compare the version, write. A large value needs one
-/// more, because it is staged before it is put in place.
+/// The largest number of commands of a usual round: look, fetch, compare the version, write.
 const COMMANDS: f64 = 4.0;
+
+/// The largest number of commands of a round with large values. A large value is staged before it is put in place,
+/// which takes one more command.
 const COMMANDS_WHERE_STAGED: f64 = 5.0;
 
 /// The bytes of a user in a news log: a fingerprint of 6 bytes, and a part of its entry's head.
 const NEWS_BYTES: u64 = 7;
 
-/// The filters besides those of the minutes: the union, two for the next turn, and two halves of the copy of the
-/// current minute that is read without a lock.
+/// The number of filters in memory besides those of the minutes: the union, two for the next turn, and two halves of
+/// the copy of the current minute that is read without a lock.
 const FILTERS_BESIDE_THE_MINUTES: u64 = 5;
 
 /// The cost of a server, and of fleets of some sizes.
@@ -42,10 +44,11 @@ pub(super) struct FleetCost {
     pub(super) capacity: u64,
     /// The probability that an unknown token is taken for a known one, at capacity.
     pub(super) false_positive_rate: f64,
-    /// The same, at X.
+    /// The false positive rate at X users.
     pub(super) false_positive_rate_at_max: f64,
-    /// The same at twice and at four times the capacity.
+    /// The false positive rate at twice the capacity.
     pub(super) false_positive_rate_at_twice_capacity: f64,
+    /// The false positive rate at four times the capacity.
     pub(super) false_positive_rate_at_four_times_capacity: f64,
     /// The size of one minute's filter in bits.
     pub(super) filter_bits: u64,

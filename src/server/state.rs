@@ -7,7 +7,8 @@ use rustix::fs::{Access, access};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Sets the snapshot's file of a single server, if the configuration does not and the default directory can be used.
+/// Sets the snapshot file of a single server to one in the default directory, if the configuration names no file and
+/// that directory can be used.
 ///
 /// # Errors
 /// A message for the operator if no directory can be used. Without a snapshot, a restart forgets the active users.
@@ -30,7 +31,7 @@ pub(super) fn choose(config: &mut Config) -> Result<(), String> {
 }
 
 fn directory() -> Option<PathBuf> {
-    // systemd names the unit's own directory. Several are separated by colons.
+    // systemd sets this variable to the state directories of the unit, separated by colons. The first one is used.
     let unit = std::env::var("STATE_DIRECTORY").ok().and_then(|list| list.split(':').next().map(PathBuf::from));
     let user = || dirs::state_dir().or_else(dirs::data_local_dir).map(|directory| directory.join("headcount"));
     unit.filter(|directory| directory.is_absolute()).or_else(user)

@@ -1,14 +1,14 @@
 //! `POST /v1/touch`: renews users who stay active without sending requests. It admits nobody.
 //!
 //! Without a body it renews the token of the request, which is found as in a check. With a body, it renews the tokens
-//! in a JSON array of strings: if one of them is invalid, none is renewed. With `[token.jwt]`, the array contains
-//! users, as their tokens' claim names them, and no tokens: the application has verified these already.
+//! in a JSON array of strings: if one of them is invalid, none is renewed. With `[token.jwt]`, the array contains users
+//! instead of tokens: the values of the claim that names the user. The application has already verified their tokens.
 //!
 //! | answer | when |
 //! |---|---|
 //! | 200, empty | all tokens were seen and are renewed |
 //! | 409 | some tokens were not seen; the others are renewed. For an array, `unseen` has the indexes of the unseen tokens, from 0; the answer never contains a token |
-//! | 400 | no token; an ambiguous token, or one that is not UTF-8; a body that is not an array of 1 to 1,000 strings of at most 4 KiB each |
+//! | 400 | no token, or an unusable one; a body that is not an array of 1 to 1,000 strings of at most 4 KiB each |
 //! | 405 | any method except POST |
 //! | 408 | the body took more than a second while others waited for its place |
 //! | 413, 415 | a body above 1 MiB; a body that is not `application/json` |
@@ -38,7 +38,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{sleep, timeout};
 
 const MOST_BODY_BYTES: usize = 1 << 20;
-/// The number of bodies that are received at a time. A body takes memory until it has arrived completely.
+/// The largest number of bodies that are received at a time. A body takes memory until it has arrived completely.
 const MOST_READERS: usize = 16;
 /// How long a body keeps its place while others wait for one.
 const READER_TIME: Duration = Duration::from_secs(1);

@@ -94,7 +94,7 @@ impl MemoryStore {
         *self.namespace.lock() = other.namespace.lock().clone();
     }
 
-    /// Deletes what servers have recorded of themselves, that they reject newcomers, and the news logs.
+    /// Deletes all heartbeats, all reports that servers reject newcomers, and all news logs.
     #[cfg(any(test, feature = "testing"))]
     pub fn forget_servers(&self) {
         for generation in self.namespace.lock().generations.values_mut() {
@@ -104,7 +104,8 @@ impl MemoryStore {
         }
     }
 
-    /// Gives what servers have recorded of themselves times to come.
+    /// Moves the times of all heartbeats, and of all reports that servers reject newcomers, into the future. Deletes
+    /// the news logs.
     #[cfg(any(test, feature = "testing"))]
     pub fn postdate_servers(&self) {
         let later = self.clock.wall().plus(Duration::from_secs(100));
@@ -176,7 +177,8 @@ impl Namespace {
         if let Some(from) = last_heartbeat.filter(|&last| !is_alive(last)) {
             own.gap = Some(Gap { from, to: now, closed_by: identity.instance_id.clone() });
         }
-        // As in Redis: times to come were not written by a server, or the clock has gone back.
+        // As in Redis, records with a time in the future are dropped: no server has written them, or the clock has gone
+        // back.
         own.nodes.retain(|_, node| node.looked <= now);
         own.wanting.retain(|_, wanted| *wanted <= now);
         let node = Node { instance_id: identity.instance_id.clone(), name: identity.node.clone(), looked: now };

@@ -36,7 +36,7 @@ static SINCE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../.
 static EXCHANGE_NEWS: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/exchange_news.lua")));
 static OVERRIDE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/override.lua")));
 
-/// The version that stands for a value that no server has written.
+/// Stands for the version of a value that was not written by a server.
 const NO_VALUE_OF_OURS: &str = "!";
 
 /// Before it uploads a filter of at least this size, a server asks whether the minute was written since it was read.
@@ -362,9 +362,10 @@ impl RedisStore {
         place.invoke_async(connection).await
     }
 
-    /// Returns whether another server has written this minute since it was read. The caller asks before a large upload
-    /// of the first minute: it is the current one, which all servers write. Without this request, half of the traffic
-    /// would be uploads that lose. Small uploads are not worth the request, and the result is `false`.
+    /// Returns whether the stored version is not the one that was read, so that a write would lose. The caller asks
+    /// before a large upload of the first minute. This is usually the current minute, which all servers write. Without
+    /// this request, half of the traffic would be uploads that lose. A small upload is not worth the request; for it,
+    /// the result is always `false`.
     async fn is_already_lost(
         &self,
         connection: &mut MultiplexedConnection,

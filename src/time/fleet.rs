@@ -68,8 +68,8 @@ pub enum Observed {
     Doubted,
     /// Three rounds agreed on a jump of more than two slots, and fleet time has jumped.
     Jumped,
-    /// The same, but to a time more than two slots before one that was returned: fleet time was set back, and the slots
-    /// have other numbers now.
+    /// Three rounds agreed on a jump to a time more than two slots before one that was returned. Fleet time was set
+    /// back, and the slots have other numbers now.
     JumpedBack,
 }
 

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 /// The longest time that a server may take for anything.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Ends the server and removes its directory when the process that started it ends, however it ends: statics are never
-/// dropped, and a test that is killed drops nothing.
+/// A shell script that ends the server and removes its directory when the process that started it ends, however it
+/// ends. `Drop` does not suffice: statics are never dropped, and a test that is killed drops nothing.
 const KEEPER: &str = r#"trap '' INT TERM HUP
 read _
 all=$(pgrep -P "$(cat "$1/pid")"; cat "$1/pid")
@@ -216,7 +216,8 @@ fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout.trim_ascii() == b"0")
 }
 
-/// The user who runs PostgreSQL, which refuses to be run by root.
+/// The number of the user who runs PostgreSQL if this process runs as root, because PostgreSQL refuses to be run by
+/// root; `None` if it does not.
 fn unprivileged() -> Option<u32> {
     is_root().then_some(65534)
 }
@@ -230,7 +231,7 @@ fn postgres_program(name: &str) -> Command {
     let Some(user) = unprivileged() else { return Command::new(program) };
     let mut command = Command::new("setpriv");
     command.arg(format!("--reuid={user}")).arg(format!("--regid={user}")).arg("--clear-groups").arg(program);
-    // It cannot use root's working directory.
+    // That user may not be able to read the working directory of root.
     command.current_dir("/");
     command
 }

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 const CONNECTIONS: usize = 4;
-/// Sent before the answers are read.
+/// The requests that are sent over a connection before their answers are read.
 const BATCH: usize = 25;
 
 /// How often each answer came, by its status and `X-Headcount-Decision`.
@@ -38,7 +38,7 @@ pub fn flood(check: SocketAddr, per_second: u64, requests: &[Vec<(String, String
 
 type Requests = Vec<Vec<(String, String)>>;
 
-/// The answers, and the requests that no verification had room for.
+/// Sends requests. Returns the answers, and the requests that were refused because too many verifications were waiting.
 #[allow(clippy::disallowed_methods)] // A pace is in real time.
 fn send_all(check: SocketAddr, per_second: u64, requests: &[Vec<(String, String)>]) -> (Answers, Requests) {
     let begun = Instant::now();

@@ -71,7 +71,7 @@ pub struct Server {
     pub log: PathBuf,
 }
 
-/// The path of the program; for hours of tests, a copy that no build replaces meanwhile.
+/// The path of the program. Tests that run for hours set it to a copy, which no build replaces in the meantime.
 pub static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
 /// The program with a state directory of its own, and no environment that configures it.
@@ -98,7 +98,7 @@ fn clean(mut command: Command, state: &Path) -> Command {
     command
 }
 
-/// The same, with this limit of open files.
+/// As [`program`], with this limit of open files.
 pub fn program_with_files(state: &Path, files: u32) -> Command {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(format!("ulimit -n {files} && exec \"$0\" \"$@\"")).arg(binary());
@@ -212,7 +212,7 @@ pub fn request(address: SocketAddr, method: &str, path: &str, headers: &[(&str, 
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         text += &format!("Host: {address}\r\n");
     }
-    // As the page and the program do.
+    // As the admin page and the program `headcount` do.
     if matches!(method, "PUT" | "DELETE") {
         text += "X-Headcount-Change: 1\r\n";
     }
@@ -289,7 +289,7 @@ impl Redis {
         panic!("redis-server found no free ports, or cannot speak TLS");
     }
 
-    /// `None` if the port is taken.
+    /// Starts on this port; `None` if the port is taken.
     pub fn start_on(port: u16, arguments: &[&str]) -> Option<Self> {
         Self::start_on_in(port, arguments, &[])
     }
@@ -319,7 +319,7 @@ impl Redis {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
 
-    /// Makes every save to disk fail, or lets saves succeed again: a directory is put where the file would be.
+    /// Makes every save to disk fail, by a directory where the file would be, or (`broken` = false) succeed again.
     pub fn break_saves(&self, broken: bool) {
         let file = self.directory.path().join("dump.rdb");
         let _ = std::fs::remove_dir(&file);
@@ -394,7 +394,7 @@ impl Certificate {
     }
 }
 
-/// The numbers of client commands so far, by name: `MONITOR` distinguishes clients' commands from those inside scripts.
+/// A connection on which Redis reports all commands (`MONITOR`), and says which are of clients and which of scripts.
 pub struct Monitor {
     reader: BufReader<TcpStream>,
 }
@@ -410,7 +410,8 @@ impl Monitor {
         Self { reader }
     }
 
-    /// The commands of clients until somebody has `mark` echoed, each line cut to the length that names and keys need.
+    /// The commands that clients send until one of them sends an `ECHO` of `mark`. Each line is cut after 200 bytes,
+    /// which hold the command's name and keys.
     pub fn lines_until(&mut self, mark: &str) -> Vec<String> {
         let mut lines = Vec::new();
         loop {

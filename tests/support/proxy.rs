@@ -43,7 +43,8 @@ struct Connections {
     most_in_flight: AtomicU64,
 }
 
-/// A new connection may be counted before the end of the previous one is noticed.
+/// How long a connection must last to count for [`Proxy::most_connections`]: the end of the previous connection may be
+/// noticed a little later than the new connection.
 const OVERLAP: Duration = Duration::from_millis(50);
 
 impl Connections {

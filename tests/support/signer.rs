@@ -8,7 +8,7 @@ use rsa::pkcs1::EncodeRsaPrivateKey;
 use rsa::pkcs8::EncodePublicKey;
 use serde_json::{Value, json};
 
-/// Seconds since 1970: in 2096.
+/// When tokens expire, in seconds since 1970: in the year 2096.
 pub const EXP: u64 = 4_000_000_000;
 
 /// A signing key, and the file with which its tokens are verified.
@@ -53,7 +53,7 @@ impl Signer {
     pub fn forged(&self, nth: usize) -> String {
         let claims = json!({"sub": format!("user-{nth}-{:x}", fastrand::u64(..)), "exp": EXP}).to_string();
         let bytes = if self.algorithm == Algorithm::RS256 { 256 } else { 64 };
-        // Below any modulus.
+        // The first byte is 0, so that an RSA signature is below the modulus of any key.
         let signature: Vec<u8> = (0..bytes).map(|place| if place == 0 { 0 } else { fastrand::u8(..) }).collect();
         let header = json!({"typ": "JWT", "alg": self.algorithm}).to_string();
         [header.as_bytes(), claims.as_bytes(), &signature].map(|part| URL_SAFE_NO_PAD.encode(part)).join(".")

@@ -17,14 +17,15 @@ use std::time::Duration;
 pub trait Store {
     /// A limiter whose time begins at zero.
     fn add(&mut self, policy: Policy) -> usize;
-    /// The same keys with another policy.
+    /// Another limiter of the same keys, with another policy.
     fn under(&mut self, limiter: usize, policy: Policy) -> usize;
     fn ask(&mut self, limiter: usize, at: Duration, key: &str, ask: Ask) -> Answer;
     fn ask_all(&mut self, at: Duration, asks: &[(usize, &str, Ask)]) -> Vec<Answer>;
     fn cancel(&mut self, limiter: usize, at: Duration, key: &str, reservation: &Reservation);
     fn change(&mut self, limiter: usize, at: Duration, policy: Policy);
     fn reset(&mut self, limiter: usize, key: &str);
-    /// Which of the keys are stored after everything that may be forgotten was; `None` if the store cannot tell.
+    /// Forgets all keys that may be forgotten at this time, and returns which of `keys` are still stored; `None` if the
+    /// store cannot tell.
     fn remembered(&mut self, limiter: usize, at: Duration, keys: &[&str]) -> Option<Vec<String>>;
 }
 
@@ -108,7 +109,8 @@ struct Step<'a> {
 const FOREVER: Duration = Duration::MAX;
 
 impl<'a, S: Store> Replay<'a, S> {
-    /// The steps; each sets the clock to its time, counted in `unit`s.
+    /// The steps, each with the time to which it sets the clock, if it sets it. Times are numbers of units that depend
+    /// on the file.
     fn steps(&self) -> Vec<(Option<f64>, Step<'a>)> {
         let steps = self.case["steps"].as_array().unwrap();
         steps.iter().map(|step| (step["t"].as_f64(), Step { op: &step["op"], expect: &step["expect"] })).collect()
@@ -650,7 +652,7 @@ impl<'a, S: Store> Replay<'a, S> {
     fn resilience4j_semaphore(&mut self) {
         let config = &self.case["config"];
         let millis = |name: &str| Duration::from_millis(config[name].as_u64().unwrap_or(0));
-        // A scheduler of the caller's counts as one that never ticks by itself.
+        // With `manual_refresh`, the caller refills the permits. So the policy's own period is one that never ends.
         let by_hand = config["manual_refresh"] == true;
         let period = if by_hand { Duration::from_secs(1 << 20) } else { millis("period_ms") };
         let policy = |limit: u64| resilience4j_semaphore(limit, period).max_wait(millis("timeout_ms"));
@@ -683,7 +685,7 @@ impl<'a, S: Store> Replay<'a, S> {
 
     fn sliding_counter(&mut self) {
         let Some(window) = self.config("window_ms").map(Duration::from_millis) else {
-            // A benchmark measures the part of wrong answers.
+            // Without a window, the case is about the share of wrong answers, which a benchmark measures.
             return self.elsewhere();
         };
         let limit = self.config("limit").unwrap_or(1_000_000);
@@ -751,8 +753,8 @@ impl<'a, S: Store> Replay<'a, S> {
                     previous = granted;
                 }
             } else if step.op.get("count").is_some() {
-                // Clients that ask again as soon as they are granted a permit: whichever client asks, the slots are the
-                // same.
+                // Each client asks again as soon as it is granted a permit. The times of the grants do not depend on
+                // which client asks.
                 while takers > 0 && grants.last().is_none_or(|last| *last < self.now) {
                     let at = grants.len().checked_sub(takers as usize).map_or(Duration::ZERO, |nth| grants[nth]);
                     grants.push(at + self.store.ask(limiter, at, "k", Ask::ONE).wait());
@@ -765,7 +767,8 @@ impl<'a, S: Store> Replay<'a, S> {
         }
     }
 
-    /// One client asks a slow and then a fast limiter, from the start; others only the fast one, later.
+    /// One client asks two limiters in turn from the start: a slow one, then a fast one. Later, others ask the fast one
+    /// only.
     fn uber_in_turn(&mut self, fast: u64) {
         let number = |name: &str| self.case["config"][name].as_u64();
         let per = Duration::from_millis(number("per_ms").unwrap_or(1000));

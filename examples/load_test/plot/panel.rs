@@ -8,7 +8,7 @@ use crate::scale::Scale;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Seconds on the wall, and a value.
+/// Seconds of real time since the start, and a value.
 type Points = Vec<(f64, f64)>;
 
 pub(super) struct Line {
@@ -30,7 +30,8 @@ pub(super) struct Panel {
     pub(super) scale: Scale,
 }
 
-/// The same for all designs, or they could not be compared.
+/// The upper ends of the vertical axes, by row, and of the time axis. All designs have the same, so that they can be
+/// compared.
 pub(super) struct Scales {
     pub(super) tops: [f64; 4],
     pub(super) minutes: f64,

@@ -20,7 +20,7 @@ function short(value) {
   return `${Number(scaled.toFixed(scaled >= 100 || Math.abs(scaled % 1) < 0.05 ? 0 : 1))}${unit}`;
 }
 
-// At most `count` round numbers from 0 on.
+// Returns round numbers from 0 to `most` in equal steps: 0, and at most `count` more.
 function ticks(most, count) {
   const rough = most / count;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -28,7 +28,7 @@ function ticks(most, count) {
   return Array.from({ length: Math.floor(most / step) + 1 }, (_, nth) => nth * step);
 }
 
-// Samples without a gap between them.
+// Splits samples into lists, so that there is no gap between the samples of one list.
 function stretches(samples, grain) {
   const whole = [];
   for (const sample of samples) {
@@ -52,7 +52,7 @@ function chart(box, history, { width, height, minutes, now, read }) {
     return {
       ...sample, start: from, end: Math.min(from + grain, next),
       admittedRate: sample.admitted / seconds, rejectedRate: sample.rejected / seconds,
-      // A sample that has just begun says nothing about a second.
+      // A sample that has just begun is too short for a rate per second.
       isYoung: sample.seconds < Math.min(0.25 * grain, 2),
     };
   });
@@ -63,7 +63,7 @@ function chart(box, history, { width, height, minutes, now, read }) {
   const users = { top, bottom: top + inner * 0.68 };
   const rates = { top: users.bottom + between, bottom: height - below };
 
-  // An interval without an end would make everything else small.
+  // A very wide interval is cut off, because it would make everything else small.
   const highest = (list, value) => list.reduce((most, sample) => Math.max(most, value(sample)), 0);
   const most = Math.max(1, highest(samples, it => Math.max(it.active_users, it.max_active_users)));
   const topUsers = 1.1 * Math.max(most, Math.min(highest(samples, it => it.high), 1.3 * most));

@@ -1,4 +1,5 @@
-// One status a second, from a stream if there is one, and by polling if not; the rest of the page follows from it.
+// The status comes once a second from an event stream. Without a stream, it is polled every two seconds. Most of the
+// page shows the latest status.
 
 const POLL_MS = 2000;
 const STALE_MS = 5000;
@@ -12,7 +13,7 @@ const el = id => document.getElementById(id);
 const grouped = new Intl.NumberFormat('en', { useGrouping: true });
 const number = value => grouped.format(value).replaceAll(',', '\u202f');
 const percent = part => `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`;
-// With the day, if it is not today; to the second, where minutes are shorter than 60 s.
+// Formats a time of day: with the date if it is not today, and with seconds if a sample is shorter than 60 s.
 function time(at, grainSeconds = 60) {
   const date = new Date(at);
   const second = grainSeconds < 60 ? '2-digit' : undefined;
@@ -39,7 +40,7 @@ function cell(kind, text, className = '') {
   return made;
 }
 
-// The cells are texts, or texts with their classes.
+// Fills a table. Each cell of a row is a text, or a list of a text and a class.
 function fill(table, rows) {
   // An unchanged table keeps the reader's place.
   const told = JSON.stringify(rows);
@@ -59,7 +60,7 @@ async function ask(path, options = {}) {
   const headers = { ...options.headers, ...(options.method ? { 'x-headcount-change': '1' } : {}) };
   const token = sessionStorage.getItem(TOKEN);
   if (token) headers.authorization = `Bearer ${token}`;
-  // A server that does not answer is given up; the body of a stream may take its time.
+  // Ends the request if no answer begins within this time. The body of an answer, such as a stream, may take longer.
   const patience = new AbortController();
   const timer = setTimeout(() => patience.abort(new Error('no answer in time')), STALE_MS);
   const answer = await fetch(BASE + path, { ...options, headers, cache: 'no-store', signal: patience.signal }).finally(() => clearTimeout(timer));
@@ -162,7 +163,7 @@ function gone(why) {
 
 let status = null;
 let heard = 0;
-// The status before this one, and when it came.
+// What an earlier status said about decisions and uptime, and when it came.
 let previous = null;
 
 function show(next) {
@@ -181,7 +182,7 @@ function show(next) {
   set('throttled', shadow ? 'newcomers would be rejected' : 'newcomers rejected');
   set('mode-says', `· ${headline()}`);
   set('estimate', (users.saturated ? '> ' : '') + number(users.estimate));
-  // In shadow mode everybody is in. What the limit would have done stands beside it.
+  // In shadow mode everybody is admitted. The text after the number says what the limit would have done.
   set('of', status.simulated_users === undefined
     ? `active users of ${number(status.max_active_users)}`
     : `active users; a limit of ${number(status.max_active_users)} would have admitted ${number(status.simulated_users)} of them`);
@@ -232,11 +233,11 @@ function reasons() {
   const found = [];
   if (!ready) found.push('This server is not ready. Load balancers should send it no requests.');
   const lastRead = Date.parse(status.now) - 1000 * status.active_users.stale_seconds;
-  if (sync.loses_values) found.push('The store loses what servers write: it evicts values, or somebody deletes them or puts older ones back. Servers may not know each other\'s users, so more may be in than this number says.');
+  if (sync.loses_values) found.push('The store loses what servers write: it evicts values, or somebody deletes them or puts older ones back. Servers may not know each other\'s users, so more users may be active than this number says.');
   else if (!sync.ok) found.push(`The store has been away since ${time(lastRead)}: ${sync.last_error?.text ?? 'no answer'}`);
   if (sync.conflicts_in_a_row >= 10) found.push(`This server has lost the race to write ${number(sync.conflicts_in_a_row)} times in a row. Other servers learn late of its users.`);
   if (sync.write_refused) found.push(`The store refuses writes: ${sync.write_refused}`);
-  if (sync.foreign_generation) found.push('Servers with another capacity, window or key use this namespace: a deploy, or a mistake. Servers with another window or key share no users with this one.');
+  if (sync.foreign_generation) found.push('Servers with another capacity, window or key use this namespace: a deploy, or a mistake. Servers with another slot length, or with a key that no server lists as an earlier one, share no users with this one.');
   if (ring.coverage < ring.slots + 1) found.push(`${ring.slots + 1 - ring.coverage} of ${ring.slots + 1} minutes are unknown. A user of these minutes may be taken for a newcomer.`);
   if (status.active_users.saturated) found.push('The filters are full, so the number of users has no upper bound. Raise window.capacity.');
   if (ring.false_positive_ratio > 0.01) found.push(`One newcomer in ${Number((1 / ring.false_positive_ratio).toPrecision(1))} is taken for an active user. Raise window.capacity.`);
@@ -244,13 +245,13 @@ function reasons() {
   return found;
 }
 
-// One line says whether the number can be believed; the reasons are below it.
+// Shows one line that says whether the number of active users is reliable, and the reasons for doubt below it.
 function belief(doubts) {
   const { ring, sync, active_users: users } = status;
   const read = sync.store === 'none' ? '' : `, and the other servers were read ${ago(Math.max(1, Math.round(users.stale_seconds)))} ago`;
   set('belief', doubts.length ? 'This number is in doubt:' : `This number is reliable: all ${ring.slots + 1} minutes are known${read}.`);
   el('belief').className = doubts.length ? 'bad' : '';
-  // New items are read aloud, and nothing twice.
+  // A screen reader reads new items aloud. Items that stay are not replaced, so that it does not read them again.
   const list = el('alarms');
   for (const item of [...list.children]) if (!doubts.includes(item.textContent)) item.remove();
   doubts.forEach((text, place) => {
@@ -364,7 +365,7 @@ async function draw() {
 
 async function redraw() {
   const box = el('picture');
-  // On a large screen the text of the chart is as large as the rest.
+  // The page's font is larger on a large screen. The chart is scaled by the same factor.
   const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
   const width = Math.max(240, Math.round(box.clientWidth / scale));
   const height = Math.round(Math.min(Math.max(240, width * 0.5), 0.7 * window.innerHeight / scale));
@@ -379,7 +380,7 @@ async function redraw() {
   }
 }
 
-// What the pointer is on.
+// Shows the figures of the sample under the pointer, or nothing if there is none.
 function readout(sample) {
   set('readout', sample
     ? `${time(sample.from, history.grain_seconds)}: ${number(sample.active_users)} active users (${number(sample.low)} to ${number(sample.high)}), limit ${number(sample.max_active_users)}; ${sample.admittedRate.toFixed(1)} admitted and ${sample.rejectedRate.toFixed(1)} rejected a second`

@@ -25,9 +25,10 @@ pub struct Decisions {
     pub seen: u64,
     /// Requests of newcomers who were admitted.
     pub newcomer: u64,
-    /// Requests of newcomers who were rejected, because there was no room or an override says so.
+    /// Rejected requests. Most are requests of newcomers for whom there was no seat. Requests without a token, or with
+    /// a token that could not be verified yet, can be rejected, too.
     pub rejected: u64,
-    /// Requests of newcomers who would have been rejected if rejections were enforced.
+    /// Requests that would have been rejected if rejections were enforced.
     pub shadow_rejected: u64,
     /// Requests that need no decision: exempt paths, preflights, or all with `enforcement = "off"`.
     pub exempt: u64,

@@ -1,6 +1,6 @@
 //! The decision about a request. It looks the token up in the ring and in other generations, then checks the pass, and
-//! then asks the room for a seat. For a newcomer, the layer asks its limits after the
-//! pass and before the room.
+//! then asks the room for a seat. The layer also asks the limits of newcomers: after the check of the pass, and before
+//! the room.
 
 use super::{Admission, Admitted, BESIDE, Core, Decision, HOLDING, HeldSeat, SHUT, State, User};
 use crate::bloom::Probe;
@@ -23,10 +23,11 @@ pub(crate) struct AdmitOptions<'r> {
     pub(crate) record: Record,
     /// The pass that came with the request.
     pub(crate) pass: Option<&'r [u8]>,
-    /// If true, the decision is counted here. If false, only an enforced rejection is, and the caller counts the rest.
+    /// If true, every decision is counted here. If false, only an enforced rejection is counted here, and the caller
+    /// counts all other decisions.
     pub(crate) counts: bool,
-    /// Whether an unseen user may take a free seat. After a delayed refusal the user may not: other clients have the
-    /// same right to a seat that has become free meanwhile.
+    /// Whether an unseen user may take a free seat. This is false after a delayed refusal, because a seat that has
+    /// become free during the delay is not reserved for a client that waited.
     pub(crate) takes_seat: bool,
 }
 
@@ -93,8 +94,8 @@ impl Core {
         }
     }
 
-    /// Decides with the given options. ([`admit`](Self::admit) always uses `ADMIT`.) With `Record::OnSuccess`, also
-    /// returns the seat that is now held for an admitted newcomer.
+    /// Decides with the given options, while [`admit`](Self::admit) always uses [`AdmitOptions::ADMIT`]. Returns a seat
+    /// only for a newcomer who is admitted with [`Record::OnSuccess`].
     pub(crate) fn decide(
         self: &Arc<Self>,
         user: &User<'_>,
@@ -153,7 +154,8 @@ impl Core {
         self.note_decision(user.fingerprint(), Admission::Rejected { retry_after: Duration::ZERO }, options);
     }
 
-    /// Returns whether the gate is shut for this user, who is unseen: no new seat is given now, and none is held.
+    /// Returns whether this user, who is unseen, would be rejected now: rejections are enforced, newcomers get no seat,
+    /// and the user holds none.
     pub(crate) fn gate_rejects(&self, user: &User<'_>) -> bool {
         self.settings.enforcement == Enforcement::Enforce && self.is_shut_for(user.fingerprint())
     }

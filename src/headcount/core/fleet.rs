@@ -12,7 +12,7 @@ pub(crate) struct ClockStep {
     pub(crate) observed: Observed,
     /// The fleet time when the answer arrived, by the clock as it was before the reading.
     pub(crate) before: Timestamp,
-    /// The fleet time at that moment, by the corrected clock.
+    /// The fleet time when the answer arrived, by the corrected clock.
     pub(crate) time: Timestamp,
     /// The current minute according to the fleet's clock.
     pub(crate) slot: Slot,
@@ -67,8 +67,8 @@ impl Core {
         step
     }
 
-    /// Returns the minute of the fleet's clock if the ring is in an earlier one, and the worker's turn has been due for
-    /// longer than [`tolerated_pause`](super::FleetTime::tolerated_pause).
+    /// Returns the current minute by the fleet's clock if the worker's turn has been due for longer than
+    /// [`tolerated_pause`](super::FleetTime::tolerated_pause). Returns `None` if no turn has been due for that long.
     pub(crate) fn overdue_turn(&self, monotonic: Duration) -> Option<Slot> {
         let (now, slot) = self.time.at(monotonic);
         let due = self.current().plus(1);
@@ -96,8 +96,8 @@ impl Core {
         })
     }
 
-    /// Returns whether this server is throttling now, or will be within `time` if they keep coming at the recent rate.
-    /// The other servers admit `foreign_per_second` of them.
+    /// Returns whether this server is throttling now, or will be throttling within `time` if newcomers keep coming at
+    /// the recent rate. `foreign_per_second` is the rate at which the other servers admit newcomers.
     pub(crate) fn may_reject_within(&self, time: Duration, foreign_per_second: f64) -> bool {
         if self.mode() == Mode::Throttling {
             return true;

@@ -15,7 +15,7 @@ pub(crate) struct FleetTime {
     ticked: AtomicU64,
     /// When a decision last noticed that the worker's tick is overdue, in monotonic microseconds.
     noticed: AtomicU64,
-    /// Changes with each pause that is noticed, maybe more than once.
+    /// A number that grows with each pause that is noticed. One pause may be noticed, and so counted, several times.
     pause_marks: AtomicU64,
     /// See [`FleetTime::tolerated_pause`].
     tolerated_pause: Duration,
@@ -61,8 +61,8 @@ impl FleetTime {
         self.since(self.ticked.load(Relaxed))
     }
 
-    /// Returns whether, for longer than [`Self::tolerated_pause`], neither the worker has ticked nor a decision has
-    /// noticed that it does not.
+    /// Returns whether a decision has to handle a pause of the process. This is the case if the worker's last tick is
+    /// longer ago than [`Self::tolerated_pause`], and so is the last call of [`Self::notice_pause`].
     pub(crate) fn is_overdue(&self) -> bool {
         self.since(self.ticked.load(Relaxed).max(self.noticed.load(Relaxed))) > self.tolerated_pause
     }

@@ -23,11 +23,11 @@ pub(crate) struct Minute {
     pub(crate) is_covered: bool,
 }
 
-/// Whether the store still has all bits of a minute that this server knew it to have.
+/// Whether the store still has all bits of a minute that it had when this server last read or wrote them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoreMemory {
     Kept,
-    /// It lost data, or somebody has put an older value back.
+    /// The store lost data, or somebody has put an older value back.
     Lost,
 }
 
@@ -93,7 +93,8 @@ impl Core {
         Some(StoreMemory::of(lost))
     }
 
-    /// Records that the store has no value of this minute: it lacks everything that this server holds.
+    /// Records that the store has no value of this minute. If this server holds bits of the minute, the store lacks
+    /// them, and the minute becomes dirty.
     pub(crate) fn note_missing(&self, slot: Slot) -> StoreMemory {
         let holds_bits = |state: &State| state.ring.filter(slot).is_some_and(|filter| filter.ones() > 0);
         if holds_bits(&self.state.read()) { self.note_unusable(slot) } else { StoreMemory::Kept }
@@ -131,12 +132,15 @@ impl Core {
         slots.into_iter().for_each(|slot| ring.set_dirty(slot, true));
     }
 
-    /// Marks minute `slot` as clean before it is copied for the snapshot, if it is dirty or `is_missing` there. Returns
-    /// whether the minute is covered; `None` if the snapshot need not change. Only for a server without a fleet: here a
-    /// dirty minute is one of which the snapshot lacks bits, while in a fleet the rounds mark minutes as clean.
+    /// Marks minute `slot` as clean before it is copied for the snapshot. Returns whether the minute is covered.
+    /// Changes nothing and returns `None` if the snapshot holds the minute (`is_missing` is false) and the minute is
+    /// not dirty.
     ///
-    /// `drop_old_value` is called under the same hold of the lock. It must drop the snapshot's value of the minute, so
-    /// that no clean mark stands beside an outdated value.
+    /// This is only for a server without a fleet. There, a minute is dirty if the snapshot lacks some of its bits. In a
+    /// fleet, the rounds mark minutes as clean.
+    ///
+    /// `drop_old_value` is called under the same hold of the lock as the mark is set. It must drop the snapshot's value
+    /// of the minute, because that value is outdated and the minute no longer counts as dirty.
     pub(crate) fn take_for_snapshot(
         &self,
         slot: Slot,
@@ -269,8 +273,9 @@ impl State {
         covered
     }
 
-    /// Marks every minute as dirty and uncovered, after the store's clock has jumped back: under their new numbers, the
-    /// store may lack this server's bits and hold users whom it does not know. Returns the minutes that were covered.
+    /// Marks every minute as dirty and uncovered, after the store's clock has jumped back and the minutes have new
+    /// numbers. Under these numbers, the store may lack this server's bits, and may hold users whom this server does
+    /// not know. Returns the minutes that were covered.
     pub(super) fn doubt_all(&mut self) -> Vec<Slot> {
         self.ring.slots().for_each(|slot| self.ring.set_dirty(slot, true));
         self.uncover(self.ring.slots())

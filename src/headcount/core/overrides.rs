@@ -30,7 +30,7 @@ pub const MAX_OVERRIDE: Duration = Duration::from_secs(24 * 3600);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverrideOrder {
-    /// The mode to force.
+    /// The mode to force; [`OverrideMode::Auto`] forces none.
     pub mode: OverrideMode,
     /// The X to set; `None` keeps the configured one.
     pub max_active_users: Option<u64>,
@@ -159,9 +159,9 @@ impl Core {
             && override_.version.number <= latest_version(now)
     }
 
-    /// If the fleet's clock was far ahead when the override was set, and has been set back since, its version lies in
-    /// the future, and the other servers refuse it. Then this method gives it a new version, and an end within
-    /// [`MAX_OVERRIDE`].
+    /// Gives the override a new version, and an end within [`MAX_OVERRIDE`], if its version lies so far in the future
+    /// that the other servers refuse it. This happens if the fleet's clock was far ahead when the override was set, and
+    /// the clock has been set back since.
     fn renumber_override(&self, state: &mut State, now: Timestamp) {
         let Some(override_) = state.room.override_().filter(|known| known.version.number > latest_version(now)) else {
             return;

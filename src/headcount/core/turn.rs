@@ -67,8 +67,8 @@ impl Core {
         }
     }
 
-    /// The filter that decisions read without the lock has two halves. This empties the half of the former minute,
-    /// because the next turn needs an empty half.
+    /// Empties the unused half of the filter that decisions read without the lock. One half of this filter holds the
+    /// current minute, and the other half may still hold the former one. The next turn needs an empty half.
     pub(crate) fn clear_idle_filter(&self) {
         self.current_filter.clear_idle();
     }
@@ -96,8 +96,9 @@ impl Core {
         }
     }
 
-    /// Finishes the turn. `empty` becomes the filter of the new minute. `covered` says whether the minutes that begin
-    /// are covered. Returns filters that can be emptied and used again: the old union and the oldest minute's filter.
+    /// Finishes the turn. `empty` becomes the filter of the new minute. `covered` says whether the new minute, and any
+    /// minutes that were skipped, are covered. Returns filters that can be emptied and used again: the old union and
+    /// the filter of the oldest minute.
     pub(crate) fn finish_turn(&self, refreshes: &mut Refreshes, empty: Bloom, covered: bool) -> Vec<Bloom> {
         let left = self.change(|state| {
             // Waiting refreshes are recorded before the oldest minute leaves. Otherwise their users could be forgotten.

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A request moves the TAT by its cost: its permits · interval. *Paid before* means that a request is allowed if the
-//! new TAT is at most burst · interval ahead of now. *Paid after* means that a request is allowed if the old TAT is;
-//! the next request waits for the cost.
+//! new TAT is at most burst · interval ahead of now. *Paid after* means that a request is allowed if the old TAT is at
+//! most that far ahead of now; the next request waits for the cost.
 //!
 //! # Source
 //! ITU-T I.371, the generic cell rate algorithm in its virtual scheduling form.
@@ -54,7 +54,7 @@ pub struct Gcra {
     pub(crate) limit: u64,
     pub(crate) paid: Paid,
     pub(crate) start: Start,
-    /// Nanoseconds.
+    /// The longest wait of requests that do not set one, in nanoseconds.
     pub(crate) max_wait: u64,
     pub(crate) on_step_back: OnStepBack,
     /// Whether a change of the limit preserves the permits that a key has left, instead of those that it has used.
@@ -153,7 +153,7 @@ stored_flag!(Paid: Before, After);
 stored_flag!(Start: Full, Empty);
 stored_flag!(OnStepBack: Hold, Recount);
 
-/// A decision whose charge, if any, is made. The rest of its answer is computed after the lock is released.
+/// A decision. Its permits, if any, are already charged. The rest of its answer is computed after the lock is released.
 #[derive(Debug, Clone)]
 pub(crate) struct Decided {
     tat: Gcra,
@@ -197,14 +197,14 @@ impl Gcra {
         self.limit = match paid {
             _ if self.rate.is_infinite() => u64::MAX,
             Paid::Before => self.span / self.interval,
-            // One request continues on credit.
+            // The permits that can be saved, and one that is taken on credit.
             Paid::After => (self.span / self.interval).saturating_add(1),
         };
         self
     }
 
-    /// For [`Paid::After`]: sets the burst as a time instead of a number of permits. The permits of a pause of at most
-    /// this length are saved.
+    /// For [`Paid::After`]: sets the burst as a time instead of a number of permits. A pause saves the permits
+    /// that come during it, but at most those of this time.
     #[must_use]
     pub const fn saved_in(mut self, pause: Duration) -> Self {
         self.span = nanos(pause);
@@ -245,7 +245,7 @@ impl Gcra {
         State { tat, as_of }
     }
 
-    /// Returns what a store keeps of a state, the arguments of [`state`](Self::state).
+    /// Returns the TAT and the time of the last update, which a store keeps and [`state`](Self::state) takes.
     #[cfg(feature = "postgres")]
     pub(crate) fn parts(state: &State) -> (u64, u64) {
         (state.tat, state.as_of)

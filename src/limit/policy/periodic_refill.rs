@@ -51,8 +51,8 @@ pub(crate) struct State {
     as_of: u64,
     /// The permits at `as_of`; below zero if permits of later ticks are reserved.
     permits: i64,
-    /// If the limit was lowered during this tick: the permits that had been used beyond the new limit. If the limit is
-    /// raised again within the tick, they count as used.
+    /// The permits that had been used beyond the new limit when the limit was lowered during this tick; `None` if there
+    /// are none. If the limit is raised again within the tick, they count as used.
     // The enum of all states stores its tag in the niche of this `Option`, so that enum is no larger.
     over: Option<u32>,
 }
@@ -139,8 +139,8 @@ impl PeriodicRefill {
         if turn == NEVER { NEVER } else { turn - state.as_of }
     }
 
-    /// A request for more permits than the capacity waits the less the later it comes, as long as ticks add permits.
-    /// Returns the time until the first tick that finds the bucket full, so that its permits are lost.
+    /// Returns the time until the first tick that finds the bucket full, so that the permits of this tick are lost.
+    /// Until then, a request for more permits than the capacity waits less, the later it comes.
     fn best_until(&self, state: &State) -> u64 {
         let full_at = state.as_of.saturating_add(self.wait(state, self.capacity));
         (full_at / self.tick_nanos()).saturating_add(1).saturating_mul(self.tick_nanos()) - state.as_of

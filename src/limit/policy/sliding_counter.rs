@@ -1,5 +1,6 @@
-//! A sliding window that is estimated from two counts. The count of the previous window is weighted by the part of that
-//! window that still lies in the last `window`. The count of the current window is added in full.
+//! A sliding window that is estimated from the counts of two fixed windows. The sliding window ends now, so it overlaps
+//! the current window and a part of the previous one. The estimate is the count of the current window, plus this part
+//! of the count of the previous window.
 //!
 //! ```text
 //!      previous: 42         current: 18
@@ -86,8 +87,8 @@ impl SlidingCounter {
         }
         let window = self.window_nanos();
         let offset = state.as_of % window;
-        // The first offset in a window at which `wanted` more requests fit, if the previous window counts `before` and
-        // this one `now`.
+        // Returns the first offset in a window at which `wanted` more requests fit. `before` is the count of the
+        // previous window, and `now` is that of this window. `None` if they do not fit at any offset.
         let fits_from = |before: u32, now: u32| -> Option<u64> {
             let room = u128::from(self.limit.checked_sub(u64::from(now))?.checked_sub(wanted)?) * u128::from(window);
             let weight = if before == 0 { u128::from(window) } else { room / u128::from(before) };

@@ -1,4 +1,5 @@
-//! A sliding window that remembers each attempt: exact, with eight bytes per attempt.
+//! A sliding window that remembers the time of each attempt that counts: exact, with eight bytes per attempt. A refused
+//! attempt counts only if the policy says so.
 //!
 //! # Source
 //! ClassDojo, "Better Rate Limiting With Redis Sorted Sets", 2015, for the minimum gap and the recorded refusals.
@@ -50,8 +51,8 @@ const MOST_LOGGED: u64 = 1_000_000;
 /// Attempts and reservations can fill this many windows. Further requests are refused, even if they may wait.
 const MOST_WINDOWS: u64 = 64;
 
-/// The time for which an attempt counts after a window that is not closed: none. An attempt exactly as old as the
-/// window has left it.
+/// The time beyond the window for which an attempt counts, if the window is not closed: zero. An attempt exactly as old
+/// as such a window no longer counts.
 const HALF_OPEN: u64 = 0;
 
 stored!(SlidingLog { limit, window, min_gap, records_refusals, closed, grain, max_wait });
@@ -129,8 +130,8 @@ impl SlidingLog {
         state.attempts.partition_point(|at| at.saturating_add(self.counts_for()) <= now)
     }
 
-    /// Returns the time until `wanted` more attempts fit. `pending` is a number of attempts that are recorded before
-    /// them, and their time.
+    /// Returns the time until `wanted` more attempts fit. `pending` is the number of attempts that are recorded first,
+    /// and their time.
     fn wait(&self, state: &State, now: u64, wanted: u64, pending: (u64, u64)) -> u64 {
         if wanted > self.limit {
             return NEVER;
@@ -169,13 +170,13 @@ impl SlidingLog {
     fn record(&self, state: &mut State, at: u64, count: u64) {
         let count = usize::try_from(count.min(self.limit)).unwrap_or(usize::MAX);
         let before = state.attempts.len();
-        // A refusal that counts may be earlier than reservations from before a change of the policy.
+        // A recorded refusal may be earlier than reservations that were made under an earlier policy.
         let mut later = state.attempts.split_off(state.attempts.partition_point(|&attempt| attempt <= at));
         state.attempts.extend(std::iter::repeat_n(at, count));
         state.attempts.append(&mut later);
-        // If refusals count, the newest attempts are sufficient, as many as the limit. Attempts above a limit that was
-        // lowered are kept, because they count again if it is raised. If refusals do not count, no attempt is dropped
-        // before it has left the window: after a reservation is canceled, the attempts before it count again.
+        // If refusals count, it is enough to keep as many of the newest attempts as the limit. Attempts above a limit
+        // that was lowered are kept, because they count again if it is raised. If refusals do not count, no attempt is
+        // dropped before it has left the window: after a reservation is canceled, the attempts before it count again.
         if self.records_refusals {
             let most = usize::try_from(self.limit).unwrap_or(usize::MAX).max(before);
             state.attempts.drain(..state.attempts.len().saturating_sub(most));
@@ -273,8 +274,8 @@ impl Arithmetic for SlidingLog {
         }
     }
 
-    /// It is not known which attempts the permits belong to, so the oldest are removed, which would be the first to
-    // leave anyway.
+    /// Removes the oldest attempts in the window, because nothing shows which attempts the permits belong to. The
+    /// oldest would be the first to leave anyway.
     fn refund(&self, state: &mut Self::State, now: u64, permits: u64) {
         state.attempts.drain(..self.expired(state, self.now(state, now)));
         let gone = usize::try_from(permits).unwrap_or(usize::MAX).min(state.attempts.len());

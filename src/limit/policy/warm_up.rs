@@ -57,14 +57,17 @@ pub(crate) struct State {
 stored!(WarmUp { rate, warm_up, cold_factor, max_wait });
 stored!(State { stored, next_free, as_of });
 
-/// The curve, as computed from the rate, the warm-up time and the cold factor. Times are in microseconds. `stable` is
-/// the interval of permits at the full rate. `threshold` and `max` are numbers of stored permits. `slope` is the rise
-/// of the interval per permit above `threshold`. `cool_down` is the time in which one permit is stored.
+/// The curve, as computed from the rate, the warm-up time and the cold factor. Times are in microseconds.
 pub(crate) struct Curve {
+    /// The interval of permits at the full rate.
     pub(crate) stable: f64,
+    /// The number of stored permits above which a permit costs more than `stable`.
     pub(crate) threshold: f64,
+    /// The largest number of stored permits.
     pub(crate) max: f64,
+    /// The rise of the interval per stored permit above `threshold`.
     pub(crate) slope: f64,
+    /// The time in which one permit is stored.
     pub(crate) cool_down: f64,
 }
 

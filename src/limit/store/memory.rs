@@ -29,7 +29,7 @@ const SAMPLE: usize = 4;
 /// The most entries that the hand of a full shard skips. The next one is removed, even if it was just asked for.
 const PASSED_OVER: usize = 64;
 
-/// The default of the most keys in a store.
+/// The default of [`MemoryBuilder::max_keys`].
 const MAX_KEYS: usize = 10_000_000;
 
 /// A limiter in this process. Clones are handles of one limiter.
@@ -48,7 +48,7 @@ const MAX_KEYS: usize = 10_000_000;
 #[derive(Clone)]
 pub struct Memory {
     shared: Arc<Shared>,
-    /// Replaces the shards' policy in the handles that [`Memory::with_policy`] makes.
+    /// The policy of a handle from [`Memory::with_policy`], which replaces that of the shards; `None` in other handles.
     own: Option<Arc<Policy>>,
 }
 
@@ -63,7 +63,7 @@ struct Shared {
 }
 
 struct Shard {
-    /// Stored per shard, so that all keys of a shard change at one moment.
+    /// The policy of the keys. Each shard has its own reference, so that all keys of a shard change at one moment.
     policy: Arc<Policy>,
     /// The state of a key that was never asked for.
     fresh: State,
@@ -113,8 +113,8 @@ impl Hasher for AlreadyHashed {
     }
 }
 
-/// The error of a list with more keys of one shard of a store than the shard may hold. Such a list cannot be charged as
-/// a whole. A shard holds `max_keys` divided by the number of shards, at least one.
+/// The error of a list that names too many keys of one store: more keys in one shard than a shard may hold. Such a list
+/// cannot be charged as a whole. A shard holds `max_keys` divided by the number of shards, at least one.
 ///
 /// ```
 /// use headcount::limit::{Ask, Memory, TooManyKeys, ask_all, sliding_log};
@@ -127,7 +127,9 @@ impl Hasher for AlreadyHashed {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a list names more keys of one store than the store may hold; raise max_keys, or ask for them one by one")]
+#[error(
+    "a list names more keys in one part of a store than that part may hold; raise max_keys, or ask for them one by one"
+)]
 pub struct TooManyKeys;
 
 /// Configures a [`Memory`].
@@ -155,13 +157,13 @@ impl MemoryBuilder {
     ///
     /// In a full store, a new key replaces one that was not asked for in a while, even if that key has no permits left.
     /// So the limit applies to every key, also to new ones, and a flood of keys locks nobody out. A key stays if it is
-    /// asked for again before a third of `max_keys` new keys have come, or earlier if nearly all other keys are in
-    /// constant use: then before one 65th.
+    /// asked for again before a third of `max_keys` new keys have come. If nearly all other keys are in constant use,
+    /// it must be asked for again earlier: before a 65th of `max_keys` new keys have come.
     ///
     /// An attacker can make the store forget a key that nobody asks for meanwhile. If that is the attacker's own
-    /// exhausted key, its permits are available again. This costs that many requests per limit, each with another key.
-    /// A key that is free to invent, such as a header or an unverified token, does not limit an attacker who invents
-    /// keys. Add a limit by address, or by a constant key.
+    /// exhausted key, its permits are available again. Each time, this costs the attacker that third (or 65th) of
+    /// `max_keys` in requests, each with another key. A key that is free to invent, such as a header or an unverified
+    /// token, does not limit an attacker who invents keys. Add a limit by address, or by a constant key.
     ///
     /// Each shard holds an equal part of `max_keys`, so a shard may be full while the store has a few percent left.
     ///
@@ -604,8 +606,8 @@ impl Shard {
     fn insert(&mut self, key: Key, state: State, at: &At<'_>) {
         let most = at.limiter.shared.keys_per_shard;
         // In a full shard, a bit of the new key's hash decides whether one key is checked before the removal, or none.
-        // If it were always as many, checks and removals would keep step with the laps of the hand: it would remove
-        // every key in one lap, and none in the next.
+        // If this number were always the same, checks and removals would keep step with the laps of the hand. The hand
+        // would then remove every key in one lap, and none in the next.
         let looks = if self.keys.len() < most { SAMPLE } else { (key.rest & 1) as usize };
         for _ in 0..looks.min(self.keys.len()) {
             self.visit(at.now, |_| false);

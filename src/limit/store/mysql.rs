@@ -357,7 +357,7 @@ struct Pool {
     opts: Opts,
     free: Arc<Semaphore>,
     idle: Mutex<Vec<Open>>,
-    /// Each connection holds a reference, so the reference count is the number of connections.
+    /// Each connection holds a reference, too, so the reference count is one more than the number of connections.
     open: Arc<()>,
     /// For each zone, the key of the last lock row that the purge has checked; empty at the end of the zone.
     purged_up_to: Mutex<HashMap<u32, Vec<u8>>>,
@@ -594,8 +594,8 @@ impl Velocity {
     /// attempt, allowed or blocked. It is `None` for a peek, and for an ask for no permits.
     ///
     /// # Errors
-    /// [`SqlError::UnknownZone`]; [`SqlError::Store`], and after a timeout it is unknown whether the attempt was
-    /// recorded; [`SqlError::NoWaiting`] with a `max_wait`, because a window cannot reserve future permits.
+    /// [`SqlError::UnknownZone`]. [`SqlError::NoWaiting`] with a `max_wait`, because a window cannot reserve future
+    /// permits. [`SqlError::Store`]; after a timeout, the attempt may have been recorded.
     ///
     /// # Cost
     /// One `CALL`, in one round trip; in it a row lock, a count over the index of the attempts in the window, and an
@@ -740,11 +740,13 @@ struct Found {
     /// The permits that count after the attempt.
     held: u64,
     now: i64,
-    /// There is room for this attempt when the attempt of this time has left the window.
+    /// The time of the attempt that must leave the window before there is room for this attempt. `None` if there is
+    /// room, or never will be.
     room_after: Option<i64>,
-    /// There is room for one more permit when the attempt of this time has left the window.
+    /// The time of the attempt that must leave the window before there is room for one more permit. `None` if there is
+    /// room.
     next_after: Option<i64>,
-    /// The time of the last attempt that counts.
+    /// The time of the last attempt that counts; `None` if none counts.
     last: Option<i64>,
 }
 
@@ -787,9 +789,11 @@ impl Found {
     }
 }
 
-/// The code of an error that a procedure has signalled: an unknown zone, another invalid argument, or, with the state
-/// [`LOCK_VANISHES`], a bucket lock that is deleted again and again.
+/// The code of an error that a procedure has signalled. With the SQL state [`LOCK_VANISHES`], a bucket lock could not
+/// be taken. With any other state, the zone is unknown or another argument is invalid.
 const SIGNALLED: u16 = 1644;
+
+/// The SQL state for a bucket lock that was deleted again and again before the procedure could lock it.
 const LOCK_VANISHES: &str = "45001";
 
 /// Returns whether the operation conflicted with another one, so that it is worth repeating: a deadlock, a changed row,

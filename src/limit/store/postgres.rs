@@ -65,8 +65,8 @@ pub(crate) struct Purged {
     pub(crate) was_last: bool,
 }
 
-/// The longest burst and the longest wait, in nanoseconds: 73 years each. A `bigint` holds both, added to a time before
-/// the year 2116.
+/// The longest burst and the longest wait, in nanoseconds: 73 years each. Their sum with a time before the year 2116
+/// fits a `bigint`.
 const MOST_NANOS: u64 = 1 << 61;
 
 /// An operation on a connection. It is a function, because it may be repeated.
@@ -206,7 +206,10 @@ impl Postgres {
     /// `select, insert, update, delete` on its tables.
     ///
     /// # Errors
-    /// [`SqlError::NewerSchema`]; [`SqlError::Store`]. It may take up to 30 s if another server is installing.
+    /// [`SqlError::NewerSchema`]; [`SqlError::Store`].
+    ///
+    /// # Cost
+    /// The call may take up to 30 s while another server installs.
     pub async fn install(&self) -> Result<(), SqlError> {
         let deadline = Deadline::new(INSTALL_WITHIN);
         let mut lease = self.connect(&deadline).await?;
@@ -257,7 +260,7 @@ impl Postgres {
     ///
     /// A purge begins where the last one ended, reads to the end of the table, and then continues at the beginning of
     /// the table. Each statement reads 1,000 rows. Several servers may purge at the same time. They share the work: a
-    /// purge ends when its statement meets that of another purge.
+    /// purge ends if a statement of another purge is running when it begins one of its own.
     ///
     /// # Errors
     /// [`SqlError::Store`]; what was deleted before stays deleted.
@@ -482,8 +485,8 @@ impl Bucket {
     /// and cannot reserve future ones.
     ///
     /// - The capacity is a bound *after* the take: an idle bucket yields one more than its capacity.
-    /// - Tokens are whole: at 1/s, a client that asks every 0.6 s is always allowed, and one that asks every 1.2 s from
-    ///   an empty bucket never is.
+    /// - Tokens are whole: at 1/s, a client that asks every 0.6 s from a full bucket is always allowed. A client that
+    ///   was refused, and then asks every 1.2 s, is never allowed again.
     /// - A refused request is charged, too.
     /// - The start time of the transaction is stored, and the clock is compared with it. With many concurrent requests
     ///   for one key, waiting time counts twice, and too many requests are allowed.
@@ -508,7 +511,7 @@ impl Bucket {
     /// Asks for permits for a key, at the time of the database server.
     ///
     /// # Errors
-    /// [`SqlError::Store`]; after a timeout it is unknown whether the permits were taken. [`SqlError::OnlyOne`] and
+    /// [`SqlError::Store`]; after a timeout, the permits may have been taken. [`SqlError::OnlyOne`] and
     /// [`SqlError::NoWaiting`] from the published form.
     ///
     /// # Cost
@@ -658,7 +661,7 @@ impl Bucket {
 
     async fn given_back(&self, key: &[u8], what: Back, at: Option<Duration>) -> Result<(), SqlError> {
         if self.form != Form::Exact {
-            return Err(SqlError::OnlyOne { asked: "permits were given back, not".into() });
+            return Err(SqlError::OnlyOne { asked: "a cancellation or a refund was".into() });
         }
         let about = (self.policy.clone(), self.id(key), at.map(bounded), what);
         let given_back = self.store.run(about, |client, (policy, id, at, what)| {

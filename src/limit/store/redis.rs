@@ -43,7 +43,7 @@ static LIMIT: LazyLock<Script> =
 /// The default time limit of a call.
 const TIME_LIMIT: Duration = Duration::from_millis(100);
 
-/// The default of the most refusals that are remembered.
+/// The default of [`RedisBuilder::deny_cache`].
 const DENY_CACHE: usize = 10_000;
 
 /// A limiter in Redis, shared by all processes that use the same namespace and name. Clones are handles of one limiter.
@@ -76,7 +76,7 @@ const DENY_CACHE: usize = 10_000;
 #[derive(Clone)]
 pub struct Redis {
     shared: Arc<Shared>,
-    /// Replaces the shared policy in the handles that [`Redis::under`] makes.
+    /// The policy of a handle from [`Redis::with_policy`], which replaces the shared one; `None` in other handles.
     own: Option<Arc<InForce>>,
 }
 
@@ -150,10 +150,10 @@ impl RedisBuilder {
     /// Sets the most refusals that are remembered, rounded up to a multiple of 16. The default is 10,000; 0 remembers
     /// none.
     ///
-    /// A refused question is answered from memory until its retry time. A peek, [`Ask::all`], a list, and a policy that
-    /// records refusals always ask Redis. Permits that this limiter gives back (`cancel`, `refund`, `reset`) count at
-    /// once; those that another process gives back count here only after the retry time. A question for more permits
-    /// than the refused one gets the retry time of the refused one.
+    /// A refused question is answered from memory until its retry time, but for at most ten seconds. A peek,
+    /// [`Ask::all`], a list, and a policy that records refusals always ask Redis. Permits that this limiter gives back
+    /// (`cancel`, `refund`, `reset`) count at once. Permits that another process gives back count here only after that
+    /// time. A question for more permits than the refused one gets the retry time of the refused one.
     #[must_use]
     pub fn deny_cache(mut self, refusals: usize) -> Self {
         self.deny_cache = refusals;
@@ -326,8 +326,9 @@ impl Redis {
     ///
     /// All limiters must share one connection. The first key decides which node of a cluster stores the keys of the
     /// list. A key that differs from the first key is **another key** than the same one asked for alone, or in a list
-    /// with another first key: its permits are counted apart. So begin a list with the key that the others belong to:
-    /// the same key for limits by second, hour and day; a customer before its users.
+    /// with another first key: its permits are counted apart. So begin a list with the key that the others belong to.
+    /// Limits by second, hour and day all use the same key. In a list of a customer and its users, the customer comes
+    /// first.
     ///
     /// ```no_run
     /// # use headcount::RedisConnection;
@@ -393,8 +394,8 @@ impl Redis {
         RedisView { limiter: self, now: None, first_key: None }
     }
 
-    /// Returns the policy of this handle, and its text for the script. For a handle from [`Redis::under`], the text
-    /// also contains the shared policy.
+    /// Returns the policy of this handle, and its text for the script. For a handle from [`Redis::with_policy`], the
+    /// text also contains the shared policy.
     fn in_force(&self) -> (Arc<InForce>, String) {
         let home = Arc::clone(&self.shared.in_force.read());
         match &self.own {

@@ -22,7 +22,7 @@ pub(super) struct Document {
     text: String,
     /// The places of keys and values, by path, such as `limit[0].rate`.
     spans: BTreeMap<String, (Span, Span)>,
-    /// Values that may be secret.
+    /// The places of values that may be secret.
     hidden: Vec<Span>,
 }
 
@@ -56,7 +56,7 @@ impl Document {
         let values = toml::from_str::<toml::Table>(&text).map_err(|error| document.syntax_errors(&[error]))?;
         let mut unknown = Vec::new();
         let values = document.walk(tree.get_ref(), &values, "", &mut unknown);
-        // Which parts of the lines may be shown is known only after the whole walk.
+        // The excerpts are made after the walk, because only the whole walk finds all values that must be hidden.
         let diagnostics =
             unknown.into_iter().map(|(path, title, key)| Diagnostic::new(&path, title, document.place_of_span(key)));
         let diagnostics = diagnostics.collect();
@@ -107,8 +107,8 @@ impl Document {
                 let nearest = keys::nearest(&section, name);
                 let title = no_such_key(&section, name, nearest, value.get_ref());
                 let nearest = nearest.filter(|nearest| !values.contains_key(*nearest));
-                // Hides the value, because a misspelled key may be that of a secret. The header of a section is shown:
-                // there the key is a part of the value's place.
+                // A misspelled key may be that of a secret, so its value is hidden. The header of a section is shown:
+                // there, the span of the value contains the key.
                 if !value.span().contains(&key.span().start) {
                     self.hidden.push(value.span());
                 }

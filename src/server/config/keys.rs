@@ -57,7 +57,8 @@ fn walk(section: &str, schema: &Value, keys: &mut Vec<Key>, sections: &mut Vec<(
     }
 }
 
-/// Returns the fields of a section. If it is a list or optional, the schema of its items or of its value has them.
+/// Returns the fields of a section. The fields of a repeated section are in the schema of the list's items, those of an
+/// optional section in the schema of its value.
 fn properties(schema: &Value) -> Option<&Map<String, Value>> {
     let parts = [Some(schema), schema.get("items"), schema.pointer("/anyOf/0")];
     parts.into_iter().flatten().find_map(|part| part["properties"].as_object())

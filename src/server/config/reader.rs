@@ -78,8 +78,8 @@ impl Reader {
         }
     }
 
-    /// Reads the values until all have the right types and `check` refuses none. If none is left to be replaced, the
-    /// result may be one that `check` refuses.
+    /// Reads the values until all have the right types and `check` accepts them. If no value is left that can be
+    /// replaced, returns a configuration that `check` may refuse.
     pub(super) fn read_checked(&mut self, check: impl Fn(&Config) -> Result<(), ConfigError>) -> Config {
         loop {
             let config = self.read();

@@ -26,7 +26,8 @@ pub(super) fn at<'v>(root: &'v mut Value, path: &str) -> Option<&'v mut Value> {
     steps(path).try_fold(root, step)
 }
 
-/// Sets the value at a path. Creates the sections above it, and replaces other values in their place.
+/// Sets the value at a path, and creates the missing sections above it. If another value is in the place of a section,
+/// the section replaces it.
 pub(super) fn put(root: &mut Value, path: &str, new: Value) {
     let mut value = root;
     for name in steps(path) {

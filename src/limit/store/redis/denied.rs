@@ -12,8 +12,8 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 const SHARDS: usize = 16;
 
-/// The longest time for which a refusal is believed. Somebody who writes to Redis can make up one that lasts for years;
-/// when the entry there is repaired, this server asks again.
+/// The longest time for which a refusal is believed. Somebody who can write to Redis can forge a state that is refused
+/// for years. Because of this bound, the server asks again at most ten seconds after the state is repaired.
 const BELIEVED_FOR: Duration = Duration::from_secs(10);
 
 /// The number of entries that an insertion checks, to remove those that have expired.
@@ -57,8 +57,9 @@ pub(super) struct Place {
 }
 
 impl Refusal {
-    /// Returns how much longer `asked` is refused. `None` if the refusal has expired or is too old to be believed, or
-    /// does not cover `asked`: fewer permits, more than the limit, or a longer wait.
+    /// Returns how much longer `asked` is refused. `None` if the refusal has expired or is too old to be believed. Also
+    /// `None` if `asked` asks for fewer permits, for more than the limit, or with a longer wait, because the answer may
+    /// then be another one.
     fn holds_for(&self, asked: Asked, now: Duration) -> Option<Duration> {
         let is_other = asked.cost < self.asked.cost || asked.cost > self.answer.limit;
         if is_other || asked.max_wait > self.asked.max_wait || now.saturating_sub(self.since) >= BELIEVED_FOR {
