@@ -9,6 +9,8 @@ mod error;
 mod fleet;
 mod jwt;
 mod limit;
+#[cfg(feature = "tower")]
+mod page_data;
 mod pass;
 #[cfg(feature = "tower")]
 mod paths;

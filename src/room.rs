@@ -115,7 +115,7 @@ pub enum OnOutage {
     /// as this one.
     #[default]
     Local,
-    /// All newcomers.
+    /// All newcomers. But while throttling with `refill = "after-resume"`, none, unless coverage is incomplete.
     Open,
     /// No newcomers, not even while coverage is incomplete.
     Closed,

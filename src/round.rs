@@ -982,8 +982,8 @@ impl Round {
         drop(figures);
         match (did_before, loses_values) {
             (false, true) => tracing::error!(
-                "the store loses what servers write: it evicts values, or somebody deletes them or puts older ones \
-                back; servers do not learn of each other's users"
+                "the store loses what servers write: it evicts values, or somebody deletes them, puts older ones back \
+                or makes up generations; servers do not learn of each other's users"
             ),
             (true, false) => tracing::info!("the store keeps what servers write"),
             _ => {}

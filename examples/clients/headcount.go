@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// By default, two idle connections are kept; each further check would open a new one.
+// By default, Go keeps only two idle connections to a host, so most checks of a crowd would open new ones.
 var client = http.Client{
 	Timeout:   50 * time.Millisecond,
 	Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 90 * time.Second},

@@ -16,7 +16,7 @@ export async function check(token, { method = 'GET', path = '/', address, accept
   // A header's value is sent as one byte per character, so its UTF-8 bytes are written as characters.
   const headers = Object.entries(told).map(([name, value]) => [name, Buffer.from(value).toString('latin1')])
   try {
-    // The runtime keeps its connections.
+    // fetch keeps connections open and uses them again.
     const answer = await fetch(url, { headers, signal: AbortSignal.timeout(timeout) })
     const body = await answer.text()
     if (![400, 429, 431].includes(answer.status)) return undefined

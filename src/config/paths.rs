@@ -1,5 +1,6 @@
 //! Path rules: an exact path, or a prefix that ends in `/*`.
 
+use super::page_data::PageData;
 use percent_encoding::percent_decode_str;
 use std::borrow::Cow;
 
@@ -43,20 +44,40 @@ impl PathPatterns {
     /// first of these readings decides. Returns `None` if no exact rule covers a reading, or if the path is ambiguous.
     pub(crate) fn exact_rule(&self, path: &Readings) -> Option<String> {
         let is_exact = |reading: &String| self.0.iter().find(|it| !it.is_prefix && it.covers_leniently(reading));
-        path.0.as_ref()?.iter().find_map(is_exact).map(|pattern| pattern.lenient.clone())
+        let of_page = |data: &PageData| self.0.iter().find(|it| !it.is_prefix && it.covers_data(data));
+        let paths = path.0.as_ref()?;
+        let pattern = paths.iter().flat_map(|path| &path.as_path).find_map(is_exact);
+        let pattern = pattern.or_else(|| paths.iter().filter_map(|path| path.as_data.as_ref()).find_map(of_page));
+        pattern.map(|pattern| pattern.lenient.clone())
     }
 
     /// Returns true if a backend could read the path as one that a rule covers, or if the path is ambiguous. This is
     /// for rules that restrict; [`cover`](Self::cover) is for rules that exempt.
     pub(crate) fn may_cover(&self, path: &Readings) -> bool {
-        path.0.as_ref().is_none_or(|readings| readings.iter().any(|reading| self.covers_lenient(reading)))
+        let covers = |path: &Read| {
+            path.as_path.iter().any(|reading| self.covers_lenient(reading))
+                || path.as_data.as_ref().is_some_and(|data| self.may_cover_data(data))
+        };
+        path.0.as_ref().is_none_or(|paths| paths.iter().any(covers))
+    }
+
+    /// Returns whether a path may be that of the data of a page that a rule covers.
+    pub(super) fn may_cover_data(&self, data: &PageData) -> bool {
+        self.0.iter().any(|pattern| pattern.covers_data(data))
     }
 }
 
 /// The readings of a request's path and of the path in its query. A reading is a path that a backend could take the
 /// requested path for. `None` if the path, or the path in the query, is ambiguous.
 #[derive(Debug)]
-pub(crate) struct Readings(Option<Vec<String>>);
+pub(crate) struct Readings(Option<Vec<Read>>);
+
+/// What a backend could take a path for.
+#[derive(Debug)]
+struct Read {
+    as_path: Vec<String>,
+    as_data: Option<PageData>,
+}
 
 impl Readings {
     /// Reads a path with or without a query.
@@ -64,10 +85,10 @@ impl Readings {
         let paths = [Some(without_query(path_and_query)), path_in_query(path_and_query)];
         let read = |path: &str| {
             let lenient = read_leniently(path)?;
-            Some(readings(&lenient).into_iter().map(Cow::into_owned).collect::<Vec<_>>())
+            let as_path = readings(&lenient).into_iter().map(Cow::into_owned).collect();
+            Some(Read { as_path, as_data: PageData::of(&lenient) })
         };
-        let read: Option<Vec<_>> = paths.into_iter().flatten().map(read).collect();
-        Self(read.map(|readings| readings.concat()))
+        Self(paths.into_iter().flatten().map(read).collect())
     }
 }
 
@@ -89,6 +110,10 @@ impl Pattern {
 
     fn covers(&self, path: &str) -> bool {
         if self.is_prefix { path.starts_with(&self.path) } else { path == self.path }
+    }
+
+    fn covers_data(&self, data: &PageData) -> bool {
+        data.may_be_of(&self.lenient)
     }
 
     /// Returns whether a backend could serve what the rule names for this reading. A rule for `/login.php` also covers
@@ -119,21 +144,7 @@ pub(crate) fn readings(lenient: &str) -> Vec<Cow<'_, str>> {
             add_readings(&mut readings, Cow::Owned(format!("{directory}{below}")));
         }
     }
-    page_of_data(lenient).into_iter().for_each(|page| add_readings(&mut readings, Cow::Borrowed(page)));
     readings
-}
-
-/// Returns the page whose data a framework serves for a path that [`read_leniently`] returned: `/play` for
-/// `/play/__data.json` (SvelteKit), `/play/_payload.json` (Nuxt), `/play/q-data.json` (Qwik) and
-/// `/_next/data/BUILD/play.json` (Next.js).
-pub(super) fn page_of_data(lenient: &str) -> Option<&str> {
-    let (page, name) = lenient.rsplit_once('/')?;
-    if ["__data.json", "_payload.json", "q-data.json"].contains(&name) {
-        return Some(page);
-    }
-    let (_, data) = lenient.split_once("/_next/data/")?;
-    let page = data.find('/').map(|at| &data[at..])?;
-    Some(page.strip_suffix(".json").unwrap_or(page))
 }
 
 /// Adds up to four readings: a path, the path without its format, the path without the name of an index, and the path
@@ -175,8 +186,8 @@ pub(crate) fn canonical_path(path_and_query: &str) -> Option<String> {
         Some((lenient[..at].rfind('/').unwrap_or(0), ends))
     });
     let below = front.map_or(lenient.clone(), |(begins, ends)| [&lenient[..begins], &lenient[ends..]].concat());
-    let below = page_of_data(&below).unwrap_or(&below);
-    let directory = without_index(below).unwrap_or(below);
+    let below = PageData::of(&below).map_or(below, |data| data.page());
+    let directory = without_index(&below).unwrap_or(&below);
     Some(without_format(directory).unwrap_or(directory).to_owned())
 }
 
@@ -323,6 +334,10 @@ mod tests {
             "/login/__data.json",
             "/_next/data/b1/login.json",
             "/shop/_next/data/b1/api/auth/token.json",
+            "/login/.data",
+            "/login/_payload-json",
+            "/en/_next/data/b1/login.json",
+            "/page-data/api/auth/page-data.json",
             "/login:$i30:$INDEX_ALLOCATION",
             "",
         ] {

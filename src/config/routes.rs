@@ -1,5 +1,7 @@
 //! `[[route]]`: how requests to certain paths are treated.
 
+#[cfg(feature = "tower")]
+use super::page_data::PageData;
 use super::word;
 #[cfg(feature = "tower")]
 use super::{ConfigError, PathPatterns, paths};
@@ -122,10 +124,13 @@ impl Routes {
             return self.first(|patterns| patterns.name(path)).unwrap_or_default();
         }
         let read = |reading: &str| self.first(|patterns| patterns.covers_lenient(reading));
-        let of_page = paths::page_of_data(&lenient).map(|page| read(page).unwrap_or_default());
         let readings = paths::readings(&lenient);
-        let others = readings.iter().skip(1).filter_map(|reading| read(reading)).chain(of_page);
-        others.fold(literal.stricter(read(&lenient).unwrap_or_default()), RouteClass::stricter)
+        let others = readings.iter().skip(1).filter_map(|reading| read(reading));
+        let class = others.fold(literal.stricter(read(&lenient).unwrap_or_default()), RouteClass::stricter);
+        let Some(data) = PageData::of(&lenient) else { return class };
+        let of_page = [data.page(), data.page_without_base()].map(|page| read(&page).unwrap_or_default());
+        let may_cover = self.rules.iter().filter(|(patterns, _)| patterns.may_cover_data(&data));
+        may_cover.map(|(_, class)| *class).chain(of_page).fold(class, RouteClass::stricter)
     }
 
     /// The class of the first rule that covers a path.
@@ -211,6 +216,9 @@ mod tests {
             ("/static/play/index.php.css", RouteClass::Admit),
             ("/static/__data.json", RouteClass::Exempt),
             ("/login/__data.json", RouteClass::Confirm),
+            ("/api/presence/me/.data", RouteClass::Admit),
+            ("/api/_next/data/b1/presence/me.json", RouteClass::Admit),
+            ("/static/_next/static/login.js", RouteClass::Exempt),
             ("/static/_next/data/b1/play.json", RouteClass::Admit),
             ("/_next/data/b1/healthz.json", RouteClass::Admit),
             ("/login/", RouteClass::Confirm),

@@ -95,8 +95,8 @@ pub struct SyncStatus {
     /// How often the store turned out to lack what it had held of a minute: it was emptied or restored, it evicts
     /// values, or somebody deletes them or puts older ones back.
     pub values_lost: u64,
-    /// Whether the store lost values in at least three of the last ten rounds. Then servers may not learn of each
-    /// other's users, and the estimate may be too low.
+    /// Whether the store lost values or records, or showed generations that this server could not look at, in at least
+    /// three of the last ten rounds. Then servers may not learn of each other's users, and the estimate may be too low.
     pub loses_values: bool,
     /// The store's failures since the start.
     pub errors: SyncErrors,

@@ -520,6 +520,7 @@ fn headcounts_headers_cannot_be_set_by_a_client(runtime: &Handle, kind: Kind) {
         ("X|Headcount`Limit", "forged"),
         ("X-Original-URL", "/forged"),
         ("X-Rewrite-Url", "/forged"),
+        ("X-Script-Name", "/forged"),
         ("X-Forwarded-For", "203.0.113.9"),
         ("Connection", "close, X-Headcount-Decision"),
     ];
