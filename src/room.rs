@@ -204,10 +204,10 @@ pub(crate) struct FleetView {
     /// The number of servers that rejected newcomers recently.
     pub(crate) nodes_wanting_seats: u64,
     /// Whether there may be active users of another generation whom this server does not know.
-    pub(crate) has_foreign_users: bool,
+    pub(crate) has_unknown_generation: bool,
     /// Whether there may be other generations that the store does not show, because it loses their records or lists
     /// too many.
-    pub(crate) hides_generations: bool,
+    pub(crate) may_miss_generations: bool,
     /// Whether servers with an earlier key are alive: they hand out the room, and cannot read which users this server
     /// admits.
     pub(crate) has_predecessors: bool,
@@ -331,13 +331,13 @@ impl Room {
         // server's writes fail or are lost. Then this server and the other servers may not see each other.
         let overdue = renewal.unpublished.saturating_sub(self.newcomers_before_read);
         self.nodes = if overdue > 0 { nodes.max(self.nodes) } else { nodes };
-        let is_covered = renewal.covered && !fleet.hides_generations;
-        let foreign_users = fleet.has_foreign_users && !fleet.hides_generations;
+        let is_covered = renewal.covered && !fleet.may_miss_generations;
+        let foreign_users = fleet.has_unknown_generation && !fleet.may_miss_generations;
         self.budget.succeed(is_covered, foreign_users, fleet.random);
         if !self.budget.has_settled() {
             return;
         }
-        self.misses_generations = fleet.hides_generations && !self.budget.knows_everybody();
+        self.misses_generations = fleet.may_miss_generations && !self.budget.knows_everybody();
         if fleet.has_predecessors || self.misses_generations {
             self.share = self.held.seats();
             return;

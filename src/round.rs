@@ -201,7 +201,7 @@ pub struct Round {
     /// Whether this round's look found this server's heartbeat lost.
     lost_heartbeat: bool,
     /// Whether there may be other generations that this round's look does not show.
-    hides_generations: bool,
+    may_miss_generations: bool,
     phase: Phase,
     /// Whether a round has begun and not ended.
     under_way: bool,
@@ -329,7 +329,7 @@ impl Round {
             losses: Losses::default(),
             own_records: OwnRecords::default(),
             lost_heartbeat: false,
-            hides_generations: false,
+            may_miss_generations: false,
             phase: Phase::Idle,
             under_way: false,
             shown: BTreeSet::new(),
@@ -457,7 +457,7 @@ impl Round {
         looked.named.truncate(MOST_NAMES);
         let lost = self.own_records.replace(&looked, self.demand.is_recent(), alive_for);
         self.lost_heartbeat = lost.heartbeat;
-        self.hides_generations = lost.generation || looked.has_more_generations;
+        self.may_miss_generations = lost.generation || looked.has_more_generations;
         if lost.is_any() || looked.has_more_generations {
             self.losses.note();
         }
@@ -469,7 +469,7 @@ impl Round {
         self.outgoing = Publish { override_: self.read_override(&looked), ..Publish::default() };
         let current = self.core.current();
         self.known.retain(|&slot, _| slot <= current && current.since(slot) <= self.core.settings.slots as u64);
-        self.outgoing.since = self.coverage.read_look(&self.core, &looked, self.hides_generations, now);
+        self.outgoing.since = self.coverage.read_look(&self.core, &looked, self.may_miss_generations, now);
 
         let mut unread = Vec::new();
         for (&slot, entry) in slots.iter().zip(&looked.minutes) {
@@ -612,7 +612,7 @@ impl Round {
             let left = std::mem::take(&mut self.unread);
             return self.fetch(left, now);
         };
-        let (slots, names) = (self.core.slots(), self.others.names(generation));
+        let (slots, names) = (self.core.slots(), self.others.names_to_ask(generation));
         self.phase = Phase::LookingBeside { generation, slots: slots.clone() };
         Next::Ask(Request::LookBeside { generation, slots, names })
     }
@@ -649,7 +649,7 @@ impl Round {
         if let Some(&oldest) = self.core.slots().last() {
             self.others.forget_before(oldest);
         }
-        if let Some(unions) = self.others.news() {
+        if let Some(unions) = self.others.changed_unions() {
             self.core.remember_beside(unions);
         }
     }
@@ -756,7 +756,7 @@ impl Round {
 
     fn renew_share(&mut self) {
         if self.others.has_unseen() {
-            self.hides_generations = true;
+            self.may_miss_generations = true;
             self.losses.note();
         }
         let random = self.rng.f64();
@@ -766,8 +766,8 @@ impl Round {
             nodes_counted_at: self.looked,
             wants_seats: self.demand.lasts(),
             nodes_wanting_seats: self.demand.wanting.saturating_add(wanting_beside),
-            has_foreign_users: self.others.has_unknown(),
-            hides_generations: self.hides_generations,
+            has_unknown_generation: self.others.has_unknown(),
+            may_miss_generations: self.may_miss_generations,
             has_predecessors: self.others.has_predecessors(),
             loses_heartbeats: self.lost_heartbeat,
             random,

@@ -309,7 +309,7 @@ async fn a_log_of_an_older_copy_of_the_store_is_read_from_its_beginning() {
     one.beat().await;
     other.beat().await;
     // The copy has other news where this server has read bob's.
-    store.become_as(&copy);
+    store.restore(&copy);
     one.admits("carol");
     one.beat().await;
     other.beat().await;
@@ -457,7 +457,7 @@ async fn admitted_while(attack: Attack) -> u64 {
     let (older, mut inside) = (store.backup(), 1);
     let strike = || match attack {
         Attack::Nothing => {}
-        Attack::OlderCopy => store.become_as(&older),
+        Attack::OlderCopy => store.restore(&older),
         Attack::ForgetServers => store.forget_servers(),
         Attack::PostdateServers => store.postdate_servers(),
     };
@@ -512,7 +512,7 @@ async fn a_store_that_is_never_written_and_holds_an_older_value_is_known() {
         clock.advance(SECOND);
         let mut request = one.exchange.round.begin(clock.monotonic());
         loop {
-            store.become_as(&older);
+            store.restore(&older);
             other.admits(&format!("another of round {round}"));
             other.round().await;
             let answer = one.asks(request).await;

@@ -92,7 +92,7 @@ pub struct Options {
 pub enum Choice {
     /// Filters, shares of the room, jittered rounds, every minute exchanged.
     Headcount,
-    /// The talk's first design: one Redis call per request, two half-window hashes, HLEN as the count.
+    /// The talk's first design: one Redis call per request, a hash for each half-hour, HLEN as the count.
     V0,
     /// The talk's second design: filters, merged under an optimistic lock, with retries on conflict.
     V1,

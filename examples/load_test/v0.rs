@@ -1,9 +1,9 @@
 //! The talk's first design: every server asks Redis about every request.
 //!
-//! One hash for each 30 minutes of the clock, kept for 60, holds the tokens and the last use of each; every request
-//! writes. A token in this hash or in the one before is active: it is remembered for 30 to 60 minutes after its last
-//! use. The count is the length of the longer hash, which one Redis command returns. Early in a half-hour, the count
-//! leaves out users who have not asked again yet. Later, it includes users who left long ago. It counts nobody twice.
+//! One hash for each 30 minutes of the clock, kept for 60, holds the tokens and the last use of each; every admitted
+//! request writes. A token in this hash or in the one before is active: it is remembered for 30 to 60 minutes after its
+//! last use. The count is the larger of the two lengths, each of which one Redis command returns. It leaves out users
+//! who are in the shorter hash alone, and includes users of the earlier hash who left long ago. It counts nobody twice.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};

@@ -22,7 +22,7 @@ impl Truth {
     }
 }
 
-/// A server's clock: it started with the process, and runs slightly wrong.
+/// A server's clock. Its monotonic time starts with the process and drifts; its wall clock is off by a fixed time.
 #[derive(Debug, Clone)]
 pub struct ServerClock {
     truth: Truth,

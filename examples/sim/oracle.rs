@@ -176,7 +176,7 @@ impl Oracle {
         let oldest = Slot::at(latest, fleet.slot).minus(u64::from(fleet.slots));
         let promised = (oldest.0..=server.current.0).find_map(|slot| {
             let published = store.published(Slot(slot), token)?;
-            (published < began && slot <= server.has_seen.0).then_some((slot, published))
+            (published < began && slot <= server.has_read_up_to.0).then_some((slot, published))
         });
         if let Some((slot, published)) = promised {
             self.checks.count(1);
@@ -254,7 +254,7 @@ impl Oracle {
     /// Checks a successful round: the server knows every user whom the values of its covered minutes held when the
     /// round began.
     pub fn covered_is_known(&mut self, place: usize, server: &Server, store: &Store) {
-        for slot in covered(&server.headcount).into_iter().filter(|&slot| slot <= server.has_seen) {
+        for slot in covered(&server.headcount).into_iter().filter(|&slot| slot <= server.has_read_up_to) {
             self.checks.count(6);
             if let Some((token, since)) = store.lacked(server, slot, server.round_began) {
                 let what = format!(
@@ -281,7 +281,7 @@ impl Oracle {
             Decision::Rejected => {
                 let Some(CalmAdmission { at, minute, recorded }) = before else { return };
                 let is_over = minute.0 + u64::from(fleet.slots) <= server.current.0;
-                if is_over || recorded > server.has_seen {
+                if is_over || recorded > server.has_read_up_to {
                     return;
                 }
                 self.checks.count(7);
@@ -324,7 +324,7 @@ impl Oracle {
         // A server that runs beside another generation, whose users it does not know yet, may fill the remaining room
         // from its third round on.
         let is_beside = server.rounds_in_a_row >= 3;
-        if !server.has_known && !server.may_have_paused && !is_beside && server.let_in_blindly > most {
+        if !server.has_known && !server.may_have_noticed_pause && !is_beside && server.let_in_blindly > most {
             let what = format!(
                 "server {place} knows no users and has admitted {}; its budget is {most}",
                 server.let_in_blindly
@@ -357,7 +357,7 @@ fn blind_because(server: &Server) -> Option<String> {
     if server.last_success.is_none() && !server.glance().is_read_only {
         return Some("it has never read anything".into());
     }
-    if !server.has_been_told && !server.has_lived_a_window() {
+    if !server.knows_past && !server.has_lived_a_window() {
         return Some("it cannot know whether others were in".into());
     }
     if let Some(minute) = server.unread() {

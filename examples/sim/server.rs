@@ -41,7 +41,7 @@ pub struct Server {
     unread: Vec<Slot>,
     /// Whether the store has told it about the time before its start: when the namespace was first used, that no server
     /// was alive for a while, or values, whose writers may have covered these minutes.
-    pub has_been_told: bool,
+    pub knows_past: bool,
     pub round_began: Duration,
     pub in_round: bool,
     /// Whether a beat is under way.
@@ -58,7 +58,7 @@ pub struct Server {
     /// The minute that was current when it first read everything.
     first_success: Option<Slot>,
     /// The value of `looked_up_to` in the last round that read everything.
-    pub has_seen: Slot,
+    pub has_read_up_to: Slot,
     /// The newest minute that its last look asked for, or should have asked for by the store's clock.
     pub looked_up_to: Slot,
     pub paused_from: Duration,
@@ -87,7 +87,7 @@ pub struct Server {
     pub has_known: bool,
     /// Whether its last long pause was of a length that it may or may not have noticed. If so, the oracle cannot tell
     /// whether it still relies on the users that it knew.
-    pub may_have_paused: bool,
+    pub may_have_noticed_pause: bool,
     /// The number of newcomers that it has admitted while `has_known` was false.
     pub let_in: u64,
     /// The part of `let_in` for which it had no share, so that it used its budget.
@@ -142,7 +142,7 @@ impl Server {
             asked: 0,
             fetching: Vec::new(),
             unread: Vec::new(),
-            has_been_told: false,
+            knows_past: false,
             round_began: Duration::ZERO,
             in_round: false,
             in_beat: false,
@@ -151,7 +151,7 @@ impl Server {
             look_sent: Duration::ZERO,
             looked_at: Duration::ZERO,
             first_success: None,
-            has_seen: Slot(0),
+            has_read_up_to: Slot(0),
             looked_up_to: Slot(0),
             paused_from: Duration::ZERO,
             paused_until: Duration::ZERO,
@@ -165,7 +165,7 @@ impl Server {
             round_has_succeeded: false,
             rounds_in_a_row: 0,
             has_known: false,
-            may_have_paused: false,
+            may_have_noticed_pause: false,
             let_in: 0,
             let_in_blindly: 0,
             lately: VecDeque::new(),
@@ -193,7 +193,7 @@ impl Server {
 
     /// An upper bound of the number of its newcomers that, as far as it can tell, the others may not know. It includes
     /// the newcomers of twelve rounds before it last knew all users.
-    pub fn unheard_of(&mut self, fleet: &Fleet) -> u64 {
+    pub fn unpublished_at_most(&mut self, fleet: &Fleet) -> u64 {
         let from = self.last_known.saturating_sub(12 * fleet.sync_every);
         while self.lately.front().is_some_and(|&at| at < from) {
             self.lately.pop_front();
@@ -203,7 +203,7 @@ impl Server {
 
     /// Begins a pause that it will notice (`surely`), or that it may notice.
     pub fn pauses(&mut self, surely: bool) {
-        let may_have_paused_before = std::mem::replace(&mut self.may_have_paused, !surely);
+        let may_have_paused_before = std::mem::replace(&mut self.may_have_noticed_pause, !surely);
         if self.has_known || surely {
             self.forget();
         }
@@ -351,7 +351,7 @@ impl Server {
         if is_jump {
             let back = before.since(now);
             self.unread.clear();
-            for slot in [&mut self.has_seen, &mut self.looked_up_to].into_iter().chain(&mut self.first_success) {
+            for slot in [&mut self.has_read_up_to, &mut self.looked_up_to].into_iter().chain(&mut self.first_success) {
                 *slot = slot.minus(back);
             }
             if let Some((_, minute)) = &mut self.slept {
@@ -374,7 +374,7 @@ impl Server {
 
     /// Notes, after each answer and at the end of a round (`ended`), whether the server newly reports that it has read
     /// everything. The oracle compares this report with what the server knows.
-    pub fn has_read(&mut self, ended: bool) {
+    pub fn finish_reading(&mut self, ended: bool) {
         let glance = self.glance();
         let has_read = glance.last_success != self.told_success;
         self.told_success = glance.last_success;
@@ -392,7 +392,7 @@ impl Server {
         if has_read {
             self.last_success = Some(self.round_began);
             self.first_success.get_or_insert(self.current);
-            self.has_seen = self.looked_up_to;
+            self.has_read_up_to = self.looked_up_to;
             self.unread.clear();
             if self.slept.is_some_and(|(woke, _)| self.look_sent >= woke) {
                 self.slept = None;

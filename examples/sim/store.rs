@@ -222,7 +222,7 @@ impl Store {
 
     /// A token that was there before and still is stays published; one that returns with the copy is published again.
     pub fn fall_back(&mut self, backup: &Backup, now: Duration) {
-        self.memory.become_as(&backup.memory);
+        self.memory.restore(&backup.memory);
         let before = std::mem::take(&mut self.values);
         for (key, value) in &backup.values {
             let (generation, slot) = *key;

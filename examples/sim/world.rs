@@ -455,7 +455,7 @@ impl<'a> World<'a> {
             return self.end_beat(place, answer);
         }
         let values = matches!(&answer, Ok((Reply::Fetched(stored), _)) if !stored.is_empty());
-        server.has_been_told |= tells_since || values;
+        server.knows_past |= tells_since || values;
         let (reply, brings) = match answer {
             Ok((reply, brings)) => (Ok(reply), brings),
             Err(error) => (Err(error), Vec::new()),
@@ -479,11 +479,11 @@ impl<'a> World<'a> {
         }
         match next {
             Next::Ask(request) => {
-                server.has_read(false);
+                server.finish_reading(false);
                 self.ask(place, request);
             }
             Next::Done(outcome) => {
-                server.has_read(true);
+                server.finish_reading(true);
                 self.round_ended(place, outcome);
             }
         }
@@ -1090,7 +1090,8 @@ impl<'a> World<'a> {
             let (ours, theirs) = (minutes(&server.headcount), minutes(&other.headcount));
             // A minute that has just begun on one server may have begun earlier on another, which is ahead of it and
             // has written into the minute.
-            let has_just_begun = |slot| [server, *other].iter().any(|it| it.current == slot && slot > it.has_seen);
+            let has_just_begun =
+                |slot| [server, *other].iter().any(|it| it.current == slot && slot > it.has_read_up_to);
             for (slot, filter) in ours.iter().filter(|(slot, _)| !has_just_begun(*slot)) {
                 let differs = theirs
                     .iter()
@@ -1120,13 +1121,13 @@ fn sabotaged(plan: &Plan) -> Fleet {
 fn budget_left(server: &mut Server, fleet: &Fleet, lives: u64) -> Option<f64> {
     let glance = server.glance();
     // It has not noticed yet that it slept, or it is unknown whether it has.
-    let sleeps = server.sleeps_until.is_some() || server.may_have_paused;
+    let sleeps = server.sleeps_until.is_some() || server.may_have_noticed_pause;
     if sleeps || glance.coverage == glance.filters || server.rounds_in_a_row >= 3 || fleet.on_outage == OnOutage::Closed
     {
         return None;
     }
     let x = server.max_active_users;
-    let elsewhere = lives.saturating_sub(1) as f64 * server.unheard_of(fleet) as f64;
+    let elsewhere = lives.saturating_sub(1) as f64 * server.unpublished_at_most(fleet) as f64;
     let of_the_room = x as f64 - glance.active_users - elsewhere;
     let of_a_stranger = (x / 100).max(10) as f64 - server.let_in as f64;
     // After a pause it knows no users, if it has noticed.

@@ -2,7 +2,8 @@
 -- src/limit/policy/warm_up.rs.
 --
 -- Policy: warm_up 0|1 STABLE THRESHOLD MAX SLOPE COOL-DOWN
---   1 if the rate is infinite · the others are floating-point numbers, in microseconds
+--   1 if the rate is infinite · floating-point numbers: STABLE and COOL-DOWN in microseconds per permit, THRESHOLD and
+--   MAX in permits, SLOPE in microseconds per permit for each permit above THRESHOLD
 -- State: the stored permits, the next free microsecond, and the microsecond at which both were computed
 local P = {}
 
@@ -65,7 +66,8 @@ local function time_of_stored(p, stored, taken)
   return us + cut(p.stable * taken)
 end
 
--- The state after `cost` permits. Stored permits cost the height of the curve, others the stable interval.
+-- The state after `cost` permits. A stored permit above THRESHOLD costs more, the more are stored (the curve in
+-- warm_up.rs). Every other permit costs STABLE.
 local function charged(p, stored, next_free, cost)
   if p.free then return 0, next_free end
   local spent = min(cost, stored)

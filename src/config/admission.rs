@@ -31,7 +31,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub struct Admission {
     /// X: the largest number of active users. It has no default, because it follows from a measurement of the backend.
-    /// It may be left out if at least one `[[limit]]` applies to all requests. Then only the limits apply.
+    /// It may be left out if at least one `[[limit]]` has `applies_to = "all"`. Then only the limits apply.
     #[serde(deserialize_with = "whole_if_any")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "20000")))]
     pub max_active_users: Option<u64>,
@@ -59,19 +59,19 @@ pub struct Admission {
     )]
     pub retry_after: RetryAfter,
     /// How long a refusal waits for news, because another server may just have admitted the user. At most 1 s, and less
-    /// than the proxy waits for an answer. `0s` refuses at once. Default inside a service: the time that news takes,
-    /// from 250 ms to 1 s. Default of `headcount serve`: `0s`, because a refusal that waits holds a connection of the
-    /// proxy. A server that is alone, or whose store does not answer, refuses at once.
+    /// than the proxy waits for an answer. `0s` refuses at once. Default of the Rust library: the time that news
+    /// takes, from 250 ms to 1 s. Default of `headcount serve`: `0s`, because a refusal that waits holds a connection
+    /// of the proxy. A server that is alone, or whose store does not answer, refuses at once.
     #[serde(with = "humantime_serde")]
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = words::TIME, "such_as" = "\"250ms\""), with = "Option<String>")
     )]
     pub refusal_delay: Option<Duration>,
-    /// The largest number of refusals that wait at a time. Further refusals are sent at once. Default inside a service:
-    /// 10,000. Default of `headcount serve`: 128, because a refusal that waits holds a connection of the proxy, and the
-    /// recipes for Envoy and HAProxy allow 1,024 connections. In `headcount serve`, at most a quarter of the accepted
-    /// connections may wait, whatever is set here.
+    /// The largest number of refusals that wait at a time. Further refusals are sent at once. Default of the Rust
+    /// library: 10,000. Default of `headcount serve`: 128, because a refusal that waits holds a connection of the
+    /// proxy, and the recipes for Envoy and HAProxy allow 1,024 connections. In `headcount serve`, at most a quarter of
+    /// the accepted connections may wait, whatever is set here.
     #[serde(deserialize_with = "whole_if_any")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number", "such_as" = "100")))]
     pub max_delayed: Option<u64>,
@@ -111,8 +111,8 @@ pub enum Enforcement {
     Enforce,
     /// Every decision is made and counted, but no user is rejected.
     Shadow,
-    /// No decision is made. A configuration without `max_active_users` is treated as `off` if at least one limit
-    /// applies to all requests.
+    /// No decision is made. A configuration without `max_active_users` is treated as `off` if at least one limit has
+    /// `applies_to = "all"`.
     Off,
 }
 

@@ -75,8 +75,8 @@ pub struct Limit {
         schemars(extend("must_be" = "permits per time", "such_as" = "\"20/s\""), with = "String")
     )]
     pub rate: Quota,
-    /// The most permits that are saved up, if the algorithm saves permits. Default: the permits of `rate`; 0 with
-    /// `nginx`.
+    /// The most permits that are saved up, if the algorithm saves permits; with `nginx`, the number of requests that
+    /// may come early. Default: the permits of `rate`; 0 with `nginx`.
     #[serde(default, deserialize_with = "whole_if_any")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "40")))]
     pub burst: Option<u64>,
@@ -85,8 +85,8 @@ pub struct Limit {
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TIME, "such_as" = "\"10s\""), with = "String"))]
     pub warm_up: Duration,
     /// The longest time for which an answer is held back until permits are available. A proxy that does not wait that
-    /// long treats headcount as silent and admits the request. The recipes wait 1.5 s. While `admission.max_delayed`
-    /// checks wait, further ones that would have to wait are limited at once.
+    /// long treats headcount as silent and admits the request. The proxies in our recipes wait 1.5 s. At most
+    /// `admission.max_delayed` requests wait at a time; further ones are limited at once.
     #[serde(default, with = "humantime_serde")]
     #[cfg_attr(
         feature = "server",
@@ -113,14 +113,14 @@ pub struct Limit {
     #[serde(default = "a_million", deserialize_with = "whole")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "1000000")))]
     pub max_keys: u64,
-    /// The time limit of one call to the store.
+    /// The timeout of one call to the store.
     #[serde(default = "fifty_millis", with = "humantime_serde")]
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = words::TIME, "such_as" = "\"50ms\""), with = "String")
     )]
     pub within: Duration,
-    /// With `mysql`: the number of the limit's zone. It is unique.
+    /// With `mysql`: the number under which the database stores this limit (its zone). It is unique.
     #[serde(default, deserialize_with = "whole_if_any")]
     #[cfg_attr(
         feature = "server",
@@ -163,7 +163,8 @@ pub enum OnMissingKey {
     Shared,
 }
 
-/// The algorithm of a limiter. Each has a constructor of the same name in [`crate::limit`].
+/// The algorithm of a limiter. [`crate::limit`] has a constructor for each, of the same name; that of `warm_up` is
+/// `guava_warming_up`.
 ///
 /// ```
 /// use headcount::config::{Algorithm, Limit};
@@ -218,13 +219,14 @@ pub enum AppliesTo {
     /// Every admitted request.
     #[default]
     All,
-    /// Newcomers. A refused newcomer takes no seat, and only a newcomer who takes a seat is charged. In memory only.
+    /// Newcomers. A refused newcomer takes no seat, and only a newcomer who takes a seat is charged. Requires `store =
+    /// "memory"`.
     Newcomers,
     /// Refused tokens: those rejected for lack of room, those refused by a limit of newcomers, and those with an
-    /// invalid signature. Each token is charged once. While a key has used up its limit, tokens that are new to the key
-    /// are refused without a lookup or verification, so a client cannot try tokens until one passes for an active user.
-    /// Tokens that were answered under the key before are not affected. In memory only, with a key that does not depend
-    /// on the token.
+    /// invalid signature. Each token is charged once. While a key, such as an address, has used up its limit, tokens
+    /// that it has not used before are refused without a lookup or verification. So a client cannot try tokens until
+    /// one passes for an active user. Tokens that were answered under the key before are not affected. Requires `store
+    /// = "memory"`, and a key that does not depend on the token.
     Refused,
 }
 
@@ -307,7 +309,8 @@ pub enum OnStoreError {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Database {
-    /// `postgres://user:password@host/database`, `mysql://user:password@host/database`.
+    /// The URL of the database: `postgres://user:password@host/database` in `[postgres]`, and
+    /// `mysql://user:password@host/database` in `[mysql]`.
     #[cfg_attr(
         feature = "server",
         schemars(
@@ -389,7 +392,7 @@ impl Limit {
                 );
             }
             if !self.routes.is_empty() || self.key.has(&LimitKey::Path) {
-                warnings.push("server.trusted_proxies is empty: only Envoy sends the path of a request".to_owned());
+                warnings.push("server.trusted_proxies is empty: the path is known behind Envoy alone".to_owned());
             }
         }
         if let Some(waits) = too_long_for(self.max_wait) {
@@ -451,7 +454,7 @@ impl Limit {
         }
         if config.has_only_limits() {
             let expected = "without admission.max_active_users everybody is admitted and nobody refused; set it, or \
-                limit all";
+                use applies_to = \"all\"";
             return wrong("limit.applies_to", written(self.applies_to), expected);
         }
         if self.applies_to == AppliesTo::Refused && self.key.is_of_caller() {

@@ -31,7 +31,7 @@ impl PathPatterns {
     }
 
     /// Returns whether an exact rule is this path.
-    pub(crate) fn name(&self, path: &str) -> bool {
+    pub(crate) fn are_exactly(&self, path: &str) -> bool {
         self.0.iter().any(|pattern| !pattern.is_prefix && pattern.covers(path))
     }
 
@@ -222,7 +222,7 @@ const MOST_SEGMENTS: usize = 64;
 
 /// The most names with a dot in a path. A path with more of them counts as ambiguous: each such name could be a script
 /// and adds readings, and each reading is compared with each rule.
-const MOST_SCRIPTS: usize = 4;
+const MOST_NAMES_WITH_DOT: usize = 4;
 
 /// Returns a path as a lenient backend reads it: unescaped, in lower case, and `/a/` as `/a`. Returns `None` if the
 /// path is ambiguous, because a backend could read it as another one. A path is ambiguous
@@ -234,7 +234,7 @@ const MOST_SCRIPTS: usize = 4;
 ///   parentheses, as the sessions of ASP.NET are,
 /// - if a segment goes on after `.php`, where PHP frameworks cut it: `/index.phplogin`, `/x/index.php.css/login`,
 /// - if it has two scripts, each of which could be the one that runs: `/index.php/api.php/login`,
-/// - or if it exceeds [`MOST_BYTES`], [`MOST_SEGMENTS`] or [`MOST_SCRIPTS`].
+/// - or if it exceeds [`MOST_BYTES`], [`MOST_SEGMENTS`] or [`MOST_NAMES_WITH_DOT`].
 pub(super) fn read_leniently(path: &str) -> Option<String> {
     let is_clear = |byte: &u8| byte.is_ascii_graphic() && !b"\\;#".contains(byte);
     let is_clear_when_escaped = |byte: u8| byte == b' ' || is_clear(&byte) && !b"./%?".contains(&byte);
@@ -264,7 +264,7 @@ pub(super) fn read_leniently(path: &str) -> Option<String> {
     let is_clear = path.starts_with('/') && !segments.any(is_ambiguous);
     let may_be_scripts = trimmed.split('/').filter(|name| name.contains('.')).count();
     let scripts = trimmed.split('/').filter(|name| is_script(name)).count();
-    (is_clear && may_be_scripts <= MOST_SCRIPTS && scripts <= 1).then(|| trimmed.to_owned())
+    (is_clear && may_be_scripts <= MOST_NAMES_WITH_DOT && scripts <= 1).then(|| trimmed.to_owned())
 }
 
 /// Returns whether a name goes on after `.php` with anything but a single digit.

@@ -121,7 +121,7 @@ impl Routes {
         }
         let Some(lenient) = paths::read_leniently(path) else { return RouteClass::Admit };
         if paths::has_script(&lenient) {
-            return self.first(|patterns| patterns.name(path)).unwrap_or_default();
+            return self.first(|patterns| patterns.are_exactly(path)).unwrap_or_default();
         }
         let read = |reading: &str| self.first(|patterns| patterns.covers_lenient(reading));
         let readings = paths::readings(&lenient);

@@ -164,8 +164,8 @@ impl Config {
         self.fleet.clone().unwrap_or_default().namespace
     }
 
-    /// Returns whether headcount is only a rate limiter: X is not set, and a `[[limit]]` applies to all requests. Then
-    /// every user is admitted.
+    /// Returns whether headcount is only a rate limiter: X is not set, and a `[[limit]]` has `applies_to = "all"`.
+    /// Then every user is admitted.
     pub(crate) fn has_only_limits(&self) -> bool {
         let limits_all = |limit: &Limit| limit.applies_to == AppliesTo::All;
         self.admission.max_active_users.is_none() && self.limit.iter().any(limits_all)

@@ -24,9 +24,9 @@ pub(crate) struct RequestLimits {
     pub(crate) newcomers: Limits,
     /// Charged when a request is refused. Checked without a charge before the lookup of a token that could be a guess.
     pub(crate) refusals: Refusals,
-    /// Asked after a request is admitted. Judging only selects those that apply; the caller of `judge` asks them later,
-    /// because that may need a network call.
-    pub(crate) all: Limits,
+    /// Asked after a request is admitted. `judge` only selects those that apply; the code that calls `judge` asks them
+    /// later, because that may need a network call.
+    pub(crate) requests: Limits,
 }
 
 /// The decision about a user.
@@ -42,9 +42,9 @@ struct Decided {
 
 /// Whether a request is judged for the first time, or again after its refusal has waited.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum Judging {
     First,
-    Second,
+    AfterWait,
 }
 
 /// The reasons why there is no decision about a user.
@@ -67,13 +67,13 @@ impl Headcount {
             Ok(caller) => caller,
             Err(unknown) => return self.judge_now(info, Err(unknown), record, limits),
         };
-        match self.judge(info, Ok(&caller), record, limits, Look::First) {
+        match self.judge(info, Ok(&caller), record, limits, Judging::First) {
             Ok(judgement) => judgement,
             Err(delay) => self.judge_after(delay, info, &caller, record, limits).await,
         }
     }
 
-    /// Decides about a request whose first look asked for this delay.
+    /// Decides about a request whose first attempt asked for this delay.
     pub(crate) async fn judge_after(
         &self,
         delay: Duration,
@@ -100,25 +100,25 @@ impl Headcount {
         record: Record,
         limits: &RequestLimits,
     ) -> Judgement {
-        self.judge(info, caller, record, limits, Look::Second).expect("a second look does not wait")
+        self.judge(info, caller, record, limits, Judging::AfterWait).expect("a second attempt does not wait")
     }
 
     /// Decides about a request, and records how long the decision took. `record` applies unless a route rule for the
     /// path says otherwise.
     ///
     /// # Errors
-    /// On the first look, if the refusal must wait: the time until the second look. In this case the request is not
-    /// counted, but its pass is, and only the limits of refusals are charged.
+    /// On the first attempt, if the refusal must wait: the time until the second attempt. In this case the request is
+    /// not counted, but its pass is, and only the limits of refusals are charged.
     pub(crate) fn judge(
         &self,
         info: &RequestInfo<'_>,
         caller: Result<&Caller<'_>, NoCaller>,
         record: Record,
         limits: &RequestLimits,
-        look: Look,
+        judging: Judging,
     ) -> Result<Judgement, Duration> {
         let begun = self.clock().monotonic();
-        let judgement = self.judge_untimed(info, caller, record, limits, look)?;
+        let judgement = self.judge_untimed(info, caller, record, limits, judging)?;
         self.record_decision_time(self.clock().monotonic().saturating_sub(begun));
         Ok(judgement)
     }
@@ -154,7 +154,7 @@ impl Headcount {
         caller: Result<&Caller<'_>, NoCaller>,
         record: Record,
         limits: &RequestLimits,
-        look: Look,
+        judging: Judging,
     ) -> Result<Judgement, Duration> {
         let class = self.class(info);
         if class == RouteClass::Exempt {
@@ -162,20 +162,21 @@ impl Headcount {
             return Ok(Judgement::Admitted(Entry::new(decision, ApplicableLimits::default())));
         }
         let nobody = Caller::default();
-        let caller = match if self.class_needs_caller(class, info, &limits.all) { caller } else { Ok(&nobody) } {
+        let caller = match if self.class_needs_caller(class, info, &limits.requests) { caller } else { Ok(&nobody) } {
             Ok(caller) => caller,
-            Err(unknown) => return Ok(self.judge_unknown(info, unknown, &limits.all)),
+            Err(unknown) => return Ok(self.judge_unknown(info, unknown, &limits.requests)),
         };
-        let applicable = limits.all.applicable(self, info, Some(caller));
+        let applicable = limits.requests.applicable(self, info, Some(caller));
         if self.is_off() {
             return Ok(self.undecided(Decision::Exempt, applicable));
         }
         let user = caller.user().map(|user| self.user(user.as_bytes()));
         let options = AdmitOptions {
-            // The first look has found the pass invalid, and has counted it.
-            pass: if look == Look::First { self.shown_pass(info, user.as_ref()) } else { None },
+            // Read on the first attempt only. A second attempt comes only if there was no valid pass, and an invalid
+            // one must not be counted twice.
+            pass: if judging == Judging::First { self.shown_pass(info, user.as_ref()) } else { None },
             counts: applicable.is_empty(),
-            takes_seat: look == Look::First,
+            takes_seat: judging == Judging::First,
             ..options(class, record)
         };
         let Some(user) = user else {

@@ -4,7 +4,7 @@ use super::Rules;
 use super::body::AdmissionBody;
 use super::caller::Caller;
 use super::future::AdmissionFuture;
-use super::judge::Look;
+use super::judge::Judging;
 use super::judgement::{Entry, Judgement};
 use super::request::RequestInfo;
 use super::verify::NoCaller;
@@ -104,7 +104,7 @@ impl Rules {
         let info = self.info(parts);
         let caller;
         let known = match &self.user {
-            _ if !self.headcount.needs_caller(&info, &self.limits.all) => Ok(Caller::default()),
+            _ if !self.headcount.needs_caller(&info, &self.limits.requests) => Ok(Caller::default()),
             Some(user) => Ok(Caller::named(user(parts))),
             None => {
                 let known = self.headcount.caller_at_once(&parts.headers).ok_or(Pending::Verification)?;
@@ -118,7 +118,7 @@ impl Rules {
             }
             Err(unknown) => Err(unknown),
         };
-        self.headcount.judge(&info, known, Record::OnSuccess, &self.limits, Look::First).map_err(Pending::Refusal)
+        self.headcount.judge(&info, known, Record::OnSuccess, &self.limits, Judging::First).map_err(Pending::Refusal)
     }
 
     async fn judge_later(&self, pending: Pending, parts: &Parts) -> Judgement {

@@ -80,14 +80,14 @@ impl Coverage {
         self.untouched = (last < now).then(|| last.plus(1)..=now);
     }
 
-    /// Handles the reply to a look. Call it before the values that the reply announces are merged. `hides_generations`
-    /// is whether there may be other generations that the look does not show. Returns the `since` to write to the
-    /// store, if any.
+    /// Handles the reply to a look. Call it before the values that the reply announces are merged.
+    /// `may_miss_generations` is whether there may be other generations that the look does not show. Returns the
+    /// `since` to write to the store, if any.
     pub(super) fn read_look(
         &mut self,
         core: &Core,
         looked: &Looked,
-        hides_generations: bool,
+        may_miss_generations: bool,
         now: Duration,
     ) -> Option<EpochStart> {
         let current = core.current();
@@ -102,7 +102,7 @@ impl Coverage {
             }
             (None, Some(slot)) => Some(EpochStart { slot, claimed: false }),
             // A hidden generation may have users in the minutes before.
-            (None, None) if hides_generations => {
+            (None, None) if may_miss_generations => {
                 self.absent = None;
                 None
             }
@@ -287,8 +287,8 @@ mod tests {
                 nodes_counted_at: SECOND,
                 wants_seats: false,
                 nodes_wanting_seats: 0,
-                has_foreign_users: false,
-                hides_generations: false,
+                has_unknown_generation: false,
+                may_miss_generations: false,
                 has_predecessors: false,
                 loses_heartbeats: false,
                 random: 0.5,

@@ -59,7 +59,7 @@ pub(super) struct Others {
     all_doubted: Backoff,
     /// Whether the look showed more generations than this round looks at.
     has_more: bool,
-    /// Whether a union may have changed since [`Others::news`] last returned them.
+    /// Whether a union may have changed since [`Others::changed_unions`] last returned them.
     has_changed: bool,
 }
 
@@ -258,7 +258,7 @@ impl Others {
     }
 
     /// Returns the number of servers that a look at this generation lists.
-    pub(super) fn names(&self, generation: u64) -> usize {
+    pub(super) fn names_to_ask(&self, generation: u64) -> usize {
         self.generations.get(&generation).map_or(0, |other| other.servers.names())
     }
 
@@ -392,7 +392,7 @@ impl Others {
     }
 
     /// Returns the union of each generation's minutes, if any has changed since the last call.
-    pub(super) fn news(&mut self) -> Option<Vec<Union>> {
+    pub(super) fn changed_unions(&mut self) -> Option<Vec<Union>> {
         std::mem::take(&mut self.has_changed).then(|| self.generations.values().filter_map(Other::union).collect())
     }
 
@@ -519,27 +519,27 @@ mod tests {
 
     fn remembers(others: &mut Others, user: u64) -> bool {
         others.mark_changed();
-        others.news().unwrap().iter().any(|union| union.filter.contains(Fingerprint(user)))
+        others.changed_unions().unwrap().iter().any(|union| union.filter.contains(Fingerprint(user)))
     }
 
     #[test]
     fn every_value_is_read_once_and_its_users_are_known_until_their_minute_leaves() {
         let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
-        assert!(others.news().unwrap().is_empty(), "what a round before this one told is taken back");
+        assert!(others.changed_unions().unwrap().is_empty(), "what a round before this one told is taken back");
         let mut values =
             vec![value(&theirs, SLOTS[0], "a-1", &[11], true), value(&theirs, SLOTS[2], "a-0", &[22], true)];
         assert_eq!(read(&mut others, &values, &SLOTS), 2);
         assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![OTHER], false, (3, 2)));
-        assert_eq!(others.news().map(|unions| unions.len()), Some(1));
+        assert_eq!(others.changed_unions().map(|unions| unions.len()), Some(1));
         assert_eq!(read(&mut others, &values, &SLOTS), 0, "nothing is new");
-        assert!(others.news().is_none());
+        assert!(others.changed_unions().is_none());
         assert!(remembers(&mut others, 11) && remembers(&mut others, 22) && !remembers(&mut others, 33));
 
         values[0] = value(&theirs, SLOTS[0], "a-2", &[33], true);
         assert_eq!(read(&mut others, &values, &SLOTS), 1);
         assert!(remembers(&mut others, 11) && remembers(&mut others, 33), "who was in is in");
         assert_eq!(read(&mut others, &values, &[Slot(103), SLOTS[0], SLOTS[1]]), 0);
-        assert!(others.news().is_some() && !remembers(&mut others, 22));
+        assert!(others.changed_unions().is_some() && !remembers(&mut others, 22));
     }
 
     #[test]
@@ -954,7 +954,7 @@ mod tests {
         let unread = others.look(OTHER, &SLOTS, looked, ours.most_bytes_beside(), &ours);
         others.read(OTHER, &unread, values.to_vec(), &ours);
         assert_eq!(others.nodes(), (3, 2), "proven by the earlier key");
-        let unions = others.news().unwrap();
+        let unions = others.changed_unions().unwrap();
         assert_eq!(unions.iter().map(|union| union.earlier_key).collect::<Vec<_>>(), [Some(1)]);
         assert_eq!(others.known(), [OTHER]);
         assert!(others.has_predecessors(), "they hand out the room");

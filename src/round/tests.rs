@@ -235,7 +235,7 @@ fn newcomers_that_the_store_has_lost_count_against_the_share_until_it_has_them_a
     assert_eq!(unpublished(), 1);
     play(&mut exchange, &store, |_| ());
     assert_eq!(unpublished(), 0);
-    for lose in [&|| store.flush(), &|| store.become_as(&older)] as [&dyn Fn(); 2] {
+    for lose in [&|| store.flush(), &|| store.restore(&older)] as [&dyn Fn(); 2] {
         lose();
         let mut counted = 0;
         play(&mut exchange, &store, |request| {
@@ -267,7 +267,7 @@ fn a_store_that_loses_values_again_and_again_is_known_as_long_as_it_does() {
         let sync = headcount.status().sync;
         assert_eq!(unpublished, if player == 0 { 1 } else { 2 + player });
         assert_eq!((sync.values_lost, sync.loses_values, sync.ok), (player, player >= 3, player < 3));
-        store.become_as(&older);
+        store.restore(&older);
     }
     let rounds_until_ok = (1..20).find(|_| {
         play(&mut exchange, &store, |_| ());

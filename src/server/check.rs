@@ -52,7 +52,7 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
         extensions: None,
         names_user: false,
     };
-    let caller = if headcount.needs_caller(&info, &limits.all) {
+    let caller = if headcount.needs_caller(&info, &limits.requests) {
         headcount.caller_in_turn(&info, &limits.refusals).await
     } else {
         Ok(Caller::default())
@@ -71,7 +71,7 @@ pub(super) async fn respond<'r>(
     places: Option<&Semaphore>,
 ) -> Response {
     // A newcomer whom a limit refuses takes no seat.
-    let record = if limits.all.is_empty() { Record::Now } else { Record::OnSuccess };
+    let record = if limits.requests.is_empty() { Record::Now } else { Record::OnSuccess };
     let mut entry = match headcount.judge_or_wait(info, caller, record, limits).await {
         Judgement::Admitted(entry) => entry,
         Judgement::Refused(refusal) => return refusal.into_response().map(Body::from),
@@ -85,9 +85,9 @@ pub(super) async fn respond<'r>(
     }
     if !entry.applicable.is_empty() {
         let mut decision = Undecided { headcount, decision: entry.decision };
-        let waits = limits.all.may_wait(&entry.applicable);
+        let waits = limits.requests.may_wait(&entry.applicable);
         let place = places.filter(|_| waits).and_then(|places| places.try_acquire().ok());
-        match limits.all.ask(&entry.applicable, place.is_some()).await {
+        match limits.requests.ask(&entry.applicable, place.is_some()).await {
             Ok(quotas) => quotas.tell(response.headers_mut()),
             Err(limited) => {
                 decision.decision = Decision::Limited;

@@ -30,7 +30,7 @@ pub(super) fn open(config: &Config, headcount: &Headcount) -> Result<RequestLimi
         }
         let limiter = stores.limit(limit)?;
         match limit.applies_to {
-            AppliesTo::All => limits.all.add(limiter, headcount),
+            AppliesTo::All => limits.requests.add(limiter, headcount),
             AppliesTo::Newcomers => limits.newcomers.add_to_admission(limiter, headcount),
             AppliesTo::Refused => limits.refusals.add(limiter, headcount),
         }

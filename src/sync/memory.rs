@@ -90,7 +90,7 @@ impl MemoryStore {
 
     /// Replaces all content by that of `other`, as a failover to a replica would.
     #[cfg(any(test, feature = "testing"))]
-    pub fn become_as(&self, other: &Self) {
+    pub fn restore(&self, other: &Self) {
         *self.namespace.lock() = other.namespace.lock().clone();
     }
 
@@ -560,7 +560,7 @@ mod tests {
         assert!(fleet.writes(None, "a-1"));
         let backup = fleet.store.backup();
         assert!(fleet.writes(Some("a-1"), "a-2"));
-        fleet.store.become_as(&backup);
+        fleet.store.restore(&backup);
         assert!(fleet.writes(Some("a-1"), "a-3"));
         assert_eq!(fleet.store.name(), "memory");
     }
